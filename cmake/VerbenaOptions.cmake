@@ -1,0 +1,31 @@
+# Compiler flags every target of the project is built with.
+add_library(verbena_options INTERFACE)
+target_compile_options(verbena_options INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror
+  # Kernels give the same bits on every target: no fused multiply-add the source does not ask for.
+  -ffp-contract=off -fno-omit-frame-pointer)
+find_program(VERBENA_CCACHE ccache)
+if(VERBENA_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${VERBENA_CCACHE})
+endif()
+
+# The tsan preset covers what lies below gRPC: Debian's gRPC and Abseil are not instrumented, and
+# report races of their own in a hello-world server.
+set(VERBENA_WITH_GRPC ON)
+if(VERBENA_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
+elseif(VERBENA_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread)
+  add_link_options(-fsanitize=thread)
+  set(VERBENA_WITH_GRPC OFF)
+elseif(NOT VERBENA_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "VERBENA_SANITIZE is '${VERBENA_SANITIZE}'; allowed: address, thread, empty")
+endif()
+if(VERBENA_SANITIZE)
+  # Debug line tables and light optimisation: instrumented runs stay fast enough for CI.
+  string(REPLACE "-g" "-g1 -O1" CMAKE_CXX_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
+else()
+  # -g1: line tables for profiles and backtraces without the size of full debug information.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+endif()

@@ -1,0 +1,37 @@
+# verbena_room(NAME ROOM SOURCES ... LINK ... PRIVATE_LINK ...)
+#
+# A static library of one room. A room's headers are visible only to targets that link it: each
+# room is reached through its own include root (build/include/ROOM/ROOM -> source), so including a
+# header of a room that is not linked fails to compile.
+function(verbena_room name room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  verbena_include_root(${room} root)
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${root})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE verbena_options ${ARG_PRIVATE_LINK})
+endfunction()
+
+function(verbena_include_root room out)
+  set(root ${CMAKE_BINARY_DIR}/include/${room})
+  if(NOT EXISTS ${root}/${room})
+    file(MAKE_DIRECTORY ${root})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${room} ${root}/${room} SYMBOLIC)
+  endif()
+  set(${out} ${root} PARENT_SCOPE)
+endfunction()
+
+# verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds])
+#
+# One Catch2 binary, registered with ctest as one test.
+function(verbena_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  verbena_include_root(tests root)
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${root})
+  target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
+  add_test(NAME ${name} COMMAND ${name} --use-colour no)
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
