@@ -1,0 +1,61 @@
+// Calls on the control plane, as a single-threaded state machine sees them.
+//
+// Two implementations: gRPC (proto/grpc_control_channel.h) and in-process on virtual time
+// (tests/cluster). A callback runs inside RunOnce(), on the thread that calls it, never inside
+// Unary(); so an owner needs no lock.
+//
+// **Thread safety**: one owner thread, unless an implementation says more.
+#ifndef VERBENA_PROTO_CONTROL_CHANNEL_H_
+#define VERBENA_PROTO_CONTROL_CHANNEL_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "google/protobuf/message.h"
+
+namespace verbena {
+
+class ControlChannel {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+  virtual ~ControlChannel() = default;
+
+  // Calls `method` ("/verbena.v1.Cluster/JoinWorker") of the server at `address` (host:port).
+  // `request` is serialised before this returns; `response` stays alive until `done` has run.
+  // `done` runs exactly once, at the latest when `timeout` has passed (DEADLINE_EXCEEDED), unless
+  // the channel is destroyed first.
+  virtual void Unary(const std::string& address, const std::string& method,
+                     const google::protobuf::Message& request,
+                     std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
+                     Done done) = 0;
+
+  // Runs the callbacks of calls that have ended. Returns whether there were any.
+  virtual bool RunOnce() = 0;
+
+  // Readable when RunOnce() has something to do; -1 when there is none (in-process).
+  virtual int wake_fd() const = 0;
+};
+
+// Typed form: Call<JoinWorkerResponse>(channel, address, "/verbena.v1.Cluster/JoinWorker", ...).
+template <typename Response, typename F>
+void Call(ControlChannel& channel, const std::string& address, const std::string& method,
+          const google::protobuf::Message& request, absl::Duration timeout, F done) {
+  auto response = std::make_shared<Response>();
+  channel.Unary(address, method, request, response, timeout,
+                [response, done = std::move(done)](absl::Status status) mutable {
+                  if (status.ok()) {
+                    done(absl::StatusOr<Response>(std::move(*response)));
+                  } else {
+                    done(absl::StatusOr<Response>(std::move(status)));
+                  }
+                });
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_CONTROL_CHANNEL_H_

@@ -1,0 +1,215 @@
+#include "proto/grpc_control_channel.h"
+
+#include <grpc/support/time.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/slice.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena {
+namespace {
+
+// A view with many tables outgrows gRPC's 4 MiB.
+constexpr int kMaxMessageBytes = 64 << 20;
+// Pings after this much silence while a call waits. A server accepts them at half this interval.
+constexpr int kKeepaliveMs = 10000;
+// Also becomes TCP_USER_TIMEOUT: a host that vanished is noticed although its kernel says nothing.
+constexpr int kKeepaliveTimeoutMs = 3000;
+// Addresses come and go with restarted servers; beyond this many the cache starts again.
+constexpr size_t kMaxChannels = 1024;
+constexpr absl::Duration kLongestCall = absl::Hours(24);
+
+grpc::ChannelArguments Arguments() {
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  args.SetMaxSendMessageSize(kMaxMessageBytes);
+  // gRPC's default backs off up to two minutes: a restarted peer must be found within a second.
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // This one limits a single connection attempt (20 s by default).
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // http_proxy in the environment is meant for the outside world, not for a cluster's own traffic.
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  return args;
+}
+
+}  // namespace
+
+// Owned by State::outstanding while gRPC has it, then by State::ended.
+struct GrpcControlChannel::Pending {
+  std::shared_ptr<grpc::Channel> channel;
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  std::shared_ptr<google::protobuf::Message> message;
+  Done done;
+  std::string address;
+  std::string method;
+  absl::Duration timeout;
+
+  absl::Status Result();
+};
+
+struct GrpcControlChannel::State {
+  State() : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  ~State() {
+    if (fd >= 0) close(fd);
+  }
+  void End(Pending* call, grpc::Status status);
+
+  const int fd;
+  std::atomic<bool> any_ended{false};
+  std::mutex mutex;
+  std::condition_variable idle;  // outstanding has become empty
+  // All guarded by mutex.
+  std::map<Pending*, std::unique_ptr<Pending>> outstanding;
+  std::vector<std::unique_ptr<Pending>> ended;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels;
+};
+
+// On a gRPC thread.
+void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  call->status = std::move(status);
+  const auto it = outstanding.find(call);
+  ended.push_back(std::move(it->second));
+  outstanding.erase(it);
+  any_ended.store(true, std::memory_order_release);
+  if (fd >= 0) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof(one));
+  }
+  if (outstanding.empty()) idle.notify_all();
+}
+
+absl::Status GrpcControlChannel::Pending::Result() {
+  if (status.ok()) {
+    grpc::Slice slice;
+    // An empty message may arrive as a buffer without slices.
+    if (response.Length() > 0 && !response.DumpToSingleSlice(&slice).ok()) {
+      return absl::InternalError(absl::StrCat(address, ": unreadable answer to ", method));
+    }
+    if (!message->ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+      return absl::InternalError(absl::StrCat(address, ": the answer to ", method, " is not a ",
+                                              message->GetTypeName(),
+                                              "; do both sides have the same version?"));
+    }
+    return absl::OkStatus();
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(absl::StrCat(address, ": no answer to ", method, " within ",
+                                                    absl::FormatDuration(timeout)));
+  }
+  // absl's canonical codes are gRPC's.
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat(address, ": ", status.error_message()));
+}
+
+GrpcControlChannel::GrpcControlChannel() : state_(std::make_shared<State>()) {}
+
+GrpcControlChannel::~GrpcControlChannel() {
+  std::vector<grpc::ClientContext*> contexts;
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  for (const auto& [call, owner] : state_->outstanding) contexts.push_back(&call->context);
+  lock.unlock();
+  // Outside the lock: nothing promises that gRPC never runs a callback inside TryCancel(). The
+  // contexts stay: a call that ends now goes to `ended`, which nobody empties any more.
+  for (grpc::ClientContext* context : contexts) context->TryCancel();
+  lock.lock();
+  state_->idle.wait(lock, [this] { return state_->outstanding.empty(); });
+  // What `done`s captured must go here, on the owner's thread, not with the last gRPC callback.
+  std::vector<std::unique_ptr<Pending>> dropped = std::move(state_->ended);
+  state_->ended.clear();
+  state_->channels.clear();
+  lock.unlock();
+}
+
+void GrpcControlChannel::Unary(const std::string& address, const std::string& method,
+                               const google::protobuf::Message& request,
+                               std::shared_ptr<google::protobuf::Message> response,
+                               absl::Duration timeout, Done done) {
+  auto owned = std::make_unique<Pending>();
+  Pending* call = owned.get();
+  const grpc::Slice slice(request.SerializeAsString());
+  call->request = grpc::ByteBuffer(&slice, 1);
+  call->message = std::move(response);
+  call->done = std::move(done);
+  call->address = address;
+  call->method = method;
+  call->timeout = timeout;
+  // A span, not a point of the system clock: setting the host's clock must not end or extend calls.
+  const absl::Duration span = std::clamp(timeout, absl::ZeroDuration(), kLongestCall);
+  call->context.set_deadline(gpr_time_from_micros(absl::ToInt64Microseconds(span), GPR_TIMESPAN));
+  call->context.set_wait_for_ready(false);
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->channels.size() >= kMaxChannels) state_->channels.clear();
+    std::shared_ptr<grpc::Channel>& channel = state_->channels[address];
+    if (channel == nullptr) {
+      channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments());
+    }
+    call->channel = channel;
+    state_->outstanding.emplace(call, std::move(owned));
+  }
+  grpc::GenericStub stub(call->channel);
+  stub.UnaryCall(
+      &call->context, method, grpc::StubOptions(), &call->request, &call->response,
+      [state = state_, call](grpc::Status status) { state->End(call, std::move(status)); });
+}
+
+bool GrpcControlChannel::RunOnce() {
+  if (!state_->any_ended.load(std::memory_order_acquire)) return false;
+  if (state_->fd >= 0) {
+    // Before the queue is taken: a call that ends in between is then seen twice, never missed.
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(state_->fd, &count, sizeof(count));
+  }
+  std::vector<std::unique_ptr<Pending>> ended;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    ended.swap(state_->ended);
+    state_->any_ended.store(false, std::memory_order_relaxed);
+  }
+  for (std::unique_ptr<Pending>& call : ended) {
+    absl::Status status = call->Result();
+    call->done(std::move(status));
+  }
+  return !ended.empty();
+}
+
+int GrpcControlChannel::wake_fd() const { return state_->fd; }
+
+void ConfigureControlServer(grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kKeepaliveMs / 2);
+  // Two daemons on one port would share its connections; the second one must fail instead.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+}  // namespace verbena

@@ -1,0 +1,56 @@
+// ControlChannel over gRPC: any unary method of any server by its name, insecure credentials.
+//
+// **Thread safety**: Unary(), RunOnce() and wake_fd() from any thread (a mutex inside); `done` runs
+// on the thread that calls RunOnce(). The destructor must not run at the same time as another call,
+// nor inside a `done`.
+//
+// Invariants:
+//  1. A call's `done` and its response message are touched only inside RunOnce(), never by a gRPC
+//     thread.
+//  2. When the destructor returns no gRPC thread uses this object; `done`s not yet run are dropped.
+#ifndef VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_
+#define VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "proto/control_channel.h"
+
+namespace grpc {
+class ServerBuilder;
+}
+
+namespace verbena {
+
+class GrpcControlChannel final : public ControlChannel {
+ public:
+  GrpcControlChannel();
+  // Cancels what is outstanding and waits for gRPC to let go of it.
+  ~GrpcControlChannel() override;
+  GrpcControlChannel(const GrpcControlChannel&) = delete;
+  GrpcControlChannel& operator=(const GrpcControlChannel&) = delete;
+
+  // Errors name the address: "127.0.0.1:7000: failed to connect ...". A peer that is not reachable
+  // is UNAVAILABLE at once, not at the deadline; one that restarts is found again within about a
+  // second.
+  void Unary(const std::string& address, const std::string& method,
+             const google::protobuf::Message& request,
+             std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
+             Done done) override;
+  bool RunOnce() override;
+  int wake_fd() const override;
+
+ private:
+  struct State;
+  struct Pending;
+  // Shared with gRPC's callbacks, whose last step may overlap the end of the destructor.
+  std::shared_ptr<State> state_;
+};
+
+// What a server must set so that clients of this channel work with it: message sizes, and how often
+// a client may send keepalive pings (gRPC's default would close the connection after a few).
+void ConfigureControlServer(grpc::ServerBuilder* builder);
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_

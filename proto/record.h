@@ -1,0 +1,175 @@
+// Data-plane records: what travels in a lane's slots (requests) and mailbox (replies).
+//
+// Fixed layout, little-endian, no padding left undefined. A request is
+//     RecordHeader | Group x group_count | zeros to a multiple of 64 | payload
+// A reply is a Reply, of which ReplyBytes(group_count) bytes are written.
+// What comes from a peer is copied out and then validated (proto/record_check.h) before use.
+#ifndef VERBENA_PROTO_RECORD_H_
+#define VERBENA_PROTO_RECORD_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace verbena {
+
+static_assert(std::endian::native == std::endian::little,
+              "records are little-endian and are used in place");
+
+inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
+inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
+inline constexpr uint16_t kWireVersion = 1;
+
+// A small slot is 4 KiB: header, kMaxGroups groups, and room to spare.
+inline constexpr uint32_t kMaxGroups = 120;
+inline constexpr uint32_t kRecordAlignment = 64;
+
+enum class RecordType : uint8_t {
+  kPush = 1,     // one dense chunk: one group, payload = its gradient, or none and count 0: settles
+                 // a push whose buffer was given back, contributing zero
+  kPull = 2,     // one dense chunk: one group; the server writes it to `destination`
+  kEndStep = 3,  // a worker's step is complete on the listed partitions
+  kAwait = 4,    // a zero-length pull: answered once every listed partition is at min_version
+};
+
+enum class ElementType : uint8_t { kNone = 0, kF32 = 1 };
+
+// The part of a request that says what it is about, partition by partition: a group is what is
+// accepted, deduplicated and resent.
+struct Group {
+  uint32_t partition;
+  uint32_t index;     // push, pull: chunk of the table. end-step, await: 0
+  uint64_t epoch;     // the sender's idea of the partition's epoch
+  uint64_t sequence;  // sync: step. async push and end-step: sequence. pull: 0
+  uint32_t count;     // push: elements. end-step: chunks pushed to this partition in this step
+  uint32_t reserved;  // 0
+};
+static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
+
+struct RecordHeader {
+  uint32_t magic;
+  uint16_t version;
+  RecordType type;
+  uint8_t flags;         // 0
+  uint32_t generation;   // of the lane
+  uint32_t operation;    // index in the mailbox; < the lane's granted operations
+  uint64_t incarnation;  // of the worker
+  uint32_t table;
+  uint16_t group_count;  // 1..kMaxGroups
+  ElementType dtype;     // of the payload (push) or of what is wanted (pull)
+  uint8_t reserved0;     // 0
+  uint32_t payload_bytes;
+  uint32_t reserved1;        // 0
+  uint64_t destination;      // pull: remote address to write to
+  uint64_t destination_key;  // pull: remote key of that memory
+  uint64_t min_version;      // pull, await: least version that may be answered
+};
+static_assert(sizeof(RecordHeader) == 64 && std::is_trivially_copyable_v<RecordHeader>);
+
+enum class ReplyStatus : uint8_t {
+  kOk = 0,
+  kDuplicate = 1,     // already applied: as good as kOk
+  kWrongEpoch = 2,    // refetch the map, resend there
+  kNotReady = 3,      // the server does not know the table, job or roster yet: resend later
+  kExpired = 4,       // the incarnation is not on the roster: outcome unknown
+  kUnknownTable = 5,  // dropped
+  kOutOfRange = 6,    // chunk, count or destination outside the table
+  kNonFinite = 7,     // NaN or Inf under `reject`: settled, contributed zero
+  kSequenceGap = 8,   // async: sequence is beyond last + 1
+  kWrongStep = 9,     // sync: the step is not the open one
+  kTooEarly = 10,     // end-step listed contributions that have not arrived
+  kDataLoss = 11,     // the partition of this table is lost
+  kMalformed = 12,
+  kResourceExhausted = 13,
+  kPermissionDenied = 14,  // an observer pushed
+  kUnavailable = 15,
+};
+inline constexpr uint8_t kMaxReplyStatus = 15;
+
+inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
+
+struct Reply {
+  uint32_t magic;
+  uint32_t generation;
+  uint32_t operation;
+  ReplyStatus status;  // kOk when every group's is kOk or kDuplicate, else the worst group's
+  uint8_t flags;
+  uint16_t group_count;
+  uint16_t slot;
+  uint16_t reserved0;
+  uint32_t detail;   // kTooEarly: chunks missing; await: see ReplyStatus
+  uint64_t version;  // pull: of the chunk written. push: the chunk's version afterwards
+  ReplyStatus group_status[kMaxGroups];
+  uint8_t reserved1[40];
+};
+static_assert(offsetof(Reply, group_status) == 32 && sizeof(Reply) == 192 &&
+              std::is_trivially_copyable_v<Reply>);
+inline constexpr size_t kMailboxEntryBytes = sizeof(Reply);
+
+// Bytes of a reply that carry information.
+constexpr size_t ReplyBytes(uint32_t group_count) {
+  return offsetof(Reply, group_status) + group_count;
+}
+
+// Offset of the payload in a request with `group_count` groups.
+constexpr uint32_t PayloadOffset(uint32_t group_count) {
+  const uint32_t end = sizeof(RecordHeader) + group_count * sizeof(Group);
+  return (end + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
+static_assert(PayloadOffset(kMaxGroups) <= 4096);
+
+// The first entry a server writes into a new lane's mailbox (at index `operations`): where the
+// slot ring is. It travels on the lane because its key exists only once the lane is connected.
+inline constexpr uint32_t kGrantMagic = 0x31475256;  // "VRG1"
+struct LaneGrant {
+  uint32_t magic;
+  uint32_t generation;
+  uint64_t ring_address;
+  uint64_t ring_key;
+  uint8_t reserved[40];
+};
+static_assert(sizeof(LaneGrant) == 64 && std::is_trivially_copyable_v<LaneGrant>);
+
+// What a worker hands over when it connects: fits librdmacm's 56 bytes of private data
+// (rdma_connect(3): RDMA_PS_TCP), which arrives padded.
+struct LaneHello {
+  uint8_t token[16];
+  uint64_t mailbox_address;
+  uint64_t mailbox_key;
+};
+static_assert(sizeof(LaneHello) == 32 && std::is_trivially_copyable_v<LaneHello>);
+
+// Immediate data. Worker to shard: lane (low 12 bits) | slot 8 | generation 12.
+// Shard to worker: kind 2 | index 18 | generation 12.
+enum class ImmKind : uint8_t { kReply = 0, kCredit = 1, kGrant = 2 };
+inline constexpr uint32_t kGenerationMask = 0xfff;
+
+struct RequestImm {
+  uint32_t lane;
+  uint32_t slot;
+  uint32_t generation;  // low bits
+  static constexpr RequestImm Decode(uint32_t imm) {
+    return {imm >> 20, (imm >> 12) & 0xff, imm & kGenerationMask};
+  }
+  constexpr uint32_t Encode() const {
+    return (lane & 0xfff) << 20 | (slot & 0xff) << 12 | (generation & kGenerationMask);
+  }
+};
+
+struct ReplyImm {
+  ImmKind kind;
+  uint32_t index;  // kReply: operation. kCredit: slot
+  uint32_t generation;
+  static constexpr ReplyImm Decode(uint32_t imm) {
+    return {static_cast<ImmKind>(imm >> 30), (imm >> 12) & 0x3ffff, imm & kGenerationMask};
+  }
+  constexpr uint32_t Encode() const {
+    return static_cast<uint32_t>(kind) << 30 | (index & 0x3ffff) << 12 |
+           (generation & kGenerationMask);
+  }
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_RECORD_H_

@@ -1,0 +1,244 @@
+#include "proto/record_check.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena {
+namespace {
+
+// Off the hot path: only a record that breaks the rules pays for its message.
+template <typename Value>
+[[gnu::cold, gnu::noinline]] absl::Status Bad(std::string_view what, std::string_view field,
+                                              const Value& value, std::string_view allowed) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::string_view(what.data(), what.size()), ".",
+                   absl::string_view(field.data(), field.size()), " is ", value,
+                   "; allowed: ", absl::string_view(allowed.data(), allowed.size())));
+}
+
+[[gnu::cold, gnu::noinline]] absl::Status BadHex(std::string_view what, std::string_view field,
+                                                 uint64_t value, uint64_t allowed) {
+  return Bad(what, field, absl::StrCat("0x", absl::Hex(value)),
+             absl::StrCat("0x", absl::Hex(allowed)));
+}
+
+[[gnu::cold, gnu::noinline]] absl::Status BadNumber(std::string_view what, std::string_view field,
+                                                    uint64_t value, uint64_t allowed) {
+  return Bad(what, field, value, absl::StrCat(allowed));
+}
+
+[[gnu::cold, gnu::noinline]] absl::Status BadBelow(std::string_view what, std::string_view field,
+                                                   uint64_t value, uint64_t limit) {
+  return Bad(what, field, value, absl::StrCat("less than ", limit));
+}
+
+// After a copy out of memory that the peer can write: makes the compiler forget that source and
+// copy were equal, so that it cannot turn a later read of the copy into a second read of the
+// source.
+inline void CopiedOut(const void* copy) { asm volatile("" : : "r"(copy) : "memory"); }
+
+constexpr std::string_view kRecord = "record";
+constexpr std::string_view kReply = "reply";
+
+absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
+  if (h.magic != kRecordMagic) return BadHex(kRecord, "magic", h.magic, kRecordMagic);
+  if (h.version != kWireVersion) return BadNumber(kRecord, "version", h.version, kWireVersion);
+  if (h.flags != 0) return BadNumber(kRecord, "flags", h.flags, 0);
+  if (h.reserved0 != 0) return BadNumber(kRecord, "reserved0", h.reserved0, 0);
+  if (h.reserved1 != 0) return BadNumber(kRecord, "reserved1", h.reserved1, 0);
+  if (h.generation != limits.generation) {
+    return BadNumber(kRecord, "generation", h.generation, limits.generation);
+  }
+  if (h.incarnation != limits.incarnation) {
+    return BadNumber(kRecord, "incarnation", h.incarnation, limits.incarnation);
+  }
+  if (h.operation >= limits.operations) {
+    return BadBelow(kRecord, "operation", h.operation, limits.operations);
+  }
+  return absl::OkStatus();
+}
+
+// What the type says about dtype, groups and payload.
+absl::Status CheckShape(const RecordHeader& h) {
+  const uint32_t dtype = static_cast<uint32_t>(h.dtype);
+  switch (h.type) {
+    case RecordType::kPush:
+    case RecordType::kPull:
+      if (h.group_count != 1) {
+        return Bad(kRecord, "group_count", h.group_count, "1 for a push or a pull");
+      }
+      if (h.dtype != ElementType::kF32) {
+        return Bad(kRecord, "dtype", dtype, "1 (f32) for a push or a pull");
+      }
+      break;
+    case RecordType::kEndStep:
+    case RecordType::kAwait:
+      if (h.group_count < 1 || h.group_count > kMaxGroups) {
+        return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
+      }
+      if (h.dtype != ElementType::kF32 && h.dtype != ElementType::kNone) {
+        return Bad(kRecord, "dtype", dtype, "0 (none), 1 (f32)");
+      }
+      break;
+    default:
+      return Bad(kRecord, "type", static_cast<uint32_t>(h.type),
+                 "1 (push), 2 (pull), 3 (end-step), 4 (await)");
+  }
+  // A push without a payload settles one whose buffer was given back: it contributes zero.
+  if (h.type != RecordType::kPush && h.payload_bytes != 0) {
+    return Bad(kRecord, "payload_bytes", h.payload_bytes, "0 unless it is a push");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLimits& limits,
+                        Record* record, absl::Span<const std::byte>* payload) {
+  if (slot_bytes < sizeof(RecordHeader)) {
+    return Bad(kRecord, "slot_bytes", slot_bytes, absl::StrCat("at least ", sizeof(RecordHeader)));
+  }
+  std::memcpy(&record->header, slot, sizeof(RecordHeader));
+  CopiedOut(&record->header);
+  const RecordHeader& h = record->header;
+  if (absl::Status s = CheckIdentity(h, limits); !s.ok()) return s;
+  if (absl::Status s = CheckShape(h); !s.ok()) return s;
+
+  const uint32_t offset = PayloadOffset(h.group_count);
+  if (offset > slot_bytes) {
+    return Bad(kRecord, "group_count", h.group_count,
+               absl::StrCat("as many as fit the slot's ", slot_bytes, " bytes"));
+  }
+  if (h.payload_bytes > slot_bytes - offset) {
+    return Bad(kRecord, "payload_bytes", h.payload_bytes,
+               absl::StrCat("at most ", slot_bytes - offset, " in this slot"));
+  }
+  std::memcpy(record->groups, slot + sizeof(RecordHeader), h.group_count * sizeof(Group));
+  CopiedOut(record->groups);
+  for (uint32_t i = 0; i < h.group_count; ++i) {
+    if (record->groups[i].reserved != 0) {
+      return BadNumber(kRecord, absl::StrCat("groups[", i, "].reserved"),
+                       record->groups[i].reserved, 0);
+    }
+  }
+  if (h.type == RecordType::kPush &&
+      h.payload_bytes != uint64_t{record->groups[0].count} * sizeof(float)) {
+    return Bad(kRecord, "payload_bytes", h.payload_bytes,
+               absl::StrCat("4 for each of the group's ", record->groups[0].count, " elements"));
+  }
+  *payload = absl::MakeConstSpan(slot + offset, h.payload_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CheckReply(const Reply& reply, uint32_t generation, uint32_t operation,
+                        uint32_t slots) {
+  if (reply.magic != kReplyMagic) return BadHex(kReply, "magic", reply.magic, kReplyMagic);
+  if (reply.generation != generation) {
+    return BadNumber(kReply, "generation", reply.generation, generation);
+  }
+  if (reply.operation != operation) {
+    return BadNumber(kReply, "operation", reply.operation, operation);
+  }
+  if (static_cast<uint8_t>(reply.status) > kMaxReplyStatus) {
+    return Bad(kReply, "status", static_cast<uint32_t>(reply.status),
+               absl::StrCat("0..", kMaxReplyStatus));
+  }
+  if ((reply.flags & ~kReplyReturnsSlot) != 0) {
+    return Bad(kReply, "flags", static_cast<uint32_t>(reply.flags), "0, 1 (returns its slot)");
+  }
+  if (reply.reserved0 != 0) return BadNumber(kReply, "reserved0", reply.reserved0, 0);
+  if (reply.group_count < 1 || reply.group_count > kMaxGroups) {
+    return Bad(kReply, "group_count", reply.group_count, absl::StrCat("1..", kMaxGroups));
+  }
+  if (reply.flags == 0 ? reply.slot != 0 : reply.slot >= slots) {
+    return BadBelow(kReply, "slot", reply.slot, reply.flags == 0 ? 1 : slots);
+  }
+  for (uint32_t i = 0; i < reply.group_count; ++i) {
+    if (static_cast<uint8_t>(reply.group_status[i]) > kMaxReplyStatus) {
+      return Bad(kReply, absl::StrCat("group_status[", i, "]"),
+                 static_cast<uint32_t>(reply.group_status[i]),
+                 absl::StrCat("0..", kMaxReplyStatus));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LaneHello> ParseHello(std::string_view private_data) {
+  // Longer is right: librdmacm pads what the peer gave (rdma_get_cm_event(3)).
+  if (private_data.size() < sizeof(LaneHello)) {
+    return Bad("hello", "size", private_data.size(),
+               absl::StrCat("at least ", sizeof(LaneHello), " bytes"));
+  }
+  LaneHello hello;
+  std::memcpy(&hello, private_data.data(), sizeof(hello));
+  return hello;
+}
+
+absl::Status CheckGrant(const LaneGrant& grant, uint32_t generation, size_t ring_bytes) {
+  if (grant.magic != kGrantMagic) return BadHex("grant", "magic", grant.magic, kGrantMagic);
+  if (grant.generation != generation) {
+    return BadNumber("grant", "generation", grant.generation, generation);
+  }
+  if (grant.ring_address > UINT64_MAX - ring_bytes) {
+    return Bad(
+        "grant", "ring_address", grant.ring_address,
+        absl::StrCat("at most ", UINT64_MAX - ring_bytes, " for a ring of ", ring_bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+std::string_view RecordTypeName(RecordType type) {
+  switch (type) {
+    case RecordType::kPush:
+      return "push";
+    case RecordType::kPull:
+      return "pull";
+    case RecordType::kEndStep:
+      return "end-step";
+    case RecordType::kAwait:
+      return "await";
+  }
+  return "unknown";
+}
+
+std::string_view ReplyStatusName(ReplyStatus status) {
+  switch (status) {
+    case ReplyStatus::kOk:
+      return "ok";
+    case ReplyStatus::kDuplicate:
+      return "duplicate";
+    case ReplyStatus::kWrongEpoch:
+      return "wrong epoch";
+    case ReplyStatus::kNotReady:
+      return "not ready";
+    case ReplyStatus::kExpired:
+      return "expired";
+    case ReplyStatus::kUnknownTable:
+      return "unknown table";
+    case ReplyStatus::kOutOfRange:
+      return "out of range";
+    case ReplyStatus::kNonFinite:
+      return "non-finite";
+    case ReplyStatus::kSequenceGap:
+      return "sequence gap";
+    case ReplyStatus::kWrongStep:
+      return "wrong step";
+    case ReplyStatus::kTooEarly:
+      return "too early";
+    case ReplyStatus::kDataLoss:
+      return "data loss";
+    case ReplyStatus::kMalformed:
+      return "malformed";
+    case ReplyStatus::kResourceExhausted:
+      return "resource exhausted";
+    case ReplyStatus::kPermissionDenied:
+      return "permission denied";
+    case ReplyStatus::kUnavailable:
+      return "unavailable";
+  }
+  return "unknown";
+}
+
+}  // namespace verbena

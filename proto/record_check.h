@@ -1,0 +1,53 @@
+// Validation of records that a peer wrote: the one place where bytes from a lane become trusted.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_PROTO_RECORD_CHECK_H_
+#define VERBENA_PROTO_RECORD_CHECK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/record.h"
+
+namespace verbena {
+
+// A request copied out of its slot. `groups` are copies too: nothing that a decision depends on is
+// read twice from memory the peer can write.
+struct Record {
+  RecordHeader header;
+  Group groups[kMaxGroups];
+  absl::Span<const Group> group_span() const { return {groups, header.group_count}; }
+};
+
+struct RecordLimits {
+  uint32_t generation;   // of the lane
+  uint64_t incarnation;  // of the worker the lane was granted to
+  uint32_t operations;
+};
+
+// Copies the header, then the groups, from `slot` (peer-writable, slot_bytes long) and validates
+// the copy. On success *payload is the span of the slot that holds the payload (numeric data only).
+// Never reads outside the slot, whatever the bytes are.
+absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLimits& limits,
+                        Record* record, absl::Span<const std::byte>* payload);
+
+// Validates a reply copied out of the mailbox entry `operation`.
+absl::Status CheckReply(const Reply& reply, uint32_t generation, uint32_t operation,
+                        uint32_t slots);
+
+// What a connecting worker handed over; `private_data` may arrive padded.
+absl::StatusOr<LaneHello> ParseHello(std::string_view private_data);
+
+// Validates a grant copied out of the mailbox. ring_bytes: of the lane's configuration.
+absl::Status CheckGrant(const LaneGrant& grant, uint32_t generation, size_t ring_bytes);
+
+std::string_view RecordTypeName(RecordType type);
+std::string_view ReplyStatusName(ReplyStatus status);
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_RECORD_CHECK_H_

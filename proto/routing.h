@@ -1,0 +1,41 @@
+// Where a piece of a table lives: tensor -> chunks -> partitions. Every process computes the same.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_PROTO_ROUTING_H_
+#define VERBENA_PROTO_ROUTING_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace verbena {
+
+inline constexpr uint32_t kDefaultPartitions = 256;
+inline constexpr uint32_t kDefaultChunkBytes = 256 * 1024;
+
+// How a dense table is cut: chunks of chunk_elements, the last one shorter.
+struct DenseLayout {
+  uint64_t elements;
+  uint32_t chunk_elements;
+  uint32_t element_bytes;
+
+  uint32_t chunks() const {
+    return static_cast<uint32_t>((elements + chunk_elements - 1) / chunk_elements);
+  }
+  uint64_t first_element(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements; }
+  uint32_t elements_of(uint32_t chunk) const {
+    return static_cast<uint32_t>(
+        std::min<uint64_t>(chunk_elements, elements - first_element(chunk)));
+  }
+};
+
+// The partition of a chunk. Neighbouring chunks go to neighbouring partitions, so a large tensor
+// spreads evenly; the table's id moves the start, so small tables do not all meet in partition 0.
+constexpr uint32_t PartitionOfChunk(uint32_t table, uint32_t chunk, uint32_t partitions) {
+  // Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4) of the table id.
+  const uint32_t start = static_cast<uint32_t>((uint64_t{table} * 0x9e3779b97f4a7c15u) >> 32);
+  return static_cast<uint32_t>((uint64_t{start} + chunk) % partitions);
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_ROUTING_H_

@@ -1,0 +1,295 @@
+#include "proto/table_spec.h"
+
+#include <cfloat>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace verbena {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+constexpr int kMaxDimensions = 8;
+constexpr uint64_t kMaxElements = uint64_t{1} << 40;
+constexpr uint32_t kMinChunkBytes = 256;
+// A lane's large slot holds a chunk and its header, and a ring has several of them.
+constexpr uint32_t kMaxChunkBytes = 8 << 20;
+constexpr uint32_t kChunkAlignment = 64;
+constexpr uint32_t kElementBytes = sizeof(float);
+
+// The shortest text that reads back as the same number.
+std::string Number(double value) {
+  char text[64];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
+  return std::string(text, end.ptr);
+}
+
+// A name that a peer chose, safe to print and of bounded length.
+std::string Quoted(const std::string& text) {
+  const bool cut = text.size() > kMaxNameBytes;
+  return absl::StrCat("\"", absl::CHexEscape(cut ? text.substr(0, kMaxNameBytes) : text),
+                      cut ? "..." : "", "\"");
+}
+
+absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,
+                 const std::string& allowed) {
+  return absl::InvalidArgumentError(absl::StrCat("table ", Quoted(spec.name()), ": ", field, " is ",
+                                                 value, "; allowed: ", allowed));
+}
+
+bool IsNameCharacter(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '.' || c == '/' || c == '-';
+}
+
+absl::Status CheckNames(const v1::TableSpec& spec) {
+  bool good = !spec.name().empty() && spec.name().size() <= kMaxNameBytes;
+  for (char c : spec.name()) good = good && IsNameCharacter(c);
+  if (!good) {
+    return Bad(spec, "name", Quoted(spec.name()), "1..128 characters of [A-Za-z0-9_./-]");
+  }
+  good = !spec.job().empty() && spec.job().size() <= kMaxNameBytes;
+  // Names of jobs reach logs and metric labels: nothing that breaks a line.
+  for (char c : spec.job()) good = good && static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  if (!good) {
+    return Bad(spec, "job", Quoted(spec.job()), "1..128 characters, no control characters");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(const v1::TableSpec& spec) {
+  if (spec.shape_size() < 1 || spec.shape_size() > kMaxDimensions) {
+    return Bad(spec, "shape",
+               spec.shape_size() > kMaxDimensions
+                   ? absl::StrCat("of ", spec.shape_size(), " dimensions")
+                   : ShapeString(spec),
+               absl::StrCat("1..", kMaxDimensions, " dimensions"));
+  }
+  uint64_t elements = 1;
+  for (uint64_t dimension : spec.shape()) {
+    if (dimension == 0) {
+      return Bad(spec, "shape", ShapeString(spec), "dimensions greater than 0");
+    }
+    if (dimension > kMaxElements / elements) {
+      return Bad(spec, "shape", ShapeString(spec), "at most 2^40 elements");
+    }
+    elements *= dimension;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChunks(const v1::TableSpec& spec) {
+  if (spec.chunk_bytes() % kChunkAlignment != 0 || spec.chunk_bytes() < kMinChunkBytes ||
+      spec.chunk_bytes() > kMaxChunkBytes) {
+    return Bad(spec, "chunk_bytes", absl::StrCat(spec.chunk_bytes()),
+               absl::StrCat("a multiple of ", kChunkAlignment, " in ", kMinChunkBytes, "..",
+                            kMaxChunkBytes, ", or 0 for ", kDefaultChunkBytes));
+  }
+  const DenseLayout layout = LayoutOf(spec);
+  // DenseLayout counts chunks, and a group names one, in 32 bits.
+  constexpr uint64_t kMaxChunks = std::numeric_limits<uint32_t>::max();
+  if ((layout.elements + layout.chunk_elements - 1) / layout.chunk_elements > kMaxChunks) {
+    return Bad(spec, "chunk_bytes", absl::StrCat(spec.chunk_bytes()),
+               absl::StrCat("enough to cut shape ", ShapeString(spec), " into less than 2^32"));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Enum>
+absl::Status CheckEnum(const v1::TableSpec& spec, const char* field, bool valid, Enum value,
+                       const char* allowed) {
+  if (valid) return absl::OkStatus();
+  return Bad(spec, field, absl::StrCat(static_cast<int>(value)), allowed);
+}
+
+absl::Status FillEnums(v1::TableSpec* spec) {
+  if (spec->dtype() == v1::DTYPE_UNSPECIFIED) spec->set_dtype(v1::DTYPE_F32);
+  if (spec->consistency() == v1::CONSISTENCY_UNSPECIFIED) {
+    spec->set_consistency(v1::CONSISTENCY_SYNC);
+  }
+  if (spec->reduction() == v1::REDUCTION_UNSPECIFIED) spec->set_reduction(v1::REDUCTION_MEAN);
+  if (spec->non_finite() == v1::NON_FINITE_UNSPECIFIED) spec->set_non_finite(v1::NON_FINITE_REJECT);
+  // proto3 keeps numbers it does not know: a newer peer's, or a faulty one's.
+  absl::Status status =
+      CheckEnum(*spec, "dtype", v1::DType_IsValid(spec->dtype()), spec->dtype(), "1 (f32)");
+  status.Update(CheckEnum(*spec, "consistency", v1::Consistency_IsValid(spec->consistency()),
+                          spec->consistency(), "1 (sync), 2 (async)"));
+  status.Update(CheckEnum(*spec, "reduction", v1::Reduction_IsValid(spec->reduction()),
+                          spec->reduction(), "1 (sum), 2 (mean)"));
+  status.Update(CheckEnum(*spec, "non_finite", v1::NonFinite_IsValid(spec->non_finite()),
+                          spec->non_finite(), "1 (reject), 2 (apply)"));
+  return status;
+}
+
+// Parameters are f32: what does not fit would become an infinity later.
+bool FiniteAsF32(double value) { return std::isfinite(value) && std::fabs(value) <= FLT_MAX; }
+
+absl::Status FillInitializer(v1::TableSpec* spec) {
+  v1::Initializer* init = spec->mutable_initializer();
+  if (init->kind() == v1::Initializer::KIND_UNSPECIFIED) init->set_kind(v1::Initializer::ZEROS);
+  if (!v1::Initializer::Kind_IsValid(init->kind())) {
+    return Bad(*spec, "initializer.kind", absl::StrCat(static_cast<int>(init->kind())),
+               "1 (zeros), 2 (constant), 3 (uniform), 4 (normal)");
+  }
+  if (!FiniteAsF32(init->a())) {
+    return Bad(*spec, "initializer.a", Number(init->a()), "a finite f32 number");
+  }
+  if (!FiniteAsF32(init->b())) {
+    return Bad(*spec, "initializer.b", Number(init->b()), "a finite f32 number");
+  }
+  // What a kind does not use is cleared, so that it cannot make two equal tables differ.
+  switch (init->kind()) {
+    case v1::Initializer::ZEROS:
+      init->clear_a();
+      [[fallthrough]];
+    case v1::Initializer::CONSTANT:
+      init->clear_b();
+      init->clear_seed();
+      break;
+    case v1::Initializer::UNIFORM:
+      if (!(init->a() < init->b())) {
+        return Bad(*spec, "initializer.b", Number(init->b()),
+                   absl::StrCat("more than initializer.a, which is ", Number(init->a()),
+                                ", for uniform [a, b)"));
+      }
+      break;
+    case v1::Initializer::NORMAL:
+      if (init->b() < 0) {
+        return Bad(*spec, "initializer.b", Number(init->b()), "a standard deviation >= 0");
+      }
+      break;
+    default:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillOptimizer(v1::TableSpec* spec) {
+  v1::Optimizer* optimizer = spec->mutable_optimizer();
+  if (optimizer->name().empty()) optimizer->set_name("sgd");
+  if (!FiniteAsF32(optimizer->rate()) || optimizer->rate() < 0) {
+    return Bad(*spec, "optimizer.rate", Number(optimizer->rate()), "a finite number >= 0");
+  }
+  for (const auto& [name, value] : optimizer->parameters()) {
+    if (!FiniteAsF32(value)) {
+      return Bad(*spec, absl::StrCat("optimizer.parameters[", Quoted(name), "]"), Number(value),
+                 "a finite number");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Differs(const v1::TableSpec& spec, const std::string& field,
+                     const std::string& existing, const std::string& wanted) {
+  return absl::AlreadyExistsError(absl::StrCat("table ", Quoted(spec.name()), ": ", field, " is ",
+                                               existing, " in the existing table and ", wanted,
+                                               " in the one asked for"));
+}
+
+absl::Status CompareInitializers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  const v1::Initializer& a = existing.initializer();
+  const v1::Initializer& b = wanted.initializer();
+  if (a.kind() != b.kind()) {
+    return Differs(wanted, "initializer.kind", v1::Initializer::Kind_Name(a.kind()),
+                   v1::Initializer::Kind_Name(b.kind()));
+  }
+  if (a.a() != b.a()) return Differs(wanted, "initializer.a", Number(a.a()), Number(b.a()));
+  if (a.b() != b.b()) return Differs(wanted, "initializer.b", Number(a.b()), Number(b.b()));
+  if (a.seed() != b.seed()) {
+    return Differs(wanted, "initializer.seed", absl::StrCat(a.seed()), absl::StrCat(b.seed()));
+  }
+  return absl::OkStatus();
+}
+
+std::string ParameterOf(const v1::Optimizer& optimizer, const std::string& name) {
+  const auto it = optimizer.parameters().find(name);
+  return it == optimizer.parameters().end() ? "not set" : Number(it->second);
+}
+
+absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  const v1::Optimizer& a = existing.optimizer();
+  const v1::Optimizer& b = wanted.optimizer();
+  if (a.name() != b.name()) {
+    return Differs(wanted, "optimizer.name", Quoted(a.name()), Quoted(b.name()));
+  }
+  if (a.rate() != b.rate()) {
+    return Differs(wanted, "optimizer.rate", Number(a.rate()), Number(b.rate()));
+  }
+  for (const auto* parameters : {&a.parameters(), &b.parameters()}) {
+    for (const auto& [name, value] : *parameters) {
+      const std::string left = ParameterOf(a, name);
+      const std::string right = ParameterOf(b, name);
+      if (left != right) {
+        return Differs(wanted, absl::StrCat("optimizer.parameters[", Quoted(name), "]"), left,
+                       right);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
+  if (spec.chunk_bytes() == 0) spec.set_chunk_bytes(kDefaultChunkBytes);
+  absl::Status status = CheckNames(spec);
+  if (status.ok()) status = CheckShape(spec);
+  if (status.ok()) status = FillEnums(&spec);
+  if (status.ok()) status = FillInitializer(&spec);
+  if (status.ok()) status = FillOptimizer(&spec);
+  if (status.ok()) status = CheckChunks(spec);
+  if (!status.ok()) return status;
+  return spec;
+}
+
+DenseLayout LayoutOf(const v1::TableSpec& spec) {
+  uint64_t elements = 1;
+  for (uint64_t dimension : spec.shape()) elements *= dimension;
+  return {elements, spec.chunk_bytes() / kElementBytes, kElementBytes};
+}
+
+absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  if (existing.name() != wanted.name()) {
+    return Differs(wanted, "name", Quoted(existing.name()), Quoted(wanted.name()));
+  }
+  if (existing.job() != wanted.job()) {
+    return Differs(wanted, "job", Quoted(existing.job()), Quoted(wanted.job()));
+  }
+  if (ShapeString(existing) != ShapeString(wanted)) {
+    return Differs(wanted, "shape", ShapeString(existing), ShapeString(wanted));
+  }
+  if (existing.dtype() != wanted.dtype()) {
+    return Differs(wanted, "dtype", v1::DType_Name(existing.dtype()),
+                   v1::DType_Name(wanted.dtype()));
+  }
+  if (existing.consistency() != wanted.consistency()) {
+    return Differs(wanted, "consistency", v1::Consistency_Name(existing.consistency()),
+                   v1::Consistency_Name(wanted.consistency()));
+  }
+  if (existing.reduction() != wanted.reduction()) {
+    return Differs(wanted, "reduction", v1::Reduction_Name(existing.reduction()),
+                   v1::Reduction_Name(wanted.reduction()));
+  }
+  if (existing.non_finite() != wanted.non_finite()) {
+    return Differs(wanted, "non_finite", v1::NonFinite_Name(existing.non_finite()),
+                   v1::NonFinite_Name(wanted.non_finite()));
+  }
+  absl::Status status = CompareInitializers(existing, wanted);
+  if (status.ok()) status = CompareOptimizers(existing, wanted);
+  if (status.ok() && existing.chunk_bytes() != wanted.chunk_bytes()) {
+    return Differs(wanted, "chunk_bytes", absl::StrCat(existing.chunk_bytes()),
+                   absl::StrCat(wanted.chunk_bytes()));
+  }
+  return status;
+}
+
+std::string ShapeString(const v1::TableSpec& spec) {
+  return absl::StrCat("[", absl::StrJoin(spec.shape(), ", "), "]");
+}
+
+}  // namespace verbena

@@ -1,0 +1,33 @@
+// Checks and helpers for verbena.v1.TableSpec, shared by clients, coordinator and shards.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_PROTO_TABLE_SPEC_H_
+#define VERBENA_PROTO_TABLE_SPEC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/routing.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena {
+
+// Fills defaults (dtype F32, consistency SYNC, chunk_bytes, reduction MEAN, non_finite REJECT,
+// initializer ZEROS, optimizer "sgd") and validates everything that does not need the optimizer
+// registry. Errors name the field, the value and what is allowed.
+absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec);
+
+// Of a normalised spec.
+DenseLayout LayoutOf(const v1::TableSpec& spec);
+
+// OK when `existing` and `wanted` (normalised) say the same; otherwise ALREADY_EXISTS naming the
+// first field that differs and both values.
+absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& wanted);
+
+std::string ShapeString(const v1::TableSpec& spec);  // "[128, 64]"
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_TABLE_SPEC_H_
