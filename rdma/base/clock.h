@@ -1,0 +1,31 @@
+// Time as state machines see it: given to them, so that a test can own it.
+//
+// **Thread safety**: implementations are thread-safe.
+#ifndef VERBENA_RDMA_BASE_CLOCK_H_
+#define VERBENA_RDMA_BASE_CLOCK_H_
+
+#include <time.h>
+
+#include "absl/time/time.h"
+
+namespace verbena {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Monotonic nanoseconds since an arbitrary start. Clocks of two machines are never compared.
+  virtual int64_t NowNanos() const = 0;
+};
+
+class MonotonicClock final : public Clock {
+ public:
+  int64_t NowNanos() const override {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
+  }
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RDMA_BASE_CLOCK_H_

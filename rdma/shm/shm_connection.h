@@ -1,0 +1,172 @@
+// One connection of a shm endpoint: its socket, its ring, the peer's ring and exposed memory.
+//
+//     kCreated -> kConnecting (socket open or being retried; hello sent) -> kEstablished -> kEnded
+//     kIncoming (no hello yet) -> kRequested -> kEstablished -> kEnded
+//     any -> kEnded: closed by us, gone or in error. The peer's memory is unmapped first, then our
+//     half of the socket shut down; the peer does the same when it sees that. So the end of the
+//     peer's half (or the peer's exit) says that it writes no more: dead().
+//
+// **Thread safety**: the endpoint's thread.
+//
+// Invariants:
+//  1. The peer's memory is mapped only while kRequested, kConnecting or kEstablished.
+//  2. After our half of the socket is shut down, no memory of the peer is mapped.
+//  3. What the peer can write is checked when it is looked at and never looked at twice.
+#ifndef VERBENA_RDMA_SHM_SHM_CONNECTION_H_
+#define VERBENA_RDMA_SHM_SHM_CONNECTION_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "rdma/base/ring_queue.h"
+#include "rdma/base/unique_fd.h"
+#include "rdma/shm/shared_pages.h"
+#include "rdma/shm/shm_ring.h"
+#include "rdma/shm/shm_socket.h"
+#include "rdma/transport.h"
+
+namespace verbena::rdma {
+
+class ShmConnection;
+
+// What Poll() looks at: one entry per established connection, packed.
+struct ShmPollSlot {
+  const ShmRingEntry* next = nullptr;
+  uint32_t expected = 0;
+  ShmConnection* connection = nullptr;
+};
+
+// What the connections of an endpoint share.
+struct ShmShared {
+  UniqueFd epoll;
+  std::unique_ptr<OwnedPages> state;  // a ShmState
+  std::vector<ShmPollSlot> poll_slots;
+  RingQueue<Completion> completions{256};
+  std::deque<ConnectionEvent> events;
+  uint64_t next_key = 1;
+};
+
+class ShmConnection {
+ public:
+  enum class State : uint8_t { kCreated, kConnecting, kIncoming, kRequested, kEstablished, kEnded };
+
+  ShmConnection(ShmShared* shared, ConnectionId id) : shared_(shared), id_(id) {}
+  ~ShmConnection();
+  ShmConnection(const ShmConnection&) = delete;
+  ShmConnection& operator=(const ShmConnection&) = delete;
+
+  // ---- set-up ----
+  absl::Status Prepare(const ConnectionLimits& limits);
+  absl::StatusOr<RemoteMemory> Expose(std::shared_ptr<MemoryBlock> block, size_t offset,
+                                      size_t bytes);
+  void Unexpose(const RemoteMemory& memory);
+  absl::Status Connect(const std::string& address, std::string_view private_data,
+                       int64_t deadline_ns);
+  void AdoptSocket(UniqueFd socket, int64_t deadline_ns);  // a peer that connected to us
+  absl::Status Accept();
+  void Reject(std::string_view reason);
+
+  // ---- data path ----
+  absl::Status PostReceives(uint32_t count);
+  absl::Status PostWrite(const WriteRequest& request);
+  // Takes what has arrived in the ring. May end the connection.
+  size_t TakeReceives(absl::Span<Completion> out);
+
+  // ---- driven by the endpoint ----
+  void OnReadable();             // reads a bounded number of messages
+  void OnTime(int64_t now_ns);   // handshaking(): retries and deadlines
+  void OnEstablishedReported();  // from now on Poll() looks at the ring
+  void OnSendReported() { --sends_unreported_; }
+  void OnSlotMoved(size_t index) { slot_index_ = index; }
+  bool handshaking() const { return state_ == State::kConnecting || state_ == State::kIncoming; }
+  bool retrying() const { return state_ == State::kConnecting && !socket_.valid(); }
+  int64_t deadline_ns() const { return deadline_ns_; }
+  bool discard() const { return discard_; }  // nobody was ever told of it
+
+  // ---- ending ----
+  void Close();
+  bool dead() const { return state_ == State::kEnded && !socket_.valid(); }
+  ConnectionId id() const { return id_; }
+  State state() const { return state_; }
+
+ private:
+  struct Exposed {
+    uint64_t key;
+    uint64_t address;
+    size_t offset;
+    size_t bytes;
+    std::shared_ptr<MemoryBlock> block;
+  };
+  struct Range {  // of the peer's
+    uint64_t address;
+    uint64_t bytes;
+    std::unique_ptr<ForeignPages> pages;
+  };
+  enum class Why : uint8_t { kOwner, kError, kPeer };
+  static constexpr size_t kNoSlot = ~size_t{0};
+  static constexpr size_t kMaxRanges = 4096;  // per connection: a peer cannot use up our mappings
+
+  ShmRing* ring() const { return reinterpret_cast<ShmRing*>(ring_pages_->data()); }
+  ShmRing* peer_ring() const { return reinterpret_cast<ShmRing*>(peer_ring_pages_->data()); }
+  const ShmState* peer_state() const {
+    return reinterpret_cast<const ShmState*>(peer_state_pages_->data());
+  }
+
+  absl::Status OpenSocket();
+  absl::Status SendHello(ShmMessageType type);
+  absl::Status SendExpose(const Exposed& exposed);
+  void FlushUnexposes();
+  void OnMessage(const ShmMessage& message, std::vector<UniqueFd>* fds);
+  void OnHello(const ShmMessage& message, std::vector<UniqueFd>* fds);
+  absl::Status AdoptPeer(const ShmMessage& message, std::vector<UniqueFd>* fds);
+  absl::Status MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds);
+  Range* FindRange(const RemoteMemory& remote, uint64_t bytes);
+  absl::Status CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range);
+  void Wake();
+  void FailWrite(const WriteRequest& request, const absl::Status& status);
+  void Push(ConnectionEvent::Kind kind, std::string private_data, absl::Status status);
+  void UpdateSlot();
+  void DropSlot();
+  void End(const absl::Status& status, Why why);
+  void CloseSocket();
+
+  ShmShared* shared_;
+  ConnectionId id_;
+  State state_ = State::kCreated;
+  bool discard_ = false;
+  bool shared_memory_ = false;  // the peer was given descriptors: only its end makes us dead
+  int64_t deadline_ns_ = 0;
+  std::string address_;
+  std::string private_data_;
+  UniqueFd socket_;
+
+  ConnectionLimits limits_ = {0, 0};
+  std::unique_ptr<OwnedPages> ring_pages_;  // null until Prepare()
+  UniqueFd wake_in_;                        // an eventfd the peer writes when we sleep
+  uint32_t ring_mask_ = 0;
+  uint64_t posted_ = 0;
+  uint64_t consumed_ = 0;
+  size_t slot_index_ = kNoSlot;
+  std::vector<Exposed> exposed_;
+  std::vector<uint64_t> unexposed_;  // keys the peer could not be told of yet
+
+  std::unique_ptr<ForeignPages> peer_ring_pages_;
+  std::unique_ptr<ForeignPages> peer_state_pages_;
+  UniqueFd wake_out_;
+  uint32_t peer_mask_ = 0;
+  uint64_t immediates_sent_ = 0;
+  uint64_t peer_posted_ = 0;  // as last read
+  uint32_t sends_unreported_ = 0;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Range>> ranges_;
+  uint64_t last_key_ = 0;  // of last_range_
+  Range* last_range_ = nullptr;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SHM_SHM_CONNECTION_H_

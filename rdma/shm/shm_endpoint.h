@@ -1,0 +1,34 @@
+// The shm transport: two processes of one host, over sealed memfds and eventfds.
+//
+// A connection is set up over an abstract Unix socket (unix(7)): the initiator sends its private
+// data and memfds as SCM_RIGHTS, the listener answers with its own. The peer's uid is checked by
+// SO_PEERCRED. Every foreign memfd must be sealed SHRINK|GROW|SEAL (F_GET_SEALS) and large enough
+// (fstat) before it is mapped; hole punching, which seals do not stop, is survived by the SIGBUS
+// guard (sigbus_guard.h). A write is a memcpy; its immediate is one 8-byte entry
+// {immediate, sequence} in a ring in the receiver's memory, published with release order.
+//
+// **Thread safety**: one owner thread, as every Endpoint.
+#ifndef VERBENA_RDMA_SHM_SHM_ENDPOINT_H_
+#define VERBENA_RDMA_SHM_SHM_ENDPOINT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rdma/transport.h"
+
+namespace verbena::rdma {
+
+struct ShmOptions {
+  absl::Duration connect_timeout = absl::Seconds(5);  // a peer that connects and says nothing
+};
+
+absl::StatusOr<std::unique_ptr<Endpoint>> NewShmEndpoint(const ShmOptions& options = {});
+
+// Equal in two processes exactly when they can connect over shm: boot id and network namespace.
+std::string ShmHostIdentity();
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SHM_SHM_ENDPOINT_H_

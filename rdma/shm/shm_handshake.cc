@@ -1,0 +1,324 @@
+// The part of ShmConnection that talks over the socket: set-up, exposing memory, the end.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/shm/shm_connection.h"
+
+namespace verbena::rdma {
+namespace {
+
+// How many messages of one connection are handled before others get their turn.
+constexpr int kMessagesAtOnce = 64;
+
+absl::Status Errno(const char* step) {
+  const int error = errno;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("shm: ", step, ": ", strerror(error), " (errno ", error, ")"));
+}
+
+absl::Status Watch(int epoll, int fd, uint32_t events, ConnectionId id) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = static_cast<uint32_t>(id);
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return Errno("epoll_ctl");
+  return absl::OkStatus();
+}
+
+// Whether a descriptor a peer gave us is a non-blocking eventfd. Anything else could block us or,
+// a pipe without a reader, kill us (SIGPIPE).
+bool IsEventFd(int fd) {
+  char target[64] = {};
+  const std::string link = absl::StrCat("/proc/self/fd/", fd);
+  if (readlink(link.c_str(), target, sizeof(target) - 1) < 0) return false;
+  return std::string_view(target) == "anon_inode:[eventfd]" &&
+         (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+}  // namespace
+
+absl::Status ShmConnection::Prepare(const ConnectionLimits& limits) {
+  if (ring_pages_ != nullptr || (state_ != State::kCreated && state_ != State::kRequested)) {
+    return absl::FailedPreconditionError("shm: there is nothing to prepare");
+  }
+  if (limits.receive_depth > kMaxRingEntries || limits.send_depth == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("shm: receive depth ", limits.receive_depth,
+                                                   " (at most ", kMaxRingEntries, "), send depth ",
+                                                   limits.send_depth, " (at least 1)"));
+  }
+  const uint32_t entries = std::bit_ceil(std::max(limits.receive_depth, 1U));
+  auto pages =
+      OwnedPages::Create(ShmRing::Bytes(entries), OwnedPages::PeerMay::kWrite, "verbena-shm-ring");
+  if (!pages.ok()) return pages.status();
+  UniqueFd wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wake.valid()) return Errno("eventfd");
+  // Edge-triggered: it only ends a sleep, so nobody needs to read it.
+  absl::Status status = Watch(shared_->epoll.get(), wake.get(), EPOLLIN | EPOLLET, id_);
+  if (!status.ok()) return status;
+  limits_ = limits;
+  ring_pages_ = std::move(*pages);
+  ring_mask_ = entries - 1;
+  wake_in_ = std::move(wake);
+  return absl::OkStatus();
+}
+
+// ---- exposing
+// -------------------------------------------------------------------------------------
+
+absl::StatusOr<RemoteMemory> ShmConnection::Expose(std::shared_ptr<MemoryBlock> block,
+                                                   size_t offset, size_t bytes) {
+  if (state_ == State::kEnded)
+    return absl::FailedPreconditionError("shm: the connection has ended");
+  if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
+    return absl::InvalidArgumentError("shm: the range to expose is not within a block");
+  }
+  if (!block->allocated()) {
+    return absl::FailedPreconditionError(
+        "shm: memory of the caller's cannot be shared with another process; allocate the region");
+  }
+  const uint64_t key = shared_->next_key++;
+  const uint64_t address = reinterpret_cast<uint64_t>(block->data() + offset);
+  Exposed exposed{key, address, offset, bytes, std::move(block)};
+  FlushUnexposes();
+  if (socket_.valid()) {
+    if (absl::Status status = SendExpose(exposed); !status.ok()) return status;
+  }
+  exposed_.push_back(std::move(exposed));
+  return RemoteMemory{address, key};
+}
+
+absl::Status ShmConnection::SendExpose(const Exposed& exposed) {
+  ShmMessage message;
+  message.type = ShmMessageType::kExpose;
+  message.key = exposed.key;
+  message.address = exposed.address;
+  message.offset = exposed.offset;
+  message.bytes = exposed.bytes;
+  const int fd = exposed.block->fd();
+  absl::Status status = ShmSend(socket_.get(), message, absl::MakeConstSpan(&fd, 1));
+  if (status.ok()) shared_memory_ = true;
+  return status;
+}
+
+void ShmConnection::Unexpose(const RemoteMemory& memory) {
+  const size_t removed =
+      std::erase_if(exposed_, [&](const Exposed& e) { return e.key == memory.key; });
+  if (removed == 0 || !socket_.valid() || state_ == State::kEnded) return;
+  unexposed_.push_back(memory.key);
+  FlushUnexposes();
+}
+
+void ShmConnection::FlushUnexposes() {
+  while (!unexposed_.empty() && socket_.valid()) {
+    ShmMessage message;
+    message.type = ShmMessageType::kUnexpose;
+    message.key = unexposed_.back();
+    // A peer that does not read keeps its mapping a little longer; we come here again.
+    if (!ShmSend(socket_.get(), message, {}).ok()) return;
+    unexposed_.pop_back();
+  }
+}
+
+absl::Status ShmConnection::MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds) {
+  if (fds->size() != 1) return absl::InvalidArgumentError("shm: exposed memory without a memfd");
+  if (ranges_.size() >= kMaxRanges) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("shm: the peer exposes more than ", kMaxRanges, " ranges"));
+  }
+  if (message.address + message.bytes < message.address || ranges_.contains(message.key)) {
+    return absl::InvalidArgumentError("shm: the peer exposes a range that cannot be");
+  }
+  auto pages = ForeignPages::Map(fds->front().get(), message.offset, message.bytes,
+                                 /*writable=*/true, "exposed memory");
+  if (!pages.ok()) return pages.status();
+  ranges_[message.key] =
+      std::make_unique<Range>(Range{message.address, message.bytes, std::move(*pages)});
+  return absl::OkStatus();
+}
+
+// ---- handshake
+// ------------------------------------------------------------------------------------
+
+absl::Status ShmConnection::Connect(const std::string& address, std::string_view private_data,
+                                    int64_t deadline_ns) {
+  if (private_data.size() > kMaxPrivateData) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("private data of ", private_data.size(), " bytes; at most ", kMaxPrivateData));
+  }
+  if (state_ != State::kCreated || ring_pages_ == nullptr) {
+    return absl::FailedPreconditionError("shm: connecting twice");
+  }
+  address_ = address;
+  private_data_ = std::string(private_data);
+  deadline_ns_ = deadline_ns;
+  state_ = State::kConnecting;
+  absl::Status status = OpenSocket();
+  if (absl::IsInvalidArgument(status)) {
+    state_ = State::kCreated;
+    return status;
+  }
+  // A full backlog is tried again by OnTime(); anything else is told as an event.
+  if (!status.ok() && !absl::IsResourceExhausted(status)) End(status, Why::kError);
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::OpenSocket() {
+  absl::StatusOr<UniqueFd> socket = ShmConnect(address_);
+  if (!socket.ok()) return socket.status();
+  absl::Status status = ShmCheckPeer(socket->get());
+  if (status.ok()) {
+    status = Watch(shared_->epoll.get(), socket->get(), EPOLLIN | EPOLLRDHUP, id_);
+  }
+  if (!status.ok()) return status;
+  socket_ = std::move(*socket);
+  status = SendHello(ShmMessageType::kHello);
+  for (size_t i = 0; i < exposed_.size() && status.ok(); ++i) status = SendExpose(exposed_[i]);
+  if (absl::IsResourceExhausted(status)) {
+    status = absl::UnavailableError(absl::StrCat("shm: too much memory exposed before connecting (",
+                                                 exposed_.size(), " ranges)"));
+  }
+  return status;
+}
+
+absl::Status ShmConnection::SendHello(ShmMessageType type) {
+  ShmMessage message;
+  message.type = type;
+  message.ring_entries = ring_mask_ + 1;
+  message.set_text(private_data_);
+  const int fds[] = {ring_pages_->fd(), shared_->state->fd(), wake_in_.get()};
+  absl::Status status = ShmSend(socket_.get(), message, fds);
+  if (!status.ok()) return status;
+  shared_memory_ = true;
+  ring_pages_->CloseDescriptor();
+  return absl::OkStatus();
+}
+
+void ShmConnection::AdoptSocket(UniqueFd socket, int64_t deadline_ns) {
+  socket_ = std::move(socket);
+  deadline_ns_ = deadline_ns;
+  state_ = State::kIncoming;
+  absl::Status status = ShmCheckPeer(socket_.get());
+  if (status.ok()) {
+    status = Watch(shared_->epoll.get(), socket_.get(), EPOLLIN | EPOLLRDHUP, id_);
+  }
+  if (!status.ok()) End(status, Why::kError);
+}
+
+absl::Status ShmConnection::AdoptPeer(const ShmMessage& message, std::vector<UniqueFd>* fds) {
+  const uint32_t entries = message.ring_entries;
+  if (fds->size() != 3 || !std::has_single_bit(entries) || entries > kMaxRingEntries) {
+    return absl::InvalidArgumentError("shm: malformed hello");
+  }
+  auto ring = ForeignPages::Map((*fds)[0].get(), 0, ShmRing::Bytes(entries), true, "ring");
+  if (!ring.ok()) return ring.status();
+  auto state = ForeignPages::Map((*fds)[1].get(), 0, sizeof(ShmState), false, "state page");
+  if (!state.ok()) return state.status();
+  if (!IsEventFd((*fds)[2].get())) {
+    return absl::FailedPreconditionError("shm: the peer's wake-up descriptor is no eventfd");
+  }
+  peer_ring_pages_ = std::move(*ring);
+  peer_state_pages_ = std::move(*state);
+  wake_out_ = std::move((*fds)[2]);
+  peer_mask_ = entries - 1;
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::Accept() {
+  if (state_ != State::kRequested || ring_pages_ == nullptr) {
+    return absl::FailedPreconditionError("shm: there is no prepared request to accept");
+  }
+  if (absl::Status status = SendHello(ShmMessageType::kAccept); !status.ok()) return status;
+  state_ = State::kEstablished;
+  Push(ConnectionEvent::Kind::kEstablished, {}, {});
+  return absl::OkStatus();
+}
+
+void ShmConnection::Reject(std::string_view reason) {
+  if (state_ != State::kRequested) return;
+  ShmMessage message;
+  message.type = ShmMessageType::kReject;
+  message.set_text(reason);
+  (void)ShmSend(socket_.get(), message, {});  // without it the peer sees the end alone
+}
+
+void ShmConnection::OnTime(int64_t now_ns) {
+  if (!handshaking()) return;
+  if (now_ns >= deadline_ns_) {
+    End(absl::DeadlineExceededError("shm: the peer did not answer"), Why::kError);
+  } else if (retrying()) {
+    const absl::Status status = OpenSocket();
+    if (!status.ok() && !absl::IsResourceExhausted(status)) End(status, Why::kError);
+  }
+}
+
+// ---- messages
+// -------------------------------------------------------------------------------------
+
+void ShmConnection::OnReadable() {
+  ShmMessage message;
+  std::vector<UniqueFd> fds;
+  for (int i = 0; i < kMessagesAtOnce && socket_.valid(); ++i) {
+    switch (ShmReceive(socket_.get(), &message, &fds)) {
+      case ShmReceived::kNothing:
+        return;
+      case ShmReceived::kGone:
+        // It has unmapped our memory or is no more.
+        End(absl::UnavailableError("shm: the peer closed the connection or is gone"), Why::kPeer);
+        CloseSocket();
+        return;
+      case ShmReceived::kMalformed:
+        End(absl::InternalError("shm: malformed message from the peer, or no descriptors left here "
+                                "(ulimit -n)"),
+            Why::kError);
+        break;
+      case ShmReceived::kMessage:
+        if (state_ != State::kEnded) OnMessage(message, &fds);
+        break;
+    }
+  }
+}
+
+void ShmConnection::OnMessage(const ShmMessage& message, std::vector<UniqueFd>* fds) {
+  absl::Status status;
+  if (message.version != kShmVersion) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        "shm: the peer speaks version ", message.version, ", this is version ", kShmVersion));
+  } else if (message.type == ShmMessageType::kReject && state_ == State::kConnecting) {
+    End(absl::FailedPreconditionError(absl::StrCat("the peer refused: ", message.text())),
+        Why::kPeer);
+  } else if (message.type == ShmMessageType::kError && state_ != State::kIncoming) {
+    End(absl::UnavailableError(absl::StrCat("the peer reports: ", message.text())), Why::kPeer);
+  } else if (message.type == ShmMessageType::kHello && state_ == State::kIncoming) {
+    status = AdoptPeer(message, fds);
+    if (status.ok()) {
+      state_ = State::kRequested;
+      Push(ConnectionEvent::Kind::kRequest, message.text(), {});
+    }
+  } else if (message.type == ShmMessageType::kAccept && state_ == State::kConnecting) {
+    status = AdoptPeer(message, fds);
+    if (status.ok()) {
+      state_ = State::kEstablished;
+      Push(ConnectionEvent::Kind::kEstablished, {}, {});
+    }
+  } else if (message.type == ShmMessageType::kExpose && state_ != State::kIncoming) {
+    status = MapRange(message, fds);
+  } else if (message.type == ShmMessageType::kUnexpose && state_ != State::kIncoming) {
+    last_range_ = nullptr;
+    last_key_ = 0;
+    ranges_.erase(message.key);
+  } else {
+    status = absl::InternalError(
+        absl::StrCat("shm: message ", static_cast<int>(message.type), " out of place"));
+  }
+  if (!status.ok()) End(status, Why::kError);
+}
+
+}  // namespace verbena::rdma

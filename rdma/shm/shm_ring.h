@@ -1,0 +1,55 @@
+// What two processes share on the data path of a shm connection: the layout and its rules.
+//
+// The ring lies in memory of the receiver, who maps it first and zeroes it. Entry i (counting from
+// 0 for the life of the connection) is at i % entries and holds {sequence = i + 1, immediate} once
+// it is written. The receiver looks only for the sequence it expects next: nothing the peer writes
+// can make it read elsewhere. A stale entry never has that sequence (it is `entries` behind), nor
+// has a zeroed one before 2^32 entries, when none is left.
+//
+// **Thread safety**: atomics between two processes; each has one thread here.
+#ifndef VERBENA_RDMA_SHM_SHM_RING_H_
+#define VERBENA_RDMA_SHM_SHM_RING_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::rdma {
+
+using ShmRingEntry = std::atomic<uint64_t>;
+static_assert(ShmRingEntry::is_always_lock_free && sizeof(ShmRingEntry) == 8);
+
+inline constexpr uint64_t PackEntry(uint32_t sequence, uint32_t immediate) {
+  return uint64_t{sequence} << 32 | immediate;
+}
+inline constexpr uint32_t EntrySequence(uint64_t entry) {
+  return static_cast<uint32_t>(entry >> 32);
+}
+inline constexpr uint32_t EntryImmediate(uint64_t entry) { return static_cast<uint32_t>(entry); }
+
+struct ShmRing {
+  // Receives posted since the beginning. Written by the receiver, who never reads it back; a line
+  // of its own (and the prefetcher's pair), for the sender reads it only when out of credit.
+  alignas(128) std::atomic<uint64_t> posted;
+  // The entries follow; how many, the hello says.
+  ShmRingEntry* entries() { return reinterpret_cast<ShmRingEntry*>(this + 1); }
+
+  static constexpr size_t Bytes(uint32_t entry_count);
+};
+static_assert(sizeof(ShmRing) == 128);
+constexpr size_t ShmRing::Bytes(uint32_t entry_count) {
+  return sizeof(ShmRing) + size_t{entry_count} * sizeof(ShmRingEntry);
+}
+
+inline constexpr uint32_t kMaxRingEntries = 1 << 16;
+
+// One per endpoint, read by all its peers: whether its thread sleeps and wants its eventfds
+// written. One store per sleep, however many connections there are.
+struct ShmState {
+  alignas(128) std::atomic<uint32_t> sleeping;
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SHM_SHM_RING_H_

@@ -1,0 +1,67 @@
+// The Unix socket of a shm connection: messages of fixed size, with descriptors.
+//
+// SOCK_SEQPACKET keeps each message and its descriptors together (unix(7)). Abstract names vanish
+// with their process: nothing is left in a file system.
+//
+// **Thread safety**: functions are thread-safe; a socket has one owner.
+#ifndef VERBENA_RDMA_SHM_SHM_SOCKET_H_
+#define VERBENA_RDMA_SHM_SHM_SOCKET_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "rdma/base/unique_fd.h"
+
+namespace verbena::rdma {
+
+enum class ShmMessageType : uint16_t {
+  kHello = 1,     // connecting side; text = private data; fds: ring, state page, eventfd
+  kAccept = 2,    // its answer; the same fds
+  kReject = 3,    // text = why
+  kExpose = 4,    // key, address, offset, bytes; fd: memfd
+  kUnexpose = 5,  // key
+  kError = 6,     // the connection is in error; text = why
+};
+
+inline constexpr uint32_t kShmMagic = 0x4d485356;  // "VSHM"
+inline constexpr uint16_t kShmVersion = 1;
+
+struct ShmMessage {
+  uint32_t magic = kShmMagic;
+  uint16_t version = kShmVersion;
+  ShmMessageType type = ShmMessageType::kHello;
+  uint32_t ring_entries = 0;
+  uint32_t text_bytes = 0;
+  uint64_t key = 0;
+  uint64_t address = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  char text_data[192] = {};
+
+  void set_text(std::string_view text);  // cut to what fits
+  std::string text() const;
+};
+static_assert(sizeof(ShmMessage) == 240 && std::is_trivially_copyable_v<ShmMessage>);
+
+// Listens on a new abstract name. *address is what ShmConnect() takes.
+absl::StatusOr<UniqueFd> ShmListen(std::string* address);
+// RESOURCE_EXHAUSTED: the listener's backlog is full, try again. UNAVAILABLE: nobody listens.
+// INVALID_ARGUMENT: not an address of ShmListen().
+absl::StatusOr<UniqueFd> ShmConnect(const std::string& address);
+// PERMISSION_DENIED unless the process at the other end runs as our user (SO_PEERCRED).
+absl::Status ShmCheckPeer(int fd);
+// RESOURCE_EXHAUSTED: the peer has not read what was sent before. UNAVAILABLE: it is gone.
+absl::Status ShmSend(int fd, const ShmMessage& message, absl::Span<const int> fds);
+
+enum class ShmReceived : uint8_t { kMessage, kNothing, kGone, kMalformed };
+ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds);
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SHM_SHM_SOCKET_H_

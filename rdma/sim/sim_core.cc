@@ -1,0 +1,401 @@
+#include "rdma/sim/sim_core.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/sim/sim_endpoint.h"
+
+namespace verbena::rdma {
+namespace {
+
+using State = SimSide::State;
+
+absl::Status Lost(std::string_view why) {
+  return absl::UnavailableError(absl::StrCat("sim: connection lost: ", std::string(why)));
+}
+
+}  // namespace
+
+bool SimWrite::AllRead() const {
+  return std::all_of(pieces.begin(), pieces.end(), [](const SimPiece& p) { return p.read; });
+}
+
+bool SimWrite::AllLanded() const {
+  return std::all_of(pieces.begin(), pieces.end(), [](const SimPiece& p) { return p.landed; });
+}
+
+bool SimWrite::Overlaps(const SimWrite& other) const {
+  return remote.address < other.remote.address + other.total &&
+         other.remote.address < remote.address + total;
+}
+
+// ---- time and chance
+// ------------------------------------------------------------------------------
+
+uint64_t SimCore::Random() {  // SplitMix64 (Steele, Lea, Flood 2014): the same on every platform
+  uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+int64_t SimCore::Between(int64_t low, int64_t high) {
+  if (high <= low) return low;
+  return low + static_cast<int64_t>(Random() % static_cast<uint64_t>(high - low + 1));
+}
+
+bool SimCore::Chance(double probability) {
+  if (probability <= 0) return false;
+  return static_cast<double>(Random() >> 11) * 0x1.0p-53 < probability;
+}
+
+void SimCore::At(int64_t time, std::function<void()> what) {
+  events_.emplace(std::make_pair(std::max(time, now()), next_event_++), std::move(what));
+}
+
+bool SimCore::Advance(int64_t limit_ns) {
+  if (events_.empty() || events_.begin()->first.first > limit_ns) {
+    clock_.Set(std::max(now(), limit_ns));
+    return false;
+  }
+  clock_.Set(events_.begin()->first.first);
+  while (!events_.empty() && events_.begin()->first.first <= now()) {
+    auto due = events_.extract(events_.begin());
+    due.mapped()();
+  }
+  return true;
+}
+
+// ---- hosts
+// ----------------------------------------------------------------------------------------
+
+uint32_t SimCore::AddEndpoint(SimEndpoint* endpoint) {
+  endpoints_[next_endpoint_] = endpoint;
+  return next_endpoint_++;
+}
+
+void SimCore::Crash(const std::string& host) {
+  for (const auto& [number, endpoint] : endpoints_) {
+    if (endpoint->host() != host || endpoint->crashed()) continue;
+    for (const auto& [id, entry] : endpoint->connections()) {
+      SimSide& mine = entry.mine();
+      mine.state = State::kEnded;
+      mine.receives = 0;
+      mine.sends.clear();
+      mine.exposed.clear();
+      Break(entry.link, Lost("the peer is gone"));
+    }
+    endpoint->MarkCrashed();
+  }
+}
+
+void SimCore::Cut(const std::string& host, bool cut) {
+  if (!cut) {
+    cut_.erase(host);
+    return;
+  }
+  cut_.insert(host);
+  for (const auto& [number, endpoint] : endpoints_) {
+    if (endpoint->host() != host) continue;
+    for (const auto& [id, entry] : endpoint->connections()) {
+      if (entry.mine().state != State::kCreated) Break(entry.link, Lost("network cut"));
+    }
+  }
+}
+
+// ---- connecting
+// -----------------------------------------------------------------------------------
+
+void SimCore::Connect(const LinkPtr& link, const std::string& address, std::string private_data) {
+  At(now() + faults_.connect_timeout_ns, [this, link] {
+    if (link->sides[0].state == State::kConnecting) {
+      Break(link, absl::DeadlineExceededError("sim: the peer did not answer"));
+    }
+  });
+  if (Chance(faults_.connect_failure)) {
+    // Half of the failures come after the peer has accepted: it then has a connection that is lost.
+    link->fail_after_accept = Chance(0.5);
+    if (!link->fail_after_accept) {
+      Break(link, absl::UnavailableError(absl::StrCat("sim: cannot reach ", address)));
+      return;
+    }
+  }
+  At(now() + Delay(), [this, link, address, data = std::move(private_data)]() mutable {
+    ArriveRequest(link, address, std::move(data));
+  });
+}
+
+void SimCore::ArriveRequest(const LinkPtr& link, const std::string& address,
+                            std::string private_data) {
+  if (link->broken || link->sides[0].state != State::kConnecting) return;
+  const auto it = listeners_.find(address);
+  if (it == listeners_.end()) {
+    Break(link, absl::UnavailableError(absl::StrCat("sim: nothing listens at ", address)));
+  } else if (cut_.count(it->second->host()) > 0 || cut_.count(link->sides[0].host) > 0) {
+    Break(link, absl::UnavailableError(absl::StrCat("sim: cannot reach ", address)));
+  } else {
+    it->second->AddRequest(link, std::move(private_data));
+  }
+}
+
+void SimCore::Accept(const LinkPtr& link) {
+  link->sides[1].state = State::kAccepting;
+  for (int side : {0, 1}) {
+    const int64_t at = now() + Delay();
+    link->sides[side].established_at = at;
+    if (side == 0 && link->fail_after_accept) {
+      At(at, [this, link] { Break(link, Lost("connecting failed late")); });
+    } else {
+      At(at, [this, link, side] { Establish(link, side); });
+    }
+  }
+}
+
+void SimCore::Establish(const LinkPtr& link, int index) {
+  SimSide& side = link->sides[index];
+  const State expected = index == 0 ? State::kConnecting : State::kAccepting;
+  if (link->broken || side.state != expected) return;
+  side.state = State::kEstablished;
+  side.endpoint->Push(ConnectionEvent{ConnectionEvent::Kind::kEstablished, side.id, {}, {}});
+}
+
+void SimCore::Reject(const LinkPtr& link, const std::string& reason) {
+  End(&link->sides[1]);
+  Break(link, absl::FailedPreconditionError(absl::StrCat("the peer refused: ", reason)));
+}
+
+// ---- writing
+// --------------------------------------------------------------------------------------
+
+void SimCore::Post(const LinkPtr& link, int side, const WriteRequest& request, uint64_t total) {
+  auto write = std::make_shared<SimWrite>();
+  write->wr_id = request.wr_id;
+  write->signaled = request.signaled;
+  write->immediate = request.immediate;
+  write->remote = request.remote;
+  write->total = total;
+  for (const Segment& segment : request.segments) {
+    if (segment.bytes == 0) continue;
+    write->sources.push_back({segment.block->weak_from_this(), segment.data, segment.bytes});
+  }
+  CutIntoPieces(write.get());
+  Schedule(link, side, write);
+  if (Chance(faults_.connection_loss)) {
+    At(Between(now(), write->effect_at), [this, link] { Break(link, Lost("injected")); });
+  }
+}
+
+void SimCore::CutIntoPieces(SimWrite* write) {
+  if (write->total == 0) return;
+  std::set<uint64_t> cuts = {0};
+  const int64_t count = Between(1, std::max(1, faults_.max_pieces));
+  for (int64_t i = 1; i < count; ++i) {
+    cuts.insert(static_cast<uint64_t>(Between(0, static_cast<int64_t>(write->total) - 1)));
+  }
+  for (auto it = cuts.begin(); it != cuts.end(); ++it) {
+    const auto next = std::next(it);
+    SimPiece piece;
+    piece.offset = *it;
+    piece.bytes.resize((next == cuts.end() ? write->total : *next) - *it);
+    write->pieces.push_back(std::move(piece));
+  }
+}
+
+void SimCore::Schedule(const LinkPtr& link, int side, const WritePtr& write) {
+  SimSide& source = link->sides[side];
+  const SimSide& target = link->sides[1 - side];
+  int64_t start = std::max(now(), target.established_at);
+  // Different writes land interleaved, except where they touch the same bytes.
+  for (const WritePtr& earlier : source.inflight) {
+    if (write->Overlaps(*earlier)) start = std::max(start, earlier->effect_at);
+  }
+  write->effect_at = std::max(source.last_effect_at, start + Delay());
+  source.last_effect_at = write->effect_at;
+  source.sends.push_back(write);
+  source.inflight.push_back(write);
+
+  // Half of the time everything is read, and reported as sent, long before it arrives: what a
+  // network card does with a payload that fits its buffers.
+  const bool early = Chance(0.5);
+  const int64_t read_by = early ? start + (write->effect_at - start) / 8 : write->effect_at;
+  int64_t last_read = start;
+  for (size_t i = 0; i < write->pieces.size(); ++i) {
+    const int64_t read_at = Between(start, read_by);
+    const int64_t land_at = Between(read_at, write->effect_at);
+    last_read = std::max(last_read, read_at);
+    At(read_at, [this, link, side, write, i] { Read(link, side, write, i); });
+    At(land_at, [this, link, side, write, i] { Land(link, side, write, i); });
+  }
+  const int64_t sent_at = std::max(
+      source.last_sent_at,
+      Between(last_read, last_read + (early ? faults_.max_delay_ns / 8 : faults_.max_delay_ns)));
+  source.last_sent_at = sent_at;
+  if (planted_bugs().act_on_send_completion && write->immediate.has_value()) {
+    At(std::min(sent_at, write->effect_at),
+       [this, link, side, write] { ReportReceive(link, side, write); });
+  }
+  At(write->effect_at, [this, link, side, write] { TakeEffect(link, side, write); });
+  At(sent_at, [this, link, side, write] { CompleteSend(link, side, write); });
+}
+
+void SimCore::Read(const LinkPtr& link, int side, const WritePtr& write, size_t index) {
+  if (link->sides[side].state != State::kEstablished) return;
+  SimPiece& piece = write->pieces[index];
+  uint64_t position = 0;  // of the source in the payload
+  size_t done = 0;
+  for (const SimWrite::Source& source : write->sources) {
+    const uint64_t from = std::max(position, piece.offset);
+    const uint64_t to =
+        std::min<uint64_t>(position + source.bytes, piece.offset + piece.bytes.size());
+    if (from < to) {
+      const std::shared_ptr<const MemoryBlock> block = source.block.lock();
+      if (block == nullptr) {
+        FailWrite(link, side, write, absl::InternalError("sim: local memory was freed too early"));
+        return;
+      }
+      std::memcpy(piece.bytes.data() + done, source.data + (from - position), to - from);
+      done += to - from;
+    }
+    position += source.bytes;
+  }
+  piece.read = true;
+}
+
+const SimExposed* SimCore::Lookup(const SimSide& target, const SimWrite& write) const {
+  const auto it = target.exposed.find(write.remote.key);
+  if (it == target.exposed.end()) return nullptr;
+  const SimExposed& range = it->second;
+  const uint64_t offset = write.remote.address - range.address;
+  const bool inside = write.remote.address >= range.address && offset <= range.bytes &&
+                      write.total <= range.bytes - offset;
+  return inside ? &range : nullptr;
+}
+
+void SimCore::Land(const LinkPtr& link, int side, const WritePtr& write, size_t index) {
+  SimSide& target = link->sides[1 - side];
+  SimPiece& piece = write->pieces[index];
+  if (target.state != State::kEstablished || !piece.read || write->failed) return;
+  if (link->broken && now() > target.effect_cutoff && Chance(0.5)) return;
+  const SimExposed* range = Lookup(target, *write);
+  if (range == nullptr) {
+    FailWrite(link, side, write,
+              absl::InternalError("sim: a write outside the memory the peer exposed"));
+    return;
+  }
+  std::byte* to = range->block->data() + (write->remote.address + piece.offset -
+                                          reinterpret_cast<uint64_t>(range->block->data()));
+  if (observer_) observer_(target.host, range->block->id(), to, piece.bytes.size());
+  std::memcpy(to, piece.bytes.data(), piece.bytes.size());
+  piece.landed = true;
+}
+
+void SimCore::TakeEffect(const LinkPtr& link, int side, const WritePtr& write) {
+  SimSide& source = link->sides[side];
+  const SimSide& target = link->sides[1 - side];
+  if (target.state != State::kEstablished || write->failed) return;
+  if (link->broken && now() > target.effect_cutoff) return;
+  // In order: one that did not arrive in full holds up all that follow, for good.
+  if (source.inflight.front() != write || !write->AllLanded()) return;
+  source.inflight.pop_front();
+  if (write->immediate.has_value()) ReportReceive(link, side, write);
+}
+
+void SimCore::ReportReceive(const LinkPtr& link, int side, const WritePtr& write) {
+  SimSide& target = link->sides[1 - side];
+  if (write->receive_reported || target.state != State::kEstablished || write->failed) return;
+  if (target.receives == 0) {
+    ++receiver_not_ready_;
+    FailWrite(link, side, write,
+              absl::InternalError("sim: the receiver has no receive posted (receiver not ready)"));
+    return;
+  }
+  write->receive_reported = true;
+  --target.receives;
+  Completion completion;
+  completion.connection = target.id;
+  completion.kind = Completion::Kind::kReceive;
+  completion.immediate = *write->immediate;
+  target.endpoint->Push(completion);
+}
+
+void SimCore::CompleteSend(const LinkPtr& link, int side, const WritePtr& write) {
+  SimSide& source = link->sides[side];
+  if (source.state != State::kEstablished || write->failed) return;
+  if (link->broken && now() > source.send_cutoff) return;
+  if (source.sends.empty() || source.sends.front() != write || !write->AllRead()) return;
+  // A key the peer never exposed is refused, not acknowledged, however soon it is refused.
+  if (write->total > 0 && !write->AllLanded() && Lookup(link->sides[1 - side], *write) == nullptr) {
+    return;
+  }
+  source.sends.pop_front();
+  if (!write->signaled) return;
+  Completion completion;
+  completion.connection = source.id;
+  completion.wr_id = write->wr_id;
+  source.endpoint->Push(completion);
+}
+
+// ---- ending
+// ---------------------------------------------------------------------------------------
+
+void SimCore::FailWrite(const LinkPtr& link, int side, const WritePtr& write,
+                        const absl::Status& status) {
+  const SimSide& source = link->sides[side];
+  write->failed = std::find(source.sends.begin(), source.sends.end(), write) != source.sends.end();
+  Break(link, status);
+}
+
+void SimCore::Break(const LinkPtr& link, const absl::Status& status) {
+  if (link->broken) return;
+  link->broken = true;
+  for (int i : {0, 1}) {
+    SimSide& side = link->sides[i];
+    if (side.state == State::kEnded || side.endpoint == nullptr) continue;
+    const int64_t learn_at = now() + Delay();
+    side.effect_cutoff = Between(now(), learn_at);
+    side.send_cutoff = Between(now(), learn_at);
+    At(learn_at, [this, link, i, status] { Learn(link, i, status); });
+  }
+}
+
+void SimCore::Learn(const LinkPtr& link, int index, const absl::Status& status) {
+  SimSide& side = link->sides[index];
+  if (side.state == State::kEnded || side.endpoint == nullptr) return;
+  const bool established = side.state == State::kEstablished;
+  const bool known = std::any_of(side.sends.begin(), side.sends.end(),
+                                 [](const WritePtr& w) { return w->failed; });
+  if (!known && !side.sends.empty()) side.sends.front()->failed = true;
+  End(&side);
+  side.endpoint->Push(
+      ConnectionEvent{established ? ConnectionEvent::Kind::kLost : ConnectionEvent::Kind::kFailed,
+                      side.id,
+                      {},
+                      status});
+}
+
+void SimCore::End(SimSide* side) {
+  Completion completion;
+  completion.connection = side->id;
+  completion.ok = false;
+  for (const WritePtr& write : side->sends) {
+    completion.wr_id = write->wr_id;
+    completion.flushed = !write->failed;
+    side->endpoint->Push(completion);
+  }
+  side->sends.clear();
+  completion.kind = Completion::Kind::kReceive;
+  completion.flushed = true;
+  completion.wr_id = 0;
+  for (; side->receives > 0; --side->receives) side->endpoint->Push(completion);
+  side->state = State::kEnded;
+}
+
+void SimCore::Close(const LinkPtr& link, int index) {
+  SimSide& side = link->sides[index];
+  if (side.state == State::kEnded) return;
+  End(&side);
+  Break(link, Lost("the peer closed it"));
+}
+
+}  // namespace verbena::rdma

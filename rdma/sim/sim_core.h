@@ -1,0 +1,181 @@
+// The simulated fabric behind SimNetwork: virtual time, links, and what happens to each write.
+//
+// A write is cut into pieces. Each piece is read from the sender's memory at one time and lands in
+// the receiver's at a later one; the write takes effect (its receive is consumed) once all have
+// landed. Its send completion is due at any time after the last read. All times are drawn when the
+// write is posted.
+//
+// Sides of a link: kCreated -> kConnecting | kRequested -> kAccepting -> kEstablished -> kEnded.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_RDMA_SIM_SIM_CORE_H_
+#define VERBENA_RDMA_SIM_SIM_CORE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rdma/sim/sim_network.h"
+#include "rdma/transport.h"
+
+namespace verbena::rdma {
+
+class SimEndpoint;
+
+struct SimExposed {
+  std::shared_ptr<MemoryBlock> block;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+};
+
+struct SimPiece {
+  uint64_t offset = 0;  // in the write's payload
+  std::vector<std::byte> bytes;
+  bool read = false;
+  bool landed = false;
+};
+
+struct SimWrite {
+  uint64_t wr_id = 0;
+  bool signaled = true;
+  std::optional<uint32_t> immediate;
+  RemoteMemory remote;
+  uint64_t total = 0;
+  struct Source {
+    std::weak_ptr<const MemoryBlock> block;
+    const std::byte* data;
+    uint32_t bytes;
+  };
+  std::vector<Source> sources;
+  std::vector<SimPiece> pieces;
+  int64_t effect_at = 0;
+  bool receive_reported = false;
+  bool failed = false;  // the write that put the connection in error
+
+  bool AllRead() const;
+  bool AllLanded() const;
+  bool Overlaps(const SimWrite& other) const;
+};
+
+struct SimSide {
+  enum class State : uint8_t {
+    kCreated,
+    kConnecting,
+    kRequested,
+    kAccepting,
+    kEstablished,
+    kEnded
+  };
+  SimEndpoint* endpoint = nullptr;  // null once destroyed
+  std::string host;
+  ConnectionId id = ConnectionId::kNone;
+  State state = State::kCreated;
+  bool prepared = false;
+  bool reported = false;  // PollEvents() has returned kEstablished
+  ConnectionLimits limits = {0, 0};
+  uint32_t receives = 0;  // posted and not consumed
+  std::map<uint64_t, SimExposed> exposed;
+  std::deque<std::shared_ptr<SimWrite>> sends;     // not yet done for the sender
+  std::deque<std::shared_ptr<SimWrite>> inflight;  // not yet in effect at the peer
+  int64_t established_at = 0;
+  int64_t last_effect_at = 0;
+  int64_t last_sent_at = 0;
+  // Once the link is broken: until when things still happen, and the failure this side is told.
+  int64_t effect_cutoff = 0;  // of writes toward this side
+  int64_t send_cutoff = 0;    // of this side's send completions
+};
+
+struct SimLink {
+  SimSide sides[2];  // [0] is the one that connects
+  bool broken = false;
+  bool fail_after_accept = false;
+};
+
+class SimCore {
+ public:
+  SimCore(uint64_t seed, const SimFaults& faults) : state_(seed), faults_(faults) {}
+
+  const Clock& clock() const { return clock_; }
+  int64_t now() const { return clock_.NowNanos(); }
+  bool Advance(int64_t limit_ns);
+  void set_faults(const SimFaults& faults) { faults_ = faults; }
+  const SimFaults& faults() const { return faults_; }
+  void set_write_observer(SimNetwork::WriteObserver observer) { observer_ = std::move(observer); }
+
+  uint32_t AddEndpoint(SimEndpoint* endpoint);
+  void RemoveEndpoint(uint32_t number) { endpoints_.erase(number); }
+  void Crash(const std::string& host);
+  void Cut(const std::string& host, bool cut);
+  void AddListener(const std::string& address, SimEndpoint* e) { listeners_[address] = e; }
+  void RemoveListener(const std::string& address) { listeners_.erase(address); }
+  uint64_t NextKey() { return next_key_++; }
+  uint64_t receiver_not_ready() const { return receiver_not_ready_; }
+
+  // What an endpoint asks for; `side` is the caller's.
+  void Connect(const std::shared_ptr<SimLink>& link, const std::string& address,
+               std::string private_data);
+  void Accept(const std::shared_ptr<SimLink>& link);
+  void Reject(const std::shared_ptr<SimLink>& link, const std::string& reason);
+  void Post(const std::shared_ptr<SimLink>& link, int side, const WriteRequest& request,
+            uint64_t total);
+  void Close(const std::shared_ptr<SimLink>& link, int side);
+
+ private:
+  class VirtualClock final : public Clock {
+   public:
+    int64_t NowNanos() const override { return now_.load(std::memory_order_relaxed); }
+    void Set(int64_t now) { now_.store(now, std::memory_order_relaxed); }
+
+   private:
+    std::atomic<int64_t> now_{0};
+  };
+  using LinkPtr = std::shared_ptr<SimLink>;
+  using WritePtr = std::shared_ptr<SimWrite>;
+
+  uint64_t Random();
+  int64_t Between(int64_t low, int64_t high);  // both included
+  bool Chance(double probability);
+  int64_t Delay() { return Between(faults_.min_delay_ns, faults_.max_delay_ns); }
+  void At(int64_t time, std::function<void()> what);
+
+  void ArriveRequest(const LinkPtr& link, const std::string& address, std::string private_data);
+  void Establish(const LinkPtr& link, int side);
+  void CutIntoPieces(SimWrite* write);
+  void Schedule(const LinkPtr& link, int side, const WritePtr& write);
+  void Read(const LinkPtr& link, int side, const WritePtr& write, size_t piece);
+  void Land(const LinkPtr& link, int side, const WritePtr& write, size_t piece);
+  void TakeEffect(const LinkPtr& link, int side, const WritePtr& write);
+  void ReportReceive(const LinkPtr& link, int side, const WritePtr& write);
+  void CompleteSend(const LinkPtr& link, int side, const WritePtr& write);
+  const SimExposed* Lookup(const SimSide& target, const SimWrite& write) const;
+  void FailWrite(const LinkPtr& link, int side, const WritePtr& write, const absl::Status& status);
+  // The connection does not work any more; each side learns at its own time.
+  void Break(const LinkPtr& link, const absl::Status& status);
+  void Learn(const LinkPtr& link, int side, const absl::Status& status);
+  static void End(SimSide* side);
+
+  VirtualClock clock_;
+  uint64_t state_;
+  SimFaults faults_;
+  SimNetwork::WriteObserver observer_;
+  std::map<std::pair<int64_t, uint64_t>, std::function<void()>> events_;  // by time, then order
+  uint64_t next_event_ = 0;
+  uint64_t next_key_ = 1;
+  uint64_t receiver_not_ready_ = 0;
+  uint32_t next_endpoint_ = 1;
+  std::map<uint32_t, SimEndpoint*> endpoints_;
+  std::map<std::string, SimEndpoint*> listeners_;
+  std::set<std::string> cut_;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SIM_SIM_CORE_H_

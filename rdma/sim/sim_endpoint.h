@@ -1,0 +1,79 @@
+// One process's end of the simulated fabric.
+//
+// **Thread safety**: the network's thread.
+#ifndef VERBENA_RDMA_SIM_SIM_ENDPOINT_H_
+#define VERBENA_RDMA_SIM_SIM_ENDPOINT_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rdma/sim/sim_core.h"
+#include "rdma/transport.h"
+
+namespace verbena::rdma {
+
+class SimEndpoint final : public Endpoint {
+ public:
+  SimEndpoint(std::shared_ptr<SimCore> core, std::string host);
+  ~SimEndpoint() override;
+
+  std::string_view transport() const override { return "sim"; }
+  absl::StatusOr<std::string> Listen() override;
+  absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;
+  absl::StatusOr<RemoteMemory> Expose(ConnectionId connection, std::shared_ptr<MemoryBlock> block,
+                                      size_t offset, size_t bytes) override;
+  void Unexpose(ConnectionId connection, const RemoteMemory& memory) override;
+  absl::Status Connect(ConnectionId connection, const std::string& address,
+                       std::string_view private_data) override;
+  absl::Status Prepare(ConnectionId connection, const ConnectionLimits& limits) override;
+  absl::Status Accept(ConnectionId connection) override;
+  void Reject(ConnectionId connection, std::string_view reason) override;
+  absl::Status PostReceives(ConnectionId connection, uint32_t count) override;
+  absl::Status PostWrite(ConnectionId connection, const WriteRequest& request) override;
+  size_t Poll(absl::Span<Completion> out) override;
+  size_t PollEvents(absl::Span<ConnectionEvent> out) override;
+  void Close(ConnectionId connection) override;
+  bool Dead(ConnectionId connection) const override;
+  void Destroy(ConnectionId connection) override;
+  void AppendDescriptors(std::vector<int>*) const override {}
+  bool Arm() override { return completions_.empty() && events_.empty(); }
+  void Disarm() override {}
+
+  // For the core.
+  const std::string& host() const { return host_; }
+  bool crashed() const { return crashed_; }
+  void MarkCrashed();
+  // A new connection for a request that has arrived.
+  void AddRequest(std::shared_ptr<SimLink> link, std::string private_data);
+  void Push(const Completion& completion) { completions_.push_back(completion); }
+  void Push(ConnectionEvent event) { events_.push_back(std::move(event)); }
+  // Every link of this endpoint, in order of id, with the side that is ours.
+  struct Entry {
+    std::shared_ptr<SimLink> link;
+    int side = 0;
+    SimSide& mine() const { return link->sides[side]; }
+  };
+  const std::map<ConnectionId, Entry>& connections() const { return connections_; }
+
+ private:
+  Entry* Find(ConnectionId connection);
+  absl::Status CheckSegments(const WriteRequest& request, uint64_t* total) const;
+
+  std::shared_ptr<SimCore> core_;
+  std::string host_;
+  uint32_t number_;
+  std::string address_;
+  bool crashed_ = false;
+  uint32_t next_id_ = 1;
+  std::map<ConnectionId, Entry> connections_;
+  std::deque<Completion> completions_;
+  std::deque<ConnectionEvent> events_;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SIM_SIM_ENDPOINT_H_

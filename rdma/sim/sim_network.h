@@ -1,0 +1,82 @@
+// The sim transport: in-process, seeded, adversarial, on virtual time.
+//
+// Payload is copied from the sender's memory late and in pieces of any order, so it is visible in
+// part, or not at all, until its receive completion; the sender's completion may come long before
+// or after. Connections fail and are lost as the seed says; the two sides learn of a loss at
+// different times, and what was under way may or may not still land until then.
+//
+// **Thread safety**: one thread owns the network and all its endpoints.
+//
+// Invariants:
+//  1. Everything happens in Advance(), in an order that the seed and the calls made determine.
+//  2. Local memory is read until the send completion is due, and never after; a block freed before
+//     that is not touched: the connection fails.
+//  3. After Close() of a side returned, nothing lands in its memory and nothing is read from it.
+#ifndef VERBENA_RDMA_SIM_SIM_NETWORK_H_
+#define VERBENA_RDMA_SIM_SIM_NETWORK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "rdma/base/clock.h"
+#include "rdma/transport.h"
+
+namespace verbena::rdma {
+
+struct SimFaults {
+  double connect_failure = 0;    // probability per Connect()
+  double connection_loss = 0;    // probability per write
+  int64_t min_delay_ns = 1'000;  // of each write and each event
+  int64_t max_delay_ns = 200'000;
+  int max_pieces = 4;                          // a payload arrives in up to so many pieces
+  int64_t connect_timeout_ns = 5'000'000'000;  // a peer that does not answer
+};
+
+// Deliberate faults in the library, switched on by tests to show that they are found.
+struct PlantedBugs {
+  bool act_on_send_completion = false;      // a sender's completion is taken as arrival
+  bool release_buffer_at_deadline = false;  // buffer handed back without closing the lane
+  bool credit_before_receive = false;       // a credit returns before the receive is reposted
+};
+PlantedBugs& planted_bugs();  // all false outside tests
+
+class SimCore;
+
+class SimNetwork {
+ public:
+  SimNetwork(uint64_t seed, const SimFaults& faults);
+  ~SimNetwork();
+
+  // Virtual time; also the clock every state machine of the simulation is given.
+  const Clock& clock() const;
+  // Moves time to the next due event, at most to `limit_ns`, and does what is due. Returns false
+  // when nothing was due before the limit (time is then at the limit).
+  bool Advance(int64_t limit_ns);
+
+  // `host` names the process for Cut() and Crash().
+  std::unique_ptr<Endpoint> NewEndpoint(const std::string& host);
+  void set_faults(const SimFaults& faults);
+  // The process is gone: its connections are lost for the peers, nothing it had posted is read, and
+  // its endpoints do nothing any more. New ones of the same host work (a restart).
+  void Crash(const std::string& host);
+  // While cut, every connection of the host is lost and connecting to or from it fails.
+  void Cut(const std::string& host, bool cut);
+
+  // Called for every byte range a write lands in, before it is written: (host of the owner, block
+  // id, address, bytes). Tests assert that nothing lands in a settled buffer.
+  using WriteObserver = std::function<void(const std::string&, uint64_t, const std::byte*, size_t)>;
+  void set_write_observer(WriteObserver observer);
+
+  // Immediates that met no posted receive: each is an accounting bug of a lane.
+  uint64_t receiver_not_ready() const;
+
+ private:
+  std::shared_ptr<SimCore> core_;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_SIM_SIM_NETWORK_H_

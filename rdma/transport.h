@@ -1,0 +1,172 @@
+// What a transport is: connections that carry one-sided writes with immediate data.
+//
+// An Endpoint is one thread's view of one transport: its connections, their completions (a
+// completion queue), their events (an rdma_cm event channel). The semantics are those of a
+// reliable-connected queue pair (InfiniBand Architecture Specification vol. 1, 9.7), reduced to
+// what every transport can give:
+//
+//  1. Writes of a connection take effect in order. The content of written memory is undefined
+//     until the receive completion of that write, or of a later one on the same connection.
+//  2. A write with immediate data consumes one posted receive of the peer. None posted is a
+//     connection error on both sides (rnr_retry 0): an accounting bug is loud.
+//  3. A send completion means the local memory may be reused. It says nothing about the peer.
+//  4. After Close() returns, the peer can no longer write to memory exposed on this connection and
+//     nothing more is read from local memory for it ("dead on our side"). Outstanding work ends
+//     with flushed completions, which Poll() still reports.
+//  5. Ids are never reused within an endpoint.
+//  6. A write that cannot be done (unknown key, range outside what the peer exposed, no receive
+//     posted) puts the connection in error: PostWrite() has returned OK, its completion is not ok
+//     (signaled or not), kLost follows on both sides. Receives posted and not consumed end flushed.
+//  7. No receive completion is reported before PollEvents() has returned kEstablished.
+//  8. A call with an id that does not exist (any more) does nothing or is FAILED_PRECONDITION.
+//
+// **Thread safety**: an endpoint and everything of it belongs to one thread.
+#ifndef VERBENA_RDMA_TRANSPORT_H_
+#define VERBENA_RDMA_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "rdma/memory/memory.h"
+
+namespace verbena::rdma {
+
+// A connection of an endpoint. 0 is none.
+enum class ConnectionId : uint32_t { kNone = 0 };
+
+// Where a peer's exposed memory is.
+struct RemoteMemory {
+  uint64_t address = 0;
+  uint64_t key = 0;
+};
+
+// A piece of local memory to gather from; `block` contains it.
+struct Segment {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;
+  const MemoryBlock* block = nullptr;
+};
+
+inline constexpr int kMaxSegments = 2;
+
+// Whether a segment lies within its block (an empty one always does).
+inline bool WithinBlock(const Segment& segment) {
+  if (segment.bytes == 0) return true;
+  if (segment.block == nullptr) return false;
+  // As integers: pointers into different objects do not compare.
+  const auto data = reinterpret_cast<uintptr_t>(segment.data);
+  const auto begin = reinterpret_cast<uintptr_t>(segment.block->data());
+  const size_t size = segment.block->size();
+  return data >= begin && data - begin <= size && segment.bytes <= size - (data - begin);
+}
+
+struct WriteRequest {
+  uint64_t wr_id = 0;
+  absl::Span<const Segment> segments;  // at most kMaxSegments; may be empty with an immediate
+  RemoteMemory remote;
+  std::optional<uint32_t> immediate;
+  bool signaled = true;  // whether its send completion is reported (errors always are)
+};
+
+struct Completion {
+  enum class Kind : uint8_t { kSend, kReceive };
+  ConnectionId connection = ConnectionId::kNone;
+  Kind kind = Kind::kSend;
+  bool ok = true;          // false: failed or flushed; the connection is in error
+  bool flushed = false;    // true when !ok only because an earlier one failed or Close() was called
+  uint64_t wr_id = 0;      // kSend
+  uint32_t immediate = 0;  // kReceive
+};
+
+struct ConnectionEvent {
+  enum class Kind : uint8_t {
+    kRequest,      // a peer wants to connect to our listener: Accept() or Reject()
+    kEstablished,  // both sides may write
+    kFailed,  // connecting, or a request, came to nothing; status says why: refused by the peer
+              // FAILED_PRECONDITION, timed out DEADLINE_EXCEEDED, peer gone UNAVAILABLE
+    kLost,    // an established connection is in error or the peer closed it
+  };
+  Kind kind;
+  ConnectionId connection = ConnectionId::kNone;
+  std::string private_data;  // kRequest: what the peer gave to Connect()
+  absl::Status status;       // kFailed, kLost
+};
+
+struct ConnectionLimits {
+  uint32_t send_depth;     // writes that may be outstanding
+  uint32_t receive_depth;  // receives that may be posted
+};
+
+inline constexpr size_t kMaxPrivateData = 56;  // rdma_connect(3), RDMA_PS_TCP
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  virtual std::string_view transport() const = 0;  // "shm", "verbs", "ofi", "sim"
+
+  // ---- set-up -----------------------------------------------------------------------------------
+  // Starts listening; returns the address peers connect to. At most once.
+  virtual absl::StatusOr<std::string> Listen() = 0;
+
+  // A connection to be opened by this side. Expose memory and post receives on it, then Connect().
+  virtual absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) = 0;
+  // Lets the peer of `connection` write to [offset, offset + bytes) of `block`. May be called
+  // before Connect() or Accept(), and on an established connection. The block is kept alive until
+  // Unexpose() or Destroy(). shm needs an allocated block: FAILED_PRECONDITION otherwise.
+  virtual absl::StatusOr<RemoteMemory> Expose(ConnectionId connection,
+                                              std::shared_ptr<MemoryBlock> block, size_t offset,
+                                              size_t bytes) = 0;
+  // Takes it back. Only when no write to it can be outstanding.
+  virtual void Unexpose(ConnectionId connection, const RemoteMemory& memory) = 0;
+  // Does not block: kEstablished or kFailed follows. private_data at most kMaxPrivateData bytes.
+  virtual absl::Status Connect(ConnectionId connection, const std::string& address,
+                               std::string_view private_data) = 0;
+  // Answers a kRequest: Prepare(), then Expose() and PostReceives(), then Accept(); kEstablished
+  // follows. Reject() also destroys the connection.
+  virtual absl::Status Prepare(ConnectionId connection, const ConnectionLimits& limits) = 0;
+  virtual absl::Status Accept(ConnectionId connection) = 0;
+  virtual void Reject(ConnectionId connection, std::string_view reason) = 0;
+
+  // ---- data path --------------------------------------------------------------------------------
+  // RESOURCE_EXHAUSTED beyond receive_depth; FAILED_PRECONDITION once in error or closed.
+  virtual absl::Status PostReceives(ConnectionId connection, uint32_t count) = 0;
+  // RESOURCE_EXHAUSTED: the send queue is full (an accounting bug above). FAILED_PRECONDITION: the
+  // connection is not established or in error. INVALID_ARGUMENT: too many segments, or one outside
+  // its block. An unsignaled write holds its place in the send queue until it has been done.
+  virtual absl::Status PostWrite(ConnectionId connection, const WriteRequest& request) = 0;
+  // Fills at most out.size() completions, in order per connection. Returns how many.
+  virtual size_t Poll(absl::Span<Completion> out) = 0;
+  // Returns how many of at most out.size() events. Also where a transport does its housekeeping
+  // (handshakes, closes): whoever calls Poll() calls this too, and always after a sleep.
+  virtual size_t PollEvents(absl::Span<ConnectionEvent> out) = 0;
+
+  // ---- ending -----------------------------------------------------------------------------------
+  // Invariant 4. Idempotent. No kLost is reported for it.
+  virtual void Close(ConnectionId connection) = 0;
+  // Whether invariant 4 holds: true at once after Close() for most transports; shm: once the peer
+  // is gone or has confirmed. A lane's records may be reissued elsewhere only after this.
+  virtual bool Dead(ConnectionId connection) const = 0;
+  // Frees it; closes first. Pending completions of it are dropped.
+  virtual void Destroy(ConnectionId connection) = 0;
+
+  // ---- sleeping ---------------------------------------------------------------------------------
+  // Descriptors to poll for reading, valid until the set of connections changes.
+  virtual void AppendDescriptors(std::vector<int>* fds) const = 0;
+  // Before sleeping: announces the sleep, then rechecks. False: there is something to poll, do not
+  // sleep. True: sleep on the descriptors, then call Disarm().
+  virtual bool Arm() = 0;
+  virtual void Disarm() = 0;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_TRANSPORT_H_
