@@ -1,0 +1,178 @@
+// The shard engine: tables, consistency and optimizers of the partitions one shard owns.
+//
+// Pure: no threads, sockets, clock, gRPC, Prometheus or database. It is told what the cluster looks
+// like (tables, partitions, rosters) and given records; it answers at once or remembers the
+// caller's token and reports an Event later.
+//
+// **Thread safety**: one owner thread (the shard's).
+//
+// Invariants:
+//  1. sync: a chunk at version t holds t committed steps; step t commits when every rank of the
+//     roster has contributed, ended the step on the partition or departed; contributions are
+//     summed in rank order, each longest contiguous run in one pass, whatever the order of arrival.
+//  2. Nothing uncommitted is ever returned by Pull().
+//  3. A chunk that is pinned (being written out) is never changed: an apply goes to a spare buffer
+//     and swaps.
+//  4. async: a (worker, table, partition) sequence is applied exactly once, only as last + 1; a
+//     worker's first is 1.
+//  5. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
+#ifndef VERBENA_SHARD_ENGINE_H_
+#define VERBENA_SHARD_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/record.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "shard/allocator.h"
+
+namespace verbena::shard {
+
+// What the caller wants back with a later answer; the engine does not look inside.
+struct Token {
+  uint32_t lane = 0;
+  uint32_t operation = 0;
+  uint32_t slot = 0;
+};
+
+struct Answer {
+  ReplyStatus status = ReplyStatus::kOk;
+  uint32_t detail = 0;
+  uint64_t version = 0;
+};
+
+// A chunk's parameters, pinned until Unpin(pin).
+struct ChunkView {
+  Buffer buffer;
+  uint32_t bytes = 0;
+  uint64_t version = 0;
+  uint64_t pin = 0;
+};
+
+struct PushRequest {
+  Token token;
+  uint64_t worker = 0;  // incarnation
+  uint32_t table = 0;
+  Group group = {};
+  ElementType dtype = ElementType::kF32;
+  // Float-aligned. Empty, with group.count 0: a record that only settles; it contributes zero.
+  absl::Span<const std::byte> payload;
+};
+struct PushOutcome {
+  bool held = false;  // true: payload stays in use; a kPushDone event follows
+  Answer answer;      // !held
+};
+
+struct PullRequest {
+  Token token;
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  Group group = {};
+  uint64_t min_version = 0;
+  uint64_t destination = 0;  // carried for the caller
+  uint64_t destination_key = 0;
+};
+struct PullOutcome {
+  enum class Kind : uint8_t { kAnswer, kReady, kParked } kind = Kind::kAnswer;
+  Answer answer;   // kAnswer: a refusal
+  ChunkView view;  // kReady
+};
+
+struct GroupsRequest {  // end-step and await
+  Token token;
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  absl::Span<const Group> groups;
+  uint64_t min_version = 0;  // await
+};
+struct GroupsOutcome {
+  bool parked = false;  // await only; kAwaitDone follows
+  Answer answer;
+  // One per group, when !parked. Valid until the next call.
+  absl::Span<const ReplyStatus> group_status;
+};
+
+struct Event {
+  enum class Kind : uint8_t {
+    kPushDone,    // a held contribution was read (or refused): answer it and return its slot
+    kPullReady,   // write `view` to destination, then answer; Unpin() when written
+    kPullFailed,  // a parked pull cannot be answered any more
+    kAwaitDone,   // answer with answer.status (for every group)
+  };
+  Kind kind;
+  Token token;
+  Answer answer;
+  ChunkView view;
+  uint64_t destination = 0;
+  uint64_t destination_key = 0;
+};
+
+// Told of every commit; for tests that check invariants. May be empty.
+struct Commit {
+  uint32_t table;
+  uint32_t chunk;
+  uint64_t step;
+  absl::Span<const uint64_t> contributors;  // incarnations, in rank order
+  uint32_t divisor;                         // of a mean
+};
+using CommitObserver = std::function<void(const Commit&)>;
+
+struct EngineCounters {
+  uint64_t pushes = 0, pulls = 0, duplicates = 0, refused = 0, non_finite = 0;
+  uint64_t commits = 0, applies = 0;
+  uint64_t push_bytes = 0, pull_bytes = 0;
+  uint64_t resident_bytes = 0;  // parameters, optimizer state, accumulators
+  uint32_t held = 0, parked = 0;
+  uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk
+};
+
+struct EngineOptions {
+  Allocator* allocator = nullptr;
+  // This server's incarnation and this shard's index: which partitions of a view are ours.
+  uint64_t server = 0;
+  uint32_t shard = 0;
+  uint32_t spare_buffers = 16;
+  CommitObserver commit_observer;
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine();
+
+  // Takes over what `view` says: tables created and dropped, partitions owned, epochs, lost
+  // partitions, rosters. A view older than the last one is ignored. Answers that change because of
+  // it (departed ranks, dropped tables, partitions gone: kWrongEpoch) become events.
+  // A table's chunks are initialised when first seen as owned and not lost.
+  // RESOURCE_EXHAUSTED: out of memory for a table; that table answers kResourceExhausted, the rest
+  // of the view holds.
+  absl::Status ApplyView(const v1::ClusterView& view);
+
+  PushOutcome Push(const PushRequest& request);
+  PullOutcome Pull(const PullRequest& request);
+  GroupsOutcome EndStep(const GroupsRequest& request);
+  GroupsOutcome Await(const GroupsRequest& request);
+
+  void Unpin(uint64_t pin);
+  // Drops everything held or parked for a lane that is dead; no event follows for it.
+  void ForgetLane(uint32_t lane);
+
+  // Moves pending events to the end of *events. Returns whether there were any.
+  bool TakeEvents(std::vector<Event>* events);
+
+  const EngineCounters& counters() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_ENGINE_H_

@@ -1,0 +1,27 @@
+// One pass over a chunk: sum the contributions and, in the last run of a step, apply the optimizer
+// to each block while its sum is in the first-level cache.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_SHARD_KERNEL_FUSED_PASS_H_
+#define VERBENA_SHARD_KERNEL_FUSED_PASS_H_
+
+#include <cstddef>
+
+#include "absl/types/span.h"
+#include "shard/kernel/isa.h"
+#include "shard/optimizer/optimizer.h"
+
+namespace verbena::shard {
+
+// accumulator = sources[0] + sources[1] + ... in this order; it may be sources[0].
+void Accumulate(Isa isa, absl::Span<const float* const> sources, float* accumulator, size_t n);
+
+// out = optimizer(in, sum of sources / divisor). No source: the gradient is zero. `state` holds the
+// optimizer's arrays, `stride` elements apart. out may be in.
+void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
+                    absl::Span<const float* const> sources, float divisor, const float* in,
+                    float* out, float* state, size_t stride, size_t n);
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_KERNEL_FUSED_PASS_H_

@@ -1,0 +1,28 @@
+#include "shard/kernel/isa.h"
+
+namespace verbena::shard {
+
+bool IsaSupported(Isa isa) {
+#if defined(__x86_64__)
+  switch (isa) {
+    case Isa::kBaseline:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") != 0;
+    case Isa::kAvx512:
+      return __builtin_cpu_supports("avx512f") != 0;
+  }
+  return false;
+#else
+  return isa == Isa::kBaseline;
+#endif
+}
+
+Isa BestIsa() {
+  static const Isa best = IsaSupported(Isa::kAvx512) ? Isa::kAvx512
+                          : IsaSupported(Isa::kAvx2) ? Isa::kAvx2
+                                                     : Isa::kBaseline;
+  return best;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,98 @@
+#include "shard/kernel/reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace verbena::shard {
+namespace {
+
+// ivdep: `out` may be an input, but only at the same index, which no vector width can reorder.
+VERBENA_KERNEL_BODY Sum2Body(const float* a, const float* b, float* out, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+VERBENA_KERNEL_BODY Sum3Body(const float* a, const float* b, const float* c, float* out, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = (a[i] + b[i]) + c[i];
+}
+VERBENA_KERNEL_BODY Sum4Body(const float* a, const float* b, const float* c, const float* d,
+                             float* out, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = ((a[i] + b[i]) + c[i]) + d[i];
+}
+VERBENA_KERNEL_BODY DivideBody(const float* in, float divisor, float* out, size_t n) {
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) out[i] = in[i] / divisor;
+}
+// An exponent of all ones (NaN, Inf) plus one carries into the sign bit; no other exponent does.
+VERBENA_KERNEL_BODY NonFiniteBody(const float* values, size_t n, uint32_t* carries) {
+  uint32_t found = 0;
+  for (size_t i = 0; i < n; ++i) {
+    found |= (std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) + 0x00800000u;
+  }
+  *carries = found;
+}
+
+VERBENA_KERNEL(Sum2, (const float* a, const float* b, float* out, size_t n), (a, b, out, n));
+VERBENA_KERNEL(Sum3, (const float* a, const float* b, const float* c, float* out, size_t n),
+               (a, b, c, out, n));
+VERBENA_KERNEL(Sum4,
+               (const float* a, const float* b, const float* c, const float* d, float* out,
+                size_t n),
+               (a, b, c, d, out, n));
+VERBENA_KERNEL(Divide, (const float* in, float divisor, float* out, size_t n),
+               (in, divisor, out, n));
+VERBENA_KERNEL(NonFinite, (const float* values, size_t n, uint32_t* carries), (values, n, carries));
+
+}  // namespace
+
+void SumBlock(Isa isa, absl::Span<const float* const> sources, size_t first, float* out, size_t n) {
+  const auto v = static_cast<size_t>(isa);
+  const auto at = [&](size_t s) { return sources[s] + first; };
+  size_t done = 0;
+  switch (sources.size()) {
+    case 1:
+      if (out != at(0)) std::memcpy(out, at(0), n * sizeof(float));
+      return;
+    case 2:
+      return Sum2[v](at(0), at(1), out, n);
+    case 3:
+      return Sum3[v](at(0), at(1), at(2), out, n);
+    default:
+      Sum4[v](at(0), at(1), at(2), at(3), out, n);
+      done = 4;
+  }
+  // The block stays in the first-level cache, so further passes over `out` are cheap.
+  while (done < sources.size()) {
+    switch (sources.size() - done) {
+      case 1:
+        Sum2[v](out, at(done), out, n);
+        done += 1;
+        break;
+      case 2:
+        Sum3[v](out, at(done), at(done + 1), out, n);
+        done += 2;
+        break;
+      default:
+        Sum4[v](out, at(done), at(done + 1), at(done + 2), out, n);
+        done += 3;
+    }
+  }
+}
+
+void DivideBlock(Isa isa, const float* in, float divisor, float* out, size_t n) {
+  Divide[static_cast<size_t>(isa)](in, divisor, out, n);
+}
+
+bool HasNonFinite(Isa isa, const float* values, size_t n) {
+  constexpr size_t kStep = 16384;  // often enough to stop early, seldom enough to be free
+  for (size_t i = 0; i < n; i += kStep) {
+    uint32_t carries = 0;
+    NonFinite[static_cast<size_t>(isa)](values + i, std::min(kStep, n - i), &carries);
+    if ((carries & 0x80000000u) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace verbena::shard

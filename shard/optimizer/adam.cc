@@ -1,0 +1,74 @@
+// Adam (Kingma and Ba 2015, algorithm 1), with bias correction by the number of applies.
+#include <cmath>
+
+#include "shard/optimizer/optimizer.h"
+
+namespace verbena::shard {
+namespace {
+
+struct AdamFactors {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+  float step;        // rate / (1 - beta1^t)
+  float inverse_c2;  // 1 / sqrt(1 - beta2^t)
+  float epsilon;
+};
+
+VERBENA_KERNEL_BODY AdamKernelBody(const float* in, float* out, float* first, float* second,
+                                   const float* g, const AdamFactors& f, size_t n) {
+  const AdamFactors k = f;  // a copy that no store in the loop can alias
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    const float m = k.beta1 * first[i] + k.one_minus_beta1 * g[i];
+    const float v = k.beta2 * second[i] + k.one_minus_beta2 * (g[i] * g[i]);
+    first[i] = m;
+    second[i] = v;
+    out[i] = in[i] - k.step * m / (std::sqrt(v) * k.inverse_c2 + k.epsilon);
+  }
+}
+VERBENA_KERNEL(AdamKernel,
+               (const float* in, float* out, float* first, float* second, const float* g,
+                const AdamFactors& f, size_t n),
+               (in, out, first, second, g, f, n));
+
+class Adam final : public Optimizer {
+ public:
+  Adam(double rate, double beta1, double beta2, double epsilon)
+      : rate_(rate), beta1_(beta1), beta2_(beta2), epsilon_(static_cast<float>(epsilon)) {}
+  size_t state_arrays() const override { return 2; }
+  ApplyScalars Prepare(uint64_t t) const override {
+    const auto exponent = static_cast<double>(t);
+    const double c1 = 1 - std::pow(beta1_, exponent);
+    const double c2 = 1 - std::pow(beta2_, exponent);
+    return {static_cast<float>(rate_ / c1), {static_cast<float>(1 / std::sqrt(c2))}};
+  }
+  void Apply(Isa isa, const ApplyScalars& s, const float* in, float* out, float* const* state,
+             const float* gradient, size_t n) const override {
+    const AdamFactors factors = {static_cast<float>(beta1_),
+                                 static_cast<float>(1 - beta1_),
+                                 static_cast<float>(beta2_),
+                                 static_cast<float>(1 - beta2_),
+                                 s.rate,
+                                 s.value[0],
+                                 epsilon_};
+    AdamKernel[static_cast<size_t>(isa)](in, out, state[0], state[1], gradient, factors, n);
+  }
+
+ private:
+  double rate_, beta1_, beta2_;
+  float epsilon_;
+};
+
+}  // namespace
+
+OptimizerDefinition AdamOptimizer();
+OptimizerDefinition AdamOptimizer() {
+  return {"adam",
+          {{"beta1", 0.9, 0, 1, false, true},
+           {"beta2", 0.999, 0, 1, false, true},
+           {"epsilon", 1e-8, 1e-30, 1, false, false}},
+          [](double rate, absl::Span<const double> v) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Adam>(rate, v[0], v[1], v[2]);
+          }};
+}
+
+}  // namespace verbena::shard

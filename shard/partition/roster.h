@@ -1,0 +1,63 @@
+// A job's workers as the latest view has them: who counts in a step, who may push.
+//
+// **Thread safety**: one owner thread.
+//
+// A rank slot: empty (its worker has not joined: waited for), live, or departed (not waited for).
+#ifndef VERBENA_SHARD_PARTITION_ROSTER_H_
+#define VERBENA_SHARD_PARTITION_ROSTER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::shard {
+
+class Roster {
+ public:
+  struct Member {
+    int32_t rank;    // -1: an observer. async jobs: may be expected() or more (joined late)
+    uint32_t index;  // dense, reused after the member is gone
+  };
+
+  enum class Change : uint8_t {
+    kNone,
+    kMembers,
+    kGeneration,  // everything per step is void
+  };
+  Change Update(const v1::Job& job);
+  // The view has no such job (any more).
+  Change Clear();
+
+  bool known() const { return known_; }
+  // Null: not a member.
+  const Member* Find(uint64_t incarnation) const {
+    const auto it = members_.find(incarnation);
+    return it == members_.end() ? nullptr : &it->second;
+  }
+  uint32_t expected() const { return static_cast<uint32_t>(slots_.size()); }
+  bool departed(uint32_t rank) const { return slots_[rank].departed; }
+  // The live incarnation of a rank; 0: none.
+  uint64_t owner(uint32_t rank) const { return slots_[rank].incarnation; }
+  // The member that has an index; 0: none.
+  uint64_t index_owner(uint32_t index) const { return index_owners_[index]; }
+  uint32_t indices() const { return static_cast<uint32_t>(index_owners_.size()); }
+
+ private:
+  struct Slot {
+    uint64_t incarnation = 0;
+    bool departed = false;
+    bool operator==(const Slot&) const = default;
+  };
+
+  bool known_ = false;
+  uint32_t generation_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<uint64_t> index_owners_;
+  absl::flat_hash_map<uint64_t, Member> members_;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_ROSTER_H_

@@ -1,0 +1,30 @@
+// Where a table's consistency code reports: events for later answers, counters, the commit
+// observer.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_PARTITION_SINK_H_
+#define VERBENA_SHARD_PARTITION_SINK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "shard/engine.h"
+
+namespace verbena::shard {
+
+struct Sink {
+  EngineCounters counters;
+  std::vector<Event> events;
+  CommitObserver commit_observer;
+  uint32_t blocked = 0;  // chunks and slices whose apply waits for an Unpin()
+
+  // A held push is read or refused. Its payload is not looked at again.
+  void PushDone(const Token& token, ReplyStatus status, uint64_t version) {
+    --counters.held;
+    events.push_back({Event::Kind::kPushDone, token, {status, 0, version}, {}, 0, 0});
+  }
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_SINK_H_

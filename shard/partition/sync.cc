@@ -1,0 +1,416 @@
+// Bulk synchronous steps of a table. See engine.h, invariant 1.
+//
+// A rank's contribution to a chunk's open step:
+//     none  --push, ranks before it are pending-->  held  --its run comes-->  consumed
+//     none  --push, its turn-->  consumed
+//     none  --push of NaN or nothing-->  empty        (settled; contributes zero, is listed)
+//     held  --lane dead, epoch changed-->  owed       (will be sent again: waited for even if the
+//                                                      worker has ended the step since)
+// All return to none when the step commits.
+#include <algorithm>
+#include <utility>
+
+#include "shard/kernel/fused_pass.h"
+#include "shard/partition/consistency.h"
+
+namespace verbena::shard {
+namespace {
+
+class Sync final : public Consistency {
+ public:
+  explicit Sync(const TableParts& parts)
+      : table_(*parts.table),
+        parking_(*parts.parking),
+        pool_(*parts.pool),
+        roster_(*parts.roster),
+        sink_(*parts.sink),
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+    Resize();
+  }
+  ~Sync() override {
+    for (Chunk& c : chunks_) DropAccumulator(&c);
+    sink_.blocked -= static_cast<uint32_t>(blocked_.size());
+  }
+
+  PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+                   uint32_t chunk) override;
+  ReplyStatus EndStep(const Group& group, uint64_t worker, const Roster::Member& member,
+                      uint32_t slice, uint32_t* detail) override;
+  bool Reached(uint32_t slice, uint64_t min_version) const override {
+    return table_.slice(slice).min_version >= min_version;
+  }
+  void Retry() override;
+  void Resize() override;
+  void RosterChanged() override;
+  void Reset() override;
+  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void ForgetLane(uint32_t lane) override;
+
+ private:
+  enum class State : uint8_t { kNone, kArrived, kHeld, kOwed, kConsumed, kEmpty };
+  struct Contribution {
+    State state = State::kNone;
+    ReplyStatus answer = ReplyStatus::kOk;  // of an empty one
+    const float* payload = nullptr;
+    uint64_t worker = 0;
+    Token token;
+  };
+  struct Chunk {
+    Buffer accumulator;   // sum of the ranks before the cursor; none before the first run
+    uint32_t cursor = 0;  // least rank not passed in the open step
+    bool blocked = false;
+  };
+  // A rank's part in a slice.
+  struct Progress {
+    uint64_t ended = 0;  // steps below this one are ended
+    // Chunks contributed to, of the last even and the last odd step: two can be in flux.
+    uint64_t step[2] = {UINT64_MAX, UINT64_MAX};
+    uint32_t count[2] = {0, 0};
+  };
+
+  Contribution& At(uint32_t chunk, uint32_t rank) {
+    return contributions_[size_t{chunk} * ranks_ + rank];
+  }
+  Progress& ProgressOf(uint32_t slice, uint32_t rank) {
+    return progress_[size_t{slice} * ranks_ + rank];
+  }
+  static bool Pending(const Contribution& x) {
+    return x.state == State::kArrived || x.state == State::kHeld;
+  }
+  // Nothing (more) will come from this rank for the chunk's open step.
+  bool Passes(uint32_t chunk, uint32_t rank);
+  void Count(uint32_t chunk, uint32_t rank, int change);
+  ReplyStatus Repeated(const Contribution& x, uint64_t worker) const;
+
+  void Advance(uint32_t chunk);
+  void Consume(uint32_t chunk, uint32_t end, size_t payloads);
+  bool Commit(uint32_t chunk);
+  uint32_t Listed(uint32_t chunk);
+  void Settle(uint32_t chunk, Contribution* x, State next);
+  // Forgets a held contribution; with an event unless why is null.
+  void Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why);
+  void DropAccumulator(Chunk* chunk);
+  void SetBlocked(uint32_t chunk);
+  void ClearBlocked(uint32_t chunk);
+
+  DenseTable& table_;
+  Parking& parking_;
+  BufferPool& pool_;
+  const Roster& roster_;
+  Sink& sink_;
+  const bool mean_;
+  uint32_t ranks_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<Contribution> contributions_;  // chunk major
+  std::vector<Progress> progress_;           // slice major
+  std::vector<uint64_t> owners_;             // of each rank, as of the last roster
+  std::vector<uint32_t> blocked_;
+  std::vector<const float*> sources_;   // scratch of Advance()
+  std::vector<uint64_t> contributors_;  // scratch of Commit()
+};
+
+void Sync::Resize() {
+  // A change of the number of ranks comes with Reset().
+  if (owners_.empty()) {
+    ranks_ = roster_.expected();
+    owners_.assign(ranks_, 0);
+    for (uint32_t r = 0; r < ranks_; ++r) owners_[r] = roster_.owner(r);
+  }
+  chunks_.resize(table_.chunks());
+  contributions_.resize(size_t{table_.chunks()} * ranks_);
+  progress_.resize(size_t{table_.slices()} * ranks_);
+  sources_.reserve(ranks_ + 1);
+  contributors_.reserve(ranks_);
+}
+
+bool Sync::Passes(uint32_t chunk, uint32_t rank) {
+  const Contribution& x = At(chunk, rank);
+  if (x.state == State::kEmpty || roster_.departed(rank)) return true;
+  return x.state == State::kNone &&
+         ProgressOf(table_.chunk(chunk).slice, rank).ended > table_.chunk(chunk).version;
+}
+
+void Sync::Count(uint32_t chunk, uint32_t rank, int change) {
+  const uint64_t step = table_.chunk(chunk).version;
+  Progress& p = ProgressOf(table_.chunk(chunk).slice, rank);
+  const size_t parity = step & 1;
+  if (p.step[parity] != UINT64_MAX && p.step[parity] > step) return;
+  if (p.step[parity] != step) {
+    p.step[parity] = step;
+    p.count[parity] = 0;
+  }
+  p.count[parity] += static_cast<uint32_t>(change);
+}
+
+ReplyStatus Sync::Repeated(const Contribution& x, uint64_t worker) const {
+  // Held: its lane is alive, so this is no resend. Another worker's: the rank's turn has passed.
+  if (x.state == State::kHeld || x.worker != worker) return ReplyStatus::kWrongStep;
+  return x.answer == ReplyStatus::kOk ? ReplyStatus::kDuplicate : x.answer;
+}
+
+PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member, uint32_t chunk) {
+  const DenseTable::Chunk& c = table_.chunk(chunk);
+  const auto answer = [&](ReplyStatus status) {
+    return PushOutcome{false, {status, 0, c.version}};
+  };
+  const auto rank = static_cast<uint32_t>(member.rank);
+  if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
+  const uint64_t step = request.group.sequence;
+  if (step < c.version) return answer(ReplyStatus::kDuplicate);
+  if (step > c.version) return answer(ReplyStatus::kWrongStep);
+  Contribution& x = At(chunk, rank);
+  if (x.state != State::kNone && x.state != State::kOwed) {
+    return answer(Repeated(x, request.worker));
+  }
+  // The rank was passed, or its worker said that nothing more would come.
+  if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
+
+  const auto* payload = reinterpret_cast<const float*>(request.payload.data());
+  Count(chunk, rank, 1);
+  x.worker = request.worker;
+  x.token = request.token;
+  if (request.payload.empty() || MustReject(table_, payload, c.elements)) {
+    const ReplyStatus status = request.payload.empty() ? ReplyStatus::kOk : ReplyStatus::kNonFinite;
+    x.state = State::kEmpty;
+    x.answer = status;
+    Advance(chunk);
+    return answer(status);
+  }
+  x.state = State::kArrived;
+  x.answer = ReplyStatus::kOk;
+  x.payload = payload;
+  Advance(chunk);
+  if (x.state == State::kOwed) return answer(ReplyStatus::kResourceExhausted);
+  if (x.state != State::kArrived) return answer(ReplyStatus::kOk);
+  x.state = State::kHeld;
+  ++sink_.counters.held;
+  return {true, {}};
+}
+
+// Consumes the longest run from the cursor; commits as long as steps are complete.
+void Sync::Advance(uint32_t chunk) {
+  Chunk& s = chunks_[chunk];
+  for (;;) {
+    sources_.clear();
+    if (s.accumulator.data != nullptr) {
+      sources_.push_back(reinterpret_cast<const float*>(s.accumulator.data));
+    }
+    const size_t sums = sources_.size();
+    uint32_t end = s.cursor;
+    for (; end < ranks_; ++end) {
+      const Contribution& x = At(chunk, end);
+      if (Pending(x)) {
+        sources_.push_back(x.payload);
+      } else if (!Passes(chunk, end)) {
+        break;
+      }
+    }
+    if (end < ranks_) {
+      Consume(chunk, end, sources_.size() - sums);
+      return;
+    }
+    if (!Commit(chunk)) return;
+  }
+}
+
+void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
+  Chunk& s = chunks_[chunk];
+  if (payloads > 0) {
+    const uint32_t elements = table_.chunk(chunk).elements;
+    if (s.accumulator.data == nullptr) {
+      s.accumulator = pool_.TakeAccumulator(elements * sizeof(float));
+    }
+    if (s.accumulator.data == nullptr) {
+      // Holding slots until the step can be reduced in one pass could deadlock lanes.
+      const ReplyStatus why = ReplyStatus::kResourceExhausted;
+      for (uint32_t r = s.cursor; r < end; ++r) {
+        if (Pending(At(chunk, r))) Drop(chunk, r, State::kOwed, &why);
+      }
+      return;
+    }
+    Accumulate(BestIsa(), sources_, reinterpret_cast<float*>(s.accumulator.data), elements);
+    for (uint32_t r = s.cursor; r < end; ++r) {
+      if (Pending(At(chunk, r))) Settle(chunk, &At(chunk, r), State::kConsumed);
+    }
+  }
+  s.cursor = end;
+}
+
+// How many workers the commit lists.
+uint32_t Sync::Listed(uint32_t chunk) {
+  uint32_t listed = 0;
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    const State state = At(chunk, r).state;
+    const bool contributed = state != State::kNone && state != State::kOwed;
+    if (contributed || !roster_.departed(r)) ++listed;  // live: has ended the step
+  }
+  return listed;
+}
+
+bool Sync::Commit(uint32_t chunk) {
+  const uint32_t listed = Listed(chunk);
+  if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f)) {
+    SetBlocked(chunk);
+    return false;
+  }
+  ClearBlocked(chunk);
+  ++sink_.counters.applies;
+  ++sink_.counters.commits;
+  contributors_.clear();
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    Contribution& x = At(chunk, r);
+    if (Pending(x) || x.state == State::kConsumed) contributors_.push_back(x.worker);
+    Settle(chunk, &x, State::kNone);
+  }
+  chunks_[chunk].cursor = 0;
+  DropAccumulator(&chunks_[chunk]);
+  if (sink_.commit_observer) {
+    const DenseTable::Chunk& c = table_.chunk(chunk);
+    sink_.commit_observer({table_.id(), c.id, c.version - 1, contributors_, listed});
+  }
+  parking_.Advanced(chunk);
+  return true;
+}
+
+void Sync::Settle(uint32_t chunk, Contribution* x, State next) {
+  if (x->state == State::kHeld) {
+    sink_.PushDone(x->token, ReplyStatus::kOk, table_.chunk(chunk).version);
+  }
+  x->state = next;
+  x->payload = nullptr;
+}
+
+void Sync::Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why) {
+  Contribution& x = At(chunk, rank);
+  if (x.state == State::kHeld) {
+    if (why != nullptr) {
+      sink_.PushDone(x.token, *why, table_.chunk(chunk).version);
+    } else {
+      --sink_.counters.held;
+    }
+  }
+  Count(chunk, rank, -1);
+  x.state = next;
+  x.payload = nullptr;
+}
+
+void Sync::DropAccumulator(Chunk* chunk) {
+  if (chunk->accumulator.data != nullptr) pool_.ReturnAccumulator(chunk->accumulator);
+  chunk->accumulator = {};
+}
+
+void Sync::SetBlocked(uint32_t chunk) {
+  if (chunks_[chunk].blocked) return;
+  chunks_[chunk].blocked = true;
+  blocked_.push_back(chunk);
+  ++sink_.blocked;
+  ++sink_.counters.spare_exhausted;
+}
+
+void Sync::ClearBlocked(uint32_t chunk) {
+  if (!chunks_[chunk].blocked) return;
+  chunks_[chunk].blocked = false;
+  blocked_.erase(std::find(blocked_.begin(), blocked_.end(), chunk));
+  --sink_.blocked;
+}
+
+void Sync::Retry() {
+  // A copy: a chunk that goes on leaves the list.
+  const std::vector<uint32_t> waiting = blocked_;
+  for (const uint32_t chunk : waiting) Advance(chunk);
+}
+
+ReplyStatus Sync::EndStep(const Group& group, uint64_t, const Roster::Member& member,
+                          uint32_t slice, uint32_t* detail) {
+  const auto rank = static_cast<uint32_t>(member.rank);
+  if (rank >= ranks_) return ReplyStatus::kPermissionDenied;
+  const uint64_t step = group.sequence;
+  const DenseTable::Slice& s = table_.slice(slice);
+  if (step < s.min_version) return ReplyStatus::kDuplicate;
+  Progress& p = ProgressOf(slice, rank);
+  if (step < p.ended) return ReplyStatus::kOk;
+  uint64_t newest = 0;
+  for (const uint32_t chunk : s.chunks) newest = std::max(newest, table_.chunk(chunk).version);
+  if (step > newest) return ReplyStatus::kWrongStep;
+  const uint32_t arrived = p.step[step & 1] == step ? p.count[step & 1] : 0;
+  if (arrived < group.count) {
+    *detail = group.count - arrived;
+    return ReplyStatus::kTooEarly;
+  }
+  p.ended = step + 1;
+  for (const uint32_t chunk : s.chunks) {
+    if (table_.chunk(chunk).version <= step) Advance(chunk);
+  }
+  return ReplyStatus::kOk;
+}
+
+void Sync::RosterChanged() {
+  const ReplyStatus why = ReplyStatus::kExpired;
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    const uint64_t owner = roster_.owner(r);
+    if (owner == owners_[r]) continue;
+    owners_[r] = owner;
+    for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
+      Contribution& x = At(chunk, r);
+      if (x.state == State::kHeld) Drop(chunk, r, State::kNone, &why);
+      if (x.state == State::kOwed) x.state = State::kNone;
+    }
+    for (uint32_t slice = 0; slice < table_.slices(); ++slice) ProgressOf(slice, r) = {};
+  }
+  for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
+    if (table_.resident(chunk)) Advance(chunk);
+  }
+}
+
+void Sync::Reset() {
+  const ReplyStatus why = ReplyStatus::kExpired;
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    for (uint32_t r = 0; r < ranks_; ++r) {
+      if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kNone, &why);
+    }
+    ClearBlocked(chunk);
+    DropAccumulator(&chunks_[chunk]);
+  }
+  chunks_.clear();
+  contributions_.clear();
+  progress_.clear();
+  owners_.clear();
+  Resize();
+}
+
+void Sync::FailSlice(uint32_t slice, ReplyStatus why, bool keep) {
+  for (const uint32_t chunk : table_.slice(slice).chunks) {
+    for (uint32_t r = 0; r < ranks_; ++r) {
+      if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kOwed, &why);
+      if (!keep) At(chunk, r) = {};
+    }
+    if (!keep) {
+      ClearBlocked(chunk);
+      DropAccumulator(&chunks_[chunk]);
+      chunks_[chunk] = {};
+    }
+  }
+  if (keep) return;
+  for (uint32_t r = 0; r < ranks_; ++r) ProgressOf(slice, r) = {};
+}
+
+void Sync::ForgetLane(uint32_t lane) {
+  if (sink_.counters.held == 0) return;
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    for (uint32_t r = 0; r < ranks_; ++r) {
+      const Contribution& x = At(chunk, r);
+      if (x.state == State::kHeld && x.token.lane == lane) {
+        Drop(chunk, r, State::kOwed, nullptr);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Consistency> MakeSync(const TableParts& parts) {
+  return std::make_unique<Sync>(parts);
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,139 @@
+#include "shard/table/buffer_pool.h"
+
+namespace verbena::shard {
+
+BufferPool::BufferPool(Allocator* allocator, uint32_t spare_limit, uint64_t* resident_bytes)
+    : allocator_(allocator), spare_limit_(spare_limit), resident_bytes_(resident_bytes) {}
+
+BufferPool::~BufferPool() {
+  for (const Entry& e : entries_) {
+    if (e.state != State::kUnused) Free(e.buffer);
+  }
+  for (const Buffer& b : idle_accumulators_) Free(b);
+}
+
+Buffer BufferPool::Allocate(size_t bytes) {
+  const Buffer buffer = allocator_->Allocate(bytes);
+  if (buffer.data != nullptr) *resident_bytes_ += buffer.bytes;
+  return buffer;
+}
+
+void BufferPool::Free(const Buffer& buffer) {
+  if (buffer.data == nullptr) return;
+  *resident_bytes_ -= buffer.bytes;
+  allocator_->Free(buffer);
+}
+
+uint32_t BufferPool::NewEntry(const Buffer& buffer, State state) {
+  uint32_t id = 0;
+  if (unused_.empty()) {
+    id = static_cast<uint32_t>(entries_.size());
+    entries_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
+  }
+  Entry& e = entries_[id];
+  e.buffer = buffer;
+  e.pins = 0;
+  e.state = state;
+  ++e.generation;
+  return id;
+}
+
+void BufferPool::FreeEntry(uint32_t id) {
+  Free(entries_[id].buffer);
+  entries_[id].buffer = {};
+  entries_[id].state = State::kUnused;
+  unused_.push_back(id);
+}
+
+uint32_t BufferPool::NewParameters(size_t bytes) {
+  const Buffer buffer = Allocate(bytes);
+  return buffer.data == nullptr ? kNone : NewEntry(buffer, State::kCurrent);
+}
+
+void BufferPool::DropParameters(uint32_t id) {
+  if (entries_[id].pins > 0) {
+    entries_[id].state = State::kOrphan;
+  } else {
+    FreeEntry(id);
+  }
+}
+
+uint64_t BufferPool::Pin(uint32_t id) {
+  ++entries_[id].pins;
+  return uint64_t{entries_[id].generation} << 32 | id;
+}
+
+bool BufferPool::Unpin(uint64_t pin) {
+  const auto id = static_cast<uint32_t>(pin);
+  if (id >= entries_.size()) return false;
+  Entry& e = entries_[id];
+  if (e.generation != pin >> 32 || e.pins == 0) return false;
+  if (--e.pins > 0) return false;
+  if (e.state == State::kOrphan) {
+    FreeEntry(id);
+    return false;
+  }
+  if (e.state == State::kRetired) {
+    e.state = State::kIdleSpare;
+    idle_spares_.push_back(id);
+  }
+  return true;
+}
+
+uint32_t BufferPool::WritableFor(uint32_t id) {
+  if (entries_[id].pins == 0) return id;
+  const size_t bytes = entries_[id].buffer.bytes;
+  for (size_t i = 0; i < idle_spares_.size(); ++i) {
+    const uint32_t spare = idle_spares_[i];
+    if (entries_[spare].buffer.bytes != bytes) continue;
+    idle_spares_[i] = idle_spares_.back();
+    idle_spares_.pop_back();
+    ++entries_[spare].generation;
+    return spare;
+  }
+  if (spares_ >= spare_limit_) {
+    if (idle_spares_.empty()) return kNone;
+    // Room for a spare of this size instead of one that no apply wants now.
+    FreeEntry(idle_spares_.back());
+    idle_spares_.pop_back();
+    --spares_;
+  }
+  const Buffer buffer = Allocate(bytes);
+  if (buffer.data == nullptr) return kNone;
+  ++spares_;
+  return NewEntry(buffer, State::kIdleSpare);
+}
+
+void BufferPool::Swap(uint32_t id, uint32_t spare) {
+  entries_[spare].state = State::kCurrent;
+  entries_[id].state = State::kRetired;
+}
+
+Buffer BufferPool::TakeAccumulator(size_t bytes) {
+  for (size_t i = idle_accumulators_.size(); i-- > 0;) {
+    // An allocator may round up.
+    if (idle_accumulators_[i].bytes < bytes || idle_accumulators_[i].bytes > 2 * bytes) continue;
+    const Buffer buffer = idle_accumulators_[i];
+    idle_accumulators_[i] = idle_accumulators_.back();
+    idle_accumulators_.pop_back();
+    return buffer;
+  }
+  return Allocate(bytes);
+}
+
+void BufferPool::ReturnAccumulator(const Buffer& buffer) { idle_accumulators_.push_back(buffer); }
+
+void BufferPool::Trim() {
+  for (const uint32_t id : idle_spares_) {
+    FreeEntry(id);
+    --spares_;
+  }
+  idle_spares_.clear();
+  for (const Buffer& b : idle_accumulators_) Free(b);
+  idle_accumulators_.clear();
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,201 @@
+#include "shard/table/dense_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/table_spec.h"
+#include "shard/kernel/fused_pass.h"
+#include "shard/table/initializer.h"
+
+namespace verbena::shard {
+namespace {
+
+// An index entry per chunk is kept, whoever has the chunk: 4 TiB of default chunks is the limit.
+constexpr uint64_t kMaxChunks = uint64_t{1} << 24;
+
+float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data); }
+
+absl::Status CheckServable(const v1::Table& table) {
+  const v1::TableSpec& spec = table.spec();
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", table.id(), " \"", spec.name(), "\": ", why...));
+  };
+  if (spec.dtype() != v1::DTYPE_F32) return refuse("dtype ", spec.dtype(), " is not served");
+  if (spec.chunk_bytes() < 64 || spec.chunk_bytes() % 64 != 0) {
+    return refuse("chunk_bytes is ", spec.chunk_bytes(), "; allowed: a positive multiple of 64");
+  }
+  if (spec.consistency() != v1::CONSISTENCY_SYNC && spec.consistency() != v1::CONSISTENCY_ASYNC) {
+    return refuse("consistency ", spec.consistency(), " is not served");
+  }
+  uint64_t elements = spec.shape_size() == 0 ? 0 : 1;
+  for (const uint64_t n : spec.shape()) {
+    if (n == 0 || __builtin_mul_overflow(elements, n, &elements)) elements = 0;
+  }
+  const uint64_t chunk_elements = spec.chunk_bytes() / sizeof(float);
+  if (elements == 0 || elements / chunk_elements >= kMaxChunks) {
+    return refuse("it has ", elements / chunk_elements, " chunks; allowed: 1..", kMaxChunks);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DenseTable>> DenseTable::Create(const v1::Table& table,
+                                                               uint32_t partitions,
+                                                               BufferPool* pool) {
+  if (const absl::Status s = CheckServable(table); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(table.spec().optimizer());
+  if (!optimizer.ok()) return optimizer.status();
+  return std::unique_ptr<DenseTable>(
+      new DenseTable(table, partitions, pool, *std::move(optimizer)));
+}
+
+DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
+                       std::unique_ptr<Optimizer> optimizer)
+    : id_(table.id()),
+      spec_(table.spec()),
+      layout_(LayoutOf(table.spec())),
+      optimizer_(std::move(optimizer)),
+      pool_(pool),
+      local_chunk_(layout_.chunks(), kNone),
+      slice_of_partition_(partitions, kNone) {
+  const uint64_t largest = std::min<uint64_t>(layout_.elements, layout_.chunk_elements);
+  buffer_bytes_ = (largest * sizeof(float) + 63) / 64 * 64;
+}
+
+DenseTable::~DenseTable() {
+  for (Chunk& c : chunks_) FreeChunk(&c);
+}
+
+void DenseTable::FreeChunk(Chunk* chunk) {
+  if (chunk->parameters == BufferPool::kNone) return;
+  pool_->DropParameters(chunk->parameters);
+  pool_->Free(chunk->state);
+  chunk->parameters = BufferPool::kNone;
+  chunk->state = {};
+}
+
+bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
+  Chunk c;
+  c.id = id;
+  c.elements = layout_.elements_of(id);
+  c.slice = slice;
+  c.parameters = pool_->NewParameters(buffer_bytes_);
+  if (c.parameters == BufferPool::kNone) return false;
+  if (optimizer_->state_arrays() > 0) {
+    c.state = pool_->Allocate(buffer_bytes_ * optimizer_->state_arrays());
+    if (c.state.data == nullptr) {
+      pool_->DropParameters(c.parameters);
+      return false;
+    }
+  }
+  local_chunk_[id] = static_cast<uint32_t>(chunks_.size());
+  slices_[slice].chunks.push_back(local_chunk_[id]);
+  chunks_.push_back(c);
+  return true;
+}
+
+void DenseTable::Release(uint32_t slice, bool gone) {
+  Slice& s = slices_[slice];
+  for (const uint32_t index : s.chunks) {
+    local_chunk_[chunks_[index].id] = kNone;
+    FreeChunk(&chunks_[index]);
+  }
+  s.chunks.clear();
+  s.min_version = UINT64_MAX;
+  s.at_min = 0;
+  s.state = gone ? SliceState::kGone : SliceState::kAbsent;
+}
+
+absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
+  const auto first_new = static_cast<uint32_t>(chunks_.size());
+  std::vector<uint32_t> wanted;
+  bool enough = true;
+  for (uint32_t id = 0; id < layout_.chunks() && enough; ++id) {
+    const uint32_t partition = partition_of(id);
+    uint32_t& index = slice_of_partition_[partition];
+    if (index != kNone && placement[partition].lost) slices_[index].state = SliceState::kAbsent;
+    if (!placement[partition].ours || placement[partition].lost) continue;
+    if (local_chunk_[id] != kNone) continue;
+    if (index == kNone) {
+      index = slices();
+      slices_.emplace_back().partition = partition;
+    }
+    if (slices_[index].state == SliceState::kGone) continue;
+    if (slices_[index].state != SliceState::kReady) wanted.push_back(index);
+    slices_[index].state = SliceState::kReady;
+    enough = AllocateChunk(id, index);
+  }
+  if (!enough) {
+    for (const uint32_t index : wanted) {
+      Release(index, /*gone=*/false);
+      slices_[index].state = SliceState::kStarved;
+    }
+    chunks_.resize(first_new);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("table ", id_, " \"", spec_.name(), "\": no memory for its ",
+                     layout_.elements * sizeof(float), " bytes of parameters and ",
+                     optimizer_->state_arrays(), " times as much optimizer state"));
+  }
+  for (uint32_t i = first_new; i < chunks(); ++i) {
+    const Chunk& c = chunks_[i];
+    Initialize(spec_.initializer(), layout_.first_element(c.id),
+               Floats(pool_->buffer(c.parameters)), c.elements);
+    Slice& s = slices_[c.slice];
+    s.min_version = 0;
+    s.at_min = static_cast<uint32_t>(s.chunks.size());
+  }
+  return absl::OkStatus();
+}
+
+void DenseTable::ResetVersions() {
+  for (Chunk& c : chunks_) c.version = 0;
+  for (Slice& s : slices_) {
+    s.at_min = static_cast<uint32_t>(s.chunks.size());
+    s.min_version = s.chunks.empty() ? UINT64_MAX : 0;
+  }
+}
+
+ChunkView DenseTable::Pin(uint32_t index) {
+  const Chunk& c = chunks_[index];
+  return {pool_->buffer(c.parameters), c.elements * static_cast<uint32_t>(sizeof(float)), c.version,
+          pool_->Pin(c.parameters)};
+}
+
+bool DenseTable::Apply(uint32_t index, absl::Span<const float* const> sources, float divisor) {
+  Chunk& c = chunks_[index];
+  if (!sources.empty() || !optimizer_->ignores_zero()) {
+    const uint32_t target = pool_->WritableFor(c.parameters);
+    if (target == BufferPool::kNone) return false;
+    ReduceAndApply(BestIsa(), *optimizer_, optimizer_->Prepare(c.applies + 1), sources, divisor,
+                   Floats(pool_->buffer(c.parameters)), Floats(pool_->buffer(target)),
+                   Floats(c.state), buffer_bytes_ / sizeof(float), c.elements);
+    if (target != c.parameters) {
+      pool_->Swap(c.parameters, target);
+      c.parameters = target;
+    }
+  }
+  ++c.applies;
+  Advance(&c);
+  return true;
+}
+
+void DenseTable::Advance(Chunk* chunk) {
+  Slice& s = slices_[chunk->slice];
+  const bool was_least = chunk->version == s.min_version;
+  ++chunk->version;
+  if (!was_least || --s.at_min > 0) return;
+  s.min_version = UINT64_MAX;
+  for (const uint32_t index : s.chunks) {
+    const uint64_t version = chunks_[index].version;
+    if (version < s.min_version) {
+      s.min_version = version;
+      s.at_min = 0;
+    }
+    if (version == s.min_version) ++s.at_min;
+  }
+}
+
+}  // namespace verbena::shard
