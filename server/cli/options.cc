@@ -1,0 +1,189 @@
+#include "server/cli/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/cli/toml_config.h"
+
+namespace verbena::server {
+namespace {
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "server";
+}
+
+// CLI11's range, with an error that says what was given and what is allowed.
+template <typename T>
+CLI::Validator InRange(T least, T most) {
+  CLI::Validator range;
+  range.description(absl::StrCat("[", least, " - ", most, "]"));
+  range.operation([least, most](std::string& text) -> std::string {
+    T value;
+    if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return "";
+    return absl::StrCat("'", text, "' is not allowed: an integer from ", least, " to ", most);
+  });
+  return range;
+}
+
+CLI::Validator HostPort(bool port_required) {
+  CLI::Validator check;
+  check.description("HOST:PORT");
+  check.operation([port_required](std::string& text) -> std::string {
+    const size_t colon = text.rfind(':');
+    uint32_t port = 0;
+    const bool has_port =
+        colon != std::string::npos && absl::SimpleAtoi(text.substr(colon + 1), &port);
+    if (colon == 0 || text.empty() || (port_required && !has_port) || port > 65535) {
+      return absl::StrCat("'", text, "' is not HOST:PORT with a port from 0 to 65535");
+    }
+    return "";
+  });
+  return check;
+}
+
+void AddOptions(CLI::App* app, DaemonOptions* options) {
+  NodeOptions& node = options->node;
+  app->add_option("--listen", node.listen,
+                  "Address of the control plane (gRPC); port 0 takes a free one")
+      ->check(HostPort(true))
+      ->capture_default_str();
+  app->add_option("--advertise", node.advertise,
+                  "HOST or HOST:PORT that other processes reach this one by, where it differs from "
+                  "--listen")
+      ->check(HostPort(false));
+  app->add_flag("--coordinator", node.coordinator,
+                "Be the cluster's coordinator as well (with --shards 0: only that)");
+  app->add_option("--join", node.join, "Join the cluster of the coordinator at HOST:PORT")
+      ->check(HostPort(true));
+  app->add_option("--shards", node.shards, "Executor threads, each with its part of the parameters")
+      ->check(InRange<uint32_t>(0, 1024))
+      ->capture_default_str();
+  app->add_option(
+         "--metrics", node.metrics,
+         "Serve Prometheus metrics at http://HOST:PORT/metrics, and /healthz; port 0 takes "
+         "a free one (default: off)")
+      ->check(HostPort(true));
+  app->add_option("--state", node.state,
+                  "Directory of the coordinator's state, made when missing (default: in memory, "
+                  "lost when the coordinator ends)");
+  app->add_option("--name", node.name,
+                  "Name of this server in its cluster; a server that comes back under its name is "
+                  "known to have lost what it held (default: the host's name)");
+  app->add_option("--lease-ms", node.lease_ms,
+                  "Coordinator: how long a silent member counts as alive, in milliseconds")
+      ->check(InRange<uint32_t>(100, 600'000))
+      ->capture_default_str();
+  app->add_option("--partitions", node.partitions,
+                  "Coordinator: partitions of a new cluster; the most shards it can ever spread "
+                  "over")
+      ->check(InRange<uint32_t>(1, 65536))
+      ->capture_default_str();
+  app->add_option("--expected-servers", node.expected_servers,
+                  "Coordinator: create no table before so many servers have joined")
+      ->check(InRange<uint32_t>(1, 10'000))
+      ->capture_default_str();
+  app->add_option("--slots", node.lane.small_slots, "Slots of 4 KiB in a worker's lane")
+      ->check(InRange<uint32_t>(4, 248))
+      ->capture_default_str();
+  app->add_option("--large-slots", node.lane.large_slots, "Slots of chunk size in a worker's lane")
+      ->check(InRange<uint32_t>(1, 128))
+      ->capture_default_str();
+  app->add_option("--operations", node.lane.operations,
+                  "Requests a worker may have unanswered on a lane")
+      ->check(InRange<uint32_t>(2, 65536))
+      ->capture_default_str();
+  app->add_option("--lane-memory-limit", node.lane_memory_limit,
+                  "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
+      ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
+      ->capture_default_str();
+  app->add_flag("--pin", node.pin, "Bind each shard's thread to a processor of its own");
+  app->add_option(
+         "--spin-us", node.spin_us,
+         "Longest a shard looks for work before it sleeps, in microseconds; 0 never spins, "
+         "-1 takes the measured cost of waking a thread")
+      ->check(InRange<int32_t>(-1, 1000))
+      ->capture_default_str();
+  app->add_option("--log-level", options->log_level, "Least level logged to stderr")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app->add_option("--ready-file", options->ready_file,
+                  "Write a JSON object with address, metrics address, pid and incarnation to this "
+                  "file once this process serves");
+}
+
+// What no single option can say.
+std::string CheckTogether(const NodeOptions& node) {
+  if (!node.coordinator && node.join.empty()) {
+    return "one of --coordinator and --join HOST:PORT is needed";
+  }
+  if (node.coordinator && !node.join.empty()) {
+    return absl::StrCat("--coordinator and --join ", node.join,
+                        " exclude each other: a coordinator joins itself");
+  }
+  if (node.shards == 0 && !node.coordinator) {
+    return "--shards 0 needs --coordinator: there would be nothing to do";
+  }
+  if (!node.state.empty() && !node.coordinator) {
+    return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
+  }
+  if (node.lane.slots() > 256) {
+    return absl::StrCat("--slots ", node.lane.small_slots, " and --large-slots ",
+                        node.lane.large_slots, " make ", node.lane.slots(),
+                        " slots; a lane has at most 256");
+  }
+  return "";
+}
+
+}  // namespace
+
+ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
+  ParsedOptions result;
+  CLI::App app("verbenad: a server of a Verbena cluster, and its coordinator", "verbenad");
+  app.set_version_flag("--version", absl::StrCat("verbenad ", kVersion));
+  AddOptions(&app, &result.options);
+  app.set_config("--config", "", "Read options from this TOML file: the same names, without --");
+  auto toml = std::make_shared<TomlConfig>(&app);
+  app.config_formatter(toml);
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.get_option("--help")->configurable(false);
+  app.get_option("--version")->configurable(false);
+  app.get_option("--config")->configurable(false);
+  app.footer("Without TLS: bind addresses beyond loopback only inside a network you trust.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    result.exit_code = 0;
+    result.message = app.help();
+    return result;
+  } catch (const CLI::CallForVersion&) {
+    result.exit_code = 0;
+    result.message = absl::StrCat("verbenad ", kVersion, "\n");
+    return result;
+  } catch (const CLI::ParseError& error) {
+    result.exit_code = kUsageError;
+    std::string what = error.what();
+    // "--shards: ..." names the option; say where it was set when that was the file.
+    if (what.rfind("--", 0) == 0) {
+      const std::string key = what.substr(2, what.find_first_of(": ") - 2);
+      if (const std::string where = toml->Where(key); !where.empty()) {
+        what = absl::StrCat(where, ": ", what);
+      }
+    }
+    result.message = absl::StrCat("verbenad: ", what, "\nRun verbenad --help for the options.\n");
+    return result;
+  }
+  if (result.options.node.name.empty()) result.options.node.name = HostName();
+  if (const std::string wrong = CheckTogether(result.options.node); !wrong.empty()) {
+    result.exit_code = kUsageError;
+    result.message = absl::StrCat("verbenad: ", wrong, "\nRun verbenad --help for the options.\n");
+  }
+  return result;
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,127 @@
+#include "server/control/address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "rdma/base/unique_fd.h"
+
+namespace verbena::server {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<AddressList> Resolve(const HostAndPort& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::NotFoundError(absl::StrCat("host ", address.host, ": ", gai_strerror(error)));
+  }
+  return AddressList(found, &freeaddrinfo);
+}
+
+// "address already in use": lower case reads better inside a sentence.
+std::string ErrnoText(int error) {
+  std::string text = std::strerror(error);
+  if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  HostAndPort result;
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+  }
+  result.host = address.substr(0, colon);
+  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
+    result.host = result.host.substr(1, result.host.size() - 2);
+  }
+  result.port = static_cast<uint16_t>(port);
+  return result;
+}
+
+std::string JoinHostPort(const std::string& host, uint16_t port) {
+  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
+                                             : absl::StrCat("[", host, "]:", port);
+}
+
+absl::StatusOr<std::string> ResolveNumeric(const std::string& host) {
+  absl::StatusOr<AddressList> found = Resolve({host, 0});
+  if (!found.ok()) return found.status();
+  char text[NI_MAXHOST] = {};
+  const int error = getnameinfo((*found)->ai_addr, (*found)->ai_addrlen, text, sizeof(text),
+                                nullptr, 0, NI_NUMERICHOST);
+  if (error != 0) {
+    return absl::NotFoundError(absl::StrCat("host ", host, ": ", gai_strerror(error)));
+  }
+  return std::string(text);
+}
+
+absl::Status CheckCanListen(const std::string& address) {
+  absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
+  if (!parsed.ok()) return parsed.status();
+  absl::StatusOr<AddressList> found = Resolve(*parsed);
+  if (!found.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": ", found.status().message()));
+  }
+  const addrinfo* info = found->get();
+  const rdma::UniqueFd fd(socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int one = 1;
+  // As the servers do: connections of an earlier process in TIME_WAIT are no obstacle.
+  if (fd.get() < 0 || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+      bind(fd.get(), info->ai_addr, info->ai_addrlen) != 0 || listen(fd.get(), 1) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": ", ErrnoText(errno)));
+  }
+  return absl::OkStatus();
+}
+
+void TouchListener(const std::string& address) {
+  absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
+  if (!parsed.ok()) return;
+  absl::StatusOr<AddressList> found = Resolve(*parsed);
+  if (!found.ok()) return;
+  const addrinfo* info = found->get();
+  const rdma::UniqueFd fd(socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // A wildcard address reaches this host itself (ip(7)).
+  if (fd.valid()) (void)!connect(fd.get(), info->ai_addr, info->ai_addrlen);
+}
+
+bool IsLoopback(const std::string& host) {
+  absl::StatusOr<AddressList> found = Resolve({host, 0});
+  if (!found.ok()) return false;
+  for (const addrinfo* info = found->get(); info != nullptr; info = info->ai_next) {
+    if (info->ai_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(info->ai_addr);
+      if (ntohl(v4->sin_addr.s_addr) >> 24 != 127) return false;
+    } else if (info->ai_family == AF_INET6) {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(info->ai_addr);
+      if (!IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr)) return false;
+    }
+  }
+  return true;
+}
+
+bool IsWildcard(const std::string& host) {
+  return host == "0.0.0.0" || host == "::" || host == "*";
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,40 @@
+// host:port texts, and why one cannot be listened on.
+//
+// **Thread safety**: pure functions (they may ask the resolver).
+#ifndef VERBENA_SERVER_CONTROL_ADDRESS_H_
+#define VERBENA_SERVER_CONTROL_ADDRESS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace verbena::server {
+
+struct HostAndPort {
+  std::string host;  // without brackets
+  uint16_t port = 0;
+};
+
+// "host:port" or "[v6]:port". INVALID_ARGUMENT naming the text.
+absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address);
+std::string JoinHostPort(const std::string& host, uint16_t port);
+
+// The first address of a host, as digits. NOT_FOUND with the resolver's words.
+absl::StatusOr<std::string> ResolveNumeric(const std::string& host);
+
+// Binds and gives back: servers in libraries say that listening failed, but not why. UNAVAILABLE:
+// "cannot listen on 127.0.0.1:7000: Address already in use".
+absl::Status CheckCanListen(const std::string& address);
+
+// Connects and hangs up, to wake a listener; failures do not matter.
+void TouchListener(const std::string& address);
+
+// Every address of the host is a loopback one; a host that does not resolve is not.
+bool IsLoopback(const std::string& host);
+bool IsWildcard(const std::string& host);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_CONTROL_ADDRESS_H_

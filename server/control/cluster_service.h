@@ -1,0 +1,44 @@
+// verbena.v1.Cluster over gRPC: each call is posted to the coordinator's thread.
+//
+// **Thread safety**: thread-safe (gRPC calls it from its own threads).
+#ifndef VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_
+#define VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_
+
+#include "proto/verbena/v1/cluster.grpc.pb.h"
+#include "server/control/coordinator_machine.h"
+
+namespace verbena::server {
+
+class ClusterService final : public v1::Cluster::CallbackService {
+ public:
+  explicit ClusterService(CoordinatorMachine* machine) : machine_(machine) {}
+
+  grpc::ServerUnaryReactor* JoinServer(grpc::CallbackServerContext* context,
+                                       const v1::JoinServerRequest* request,
+                                       v1::JoinServerResponse* response) override;
+  grpc::ServerUnaryReactor* JoinWorker(grpc::CallbackServerContext* context,
+                                       const v1::JoinWorkerRequest* request,
+                                       v1::JoinWorkerResponse* response) override;
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
+                                      const v1::HeartbeatRequest* request,
+                                      v1::HeartbeatResponse* response) override;
+  grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
+                                  const v1::LeaveRequest* request,
+                                  v1::LeaveResponse* response) override;
+  grpc::ServerUnaryReactor* CreateTable(grpc::CallbackServerContext* context,
+                                        const v1::CreateTableRequest* request,
+                                        v1::CreateTableResponse* response) override;
+  grpc::ServerUnaryReactor* DropTable(grpc::CallbackServerContext* context,
+                                      const v1::DropTableRequest* request,
+                                      v1::DropTableResponse* response) override;
+  grpc::ServerUnaryReactor* GetView(grpc::CallbackServerContext* context,
+                                    const v1::GetViewRequest* request,
+                                    v1::GetViewResponse* response) override;
+
+ private:
+  CoordinatorMachine* const machine_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_

@@ -1,0 +1,41 @@
+// The gRPC server of a verbenad: its services, health checking and reflection on one address.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_CONTROL_GRPC_SERVER_H_
+#define VERBENA_SERVER_CONTROL_GRPC_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace verbena::server {
+
+class GrpcServer {
+ public:
+  // `services` outlive it. UNAVAILABLE: "cannot listen on HOST:PORT: address already in use".
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      const std::string& listen, const std::vector<grpc::Service*>& services);
+  ~GrpcServer();
+
+  const std::string& address() const { return address_; }  // host:port, with the port taken
+  // What health checking answers, for all services.
+  void SetServing(bool serving);
+  // Takes no new calls and waits for the ones under way, which are cancelled after a moment.
+  // `drain` runs again and again meanwhile, on this thread: whatever the calls wait for.
+  void Stop(const std::function<void()>& drain);
+
+ private:
+  GrpcServer() = default;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_CONTROL_GRPC_SERVER_H_

@@ -1,0 +1,55 @@
+// This server's membership with its control channel and inbox, as a driver runs it.
+//
+// **Thread safety**: inbox().Post() and state() from any thread; the rest by the owner thread.
+#ifndef VERBENA_SERVER_CONTROL_MEMBERSHIP_MACHINE_H_
+#define VERBENA_SERVER_CONTROL_MEMBERSHIP_MACHINE_H_
+
+#include <mutex>
+#include <vector>
+
+#include "proto/grpc_control_channel.h"
+#include "server/executor/driver.h"
+#include "server/executor/inbox.h"
+#include "server/membership.h"
+
+namespace verbena::server {
+
+class MembershipMachine final : public Machine {
+ public:
+  MembershipMachine(const MembershipOptions& options, const Clock* clock,
+                    Membership::OnView on_view)
+      : membership_(options, clock, &control_, std::move(on_view)) {}
+
+  Inbox& inbox() { return inbox_; }
+  Membership& membership() { return membership_; }
+
+  struct State {
+    uint64_t incarnation = 0;
+    absl::Status status = absl::UnavailableError("this server has not joined its cluster yet");
+    bool ended = false;
+  };
+  State state() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return state_;
+  }
+
+  bool RunOnce() override;
+  bool Arm() override { return inbox_.Arm(); }
+  void Disarm() override { inbox_.Disarm(); }
+  void AppendDescriptors(std::vector<int>* fds) const override {
+    if (inbox_.wake_fd() >= 0) fds->push_back(inbox_.wake_fd());
+    if (control_.wake_fd() >= 0) fds->push_back(control_.wake_fd());
+  }
+  int64_t NextTimerNanos() const override { return membership_.NextTimerNanos(); }
+
+ private:
+  Inbox inbox_;
+  GrpcControlChannel control_;
+  Membership membership_;
+  mutable std::mutex mutex_;
+  State state_;  // guarded by mutex_
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_CONTROL_MEMBERSHIP_MACHINE_H_

@@ -1,0 +1,112 @@
+#include "server/control/shard_service.h"
+
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/control/unary_call.h"
+
+namespace verbena::server {
+namespace {
+
+// A shard answers between two rounds of bounded work; only a stuck one takes so long.
+constexpr absl::Duration kTimeout = absl::Seconds(5);
+constexpr absl::Duration kStatisticsTimeout = absl::Seconds(1);
+
+void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
+  const shard::EngineCounters& engine = snapshot.counters.engine;
+  out->set_push_bytes(engine.push_bytes);
+  out->set_pull_bytes(engine.pull_bytes);
+  out->set_pushes(engine.pushes);
+  out->set_pulls(engine.pulls);
+  out->set_parked(engine.parked);
+  out->set_held(engine.held);
+  out->set_resident_bytes(engine.resident_bytes);
+  for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
+}
+
+}  // namespace
+
+absl::Status ShardService::CheckShard(uint32_t shard) const {
+  if (shard < set_->shards.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("shard ", shard,
+                                                 " does not exist: this server has ",
+                                                 set_->shards.size(), ", numbered from 0"));
+}
+
+grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* context,
+                                                 const v1::OpenLaneRequest* request,
+                                                 v1::OpenLaneResponse* response) {
+  // A caller that means another server may well name a shard that we do not have.
+  const uint64_t incarnation = set_->incarnation.load(std::memory_order_acquire);
+  if (incarnation != 0 && request->server_incarnation() != incarnation) {
+    return FinishNow(context,
+                     absl::FailedPreconditionError(absl::StrCat(
+                         "this is server incarnation ", incarnation, ", not ",
+                         request->server_incarnation(), "; fetch the cluster view again")));
+  }
+  if (absl::Status status = CheckShard(request->shard()); !status.ok()) {
+    return FinishNow(context, status);
+  }
+  ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
+  return HandleOn(
+      &executor->inbox(), context, *request, response, kTimeout,
+      absl::StrCat("shard ", request->shard()),
+      [executor](const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
+        absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
+        if (granted.ok()) {
+          spdlog::info("shard {}: lane {} granted to worker {} over {} ({})", copy.shard(),
+                       granted->lane(), copy.incarnation(), granted->transport(),
+                       granted->transport_reason());
+        } else {
+          spdlog::info("shard {}: no lane for worker {}: {}", copy.shard(), copy.incarnation(),
+                       std::string(granted.status().message()));
+        }
+        answer(std::move(granted));
+      });
+}
+
+grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* context,
+                                                  const v1::CloseLaneRequest* request,
+                                                  v1::CloseLaneResponse* response) {
+  if (absl::Status status = CheckShard(request->shard()); !status.ok()) {
+    return FinishNow(context, status);
+  }
+  ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
+  return HandleOn(
+      &executor->inbox(), context, *request, response, kTimeout,
+      absl::StrCat("shard ", request->shard()),
+      [executor](const v1::CloseLaneRequest& copy, Answerer<v1::CloseLaneResponse> answer) {
+        const absl::Status status = executor->CloseLane(copy);
+        if (!status.ok()) return answer(status);
+        answer(v1::CloseLaneResponse());
+      });
+}
+
+grpc::ServerUnaryReactor* ShardService::GetStatistics(grpc::CallbackServerContext* context,
+                                                      const v1::GetStatisticsRequest*,
+                                                      v1::GetStatisticsResponse* response) {
+  using Call = UnaryCall<v1::GetStatisticsResponse>;
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto call = std::make_shared<Call>(reactor, response);
+  call->SetDeadline(kStatisticsTimeout, absl::StrCat("not every shard answered within ",
+                                                     absl::FormatDuration(kStatisticsTimeout)));
+  auto answer = std::make_shared<Answerer<v1::GetStatisticsResponse>>(std::move(call));
+  RequestSnapshots(*set_, [set = set_, answer](const Snapshots& snapshots) {
+    v1::GetStatisticsResponse result;
+    result.set_incarnation(set->incarnation.load(std::memory_order_acquire));
+    for (size_t i = 0; i < snapshots.size(); ++i) {
+      v1::ShardStatistics* out = result.add_shards();
+      out->set_shard(static_cast<uint32_t>(i));
+      out->set_cpu_seconds(set->shards[i].driver->cpu_seconds());
+      if (snapshots[i].has_value()) Fill(*snapshots[i], out);
+    }
+    (*answer)(std::move(result));
+  });
+  return reactor;
+}
+
+}  // namespace verbena::server

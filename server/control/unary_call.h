@@ -1,0 +1,112 @@
+// Hands a unary gRPC call to the thread that owns a state machine, and its answer back.
+//
+// Every call ends: with the answer, at the deadline (a stuck owner cannot hang a caller), or when
+// the closure that would have answered is destroyed unrun (the owner is stopping).
+//
+// **Thread safety**: UnaryCall::Finish() from any thread, any number of times; the first counts.
+#ifndef VERBENA_SERVER_CONTROL_UNARY_CALL_H_
+#define VERBENA_SERVER_CONTROL_UNARY_CALL_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/executor/inbox.h"
+
+namespace verbena::server {
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  // The codes are the same numbers by design (absl/status/status.h).
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+template <typename Response>
+class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
+ public:
+  UnaryCall(grpc::ServerUnaryReactor* reactor, Response* response)
+      : reactor_(reactor), response_(response) {}
+
+  void SetDeadline(absl::Duration timeout, std::string error) {
+    // Weak: the alarm holds its callback until it is destroyed, which is when this is.
+    alarm_.Set(std::chrono::system_clock::now() +
+                   std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
+               [weak = this->weak_from_this(), error = std::move(error)](bool fired) {
+                 if (!fired) return;
+                 if (auto call = weak.lock()) call->Finish(absl::DeadlineExceededError(error));
+               });
+  }
+
+  void Finish(absl::StatusOr<Response> result) {
+    if (finished_.exchange(true, std::memory_order_acq_rel)) return;
+    // After Finish() gRPC may free the response and the reactor.
+    if (result.ok()) {
+      *response_ = *std::move(result);
+      reactor_->Finish(grpc::Status::OK);
+    } else {
+      reactor_->Finish(ToGrpc(result.status()));
+    }
+  }
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+
+ private:
+  grpc::ServerUnaryReactor* const reactor_;
+  Response* const response_;
+  std::atomic<bool> finished_{false};
+  grpc::Alarm alarm_;
+};
+
+// Answers a call; one that is destroyed without answering says that the server is stopping.
+template <typename Response>
+class Answerer {
+ public:
+  explicit Answerer(std::shared_ptr<UnaryCall<Response>> call) : call_(std::move(call)) {}
+  Answerer(Answerer&&) = default;
+  Answerer& operator=(Answerer&&) = delete;
+  ~Answerer() {
+    if (call_ != nullptr) call_->Finish(absl::UnavailableError("this server is stopping"));
+  }
+  void operator()(absl::StatusOr<Response> result) { call_->Finish(std::move(result)); }
+  bool finished() const { return call_->finished(); }
+
+ private:
+  std::shared_ptr<UnaryCall<Response>> call_;
+};
+
+// Runs handler(request, answerer) on the owner of `inbox`. `who` is named at the deadline.
+template <typename Request, typename Response, typename Handler>
+grpc::ServerUnaryReactor* HandleOn(Inbox* inbox, grpc::CallbackServerContext* context,
+                                   const Request& request, Response* response,
+                                   absl::Duration timeout, const std::string& who,
+                                   Handler handler) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto call = std::make_shared<UnaryCall<Response>>(reactor, response);
+  call->SetDeadline(timeout,
+                    absl::StrCat(who, " did not answer within ", absl::FormatDuration(timeout)));
+  // The request is gRPC's and goes away when the call is finished, which the deadline may do.
+  inbox->Post([request, handler = std::move(handler),
+               answer = Answerer<Response>(std::move(call))]() mutable {
+    if (!answer.finished()) handler(request, std::move(answer));
+  });
+  return reactor;
+}
+
+// Ends a call at once.
+inline grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
+                                           const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_CONTROL_UNARY_CALL_H_

@@ -1,0 +1,139 @@
+#include "server/coordinator/commands.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "proto/table_spec.h"
+#include "server/coordinator/jobs.h"
+#include "server/coordinator/placement.h"
+#include "server/coordinator/validation.h"
+
+namespace verbena::server {
+namespace {
+
+absl::Status CheckEnoughServers(const CoordinatorOptions& options, const v1::ClusterView& view) {
+  const uint32_t alive = AliveServers(view);
+  if (alive >= options.expected_servers) return absl::OkStatus();
+  std::string silent;
+  for (const v1::Server& server : view.servers()) {
+    if (server.state() == v1::Server::SILENT) {
+      absl::StrAppend(&silent, silent.empty() ? "; silent: " : ", ", server.name());
+    }
+  }
+  return absl::UnavailableError(absl::StrCat(alive, " of ", options.expected_servers,
+                                             " expected servers have joined", silent));
+}
+
+// Whatever says that a valid specification cannot become a table now.
+absl::Status CheckNewTable(const v1::TableSpec& spec, const CoordinatorOptions& options,
+                           CoordinatorState* state) {
+  if (absl::Status status = CheckEnoughServers(options, state->view); !status.ok()) return status;
+  if (spec.consistency() == v1::CONSISTENCY_SYNC) {
+    absl::Status status = CheckJobOfSyncTable(spec.job(), &state->view);
+    if (!status.ok()) return status;
+  }
+  if (state->next_table == std::numeric_limits<uint32_t>::max()) {
+    return absl::ResourceExhaustedError("all 2^32 table ids have been used");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
+                                 const CoordinatorOptions& options, CoordinatorState* state,
+                                 v1::JoinServerResponse* response) {
+  if (absl::Status status = CheckJoinServer(request); !status.ok()) return status;
+  v1::Server joined;
+  joined.set_incarnation(state->next_incarnation++);
+  joined.set_name(request.name());
+  joined.set_address(request.address());
+  joined.set_shards(request.shards());
+  joined.set_state(v1::Server::ALIVE);
+  response->set_incarnation(joined.incarnation());
+  response->set_lease_ms(options.lease_ms);
+  for (v1::Server& server : *state->view.mutable_servers()) {
+    if (server.name() != request.name()) continue;
+    if (server.state() == v1::Server::ALIVE && server.address() != request.address()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "server '", server.name(), "' is alive at ", server.address(),
+          "; replacing it would lose its data. Use another --name, or stop it: its name is free "
+          "when its lease (",
+          options.lease_ms, " ms) has ended"));
+    }
+    ReplaceServer(server.incarnation(), joined, &state->view);
+    server = std::move(joined);
+    return Effect::kChanged;
+  }
+  *state->view.add_servers() = std::move(joined);
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request,
+                                 const CoordinatorOptions& options, CoordinatorState* state,
+                                 v1::JoinWorkerResponse* response) {
+  v1::JoinWorkerRequest named = request;
+  if (named.job().empty()) named.set_job("default");
+  if (absl::Status status = CheckName("job", named.job()); !status.ok()) return status;
+  if (!named.name().empty()) {
+    if (absl::Status status = CheckName("worker name", named.name()); !status.ok()) return status;
+  }
+  const uint64_t incarnation = state->next_incarnation++;
+  const absl::StatusOr<int32_t> rank = AdmitWorker(named, incarnation, &state->view);
+  if (!rank.ok()) return rank.status();
+  response->set_incarnation(incarnation);
+  response->set_rank(*rank);
+  response->set_lease_ms(options.lease_ms);
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state) {
+  if (incarnation == 0 || incarnation >= state->next_incarnation) {
+    return absl::NotFoundError(absl::StrCat("incarnation ", incarnation, " was never given out"));
+  }
+  if (v1::Server* server = FindServer(incarnation, &state->view)) {
+    if (server->state() == v1::Server::SILENT) return Effect::kNone;
+    server->set_state(v1::Server::SILENT);
+    return Effect::kChanged;
+  }
+  return RetireWorker(incarnation, &state->view) ? Effect::kChanged : Effect::kNone;
+}
+
+absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& options,
+                                CoordinatorState* state, v1::Table* table) {
+  if (wanted.job().empty()) wanted.set_job("default");
+  absl::StatusOr<v1::TableSpec> spec = NormalizeTableSpec(std::move(wanted));
+  if (!spec.ok()) return spec.status();
+  if (options.check_optimizer) {
+    absl::Status status = options.check_optimizer(spec->optimizer());
+    if (!status.ok()) return status;
+  }
+  for (const v1::Table& existing : state->view.tables()) {
+    if (existing.spec().name() != spec->name()) continue;
+    if (absl::Status status = CheckSameSpec(existing.spec(), *spec); !status.ok()) return status;
+    *table = existing;
+    return Effect::kNone;
+  }
+  if (absl::Status status = CheckNewTable(*spec, options, state); !status.ok()) return status;
+  if (state->view.tables_size() == 0) PlaceAllPartitions(&state->view);
+  table->set_id(state->next_table++);
+  *table->mutable_spec() = *std::move(spec);
+  *state->view.add_tables() = *table;
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state) {
+  auto* tables = state->view.mutable_tables();
+  const auto it = std::find_if(tables->begin(), tables->end(),
+                               [&](const v1::Table& t) { return t.spec().name() == name; });
+  if (it == tables->end()) {
+    return absl::NotFoundError(absl::StrCat("there is no table '", name, "'"));
+  }
+  tables->erase(it);
+  return Effect::kChanged;
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,39 @@
+// What the coordinator's commands do to its state. The caller undoes, saves and answers.
+//
+// **Thread safety**: pure functions on a state. After an error the state is partly changed.
+#ifndef VERBENA_SERVER_COORDINATOR_COMMANDS_H_
+#define VERBENA_SERVER_COORDINATOR_COMMANDS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/coordinator.h"
+#include "server/coordinator/store.h"
+
+namespace verbena::server {
+
+enum class Effect { kNone, kChanged };
+
+absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
+                                 const CoordinatorOptions& options, CoordinatorState* state,
+                                 v1::JoinServerResponse* response);
+
+absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request,
+                                 const CoordinatorOptions& options, CoordinatorState* state,
+                                 v1::JoinWorkerResponse* response);
+
+// A worker is retired, a server becomes silent. kNone when that was so before; NOT_FOUND when the
+// incarnation was never given out.
+absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state);
+
+// kNone when the table exists with the same specification.
+absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& options,
+                                CoordinatorState* state, v1::Table* table);
+
+absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_COMMANDS_H_

@@ -1,0 +1,92 @@
+// The coordinator: members, leases, tables, jobs and partition configurations of a cluster.
+//
+// A state machine: commands go in, answers come out through callbacks, every change is in the store
+// before its answer. Time is given to it. What it decides becomes a new revision of the view.
+//
+// **Thread safety**: one owner thread (the coordinator executor's).
+//
+// Invariants:
+//  1. Incarnations and table ids are increasing and never reused, also across restarts.
+//  2. An answer is given only after Store::Save() of the state it tells of has succeeded.
+//  3. Taking office (construction on an existing store) raises the term and renews all leases.
+//  4. A request_id seen before gets the answer it got then (a view in it is the current one).
+//  5. A table's partition is lost only when a new incarnation joins under its server's name.
+//  6. A change that cannot be saved has not happened: it is undone and its caller told why.
+//  7. Time in which the coordinator itself did not run (stopped, out of memory) counts against
+//     nobody's lease: found more than half a lease late, RunOnce() renews all leases instead of
+//     ending any.
+//
+// Servers                                    | Workers
+//   JoinServer        -> ALIVE, lease        |   JoinWorker       -> member, lease
+//   lease ends, Leave -> SILENT, keeps what  |   lease ends,      -> retired; its rank has departed
+//                        it owns             |   Leave
+//   Heartbeat (SILENT)-> ALIVE (not after a  |
+//                        Leave)              |
+//   JoinServer under its name -> replaced by the new incarnation, which is empty
+#ifndef VERBENA_SERVER_COORDINATOR_COORDINATOR_H_
+#define VERBENA_SERVER_COORDINATOR_COORDINATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "rdma/base/clock.h"
+#include "server/coordinator/store.h"
+
+namespace verbena::server {
+
+struct CoordinatorOptions {
+  uint32_t partitions = 256;  // of a new cluster; an existing one keeps its number
+  uint32_t lease_ms = 5000;
+  uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
+  // Whether the servers know the optimizer and accept its parameters. Empty: not checked.
+  std::function<absl::Status(const v1::Optimizer&)> check_optimizer = {};
+  std::string cluster_id = {};  // of a new cluster; empty: random
+};
+
+class Coordinator {
+ public:
+  template <typename Response>
+  using Reply = absl::AnyInvocable<void(absl::StatusOr<Response>)>;
+
+  // Loads the state; takes office. DATA_LOSS when the store's content makes no sense. `clock` and
+  // `store` outlive the coordinator.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(const CoordinatorOptions& options,
+                                                             const Clock* clock, Store* store);
+  ~Coordinator();
+
+  // Replies run inside these calls or inside RunOnce(), after the state is consistent again, so
+  // they may call the coordinator. Those left when it is destroyed are dropped.
+  //
+  // ALREADY_EXISTS when a server of that name is alive at another address: replacing it would lose
+  // its data. At the same address it can only be a restart, faster than the lease.
+  void JoinServer(const v1::JoinServerRequest& request, Reply<v1::JoinServerResponse> reply);
+  void JoinWorker(const v1::JoinWorkerRequest& request, Reply<v1::JoinWorkerResponse> reply);
+  void Heartbeat(const v1::HeartbeatRequest& request, Reply<v1::HeartbeatResponse> reply);
+  void Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply);
+  void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
+  void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
+  // Held until the view changes or wait_ms has passed.
+  void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply);
+
+  // Ends leases and long polls that are due. Returns whether anything happened.
+  bool RunOnce();
+  // When RunOnce() has something to do; INT64_MAX: never.
+  int64_t NextTimerNanos() const;
+
+  const v1::ClusterView& view() const;
+
+ private:
+  struct Impl;
+  explicit Coordinator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_COORDINATOR_H_

@@ -1,0 +1,163 @@
+#include "server/coordinator/jobs.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+bool HasWorkers(const v1::Job& job) {
+  return std::any_of(job.members().begin(), job.members().end(),
+                     [](const v1::Worker& w) { return w.rank() >= 0; });
+}
+
+bool HasDeparted(const v1::Job& job, int32_t rank) {
+  return std::find(job.departed_ranks().begin(), job.departed_ranks().end(), rank) !=
+         job.departed_ranks().end();
+}
+
+// What a rank beyond expected_workers depends on: somebody to train with, and nobody who waits.
+bool OnlyAsyncTables(const v1::Job& job, const v1::ClusterView& view) {
+  bool any = false;
+  for (const v1::Table& table : view.tables()) {
+    if (table.spec().job() != job.name()) continue;
+    if (table.spec().consistency() != v1::CONSISTENCY_ASYNC) return false;
+    any = true;
+  }
+  return any;
+}
+
+absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
+  if (rank >= static_cast<int32_t>(job.expected_workers())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " of job '", job.name(), "': expected_workers is ",
+                     job.expected_workers(), ", so ranks are 0 to ", job.expected_workers() - 1));
+  }
+  for (const v1::Worker& member : job.members()) {
+    if (member.rank() != rank) continue;
+    return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " of job '", job.name(),
+                                                 "' is held by worker '", member.name(),
+                                                 "' (incarnation ", member.incarnation(), ")"));
+  }
+  if (HasDeparted(job, rank)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", rank, " of job '", job.name(), "' has left this run (generation ",
+                     job.generation(),
+                     "), which goes on without it; the rank is free again in the "
+                     "next run, once all members of this one are gone"));
+  }
+  return rank;
+}
+
+absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view) {
+  std::set<int32_t> used(job.departed_ranks().begin(), job.departed_ranks().end());
+  for (const v1::Worker& member : job.members()) used.insert(member.rank());
+  const auto expected = static_cast<int32_t>(job.expected_workers());
+  for (int32_t rank = 0; rank < expected; ++rank) {
+    if (!used.contains(rank)) return rank;
+  }
+  if (!OnlyAsyncTables(job, view)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job.name(), "' has its ", expected,
+                     " workers already (expected_workers; living or departed); more may join only "
+                     "a job whose tables are all async"));
+  }
+  const int32_t next = std::max(expected, *used.rbegin() + 1);
+  if (next >= static_cast<int32_t>(kMaxWorkers)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("job '", job.name(), "' has given out all of its ", kMaxWorkers, " ranks"));
+  }
+  return next;
+}
+
+absl::Status CheckExpected(const v1::JoinWorkerRequest& request) {
+  if (request.expected_workers() >= 1 && request.expected_workers() <= kMaxWorkers) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("expected_workers of job '", request.job(),
+                                                 "' is ", request.expected_workers(),
+                                                 "; allowed: 1 to ", kMaxWorkers));
+}
+
+// Starts the job or its next generation where this join does so.
+absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, v1::Job* job) {
+  if (absl::Status status = CheckExpected(request); !status.ok()) return status;
+  if (!HasWorkers(*job)) {
+    if (job->departed_ranks_size() > 0) {
+      job->set_generation(job->generation() + 1);
+      job->clear_departed_ranks();
+      job->set_expected_workers(0);
+    }
+    // 0 also when only observers have come so far.
+    if (job->expected_workers() == 0) job->set_expected_workers(request.expected_workers());
+  }
+  if (job->expected_workers() != request.expected_workers()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected_workers is ", request.expected_workers(), ", but job '", job->name(),
+        "' was started with ", job->expected_workers(), "; every member must say the same"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+v1::Job* FindJob(const std::string& name, v1::ClusterView* view) {
+  for (v1::Job& job : *view->mutable_jobs()) {
+    if (job.name() == name) return &job;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
+                                    v1::ClusterView* view) {
+  v1::Job* job = FindJob(request.job(), view);
+  if (job == nullptr) {
+    job = view->add_jobs();
+    job->set_name(request.job());
+    job->set_generation(1);
+  }
+  int32_t rank = -1;
+  if (!request.observer()) {
+    if (absl::Status status = OpenGeneration(request, job); !status.ok()) return status;
+    absl::StatusOr<int32_t> given =
+        request.rank() >= 0 ? NamedRank(request.rank(), *job) : FreeRank(*job, *view);
+    if (!given.ok()) return given.status();
+    rank = *given;
+  }
+  v1::Worker* member = job->add_members();
+  member->set_incarnation(incarnation);
+  member->set_name(request.name().empty() ? absl::StrCat("worker-", incarnation) : request.name());
+  member->set_rank(rank);
+  return rank;
+}
+
+bool RetireWorker(uint64_t incarnation, v1::ClusterView* view) {
+  for (v1::Job& job : *view->mutable_jobs()) {
+    auto* members = job.mutable_members();
+    const auto it = std::find_if(members->begin(), members->end(), [&](const v1::Worker& w) {
+      return w.incarnation() == incarnation;
+    });
+    if (it == members->end()) continue;
+    if (it->rank() >= 0) job.add_departed_ranks(it->rank());
+    members->erase(it);
+    return true;
+  }
+  return false;
+}
+
+absl::Status CheckJobOfSyncTable(const std::string& job_name, v1::ClusterView* view) {
+  const v1::Job* job = FindJob(job_name, view);
+  if (job == nullptr) return absl::OkStatus();
+  for (const v1::Worker& member : job->members()) {
+    if (member.rank() < static_cast<int32_t>(job->expected_workers())) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("a sync table cannot be added to job '", job->name(), "': worker '",
+                     member.name(), "' has rank ", member.rank(), ", beyond expected_workers (",
+                     job->expected_workers(), "); use another job"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::server

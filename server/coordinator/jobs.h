@@ -1,0 +1,38 @@
+// Who counts in a job: ranks, departures, and when a new run (generation) of a job begins.
+//
+// **Thread safety**: pure functions on a view.
+//
+// Invariants:
+//  1. A rank has at most one living member. Within a generation a rank that departed is not given
+//     out again: its steps are over for the servers, which no longer wait for it.
+//  2. A generation ends when its last member that is not an observer has gone.
+#ifndef VERBENA_SERVER_COORDINATOR_JOBS_H_
+#define VERBENA_SERVER_COORDINATOR_JOBS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::server {
+
+inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
+
+v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
+
+// Adds the worker to its job (made when new) and returns its rank; -1 for an observer.
+absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
+                                    v1::ClusterView* view);
+
+// Removes it from its job. False when no job has it.
+bool RetireWorker(uint64_t incarnation, v1::ClusterView* view);
+
+// A sync table waits for ranks below expected_workers: FAILED_PRECONDITION when its job has members
+// beyond (they joined while it had only async tables).
+absl::Status CheckJobOfSyncTable(const std::string& job_name, v1::ClusterView* view);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_JOBS_H_

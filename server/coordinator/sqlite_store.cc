@@ -1,0 +1,328 @@
+#include "server/coordinator/sqlite_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/coordinator/sqlite.h"
+#include "server/coordinator/state_directory.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int kSchemaVersion = 1;
+constexpr int kApplicationId = 0x56524243;  // "VRBC"
+
+// `state` has exactly one row, from the first moment. Answers have numbers without gaps.
+constexpr char kSchema[] = R"(
+  CREATE TABLE state(
+    one INTEGER PRIMARY KEY CHECK(one = 1),
+    view BLOB NOT NULL,
+    next_incarnation INTEGER NOT NULL,
+    next_table INTEGER NOT NULL,
+    first_answer INTEGER NOT NULL,
+    end_answer INTEGER NOT NULL,
+    checksum INTEGER NOT NULL);
+  CREATE TABLE answered(
+    number INTEGER PRIMARY KEY,
+    request_id BLOB NOT NULL,
+    method BLOB NOT NULL,
+    response BLOB NOT NULL,
+    checksum INTEGER NOT NULL);
+)";
+
+class Checksum {
+ public:
+  Checksum& Add(int64_t value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    return *this;
+  }
+  // With its length, so that bytes cannot move from one field to the next.
+  Checksum& Add(const std::string& bytes) {
+    Add(static_cast<int64_t>(bytes.size()));
+    bytes_ += bytes;
+    return *this;
+  }
+  int64_t value() const { return static_cast<int64_t>(XXH3_64bits(bytes_.data(), bytes_.size())); }
+
+ private:
+  std::string bytes_;
+};
+
+int64_t AnswerChecksum(int64_t number, const CoordinatorState::Answered& answer) {
+  return Checksum()
+      .Add(number)
+      .Add(answer.request_id)
+      .Add(answer.method)
+      .Add(answer.response)
+      .value();
+}
+
+bool IsDamage(int code) {
+  const int primary = code & 0xff;
+  return primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB || primary == SQLITE_FORMAT ||
+         primary == SQLITE_ERROR || primary == SQLITE_MISMATCH;
+}
+
+struct Ids {
+  int64_t next_incarnation = 1;
+  int64_t next_table = 1;
+  int64_t first_answer = 0;
+  int64_t end_answer = 0;
+};
+
+int64_t StateChecksum(const std::string& view, const Ids& ids) {
+  return Checksum()
+      .Add(view)
+      .Add(ids.next_incarnation)
+      .Add(ids.next_table)
+      .Add(ids.first_answer)
+      .Add(ids.end_answer)
+      .value();
+}
+
+int WriteState(sqlite::Statement* statement, const std::string& view, const Ids& ids) {
+  statement->BindBlob(1, view);
+  statement->BindInt(2, ids.next_incarnation);
+  statement->BindInt(3, ids.next_table);
+  statement->BindInt(4, ids.first_answer);
+  statement->BindInt(5, ids.end_answer);
+  statement->BindInt(6, StateChecksum(view, ids));
+  const int code = statement->Step();
+  statement->Reset();
+  return code;
+}
+
+constexpr char kWriteState[] =
+    "INSERT OR REPLACE INTO state(one, view, next_incarnation, next_table, first_answer, "
+    "end_answer, checksum) VALUES(1, ?, ?, ?, ?, ?, ?)";
+
+}  // namespace
+
+struct SqliteStore::Impl {
+  StateDirectory directory;
+  std::string file;
+  // Declared before the statements: they go first.
+  sqlite::Database db;
+  sqlite::Statement write_state, add_answer, forget_answers;
+  Ids ids;
+
+  Impl(StateDirectory d) : directory(std::move(d)), file(directory.File("coordinator.db")) {}
+
+  absl::Status Damaged(const std::string& what) const {
+    return absl::DataLossError(absl::StrCat(
+        file, " is damaged (", what,
+        "): put a copy of it back, or move it away to start a new and empty cluster, whose tables "
+        "must be created again"));
+  }
+  absl::Status Failed(int code) const {
+    if (IsDamage(code)) return Damaged(db.Message(code));
+    return absl::PermissionDeniedError(absl::StrCat("cannot open ", file, ": ", db.Message(code),
+                                                    "; give user id ", geteuid(),
+                                                    " the right to read and write it, or name "
+                                                    "another directory (--state)"));
+  }
+
+  absl::Status MakeFile();
+  absl::Status OpenFile();
+  absl::Status CheckVersion();
+  int WriteAll(const std::string& view, const Ids& next,
+               const CoordinatorState::Answered* answered);
+  absl::Status LoadAnswers(std::vector<CoordinatorState::Answered>* answered);
+};
+
+// A crash on the way leaves coordinator.db.new, which the next start overwrites.
+absl::Status SqliteStore::Impl::MakeFile() {
+  const std::string made = directory.File("coordinator.db.new");
+  for (const char* suffix : {"", "-journal"}) unlink((made + suffix).c_str());
+  // A log without its database belongs to one that was moved away: SQLite would replay it.
+  for (const char* suffix : {"-wal", "-shm", "-journal"}) unlink((file + suffix).c_str());
+  sqlite::Database fresh;
+  sqlite::Statement write;
+  int code = fresh.Open(made);
+  if (code == SQLITE_OK) code = fresh.Execute("PRAGMA synchronous=FULL; BEGIN");
+  if (code == SQLITE_OK) code = fresh.Execute(kSchema);
+  if (code == SQLITE_OK) {
+    code = fresh.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion,
+                                      "; PRAGMA application_id=", kApplicationId));
+  }
+  if (code == SQLITE_OK) code = fresh.Prepare(kWriteState, &write);
+  if (code == SQLITE_OK && (code = WriteState(&write, "", Ids())) == SQLITE_DONE) {
+    code = fresh.Execute("COMMIT");
+  }
+  if (code != SQLITE_OK) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot make ", made, ": ", fresh.Message(code)));
+  }
+  write = sqlite::Statement();
+  fresh.Close();
+  if (rename(made.c_str(), file.c_str()) != 0) return CannotUse(directory.path(), errno);
+  return directory.Sync();
+}
+
+absl::Status SqliteStore::Impl::CheckVersion() {
+  std::string text;
+  int version = 0, application = 0;
+  int code = db.Query("PRAGMA user_version", &text);
+  if (code != SQLITE_OK) return Failed(code);
+  const bool numbers = absl::SimpleAtoi(text, &version);
+  code = db.Query("PRAGMA application_id", &text);
+  if (code != SQLITE_OK) return Failed(code);
+  if (!numbers || !absl::SimpleAtoi(text, &application) || application != kApplicationId) {
+    return Damaged("it is not a coordinator's database");
+  }
+  if (version > kSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file, " has schema version ", version, ", and this verbenad knows up to ",
+                     kSchemaVersion, ": a newer version wrote it; use that one"));
+  }
+  if (version < 1) return Damaged("it has no schema version");
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStore::Impl::OpenFile() {
+  struct stat info;
+  if (stat(file.c_str(), &info) != 0) {
+    if (errno != ENOENT) return CannotUse(directory.path(), errno);
+    if (absl::Status status = MakeFile(); !status.ok()) return status;
+  } else if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(file, " is not a file; move it away"));
+  } else if (info.st_size == 0) {
+    return Damaged("it is empty");
+  }
+  int code = db.Open(file);
+  if (code != SQLITE_OK) return Failed(code);
+  // No shared-memory index: nobody else may use the file, and one that is cut while mapped would
+  // end the process with SIGBUS.
+  code = db.Execute("PRAGMA locking_mode=EXCLUSIVE");
+  if (code == SQLITE_OK) {
+    if (absl::Status status = CheckVersion(); !status.ok()) return status;
+    code = db.Execute(
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
+        "PRAGMA wal_autocheckpoint=1");
+  }
+  if (code != SQLITE_OK) return Failed(code);
+  std::string text;
+  code = db.Query("PRAGMA quick_check(1)", &text);
+  if (code != SQLITE_OK) return Failed(code);
+  if (text != "ok") return Damaged(text);
+  code = db.Prepare(kWriteState, &write_state);
+  if (code == SQLITE_OK) {
+    code = db.Prepare(
+        "INSERT INTO answered(number, request_id, method, response, checksum) "
+        "VALUES(?, ?, ?, ?, ?)",
+        &add_answer);
+  }
+  if (code == SQLITE_OK) {
+    code = db.Prepare("DELETE FROM answered WHERE number < ?", &forget_answers);
+  }
+  return code == SQLITE_OK ? absl::OkStatus() : Failed(code);
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& directory) {
+  absl::StatusOr<StateDirectory> locked = StateDirectory::Open(directory);
+  if (!locked.ok()) return locked.status();
+  auto impl = std::make_unique<Impl>(*std::move(locked));
+  if (absl::Status status = impl->OpenFile(); !status.ok()) return status;
+  return std::unique_ptr<SqliteStore>(new SqliteStore(std::move(impl)));
+}
+
+SqliteStore::SqliteStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SqliteStore::~SqliteStore() = default;
+
+absl::Status SqliteStore::Impl::LoadAnswers(std::vector<CoordinatorState::Answered>* answered) {
+  sqlite::Statement read;
+  int code = db.Prepare(
+      "SELECT number, request_id, method, response, checksum FROM answered ORDER BY number", &read);
+  if (code != SQLITE_OK) return Failed(code);
+  int64_t expected = ids.first_answer;
+  while ((code = read.Step()) == SQLITE_ROW) {
+    CoordinatorState::Answered answer{read.Blob(1), read.Blob(2), read.Blob(3)};
+    if (read.Int(0) != expected || read.Int(4) != AnswerChecksum(expected, answer)) {
+      return Damaged(absl::StrCat("answer ", expected));
+    }
+    ++expected;
+    answered->push_back(std::move(answer));
+  }
+  if (code != SQLITE_DONE) return Failed(code);
+  if (expected != ids.end_answer) return Damaged("answers are missing");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CoordinatorState> SqliteStore::Load() {
+  Impl& impl = *impl_;
+  sqlite::Statement read;
+  int code = impl.db.Prepare(
+      "SELECT view, next_incarnation, next_table, first_answer, end_answer, checksum FROM state",
+      &read);
+  if (code != SQLITE_OK) return impl.Failed(code);
+  code = read.Step();
+  if (code == SQLITE_DONE) return impl.Damaged("it has no state");
+  if (code != SQLITE_ROW) return impl.Failed(code);
+  const std::string view = read.Blob(0);
+  Ids ids{read.Int(1), read.Int(2), read.Int(3), read.Int(4)};
+  if (read.Int(5) != StateChecksum(view, ids)) return impl.Damaged("checksum of the state");
+  CoordinatorState state;
+  if (!state.view.ParseFromString(view)) return impl.Damaged("the view is unreadable");
+  state.next_incarnation = static_cast<uint64_t>(ids.next_incarnation);
+  state.next_table = static_cast<uint32_t>(ids.next_table);
+  impl.ids = ids;
+  if (absl::Status status = impl.LoadAnswers(&state.answered); !status.ok()) return status;
+  return state;
+}
+
+int SqliteStore::Impl::WriteAll(const std::string& view, const Ids& next,
+                                const CoordinatorState::Answered* answered) {
+  int code = db.Execute("BEGIN IMMEDIATE");
+  if (code != SQLITE_OK) return code;
+  if (answered != nullptr) {
+    const int64_t number = next.end_answer - 1;
+    add_answer.BindInt(1, number);
+    add_answer.BindBlob(2, answered->request_id);
+    add_answer.BindBlob(3, answered->method);
+    add_answer.BindBlob(4, answered->response);
+    add_answer.BindInt(5, AnswerChecksum(number, *answered));
+    code = add_answer.Step();
+    add_answer.Reset();
+    if (code != SQLITE_DONE) return code;
+    forget_answers.BindInt(1, next.first_answer);
+    code = forget_answers.Step();
+    forget_answers.Reset();
+    if (code != SQLITE_DONE) return code;
+  }
+  code = WriteState(&write_state, view, next);
+  if (code != SQLITE_DONE) return code;
+  return db.Execute("COMMIT");
+}
+
+absl::Status SqliteStore::Save(const CoordinatorState& state,
+                               const CoordinatorState::Answered* answered) {
+  Impl& impl = *impl_;
+  Ids next = impl.ids;
+  next.next_incarnation = static_cast<int64_t>(state.next_incarnation);
+  next.next_table = state.next_table;
+  if (answered != nullptr) {
+    ++next.end_answer;
+    const auto kept = static_cast<int64_t>(kAnswersKept);
+    if (next.end_answer - next.first_answer > kept) next.first_answer = next.end_answer - kept;
+  }
+  const int code = impl.WriteAll(state.view.SerializeAsString(), next, answered);
+  if (code == SQLITE_OK) {
+    impl.ids = next;
+    return absl::OkStatus();
+  }
+  const std::string message = impl.db.Message(code);
+  if (impl.db.in_transaction()) impl.db.Execute("ROLLBACK");
+  return absl::UnavailableError(absl::StrCat(
+      "cannot save the cluster's state to ", impl.file, ": ", message,
+      (code & 0xff) == SQLITE_FULL ? "; free some space" : "", "; nothing was changed"));
+}
+
+}  // namespace verbena::server

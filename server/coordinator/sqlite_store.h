@@ -1,0 +1,49 @@
+// The coordinator's state in DIR/coordinator.db (SQLite): durable at each Save().
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. One process at a time: DIR/LOCK is locked (flock) and holds the owner's pid.
+//  2. What a crash interrupts is either wholly there or not at all, as far back as Save() returned.
+//  3. A file that is not exactly what was written is DATA_LOSS, never an older or emptier state:
+//  the
+//     database appears under its name complete (made aside, renamed), its one state row always
+//     exists, every row carries a checksum, and the state row says which answers there are.
+//  4. The write-ahead log is copied into the database after every Save(): damage to the log cannot
+//     take back what was acknowledged.
+#ifndef VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
+#define VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/coordinator/store.h"
+
+namespace verbena::server {
+
+class SqliteStore final : public Store {
+ public:
+  // Makes the directory when it is not there. Errors name the path and what to do:
+  //   FAILED_PRECONDITION  another verbenad uses it, it is not a directory, or a newer version of
+  //                        Verbena wrote it
+  //   PERMISSION_DENIED    it cannot be written
+  //   DATA_LOSS            the file is damaged
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& directory);
+  ~SqliteStore() override;
+
+  absl::StatusOr<CoordinatorState> Load() override;
+  // UNAVAILABLE when it could not be written (disk full, for one); nothing has changed then.
+  absl::Status Save(const CoordinatorState& state,
+                    const CoordinatorState::Answered* answered) override;
+
+ private:
+  struct Impl;
+  explicit SqliteStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_

@@ -1,0 +1,291 @@
+// Records to the engine, its answers to the lanes.
+#include <algorithm>
+#include <utility>
+
+#include "server/executor/shard_executor_impl.h"
+
+namespace verbena::server {
+
+using rdma::ShardLane;
+
+void ShardExecutor::Impl::WriteRing::Push(int64_t now) {
+  // Cannot be full: a write belongs to an operation, and there are as many entries.
+  if (size == started.size()) return;
+  started[(head + size) % started.size()] = now;
+  ++size;
+}
+
+void ShardExecutor::Impl::WriteRing::Pop() {
+  if (size == 0) return;
+  head = (head + 1) % static_cast<uint32_t>(started.size());
+  --size;
+}
+
+ShardExecutor::Impl::Lane* ShardExecutor::Impl::FindLane(Link* link,
+                                                         rdma::ConnectionId connection) {
+  if (connection == link->last_connection) return link->last_lane;
+  const auto it = link->by_connection.find(static_cast<uint32_t>(connection));
+  if (it == link->by_connection.end()) return nullptr;
+  link->last_connection = connection;
+  link->last_lane = it->second;
+  return it->second;
+}
+
+bool ShardExecutor::Impl::PollCompletions(size_t transport) {
+  Link& link = links[transport];
+  size_t total = 0;
+  while (total < kCompletionBudget) {
+    const size_t n = link.endpoint->Poll(absl::MakeSpan(completions));
+    if (n == 0) break;
+    total += n;
+    ReadClock();
+    for (size_t i = 0; i < n; ++i) {
+      Lane* lane = FindLane(&link, completions[i].connection);
+      if (lane == nullptr) continue;  // of a connection that was refused or is destroyed
+      const bool arrived = lane->lane->OnCompletion(completions[i], &arrival, &written);
+      if (!written.empty()) {
+        Unpin(lane, written);
+        written.clear();
+      }
+      if (!Usable(lane)) continue;
+      if (arrived) Dispatch(lane, arrival);
+    }
+    DrainEngine();
+    FlushSamples();
+    if (n < completions.size()) break;
+  }
+  return total > 0;
+}
+
+void ShardExecutor::Impl::Unpin(Lane* lane, const std::vector<uint64_t>& cookies) {
+  for (const uint64_t pin : cookies) {
+    lane->engine->Unpin(pin);
+    lane->writes.Pop();
+  }
+}
+
+void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
+  const rdma::LaneConfig& config = lane->lane->params().config;
+  if (header.operation >= lane->operations.size() || record.slot >= config.slots() ||
+      lane->operations[header.operation].kind != Kind::kNone) {
+    // The lane checks the first two; a peer that reuses an operation breaks the protocol.
+    Close(lane, absl::InvalidArgumentError("operation used again before it was answered"));
+    return;
+  }
+  Operation& operation = lane->operations[header.operation];
+  operation = {.arrived_ns = now_ns,
+               .kind = header.type == RecordType::kPush   ? Kind::kPush
+                       : header.type == RecordType::kPull ? Kind::kPull
+                                                          : Kind::kOther,
+               .parked = false,
+               .group_count = header.group_count};
+  const bool large = record.slot >= config.small_slots;
+  const uint32_t capacity = large ? config.large_slots : config.small_slots;
+  ++lane->slots_held[large];
+  ++lane->unanswered;
+  if (lane->slots_held[large] == capacity || lane->unanswered == config.operations) {
+    ++counters.credit_stalls;
+  }
+  switch (header.type) {
+    case RecordType::kPush:
+      return Push(lane, record);
+    case RecordType::kPull:
+      return Pull(lane, record);
+    case RecordType::kEndStep:
+    case RecordType::kAwait:
+      return Groups(lane, record);
+  }
+  Close(lane, absl::InvalidArgumentError("unknown record type"));
+}
+
+namespace {
+
+ShardLane::Answer AnswerOf(const shard::Answer& answer, uint32_t operation) {
+  ShardLane::Answer out;
+  out.operation = operation;
+  out.status = answer.status;
+  out.detail = answer.detail;
+  out.version = answer.version;
+  return out;
+}
+
+ShardLane::Answer AnswerAndSlot(const shard::Answer& answer, uint32_t operation, uint32_t slot) {
+  ShardLane::Answer out = AnswerOf(answer, operation);
+  out.return_slot = true;
+  out.slot = slot;
+  return out;
+}
+
+}  // namespace
+
+void ShardExecutor::Impl::Push(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
+  shard::PushRequest request;
+  request.token = {lane->id, header.operation, record.slot};
+  request.worker = lane->worker;
+  request.table = header.table;
+  request.group = record.record.groups[0];
+  request.dtype = header.dtype;
+  request.payload = record.payload;
+  const shard::PushOutcome outcome = lane->engine->Push(request);
+  if (!outcome.held) Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
+}
+
+bool ShardExecutor::Impl::RefuseParking(Lane* lane, const ShardLane::Arrival& record) {
+  if (lane->parked < std::max(lane->lane->params().config.operations / 2, 1u)) return false;
+  ShardLane::Answer answer = AnswerAndSlot({.status = ReplyStatus::kResourceExhausted},
+                                           record.record.header.operation, record.slot);
+  answer.group_count = record.record.header.group_count;
+  Reply(lane, answer);
+  return true;
+}
+
+void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
+  lane->operations[operation].parked = true;
+  ++lane->parked;
+  ReturnSlot(lane, slot);
+}
+
+void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
+  if (RefuseParking(lane, record)) return;
+  if (header.dtype != ElementType::kF32) {
+    return Reply(lane,
+                 AnswerAndSlot({.status = ReplyStatus::kMalformed}, header.operation, record.slot));
+  }
+  shard::PullRequest request;
+  request.token = {lane->id, header.operation, record.slot};
+  request.worker = lane->worker;
+  request.table = header.table;
+  request.group = record.record.groups[0];
+  request.min_version = header.min_version;
+  request.destination = header.destination;
+  request.destination_key = header.destination_key;
+  const shard::PullOutcome outcome = lane->engine->Pull(request);
+  switch (outcome.kind) {
+    case shard::PullOutcome::Kind::kAnswer:
+      return Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
+    case shard::PullOutcome::Kind::kParked:
+      return Park(lane, header.operation, record.slot);
+    case shard::PullOutcome::Kind::kReady: {
+      ShardLane::Answer answer = AnswerAndSlot({}, header.operation, record.slot);
+      answer.version = outcome.view.version;
+      return WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
+    }
+  }
+}
+
+void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
+  const bool await = header.type == RecordType::kAwait;
+  if (await && RefuseParking(lane, record)) return;
+  shard::GroupsRequest request;
+  request.token = {lane->id, header.operation, record.slot};
+  request.worker = lane->worker;
+  request.table = header.table;
+  request.groups = record.record.group_span();
+  request.min_version = header.min_version;
+  const shard::GroupsOutcome outcome =
+      await ? lane->engine->Await(request) : lane->engine->EndStep(request);
+  if (outcome.parked) return Park(lane, header.operation, record.slot);
+  ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
+  answer.group_count = header.group_count;
+  answer.group_status = outcome.group_status;
+  Reply(lane, answer);
+}
+
+void ShardExecutor::Impl::SlotFreed(Lane* lane, uint32_t slot) {
+  const bool large = slot >= lane->lane->params().config.small_slots;
+  if (lane->slots_held[large] > 0) --lane->slots_held[large];
+}
+
+void ShardExecutor::Impl::ReturnSlot(Lane* lane, uint32_t slot) {
+  SlotFreed(lane, slot);
+  lane->lane->ReturnSlot(slot);
+  Usable(lane);
+}
+
+void ShardExecutor::Impl::Answered(Lane* lane, uint32_t index) {
+  Operation& operation = lane->operations[index];
+  if (operation.kind == Kind::kPush || operation.kind == Kind::kPull) {
+    samples.push_back({operation.arrived_ns, operation.kind});
+  }
+  if (operation.parked) --lane->parked;
+  operation.kind = Kind::kNone;
+  operation.parked = false;
+  --lane->unanswered;
+}
+
+void ShardExecutor::Impl::Reply(Lane* lane, const ShardLane::Answer& answer) {
+  Answered(lane, answer.operation);
+  if (answer.return_slot) SlotFreed(lane, answer.slot);
+  lane->lane->SendReply(answer);
+  Usable(lane);
+}
+
+void ShardExecutor::Impl::WriteOut(Lane* lane, const shard::ChunkView& chunk,
+                                   const rdma::RemoteMemory& destination,
+                                   ShardLane::Answer answer) {
+  Answered(lane, answer.operation);
+  if (answer.return_slot) SlotFreed(lane, answer.slot);
+  lane->writes.Push(now_ns);
+  if (next_write_check_ns == kNever) {
+    next_write_check_ns = now_ns + absl::ToInt64Nanoseconds(options.write_timeout);
+  }
+  const rdma::Segment data = {chunk.buffer.data, chunk.bytes, SlabAllocator::BlockOf(chunk.buffer)};
+  lane->lane->WriteAndReply(data, destination, chunk.pin, answer);
+  Usable(lane);
+}
+
+bool ShardExecutor::Impl::DrainEngine() {
+  if (engine == nullptr) return false;
+  bool worked = false;
+  // An answer can make another possible (a lane that dies gives up what others waited for).
+  while (engine->TakeEvents(&engine_events)) {
+    worked = true;
+    for (size_t i = 0; i < engine_events.size(); ++i) OnEngineEvent(engine_events[i]);
+    engine_events.clear();
+  }
+  return worked;
+}
+
+void ShardExecutor::Impl::OnEngineEvent(const shard::Event& event) {
+  using EventKind = shard::Event::Kind;
+  Lane* lane = event.token.lane < lanes.size() ? lanes[event.token.lane].get() : nullptr;
+  // A lane that closed while these events were being handled: the engine was told to forget it,
+  // but had handed this one out already. Only its pin needs care.
+  if (lane == nullptr || lane->closing || lane->engine != engine) {
+    if (event.kind == EventKind::kPullReady) engine->Unpin(event.view.pin);
+    return;
+  }
+  const uint32_t operation = event.token.operation;
+  switch (event.kind) {
+    case EventKind::kPushDone:
+      return Reply(lane, AnswerAndSlot(event.answer, operation, event.token.slot));
+    case EventKind::kPullReady: {
+      ShardLane::Answer answer = AnswerOf(event.answer, operation);
+      answer.version = event.view.version;
+      return WriteOut(lane, event.view, {event.destination, event.destination_key}, answer);
+    }
+    case EventKind::kPullFailed:
+      return Reply(lane, AnswerOf(event.answer, operation));
+    case EventKind::kAwaitDone: {
+      ShardLane::Answer answer = AnswerOf(event.answer, operation);
+      answer.group_count = lane->operations[operation].group_count;
+      return Reply(lane, answer);
+    }
+  }
+}
+
+void ShardExecutor::Impl::FlushSamples() {
+  if (samples.empty()) return;
+  ReadClock();
+  for (const Sample& sample : samples) {
+    (sample.kind == Kind::kPush ? counters.push_latency : counters.pull_latency)
+        .Add(now_ns - sample.arrived_ns);
+  }
+  samples.clear();
+}
+
+}  // namespace verbena::server

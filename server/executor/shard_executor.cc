@@ -1,0 +1,191 @@
+#include "server/executor/shard_executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/executor/shard_executor_impl.h"
+
+namespace verbena::server {
+
+void LatencyHistogram::Add(int64_t ns) {
+  const uint64_t positive = ns > 0 ? static_cast<uint64_t>(ns) : 0;
+  const int bucket = std::bit_width(positive / 1000);
+  ++counts[std::min(bucket, kBuckets - 1)];
+  sum_ns += positive;
+  ++count;
+}
+
+ShardExecutor::Impl::Impl(const ShardExecutorOptions& o, const Clock* c)
+    : options(o),
+      clock(c),
+      allocator(absl::StrCat("verbena-shard-", o.shard), o.slab_bytes),
+      token_state(o.seed) {
+  completions.resize(64);
+  events.resize(16);
+  samples.reserve(kCompletionBudget);
+}
+
+ShardExecutor::Impl::~Impl() {
+  // Lanes give their pins back to an engine, whose buffers are the allocator's.
+  for (auto& lane : lanes) {
+    if (lane != nullptr) lane->lane->Close(absl::CancelledError("the shard stops"));
+  }
+  lanes.clear();
+}
+
+ShardExecutor::ShardExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ShardExecutor::~ShardExecutor() = default;
+
+absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
+    const ShardExecutorOptions& options, const Clock* clock, std::vector<Transport> transports) {
+  if (transports.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("shard ", options.shard, ": no transport"));
+  }
+  if (absl::Status valid = options.lane.Validate(); !valid.ok()) return valid;
+  auto impl = std::make_unique<Impl>(options, clock);
+  for (Transport& transport : transports) {
+    Impl::Link link;
+    absl::StatusOr<std::string> address = transport.endpoint->Listen();
+    if (!address.ok()) {
+      return absl::Status(address.status().code(),
+                          absl::StrCat("shard ", options.shard, ": cannot listen on transport ",
+                                       std::string(transport.endpoint->transport()), ": ",
+                                       address.status().message()));
+    }
+    link.address = *std::move(address);
+    link.endpoint = std::move(transport.endpoint);
+    link.host = std::move(transport.host);
+    impl->links.push_back(std::move(link));
+  }
+  impl->ReadClock();
+  return std::unique_ptr<ShardExecutor>(new ShardExecutor(std::move(impl)));
+}
+
+Inbox& ShardExecutor::inbox() { return impl_->inbox; }
+const absl::Status& ShardExecutor::view_status() const { return impl_->view_status; }
+
+void ShardExecutor::SetIncarnation(uint64_t incarnation) {
+  Impl& s = *impl_;
+  if (incarnation == s.incarnation || incarnation == 0) return;
+  // A server that joins again under another incarnation is a new and empty one: workers must not
+  // take what the old one knows for what the new one is asked.
+  s.CloseAll(absl::FailedPreconditionError(
+      absl::StrCat("the server has a new incarnation, ", incarnation)));
+  s.incarnation = incarnation;
+  s.engine = std::make_shared<shard::Engine>(
+      shard::EngineOptions{.allocator = &s.allocator,
+                           .server = incarnation,
+                           .shard = s.options.shard,
+                           .spare_buffers = s.options.spare_buffers,
+                           .commit_observer = s.options.commit_observer});
+  if (s.view != nullptr) s.view_status = s.engine->ApplyView(*s.view);
+}
+
+void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
+  Impl& s = *impl_;
+  if (s.view != nullptr && s.view->cluster_id() == view->cluster_id() &&
+      view->revision() < s.view->revision()) {
+    return;
+  }
+  s.view = std::move(view);
+  s.workers.clear();
+  for (const v1::Job& job : s.view->jobs()) {
+    for (const v1::Worker& worker : job.members()) s.workers.insert(worker.incarnation());
+  }
+  s.largest_chunk_bytes = 0;
+  for (const v1::Table& table : s.view->tables()) {
+    s.largest_chunk_bytes = std::max(s.largest_chunk_bytes, table.spec().chunk_bytes());
+  }
+  s.ReadClock();
+  if (s.engine != nullptr) {
+    s.view_status = s.engine->ApplyView(*s.view);
+    if (!s.view_status.ok()) s.Log(std::string(s.view_status.message()));
+  }
+  s.RetireWorkers();
+  s.DrainEngine();
+}
+
+absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::OpenLane(const v1::OpenLaneRequest& request) {
+  impl_->ReadClock();
+  return impl_->OpenLane(request);
+}
+
+absl::Status ShardExecutor::CloseLane(const v1::CloseLaneRequest& request) {
+  return impl_->CloseLane(request);
+}
+
+ShardSnapshot ShardExecutor::Snapshot() const {
+  const Impl& s = *impl_;
+  ShardSnapshot snapshot;
+  snapshot.counters = s.counters;
+  if (s.engine != nullptr) snapshot.counters.engine = s.engine->counters();
+  snapshot.counters.credit_messages = s.retired_credit_messages;
+  for (const auto& lane : s.lanes) {
+    if (lane == nullptr) continue;
+    snapshot.counters.credit_messages += lane->lane->counters().credits;
+    if (lane->closing) continue;
+    ++snapshot.counters.lanes_open;
+    snapshot.counters.queue_depth += lane->unanswered;
+    v1::LaneStatistics& out = snapshot.lanes.emplace_back();
+    out.set_lane(lane->id);
+    out.set_worker(lane->worker);
+    out.set_transport(std::string(s.links[lane->transport].endpoint->transport()));
+    out.set_reason(lane->reason);
+  }
+  return snapshot;
+}
+
+bool ShardExecutor::RunOnce() {
+  Impl& s = *impl_;
+  bool worked = s.inbox.RunOnce();
+  for (size_t i = 0; i < s.links.size(); ++i) {
+    worked |= s.PollEvents(i);
+    worked |= s.PollCompletions(i);
+  }
+  worked |= s.DrainEngine();
+  if (!s.closing.empty()) worked |= s.ReapClosing();
+  if (s.NextTimer() != kNever) {
+    // With work done the batch's reading is fresh enough; an idle round must look itself, or a
+    // timer would never be seen to be due.
+    if (!worked) s.ReadClock();
+    worked |= s.RunTimers(s.now_ns);
+  }
+  if (!s.samples.empty()) s.FlushSamples();
+  return worked;
+}
+
+int64_t ShardExecutor::Impl::NextTimer() const {
+  int64_t next = std::min(next_write_check_ns, next_pending_check_ns);
+  // A transport whose peer has to confirm the close says so by an event; this is for the ones
+  // that do not.
+  if (!closing.empty()) next = std::min(next, now_ns + int64_t{10'000'000});
+  return next;
+}
+
+int64_t ShardExecutor::NextTimerNanos() const { return impl_->NextTimer(); }
+
+bool ShardExecutor::Arm() {
+  Impl& s = *impl_;
+  if (!s.inbox.Arm()) return false;
+  for (size_t i = 0; i < s.links.size(); ++i) {
+    if (s.links[i].endpoint->Arm()) continue;
+    while (i > 0) s.links[--i].endpoint->Disarm();
+    s.inbox.Disarm();
+    return false;
+  }
+  return true;
+}
+
+void ShardExecutor::Disarm() {
+  for (auto& link : impl_->links) link.endpoint->Disarm();
+  impl_->inbox.Disarm();
+}
+
+void ShardExecutor::AppendDescriptors(std::vector<int>* fds) const {
+  if (impl_->inbox.wake_fd() >= 0) fds->push_back(impl_->inbox.wake_fd());
+  for (const auto& link : impl_->links) link.endpoint->AppendDescriptors(fds);
+}
+
+}  // namespace verbena::server

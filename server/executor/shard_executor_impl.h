@@ -1,0 +1,181 @@
+// What a shard executor consists of; private to server/executor/shard_*.cc.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_EXECUTOR_SHARD_EXECUTOR_IMPL_H_
+#define VERBENA_SERVER_EXECUTOR_SHARD_EXECUTOR_IMPL_H_
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "rdma/lane/shard_lane.h"
+#include "server/executor/shard_executor.h"
+#include "server/executor/slab_allocator.h"
+
+namespace verbena::server {
+
+// RequestImm carries twelve bits of lane id.
+inline constexpr uint32_t kMaxLanes = 4096;
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+struct ShardExecutor::Impl {
+  enum class Kind : uint8_t { kNone, kPush, kPull, kOther };
+  // A record that arrived and is not answered yet; by operation.
+  struct Operation {
+    int64_t arrived_ns = 0;
+    Kind kind = Kind::kNone;
+    bool parked = false;
+    uint16_t group_count = 1;
+  };
+  // Start times of the data writes of a lane that the transport still reads for, oldest first:
+  // completions come in order, so a ring is enough.
+  struct WriteRing {
+    std::vector<int64_t> started;
+    uint32_t head = 0;
+    uint32_t size = 0;
+    bool empty() const { return size == 0; }
+    int64_t oldest() const { return started[head]; }
+    void Push(int64_t now);
+    void Pop();
+  };
+  struct Lane {
+    uint32_t id = 0;
+    uint32_t generation = 0;
+    uint64_t worker = 0;
+    size_t transport = 0;
+    std::string reason;
+    size_t ring_bytes = 0;
+    int64_t accept_deadline_ns = 0;
+    bool closing = false;  // forgotten by the engine; waits for the transport
+    uint32_t parked = 0;
+    uint32_t unanswered = 0;
+    std::array<uint32_t, 2> slots_held = {0, 0};  // small, large
+    std::vector<Operation> operations;
+    WriteRing writes;
+    // Pins are given back to the engine they were taken from, also after this server has joined
+    // again under another incarnation and has a new one.
+    std::shared_ptr<shard::Engine> engine;
+    std::unique_ptr<rdma::ShardLane> lane;
+  };
+  // A lane granted and not connected yet.
+  struct Pending {
+    uint32_t id = 0;
+    uint32_t generation = 0;
+    uint64_t worker = 0;
+    size_t transport = 0;
+    std::string reason;
+    rdma::LaneConfig config;
+    int64_t expires_ns = 0;
+  };
+  struct Link {
+    std::unique_ptr<rdma::Endpoint> endpoint;
+    std::string host;
+    std::string address;
+    absl::flat_hash_map<uint32_t, Lane*> by_connection;
+    // Completions come in runs of one connection.
+    rdma::ConnectionId last_connection = rdma::ConnectionId::kNone;
+    Lane* last_lane = nullptr;
+  };
+  struct Sample {
+    int64_t arrived_ns;
+    Kind kind;
+  };
+
+  Impl(const ShardExecutorOptions& o, const Clock* c);
+  ~Impl();
+
+  // ---- shard_lanes.cc: granting, connecting, closing ----
+  absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
+  absl::Status CheckOpen(const v1::OpenLaneRequest& request) const;
+  absl::StatusOr<size_t> ChooseTransport(const v1::OpenLaneRequest& request,
+                                         std::string* reason) const;
+  absl::StatusOr<rdma::LaneConfig> FitLane() const;
+  absl::Status CloseLane(const v1::CloseLaneRequest& request);
+  bool PollEvents(size_t transport);
+  void OnRequest(size_t transport, const rdma::ConnectionEvent& event);
+  absl::StatusOr<Pending> TakeToken(size_t transport, const std::string& private_data,
+                                    LaneHello* hello);
+  void NewToken(std::string* token);
+  void DropPending(const std::string& token);
+  // Closes a lane; the engine forgets it at once.
+  void Close(Lane* lane, absl::Status reason);
+  // Notices that a lane has left kOpen by itself. Returns whether it may still be used.
+  bool Usable(Lane* lane);
+  void StartClosing(Lane* lane);
+  bool ReapClosing();
+  void CloseAll(const absl::Status& reason);
+  void RetireWorkers();
+  bool RunTimers(int64_t now);
+
+  // ---- shard_dispatch.cc: records, events, answers ----
+  bool PollCompletions(size_t transport);
+  Lane* FindLane(Link* link, rdma::ConnectionId connection);
+  void Unpin(Lane* lane, const std::vector<uint64_t>& cookies);
+  void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Push(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Pull(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Groups(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // True: refused with kResourceExhausted, because the lane may park no more.
+  bool RefuseParking(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Park(Lane* lane, uint32_t operation, uint32_t slot);
+  void Reply(Lane* lane, const rdma::ShardLane::Answer& answer);
+  void WriteOut(Lane* lane, const shard::ChunkView& view, const rdma::RemoteMemory& destination,
+                rdma::ShardLane::Answer answer);
+  void ReturnSlot(Lane* lane, uint32_t slot);
+  void SlotFreed(Lane* lane, uint32_t slot);
+  // The operation ends: its latency is counted with the next clock reading.
+  void Answered(Lane* lane, uint32_t operation);
+  bool DrainEngine();
+  void OnEngineEvent(const shard::Event& event);
+  void FlushSamples();
+
+  void ReadClock() { now_ns = clock->NowNanos(); }
+  int64_t NextTimer() const;
+  void Log(const std::string& text) const {
+    if (options.log) options.log(text);
+  }
+
+  const ShardExecutorOptions options;
+  const Clock* const clock;
+  Inbox inbox;
+  SlabAllocator allocator;
+  std::vector<Link> links;
+
+  uint64_t incarnation = 0;
+  std::shared_ptr<const v1::ClusterView> view;
+  absl::flat_hash_set<uint64_t> workers;  // members of any job of the view
+  uint32_t largest_chunk_bytes = 0;       // of any table of the view
+  absl::Status view_status;
+  std::shared_ptr<shard::Engine> engine;  // null before the incarnation is known
+
+  std::vector<std::unique_ptr<Lane>> lanes;  // by id; null: none connected
+  std::vector<uint32_t> free_ids;
+  std::vector<Lane*> closing;
+  absl::flat_hash_map<std::string, Pending> pending;  // by token
+  uint32_t next_generation = 1;
+  uint64_t lane_memory = 0;  // rings of lanes connected and pending
+  uint64_t token_state;
+
+  int64_t now_ns = 0;  // read once per batch
+  int64_t next_write_check_ns = kNever;
+  int64_t next_pending_check_ns = kNever;
+  ShardCounters counters;
+  uint64_t retired_credit_messages = 0;
+
+  // Reused, so that the hot path does not allocate.
+  std::vector<rdma::Completion> completions;
+  std::vector<rdma::ConnectionEvent> events;
+  std::vector<shard::Event> engine_events;
+  std::vector<uint64_t> written;
+  std::vector<Sample> samples;
+  rdma::ShardLane::Arrival arrival;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_EXECUTOR_SHARD_EXECUTOR_IMPL_H_

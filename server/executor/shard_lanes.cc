@@ -1,0 +1,412 @@
+// Lanes of a shard: granting, connecting, closing.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/executor/shard_executor_impl.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr size_t kTokenBytes = sizeof(LaneHello::token);
+// A lane is not granted smaller than this.
+constexpr uint32_t kLeastSmallSlots = 4;
+
+// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+uint64_t NextRandom(uint64_t* state) {
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+bool Shrink(rdma::LaneConfig* config) {
+  if (config->large_slots > 1) {
+    config->large_slots /= 2;
+  } else if (config->small_slots > kLeastSmallSlots) {
+    config->small_slots = std::max(config->small_slots / 2, kLeastSmallSlots);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void ShardExecutor::Impl::NewToken(std::string* token) {
+  token->resize(kTokenBytes);
+  if (options.seed == 0 &&
+      getrandom(token->data(), kTokenBytes, GRND_NONBLOCK) == static_cast<ssize_t>(kTokenBytes)) {
+    return;
+  }
+  for (size_t i = 0; i < kTokenBytes; i += sizeof(uint64_t)) {
+    const uint64_t word = NextRandom(&token_state);
+    std::memcpy(token->data() + i, &word, sizeof(word));
+  }
+}
+
+absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) const {
+  if (engine == nullptr || view == nullptr) {
+    return absl::UnavailableError("this server has not joined the cluster yet");
+  }
+  if (request.server_incarnation() != incarnation) {
+    return absl::FailedPreconditionError(absl::StrCat("this is server incarnation ", incarnation,
+                                                      ", not ", request.server_incarnation(),
+                                                      "; fetch the cluster view again"));
+  }
+  if (request.shard() != options.shard) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", request.shard(), " asked of shard ", options.shard));
+  }
+  if (request.wire_version_min() > kWireVersion || request.wire_version_max() < kWireVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no common wire version: the caller speaks ", request.wire_version_min(), " to ",
+        request.wire_version_max(), ", this server ", kWireVersion, " to ", kWireVersion));
+  }
+  if (!workers.contains(request.incarnation())) {
+    if (request.revision() > view->revision()) {
+      return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
+                                                 view->revision(), ", the caller's at ",
+                                                 request.revision()));
+    }
+    return absl::NotFoundError(
+        absl::StrCat("worker incarnation ", request.incarnation(),
+                     " is not a member of any job: its lease has ended or it has left"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRequest& request,
+                                                            std::string* reason) const {
+  std::vector<std::string> refused;
+  for (size_t i = 0; i < links.size(); ++i) {
+    const std::string name(links[i].endpoint->transport());
+    const v1::TransportOffer* match = nullptr;
+    for (const v1::TransportOffer& offer : request.offers()) {
+      if (offer.transport() == name) match = &offer;
+    }
+    if (match == nullptr) {
+      refused.push_back(absl::StrCat(name, ": not offered by the worker"));
+    } else if (match->host() != links[i].host) {
+      refused.push_back(absl::StrCat(name, ": host differs"));
+    } else {
+      std::string chosen =
+          absl::StrCat(name, name == "shm" ? ": same host" : ": both sides have it");
+      refused.push_back(std::move(chosen));
+      *reason = absl::StrJoin(refused, "; ");
+      return i;
+    }
+  }
+  std::vector<std::string> ours, theirs;
+  for (const Link& link : links) ours.emplace_back(link.endpoint->transport());
+  for (const v1::TransportOffer& offer : request.offers()) theirs.push_back(offer.transport());
+  return absl::FailedPreconditionError(absl::StrCat(
+      "no common transport: this server has [", absl::StrJoin(ours, ", "), "], the worker offers [",
+      absl::StrJoin(theirs, ", "), "]; ", absl::StrJoin(refused, "; ")));
+}
+
+absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
+  rdma::LaneConfig config = options.lane;
+  const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk_bytes + kRecordAlignment - 1) /
+                              kRecordAlignment * kRecordAlignment;
+  config.large_slot_bytes =
+      static_cast<uint32_t>(std::max<uint64_t>(config.large_slot_bytes, chunk_slot));
+  const uint64_t left =
+      options.lane_memory_limit > lane_memory ? options.lane_memory_limit - lane_memory : 0;
+  // No lane takes more than half of what is left, so that later workers get smaller lanes rather
+  // than none.
+  while (config.ring_bytes() > left / 2 && Shrink(&config)) {
+  }
+  if (config.ring_bytes() > left) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("lane_memory_limit of shard ", options.shard, " is ",
+                     options.lane_memory_limit, " bytes, of which ", lane_memory,
+                     " are in use; the smallest lane needs ", config.ring_bytes()));
+  }
+  return config;
+}
+
+absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
+    const v1::OpenLaneRequest& request) {
+  if (absl::Status status = CheckOpen(request); !status.ok()) return status;
+  Pending grant;
+  absl::StatusOr<size_t> transport = ChooseTransport(request, &grant.reason);
+  if (!transport.ok()) return transport.status();
+  absl::StatusOr<rdma::LaneConfig> config = FitLane();
+  if (!config.ok()) return config.status();
+  if (free_ids.empty() && lanes.size() == kMaxLanes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("shard ", options.shard, " has all its ", kMaxLanes, " lanes in use"));
+  }
+  if (free_ids.empty()) {
+    grant.id = static_cast<uint32_t>(lanes.size());
+    lanes.emplace_back();
+  } else {
+    grant.id = free_ids.back();
+    free_ids.pop_back();
+  }
+  grant.generation = next_generation++;
+  grant.worker = request.incarnation();
+  grant.transport = *transport;
+  grant.config = *config;
+  grant.expires_ns = now_ns + absl::ToInt64Nanoseconds(options.lane_open_timeout);
+  next_pending_check_ns = std::min(next_pending_check_ns, grant.expires_ns);
+  lane_memory += grant.config.ring_bytes();
+
+  v1::OpenLaneResponse response;
+  NewToken(response.mutable_token());
+  response.set_lane(grant.id);
+  response.set_generation(grant.generation);
+  response.set_wire_version(kWireVersion);
+  response.set_features(0);
+  response.set_transport(std::string(links[grant.transport].endpoint->transport()));
+  response.set_transport_reason(grant.reason);
+  response.set_address(links[grant.transport].address);
+  response.set_small_slots(grant.config.small_slots);
+  response.set_small_slot_bytes(grant.config.small_slot_bytes);
+  response.set_large_slots(grant.config.large_slots);
+  response.set_large_slot_bytes(grant.config.large_slot_bytes);
+  response.set_operations(grant.config.operations);
+  pending.emplace(response.token(), std::move(grant));
+  return response;
+}
+
+absl::Status ShardExecutor::Impl::CloseLane(const v1::CloseLaneRequest& request) {
+  Lane* lane = request.lane() < lanes.size() ? lanes[request.lane()].get() : nullptr;
+  if (lane != nullptr && lane->worker == request.incarnation() &&
+      lane->generation == request.generation()) {
+    if (!lane->closing) {
+      lane->lane->Close(absl::CancelledError("closed by its worker"));
+      StartClosing(lane);
+    }
+    return absl::OkStatus();
+  }
+  for (const auto& [token, grant] : pending) {
+    if (grant.id == request.lane() && grant.generation == request.generation() &&
+        grant.worker == request.incarnation()) {
+      DropPending(token);
+      return absl::OkStatus();
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("worker incarnation ", request.incarnation(),
+                                          " has no lane ", request.lane(), " of generation ",
+                                          request.generation()));
+}
+
+void ShardExecutor::Impl::DropPending(const std::string& token) {
+  const auto it = pending.find(token);
+  if (it == pending.end()) return;
+  lane_memory -= it->second.config.ring_bytes();
+  free_ids.push_back(it->second.id);
+  pending.erase(it);
+}
+
+bool ShardExecutor::Impl::PollEvents(size_t transport) {
+  Link& link = links[transport];
+  const size_t n = link.endpoint->PollEvents(absl::MakeSpan(events));
+  for (size_t i = 0; i < n; ++i) {
+    const rdma::ConnectionEvent& event = events[i];
+    if (event.kind == rdma::ConnectionEvent::Kind::kRequest) {
+      OnRequest(transport, event);
+      continue;
+    }
+    Lane* lane = FindLane(&link, event.connection);
+    if (lane == nullptr) continue;
+    lane->lane->OnEvent(event);
+    if (Usable(lane) && event.kind == rdma::ConnectionEvent::Kind::kEstablished) {
+      ++counters.lanes_opened;
+    }
+  }
+  return n > 0;
+}
+
+absl::StatusOr<ShardExecutor::Impl::Pending> ShardExecutor::Impl::TakeToken(
+    size_t transport, const std::string& private_data, LaneHello* hello) {
+  // librdmacm hands private data over padded, so it may be longer than what was sent.
+  if (private_data.size() < sizeof(LaneHello)) {
+    return absl::InvalidArgumentError("no lane hello in the private data");
+  }
+  std::memcpy(hello, private_data.data(), sizeof(LaneHello));
+  const std::string token(reinterpret_cast<const char*>(hello->token), kTokenBytes);
+  const auto it = pending.find(token);
+  if (it == pending.end()) {
+    return absl::PermissionDeniedError("lane token unknown, used already or too late");
+  }
+  if (it->second.transport != transport) {
+    return absl::PermissionDeniedError("lane token is for another transport");
+  }
+  if (it->second.expires_ns <= now_ns) {
+    DropPending(token);
+    return absl::PermissionDeniedError("lane token too late");
+  }
+  Pending grant = std::move(it->second);
+  pending.erase(it);
+  return grant;
+}
+
+void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEvent& event) {
+  ReadClock();
+  Link& link = links[transport];
+  LaneHello hello;
+  absl::StatusOr<Pending> grant = TakeToken(transport, event.private_data, &hello);
+  if (!grant.ok()) {
+    ++counters.rejected_tokens;
+    Log(absl::StrCat("connection refused on ", std::string(link.endpoint->transport()), ": ",
+                     grant.status().message()));
+    link.endpoint->Reject(event.connection, std::string(grant.status().message()));
+    return;
+  }
+  rdma::ShardLane::Params params{grant->id, grant->generation, grant->worker, grant->config};
+  auto accepted = rdma::ShardLane::Accept(link.endpoint.get(), event.connection, hello, params);
+  if (!accepted.ok()) {
+    Log(absl::StrCat("lane ", grant->id, " of worker ", grant->worker,
+                     " not opened: ", accepted.status().message()));
+    // Accept() has rejected the connection.
+    lane_memory -= grant->config.ring_bytes();
+    free_ids.push_back(grant->id);
+    return;
+  }
+  auto lane = std::make_unique<Lane>();
+  lane->id = grant->id;
+  lane->generation = grant->generation;
+  lane->worker = grant->worker;
+  lane->transport = transport;
+  lane->reason = std::move(grant->reason);
+  lane->ring_bytes = grant->config.ring_bytes();
+  lane->accept_deadline_ns = now_ns + absl::ToInt64Nanoseconds(options.lane_open_timeout);
+  lane->operations.resize(grant->config.operations);
+  lane->writes.started.resize(grant->config.operations);
+  lane->engine = engine;
+  lane->lane = *std::move(accepted);
+  next_pending_check_ns = std::min(next_pending_check_ns, lane->accept_deadline_ns);
+  link.by_connection[static_cast<uint32_t>(event.connection)] = lane.get();
+  lanes[lane->id] = std::move(lane);
+}
+
+bool ShardExecutor::Impl::Usable(Lane* lane) {
+  if (lane->closing) return false;
+  const rdma::ShardLane::State state = lane->lane->state();
+  if (state == rdma::ShardLane::State::kAccepting || state == rdma::ShardLane::State::kOpen) {
+    return true;
+  }
+  ++counters.lanes_lost;
+  Log(absl::StrCat("lane ", lane->id, " of worker ", lane->worker, " over ",
+                   std::string(links[lane->transport].endpoint->transport()),
+                   " ended: ", lane->lane->error().message()));
+  StartClosing(lane);
+  return false;
+}
+
+void ShardExecutor::Impl::Close(Lane* lane, absl::Status reason) {
+  if (lane->closing) return;
+  lane->lane->Close(std::move(reason));
+  Usable(lane);
+}
+
+void ShardExecutor::Impl::StartClosing(Lane* lane) {
+  if (lane->closing) return;
+  lane->closing = true;
+  // Before its ring goes: the engine may still be holding a contribution that lies in a slot.
+  lane->engine->ForgetLane(lane->id);
+  closing.push_back(lane);
+}
+
+bool ShardExecutor::Impl::ReapClosing() {
+  bool worked = false;
+  for (size_t i = 0; i < closing.size();) {
+    Lane* lane = closing[i];
+    worked |= lane->lane->RunOnce();
+    if (lane->lane->state() != rdma::ShardLane::State::kDead) {
+      ++i;
+      continue;
+    }
+    lane->lane->TakeAbandoned(&written);
+    Unpin(lane, written);
+    written.clear();
+    Link& link = links[lane->transport];
+    link.by_connection.erase(static_cast<uint32_t>(lane->lane->connection()));
+    link.last_connection = rdma::ConnectionId::kNone;
+    link.last_lane = nullptr;
+    lane_memory -= lane->ring_bytes;
+    retired_credit_messages += lane->lane->counters().credits;
+    free_ids.push_back(lane->id);
+    closing[i] = closing.back();
+    closing.pop_back();
+    lanes[lane->id].reset();
+    worked = true;
+  }
+  return worked;
+}
+
+void ShardExecutor::Impl::CloseAll(const absl::Status& reason) {
+  for (auto& lane : lanes) {
+    if (lane != nullptr) Close(lane.get(), reason);
+  }
+  while (!pending.empty()) DropPending(std::string(pending.begin()->first));
+}
+
+void ShardExecutor::Impl::RetireWorkers() {
+  for (auto& lane : lanes) {
+    if (lane == nullptr || lane->closing || workers.contains(lane->worker)) continue;
+    Close(lane.get(), absl::AbortedError(absl::StrCat(
+                          "worker incarnation ", lane->worker,
+                          " is not a member of any job: its lease has ended or it has left")));
+  }
+  std::vector<std::string> gone;
+  for (const auto& [token, grant] : pending) {
+    if (!workers.contains(grant.worker)) gone.push_back(token);
+  }
+  for (const std::string& token : gone) DropPending(token);
+}
+
+bool ShardExecutor::Impl::RunTimers(int64_t now) {
+  bool worked = false;
+  if (now >= next_pending_check_ns) {
+    next_pending_check_ns = kNever;
+    std::vector<std::string> late;
+    for (const auto& [token, grant] : pending) {
+      if (grant.expires_ns <= now) {
+        late.push_back(token);
+      } else {
+        next_pending_check_ns = std::min(next_pending_check_ns, grant.expires_ns);
+      }
+    }
+    for (const std::string& token : late) DropPending(token);
+    for (auto& lane : lanes) {
+      if (lane == nullptr || lane->closing ||
+          lane->lane->state() != rdma::ShardLane::State::kAccepting) {
+        continue;
+      }
+      if (lane->accept_deadline_ns <= now) {
+        Close(lane.get(),
+              absl::DeadlineExceededError("the connection was not established in time"));
+      } else {
+        next_pending_check_ns = std::min(next_pending_check_ns, lane->accept_deadline_ns);
+      }
+    }
+    worked = true;
+  }
+  if (now >= next_write_check_ns) {
+    next_write_check_ns = kNever;
+    const int64_t timeout = absl::ToInt64Nanoseconds(options.write_timeout);
+    for (auto& lane : lanes) {
+      if (lane == nullptr || lane->closing || lane->writes.empty()) continue;
+      if (lane->writes.oldest() + timeout <= now) {
+        ++counters.write_timeouts;
+        Close(lane.get(), absl::DeadlineExceededError(
+                              absl::StrCat("a write to the worker took longer than ",
+                                           absl::FormatDuration(options.write_timeout))));
+      } else {
+        next_write_check_ns = std::min(next_write_check_ns, lane->writes.oldest() + timeout);
+      }
+    }
+    worked = true;
+  }
+  return worked;
+}
+
+}  // namespace verbena::server

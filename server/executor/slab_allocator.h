@@ -1,0 +1,59 @@
+// Table memory out of large blocks that the data plane can write from.
+//
+// Requests are rounded up to a size class (eight per doubling, so at most an eighth is lost) and
+// come from a free list or from the end of the current slab. A request beyond half a slab gets a
+// block of its own. A slab whose buffers have all come back is returned to the system.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
+#define VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rdma/memory/memory.h"
+#include "shard/allocator.h"
+
+namespace verbena::server {
+
+class SlabAllocator final : public shard::Allocator {
+ public:
+  explicit SlabAllocator(std::string label, size_t slab_bytes = size_t{64} << 20);
+
+  // `handle` of the buffer is its rdma::MemoryBlock.
+  shard::Buffer Allocate(size_t bytes) override;
+  void Free(const shard::Buffer& buffer) override;
+
+  // The block that `buffer` lies in.
+  static const rdma::MemoryBlock* BlockOf(const shard::Buffer& buffer) {
+    return static_cast<const rdma::MemoryBlock*>(buffer.handle);
+  }
+  size_t slabs() const { return slabs_.size(); }
+  size_t reserved_bytes() const { return reserved_bytes_; }
+
+ private:
+  struct Slab {
+    std::shared_ptr<rdma::MemoryBlock> block;
+    size_t used = 0;  // bytes handed out from the front so far
+    size_t live = 0;  // buffers out
+    // Freed pieces by size class, as offsets.
+    std::unordered_map<size_t, std::vector<size_t>> free;
+  };
+  Slab* NewSlab(size_t bytes);
+  shard::Buffer Take(Slab* slab, size_t bytes, size_t rounded);
+
+  std::string label_;
+  size_t slab_bytes_;
+  size_t reserved_bytes_ = 0;
+  std::unordered_map<const void*, std::unique_ptr<Slab>> slabs_;
+  // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.
+  std::unordered_map<size_t, std::vector<const void*>> with_free_;
+  Slab* current_ = nullptr;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_

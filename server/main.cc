@@ -1,0 +1,122 @@
+// verbenad: a server of a Verbena cluster.
+#include <grpc/support/log.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "server/cli/options.h"
+#include "server/node.h"
+
+namespace verbena::server {
+namespace {
+
+void ConfigureLogging(const std::string& level) {
+  auto logger = spdlog::stderr_logger_mt("verbenad");
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+  logger->set_level(spdlog::level::from_str(level));
+  spdlog::set_default_logger(std::move(logger));
+  // What gRPC finds worth an error line is mostly a peer that is not there yet, which is reported
+  // by whoever called it.
+  gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
+}
+
+// A descriptor or three for every lane.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Whole or not at all: readers wait for the file to be there.
+bool WriteReadyFile(const std::string& path, const VerbenaNode& node) {
+  const std::string draft = absl::StrCat(path, ".", getpid());
+  {
+    std::ofstream out(draft, std::ios::trunc);
+    out << "{\"address\": \"" << node.address() << "\", \"metrics\": \"" << node.metrics_address()
+        << "\", \"pid\": " << getpid() << ", \"incarnation\": " << node.incarnation() << "}\n";
+    if (!out.flush()) return false;
+  }
+  std::error_code error;
+  std::filesystem::rename(draft, path, error);
+  return !error;
+}
+
+timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
+
+// Runs until SIGTERM, SIGINT, or until this server can be of no use any more.
+int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signals) {
+  bool ready = false;
+  for (;;) {
+    if (!ready && node->health().ok()) {
+      ready = true;
+      spdlog::info("ready");
+      if (!options.ready_file.empty() && !WriteReadyFile(options.ready_file, *node)) {
+        spdlog::error("cannot write --ready-file {}", options.ready_file);
+        return 1;
+      }
+    }
+    if (absl::Status fatal = node->fatal(); !fatal.ok()) {
+      spdlog::error("{}", std::string(fatal.message()));
+      return 1;
+    }
+    const timespec wait = Milliseconds(ready ? 500 : 10);
+    const int signal = sigtimedwait(&signals, nullptr, &wait);
+    if (signal > 0) {
+      spdlog::info("{}: draining", strsignal(signal));
+      return 0;
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  const ParsedOptions parsed = ParseCommandLine(argc, argv);
+  if (parsed.exit_code.has_value()) {
+    std::fputs(parsed.message.c_str(), *parsed.exit_code == 0 ? stdout : stderr);
+    return *parsed.exit_code;
+  }
+  const DaemonOptions& options = parsed.options;
+  ConfigureLogging(options.log_level);
+  RaiseDescriptorLimit();
+  signal(SIGPIPE, SIG_IGN);
+  // Before any thread starts, so that all of them inherit it and this one alone takes signals.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  absl::StatusOr<std::unique_ptr<VerbenaNode>> node = VerbenaNode::Start(options.node);
+  if (!node.ok()) {
+    spdlog::error("{}", std::string(node.status().message()));
+    return 1;
+  }
+  const NodeOptions& n = options.node;
+  spdlog::info("verbenad {} '{}' pid {}: control {}, metrics {}, {} shards, {}", kVersion, n.name,
+               getpid(), (*node)->address(),
+               (*node)->metrics_address().empty() ? "off" : (*node)->metrics_address(), n.shards,
+               n.coordinator ? "coordinator" : absl::StrCat("joining ", n.join));
+  const int code = Serve(options, node->get(), signals);
+  // A second signal does not wait for the drain.
+  for (const int s : {SIGTERM, SIGINT}) {
+    signal(s, [](int) { _exit(1); });
+  }
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  (*node)->Stop();
+  spdlog::info("stopped");
+  return code;
+}
+
+}  // namespace
+}  // namespace verbena::server
+
+int main(int argc, char** argv) { return verbena::server::Main(argc, argv); }

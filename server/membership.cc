@@ -1,0 +1,371 @@
+#include "server/membership.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNanosPerMilli = 1000000;
+constexpr int64_t kBackoffMs = 100;
+constexpr int64_t kMaxBackoffMs = 1000;
+constexpr uint32_t kPollMs = 10000;
+// A coordinator that is stopped, not dead, answers nothing: how long one attempt may take.
+constexpr absl::Duration kJoinTimeout = absl::Seconds(5);
+// What a view may be late beyond the poll's own wait.
+constexpr absl::Duration kPollSlack = absl::Seconds(5);
+
+// One repeated call: whether it is under way, and when it is due again.
+struct Repeated {
+  bool under_way = false;
+  int64_t due_ns = 0;
+  int failures = 0;
+
+  bool Due(int64_t now) const { return !under_way && due_ns <= now; }
+  int64_t NextNanos() const { return under_way ? kNever : due_ns; }
+};
+
+}  // namespace
+
+struct Membership::Impl : std::enable_shared_from_this<Impl> {
+  enum class State { kJoining, kJoined, kLeaving, kEnded };
+
+  MembershipOptions options;
+  const Clock* clock;
+  ControlChannel* control;
+  OnView on_view;
+  std::mt19937_64 random;
+
+  State state = State::kJoining;
+  absl::Status end;         // kEnded
+  absl::Status last_error;  // of joining or heartbeats, since the last good answer
+  int64_t good_ns = 0;      // the last good answer; before it, the start
+  std::string join_id;
+  Repeated join, heartbeat, poll, leave;
+  uint64_t incarnation = 0;
+  int64_t lease_ns = 0;
+  std::shared_ptr<const v1::ClusterView> view;  // the newest
+  bool view_is_new = false;                     // not yet given to on_view
+  std::string leave_id;
+  int64_t leave_deadline_ns = kNever;
+  std::function<void(absl::Status)> leave_done;
+
+  std::string RequestId();
+  int64_t Backoff(Repeated* call);
+  template <typename Response, typename Request>
+  void Send(const char* method, const Request& request, absl::Duration timeout,
+            void (Impl::*done)(absl::StatusOr<Response>));
+  void SendJoin();
+  void SendHeartbeat(int64_t now);
+  void SendPoll();
+  void SendLeave(int64_t now);
+  void OnJoin(absl::StatusOr<v1::JoinServerResponse> response);
+  void OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> response);
+  void OnPoll(absl::StatusOr<v1::GetViewResponse> response);
+  void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
+  bool TakeView(v1::ClusterView* newer);
+  void GiveView();
+  bool StartCalls(int64_t now);
+  bool FinishLeave(int64_t now);
+  void End(absl::Status why);
+  void Superseded();
+};
+
+std::string Membership::Impl::RequestId() {
+  std::string id;
+  for (int word = 0; word < 2; ++word) {
+    const uint64_t bits = random();
+    id.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+  }
+  return id;
+}
+
+// Half of it is random: servers that lost one coordinator must not come back in step.
+int64_t Membership::Impl::Backoff(Repeated* call) {
+  const int64_t full = std::min(kMaxBackoffMs, kBackoffMs << std::min(call->failures, 10));
+  ++call->failures;
+  std::uniform_int_distribution<int64_t> between(full * kNanosPerMilli / 2, full * kNanosPerMilli);
+  return between(random);
+}
+
+template <typename Response, typename Request>
+void Membership::Impl::Send(const char* method, const Request& request, absl::Duration timeout,
+                            void (Impl::*done)(absl::StatusOr<Response>)) {
+  Call<Response>(*control, options.coordinator, absl::StrCat("/verbena.v1.Cluster/", method),
+                 request, timeout,
+                 [self = weak_from_this(), done](absl::StatusOr<Response> response) {
+                   if (const auto impl = self.lock()) (impl.get()->*done)(std::move(response));
+                 });
+}
+
+void Membership::Impl::SendJoin() {
+  join.under_way = true;
+  v1::JoinServerRequest request;
+  request.set_request_id(join_id);
+  request.set_name(options.name);
+  request.set_address(options.address);
+  request.set_shards(options.shards);
+  Send("JoinServer", request, kJoinTimeout, &Impl::OnJoin);
+}
+
+void Membership::Impl::SendHeartbeat(int64_t now) {
+  heartbeat.under_way = true;
+  heartbeat.due_ns = now + lease_ns / 4;
+  v1::HeartbeatRequest request;
+  request.set_incarnation(incarnation);
+  Send("Heartbeat", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnHeartbeat);
+}
+
+void Membership::Impl::SendPoll() {
+  poll.under_way = true;
+  v1::GetViewRequest request;
+  request.set_known_revision(view->revision());
+  request.set_wait_ms(kPollMs);
+  Send("GetView", request, absl::Milliseconds(kPollMs) + kPollSlack, &Impl::OnPoll);
+}
+
+void Membership::Impl::SendLeave(int64_t now) {
+  leave.under_way = true;
+  v1::LeaveRequest request;
+  request.set_request_id(leave_id);
+  request.set_incarnation(incarnation);
+  Send("Leave", request, absl::Nanoseconds(std::max<int64_t>(leave_deadline_ns - now, 0)),
+       &Impl::OnLeave);
+}
+
+void Membership::Impl::OnJoin(absl::StatusOr<v1::JoinServerResponse> response) {
+  join.under_way = false;
+  if (state == State::kEnded) return;
+  const int64_t now = clock->NowNanos();
+  if (!response.ok()) {
+    last_error = response.status();
+    if (absl::IsInvalidArgument(last_error) && state == State::kJoining) {
+      End(absl::InvalidArgumentError(
+          absl::StrCat("the cluster refused server '", options.name, "': ", last_error.message())));
+    }
+    join.due_ns = now + Backoff(&join);
+    return;
+  }
+  incarnation = response->incarnation();
+  lease_ns = response->lease_ms() * kNanosPerMilli;
+  good_ns = now;
+  last_error = absl::OkStatus();
+  // While leaving, what remains to do is to give the incarnation back.
+  if (state == State::kLeaving) return;
+  state = State::kJoined;
+  heartbeat.due_ns = now + lease_ns / 4;
+  TakeView(response->mutable_view());
+}
+
+void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> response) {
+  heartbeat.under_way = false;
+  if (state != State::kJoined) return;
+  if (response.ok()) {
+    good_ns = clock->NowNanos();
+    last_error = absl::OkStatus();
+  } else if (absl::IsNotFound(response.status())) {
+    Superseded();
+  } else {
+    last_error = response.status();
+  }
+}
+
+void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
+  poll.under_way = false;
+  if (state != State::kJoined) return;
+  if (!response.ok()) {
+    poll.due_ns = clock->NowNanos() + Backoff(&poll);
+    return;
+  }
+  if (response->changed() && !TakeView(response->mutable_view())) {
+    poll.due_ns = clock->NowNanos() + Backoff(&poll);
+    return;
+  }
+  poll.failures = 0;
+  poll.due_ns = 0;
+}
+
+void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
+  leave.under_way = false;
+  if (state != State::kLeaving) return;
+  // NOT_FOUND: retired already, which is what was asked for.
+  if (response.ok() || absl::IsNotFound(response.status())) {
+    End(absl::CancelledError("left the cluster"));
+    return;
+  }
+  last_error = response.status();
+  leave.due_ns = clock->NowNanos() + Backoff(&leave);
+}
+
+// False when it is not newer than what we have.
+bool Membership::Impl::TakeView(v1::ClusterView* newer) {
+  if (view != nullptr) {
+    if (newer->cluster_id() != view->cluster_id()) {
+      // Its incarnations count from 1 again: ours may soon be somebody else's.
+      End(absl::FailedPreconditionError(absl::StrCat(
+          "the coordinator at ", options.coordinator, " now serves cluster ", newer->cluster_id(),
+          ", but server '", options.name, "' joined cluster ", view->cluster_id(),
+          ": its state was lost or replaced; put it back, or restart this server, which then is "
+          "empty")));
+      return false;
+    }
+    if (newer->revision() <= view->revision()) return false;
+  }
+  auto taken = std::make_shared<v1::ClusterView>();
+  taken->Swap(newer);
+  view = std::move(taken);
+  view_is_new = true;
+  return true;
+}
+
+void Membership::Impl::GiveView() {
+  view_is_new = false;
+  const std::shared_ptr<const v1::ClusterView> given = view;
+  for (const v1::Server& server : given->servers()) {
+    if (server.name() == options.name && server.incarnation() > incarnation) Superseded();
+  }
+  if (on_view) on_view(incarnation, given);
+}
+
+void Membership::Impl::End(absl::Status why) {
+  if (state == State::kEnded) return;
+  state = State::kEnded;
+  end = std::move(why);
+}
+
+void Membership::Impl::Superseded() {
+  End(absl::FailedPreconditionError(absl::StrCat(
+      "another verbenad has joined as '", options.name, "': incarnation ", incarnation,
+      " (this process) is retired, and what it holds is lost; give every server its own --name")));
+}
+
+bool Membership::Impl::StartCalls(int64_t now) {
+  switch (state) {
+    case State::kJoining:
+      if (!join.Due(now)) return false;
+      SendJoin();
+      return true;
+    case State::kJoined: {
+      const bool heartbeat_due = heartbeat.Due(now), poll_due = poll.Due(now);
+      if (heartbeat_due) SendHeartbeat(now);
+      if (poll_due) SendPoll();
+      return heartbeat_due || poll_due;
+    }
+    case State::kLeaving:
+      // A join under way may still succeed; its incarnation is then what has to leave.
+      if (incarnation == 0 || !leave.Due(now)) return false;
+      SendLeave(now);
+      return true;
+    case State::kEnded:
+      return false;
+  }
+  return false;
+}
+
+bool Membership::Impl::FinishLeave(int64_t now) {
+  if (state == State::kLeaving) {
+    if (!join.under_way && incarnation == 0) {
+      End(absl::CancelledError("left before it had joined"));
+    } else if (leave_deadline_ns <= now) {
+      End(absl::CancelledError(
+          absl::StrCat("stopped without an answer to Leave; last error: ", last_error.message())));
+      if (leave_done) {
+        std::exchange(leave_done, nullptr)(absl::DeadlineExceededError(end.message()));
+      }
+      return true;
+    }
+  }
+  if (state != State::kEnded || !leave_done) return false;
+  std::exchange(leave_done, nullptr)(absl::OkStatus());
+  return true;
+}
+
+Membership::Membership(const MembershipOptions& options, const Clock* clock,
+                       ControlChannel* control, OnView on_view)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->options = options;
+  impl_->clock = clock;
+  impl_->control = control;
+  impl_->on_view = std::move(on_view);
+  if (options.seed != 0) {
+    impl_->random.seed(options.seed);
+  } else {
+    std::random_device device;
+    std::seed_seq words{device(), device(), device(), device(),
+                        device(), device(), device(), device()};
+    impl_->random.seed(words);
+  }
+  impl_->good_ns = clock->NowNanos();
+  impl_->join_id = impl_->RequestId();
+}
+
+Membership::~Membership() = default;
+
+bool Membership::RunOnce() {
+  // Kept alive: a callback may destroy the Membership.
+  const std::shared_ptr<Impl> impl = impl_;
+  bool worked = impl->control->RunOnce();
+  if (impl->view_is_new) {
+    impl->GiveView();
+    worked = true;
+  }
+  const int64_t now = impl->clock->NowNanos();
+  worked |= impl->StartCalls(now);
+  worked |= impl->FinishLeave(now);
+  return worked;
+}
+
+int64_t Membership::NextTimerNanos() const {
+  const Impl& impl = *impl_;
+  if (impl.view_is_new) return 0;
+  switch (impl.state) {
+    case Impl::State::kJoining:
+      return impl.join.NextNanos();
+    case Impl::State::kJoined:
+      return std::min(impl.heartbeat.NextNanos(), impl.poll.NextNanos());
+    case Impl::State::kLeaving:
+      if (impl.join.under_way) return impl.leave_deadline_ns;
+      return impl.incarnation == 0 ? 0 : std::min(impl.leave.NextNanos(), impl.leave_deadline_ns);
+    case Impl::State::kEnded:
+      return impl.leave_done ? 0 : kNever;
+  }
+  return kNever;
+}
+
+uint64_t Membership::incarnation() const { return impl_->incarnation; }
+
+bool Membership::ended() const { return impl_->state == Impl::State::kEnded; }
+
+absl::Status Membership::status() const {
+  const Impl& impl = *impl_;
+  if (impl.state == Impl::State::kEnded) return impl.end;
+  const std::string since =
+      absl::FormatDuration(absl::Milliseconds((impl.clock->NowNanos() - impl.good_ns) / 1000000));
+  if (impl.incarnation == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "server '", impl.options.name, "' has been trying to join the cluster at ",
+        impl.options.coordinator, " for ", since,
+        impl.last_error.ok() ? "" : absl::StrCat("; last error: ", impl.last_error.message())));
+  }
+  if (impl.last_error.ok()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the coordinator at ", impl.options.coordinator,
+                                             " has not answered for ", since,
+                                             "; last error: ", impl.last_error.message()));
+}
+
+void Membership::Leave(absl::Duration timeout, std::function<void(absl::Status)> done) {
+  Impl& impl = *impl_;
+  if (impl.leave_done || impl.state == Impl::State::kLeaving) return;
+  impl.leave_done = std::move(done);
+  if (impl.state == Impl::State::kEnded) return;
+  impl.state = Impl::State::kLeaving;
+  impl.leave_id = impl.RequestId();
+  impl.leave_deadline_ns = impl.clock->NowNanos() + absl::ToInt64Nanoseconds(timeout);
+}
+
+}  // namespace verbena::server

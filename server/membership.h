@@ -1,0 +1,78 @@
+// A server's membership: joins the cluster under its name, keeps the lease, follows the view.
+//
+//   state    | on                                            | to
+//   ---------+-----------------------------------------------+---------
+//   joining  | JoinServer OK                                 | joined
+//            | INVALID_ARGUMENT                              | ended
+//            | any other error: again after a backoff        | joining
+//   joined   | Heartbeat NOT_FOUND, or a view in which a     | ended
+//            | newer incarnation has our name, or one of     |
+//            | another cluster                               |
+//            | any other error: again; status() says so      | joined
+//   any      | Leave()                                       | leaving
+//   leaving  | Leave answered, or its time is over           | ended
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. All repetitions of one join carry one request id: the coordinator gives one incarnation.
+//  2. An incarnation that has ended is never used again: this server's data belongs to it.
+#ifndef VERBENA_SERVER_MEMBERSHIP_H_
+#define VERBENA_SERVER_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "rdma/base/clock.h"
+
+namespace verbena::server {
+
+struct MembershipOptions {
+  std::string coordinator;  // host:port
+  std::string name;
+  std::string address;  // ours, as peers reach it
+  uint32_t shards = 1;
+  // Backoff jitter, request ids. 0: from the system's random source. Anything else is for tests:
+  // two lives of a server with one seed would send one request id, and the second would be taken
+  // for a repetition of the first and get its incarnation.
+  uint64_t seed = 0;
+};
+
+class Membership {
+ public:
+  // Called inside RunOnce() with every new view (and our incarnation), first with the join's.
+  using OnView = std::function<void(uint64_t incarnation, std::shared_ptr<const v1::ClusterView>)>;
+  // `clock` and `control` outlive it; calls under way when it is destroyed are forgotten.
+  Membership(const MembershipOptions& options, const Clock* clock, ControlChannel* control,
+             OnView on_view);
+  ~Membership();
+
+  // Runs the control channel too.
+  bool RunOnce();
+  int64_t NextTimerNanos() const;
+  // 0 before the first join.
+  uint64_t incarnation() const;
+  // UNAVAILABLE while the coordinator does not answer (says since when). Once it has ended:
+  // FAILED_PRECONDITION (another verbenad has our name, or the coordinator another cluster),
+  // INVALID_ARGUMENT (refused), CANCELLED (we left).
+  absl::Status status() const;
+  // Whether nothing will happen any more.
+  bool ended() const;
+  // Leaves; `done` runs inside RunOnce(). Only the first call counts.
+  void Leave(absl::Duration timeout, std::function<void(absl::Status)> done);
+
+ private:
+  struct Impl;
+  // Callbacks of calls under way hold a weak reference.
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_MEMBERSHIP_H_

@@ -1,0 +1,202 @@
+#include "server/metrics/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+MetricFamily Family(std::string name, std::string help, MetricType type) {
+  MetricFamily family;
+  family.name = std::move(name);
+  family.help = std::move(help);
+  family.type = type;
+  return family;
+}
+
+void Add(MetricFamily* family, double value, Labels labels = {}) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  if (family->type == MetricType::Counter) {
+    metric.counter.value = value;
+  } else {
+    metric.gauge.value = value;
+  }
+  family->metric.push_back(std::move(metric));
+}
+
+Labels ShardLabel(size_t shard) { return {{"shard", absl::StrCat(shard)}}; }
+
+// A family with one value for each shard that answered.
+struct ShardValue {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const ShardCounters& counters);
+};
+
+constexpr MetricType kCounter = MetricType::Counter;
+constexpr MetricType kGauge = MetricType::Gauge;
+
+template <typename T>
+double D(T value) {
+  return static_cast<double>(value);
+}
+
+const ShardValue kShardValues[] = {
+    {"verbena_shard_push_bytes_total", "Gradient bytes taken in.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.push_bytes); }},
+    {"verbena_shard_pull_bytes_total", "Parameter bytes written out.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.pull_bytes); }},
+    {"verbena_shard_pushes_total", "Pushes received.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.pushes); }},
+    {"verbena_shard_pulls_total", "Pulls received.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.pulls); }},
+    {"verbena_shard_duplicates_total", "Pushes that had been applied already.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.duplicates); }},
+    {"verbena_shard_refused_total", "Requests answered with an error.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.refused); }},
+    {"verbena_shard_non_finite_total", "Pushes refused for a NaN or Inf.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.non_finite); }},
+    {"verbena_shard_commits_total", "Steps of chunks committed (sync).", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.commits); }},
+    {"verbena_shard_applies_total", "Optimizer applications to chunks.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.applies); }},
+    {"verbena_shard_spare_exhausted_total",
+     "Applies that waited because every spare buffer was being written out.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.spare_exhausted); }},
+    {"verbena_shard_resident_bytes", "Parameters, optimizer state and accumulators.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.resident_bytes); }},
+    {"verbena_shard_held", "Contributions held in their slots for a lower rank.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.held); }},
+    {"verbena_shard_parked", "Pulls waiting for a version.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.parked); }},
+    {"verbena_shard_queue_depth", "Requests arrived and not answered.", kGauge,
+     [](const ShardCounters& c) { return D(c.queue_depth); }},
+    {"verbena_shard_lanes", "Lanes open.", kGauge,
+     [](const ShardCounters& c) { return D(c.lanes_open); }},
+    {"verbena_shard_lanes_opened_total", "Lanes opened.", kCounter,
+     [](const ShardCounters& c) { return D(c.lanes_opened); }},
+    {"verbena_shard_lanes_lost_total", "Lanes that ended otherwise than by their worker's wish.",
+     kCounter, [](const ShardCounters& c) { return D(c.lanes_lost); }},
+    {"verbena_shard_write_timeouts_total", "Lanes closed because a write to the worker hung.",
+     kCounter, [](const ShardCounters& c) { return D(c.write_timeouts); }},
+    {"verbena_shard_credit_stalls_total",
+     "Times a lane had all its slots of a size, or all its operations, in use here.", kCounter,
+     [](const ShardCounters& c) { return D(c.credit_stalls); }},
+    {"verbena_shard_credit_messages_total", "Credits sent without a reply.", kCounter,
+     [](const ShardCounters& c) { return D(c.credit_messages); }},
+    {"verbena_shard_rejected_tokens_total", "Connections refused for a bad lane token.", kCounter,
+     [](const ShardCounters& c) { return D(c.rejected_tokens); }},
+};
+
+void AddHistogram(MetricFamily* family, const LatencyHistogram& histogram, Labels labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.histogram.sample_count = histogram.count;
+  metric.histogram.sample_sum = D(histogram.sum_ns) * 1e-9;
+  uint64_t cumulative = 0;
+  // The last bucket is the rest: the serialiser's +Inf.
+  for (int i = 0; i + 1 < LatencyHistogram::kBuckets; ++i) {
+    cumulative += histogram.counts[i];
+    metric.histogram.bucket.push_back({cumulative, D(uint64_t{1} << i) * 1e-6});
+  }
+  family->metric.push_back(std::move(metric));
+}
+
+void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
+  MetricFamily up = Family("verbena_shard_up", "1 when the shard answered this scrape.", kGauge);
+  MetricFamily cpu =
+      Family("verbena_shard_cpu_seconds_total", "Processor time of the shard's thread.", kCounter);
+  MetricFamily sleeps =
+      Family("verbena_shard_sleeps_total", "Times the shard's thread went to sleep.", kCounter);
+  MetricFamily spins =
+      Family("verbena_shard_spins_total", "Times it looked for work before that.", kCounter);
+  MetricFamily fruitless =
+      Family("verbena_shard_fruitless_spins_total", "Times it found none.", kCounter);
+  MetricFamily push = Family("verbena_shard_push_latency_seconds",
+                             "From a push's arrival to its reply.", MetricType::Histogram);
+  MetricFamily pull = Family("verbena_shard_pull_latency_seconds",
+                             "From a pull's arrival to its reply.", MetricType::Histogram);
+  MetricFamily lanes =
+      Family("verbena_lane_transport_info", "1 for each lane: how it travels, and why so.", kGauge);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const ShardMetrics& shard = shards[i];
+    Add(&up, shard.snapshot.has_value() ? 1 : 0, ShardLabel(i));
+    Add(&cpu, shard.cpu_seconds, ShardLabel(i));
+    Add(&sleeps, D(shard.sleeps), ShardLabel(i));
+    Add(&spins, D(shard.spins), ShardLabel(i));
+    Add(&fruitless, D(shard.fruitless_spins), ShardLabel(i));
+    if (!shard.snapshot.has_value()) continue;
+    AddHistogram(&push, shard.snapshot->counters.push_latency, ShardLabel(i));
+    AddHistogram(&pull, shard.snapshot->counters.pull_latency, ShardLabel(i));
+    for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
+      Add(&lanes, 1,
+          {{"shard", absl::StrCat(i)},
+           {"lane", absl::StrCat(lane.lane())},
+           {"worker", absl::StrCat(lane.worker())},
+           {"transport", lane.transport()},
+           // The host's memory is the device of shm and sim.
+           {"device", "host"},
+           {"reason", lane.reason()}});
+    }
+  }
+  for (const ShardValue& value : kShardValues) {
+    MetricFamily family = Family(value.name, value.help, value.type);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (!shards[i].snapshot.has_value()) continue;
+      Add(&family, value.value(shards[i].snapshot->counters), ShardLabel(i));
+    }
+    out->push_back(std::move(family));
+  }
+  for (MetricFamily* family : {&up, &cpu, &sleeps, &spins, &fruitless, &push, &pull, &lanes}) {
+    if (!family->metric.empty()) out->push_back(std::move(*family));
+  }
+}
+
+void AddGauge(const char* name, const char* help, double value, std::vector<MetricFamily>* out,
+              Labels labels = {}) {
+  Add(&out->emplace_back(Family(name, help, kGauge)), value, std::move(labels));
+}
+
+void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out) {
+  AddGauge("verbena_coordinator_revision", "Revision of the cluster's view.", D(c.revision), out);
+  AddGauge("verbena_coordinator_term", "Times a coordinator has taken office.", D(c.term), out);
+  MetricFamily servers =
+      Family("verbena_coordinator_servers", "Servers of the cluster by state.", kGauge);
+  Add(&servers, D(c.servers_alive), {{"state", "alive"}});
+  Add(&servers, D(c.servers_silent), {{"state", "silent"}});
+  out->push_back(std::move(servers));
+  AddGauge("verbena_coordinator_workers", "Workers with a lease.", D(c.workers), out);
+  AddGauge("verbena_coordinator_jobs", "Jobs known.", D(c.jobs), out);
+  AddGauge("verbena_coordinator_tables", "Tables.", D(c.tables), out);
+  AddGauge("verbena_coordinator_lost_partitions", "Partitions of tables whose only copy is gone.",
+           D(c.lost_partitions), out);
+}
+
+}  // namespace
+
+std::string RenderMetrics(const NodeMetrics& node) {
+  std::vector<MetricFamily> families;
+  AddGauge("verbena_server_info", "1; what this process is.", 1, &families,
+           {{"name", node.name},
+            {"incarnation", absl::StrCat(node.incarnation)},
+            {"version", node.version}});
+  AddGauge("verbena_server_joined", "1 while this server is a member of its cluster.",
+           node.joined ? 1 : 0, &families);
+  if (!node.shards.empty()) AddShards(node.shards, &families);
+  if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,49 @@
+// What an operator sees: counters of this process as Prometheus metrics.
+//
+// **Thread safety**: pure functions over copies; the caller gathers.
+#ifndef VERBENA_SERVER_METRICS_METRICS_H_
+#define VERBENA_SERVER_METRICS_METRICS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/executor/shard_executor.h"
+
+namespace verbena::server {
+
+struct ShardMetrics {
+  std::optional<ShardSnapshot> snapshot;  // empty: the shard did not answer
+  double cpu_seconds = 0;
+  uint64_t sleeps = 0;
+  uint64_t spins = 0;
+  uint64_t fruitless_spins = 0;
+};
+
+struct CoordinatorMetrics {
+  uint64_t revision = 0;
+  uint64_t term = 0;
+  uint64_t servers_alive = 0;
+  uint64_t servers_silent = 0;
+  uint64_t workers = 0;
+  uint64_t jobs = 0;
+  uint64_t tables = 0;
+  uint64_t lost_partitions = 0;  // of all tables
+};
+
+struct NodeMetrics {
+  std::string name;
+  std::string version;
+  uint64_t incarnation = 0;
+  bool joined = false;
+  std::vector<ShardMetrics> shards;
+  std::optional<CoordinatorMetrics> coordinator;
+};
+
+// The text of a scrape. Names and meanings are in server/README.md.
+std::string RenderMetrics(const NodeMetrics& node);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_METRICS_METRICS_H_

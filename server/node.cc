@@ -1,0 +1,343 @@
+#include "server/node.h"
+
+#include <sched.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/shm/shm_endpoint.h"
+#include "server/cli/options.h"
+#include "server/control/address.h"
+#include "server/control/cluster_service.h"
+#include "server/control/grpc_server.h"
+#include "server/control/membership_machine.h"
+#include "server/control/shard_service.h"
+#include "server/coordinator/sqlite_store.h"
+#include "server/metrics/http_server.h"
+#include "server/metrics/metrics.h"
+#include "shard/optimizer/optimizer.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+constexpr absl::Duration kScrapeTimeout = absl::Seconds(1);
+
+// Processors this process may run on.
+std::vector<int> AllowedProcessors() {
+  std::vector<int> result;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return result;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(static_cast<size_t>(i), &set)) result.push_back(i);
+  }
+  return result;
+}
+
+// HOST:PORT that peers are told.
+absl::StatusOr<std::string> AdvertisedAddress(const NodeOptions& options,
+                                              const std::string& listening) {
+  absl::StatusOr<HostAndPort> bound = SplitHostPort(listening);
+  if (!bound.ok()) return bound.status();
+  if (!options.advertise.empty()) {
+    absl::StatusOr<HostAndPort> given = SplitHostPort(options.advertise);
+    return given.ok() ? JoinHostPort(given->host, given->port)
+                      : JoinHostPort(options.advertise, bound->port);
+  }
+  if (!IsWildcard(bound->host)) return listening;
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return listening;
+  return JoinHostPort(name, bound->port);
+}
+
+CoordinatorMetrics Summarise(const v1::ClusterView& view) {
+  CoordinatorMetrics m;
+  m.revision = view.revision();
+  m.term = view.term();
+  for (const v1::Server& server : view.servers()) {
+    ++(server.state() == v1::Server::SILENT ? m.servers_silent : m.servers_alive);
+  }
+  for (const v1::Job& job : view.jobs()) m.workers += static_cast<uint64_t>(job.members_size());
+  m.jobs = static_cast<uint64_t>(view.jobs_size());
+  m.tables = static_cast<uint64_t>(view.tables_size());
+  for (const v1::Table& table : view.tables()) {
+    m.lost_partitions += static_cast<uint64_t>(table.lost_partitions_size());
+  }
+  return m;
+}
+
+}  // namespace
+
+struct VerbenaNode::Impl {
+  explicit Impl(const NodeOptions& o) : options(o) {}
+
+  absl::Status StartCoordinator();
+  absl::Status CreateShards();
+  absl::Status StartControl();
+  absl::Status StartShards();
+  absl::Status StartMembership();
+  absl::Status StartMetrics();
+  void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
+  void Leave();
+  void Stop();
+  NodeMetrics Gather();
+  absl::Status Health() const;
+
+  const NodeOptions options;
+  const MonotonicClock clock;
+  bool stopped = false;
+  std::string address;
+  std::string metrics_address;
+
+  std::unique_ptr<CoordinatorMachine> coordinator;
+  std::unique_ptr<Driver> coordinator_driver;
+  ShardSet set;
+  std::unique_ptr<ClusterService> cluster_service;
+  std::unique_ptr<ShardService> shard_service;
+  std::unique_ptr<GrpcServer> grpc;
+  std::unique_ptr<MembershipMachine> membership;
+  std::unique_ptr<Driver> membership_driver;
+  std::unique_ptr<HttpServer> http;
+};
+
+absl::Status VerbenaNode::Impl::StartCoordinator() {
+  if (!options.coordinator) return absl::OkStatus();
+  std::unique_ptr<Store> store;
+  if (options.state.empty()) {
+    spdlog::warn("no --state: what the coordinator knows is lost when it ends");
+    store = std::make_unique<MemoryStore>();
+  } else {
+    absl::StatusOr<std::unique_ptr<SqliteStore>> opened = SqliteStore::Open(options.state);
+    if (!opened.ok()) return opened.status();
+    store = *std::move(opened);
+  }
+  CoordinatorOptions coordinator_options;
+  coordinator_options.partitions = options.partitions;
+  coordinator_options.lease_ms = options.lease_ms;
+  coordinator_options.expected_servers = options.expected_servers;
+  coordinator_options.check_optimizer = shard::CheckOptimizer;
+  absl::StatusOr<std::unique_ptr<Coordinator>> created =
+      Coordinator::Create(coordinator_options, &clock, store.get());
+  if (!created.ok()) return created.status();
+  coordinator = std::make_unique<CoordinatorMachine>(std::move(store), *std::move(created));
+  coordinator_driver =
+      std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
+  return absl::OkStatus();
+}
+
+absl::Status VerbenaNode::Impl::CreateShards() {
+  if (options.shards == 0) return absl::OkStatus();
+  const std::vector<int> processors = AllowedProcessors();
+  absl::Duration spin = absl::ZeroDuration();
+  // On a single processor a spin keeps its own peer from running.
+  if (processors.size() != 1) {
+    spin = options.spin_us < 0 ? MeasureWakeUpCost() : absl::Microseconds(options.spin_us);
+  }
+  for (uint32_t i = 0; i < options.shards; ++i) {
+    absl::StatusOr<std::unique_ptr<rdma::Endpoint>> shm = rdma::NewShmEndpoint();
+    if (!shm.ok()) return shm.status();
+    ShardExecutorOptions shard;
+    shard.shard = i;
+    shard.lane = options.lane;
+    shard.lane_memory_limit = options.lane_memory_limit;
+    shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
+    std::vector<ShardExecutor::Transport> transports;
+    transports.push_back({*std::move(shm), rdma::ShmHostIdentity()});
+    absl::StatusOr<std::unique_ptr<ShardExecutor>> executor =
+        ShardExecutor::Create(shard, &clock, std::move(transports));
+    if (!executor.ok()) return executor.status();
+    ShardHandle handle;
+    handle.machine = std::make_unique<ShardMachine>(*std::move(executor));
+    DriverOptions driver{.name = absl::StrCat("vb-shard-", i), .spin = spin};
+    if (options.pin && !processors.empty()) driver.cpu = processors[i % processors.size()];
+    handle.driver = std::make_unique<Driver>(driver, &clock, handle.machine.get());
+    set.shards.push_back(std::move(handle));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerbenaNode::Impl::StartControl() {
+  std::vector<grpc::Service*> services;
+  if (coordinator != nullptr) {
+    cluster_service = std::make_unique<ClusterService>(coordinator.get());
+    services.push_back(cluster_service.get());
+  }
+  if (!set.shards.empty()) {
+    shard_service = std::make_unique<ShardService>(&set);
+    services.push_back(shard_service.get());
+  }
+  absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(options.listen, services);
+  if (!started.ok()) return started.status();
+  grpc = *std::move(started);
+  absl::StatusOr<std::string> advertised = AdvertisedAddress(options, grpc->address());
+  if (!advertised.ok()) return advertised.status();
+  address = *std::move(advertised);
+  absl::StatusOr<HostAndPort> bound = SplitHostPort(grpc->address());
+  if (bound.ok() && !IsLoopback(bound->host)) {
+    spdlog::warn(
+        "listening on {}, beyond loopback: the control plane has no TLS and no authentication yet; "
+        "let only hosts you trust reach it",
+        grpc->address());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerbenaNode::Impl::StartShards() {
+  if (coordinator_driver != nullptr) {
+    if (absl::Status status = coordinator_driver->Start(); !status.ok()) return status;
+  }
+  for (ShardHandle& shard : set.shards) {
+    if (absl::Status status = shard.driver->Start(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void VerbenaNode::Impl::OnView(uint64_t incarnation,
+                               const std::shared_ptr<const v1::ClusterView>& view) {
+  set.incarnation.store(incarnation, std::memory_order_release);
+  for (ShardHandle& shard : set.shards) {
+    ShardExecutor* executor = &shard.machine->executor();
+    executor->inbox().Post([executor, incarnation, view] {
+      executor->SetIncarnation(incarnation);
+      executor->ApplyView(view);
+    });
+  }
+  grpc->SetServing(true);
+}
+
+absl::Status VerbenaNode::Impl::StartMembership() {
+  if (set.shards.empty()) {
+    grpc->SetServing(true);
+    return absl::OkStatus();
+  }
+  MembershipOptions member;
+  // A coordinator reaches itself where it listens, whatever others call it.
+  member.coordinator = options.coordinator ? grpc->address() : options.join;
+  member.name = options.name;
+  member.address = address;
+  member.shards = options.shards;
+  membership = std::make_unique<MembershipMachine>(
+      member, &clock, [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
+        OnView(incarnation, view);
+      });
+  membership_driver =
+      std::make_unique<Driver>(DriverOptions{.name = "vb-member"}, &clock, membership.get());
+  return membership_driver->Start();
+}
+
+absl::Status VerbenaNode::Impl::StartMetrics() {
+  if (options.metrics.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(
+      options.metrics, [this] { return RenderMetrics(Gather()); }, [this] { return Health(); });
+  if (!started.ok()) return started.status();
+  http = *std::move(started);
+  metrics_address = http->address();
+  return absl::OkStatus();
+}
+
+NodeMetrics VerbenaNode::Impl::Gather() {
+  NodeMetrics metrics;
+  metrics.name = options.name;
+  metrics.version = kVersion;
+  metrics.incarnation = set.incarnation.load(std::memory_order_acquire);
+  metrics.joined = membership != nullptr && Health().ok();
+  std::future<CoordinatorMetrics> coordinator_metrics;
+  if (coordinator != nullptr) {
+    auto promise = std::make_shared<std::promise<CoordinatorMetrics>>();
+    coordinator_metrics = promise->get_future();
+    coordinator->inbox().Post([machine = coordinator.get(), promise] {
+      if (machine->coordinator() != nullptr) {
+        promise->set_value(Summarise(machine->coordinator()->view()));
+      }
+    });
+  }
+  Snapshots snapshots = WaitForSnapshots(set, kScrapeTimeout);
+  for (size_t i = 0; i < snapshots.size(); ++i) {
+    const Driver& driver = *set.shards[i].driver;
+    metrics.shards.push_back({std::move(snapshots[i]), driver.cpu_seconds(),
+                              driver.counters().sleeps.load(std::memory_order_relaxed),
+                              driver.counters().spins.load(std::memory_order_relaxed),
+                              driver.counters().fruitless_spins.load(std::memory_order_relaxed)});
+  }
+  if (coordinator_metrics.valid() &&
+      coordinator_metrics.wait_for(std::chrono::milliseconds(
+          absl::ToInt64Milliseconds(kScrapeTimeout))) == std::future_status::ready) {
+    try {
+      metrics.coordinator = coordinator_metrics.get();
+    } catch (const std::future_error&) {
+      // The coordinator has retired: there is nothing to say of it.
+    }
+  }
+  return metrics;
+}
+
+absl::Status VerbenaNode::Impl::Health() const {
+  if (membership == nullptr) return absl::OkStatus();
+  return membership->state().status;
+}
+
+void VerbenaNode::Impl::Leave() {
+  if (membership == nullptr) return;
+  auto left = std::make_shared<std::promise<void>>();
+  std::future<void> future = left->get_future();
+  membership->inbox().Post([this, left] {
+    membership->membership().Leave(kLeaveTimeout, [left](absl::Status) { left->set_value(); });
+  });
+  future.wait_for(std::chrono::milliseconds(absl::ToInt64Milliseconds(kLeaveTimeout) + 200));
+  membership_driver->Stop();
+}
+
+void VerbenaNode::Impl::Stop() {
+  if (std::exchange(stopped, true)) return;
+  http.reset();
+  if (grpc != nullptr) grpc->SetServing(false);
+  Leave();
+  for (ShardHandle& shard : set.shards) shard.driver->Stop();
+  if (coordinator_driver != nullptr) {
+    coordinator_driver->Stop();
+    coordinator->Retire();
+  }
+  // The threads are gone, so their inboxes are this thread's: calls that were on their way in must
+  // be answered for gRPC to end.
+  if (grpc != nullptr) {
+    grpc->Stop([this] {
+      if (coordinator != nullptr) coordinator->inbox().RunOnce();
+      for (ShardHandle& shard : set.shards) shard.machine->executor().inbox().RunOnce();
+    });
+  }
+  set.shards.clear();
+}
+
+VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+VerbenaNode::~VerbenaNode() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
+  std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
+  Impl& impl = *node->impl_;
+  for (const auto step : {&Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
+                          &Impl::StartShards, &Impl::StartMembership, &Impl::StartMetrics}) {
+    if (absl::Status status = (impl.*step)(); !status.ok()) return status;
+  }
+  return node;
+}
+
+void VerbenaNode::Stop() { impl_->Stop(); }
+const std::string& VerbenaNode::address() const { return impl_->address; }
+const std::string& VerbenaNode::metrics_address() const { return impl_->metrics_address; }
+uint64_t VerbenaNode::incarnation() const {
+  return impl_->set.incarnation.load(std::memory_order_acquire);
+}
+absl::Status VerbenaNode::health() const { return impl_->Health(); }
+
+absl::Status VerbenaNode::fatal() const {
+  if (impl_->membership == nullptr) return absl::OkStatus();
+  const MembershipMachine::State state = impl_->membership->state();
+  return state.ended ? state.status : absl::OkStatus();
+}
+
+}  // namespace verbena::server

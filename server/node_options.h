@@ -1,0 +1,34 @@
+// What a verbenad is told to be.
+//
+// **Thread safety**: plain data.
+#ifndef VERBENA_SERVER_NODE_OPTIONS_H_
+#define VERBENA_SERVER_NODE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "rdma/lane/lane_config.h"
+
+namespace verbena::server {
+
+struct NodeOptions {
+  std::string listen = "127.0.0.1:7000";  // of the control plane; port 0: any free one
+  std::string advertise;                  // HOST or HOST:PORT peers use; empty: what is listened on
+  bool coordinator = false;
+  std::string join;  // host:port of the coordinator, when it is not us
+  uint32_t shards = 1;
+  std::string metrics;  // host:port of /metrics and /healthz; empty: none
+  std::string state;    // directory of the coordinator's state; empty: in memory
+  std::string name;
+  uint32_t lease_ms = 5000;
+  uint32_t partitions = 256;
+  uint32_t expected_servers = 1;
+  rdma::LaneConfig lane;
+  uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
+  bool pin = false;
+  int32_t spin_us = -1;  // -1: as long as waking a thread takes, measured at start
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_NODE_OPTIONS_H_
