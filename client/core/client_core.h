@@ -1,0 +1,137 @@
+// The client as a single-threaded state machine: membership, lanes, journal of unfinished records,
+// settlement. client.h wraps it in a lock and threads; the cluster simulator drives it directly.
+//
+// **Thread safety**: one owner at a time.
+//
+// Invariants:
+//  1. A record is unfinished from its first Post until its group is settled (kOk, kDuplicate or a
+//     final refusal); unfinished records of a partition are reposted in order, on a new lane, only
+//     after their old lane is dead.
+//  2. A buffer is released only when no lane that is not dead has an unanswered record with it.
+//  3. Every operation ends by its deadline; the record behind it goes on until settled.
+//  4. sync: records of step t + 1 of a chunk are not posted before step t of it is known committed.
+#ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_H_
+#define VERBENA_CLIENT_CORE_CLIENT_CORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "rdma/base/clock.h"
+#include "rdma/memory/memory.h"
+#include "rdma/transport.h"
+
+namespace verbena::client {
+
+struct CoreOptions {
+  std::string cluster;
+  std::string job;
+  std::string name;
+  uint32_t expected_workers = 1;
+  int rank = -1;
+  bool observer = false;
+  size_t staging_bytes = 16 << 20;
+  uint64_t seed = 1;  // backoff jitter, request ids
+  // Endpoints this process can use, best first, with what OpenLane offers for them.
+  struct Transport {
+    rdma::Endpoint* endpoint;
+    std::string host;
+  };
+  std::vector<Transport> transports;
+  const Clock* clock = nullptr;
+  ControlChannel* control = nullptr;
+};
+
+using OperationId = uint64_t;
+
+struct CoreStatistics {
+  uint64_t bytes_pushed = 0, bytes_pulled = 0;
+  uint64_t pushes = 0, pulls = 0;  // records; one for each chunk
+  uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
+  uint64_t credit_stalls = 0;
+  uint64_t staged_bytes = 0;
+  struct Lane {
+    uint64_t server = 0;
+    uint32_t shard = 0;
+    std::string transport, reason, state;
+  };
+  std::vector<Lane> lanes;
+};
+
+class ClientCore {
+ public:
+  explicit ClientCore(CoreOptions options);
+  ~ClientCore();
+
+  using Done = std::function<void(absl::Status)>;
+
+  // ---- control: `done` runs inside RunOnce(), but at once where the client is not joined ----
+  void Join(int64_t deadline_ns, Done done);
+  void Leave(int64_t deadline_ns, Done done);
+  void CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
+                   std::function<void(absl::StatusOr<v1::Table>)> done);
+  void OpenTable(const std::string& name, int64_t deadline_ns,
+                 std::function<void(absl::StatusOr<v1::Table>)> done);
+  void DropTable(const std::string& name, int64_t deadline_ns, Done done);
+  void ListTables(int64_t deadline_ns,
+                  std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
+
+  // ---- data: errors in the call itself are returned; everything later goes to `done`, which runs
+  // inside RunOnce() and may call anything of this object but its destructor ----
+  struct Slice {
+    std::shared_ptr<rdma::MemoryBlock> block;
+    size_t offset = 0;
+    uint64_t first = 0;  // element of the table
+    uint64_t count = 0;
+  };
+  absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
+                                   Done done);
+  absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
+                                   std::optional<uint64_t> min_version, int64_t deadline_ns,
+                                   Done done);
+  absl::StatusOr<OperationId> PushPull(uint32_t table, const Slice& gradient,
+                                       const Slice& destination, int64_t deadline_ns, Done done);
+  absl::StatusOr<OperationId> EndStep(uint32_t table, int64_t deadline_ns, Done done);
+
+  void Cancel(OperationId id);
+  bool BufferReleased(OperationId id) const;
+  // The memory is about to go: closes the lanes whose unanswered records use it. Its block may be
+  // freed once InUse() is false (at once on every transport but a stopped shm peer, whose own
+  // mapping keeps the pages).
+  void ReleaseBlock(uint64_t block_id);
+  bool InUse(uint64_t block_id) const;
+
+  // Makes progress: events, completions, control answers, timers. Returns whether it did anything.
+  bool RunOnce();
+  // The part of it that keeps the lease and follows the view: no data, no `done` of operations.
+  bool RunControl();
+  // When RunOnce() has something to do even if nothing arrives; INT64_MAX: never.
+  int64_t NextTimerNanos() const;
+  // Records queued or unanswered, or calls under way.
+  bool Busy() const;
+  // Sleeping, as Endpoint's: all endpoints and the control channel.
+  bool Arm();
+  void Disarm();
+  void AppendDescriptors(std::vector<int>* fds) const;
+
+  uint64_t incarnation() const;
+  int rank() const;
+  const v1::ClusterView& view() const;
+  CoreStatistics statistics() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_CLIENT_CORE_H_

@@ -1,0 +1,108 @@
+// What the journal keeps: operations (what a caller waits for) and entries (records to be sent or
+// answered). Plain structs of one state machine; journal.h says what they mean.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_CORE_ENTRY_H_
+#define VERBENA_CLIENT_CORE_ENTRY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/core/backoff.h"
+#include "client/core/list.h"
+#include "proto/record.h"
+#include "rdma/memory/memory.h"
+
+namespace verbena::client {
+
+struct TableState;
+struct Stream;
+struct TableLane;
+struct Operation;
+
+// One record, from the moment it is needed until it is settled.
+//
+// States: kHeld (a pull waiting for its push) -> kQueued <-> kPosted -> free, with
+//   kDelayed: a pull or await that waits for its backoff;
+//   kAnswered: its answer is being handled; in no queue;
+//   kEnded:   a sync end-step that the server has accepted: kept until its step is committed,
+//             because it is sent again after a lane loss.
+struct Entry {
+  enum class State : uint8_t { kFree, kHeld, kQueued, kDelayed, kPosted, kAnswered, kEnded };
+
+  uint32_t index = 0;  // in the pool: the cookie of its record
+  State state = State::kFree;
+  RecordType type = RecordType::kPush;
+  bool numbered = false;      // async: its sequence is taken; sync push: counted in `pushed`
+  bool holds_buffer = false;  // counted in the operation's `buffers`
+  uint32_t posts = 0;
+  uint64_t order = 0;  // of creation: records of a partition are (re)posted in this order
+
+  Operation* operation = nullptr;  // null: the protocol's own, or of an operation that is gone
+  TableState* table = nullptr;
+  Stream* stream = nullptr;  // where it is queued or posted
+  uint32_t part = 0;         // push, pull: index in table->parts
+  uint32_t chunk = 0;
+  uint64_t step = 0;                   // sync: step. async: sequence, once numbered
+  uint64_t min_version = 0;            // pull, await
+  rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when staged away
+  std::byte* data = nullptr;
+  uint32_t elements = 0;
+  std::byte* staging = nullptr;  // pull: where the server writes instead
+  Entry* follow = nullptr;       // push: the pull that comes after it
+  bool await_after = false;      // end-step: an await follows once it is posted
+
+  // end-step, await: the parts it is about; async end-step: their sequences, and for both kinds
+  // the counts.
+  std::vector<uint32_t> parts;
+  std::vector<uint64_t> sequences;
+  std::vector<uint32_t> counts;
+
+  ReplyStatus refused = ReplyStatus::kOk;  // last retryable refusal
+  Backoff backoff;
+  int64_t retry_at = 0;
+  int64_t posted_at = 0;
+
+  Links<Entry> queue_links, operation_links;
+};
+
+using EntryQueue = List<Entry, &Entry::queue_links>;
+using EntryList = List<Entry, &Entry::operation_links>;
+
+struct Operation {
+  enum class Kind : uint8_t { kPush, kPull, kPushPull, kEndStep };
+
+  uint32_t index = 0;
+  uint32_t generation = 0;  // of this use of the slot
+  Kind kind = Kind::kPush;
+  bool live = false;       // not ended
+  bool delivered = false;  // `done` has run
+  TableState* table = nullptr;
+  uint64_t step = 0;       // sync: the step it belongs to
+  uint64_t version = 0;    // pull: the version wanted
+  bool ends_step = false;  // a push-pull that also ends its step
+  int64_t deadline_ns = 0;
+  int64_t started_ns = 0;
+  std::function<void(absl::Status)> done;
+  absl::Status status;
+  uint32_t records = 0;  // unanswered ones it waits for
+  uint32_t commits = 0;  // commits it waits for
+  uint32_t buffers = 0;  // entries that may still read or write its memory
+  std::shared_ptr<rdma::MemoryBlock> blocks[2];
+  EntryList entries;
+  Links<Operation> timer_links, finished_links;
+};
+
+// An operation that may have ended since.
+struct OperationRef {
+  Operation* operation = nullptr;
+  uint32_t generation = 0;
+  bool live() const { return operation->generation == generation && operation->live; }
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_ENTRY_H_

@@ -1,0 +1,181 @@
+#include "client/core/errors.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "proto/record_check.h"
+
+namespace verbena::client {
+namespace {
+
+constexpr const char* kNames[] = {"push", "pull", "push-pull", "end-step"};
+
+std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
+
+std::string Name(RecordType type) { return std::string(RecordTypeName(type)); }
+
+absl::string_view Name(ReplyStatus status) {
+  const std::string_view name = ReplyStatusName(status);
+  return {name.data(), name.size()};
+}
+
+std::string DescribeOperation(const Operation& operation) {
+  return absl::StrCat(kNames[static_cast<int>(operation.kind)], " on table '",
+                      operation.table->name(), "' after ",
+                      Seconds(operation.deadline_ns - operation.started_ns));
+}
+
+// Who a step may be waiting for, as far as the view says.
+std::string DescribeRoster(const Session& session) {
+  const v1::Job* job = session.OwnJob();
+  if (job == nullptr) return "";
+  std::vector<int> others;
+  uint32_t members = 0;
+  for (const v1::Worker& worker : job->members()) {
+    if (worker.rank() < 0) continue;
+    ++members;
+    if (worker.incarnation() != session.incarnation()) others.push_back(worker.rank());
+  }
+  const uint32_t joined = members + static_cast<uint32_t>(job->departed_ranks_size());
+  if (joined < job->expected_workers()) {
+    return absl::StrCat("job '", job->name(), "' has ", joined, " of ", job->expected_workers(),
+                        " workers joined");
+  }
+  if (others.empty()) return "this worker is the only one left: EndStep() was not called";
+  std::sort(others.begin(), others.end());
+  return absl::StrCat("not every other worker has ended it (rank ", absl::StrJoin(others, ", "),
+                      ")");
+}
+
+absl::Status StreamTrouble(const Session& session, const std::string& what, const Stream& stream,
+                           int64_t now) {
+  if (stream.server == 0) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": no server has the table's partition at the moment"));
+  }
+  const std::string server = DescribeServer(session, stream);
+  if (const int64_t since = session.SilentSince(stream.server); since != 0) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": ", server, " is silent since ", Seconds(now - since), " ago"));
+  }
+  if (!stream.open()) {
+    return absl::UnavailableError(absl::StrCat(
+        what, ": no lane to ", server,
+        stream.last_error.ok() ? absl::StrCat(" within ", Seconds(now - stream.changed_at))
+                               : absl::StrCat("; last: ", stream.last_error.message())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PostedStatus(const Session& session, const std::string& what, const Entry& entry,
+                          int64_t now) {
+  const std::string server = DescribeServer(session, *entry.stream);
+  if (entry.type == RecordType::kPull && entry.min_version > 0) {
+    return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for version ",
+                                                    entry.min_version, " of chunk ", entry.chunk,
+                                                    " at ", server, "; ", DescribeRoster(session)));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(what, ": ", server, " has not answered a ",
+                                                  Name(entry.type), " for ",
+                                                  Seconds(now - entry.posted_at)));
+}
+
+absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {
+  const std::string server = DescribeServer(session, *entry.stream);
+  if (entry.refused == ReplyStatus::kResourceExhausted) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(what, ": ", server, " refuses it for want of memory or of operations"));
+  }
+  if (entry.refused != ReplyStatus::kOk) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": ", server, " keeps answering \"", Name(entry.refused), "\""));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": no slot or operation of the lane to ",
+                                                   server, " became free by the deadline"));
+}
+
+bool WaitsForStep(const Entry& entry) {
+  if (!entry.table->sync || entry.state != Entry::State::kQueued) return false;
+  return entry.type == RecordType::kPush && entry.table->chunk_version[entry.chunk] < entry.step;
+}
+
+absl::Status StepStatus(const Session& session, const std::string& what, const TableState& table,
+                        uint64_t step) {
+  return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for step ", step, " of table '",
+                                                  table.name(), "' to commit; ",
+                                                  DescribeRoster(session)));
+}
+
+}  // namespace
+
+std::string DescribeServer(const Session& session, const Stream& stream) {
+  const v1::Server* server = session.FindServer(stream.server);
+  if (server == nullptr) {
+    return absl::StrCat("server incarnation ", stream.server, " (gone) shard ", stream.shard);
+  }
+  return absl::StrCat("server '", server->name(), "' (incarnation ", stream.server, ", ",
+                      server->address(), ") shard ", stream.shard);
+}
+
+std::string DescribeEntry(const Entry& entry) {
+  std::string text(RecordTypeName(entry.type));
+  if (entry.parts.empty()) absl::StrAppend(&text, " of chunk ", entry.chunk);
+  absl::StrAppend(&text, " of table '", entry.table->name(), "'");
+  if (entry.type != RecordType::kPull) {
+    absl::StrAppend(&text, entry.table->sync ? " in step " : ", sequence ", entry.step);
+  }
+  return text;
+}
+
+absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
+  const std::string what = absl::StrCat(DescribeEntry(entry), ": ");
+  switch (status) {
+    case ReplyStatus::kUnknownTable:
+      return absl::NotFoundError(absl::StrCat("table '", entry.table->name(), "' was dropped"));
+    case ReplyStatus::kPermissionDenied:
+      return absl::PermissionDeniedError(what + "the server does not let this worker push");
+    default:
+      break;
+  }
+  return absl::InternalError(absl::StrCat(what, "the server answers \"", Name(status), "\" (",
+                                          entry.elements, " elements, part ", entry.part,
+                                          ", least version ", entry.min_version, ")"));
+}
+
+absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part) {
+  const PartState& state = table.parts[part];
+  std::string message = absl::StrCat("the only copy of partition ", state.partition, " of table '",
+                                     table.name(), "' is gone");
+  if (state.stream != nullptr && state.stream->server != 0) {
+    absl::StrAppend(&message, "; it is assigned to ", DescribeServer(session, *state.stream));
+  }
+  return absl::DataLossError(absl::StrCat(message, ". Drop the table and create it again"));
+}
+
+absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now) {
+  const std::string what = DescribeOperation(operation);
+  const Entry* waiting = nullptr;
+  for (const Entry* entry = operation.entries.front(); entry != nullptr;
+       entry = entry->operation_links.next) {
+    if (entry->stream == nullptr) continue;
+    if (absl::Status s = StreamTrouble(session, what, *entry->stream, now); !s.ok()) return s;
+    if (waiting == nullptr) waiting = entry;
+  }
+  if (waiting != nullptr) {
+    if (WaitsForStep(*waiting)) {
+      return StepStatus(session, what, *operation.table, waiting->step - 1);
+    }
+    return waiting->state == Entry::State::kPosted ? PostedStatus(session, what, *waiting, now)
+                                                   : QueuedStatus(session, what, *waiting);
+  }
+  // All its records are answered: it waits for a commit.
+  for (const PartState& part : operation.table->parts) {
+    if (part.committed > operation.step || part.stream == nullptr) continue;
+    if (absl::Status s = StreamTrouble(session, what, *part.stream, now); !s.ok()) return s;
+  }
+  return StepStatus(session, what, *operation.table, operation.step);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,434 @@
+// Queues: entries, where they go, and how they follow the view.
+#include "client/core/journal.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/core/errors.h"
+
+namespace verbena::client {
+
+// ---- entries ------------------------------------------------------------------------------------
+
+Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operation) {
+  Entry* entry = entries_.Get();
+  entry->type = type;
+  entry->state = Entry::State::kHeld;
+  entry->numbered = entry->holds_buffer = entry->await_after = false;
+  entry->posts = 0;
+  entry->order = ++order_;
+  entry->operation = operation;
+  entry->table = table;
+  entry->stream = nullptr;
+  entry->part = entry->chunk = entry->elements = 0;
+  entry->step = entry->min_version = 0;
+  entry->block = nullptr;
+  entry->data = entry->staging = nullptr;
+  entry->follow = nullptr;
+  entry->parts.clear();
+  entry->sequences.clear();
+  entry->counts.clear();
+  entry->refused = ReplyStatus::kOk;
+  entry->backoff.Reset();
+  entry->retry_at = entry->posted_at = 0;
+  if (operation != nullptr) {
+    operation->entries.PushBack(entry);
+    ++operation->records;
+  }
+  return entry;
+}
+
+Entry* Journal::NewPush(Operation* operation, uint32_t chunk, std::byte* data) {
+  TableState* table = operation->table;
+  Entry* entry = NewEntry(RecordType::kPush, table, operation);
+  entry->chunk = chunk;
+  entry->part = table->PartOf(chunk);
+  entry->step = table->sync ? operation->step : 0;
+  entry->block = operation->blocks[0].get();
+  entry->data = data;
+  entry->elements = table->layout.elements_of(chunk);
+  entry->holds_buffer = true;
+  ++operation->buffers;
+  if (table->sync) table->chunk_pushed[chunk] = operation->step + 1;
+  return entry;
+}
+
+Entry* Journal::NewPull(Operation* operation, uint32_t chunk, std::byte* data,
+                        uint64_t min_version) {
+  TableState* table = operation->table;
+  Entry* entry = NewEntry(RecordType::kPull, table, operation);
+  entry->chunk = chunk;
+  entry->part = table->PartOf(chunk);
+  entry->min_version = min_version;
+  entry->block = operation->blocks[1].get();
+  entry->data = data;
+  entry->elements = table->layout.elements_of(chunk);
+  entry->holds_buffer = true;
+  ++operation->buffers;
+  return entry;
+}
+
+void Journal::ReleaseBuffer(Entry* entry) {
+  if (!entry->holds_buffer) return;
+  entry->holds_buffer = false;
+  entry->block = nullptr;
+  --entry->operation->buffers;
+}
+
+void Journal::Detach(Entry* entry) {
+  Operation* operation = entry->operation;
+  if (operation == nullptr) return;
+  ReleaseBuffer(entry);
+  operation->entries.Remove(entry);
+  entry->operation = nullptr;
+  operations_->MaybeFree(operation);
+}
+
+// Not in any queue.
+void Journal::Free(Entry* entry) {
+  Detach(entry);
+  if (entry->staging != nullptr) {
+    staging_->Give(entry->staging, entry->elements * entry->table->layout.element_bytes);
+    // A pull may have waited for it, on any lane.
+    for (const auto& stream : lanes_->streams()) {
+      if (!stream->pulls.empty()) Touch(stream.get());
+    }
+  }
+  entry->state = Entry::State::kFree;
+  entries_.Put(entry);
+}
+
+// ---- starting -----------------------------------------------------------------------------------
+
+void Journal::AddPushes(Operation* operation, uint32_t first, uint32_t count, size_t offset) {
+  std::byte* data = operation->blocks[0]->data() + offset;
+  for (uint32_t c = first; c < first + count; ++c) {
+    Entry* push = NewPush(operation, c, data);
+    data += size_t{push->elements} * operation->table->layout.element_bytes;
+    Enqueue(push);
+  }
+}
+
+void Journal::AddPulls(Operation* operation, uint32_t first, uint32_t count, size_t offset,
+                       uint64_t min_version) {
+  std::byte* data = operation->blocks[1]->data() + offset;
+  for (uint32_t c = first; c < first + count; ++c) {
+    Entry* pull = NewPull(operation, c, data, min_version);
+    data += size_t{pull->elements} * operation->table->layout.element_bytes;
+    EnqueuePull(pull, false);
+  }
+}
+
+void Journal::AddPushPulls(Operation* operation, uint32_t first, uint32_t count, size_t push_offset,
+                           size_t pull_offset, uint64_t min_version) {
+  std::byte* from = operation->blocks[0]->data() + push_offset;
+  std::byte* to = operation->blocks[1]->data() + pull_offset;
+  for (uint32_t c = first; c < first + count; ++c) {
+    Entry* push = NewPush(operation, c, from);
+    push->follow = NewPull(operation, c, to, min_version);
+    const size_t bytes = size_t{push->elements} * operation->table->layout.element_bytes;
+    from += bytes;
+    to += bytes;
+    Enqueue(push);
+  }
+}
+
+void Journal::AddEndStep(TableState* table, Operation* operation, bool await) {
+  for (const auto& lane : table->lanes) {
+    Entry* entry = nullptr;
+    for (uint32_t p = 0; p < table->parts.size(); ++p) {
+      if (table->parts[p].lane != lane.get()) continue;
+      if (entry == nullptr) {
+        entry = NewEntry(RecordType::kEndStep, table, table->sync ? nullptr : operation);
+        entry->step = table->step;
+        entry->await_after = await;
+      }
+      entry->parts.push_back(p);
+      if (entry->parts.size() == kMaxGroups) {
+        EnqueueOn(lane.get(), entry);
+        entry = nullptr;
+      }
+    }
+    if (entry != nullptr) EnqueueOn(lane.get(), entry);
+    // Accepted end-steps whose commit is known by now are done with.
+    for (Entry* ended = lane->ended.front(); ended != nullptr;) {
+      Entry* next = EntryQueue::Next(ended);
+      Prune(ended);
+      if (ended->parts.empty()) {
+        lane->ended.Remove(ended);
+        Free(ended);
+      }
+      ended = next;
+    }
+  }
+  ++table->step;
+}
+
+void Journal::WaitForCommit(Operation* operation, uint32_t first, uint32_t count,
+                            uint64_t version) {
+  TableState* table = operation->table;
+  const Waiter waiter{{operation, operation->generation}, version};
+  if (count == 0 || count == table->chunks()) {
+    if (table->committed >= version) return;
+    table->waiters.push_back(waiter);
+    ++operation->commits;
+    return;
+  }
+  for (uint32_t c = first; c < first + std::min(count, table->partitions); ++c) {
+    PartState& part = table->parts[table->PartOf(c)];
+    if (part.committed >= version) continue;
+    part.waiters.push_back(waiter);
+    ++operation->commits;
+  }
+}
+
+// ---- queues -------------------------------------------------------------------------------------
+
+void Journal::Touch(Stream* stream) {
+  if (stream->dirty) return;
+  stream->dirty = true;
+  dirty_.push_back(stream);
+}
+
+void Journal::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
+
+void Journal::EnqueueOn(TableLane* lane, Entry* entry) {
+  Entry* before = nullptr;
+  // New entries go to the end; those that come back go near the front.
+  if (lane->queue.back() != nullptr && lane->queue.back()->order > entry->order) {
+    before = lane->queue.front();
+    while (before->order < entry->order) before = EntryQueue::Next(before);
+  }
+  lane->queue.InsertBefore(before, entry);
+  entry->state = Entry::State::kQueued;
+  entry->stream = lane->stream;
+  Touch(lane->stream);
+  lanes_->Want(lane->stream);
+}
+
+void Journal::Enqueue(Entry* entry) {
+  TableState* table = entry->table;
+  if (entry->parts.empty()) return EnqueueOn(table->parts[entry->part].lane, entry);
+  // An end-step whose parts are on several lanes now goes out as one record for each.
+  while (true) {
+    TableLane* lane = table->parts[entry->parts[0]].lane;
+    Entry* rest = nullptr;
+    size_t kept = 0;
+    for (size_t i = 0; i < entry->parts.size(); ++i) {
+      Entry* to = entry;
+      if (table->parts[entry->parts[i]].lane != lane) {
+        if (rest == nullptr) {
+          rest = NewEntry(entry->type, table, entry->operation);
+          rest->order = entry->order;
+          rest->step = entry->step;
+          rest->numbered = entry->numbered;
+          rest->await_after = entry->await_after;
+          rest->posts = entry->posts;
+        }
+        to = rest;
+        to->parts.push_back(entry->parts[i]);
+        if (entry->numbered) {
+          to->sequences.push_back(entry->sequences[i]);
+          to->counts.push_back(entry->counts[i]);
+        }
+        continue;
+      }
+      entry->parts[kept] = entry->parts[i];
+      if (entry->numbered) {
+        entry->sequences[kept] = entry->sequences[i];
+        entry->counts[kept] = entry->counts[i];
+      }
+      ++kept;
+    }
+    entry->parts.resize(kept);
+    if (entry->numbered) {
+      entry->sequences.resize(kept);
+      entry->counts.resize(kept);
+    }
+    EnqueueOn(lane, entry);
+    if (rest == nullptr) return;
+    entry = rest;
+  }
+}
+
+void Journal::EnqueuePull(Entry* entry, bool front) {
+  const uint32_t part = entry->type == RecordType::kPull ? entry->part : entry->parts[0];
+  Stream* stream = entry->table->parts[part].stream;
+  entry->state = Entry::State::kQueued;
+  entry->stream = stream;
+  if (front) {
+    stream->pulls.PushFront(entry);
+  } else {
+    stream->pulls.PushBack(entry);
+  }
+  Touch(stream);
+  lanes_->Want(stream);
+}
+
+void Journal::AddAwait(TableState* table, uint64_t version, Stream* stream,
+                       const std::vector<uint32_t>& parts) {
+  if (parts.empty()) return;
+  Entry* entry = NewEntry(RecordType::kAwait, table, nullptr);
+  entry->min_version = version;
+  entry->parts.assign(parts.begin(), parts.end());
+  entry->stream = stream;
+  EnqueuePull(entry, true);
+}
+
+void Journal::AddAwaits(TableState* table, uint64_t version) {
+  for (const auto& lane : table->lanes) {
+    std::vector<uint32_t> parts;
+    for (uint32_t p = 0; p < table->parts.size(); ++p) {
+      const PartState& part = table->parts[p];
+      if (part.lane != lane.get() || part.lost || part.committed >= version) continue;
+      parts.push_back(p);
+      if (parts.size() == kMaxGroups) {
+        AddAwait(table, version, lane->stream, parts);
+        parts.clear();
+      }
+    }
+    AddAwait(table, version, lane->stream, parts);
+  }
+}
+
+void Journal::Unqueue(Entry* entry) {
+  Stream* stream = entry->stream;
+  const bool pull = entry->type == RecordType::kPull || entry->type == RecordType::kAwait;
+  switch (entry->state) {
+    case Entry::State::kQueued:
+      if (pull) {
+        stream->pulls.Remove(entry);
+      } else {
+        entry->table->LaneOn(stream)->queue.Remove(entry);
+      }
+      break;
+    case Entry::State::kDelayed:
+      stream->delayed.Remove(entry);
+      break;
+    case Entry::State::kPosted:
+      stream->posted.Remove(entry);
+      if (entry->type == RecordType::kPull) {
+        --stream->pulls_out;
+      } else if (entry->type == RecordType::kAwait) {
+        --stream->awaits_out;
+      } else {
+        --entry->table->LaneOn(stream)->outstanding;
+      }
+      break;
+    case Entry::State::kEnded:
+      entry->table->LaneOn(stream)->ended.Remove(entry);
+      break;
+    case Entry::State::kHeld:
+    case Entry::State::kAnswered:
+    case Entry::State::kFree:
+      break;
+  }
+  entry->state = Entry::State::kHeld;
+}
+
+// ---- the view -----------------------------------------------------------------------------------
+
+TableState* Journal::FindTable(uint32_t id) {
+  if (last_table_ != nullptr && last_table_->id() == id) return last_table_;
+  const auto it = tables_.find(id);
+  if (it != tables_.end()) {
+    if (it->second->dropped) return nullptr;
+    return last_table_ = it->second.get();
+  }
+  const v1::Table* info = session_->FindTable(id);
+  const auto& partitions = session_->view().partitions();
+  if (info == nullptr || partitions.empty()) return nullptr;
+  auto table = std::make_unique<TableState>();
+  table->Init(*info, static_cast<uint32_t>(partitions.size()));
+  bool changed = false;
+  Route(table.get(), &changed);
+  last_table_ = table.get();
+  return (tables_[id] = std::move(table)).get();
+}
+
+// Where each part is, according to the view.
+void Journal::Route(TableState* table, bool* changed) {
+  const v1::ClusterView& view = session_->view();
+  for (PartState& part : table->parts) {
+    Stream* stream = nullptr;
+    if (part.partition < uint32_t(view.partitions_size())) {
+      const v1::Partition& info = view.partitions(part.partition);
+      part.epoch = info.epoch();
+      stream = lanes_->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
+    } else {
+      stream = lanes_->Get(0, 0);
+    }
+    if (stream == part.stream) continue;
+    *changed = part.stream != nullptr;
+    part.stream = stream;
+    part.lane = table->LaneOn(stream);
+    auto& lanes = stream->table_lanes;
+    if (std::find(lanes.begin(), lanes.end(), part.lane) == lanes.end()) {
+      lanes.push_back(part.lane);
+    }
+  }
+}
+
+// Moves what is queued to where its parts are now. What is posted moves when its lane is dead.
+void Journal::Reroute(TableState* table) {
+  std::vector<Entry*> moving, pulls;
+  for (const auto& lane : table->lanes) {
+    while (Entry* entry = lane->queue.front()) {
+      lane->queue.Remove(entry);
+      moving.push_back(entry);
+    }
+  }
+  for (const auto& stream : lanes_->streams()) {
+    for (EntryQueue* queue : {&stream->pulls, &stream->delayed}) {
+      for (Entry* entry = queue->front(); entry != nullptr;) {
+        Entry* next = EntryQueue::Next(entry);
+        if (entry->table == table) {
+          queue->Remove(entry);
+          entry->state = Entry::State::kHeld;
+          pulls.push_back(entry);
+        }
+        entry = next;
+      }
+    }
+  }
+  std::sort(moving.begin(), moving.end(),
+            [](const Entry* a, const Entry* b) { return a->order < b->order; });
+  for (Entry* entry : moving) Enqueue(entry);
+  for (Entry* entry : pulls) {
+    if (entry->type == RecordType::kPull) {
+      EnqueuePull(entry, false);
+      continue;
+    }
+    // Awaits are remade: their parts may be on several lanes now.
+    const uint64_t version = entry->min_version;
+    std::map<Stream*, std::vector<uint32_t>> by_stream;
+    for (const uint32_t p : entry->parts) by_stream[table->parts[p].stream].push_back(p);
+    Free(entry);
+    for (const auto& [stream, parts] : by_stream) AddAwait(table, version, stream, parts);
+  }
+}
+
+void Journal::OnView() {
+  now_ = clock_->NowNanos();
+  for (const auto& [id, table] : tables_) {
+    if (table->dropped) continue;
+    const v1::Table* info = session_->FindTable(id);
+    if (info == nullptr) {
+      DropTable(table.get(), absl::NotFoundError("table '" + table->name() + "' was dropped"));
+      continue;
+    }
+    table->info = *info;
+    bool changed = false;
+    Route(table.get(), &changed);
+    if (changed) Reroute(table.get());
+    for (const uint32_t partition : info->lost_partitions()) {
+      for (uint32_t p = 0; p < table->parts.size(); ++p) {
+        if (table->parts[p].partition == partition) LosePart(table.get(), p);
+      }
+    }
+  }
+  // Epochs have changed: what waited for them may go.
+  for (const auto& stream : lanes_->streams()) Touch(stream.get());
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,177 @@
+// The journal: every record from the moment it is needed until it is settled.
+//
+// Pushes and end-steps of a table go through one queue per lane (TableLane), in order. sync: a
+// push of step t waits in it until step t - 1 of its chunk is known committed, an end-step until
+// step t - 1 of its partitions is. Pulls and awaits have a queue per lane and may use half of its
+// operations, because the server may park them (record.h) and pushes must always get through.
+//
+// **Thread safety**: one owner at a time.
+//
+// Invariants:
+//  1. Those of client_core.h; this is where they are kept.
+//  2. async: sequences are taken at the first posting and posted in order; what comes back is
+//     posted again in order, after everything posted behind it is answered (TableLane::reordering).
+//  3. An operation that ends takes its unposted records with it. Posted pushes stay until settled,
+//     as empty records once their lane was lost; posted pulls until answered or their lane is dead.
+#ifndef VERBENA_CLIENT_CORE_JOURNAL_H_
+#define VERBENA_CLIENT_CORE_JOURNAL_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/core/entry.h"
+#include "client/core/lane_set.h"
+#include "client/core/operations.h"
+#include "client/core/session.h"
+#include "client/core/staging.h"
+#include "client/core/table_state.h"
+
+namespace verbena::client {
+
+struct JournalCounters {
+  uint64_t bytes_pushed = 0, bytes_pulled = 0, pushes = 0, pulls = 0;
+  uint64_t resent = 0, staged_bytes = 0;
+};
+
+class Journal final : public LaneListener {
+ public:
+  Journal(Session* session, Operations* operations, Staging* staging, const Clock* clock,
+          Random* random)
+      : session_(session),
+        operations_(operations),
+        staging_(staging),
+        clock_(clock),
+        random_(random) {}
+  void set_lanes(LaneSet* lanes) { lanes_ = lanes; }
+
+  // ---- starting (core_calls.cc has checked the arguments) ----
+  // nullptr: not in the view, or dropped.
+  TableState* FindTable(uint32_t id);
+  // A part of [first_chunk, +chunks) that is lost: DATA_LOSS.
+  absl::Status CheckLost(const TableState& table, uint32_t first_chunk, uint32_t chunks) const;
+  // Chunks [first, +count), lying one after the other from `offset` of operation->blocks[0].
+  void AddPushes(Operation* operation, uint32_t first, uint32_t count, size_t offset);
+  // The same for pulls into operation->blocks[1].
+  void AddPulls(Operation* operation, uint32_t first, uint32_t count, size_t offset,
+                uint64_t min_version);
+  // Pairs: each chunk's pull follows its push.
+  void AddPushPulls(Operation* operation, uint32_t first, uint32_t count, size_t push_offset,
+                    size_t pull_offset, uint64_t min_version);
+  // Ends the open step of `table`. async: `operation` (if any) waits for its records. sync:
+  // `await` says whether the commit is asked for.
+  void AddEndStep(TableState* table, Operation* operation, bool await);
+  // sync: the operation also waits until these chunks (all of the table: count 0) are committed.
+  void WaitForCommit(Operation* operation, uint32_t first, uint32_t count, uint64_t version);
+  // After the last of the above.
+  void Started(Operation* operation) { MaybeDone(operation); }
+
+  // ---- ending ----
+  void End(Operation* operation, absl::Status status);
+  void EndAll(const absl::Status& status);
+  void ReleaseBlock(uint64_t block_id);
+  bool InUse(uint64_t block_id) const;
+
+  // ---- progress ----
+  void OnView();
+  bool Pump();
+  bool RunTimers(int64_t now);
+  int64_t NextTimerNanos() const;
+  bool busy() const { return entries_.in_use() != 0; }
+  const JournalCounters& counters() const { return counters_; }
+  const Session& session() const { return *session_; }
+
+  void OnLaneOpen(Stream* stream) override { Touch(stream); }
+  void OnCredit(Stream* stream) override {
+    if (stream->stalled) Touch(stream);
+  }
+  void OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) override;
+  void OnLaneDead(Stream* stream) override;
+  void OnLaneRefused(Stream* stream, const absl::Status& status) override;
+
+ private:
+  // ---- queues (journal.cc) ----
+  Entry* NewEntry(RecordType type, TableState* table, Operation* operation);
+  Entry* NewPush(Operation* operation, uint32_t chunk, std::byte* data);
+  Entry* NewPull(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
+  void Enqueue(Entry* entry);  // by its order, on the lane(s) its parts have now
+  void EnqueueOn(TableLane* lane, Entry* entry);
+  void EnqueuePull(Entry* entry, bool front);
+  void AddAwaits(TableState* table, uint64_t version);
+  void AddAwait(TableState* table, uint64_t version, Stream* stream,
+                const std::vector<uint32_t>& parts);
+  void Unqueue(Entry* entry);  // from whichever queue it is in
+  void Free(Entry* entry);
+  void Detach(Entry* entry);  // from its operation
+  void ReleaseBuffer(Entry* entry);
+  void Route(TableState* table, bool* changed);
+  void Reroute(TableState* table);
+  void Touch(Stream* stream);
+  void NoteTimer(int64_t at);
+
+  // ---- posting (journal_post.cc) ----
+  bool PumpStream(Stream* stream);
+  bool PumpTable(Stream* stream, TableLane* lane);
+  bool PumpPulls(Stream* stream);
+  bool Gated(const Entry& entry) const;
+  bool Post(Stream* stream, Entry* entry);
+  bool PostPush(Stream* stream, Entry* entry);
+  bool PostPull(Stream* stream, Entry* entry);
+  bool PostGroups(Stream* stream, Entry* entry);
+  bool Fits(Stream* stream, Entry* entry, uint32_t payload_bytes);
+  bool Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request);
+  bool Pointless(Entry* entry) const;
+  void Prune(Entry* entry) const;  // parts that are committed or lost
+  bool ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes);
+
+  // ---- answers (journal_answers.cc) ----
+  void OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply);
+  void OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, const Reply& reply);
+  void OnEndAnswer(Entry* entry, const Reply& reply);
+  void OnAwaitAnswer(Entry* entry, const Reply& reply);
+  // What ends more than this record: kExpired, kUnknownTable, kDataLoss. False: none of these.
+  bool OnFatal(Entry* entry, uint32_t part, ReplyStatus status);
+  void Refuse(Entry* entry, ReplyStatus status);
+  // Status of group i of a reply to `entry`.
+  static ReplyStatus GroupStatus(const Entry& entry, const Reply& reply, size_t i);
+  void Retry(Entry* entry, ReplyStatus status);
+  void RetryPull(Stream* stream, Entry* entry, ReplyStatus status);
+  void Settled(Entry* entry);  // frees it and counts it off its operation
+  void MaybeDone(Operation* operation);
+  void Learned(TableState* table, uint32_t part, bool advanced);
+  void Notify(std::vector<Waiter>* waiters, uint64_t committed);
+
+  // ---- ends and losses (journal_end.cc) ----
+  void Lost(Entry* entry);
+  void EndEntry(Entry* entry);
+  void DropQueued(TableState* table);
+  void Uncount(Entry* entry);
+  void MakeEmpty(Entry* entry);
+  void DropTable(TableState* table, const absl::Status& status);
+  void LosePart(TableState* table, uint32_t part);
+  bool Touches(const Operation& operation, uint32_t part) const;
+
+  Session* session_;
+  Operations* operations_;
+  Staging* staging_;
+  const Clock* clock_;
+  Random* random_;
+  LaneSet* lanes_ = nullptr;
+
+  Pool<Entry> entries_;
+  std::map<uint32_t, std::unique_ptr<TableState>> tables_;
+  TableState* last_table_ = nullptr;
+  std::vector<Stream*> dirty_, pumping_;
+  bool closed_ = false;  // EndAll() was called: nothing is sent again
+  uint64_t order_ = 0;
+  int64_t timer_ = kNever;  // not later than the next retry
+  int64_t now_ = 0;
+  JournalCounters counters_;
+  std::vector<Group> groups_ = std::vector<Group>(kMaxGroups);
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_JOURNAL_H_

@@ -1,0 +1,272 @@
+// Answers: what each reply means for its record, its operation and the table's steps.
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+namespace {
+
+bool Accepted(ReplyStatus status) {
+  return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
+}
+
+// Refusals that another attempt may not meet.
+bool Retryable(ReplyStatus status) {
+  switch (status) {
+    case ReplyStatus::kWrongEpoch:
+    case ReplyStatus::kNotReady:
+    case ReplyStatus::kSequenceGap:
+    case ReplyStatus::kWrongStep:
+    case ReplyStatus::kTooEarly:
+    case ReplyStatus::kResourceExhausted:
+    case ReplyStatus::kUnavailable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+ReplyStatus Journal::GroupStatus(const Entry& entry, const Reply& reply, size_t i) {
+  return reply.group_count == entry.parts.size() ? reply.group_status[i] : reply.status;
+}
+
+void Journal::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
+  Entry* entry = entries_.At(cookie);
+  if (entry == nullptr || entry->state != Entry::State::kPosted || entry->stream != stream) return;
+  Unqueue(entry);
+  entry->state = Entry::State::kAnswered;
+  Touch(stream);
+  switch (entry->type) {
+    case RecordType::kPush:
+      return OnPushAnswer(entry, reply.status, reply);
+    case RecordType::kPull:
+      return OnPullAnswer(stream, entry, reply.status, reply);
+    case RecordType::kEndStep:
+      return OnEndAnswer(entry, reply);
+    case RecordType::kAwait:
+      return OnAwaitAnswer(entry, reply);
+  }
+}
+
+void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply) {
+  TableState* table = entry->table;
+  const bool passed = table->sync && reply.version > entry->step;
+  if (status == ReplyStatus::kWrongStep && passed) status = ReplyStatus::kDuplicate;
+  if (status == ReplyStatus::kDuplicate && passed && entry->posts == 1) {
+    // Never sent before, and yet the step is over: this worker was not on the roster for it.
+    if (entry->operation != nullptr) {
+      End(entry->operation,
+          absl::FailedPreconditionError(absl::StrCat(
+              DescribeEntry(*entry), ": the table is at step ", reply.version,
+              " already; this worker joined after the steps before it were committed")));
+    }
+    return Settled(entry);
+  }
+  if (Accepted(status) || status == ReplyStatus::kNonFinite) {
+    table->LaneOn(entry->stream)->backoff.Reset();
+    if (table->sync && reply.version > 0) {
+      const bool advanced = table->LearnChunk(entry->chunk, reply.version);
+      Learned(table, entry->part, advanced);
+    }
+    // The other chunks go on: only this one contributes zero. The operation tells when all are
+    // done.
+    if (status == ReplyStatus::kNonFinite && entry->operation != nullptr &&
+        entry->operation->live && entry->operation->status.ok()) {
+      entry->operation->status = absl::InvalidArgumentError(absl::StrCat(
+          DescribeEntry(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
+    }
+    if (entry->follow != nullptr) EnqueuePull(std::exchange(entry->follow, nullptr), false);
+    return Settled(entry);
+  }
+  if (Retryable(status)) return Retry(entry, status);
+  if (!OnFatal(entry, entry->part, status)) Refuse(entry, status);
+}
+
+void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, const Reply& reply) {
+  TableState* table = entry->table;
+  const bool live = entry->operation != nullptr && entry->operation->live;
+  if (Accepted(status)) {
+    const uint32_t bytes = entry->elements * table->layout.element_bytes;
+    ++counters_.pulls;
+    counters_.bytes_pulled += bytes;
+    if (entry->staging != nullptr && live) {
+      std::memcpy(entry->data, entry->staging, bytes);
+      counters_.staged_bytes += bytes;
+    }
+    if (table->sync) {
+      const bool advanced = table->LearnChunk(entry->chunk, reply.version);
+      Learned(table, entry->part, advanced);
+    }
+    return Settled(entry);
+  }
+  if (!live) return Settled(entry);
+  if (Retryable(status)) return RetryPull(stream, entry, status);
+  if (!OnFatal(entry, entry->part, status)) Refuse(entry, status);
+}
+
+void Journal::OnEndAnswer(Entry* entry, const Reply& reply) {
+  TableState* table = entry->table;
+  if (entry->parts.empty()) return Settled(entry);
+  ReplyStatus retry = ReplyStatus::kOk;
+  size_t kept = 0;
+  const size_t groups = entry->parts.size();
+  std::vector<std::pair<uint32_t, ReplyStatus>> fatal;
+  for (size_t i = 0; i < groups; ++i) {
+    const ReplyStatus status = GroupStatus(*entry, reply, i);
+    const bool accepted = Accepted(status) || status == ReplyStatus::kNonFinite;
+    if (Retryable(status)) {
+      retry = status;
+    } else if (!accepted) {
+      fatal.emplace_back(entry->parts[i], status);
+      continue;
+    }
+    // sync: kept until the commit. async: an accepted group is settled.
+    if (accepted && !table->sync) continue;
+    entry->parts[kept] = entry->parts[i];
+    if (entry->numbered) {
+      entry->sequences[kept] = entry->sequences[i];
+      entry->counts[kept] = entry->counts[i];
+    }
+    ++kept;
+  }
+  entry->parts.resize(kept);
+  if (entry->numbered) {
+    entry->sequences.resize(kept);
+    entry->counts.resize(kept);
+  }
+  for (const auto& [part, status] : fatal) {
+    if (!OnFatal(entry, part, status) && entry->operation != nullptr) {
+      End(entry->operation, RefusalStatus(*entry, status));
+    }
+  }
+  if (table->sync) Prune(entry);
+  if (entry->parts.empty() || closed_ || table->dropped) return Settled(entry);
+  if (retry != ReplyStatus::kOk) return Retry(entry, retry);
+  TableLane* lane = table->LaneOn(entry->stream);
+  lane->backoff.Reset();
+  entry->state = Entry::State::kEnded;
+  lane->ended.PushBack(entry);
+}
+
+void Journal::OnAwaitAnswer(Entry* entry, const Reply& reply) {
+  TableState* table = entry->table;
+  ReplyStatus retry = ReplyStatus::kOk;
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const uint32_t part = entry->parts[i];
+    const ReplyStatus status = GroupStatus(*entry, reply, i);
+    if (Accepted(status)) {
+      const bool advanced = table->LearnPart(part, entry->min_version);
+      Learned(table, part, advanced);
+    } else if (Retryable(status)) {
+      retry = status;
+    } else {
+      OnFatal(entry, part, status);
+    }
+  }
+  Prune(entry);
+  if (retry == ReplyStatus::kOk || entry->parts.empty()) return Settled(entry);
+  RetryPull(entry->stream, entry, retry);
+}
+
+bool Journal::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
+  TableState* table = entry->table;
+  const bool alone = entry->parts.empty();  // a push or a pull
+  switch (status) {
+    case ReplyStatus::kExpired:
+      session_->Expire(DescribeServer(*session_, *entry->stream));
+      break;
+    case ReplyStatus::kUnknownTable:
+      session_->Refresh();
+      DropTable(table, RefusalStatus(*entry, status));
+      break;
+    case ReplyStatus::kDataLoss:
+      session_->Refresh();
+      LosePart(table, part);
+      break;
+    default:
+      return false;
+  }
+  // Its operation has ended with the others; the state kAnswered kept the entry itself.
+  if (alone) Settled(entry);
+  return true;
+}
+
+void Journal::Refuse(Entry* entry, ReplyStatus status) {
+  if (entry->operation != nullptr) End(entry->operation, RefusalStatus(*entry, status));
+  if (entry->type == RecordType::kPush && !entry->table->sync && entry->posts == 1) {
+    // Whether the server counted its sequence is not known: an empty record settles that.
+    MakeEmpty(entry);
+    return Retry(entry, status);
+  }
+  Uncount(entry);
+  Settled(entry);
+}
+
+void Journal::Retry(Entry* entry, ReplyStatus status) {
+  if (closed_ || entry->table->dropped) return Settled(entry);
+  if (entry->operation != nullptr && !entry->operation->live) {
+    if (entry->type == RecordType::kPush) MakeEmpty(entry);  // its buffer is due back
+  }
+  entry->refused = status;
+  if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
+  Enqueue(entry);
+  TableLane* lane = entry->table->LaneOn(entry->stream);
+  lane->reordering = true;
+  lane->retry_at = now_ + lane->backoff.Next(*random_);
+  NoteTimer(lane->retry_at);
+}
+
+void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
+  if (closed_ || entry->table->dropped) return Settled(entry);
+  entry->refused = status;
+  if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
+  entry->retry_at = now_ + entry->backoff.Next(*random_);
+  entry->state = Entry::State::kDelayed;
+  stream->delayed.PushBack(entry);
+  NoteTimer(entry->retry_at);
+}
+
+void Journal::Settled(Entry* entry) {
+  Operation* operation = entry->operation;
+  const bool live = operation != nullptr && operation->live;
+  if (live) --operation->records;
+  Free(entry);
+  if (live) MaybeDone(operation);
+}
+
+void Journal::MaybeDone(Operation* operation) {
+  if (operation->live && operation->records == 0 && operation->commits == 0) {
+    // Not OK when a chunk was refused on the way.
+    operations_->End(operation, std::exchange(operation->status, absl::OkStatus()));
+  }
+}
+
+void Journal::Learned(TableState* table, uint32_t part, bool advanced) {
+  PartState& state = table->parts[part];
+  if (state.stream != nullptr) Touch(state.stream);  // a gate may have opened
+  if (!advanced) return;
+  Notify(&state.waiters, state.committed);
+  Notify(&table->waiters, table->committed);
+}
+
+void Journal::Notify(std::vector<Waiter>* waiters, uint64_t committed) {
+  size_t kept = 0;
+  for (size_t i = 0; i < waiters->size(); ++i) {
+    const Waiter waiter = (*waiters)[i];
+    if (!waiter.operation.live()) continue;
+    if (waiter.version > committed) {
+      (*waiters)[kept++] = waiter;
+      continue;
+    }
+    --waiter.operation.operation->commits;
+    MaybeDone(waiter.operation.operation);
+  }
+  waiters->erase(waiters->begin() + static_cast<std::ptrdiff_t>(kept), waiters->end());
+}
+
+}  // namespace verbena::client

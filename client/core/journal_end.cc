@@ -1,0 +1,298 @@
+// Endings: operations that are over before their records, lanes that died, memory that goes away.
+#include <algorithm>
+#include <utility>
+
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+#include "rdma/sim/sim_network.h"
+
+namespace verbena::client {
+
+// ---- operations ---------------------------------------------------------------------------------
+
+void Journal::End(Operation* operation, absl::Status status) {
+  if (!operation->live) return;
+  operations_->End(operation, std::move(status));
+  for (Entry* entry = operation->entries.front(); entry != nullptr;) {
+    Entry* next = EntryList::Next(entry);
+    entry->follow = nullptr;  // those pulls go, too
+    EndEntry(entry);
+    entry = next;
+  }
+  if (operation->ends_step && !closed_ && !operation->table->dropped) {
+    // Its pulls would have said when the step is committed: now somebody must ask.
+    AddAwaits(operation->table, operation->step + 1);
+  }
+}
+
+// Invariant 3.
+void Journal::EndEntry(Entry* entry) {
+  using State = Entry::State;
+  const bool queued = entry->state == State::kQueued || entry->state == State::kDelayed;
+  switch (entry->type) {
+    case RecordType::kPush:
+      if (!queued) return;  // posted: until its answer, or its lane's end
+      Unqueue(entry);
+      if (entry->numbered && !closed_) {
+        MakeEmpty(entry);
+        return Enqueue(entry);
+      }
+      Uncount(entry);
+      return Free(entry);
+    case RecordType::kPull:
+      if (queued || entry->state == State::kHeld) {
+        Unqueue(entry);
+        return Free(entry);
+      }
+      // The server writes to staging, not to the caller's memory.
+      if (entry->staging != nullptr) ReleaseBuffer(entry);
+      return;
+    case RecordType::kEndStep:
+      // sync: the step must end even if nobody waits for it, or the others wait for good.
+      if (queued && !entry->numbered && !entry->table->sync) {
+        Unqueue(entry);
+        return Free(entry);
+      }
+      return Detach(entry);
+    case RecordType::kAwait:
+      return;
+  }
+}
+
+// A sync push that will not arrive: the end-step of its step counts without it.
+void Journal::Uncount(Entry* entry) {
+  TableState* table = entry->table;
+  if (!table->sync || entry->type != RecordType::kPush) return;
+  PartState& part = table->parts[entry->part];
+  uint32_t& pushed = part.pushed[entry->step & 1];
+  if (entry->numbered && part.committed <= entry->step && pushed > 0) --pushed;
+  entry->numbered = false;
+  if (table->chunk_pushed[entry->chunk] == entry->step + 1) table->chunk_pushed[entry->chunk] = 0;
+}
+
+// A push that was posted and whose buffer is given back: the server may wait for it (sync: its
+// contribution is owed; async: its sequence is next), so it is sent again with no elements, which
+// settles it and contributes zero.
+void Journal::MakeEmpty(Entry* entry) {
+  Detach(entry);
+  entry->data = nullptr;
+  entry->elements = 0;
+}
+
+void Journal::EndAll(const absl::Status& status) {
+  closed_ = true;
+  while (Operation* operation = operations_->first_live()) End(operation, status);
+  for (const auto& [id, table] : tables_) DropQueued(table.get());
+}
+
+void Journal::DropQueued(TableState* table) {
+  for (const auto& lane : table->lanes) {
+    for (EntryQueue* queue : {&lane->queue, &lane->ended}) {
+      while (Entry* entry = queue->front()) {
+        queue->Remove(entry);
+        Free(entry);
+      }
+    }
+    for (EntryQueue* queue : {&lane->stream->pulls, &lane->stream->delayed}) {
+      for (Entry* entry = queue->front(); entry != nullptr;) {
+        Entry* next = EntryQueue::Next(entry);
+        if (entry->table == table) {
+          queue->Remove(entry);
+          Free(entry);
+        }
+        entry = next;
+      }
+    }
+  }
+}
+
+void Journal::DropTable(TableState* table, const absl::Status& status) {
+  if (table->dropped) return;
+  table->dropped = true;
+  if (last_table_ == table) last_table_ = nullptr;
+  for (Operation* operation = operations_->first_live(); operation != nullptr;) {
+    Operation* next = Operations::next_live(operation);
+    if (operation->table == table) End(operation, status);
+    operation = next;
+  }
+  DropQueued(table);
+}
+
+bool Journal::Touches(const Operation& operation, uint32_t part) const {
+  const auto waits = [&](const std::vector<Waiter>& waiters) {
+    return std::any_of(waiters.begin(), waiters.end(), [&](const Waiter& waiter) {
+      return waiter.operation.operation == &operation && waiter.operation.live();
+    });
+  };
+  if (operation.commits > 0 &&
+      (waits(operation.table->waiters) || waits(operation.table->parts[part].waiters))) {
+    return true;
+  }
+  for (const Entry* entry = operation.entries.front(); entry != nullptr;
+       entry = entry->operation_links.next) {
+    if (entry->parts.empty()
+            ? entry->part == part
+            : std::find(entry->parts.begin(), entry->parts.end(), part) != entry->parts.end()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Journal::LosePart(TableState* table, uint32_t part) {
+  table->parts[part].lost = true;
+  for (Operation* operation = operations_->first_live(); operation != nullptr;) {
+    Operation* next = Operations::next_live(operation);
+    if (operation->table == table && Touches(*operation, part)) {
+      End(operation, DataLossStatus(*session_, *table, part));
+    }
+    operation = next;
+  }
+}
+
+absl::Status Journal::CheckLost(const TableState& table, uint32_t first_chunk,
+                                uint32_t chunks) const {
+  const uint32_t count = std::min<uint32_t>(chunks, static_cast<uint32_t>(table.parts.size()));
+  for (uint32_t c = first_chunk; c < first_chunk + count; ++c) {
+    const uint32_t part = table.PartOf(c);
+    if (table.parts[part].lost) return DataLossStatus(*session_, table, part);
+  }
+  return absl::OkStatus();
+}
+
+// ---- lanes --------------------------------------------------------------------------------------
+
+void Journal::OnLaneDead(Stream* stream) {
+  now_ = clock_->NowNanos();
+  while (Entry* entry = stream->posted.back()) {
+    Unqueue(entry);
+    Lost(entry);
+  }
+  for (TableLane* lane : stream->table_lanes) {
+    lane->reordering = false;
+    while (Entry* entry = lane->ended.front()) {
+      lane->ended.Remove(entry);
+      entry->state = Entry::State::kHeld;
+      Lost(entry);
+    }
+  }
+  stream->wanted = false;
+  const bool queued = !stream->pulls.empty() ||
+                      std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
+                                  [](const TableLane* lane) { return !lane->queue.empty(); });
+  if (queued && !closed_) lanes_->Want(stream);
+}
+
+// Not posted any more, and its lane is dead: posted again where its partition is now, unless
+// nobody needs it.
+void Journal::Lost(Entry* entry) {
+  const bool over = entry->operation != nullptr && !entry->operation->live;
+  if (closed_ || entry->table->dropped) return Free(entry);
+  switch (entry->type) {
+    case RecordType::kPush:
+      if (over) MakeEmpty(entry);
+      return Enqueue(entry);
+    case RecordType::kPull:
+      return over ? Free(entry) : EnqueuePull(entry, true);
+    case RecordType::kEndStep:
+      if (entry->table->sync) Prune(entry);
+      return entry->parts.empty() ? Free(entry) : Enqueue(entry);
+    case RecordType::kAwait:
+      Prune(entry);
+      return entry->parts.empty() ? Free(entry) : EnqueuePull(entry, true);
+  }
+}
+
+void Journal::OnLaneRefused(Stream* stream, const absl::Status& status) {
+  const absl::Status error(
+      status.code(), DescribeServer(*session_, *stream) + ": " + std::string(status.message()));
+  for (Operation* operation = operations_->first_live(); operation != nullptr;) {
+    Operation* next = Operations::next_live(operation);
+    bool uses = false;
+    for (const Entry* entry = operation->entries.front(); entry != nullptr;
+         entry = entry->operation_links.next) {
+      uses |= entry->stream == stream;
+    }
+    if (uses) End(operation, error);
+    operation = next;
+  }
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+void Journal::ReleaseBlock(uint64_t block_id) {
+  for (Operation* operation = operations_->first_live(); operation != nullptr;) {
+    Operation* next = Operations::next_live(operation);
+    for (const auto& block : operation->blocks) {
+      if (block != nullptr && block->id() == block_id) {
+        End(operation, absl::CancelledError("the region was destroyed"));
+        break;
+      }
+    }
+    operation = next;
+  }
+  for (const auto& stream : lanes_->streams()) {
+    if (stream->lane == nullptr) continue;
+    bool used = false;
+    for (const Entry* entry = stream->posted.front(); entry != nullptr;
+         entry = entry->queue_links.next) {
+      used |= entry->holds_buffer && entry->block->id() == block_id;
+    }
+    // A deliberate fault for tests: the memory goes while the lane may still use it.
+    if (used && !rdma::planted_bugs().release_buffer_at_deadline) {
+      lanes_->Close(stream.get(), absl::CancelledError("a region it used was destroyed"));
+    } else if (!used && stream->open()) {
+      stream->lane->Forget(block_id);
+    }
+  }
+}
+
+bool Journal::InUse(uint64_t block_id) const {
+  if (rdma::planted_bugs().release_buffer_at_deadline) return false;
+  for (const auto& stream : lanes_->streams()) {
+    for (const Entry* entry = stream->posted.front(); entry != nullptr;
+         entry = entry->queue_links.next) {
+      if (entry->holds_buffer && entry->block->id() == block_id) return true;
+    }
+  }
+  return false;
+}
+
+// ---- timers -------------------------------------------------------------------------------------
+
+bool Journal::RunTimers(int64_t now) {
+  bool worked = false;
+  now_ = now;
+  while (Operation* operation = operations_->first_deadline()) {
+    if (operation->deadline_ns > now) break;
+    End(operation, DeadlineStatus(*session_, *operation, now));
+    worked = true;
+  }
+  if (timer_ > now) return worked;
+  timer_ = kNever;
+  for (const auto& stream : lanes_->streams()) {
+    for (Entry* entry = stream->delayed.front(); entry != nullptr;) {
+      Entry* next = EntryQueue::Next(entry);
+      if (entry->retry_at <= now) {
+        stream->delayed.Remove(entry);
+        EnqueuePull(entry, entry->type == RecordType::kAwait);
+      } else {
+        NoteTimer(entry->retry_at);
+      }
+      entry = next;
+    }
+    Touch(stream.get());  // pumping notes the times of table lanes that still wait
+  }
+  return true;
+}
+
+int64_t Journal::NextTimerNanos() const {
+  int64_t next = timer_;
+  if (const Operation* first = operations_->first_deadline()) {
+    next = std::min(next, first->deadline_ns);
+  }
+  if (!dirty_.empty()) next = 0;
+  return next;
+}
+
+}  // namespace verbena::client

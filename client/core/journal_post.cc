@@ -1,0 +1,309 @@
+// Posting: what may go out now, and what a record says.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+namespace {
+
+// Of the operations a server parks (half of the lane's), these are kept for awaits: a step must be
+// able to end behind any number of pulls.
+constexpr uint32_t kAwaitReserve = 4;
+
+}  // namespace
+
+bool Journal::Pump() {
+  if (dirty_.empty()) return false;
+  now_ = clock_->NowNanos();
+  bool worked = false;
+  // What a stream's pumping touches is pumped in the same call, but not for ever.
+  for (int round = 0; round < 4 && !dirty_.empty(); ++round) {
+    pumping_.swap(dirty_);
+    for (Stream* stream : pumping_) {
+      stream->dirty = false;
+      worked |= PumpStream(stream);
+    }
+    pumping_.clear();
+  }
+  return worked;
+}
+
+bool Journal::PumpStream(Stream* stream) {
+  if (!stream->open()) return false;
+  stream->stalled = false;
+  bool worked = false;
+  for (size_t i = 0; i < stream->table_lanes.size() && stream->open(); ++i) {
+    worked |= PumpTable(stream, stream->table_lanes[i]);
+  }
+  if (stream->open()) worked |= PumpPulls(stream);
+  return worked;
+}
+
+bool Journal::PumpTable(Stream* stream, TableLane* lane) {
+  bool worked = false;
+  while (Entry* entry = lane->queue.front()) {
+    if (lane->retry_at > now_) {
+      NoteTimer(lane->retry_at);
+      break;
+    }
+    if (lane->reordering) {
+      if (lane->outstanding != 0) break;
+      lane->reordering = false;
+    }
+    if (Pointless(entry)) {
+      lane->queue.Remove(entry);
+      Free(entry);
+      worked = true;
+      continue;
+    }
+    if (Gated(*entry) || !Post(stream, entry)) break;
+    worked = true;
+  }
+  return worked;
+}
+
+// Its step is known committed, and nobody waits for its answer.
+bool Journal::Pointless(Entry* entry) const {
+  const TableState& table = *entry->table;
+  if (!table.sync) return false;
+  if (entry->type == RecordType::kEndStep) {
+    Prune(entry);
+    return entry->parts.empty();
+  }
+  return entry->operation == nullptr && table.chunk_version[entry->chunk] > entry->step;
+}
+
+// Invariant 4 of client_core.h.
+bool Journal::Gated(const Entry& entry) const {
+  const TableState& table = *entry.table;
+  if (!table.sync) return false;
+  if (entry.type == RecordType::kPush) return table.chunk_version[entry.chunk] < entry.step;
+  return std::any_of(entry.parts.begin(), entry.parts.end(),
+                     [&](uint32_t part) { return table.parts[part].committed < entry.step; });
+}
+
+bool Journal::PumpPulls(Stream* stream) {
+  const uint32_t parked = std::max(stream->lane->ticket().config.operations / 2, 1u);
+  const uint32_t pulls = parked > 2 * kAwaitReserve ? parked - kAwaitReserve : parked;
+  bool worked = false;
+  while (Entry* entry = stream->pulls.front()) {
+    if (entry->type == RecordType::kAwait) {
+      Prune(entry);
+      if (entry->parts.empty()) {
+        stream->pulls.Remove(entry);
+        Free(entry);
+        worked = true;
+        continue;
+      }
+    }
+    const uint32_t limit = entry->type == RecordType::kAwait ? parked : pulls;
+    if (stream->pulls_out + stream->awaits_out >= limit) {
+      stream->stalled = true;
+      break;
+    }
+    if (!Post(stream, entry)) break;
+    worked = true;
+  }
+  return worked;
+}
+
+void Journal::Prune(Entry* entry) const {
+  const TableState& table = *entry->table;
+  const uint64_t version = entry->type == RecordType::kAwait ? entry->min_version : entry->step + 1;
+  std::erase_if(entry->parts, [&](uint32_t p) {
+    return table.parts[p].lost || table.parts[p].committed >= version;
+  });
+}
+
+bool Journal::Post(Stream* stream, Entry* entry) {
+  switch (entry->type) {
+    case RecordType::kPush:
+      return PostPush(stream, entry);
+    case RecordType::kPull:
+      return PostPull(stream, entry);
+    case RecordType::kEndStep:
+    case RecordType::kAwait:
+      return PostGroups(stream, entry);
+  }
+  return false;
+}
+
+bool Journal::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
+  const size_t groups = std::max<size_t>(entry->parts.size(), 1);
+  if (stream->lane->CanPost(groups, payload_bytes)) return true;
+  const rdma::LaneConfig& config = stream->lane->ticket().config;
+  const uint32_t slot =
+      std::max(config.small_slot_bytes, config.large_slots == 0 ? 0u : config.large_slot_bytes);
+  if (PayloadOffset(static_cast<uint32_t>(groups)) + uint64_t{payload_bytes} > slot) {
+    return ReopenLarger(stream, entry, payload_bytes);
+  }
+  stream->stalled = true;
+  return false;
+}
+
+// The record fits no slot of this lane. A server sizes slots by the tables it knows: one that was
+// created after the lane was opened may need a new lane. If that one is too small too, it is final.
+bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes) {
+  const rdma::LaneConfig& config = stream->lane->ticket().config;
+  const uint32_t needed = PayloadOffset(1) + payload_bytes;
+  if (stream->wanted_slot_bytes < needed) {
+    stream->wanted_slot_bytes = needed;
+    lanes_->Close(stream, absl::UnavailableError("reopened for larger slots"));
+    return false;
+  }
+  const absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("a chunk of table '", entry->table->name(), "' has ", payload_bytes, " bytes; ",
+                   DescribeServer(*session_, *stream), " grants slots of ", config.large_slot_bytes,
+                   " bytes at most: create the table with smaller chunk_bytes"));
+  if (entry->operation != nullptr) {
+    End(entry->operation, status);
+  } else {
+    Unqueue(entry);
+    Free(entry);
+  }
+  Touch(stream);
+  return false;
+}
+
+bool Journal::PostPush(Stream* stream, Entry* entry) {
+  TableState* table = entry->table;
+  PartState& part = table->parts[entry->part];
+  const uint32_t bytes = entry->elements * table->layout.element_bytes;
+  if (!Fits(stream, entry, bytes)) return false;
+  if (!entry->numbered) {
+    entry->numbered = true;
+    if (table->sync) {
+      ++part.pushed[entry->step & 1];
+    } else {
+      entry->step = part.next_sequence++;
+      ++part.pushes_since_end;
+    }
+  }
+  groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
+  rdma::WorkerLane::Request request;
+  request.header.type = RecordType::kPush;
+  request.header.dtype = ElementType::kF32;
+  request.groups = absl::MakeConstSpan(groups_.data(), 1);
+  request.payload = {entry->data, bytes, entry->block};
+  if (!Send(stream, entry, &request)) return false;
+  if (entry->posts == 1) {
+    ++counters_.pushes;
+    counters_.bytes_pushed += bytes;
+  }
+  // sync: its version keeps the pull from being early. async: it goes when the push is answered,
+  // because after a lane loss nothing else orders the two.
+  if (table->sync && entry->follow != nullptr) {
+    EnqueuePull(std::exchange(entry->follow, nullptr), false);
+  }
+  return true;
+}
+
+bool Journal::PostPull(Stream* stream, Entry* entry) {
+  TableState* table = entry->table;
+  PartState& part = table->parts[entry->part];
+  if (!Fits(stream, entry, 0)) return false;
+  const uint32_t bytes = entry->elements * table->layout.element_bytes;
+  std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
+  std::byte* to = entry->data;
+  if (stream->needs_staging && !block->allocated()) {
+    if (entry->staging == nullptr) {
+      Staging::Buffer buffer;
+      if (absl::Status s = staging_->Take(bytes, &buffer); !s.ok()) {
+        End(entry->operation, s);
+        Touch(stream);
+        return false;
+      }
+      if (buffer.data == nullptr) {
+        stream->stalled = true;
+        return false;
+      }
+      entry->staging = buffer.data;
+    }
+    to = entry->staging;
+    block = staging_->BlockOf(to);
+  }
+  const auto remote = stream->lane->Expose(block);
+  if (!remote.ok()) {
+    End(entry->operation, remote.status());
+    Touch(stream);
+    return false;
+  }
+  groups_[0] = {part.partition, entry->chunk, part.epoch, 0, entry->elements, 0};
+  rdma::WorkerLane::Request request;
+  request.header.type = RecordType::kPull;
+  request.header.dtype = ElementType::kF32;
+  request.header.destination = remote->address + static_cast<uint64_t>(to - block->data());
+  request.header.destination_key = remote->key;
+  request.header.min_version = entry->min_version;
+  request.groups = absl::MakeConstSpan(groups_.data(), 1);
+  if (!Send(stream, entry, &request)) return false;
+  ++stream->pulls_out;
+  return true;
+}
+
+bool Journal::PostGroups(Stream* stream, Entry* entry) {
+  if (!Fits(stream, entry, 0)) return false;
+  TableState* table = entry->table;
+  const bool await = entry->type == RecordType::kAwait;
+  if (!await && !table->sync && !entry->numbered) {
+    entry->numbered = true;
+    for (const uint32_t p : entry->parts) {
+      PartState& part = table->parts[p];
+      entry->sequences.push_back(part.next_sequence++);
+      entry->counts.push_back(std::exchange(part.pushes_since_end, 0));
+    }
+  }
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const PartState& part = table->parts[entry->parts[i]];
+    Group& group = groups_[i];
+    group = {part.partition, 0, part.epoch, 0, 0, 0};
+    if (await) continue;
+    group.sequence = entry->numbered ? entry->sequences[i] : entry->step;
+    group.count = entry->numbered ? entry->counts[i] : part.pushed[entry->step & 1];
+  }
+  rdma::WorkerLane::Request request;
+  request.header.type = entry->type;
+  request.header.dtype = ElementType::kNone;
+  request.header.min_version = await ? entry->min_version : 0;
+  request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
+  if (!Send(stream, entry, &request)) return false;
+  if (await) {
+    ++stream->awaits_out;
+  } else if (std::exchange(entry->await_after, false)) {
+    AddAwait(table, entry->step + 1, stream, entry->parts);
+  }
+  return true;
+}
+
+bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request) {
+  request->header.table = entry->table->id();
+  request->cookie = entry->index;
+  const absl::Status status = stream->lane->Post(*request);
+  if (!status.ok()) {
+    // CanPost() said yes: the lane is closing, and its records come back through OnLaneDead(); or
+    // the record cannot be sent at all.
+    if (status.code() == absl::StatusCode::kInvalidArgument && entry->operation != nullptr) {
+      End(entry->operation, status);
+      Touch(stream);
+    }
+    return false;
+  }
+  // The entry is in a queue of this stream: Post() is called for fronts of queues only.
+  if (entry->type == RecordType::kPull || entry->type == RecordType::kAwait) {
+    stream->pulls.Remove(entry);
+  } else {
+    TableLane* lane = entry->table->LaneOn(stream);
+    lane->queue.Remove(entry);
+    ++lane->outstanding;
+  }
+  entry->state = Entry::State::kPosted;
+  entry->posted_at = now_;
+  stream->posted.PushBack(entry);
+  if (++entry->posts > 1) ++counters_.resent;
+  return true;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,331 @@
+#include "client/core/lane_set.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::client {
+namespace {
+
+constexpr size_t kPollBatch = 64;
+constexpr int64_t kOpenTimeout = 5 * kSecond;  // of each stage of opening a lane
+constexpr int kRefusalsBeforeFinal = 3;
+
+uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
+  return uint64_t{endpoint} << 32 | static_cast<uint32_t>(connection);
+}
+
+}  // namespace
+
+LaneSet::LaneSet(std::vector<LaneTransport> transports, Session* session, ControlChannel* control,
+                 const Clock* clock, Random* random, LaneListener* listener)
+    : transports_(std::move(transports)),
+      session_(session),
+      control_(control),
+      clock_(clock),
+      random_(random),
+      listener_(listener),
+      completions_(kPollBatch) {}
+
+LaneSet::~LaneSet() { *alive_ = false; }
+
+Stream* LaneSet::Get(uint64_t server, uint32_t shard) {
+  for (const auto& stream : streams_) {
+    if (stream->server == server && stream->shard == shard) return stream.get();
+  }
+  auto stream = std::make_unique<Stream>();
+  stream->server = server;
+  stream->shard = shard;
+  streams_.push_back(std::move(stream));
+  return streams_.back().get();
+}
+
+// ---- opening ------------------------------------------------------------------------------------
+
+void LaneSet::Want(Stream* stream) {
+  if (stream->wanted) return;
+  stream->wanted = true;
+  if (stream->state == Stream::State::kIdle && stream->retry_at <= clock_->NowNanos()) Ask(stream);
+}
+
+void LaneSet::Ask(Stream* stream) {
+  const v1::Server* server = session_->FindServer(stream->server);
+  if (server == nullptr || session_->state() != Session::State::kJoined) {
+    // OnView() comes when there is one; nothing to wait for until then.
+    stream->retry_at = kNever;
+    return;
+  }
+  v1::OpenLaneRequest request;
+  request.set_incarnation(session_->incarnation());
+  request.set_server_incarnation(stream->server);
+  request.set_shard(stream->shard);
+  request.set_wire_version_min(kWireVersion);
+  request.set_wire_version_max(kWireVersion);
+  request.set_revision(session_->view().revision());
+  for (const LaneTransport& transport : transports_) {
+    v1::TransportOffer* offer = request.add_offers();
+    const std::string_view name = transport.endpoint->transport();
+    offer->set_transport(std::string(name));
+    offer->set_host(transport.host);
+  }
+  stream->state = Stream::State::kAsking;
+  stream->changed_at = clock_->NowNanos();
+  stream->ask = ++asks_;
+  Call<v1::OpenLaneResponse>(
+      *control_, server->address(), "/verbena.v1.Shard/OpenLane", request,
+      absl::Nanoseconds(kOpenTimeout),
+      [this, alive = alive_, stream,
+       ask = stream->ask](absl::StatusOr<v1::OpenLaneResponse> response) {
+        if (!*alive || stream->ask != ask || stream->state != Stream::State::kAsking) return;
+        OnGranted(stream, std::move(response));
+      });
+}
+
+void LaneSet::OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response) {
+  absl::Status status = response.status();
+  if (status.ok()) status = Connect(stream, *response);
+  if (status.ok()) return;
+  if (status.code() == absl::StatusCode::kFailedPrecondition) {
+    // Another incarnation lives there (the view will say so), or there is no way to talk to it.
+    session_->Refresh();
+    if (++stream->refusals >= kRefusalsBeforeFinal &&
+        session_->FindServer(stream->server) != nullptr) {
+      listener_->OnLaneRefused(stream, status);
+    }
+  } else if (status.code() == absl::StatusCode::kNotFound) {
+    session_->Refresh();
+  } else {
+    stream->refusals = 0;
+  }
+  Failed(stream, std::move(status));
+}
+
+absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& response) {
+  size_t endpoint = 0;
+  while (endpoint < transports_.size() &&
+         transports_[endpoint].endpoint->transport() != response.transport()) {
+    ++endpoint;
+  }
+  if (endpoint == transports_.size()) {
+    return absl::InternalError(
+        absl::StrCat("the server chose transport '", response.transport(), "', not offered"));
+  }
+  rdma::LaneTicket ticket;
+  ticket.lane = response.lane();
+  ticket.generation = response.generation();
+  ticket.incarnation = session_->incarnation();
+  if (response.token().size() != sizeof(ticket.token)) {
+    return absl::InternalError(
+        absl::StrCat("lane token of ", response.token().size(), " bytes; 16 expected"));
+  }
+  std::memcpy(ticket.token, response.token().data(), sizeof(ticket.token));
+  ticket.address = response.address();
+  ticket.config.small_slots = response.small_slots();
+  ticket.config.small_slot_bytes = response.small_slot_bytes();
+  ticket.config.large_slots = response.large_slots();
+  ticket.config.large_slot_bytes = response.large_slot_bytes();
+  ticket.config.operations = response.operations();
+  if (absl::Status s = ticket.config.Validate(); !s.ok()) return s;
+  auto lane = rdma::WorkerLane::Open(transports_[endpoint].endpoint, ticket);
+  if (!lane.ok()) return lane.status();
+  stream->lane = *std::move(lane);
+  stream->endpoint = endpoint;
+  stream->needs_staging = response.transport() == "shm";
+  stream->transport = response.transport();
+  stream->reason = response.transport_reason();
+  stream->state = Stream::State::kOpening;
+  stream->changed_at = clock_->NowNanos();
+  by_connection_[Key(endpoint, stream->lane->connection())] = stream;
+  with_lane_.push_back(stream);
+  return absl::OkStatus();
+}
+
+void LaneSet::Failed(Stream* stream, absl::Status status) {
+  stream->state = Stream::State::kIdle;
+  stream->changed_at = clock_->NowNanos();
+  stream->last_error = std::move(status);
+  stream->retry_at = stream->changed_at + stream->backoff.Next(*random_);
+}
+
+// ---- closing ------------------------------------------------------------------------------------
+
+void LaneSet::Close(Stream* stream, absl::Status reason) {
+  if (stream->state == Stream::State::kAsking) {
+    Failed(stream, std::move(reason));
+  } else if (stream->lane != nullptr && stream->state != Stream::State::kClosing) {
+    stream->lane->Close(std::move(reason));
+    stream->state = Stream::State::kClosing;
+    stream->changed_at = clock_->NowNanos();
+    Advance(stream);
+  }
+}
+
+void LaneSet::CloseAll(const absl::Status& reason) {
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    streams_[i]->wanted = false;
+    Close(streams_[i].get(), reason);
+  }
+}
+
+void LaneSet::OnView() {
+  const int64_t now = clock_->NowNanos();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream* stream = streams_[i].get();
+    if (stream->server == 0) continue;
+    if (session_->FindServer(stream->server) == nullptr) {
+      Close(stream, absl::UnavailableError(absl::StrCat("server incarnation ", stream->server,
+                                                        " is not in the cluster any more")));
+    } else if (stream->state == Stream::State::kIdle && stream->retry_at == kNever) {
+      stream->retry_at = now;
+    }
+  }
+}
+
+void LaneSet::Forget(Stream* stream) {
+  by_connection_.erase(Key(stream->endpoint, stream->lane->connection()));
+  last_stream_ = nullptr;
+  with_lane_.erase(std::find(with_lane_.begin(), with_lane_.end(), stream));
+  counters_.credit_stalls += stream->lane->counters().credit_stalls;
+  stream->lane.reset();
+}
+
+// Follows the lane's state.
+void LaneSet::Advance(Stream* stream) {
+  using LaneState = rdma::WorkerLane::State;
+  switch (stream->lane->state()) {
+    case LaneState::kConnecting:
+    case LaneState::kGranting:
+      return;
+    case LaneState::kOpen:
+      if (stream->state != Stream::State::kOpening) return;
+      stream->state = Stream::State::kOpen;
+      stream->was_open = true;
+      stream->changed_at = clock_->NowNanos();
+      stream->refusals = 0;
+      ++counters_.opened;
+      listener_->OnLaneOpen(stream);
+      return;
+    case LaneState::kClosing:
+      if (stream->state != Stream::State::kClosing) {
+        stream->state = Stream::State::kClosing;
+        stream->changed_at = clock_->NowNanos();
+      }
+      stream->lane->RunOnce();
+      if (stream->lane->state() != LaneState::kDead) return;
+      break;
+    case LaneState::kDead:
+      break;
+  }
+  absl::Status error = stream->lane->error();
+  // A lane that failed before it was open counts towards the backoff; one that worked starts anew.
+  if (stream->lane->counters().replies > 0) stream->backoff.Reset();
+  if (stream->was_open) ++counters_.lost;
+  stream->was_open = false;
+  Forget(stream);
+  Failed(stream, std::move(error));
+  listener_->OnLaneDead(stream);
+}
+
+// ---- progress -----------------------------------------------------------------------------------
+
+Stream* LaneSet::Find(size_t endpoint, rdma::ConnectionId connection) {
+  const uint64_t key = Key(endpoint, connection);
+  if (last_stream_ != nullptr && last_key_ == key) return last_stream_;
+  const auto it = by_connection_.find(key);
+  if (it == by_connection_.end()) return nullptr;
+  last_key_ = key;
+  last_stream_ = it->second;
+  return it->second;
+}
+
+bool LaneSet::Poll() {
+  bool worked = false;
+  for (size_t e = 0; e < transports_.size(); ++e) {
+    rdma::Endpoint* endpoint = transports_[e].endpoint;
+    events_.resize(8);
+    const size_t events = endpoint->PollEvents(absl::MakeSpan(events_));
+    for (size_t i = 0; i < events; ++i) {
+      worked = true;
+      if (Stream* stream = Find(e, events_[i].connection)) stream->lane->OnEvent(events_[i]);
+    }
+    const size_t completions = endpoint->Poll(absl::MakeSpan(completions_));
+    for (size_t i = 0; i < completions; ++i) {
+      worked = true;
+      Stream* stream = Find(e, completions_[i].connection);
+      if (stream == nullptr) continue;  // of a lane that is gone
+      answers_.clear();
+      stream->lane->OnCompletion(completions_[i], &answers_);
+      for (const rdma::WorkerLane::Answer& answer : answers_) {
+        listener_->OnAnswer(stream, answer.cookie, answer.reply);
+        if (stream->lane == nullptr) break;  // closed meanwhile: its records came back unanswered
+      }
+      listener_->OnCredit(stream);
+    }
+  }
+  for (size_t i = 0; i < with_lane_.size();) {
+    Stream* stream = with_lane_[i];
+    const auto before = stream->state;
+    Advance(stream);
+    worked |= stream->state != before;
+    if (i < with_lane_.size() && with_lane_[i] == stream) ++i;
+  }
+  return worked;
+}
+
+bool LaneSet::RunTimers(int64_t now) {
+  bool worked = false;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream* stream = streams_[i].get();
+    if (stream->state == Stream::State::kIdle && stream->wanted && stream->server != 0 &&
+        stream->retry_at <= now) {
+      Ask(stream);
+      worked = true;
+    } else if (stream->state == Stream::State::kOpening &&
+               now - stream->changed_at >= kOpenTimeout) {
+      Close(stream, absl::UnavailableError("the lane was granted but did not open"));
+      worked = true;
+    }
+  }
+  return worked;
+}
+
+int64_t LaneSet::NextTimerNanos() const {
+  int64_t next = kNever;
+  for (const auto& stream : streams_) {
+    if (stream->state == Stream::State::kIdle && stream->wanted && stream->server != 0) {
+      next = std::min(next, stream->retry_at);
+    } else if (stream->state == Stream::State::kOpening) {
+      next = std::min(next, stream->changed_at + kOpenTimeout);
+    }
+  }
+  return next;
+}
+
+bool LaneSet::Arm() {
+  for (size_t i = 0; i < transports_.size(); ++i) {
+    if (transports_[i].endpoint->Arm()) continue;
+    for (size_t j = 0; j < i; ++j) transports_[j].endpoint->Disarm();
+    return false;
+  }
+  return true;
+}
+
+void LaneSet::Disarm() {
+  for (const LaneTransport& transport : transports_) transport.endpoint->Disarm();
+}
+
+void LaneSet::AppendDescriptors(std::vector<int>* fds) const {
+  for (const LaneTransport& transport : transports_) transport.endpoint->AppendDescriptors(fds);
+}
+
+LaneCounters LaneSet::counters() const {
+  LaneCounters counters = counters_;
+  for (const Stream* stream : with_lane_) {
+    counters.credit_stalls += stream->lane->counters().credit_stalls;
+  }
+  return counters;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,145 @@
+// The lanes of this worker: one stream per (server incarnation, shard), opened when it has records,
+// reopened after a loss with backoff.
+//
+// States of a stream:
+//   kIdle -> kAsking (OpenLane called) -> kOpening (connecting, granting) -> kOpen
+//   kAsking -> kIdle with backoff when refused; any with a lane -> kClosing (lost or closed)
+//   kClosing -> kIdle once the lane is dead: the listener gets its unanswered records back.
+//
+// **Thread safety**: one owner at a time.
+//
+// Invariants:
+//  1. A stream has one lane at a time; the next is asked for only after the last is dead.
+#ifndef VERBENA_CLIENT_CORE_LANE_SET_H_
+#define VERBENA_CLIENT_CORE_LANE_SET_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "client/core/backoff.h"
+#include "client/core/entry.h"
+#include "client/core/session.h"
+#include "client/core/table_state.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/shard.pb.h"
+#include "rdma/base/clock.h"
+#include "rdma/lane/worker_lane.h"
+#include "rdma/transport.h"
+
+namespace verbena::client {
+
+struct Stream {
+  enum class State : uint8_t { kIdle, kAsking, kOpening, kOpen, kClosing };
+
+  uint64_t server = 0;  // 0: nowhere (partitions that no server has); never opened
+  uint32_t shard = 0;
+  State state = State::kIdle;
+  std::unique_ptr<rdma::WorkerLane> lane;
+  size_t endpoint = 0;         // index of its transport
+  bool needs_staging = false;  // the transport writes to allocated memory only
+  bool was_open = false;       // this lane
+  bool wanted = false;         // has records: keep it open
+  uint64_t ask = 0;            // the OpenLane call whose answer counts
+  int64_t changed_at = 0;
+  int64_t retry_at = 0;
+  Backoff backoff;
+  int refusals = 0;  // FAILED_PRECONDITIONs in a row
+  absl::Status last_error;
+  std::string transport, reason;
+  uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
+
+  // ---- the journal's ----
+  std::vector<TableLane*> table_lanes;
+  EntryQueue pulls;    // pulls and awaits to be posted
+  EntryQueue delayed;  // waiting for their backoff
+  EntryQueue posted;   // all records unanswered on the lane
+  uint32_t pulls_out = 0, awaits_out = 0;
+  bool dirty = false;
+  bool stalled = false;  // last time, something did not fit
+
+  bool open() const { return state == State::kOpen; }
+};
+
+struct LaneTransport {
+  rdma::Endpoint* endpoint;
+  std::string host;
+};
+
+struct LaneCounters {
+  uint64_t opened = 0, lost = 0, credit_stalls = 0;
+};
+
+class LaneListener {
+ public:
+  virtual void OnLaneOpen(Stream* stream) = 0;
+  virtual void OnCredit(Stream* stream) = 0;
+  virtual void OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) = 0;
+  // Everything posted and not handed to OnAnswer() may be posted elsewhere.
+  virtual void OnLaneDead(Stream* stream) = 0;
+  // The server refuses for good (no common transport or wire version).
+  virtual void OnLaneRefused(Stream* stream, const absl::Status& status) = 0;
+
+ protected:
+  ~LaneListener() = default;
+};
+
+class LaneSet {
+ public:
+  LaneSet(std::vector<LaneTransport> transports, Session* session, ControlChannel* control,
+          const Clock* clock, Random* random, LaneListener* listener);
+  ~LaneSet();
+
+  Stream* Get(uint64_t server, uint32_t shard);
+  // Opens it when it has no lane, as soon as its backoff allows.
+  void Want(Stream* stream);
+  // The lane, if any, is closed; its records come back through OnLaneDead().
+  void Close(Stream* stream, absl::Status reason);
+  void CloseAll(const absl::Status& reason);
+  // After a new view: closes lanes to servers that are gone.
+  void OnView();
+
+  bool Poll();
+  bool RunTimers(int64_t now);
+  int64_t NextTimerNanos() const;
+  bool Arm();
+  void Disarm();
+  void AppendDescriptors(std::vector<int>* fds) const;
+
+  const std::vector<std::unique_ptr<Stream>>& streams() const { return streams_; }
+  LaneCounters counters() const;
+
+ private:
+  void Ask(Stream* stream);
+  void OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response);
+  absl::Status Connect(Stream* stream, const v1::OpenLaneResponse& response);
+  void Failed(Stream* stream, absl::Status status);
+  void Advance(Stream* stream);
+  void Forget(Stream* stream);
+  Stream* Find(size_t endpoint, rdma::ConnectionId connection);
+
+  std::vector<LaneTransport> transports_;
+  Session* session_;
+  ControlChannel* control_;
+  const Clock* clock_;
+  Random* random_;
+  LaneListener* listener_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<Stream*> with_lane_;
+  absl::flat_hash_map<uint64_t, Stream*> by_connection_;
+  uint64_t last_key_ = 0;
+  Stream* last_stream_ = nullptr;
+  uint64_t asks_ = 0;
+  LaneCounters counters_;
+  std::vector<rdma::Completion> completions_;
+  std::vector<rdma::ConnectionEvent> events_;
+  std::vector<rdma::WorkerLane::Answer> answers_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_LANE_SET_H_

@@ -1,0 +1,84 @@
+#include "client/core/operations.h"
+
+#include <utility>
+
+namespace verbena::client {
+
+Operation* Operations::Start(Operation::Kind kind, TableState* table, int64_t now,
+                             int64_t deadline_ns, std::function<void(absl::Status)> done) {
+  if (pool_.in_use() >= kMaxOperations) return nullptr;
+  Operation* operation = pool_.Get();
+  ++operation->generation;
+  operation->kind = kind;
+  operation->live = true;
+  operation->delivered = false;
+  operation->table = table;
+  operation->step = operation->version = 0;
+  operation->ends_step = false;
+  operation->started_ns = now;
+  operation->deadline_ns = deadline_ns;
+  operation->done = std::move(done);
+  operation->status = absl::OkStatus();
+  operation->records = operation->commits = operation->buffers = 0;
+  Operation* before = nullptr;
+  for (Operation* last = timers_.back(); last != nullptr && last->deadline_ns > deadline_ns;
+       last = timers_.Previous(last)) {
+    before = last;
+  }
+  timers_.InsertBefore(before, operation);
+  return operation;
+}
+
+void Operations::Abandon(Operation* operation) {
+  timers_.Remove(operation);
+  operation->live = false;
+  operation->delivered = true;
+  operation->done = nullptr;
+  MaybeFree(operation);
+}
+
+void Operations::End(Operation* operation, absl::Status status) {
+  if (!operation->live) return;
+  operation->live = false;
+  operation->status = std::move(status);
+  timers_.Remove(operation);
+  finished_.PushBack(operation);
+}
+
+void Operations::MaybeFree(Operation* operation) {
+  if (operation->live || !operation->delivered || operation->buffers != 0) return;
+  if (!operation->entries.empty()) return;
+  operation->blocks[0].reset();
+  operation->blocks[1].reset();
+  operation->delivered = false;
+  ++operation->generation;  // ids of it are unknown from here on
+  pool_.Put(operation);
+}
+
+Operation* Operations::Find(uint64_t id) {
+  return const_cast<Operation*>(std::as_const(*this).Find(id));
+}
+
+const Operation* Operations::Find(uint64_t id) const {
+  const Operation* operation = pool_.At(static_cast<uint32_t>(id));
+  if (operation == nullptr || operation->generation != id >> 32) return nullptr;
+  return operation;
+}
+
+bool Operations::Deliver() {
+  bool worked = false;
+  // Callbacks may end more operations: those are delivered here too.
+  while (Operation* operation = finished_.front()) {
+    finished_.Remove(operation);
+    auto done = std::move(operation->done);
+    operation->done = nullptr;
+    absl::Status status = std::move(operation->status);
+    operation->delivered = true;
+    MaybeFree(operation);
+    if (done) done(std::move(status));
+    worked = true;
+  }
+  return worked;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,64 @@
+// Operations by id, their deadlines, and the callbacks of those that have ended.
+//
+// **Thread safety**: one owner at a time.
+//
+// Invariants:
+//  1. `done` runs once, in Deliver(), never where the operation is started or ended: so a callback
+//     may call anything.
+//  2. An operation's slot is reused only when `done` has run and no entry holds its memory.
+#ifndef VERBENA_CLIENT_CORE_OPERATIONS_H_
+#define VERBENA_CLIENT_CORE_OPERATIONS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "client/core/entry.h"
+#include "client/core/list.h"
+
+namespace verbena::client {
+
+// Operations at a time: what a caller may have outstanding is bounded.
+inline constexpr size_t kMaxOperations = 65536;
+
+class Operations {
+ public:
+  // nullptr: there are kMaxOperations.
+  Operation* Start(Operation::Kind kind, TableState* table, int64_t now, int64_t deadline_ns,
+                   std::function<void(absl::Status)> done);
+  // Takes back one that has no entries and was not returned to the caller.
+  void Abandon(Operation* operation);
+  // Marks it ended; `done` follows in Deliver().
+  void End(Operation* operation, absl::Status status);
+  // After the last entry let go of its memory.
+  void MaybeFree(Operation* operation);
+
+  uint64_t IdOf(const Operation& operation) const {
+    return uint64_t{operation.generation} << 32 | operation.index;
+  }
+  Operation* Find(uint64_t id);
+  const Operation* Find(uint64_t id) const;
+
+  // The live one whose deadline is next, or nullptr.
+  Operation* first_deadline() const { return timers_.front(); }
+  Operation* first_live() const { return timers_.front(); }
+  static Operation* next_live(const Operation* operation) { return operation->timer_links.next; }
+  bool has_finished() const { return !finished_.empty(); }
+  bool Deliver();
+  // Live, or ended and still holding memory.
+  size_t in_use() const { return pool_.in_use(); }
+  template <typename F>
+  void ForEach(F f) const {
+    for (size_t i = 0; const Operation* operation = pool_.At(i); ++i) f(*operation);
+  }
+
+ private:
+  Pool<Operation> pool_;
+  // By deadline. Callers mostly use one timeout, so a new one goes (nearly) to the end.
+  List<Operation, &Operation::timer_links> timers_;
+  List<Operation, &Operation::finished_links> finished_;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_OPERATIONS_H_

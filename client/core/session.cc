@@ -1,0 +1,330 @@
+#include "client/core/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/table_spec.h"
+
+namespace verbena::client {
+namespace {
+
+constexpr uint32_t kWatchMilliseconds = 10'000;
+
+std::string Method(const char* name) { return absl::StrCat("/verbena.v1.Cluster/", name); }
+
+}  // namespace
+
+Session::Session(SessionOptions options, ControlChannel* control, const Clock* clock,
+                 Random* random, Listener listener)
+    : options_(std::move(options)),
+      control_(control),
+      clock_(clock),
+      random_(random),
+      listener_(std::move(listener)),
+      calls_(control, clock, random) {}
+
+// ---- joining and leaving ------------------------------------------------------------------------
+
+void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) {
+  state_ = State::kJoining;
+  v1::JoinWorkerRequest request;
+  request.set_request_id(calls_.NewRequestId());
+  request.set_job(options_.job);
+  request.set_name(options_.name);
+  request.set_expected_workers(options_.expected_workers);
+  request.set_rank(options_.rank);
+  request.set_observer(options_.observer);
+  calls_.Start<v1::JoinWorkerResponse>(
+      options_.cluster, Method("JoinWorker"), std::move(request), deadline_ns,
+      [this, done = std::move(done)](absl::StatusOr<v1::JoinWorkerResponse> response) {
+        if (state_ != State::kJoining) return done(absl::CancelledError("left while joining"));
+        if (!response.ok()) {
+          state_ = State::kNew;
+          return done(response.status());
+        }
+        state_ = State::kJoined;
+        incarnation_ = response->incarnation();
+        rank_ = response->rank();
+        lease_ms_ = std::max<uint32_t>(response->lease_ms(), 1);
+        heartbeat_at_ = clock_->NowNanos() + lease_ms_ * kMillisecond / 4;
+        watch_at_ = 0;
+        TakeView(std::move(*response->mutable_view()));
+        done(absl::OkStatus());
+      });
+}
+
+void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done) {
+  const State before = state_;
+  heartbeat_at_ = watch_at_ = refresh_at_ = kNever;
+  calls_.CancelAll(absl::CancelledError("the client is leaving"));
+  state_ = before == State::kExpired ? State::kExpired : State::kLeaving;
+  v1::LeaveRequest request;
+  request.set_request_id(calls_.NewRequestId());
+  request.set_incarnation(incarnation_);
+  if (before != State::kJoined) {
+    // Nobody to tell; a join that was under way ends with its lease.
+    if (state_ != State::kExpired) state_ = State::kLeft;
+    return done(absl::OkStatus());
+  }
+  calls_.Start<v1::LeaveResponse>(
+      options_.cluster, Method("Leave"), std::move(request), deadline_ns,
+      [this, done = std::move(done)](absl::StatusOr<v1::LeaveResponse> response) {
+        state_ = State::kLeft;
+        done(response.status());
+      });
+}
+
+void Session::Expire(std::string_view who) {
+  if (state_ != State::kJoined) return;
+  state_ = State::kExpired;
+  heartbeat_at_ = watch_at_ = refresh_at_ = kNever;
+  expired_ = absl::AbortedError(absl::StrCat("outcome unknown: the lease of incarnation ",
+                                             incarnation_, " ended (said ",
+                                             absl::string_view(who.data(), who.size()), ")"));
+  listener_.on_expired(expired_);
+}
+
+absl::Status Session::Usable() const {
+  switch (state_) {
+    case State::kJoined:
+      return absl::OkStatus();
+    case State::kNew:
+    case State::kJoining:
+      return absl::FailedPreconditionError("this client has not joined a cluster yet");
+    case State::kLeaving:
+    case State::kLeft:
+      return absl::FailedPreconditionError("this client has left the cluster");
+    case State::kExpired:
+      break;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the lease of incarnation ", incarnation_,
+                   " ended; connect again to get a new one (Client::Connect)"));
+}
+
+// ---- tables -------------------------------------------------------------------------------------
+
+void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
+                          std::function<void(absl::StatusOr<v1::Table>)> done) {
+  v1::CreateTableRequest request;
+  request.set_request_id(calls_.NewRequestId());
+  *request.mutable_spec() = spec;
+  calls_.Start<v1::CreateTableResponse>(
+      options_.cluster, Method("CreateTable"), std::move(request), deadline_ns,
+      [this, done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
+        if (!response.ok()) return done(response.status());
+        TakeView(std::move(*response->mutable_view()));
+        done(std::move(*response->mutable_table()));
+      });
+}
+
+void Session::OpenTable(const std::string& name, int64_t deadline_ns,
+                        std::function<void(absl::StatusOr<v1::Table>)> done) {
+  ListTables(deadline_ns, [name, cluster = options_.cluster,
+                           done = std::move(done)](absl::StatusOr<std::vector<v1::Table>> tables) {
+    if (!tables.ok()) return done(tables.status());
+    for (v1::Table& table : *tables) {
+      if (table.spec().name() == name) return done(std::move(table));
+    }
+    const std::string names =
+        absl::StrJoin(*tables, ", ", [](std::string* out, const v1::Table& table) {
+          absl::StrAppend(out, "'", table.spec().name(), "'");
+        });
+    done(absl::NotFoundError(absl::StrCat("no table '", name, "' in cluster ", cluster, "; it has ",
+                                          names.empty() ? "none" : names)));
+  });
+}
+
+void Session::DropTable(const std::string& name, int64_t deadline_ns,
+                        std::function<void(absl::Status)> done) {
+  v1::DropTableRequest request;
+  request.set_request_id(calls_.NewRequestId());
+  request.set_name(name);
+  calls_.Start<v1::DropTableResponse>(
+      options_.cluster, Method("DropTable"), std::move(request), deadline_ns,
+      [this, done = std::move(done)](absl::StatusOr<v1::DropTableResponse> response) {
+        if (response.ok() && response->revision() > view_.revision()) Refresh();
+        done(response.status());
+      });
+}
+
+void Session::ListTables(int64_t deadline_ns,
+                         std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done) {
+  v1::GetViewRequest request;
+  request.set_known_revision(view_.revision());
+  calls_.Start<v1::GetViewResponse>(
+      options_.cluster, Method("GetView"), std::move(request), deadline_ns,
+      [this, done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
+        if (!response.ok()) return done(response.status());
+        if (response->changed()) TakeView(std::move(*response->mutable_view()));
+        done(std::vector<v1::Table>(view_.tables().begin(), view_.tables().end()));
+      });
+}
+
+// ---- lease and view -----------------------------------------------------------------------------
+
+void Session::TakeView(v1::ClusterView view) {
+  // Answers of several calls cross: only a newer view counts.
+  if (view.revision() <= view_.revision()) return;
+  view_ = std::move(view);
+  const int64_t now = clock_->NowNanos();
+  std::vector<std::pair<uint64_t, int64_t>> silent;
+  for (const v1::Server& server : view_.servers()) {
+    if (server.state() != v1::Server::SILENT) continue;
+    const int64_t since = SilentSince(server.incarnation());
+    silent.emplace_back(server.incarnation(), since != 0 ? since : now);
+  }
+  silent_ = std::move(silent);
+  if (state_ == State::kJoined) {
+    // Retired but not told yet: ask at once.
+    const v1::Job* job = OwnJob();
+    const bool listed = job != nullptr && std::any_of(job->members().begin(), job->members().end(),
+                                                      [this](const v1::Worker& worker) {
+                                                        return worker.incarnation() == incarnation_;
+                                                      });
+    if (!listed) heartbeat_at_ = 0;
+    listener_.on_view();
+  }
+}
+
+void Session::Heartbeat() {
+  heartbeat_out_ = true;
+  heartbeat_at_ = kNever;
+  v1::HeartbeatRequest request;
+  request.set_incarnation(incarnation_);
+  const int64_t sent = clock_->NowNanos();
+  const int64_t interval = lease_ms_ * kMillisecond / 4;
+  Call<v1::HeartbeatResponse>(
+      *control_, options_.cluster, Method("Heartbeat"), request, absl::Nanoseconds(interval),
+      [this, alive = alive_, sent, interval](absl::StatusOr<v1::HeartbeatResponse> response) {
+        if (!*alive) return;
+        heartbeat_out_ = false;
+        if (state_ != State::kJoined) return;
+        if (response.status().code() == absl::StatusCode::kNotFound) {
+          return Expire("the coordinator");
+        }
+        // A coordinator that does not answer ends nothing: data flows on, and a new one renews
+        // all leases when it takes office.
+        const int64_t now = clock_->NowNanos();
+        heartbeat_at_ = response.ok()
+                            ? sent + interval
+                            : std::max(sent + interval / 2, now + std::min(interval / 4, kSecond));
+        if (response.ok() && response->revision() > view_.revision()) Refresh();
+      });
+}
+
+void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) {
+  v1::GetViewRequest request;
+  request.set_known_revision(view_.revision());
+  request.set_wait_ms(wait_ms);
+  Call<v1::GetViewResponse>(
+      *control_, options_.cluster, Method("GetView"), request,
+      absl::Milliseconds(wait_ms) + absl::Seconds(5),
+      [this, alive = alive_,
+       done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) mutable {
+        if (!*alive) return;
+        if (response.ok() && response->changed() && state_ == State::kJoined) {
+          TakeView(std::move(*response->mutable_view()));
+        }
+        done(response.status());
+      });
+}
+
+void Session::Watch() {
+  watch_out_ = true;
+  watch_at_ = kNever;
+  const int64_t sent = clock_->NowNanos();
+  GetView(kWatchMilliseconds, [this, sent](absl::Status status) {
+    watch_out_ = false;
+    if (state_ != State::kJoined) return;
+    if (status.ok()) watch_backoff_.Reset();
+    // Changes that come in a burst are fetched together.
+    watch_at_ =
+        status.ok() ? sent + kFirstBackoff : clock_->NowNanos() + watch_backoff_.Next(*random_);
+  });
+}
+
+void Session::Refresh() {
+  if (state_ != State::kJoined) return;
+  if (refresh_out_) {
+    refresh_again_ = true;
+  } else if (refresh_at_ == kNever) {
+    refresh_at_ = 0;
+  }
+}
+
+bool Session::RunOnce(int64_t now) {
+  bool worked = calls_.RunOnce(now);
+  if (heartbeat_at_ <= now && !heartbeat_out_) {
+    Heartbeat();
+    worked = true;
+  }
+  if (watch_at_ <= now && !watch_out_) {
+    Watch();
+    worked = true;
+  }
+  if (refresh_at_ <= now && !refresh_out_) {
+    refresh_out_ = true;
+    refresh_again_ = false;
+    refresh_at_ = kNever;
+    GetView(0, [this](absl::Status status) {
+      refresh_out_ = false;
+      if (state_ != State::kJoined) return;
+      if (status.ok()) refresh_backoff_.Reset();
+      if (!status.ok() || refresh_again_) {
+        refresh_at_ = clock_->NowNanos() + refresh_backoff_.Next(*random_);
+      }
+    });
+    worked = true;
+  }
+  return worked;
+}
+
+int64_t Session::NextTimerNanos() const {
+  int64_t next = calls_.NextTimerNanos();
+  if (!heartbeat_out_) next = std::min(next, heartbeat_at_);
+  if (!watch_out_) next = std::min(next, watch_at_);
+  if (!refresh_out_) next = std::min(next, refresh_at_);
+  return next;
+}
+
+// ---- looking things up --------------------------------------------------------------------------
+
+const v1::Server* Session::FindServer(uint64_t incarnation) const {
+  for (const v1::Server& server : view_.servers()) {
+    if (server.incarnation() == incarnation) return &server;
+  }
+  return nullptr;
+}
+
+const v1::Table* Session::FindTable(uint32_t id) const {
+  for (const v1::Table& table : view_.tables()) {
+    if (table.id() == id) return &table;
+  }
+  return nullptr;
+}
+
+const v1::Table* Session::FindTable(std::string_view name) const {
+  for (const v1::Table& table : view_.tables()) {
+    if (table.spec().name() == name) return &table;
+  }
+  return nullptr;
+}
+
+const v1::Job* Session::OwnJob() const {
+  for (const v1::Job& job : view_.jobs()) {
+    if (job.name() == options_.job) return &job;
+  }
+  return nullptr;
+}
+
+int64_t Session::SilentSince(uint64_t incarnation) const {
+  for (const auto& [server, since] : silent_) {
+    if (server == incarnation) return since;
+  }
+  return 0;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,106 @@
+// Membership of one worker: joins a job, keeps the lease, follows the cluster's view, leaves.
+//
+// States: kNew -> kJoining -> kJoined -> kLeaving -> kLeft; kJoined -> kExpired when the lease has
+// ended. kLeft and kExpired are final.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_CORE_SESSION_H_
+#define VERBENA_CLIENT_CORE_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/core/backoff.h"
+#include "client/core/calls.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "rdma/base/clock.h"
+
+namespace verbena::client {
+
+struct SessionOptions {
+  std::string cluster, job, name;
+  uint32_t expected_workers = 1;
+  int rank = -1;
+  bool observer = false;
+};
+
+class Session {
+ public:
+  enum class State : uint8_t { kNew, kJoining, kJoined, kLeaving, kLeft, kExpired };
+  struct Listener {
+    std::function<void()> on_view;                 // view() is a newer one
+    std::function<void(absl::Status)> on_expired;  // ABORTED: outcome unknown
+  };
+
+  Session(SessionOptions options, ControlChannel* control, const Clock* clock, Random* random,
+          Listener listener);
+  ~Session() { *alive_ = false; }
+
+  void Join(int64_t deadline_ns, std::function<void(absl::Status)> done);
+  void Leave(int64_t deadline_ns, std::function<void(absl::Status)> done);
+  void CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
+                   std::function<void(absl::StatusOr<v1::Table>)> done);
+  void OpenTable(const std::string& name, int64_t deadline_ns,
+                 std::function<void(absl::StatusOr<v1::Table>)> done);
+  void DropTable(const std::string& name, int64_t deadline_ns,
+                 std::function<void(absl::Status)> done);
+  void ListTables(int64_t deadline_ns,
+                  std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
+
+  // Fetches the view at once (a reply or an error said that ours is old).
+  void Refresh();
+  // A server answered that our incarnation is not on the roster.
+  void Expire(std::string_view who);
+
+  bool RunOnce(int64_t now);
+  int64_t NextTimerNanos() const;
+  bool busy() const { return calls_.busy(); }
+
+  State state() const { return state_; }
+  // OK while joined; otherwise FAILED_PRECONDITION saying what to do.
+  absl::Status Usable() const;
+  uint64_t incarnation() const { return incarnation_; }
+  int rank() const { return rank_; }
+  const SessionOptions& options() const { return options_; }
+  const v1::ClusterView& view() const { return view_; }
+  const v1::Server* FindServer(uint64_t incarnation) const;
+  const v1::Table* FindTable(uint32_t id) const;
+  const v1::Table* FindTable(std::string_view name) const;
+  const v1::Job* OwnJob() const;
+  // When this client first saw the server SILENT; 0: it is not.
+  int64_t SilentSince(uint64_t incarnation) const;
+
+ private:
+  void TakeView(v1::ClusterView view);
+  void Heartbeat();
+  void Watch();
+  void GetView(uint32_t wait_ms, std::function<void(absl::Status)> done);
+
+  SessionOptions options_;
+  ControlChannel* control_;
+  const Clock* clock_;
+  Random* random_;
+  Listener listener_;
+  Calls calls_;
+  State state_ = State::kNew;
+  uint64_t incarnation_ = 0;
+  int rank_ = -1;
+  uint32_t lease_ms_ = 10'000;
+  v1::ClusterView view_;
+  std::vector<std::pair<uint64_t, int64_t>> silent_;
+  absl::Status expired_;
+
+  bool heartbeat_out_ = false, watch_out_ = false, refresh_out_ = false, refresh_again_ = false;
+  int64_t heartbeat_at_ = kNever, watch_at_ = kNever, refresh_at_ = kNever;
+  Backoff watch_backoff_, refresh_backoff_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_SESSION_H_

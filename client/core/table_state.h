@@ -1,0 +1,93 @@
+// What this client knows of a table: where its partitions live, which step it is in, and which
+// versions are known committed.
+//
+// **Thread safety**: one owner at a time.
+//
+// Invariants:
+//  1. chunk_version, PartState::committed and TableState::committed only grow; a part's is the
+//     least of its chunks', the table's the least of its parts'.
+//  2. Only records of steps `committed` and `committed + 1` of a part are posted and unfinished
+//     (journal.h gates the others), so two counters of pushes per part are enough.
+#ifndef VERBENA_CLIENT_CORE_TABLE_STATE_H_
+#define VERBENA_CLIENT_CORE_TABLE_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/core/entry.h"
+#include "proto/routing.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::client {
+
+// Who waits for a commit.
+struct Waiter {
+  OperationRef operation;
+  uint64_t version;
+};
+
+// The records of one table on one stream (lane), in order.
+struct TableLane {
+  TableState* table = nullptr;
+  Stream* stream = nullptr;
+  EntryQueue queue;          // pushes and end-steps not posted
+  uint32_t outstanding = 0;  // of those, posted and unanswered
+  // A record came back to be sent again: nothing is posted before what was posted after it is
+  // answered too, so that all of it goes out in order.
+  bool reordering = false;
+  int64_t retry_at = 0;
+  Backoff backoff;
+  EntryQueue ended;  // end-steps accepted, not known committed
+};
+
+// The chunks of a table in one partition: part p holds chunks p, p + P, p + 2P ...
+struct PartState {
+  uint32_t partition = 0;
+  uint64_t epoch = 0;
+  Stream* stream = nullptr;
+  TableLane* lane = nullptr;
+  bool lost = false;
+  uint64_t next_sequence = 1;     // async
+  uint32_t pushes_since_end = 0;  // async
+  uint32_t pushed[2] = {0, 0};    // sync: pushes posted, by parity of the step
+  uint64_t committed = 0;         // sync
+  uint32_t behind = 0;            // chunks at exactly `committed`
+  std::vector<Waiter> waiters;
+};
+
+struct TableState {
+  v1::Table info;
+  DenseLayout layout = {};
+  bool sync = false;
+  bool dropped = false;
+  uint32_t partitions = 0;  // of the cluster
+  uint64_t step = 0;        // the open one: steps this worker has ended
+  std::vector<PartState> parts;
+  std::vector<uint64_t> chunk_version;  // sync: known committed
+  std::vector<uint64_t> chunk_pushed;   // sync: step + 1 of the last push
+  std::vector<std::unique_ptr<TableLane>> lanes;
+  uint64_t committed = 0;
+  uint32_t behind = 0;  // parts at exactly `committed`
+  std::vector<Waiter> waiters;
+
+  uint32_t id() const { return info.id(); }
+  const std::string& name() const { return info.spec().name(); }
+  uint32_t chunks() const { return layout.chunks(); }
+  uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }
+
+  void Init(const v1::Table& table, uint32_t cluster_partitions);
+  TableLane* LaneOn(Stream* stream);
+  // A chunk, or all chunks of a part, are known to be at `version`. Returns whether the part's
+  // `committed` grew.
+  bool LearnChunk(uint32_t chunk, uint64_t version);
+  bool LearnPart(uint32_t part, uint64_t version);
+
+ private:
+  void RaisePart(PartState* part, uint64_t version);
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_TABLE_STATE_H_

@@ -1,0 +1,120 @@
+// What handles of one client share: its core behind a lock, and the threads that drive it.
+//
+// Whoever waits makes progress: the first waiting caller drives the core (runs it, spins a little,
+// sleeps on its descriptors without the lock); the others wait for it on a condition variable. The
+// background thread drives when no caller does. Because a caller that waits often would pay for
+// each hand-over with a system call and a thread switch, the background thread gives way for a nap
+// and looks again after it:
+//
+//   driving: asleep on the descriptors      --a caller waits (it writes the eventfd)--> napping
+//   napping: 2 ms, doubling while one caller keeps driving --nobody drives at the end--> driving
+//
+// With Progress::kCaller the thread only keeps the lease.
+//
+// **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are
+// atomic or constant.
+//
+// Invariants:
+//  1. The core is used under `mutex` only. Callbacks run without it.
+//  2. At most one thread sleeps on the core's descriptors; the endpoints are armed only while one
+//     does.
+#ifndef VERBENA_CLIENT_HUB_H_
+#define VERBENA_CLIENT_HUB_H_
+
+#include <poll.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "client/core/client_core.h"
+#include "proto/control_channel.h"
+#include "rdma/base/clock.h"
+#include "rdma/memory/memory.h"
+#include "rdma/transport.h"
+
+namespace verbena {
+
+class Hub {
+ public:
+  // The parts the core is made of; the hub owns them.
+  struct Parts {
+    std::unique_ptr<ControlChannel> control;
+    std::vector<std::unique_ptr<rdma::Endpoint>> endpoints;
+    std::unique_ptr<client::ClientCore> core;
+  };
+  explicit Hub(bool background);
+  ~Hub();
+  Hub(const Hub&) = delete;
+  Hub& operator=(const Hub&) = delete;
+
+  absl::Status Start(Parts parts);
+  // Leaves the cluster (at most until then), ends all operations, stops the thread and destroys the
+  // core. The caller's last call but the destructor.
+  void Stop(int64_t leave_by_ns);
+
+  // Runs `call` with the core under the lock, then wakes whoever must know. False: stopped.
+  bool Run(absl::FunctionRef<void(client::ClientCore&)> call);
+  // Makes progress until `done` (called under the lock) or the time. Returns done().
+  bool WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns);
+  // Adds a user's callback, to be run without the lock by a thread that makes progress. Under the
+  // lock (inside Run() or a core callback).
+  void AddCallback(std::function<void(absl::Status)> callback, absl::Status status) {
+    callbacks_.emplace_back(std::move(callback), std::move(status));
+  }
+  // A block's last handle is gone.
+  void ReleaseBlock(const rdma::MemoryBlock& block);
+
+  int64_t Now() const { return clock_.NowNanos(); }
+  const Clock& clock() const { return clock_; }
+
+ private:
+  // Counts a thread that wants the lock, so that a spinning driver lets it in.
+  class Lock;
+
+  void Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done,
+             int64_t deadline_ns);
+  void TakeOver();
+  void HandOver();
+  bool Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done);
+  // Sleeps on the descriptors and `wake_fd` until something happens or the time.
+  void Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_ns);
+  bool RunCallbacks(std::unique_lock<std::mutex>& lock);
+  void WakeSleeper();
+  void Background();
+  void BackgroundTurn(std::unique_lock<std::mutex>& lock);
+  void KeepLease();
+  void Nap(std::unique_lock<std::mutex>& lock, int64_t ns);
+
+  const bool background_;
+  const MonotonicClock clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<int> contenders_{0};
+  Parts parts_;
+  bool stopping_ = false;
+  bool caller_drives_ = false;
+  uint64_t drives_ = 0;
+  int waiting_ = 0;           // callers on `changed_`
+  int sleeper_fd_ = -1;       // eventfd of the thread asleep on the descriptors
+  int64_t sleeps_until_ = 0;  // it
+  int64_t naps_until_ = 0;    // the background thread; 0: it does not nap
+  int fruitless_spins_ = 0;
+  int caller_fd_ = -1, background_fd_ = -1;
+  std::vector<std::pair<std::function<void(absl::Status)>, absl::Status>> callbacks_;
+  std::vector<int> descriptors_;
+  std::vector<pollfd> polled_;
+  std::thread thread_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_CLIENT_HUB_H_
