@@ -1,0 +1,156 @@
+#include "worker/client_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace verbena::worker {
+namespace {
+
+// How long a wait goes on before it looks at `stop` again.
+constexpr absl::Duration kStopCheck = absl::Milliseconds(100);
+
+bool Stopped(const ClusterOptions& options) {
+  return options.stop != nullptr && options.stop->load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
+                          const TrainingSpec& spec) {
+  v1::TableSpec table;
+  table.set_name(absl::StrCat(job, "/", tensor.name));
+  table.set_job(job);
+  for (const uint64_t dimension : tensor.shape) table.add_shape(dimension);
+  table.set_dtype(v1::DTYPE_F32);
+  table.set_consistency(spec.sync ? v1::CONSISTENCY_SYNC : v1::CONSISTENCY_ASYNC);
+  table.set_reduction(v1::REDUCTION_MEAN);
+  table.set_non_finite(v1::NON_FINITE_REJECT);
+  v1::Initializer* initializer = table.mutable_initializer();
+  switch (tensor.initial) {
+    case Tensor::Initial::kZeros:
+      initializer->set_kind(v1::Initializer::ZEROS);
+      break;
+    case Tensor::Initial::kUniform:
+      initializer->set_kind(v1::Initializer::UNIFORM);
+      initializer->set_a(-tensor.scale);
+      initializer->set_b(tensor.scale);
+      break;
+    case Tensor::Initial::kNormal:
+      initializer->set_kind(v1::Initializer::NORMAL);
+      initializer->set_a(0);
+      initializer->set_b(tensor.scale);
+      break;
+  }
+  // Tensors of one shape must not start equal.
+  initializer->set_seed(spec.seed * 1000003 + index);
+  table.mutable_optimizer()->set_name(spec.optimizer);
+  table.mutable_optimizer()->set_rate(spec.rate);
+  return table;
+}
+
+absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(const ClusterOptions& options,
+                                                                  const Layout& layout,
+                                                                  const TrainingSpec& spec) {
+  ClientOptions client_options;
+  client_options.cluster = options.cluster;
+  client_options.job = options.job;
+  client_options.expected_workers = options.workers;
+  client_options.rank = options.rank;
+  client_options.transport = options.transport;
+  client_options.timeout = options.timeout;
+  std::unique_ptr<ClientStore> store(new ClientStore(options, layout));
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);
+  if (!client.ok()) return client.status();
+  store->client_ = *std::move(client);
+  if (absl::Status status = store->CreateTables(spec); !status.ok()) return status;
+  const size_t bytes = layout.floats() * sizeof(float);
+  for (std::optional<Region>* region : {&store->gradient_, &store->parameters_}) {
+    absl::StatusOr<Region> allocated = store->client_->AllocateRegion(bytes);
+    if (!allocated.ok()) return allocated.status();
+    *region = *std::move(allocated);
+  }
+  return store;
+}
+
+absl::Status ClientStore::CreateTables(const TrainingSpec& spec) {
+  const absl::Time deadline = absl::Now() + options_.timeout;
+  for (size_t i = 0; i < layout_.size(); ++i) {
+    absl::StatusOr<Table> table =
+        CreateTable(TableSpecOf(layout_[i], i, options_.job, spec), deadline);
+    if (!table.ok()) return table.status();
+    tables_.push_back(*std::move(table));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Table> ClientStore::CreateTable(const v1::TableSpec& spec, absl::Time deadline) {
+  for (;;) {
+    absl::StatusOr<Table> table = client_->CreateTable(spec);
+    // UNAVAILABLE: the expected servers have not all joined yet.
+    if (!absl::IsUnavailable(table.status()) || absl::Now() >= deadline) return table;
+    if (Stopped(options_)) return absl::CancelledError("stopped by a signal");
+    absl::SleepFor(std::min(kStopCheck, deadline - absl::Now()));
+  }
+}
+
+Range ClientStore::RangeOf(size_t tensor) const {
+  return {.region_offset = layout_.offset(tensor) * sizeof(float)};
+}
+
+void ClientStore::Push(size_t tensor) {
+  tickets_.push_back(client_->Push(tables_[tensor], *gradient_, RangeOf(tensor)));
+}
+
+void ClientStore::EndStep() {
+  for (const Table& table : tables_) tickets_.push_back(client_->EndStep(table));
+}
+
+void ClientStore::Pull(size_t tensor) {
+  tickets_.push_back(client_->Pull(tables_[tensor], *parameters_, RangeOf(tensor)));
+}
+
+absl::Status ClientStore::Wait() {
+  absl::Status first;
+  for (Ticket& ticket : tickets_) {
+    absl::Status status;
+    for (;;) {
+      status = ticket.Wait(kStopCheck);
+      if (ticket.Done()) {
+        status = ticket.status();
+        break;
+      }
+      if (Stopped(options_)) return absl::CancelledError("stopped by a signal");
+    }
+    if (first.ok()) first = std::move(status);
+  }
+  tickets_.clear();
+  return first;
+}
+
+StoreStatistics ClientStore::statistics() const {
+  const ClientStatistics from = client_->statistics();
+  StoreStatistics statistics;
+  statistics.bytes_pushed = from.bytes_pushed;
+  statistics.bytes_pulled = from.bytes_pulled;
+  std::vector<std::string> transports;
+  for (const ClientStatistics::Lane& lane : from.lanes) transports.push_back(lane.transport);
+  std::sort(transports.begin(), transports.end());
+  transports.erase(std::unique(transports.begin(), transports.end()), transports.end());
+  for (const std::string& transport : transports) {
+    absl::StrAppend(&statistics.transport, statistics.transport.empty() ? "" : ",", transport);
+  }
+  return statistics;
+}
+
+absl::Status ClientStore::DropTables() {
+  absl::Status first;
+  for (size_t i = 0; i < layout_.size(); ++i) {
+    first.Update(client_->DropTable(tables_[i].name()));
+  }
+  return first;
+}
+
+}  // namespace verbena::worker

@@ -1,0 +1,72 @@
+// The parameters on a cluster: one dense table a tensor, through verbena::Client.
+//
+// **Thread safety**: one thread; `stop` may be set from anywhere.
+#ifndef VERBENA_WORKER_CLIENT_STORE_H_
+#define VERBENA_WORKER_CLIENT_STORE_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "worker/parameter_store.h"
+
+namespace verbena::worker {
+
+struct ClusterOptions {
+  std::string cluster;  // host:port
+  std::string job;
+  std::string transport = "auto";
+  int rank = 0;
+  uint32_t workers = 1;
+  absl::Duration timeout = absl::Seconds(30);
+  const std::atomic<bool>* stop = nullptr;  // ends every wait with CANCELLED
+};
+
+class ClientStore : public ParameterStore {
+ public:
+  // Joins the job, then creates or opens the tables JOB/TENSOR; waits up to the timeout for a
+  // cluster that is still assembling.
+  static absl::StatusOr<std::unique_ptr<ClientStore>> Connect(const ClusterOptions& options,
+                                                              const Layout& layout,
+                                                              const TrainingSpec& spec);
+
+  const Layout& layout() const override { return layout_; }
+  float* gradient() override { return gradient_->floats(); }
+  float* parameters() override { return parameters_->floats(); }
+  void Push(size_t tensor) override;
+  void EndStep() override;
+  void Pull(size_t tensor) override;
+  absl::Status Wait() override;
+  StoreStatistics statistics() const override;
+
+  absl::Status DropTables();
+
+ private:
+  ClientStore(const ClusterOptions& options, const Layout& layout)
+      : options_(options), layout_(layout) {}
+  absl::Status CreateTables(const TrainingSpec& spec);
+  absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, absl::Time deadline);
+  Range RangeOf(size_t tensor) const;
+
+  ClusterOptions options_;
+  Layout layout_;
+  // Before the regions and tickets: what uses the client goes first.
+  std::unique_ptr<Client> client_;
+  std::vector<Table> tables_;
+  std::optional<Region> gradient_, parameters_;
+  std::vector<Ticket> tickets_;
+};
+
+// What CreateTable() is asked for.
+v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
+                          const TrainingSpec& spec);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_CLIENT_STORE_H_

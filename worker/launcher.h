@@ -1,0 +1,20 @@
+// Starts the workers of a job as processes of their own, and speaks for them.
+//
+// Workers are separate processes so that one's death harms no other: the launcher reports it and
+// the others go on. When every worker has trained or is gone, the lowest rank left tests the model.
+//
+// **Thread safety**: the main thread of a process that has no other threads yet.
+#ifndef VERBENA_WORKER_LAUNCHER_H_
+#define VERBENA_WORKER_LAUNCHER_H_
+
+#include "worker/options.h"
+
+namespace verbena::worker {
+
+// Runs `argv` again, once per rank. Returns the exit status: 0 when at least one worker trained and
+// the model was tested.
+int Launch(const Options& options, int argc, const char* const* argv);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_LAUNCHER_H_

@@ -1,0 +1,50 @@
+// verbena-train: trains a model on a Verbena cluster.
+#include <cstdio>
+#include <string>
+
+#include "worker/count_models.h"
+#include "worker/json_writer.h"
+#include "worker/launcher.h"
+#include "worker/options.h"
+#include "worker/worker_process.h"
+
+namespace verbena::worker {
+namespace {
+
+int PrintCountModels(const Options& options) {
+  const absl::StatusOr<TextData> data = ReadText(options.data, options.test, options.holdout);
+  if (!data.ok() || data->test.empty()) {
+    const std::string problem(data.ok() ? "nothing was held out to measure on"
+                                        : data.status().message());
+    std::fprintf(stderr, "verbena-train: %s\n", problem.c_str());
+    return kExitFailure;
+  }
+  const auto bits = CountModelBitsPerByte(data->train, data->test);
+  if (options.json) {
+    JsonWriter json;
+    json.Add("train_bytes", uint64_t{data->train.size()});
+    json.Add("test_bytes", uint64_t{data->test.size()});
+    json.Add("order_0", bits[0]);
+    json.Add("order_1", bits[1]);
+    json.Add("order_2", bits[2]);
+    std::printf("%s\n", json.ToString().c_str());
+  } else {
+    std::printf("held-out bits per byte of counting models: order 0 %.4f, 1 %.4f, 2 %.4f\n",
+                bits[0], bits[1], bits[2]);
+  }
+  return std::fflush(stdout) == 0 ? kExitOk : kExitFailure;
+}
+
+}  // namespace
+}  // namespace verbena::worker
+
+int main(int argc, char** argv) {
+  using namespace verbena::worker;
+  const Parsed parsed = ParseOptions(argc, argv);
+  if (!parsed.options) return parsed.exit_status;
+  const Options& options = *parsed.options;
+  if (options.count_models) return PrintCountModels(options);
+  if (options.channel >= 0) return RunLaunchedWorker(options);
+  if (options.local || options.rank >= 0) return RunSeparateWorker(options);
+  return Launch(options, argc, argv);
+}

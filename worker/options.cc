@@ -1,0 +1,229 @@
+#include "worker/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace verbena::worker {
+namespace {
+
+constexpr char kAbout[] =
+    "Trains a model on a Verbena cluster with worker processes on this machine.\n\n"
+    "  verbena-train --cluster 127.0.0.1:7000 --format text --data FILE... --workers 2\n"
+    "  verbena-train --cluster 127.0.0.1:7000 --format libsvm --data a9a --test a9a.t --json\n\n"
+    "libsvm: logistic regression on examples LABEL INDEX:VALUE ... (labels 0, 1, -1, +1).\n"
+    "text: a byte-level neural language model: embedded context bytes, one hidden layer, softmax.";
+constexpr char kFooter[] =
+    "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
+    "128 + N ended by signal N. Workers that die are reported; the others go on.";
+
+// Defaults by format. Found by trying: see worker/README.md.
+struct FormatDefaults {
+  double rate_adam, rate_sgd, rate_momentum, epochs, l2;
+  uint64_t batch;
+};
+FormatDefaults DefaultsOf(const std::string& format) {
+  if (format == "text") return {0.005, 0.5, 0.05, 5, 6e-5, 1024};
+  return {0.01, 0.5, 0.05, 8, 1e-5, 256};
+}
+
+void AddWhatToTrain(CLI::App* app, Options* o) {
+  app->add_option("--format", o->format, "What the files hold")
+      ->check(CLI::IsMember({"libsvm", "text"}))
+      ->required();
+  app->add_option("--data", o->data, "Files to train on, in this order")->required();
+  app->add_option("--test", o->test, "Files to measure the result on");
+  app->add_option("--holdout", o->holdout,
+                  "text without --test: this share of the bytes, at the end, is held out for the "
+                  "test")
+      ->capture_default_str();
+  app->add_option("--predictions", o->predictions,
+                  "Write one line per test example in file order: libsvm, the probability of the "
+                  "positive class; text, the bits that each byte costs");
+  app->add_flag("--json", o->json, "Print the result as one JSON object on stdout");
+  app->add_flag("--checksum", o->checksum,
+                "Add parameters_xxh64, the xxHash64 of the final parameters, to the result");
+  app->add_flag("--count-models", o->count_models,
+                "text: only print the bits per byte of counting models of order 0, 1 and 2 "
+                "(interpolated, Witten-Bell) on the same bytes; needs no cluster");
+}
+
+void AddCluster(CLI::App* app, Options* o) {
+  app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
+  app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
+  app->add_option("--consistency", o->consistency,
+                  "sync: a step takes every worker's gradient; async: each is applied as it comes")
+      ->check(CLI::IsMember({"sync", "async"}))
+      ->capture_default_str();
+  app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
+      ->check(CLI::IsMember({"auto", "shm"}))
+      ->capture_default_str();
+  app->add_option("--job", o->job,
+                  "Name of the job and prefix of its tables, which are then kept: a later run "
+                  "with it goes on from them. Default: a new name, and the tables are dropped");
+  app->add_option("--rank", o->rank,
+                  "Be this one worker of --workers (for launching them separately, such as by "
+                  "Slurm; needs --job). Default: launch all of them")
+      // The launcher appends it to the command line it was given.
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app->add_option("--timeout", o->timeout, "Deadline of every call to the cluster, seconds")
+      ->capture_default_str();
+  app->add_flag("--keep-tables", o->keep_tables, "Keep the tables even without --job");
+  app->add_flag("--local", o->local,
+                "Train in one process without a cluster: the reference to compare with");
+}
+
+void AddTraining(CLI::App* app, Options* o) {
+  app->add_option("--optimizer", o->optimizer, "What the servers apply gradients with")
+      ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
+      ->capture_default_str();
+  app->add_option("--rate", o->rate,
+                  "Learning rate, positive. Default for libsvm and text: adam 0.01, 0.005; sgd "
+                  "0.5; momentum 0.05");
+  app->add_option("--epochs", o->epochs,
+                  "Passes over the training data. Default: libsvm 8, text 5");
+  app->add_option("--steps", o->steps, "Steps to train; instead of --epochs");
+  app->add_option("--batch", o->batch,
+                  "Examples a step, of all workers together. Default: libsvm 256, text 1024");
+  app->add_option("--l2", o->l2, "Weight of the L2 penalty. Default: libsvm 0.00001, text 0.00006");
+  app->add_option("--seed", o->seed, "Of the initial parameters and the order of examples")
+      ->capture_default_str();
+  app->add_option("--context", o->text.shape.context, "text: bytes that predict the next")
+      ->capture_default_str();
+  app->add_option("--embedding", o->text.shape.embedding, "text: floats that stand for a byte")
+      ->capture_default_str();
+  app->add_option("--hidden", o->text.shape.hidden, "text: units of the hidden layer")
+      ->capture_default_str();
+  app->add_option("--dropout", o->text.dropout,
+                  "text: share of hidden units left out of each training example")
+      ->capture_default_str();
+}
+
+void AddHidden(CLI::App* app, Options* o) {
+  // An empty group keeps them out of the help.
+  app->add_flag("--drop-tables", o->drop_tables)->group("");
+  app->add_flag("--log-steps", o->log_steps)->group("");
+  app->add_option("--pause-after-step", o->pause_after_step)->group("");
+  app->add_option("--pause-in-step", o->pause_in_step)->group("");
+  app->add_option("--pause-rank", o->pause_rank)->group("");
+  app->add_option("--worker-channel", o->channel)->group("");
+}
+
+std::string CheckRange(const char* name, double value, double low, double high, const char* want) {
+  if (value >= low && value <= high) return "";
+  return absl::StrCat(name, ": ", value, " is not allowed; allowed: ", want);
+}
+
+// What CLI11 does not check; empty when all is well.
+std::string Check(const Options& o) {
+  const double rate = o.rate.value_or(1);
+  if (!(rate > 0) || !std::isfinite(rate)) {
+    return absl::StrCat("--rate: ", rate, " is not allowed; a rate is a positive number");
+  }
+  const double epochs = o.epochs.value_or(1);
+  if (!(epochs > 0) || !std::isfinite(epochs)) {
+    return absl::StrCat("--epochs: ", epochs, " is not allowed; allowed: a positive number");
+  }
+  const TextShape& shape = o.text.shape;
+  for (const std::string& problem : {
+           CheckRange("--workers", o.workers, 1, 1024, "1 to 1024"),
+           CheckRange("--holdout", o.holdout, 0, 0.9, "0 to 0.9"),
+           CheckRange("--timeout", o.timeout, 0.1, 86400, "0.1 to 86400 seconds"),
+           CheckRange("--l2", o.l2.value_or(0), 0, 1, "0 to 1"),
+           CheckRange("--batch", static_cast<double>(o.batch.value_or(1)), 1, 1 << 24,
+                      "1 to 16777216"),
+           CheckRange("--steps", static_cast<double>(o.steps.value_or(1)), 1, 1e12,
+                      "1 to 1000000000000"),
+           CheckRange("--context", shape.context, 1, 256, "1 to 256"),
+           CheckRange("--embedding", shape.embedding, 1, 256, "1 to 256"),
+           CheckRange("--hidden", shape.hidden, 1, 8192, "1 to 8192"),
+           CheckRange("--dropout", o.text.dropout, 0, 0.9, "0 to 0.9"),
+       }) {
+    if (!problem.empty()) return problem;
+  }
+  if (o.epochs && o.steps) return "--epochs and --steps exclude each other";
+  if (o.count_models) {
+    return o.format == "text" ? "" : "--count-models is for --format text only";
+  }
+  if (o.local) {
+    if (o.rank != -1) return "--local trains in one process: --rank does not go with it";
+    if (o.workers != 1) return "--local trains in one process: --workers does not go with it";
+    return "";
+  }
+  if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
+  if (o.rank < -1 || o.rank >= static_cast<int>(o.workers)) {
+    return absl::StrCat("--rank: ", o.rank, " is not allowed; allowed with --workers ", o.workers,
+                        ": 0 to ", o.workers - 1);
+  }
+  if (o.rank >= 0 && o.job.empty()) {
+    return "--rank needs --job, a name that all workers of the job share";
+  }
+  if (!o.predictions.empty() && o.test.empty() && o.format == "libsvm") {
+    return "--predictions needs --test";
+  }
+  return "";
+}
+
+}  // namespace
+
+Parsed ParseOptions(int argc, const char* const* argv) {
+  Parsed parsed;
+  Options o;
+  CLI::App app(kAbout, "verbena-train");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "verbena-train 0.1.0");
+  app.set_config("--config", "", "TOML file with the same names; the command line goes first");
+  app.get_formatter()->column_width(28);
+  AddWhatToTrain(&app, &o);
+  AddCluster(&app, &o);
+  AddTraining(&app, &o);
+  AddHidden(&app, &o);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = app.exit(error, std::cout, std::cerr) == 0 ? kExitOk : kExitUsage;
+    return parsed;
+  }
+  const std::string problem = Check(o);
+  if (!problem.empty()) {
+    std::fprintf(stderr, "%s\nRun with --help for more information.\n", problem.c_str());
+    parsed.exit_status = kExitUsage;
+    return parsed;
+  }
+  o.text.l2 = L2Of(o);
+  parsed.options = std::move(o);
+  return parsed;
+}
+
+double L2Of(const Options& options) { return options.l2.value_or(DefaultsOf(options.format).l2); }
+
+uint64_t BatchOf(const Options& options) {
+  return options.batch.value_or(DefaultsOf(options.format).batch);
+}
+
+uint64_t StepsOf(const Options& options, uint64_t examples) {
+  if (options.steps) return *options.steps;
+  const uint64_t batch = std::min(BatchOf(options), examples);
+  const auto per_epoch = static_cast<double>((examples + batch - 1) / batch);
+  const double epochs = options.epochs.value_or(DefaultsOf(options.format).epochs);
+  return static_cast<uint64_t>(std::clamp(std::llround(epochs * per_epoch), 1LL, 1000000000000LL));
+}
+
+TrainingSpec TrainingSpecOf(const Options& options) {
+  const FormatDefaults defaults = DefaultsOf(options.format);
+  TrainingSpec spec;
+  spec.sync = options.consistency == "sync";
+  spec.optimizer = options.optimizer;
+  spec.rate = options.rate.value_or(options.optimizer == "adam"  ? defaults.rate_adam
+                                    : options.optimizer == "sgd" ? defaults.rate_sgd
+                                                                 : defaults.rate_momentum);
+  spec.seed = options.seed;
+  return spec;
+}
+
+}  // namespace verbena::worker

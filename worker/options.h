@@ -1,0 +1,74 @@
+// The command line and configuration file of verbena-train.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_WORKER_OPTIONS_H_
+#define VERBENA_WORKER_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/parameter_store.h"
+#include "worker/text_model.h"
+
+namespace verbena::worker {
+
+// Exit statuses of verbena-train, beside 128 + signal when one ended it.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+
+struct Options {
+  std::string cluster;
+  std::string format;
+  std::vector<std::string> data;
+  std::vector<std::string> test;
+  double holdout = 0.1;
+  uint32_t workers = 1;
+  std::string consistency = "sync";
+  std::string optimizer = "adam";
+  std::optional<double> rate;
+  std::optional<double> epochs;
+  std::optional<uint64_t> batch;
+  std::optional<uint64_t> steps;
+  std::optional<double> l2;
+  uint64_t seed = 1;
+  std::string transport = "auto";
+  std::string job;  // empty: a name of its own for this run
+  int rank = -1;    // -1: launch all workers
+  double timeout = 30;
+  std::string predictions;
+  bool json = false;
+  bool checksum = false;
+  bool keep_tables = false;
+  bool local = false;
+  bool count_models = false;
+  TextModelOptions text;
+
+  // For tests and for the processes that the launcher starts; not in the help.
+  bool drop_tables = false;  // after the evaluation
+  bool log_steps = false;
+  int64_t pause_after_step = -1;
+  int64_t pause_in_step = -1;
+  uint32_t pause_rank = 0;
+  int channel = -1;
+};
+
+struct Parsed {
+  std::optional<Options> options;
+  int exit_status = kExitOk;  // when there are none: --help, --version or an error was printed
+};
+
+// Prints help to stdout and errors to stderr.
+Parsed ParseOptions(int argc, const char* const* argv);
+
+// With the format's defaults filled in.
+double L2Of(const Options& options);
+uint64_t BatchOf(const Options& options);
+uint64_t StepsOf(const Options& options, uint64_t examples);
+TrainingSpec TrainingSpecOf(const Options& options);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_OPTIONS_H_

@@ -1,0 +1,58 @@
+// Where a training loop's parameters live: a cluster, or (for reference) this process.
+//
+// Push, EndStep and Pull start operations on buffers the store owns; Wait() ends them all.
+//
+//     store->Pull(i) ...; store->Wait();                       parameters() are the initial ones
+//     fill gradient(); store->Push(i) ...; store->EndStep(); store->Pull(i) ...; store->Wait();
+//
+// **Thread safety**: one thread.
+//
+// Invariants:
+//  1. Between a Push or Pull and the Wait() that ends it, the caller leaves the buffer alone.
+#ifndef VERBENA_WORKER_PARAMETER_STORE_H_
+#define VERBENA_WORKER_PARAMETER_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "worker/layout.h"
+
+namespace verbena::worker {
+
+// How the tables of a model are trained.
+struct TrainingSpec {
+  bool sync = true;
+  std::string optimizer = "adam";  // sgd, momentum, adam
+  double rate = 0.01;
+  uint64_t seed = 1;  // of the initial parameters
+};
+
+struct StoreStatistics {
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_pulled = 0;
+  std::string transport;  // what the data really travels by
+};
+
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+
+  virtual const Layout& layout() const = 0;
+  // Arenas laid out by layout().
+  virtual float* gradient() = 0;
+  virtual float* parameters() = 0;
+
+  virtual void Push(size_t tensor) = 0;
+  virtual void EndStep() = 0;  // of every tensor
+  virtual void Pull(size_t tensor) = 0;
+  // The first error of what was started since the last Wait().
+  virtual absl::Status Wait() = 0;
+
+  virtual StoreStatistics statistics() const = 0;
+};
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_PARAMETER_STORE_H_

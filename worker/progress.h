@@ -1,0 +1,48 @@
+// Says how training goes: one live line on a terminal, a plain line every two seconds elsewhere.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_WORKER_PROGRESS_H_
+#define VERBENA_WORKER_PROGRESS_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "worker/trainer.h"
+
+namespace verbena::worker {
+
+// Without a line end. `rate_from` is an earlier state: speeds are those since then. ETA is left out
+// while unknown.
+std::string ProgressLine(const Totals& now, const Totals& rate_from, uint64_t steps);
+
+class Progress {
+ public:
+  // `steps`: how many there will be. Lines go to `out`.
+  Progress(std::FILE* out, bool terminal, uint64_t steps);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // The sum over the workers. Prints when it is time to; cheap otherwise.
+  void set_steps(uint64_t steps) { steps_ = steps; }
+  void Update(const Totals& totals);
+  // A line of its own.
+  void Note(std::string_view line);
+  // The last state stays on the terminal.
+  void Finish(const Totals& totals);
+
+ private:
+  void Print(const Totals& totals);
+
+  std::FILE* out_;
+  bool terminal_;
+  uint64_t steps_;
+  Totals printed_;  // what the last line said
+  bool live_ = false;
+};
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_PROGRESS_H_

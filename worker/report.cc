@@ -1,0 +1,71 @@
+#include "worker/report.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/json_writer.h"
+
+namespace verbena::worker {
+namespace {
+
+double SamplesPerSecond(const Totals& totals) {
+  return totals.seconds > 0 ? static_cast<double>(totals.samples) / totals.seconds : 0;
+}
+
+std::string Json(const Options& options, const Report& report) {
+  const Totals& totals = report.totals;
+  JsonWriter json;
+  json.Add("samples_per_s", SamplesPerSecond(totals));
+  json.Add("loss", totals.loss);
+  json.Add("bytes_pushed", totals.bytes_pushed);
+  json.Add("bytes_pulled", totals.bytes_pulled);
+  json.Add("steps", totals.steps);
+  json.Add("samples", totals.samples);
+  json.Add("seconds", totals.seconds);
+  json.Add("workers", uint64_t{options.workers});
+  json.Add("workers_lost", report.workers_lost);
+  json.Add("format", options.format);
+  json.Add("consistency", options.consistency);
+  json.Add("optimizer", options.optimizer);
+  json.Add("transport", report.transport);
+  if (report.quality) {
+    json.Add("test_examples", report.quality->examples);
+    json.Add("auc", report.quality->auc);
+    json.Add("accuracy", report.quality->accuracy);
+    json.Add("bits_per_byte", report.quality->bits_per_byte);
+  }
+  if (report.parameters_hash) {
+    json.Add("parameters_xxh64", absl::StrFormat("%016x", *report.parameters_hash));
+  }
+  return json.ToString() + "\n";
+}
+
+}  // namespace
+
+std::string FormatReport(const Options& options, const Report& report) {
+  if (options.json) return Json(options, report);
+  const Totals& totals = report.totals;
+  std::string text = absl::StrFormat(
+      "trained %d steps in %.1f s with %d workers (%s, %s): %.0f samples/s, loss %.4f, pushed "
+      "%.1f MB, pulled %.1f MB\n",
+      totals.steps, totals.seconds, options.workers, options.consistency, report.transport,
+      SamplesPerSecond(totals), totals.loss, static_cast<double>(totals.bytes_pushed) / 1e6,
+      static_cast<double>(totals.bytes_pulled) / 1e6);
+  if (report.workers_lost > 0) absl::StrAppend(&text, "workers lost: ", report.workers_lost, "\n");
+  if (report.quality) {
+    const Quality& quality = *report.quality;
+    absl::StrAppendFormat(&text, "on %d test %s:", quality.examples,
+                          quality.bits_per_byte ? "bytes" : "examples");
+    if (quality.auc) absl::StrAppendFormat(&text, " AUC %.4f", *quality.auc);
+    if (quality.accuracy) absl::StrAppendFormat(&text, " accuracy %.4f", *quality.accuracy);
+    if (quality.bits_per_byte) {
+      absl::StrAppendFormat(&text, " %.4f bits per byte", *quality.bits_per_byte);
+    }
+    text += "\n";
+  }
+  if (report.parameters_hash) {
+    absl::StrAppendFormat(&text, "parameters xxh64 %016x\n", *report.parameters_hash);
+  }
+  return text;
+}
+
+}  // namespace verbena::worker

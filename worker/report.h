@@ -1,0 +1,30 @@
+// The result of a run, for people and for programs.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_WORKER_REPORT_H_
+#define VERBENA_WORKER_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "worker/model.h"
+#include "worker/options.h"
+#include "worker/trainer.h"
+
+namespace verbena::worker {
+
+struct Report {
+  Totals totals;  // of all workers; steps, seconds and loss as of the whole job
+  uint64_t workers_lost = 0;
+  std::string transport;
+  std::optional<Quality> quality;
+  std::optional<uint64_t> parameters_hash;
+};
+
+// One JSON object, or a few lines; ends with a line end.
+std::string FormatReport(const Options& options, const Report& report);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_REPORT_H_

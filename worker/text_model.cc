@@ -1,0 +1,180 @@
+#include "worker/text_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "worker/file.h"
+#include "worker/random.h"
+
+namespace verbena::worker {
+namespace {
+
+enum : size_t { kEmbedding, kW1, kC1, kW2, kSkip, kC2 };
+
+absl::StatusOr<std::string> ReadAll(const std::vector<std::string>& paths) {
+  std::string all;
+  for (const std::string& path : paths) {
+    absl::StatusOr<std::string> bytes = ReadBytes(path);
+    if (!bytes.ok()) return bytes.status();
+    if (bytes->empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": the file is empty"));
+    }
+    all += *bytes;
+  }
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<TextData> ReadText(const std::vector<std::string>& data,
+                                  const std::vector<std::string>& test, double holdout) {
+  absl::StatusOr<std::string> train = ReadAll(data);
+  if (!train.ok()) return train.status();
+  TextData result = {*std::move(train), ""};
+  if (!test.empty()) {
+    absl::StatusOr<std::string> held = ReadAll(test);
+    if (!held.ok()) return held.status();
+    result.test = *std::move(held);
+  } else if (holdout > 0) {
+    const auto held =
+        static_cast<size_t>(std::llround(static_cast<double>(result.train.size()) * holdout));
+    result.test = result.train.substr(result.train.size() - held);
+    result.train.resize(result.train.size() - held);
+  }
+  if (result.train.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nothing is left to train on after holding out ", holdout, " of the bytes"));
+  }
+  if (result.train.size() > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(result.train.size(),
+                                                   " bytes of text are too many; allowed: up to ",
+                                                   std::numeric_limits<uint32_t>::max()));
+  }
+  return result;
+}
+
+TextModel::TextModel(TextData data, const TextModelOptions& options, const TextKernels& kernels)
+    : data_(std::move(data)), options_(options), kernels_(kernels) {
+  const TextShape& shape = options_.shape;
+  const auto input = static_cast<uint64_t>(shape.input());
+  const auto hidden = static_cast<uint64_t>(shape.hidden);
+  const auto width = static_cast<uint64_t>(shape.embedding);
+  constexpr uint64_t classes = kTextClasses;
+  // Glorot and Bengio (2010): activations and gradients keep their variance through the layers.
+  const double w1 = std::sqrt(6.0 / static_cast<double>(input + hidden));
+  const double w2 = std::sqrt(6.0 / static_cast<double>(hidden + classes));
+  layout_ = Layout({{"embedding", {classes, width}, Tensor::Initial::kNormal, 0.3},
+                    {"hidden_weights", {input, hidden}, Tensor::Initial::kUniform, w1},
+                    {"hidden_bias", {hidden}},
+                    {"output_weights", {hidden, classes}, Tensor::Initial::kUniform, w2},
+                    {"output_skip", {classes, classes}},
+                    {"output_bias", {classes}}});
+
+  constexpr size_t kAlign = 64 / sizeof(float);
+  const size_t input_floats = (kTextRows * input + kAlign - 1) / kAlign * kAlign;
+  const size_t hidden_floats = (kTextRows * hidden + kAlign - 1) / kAlign * kAlign;
+  const size_t output_floats = kTextRows * classes;
+  scratch_.resize(2 * input_floats + 3 * hidden_floats + output_floats + kAlign);
+  float* next = scratch_.data();
+  while (reinterpret_cast<uintptr_t>(next) % 64 != 0) ++next;
+  const auto take = [&next](size_t floats) { return std::exchange(next, next + floats); };
+  workspace_.x = take(input_floats);
+  workspace_.dx = take(input_floats);
+  workspace_.h = take(hidden_floats);
+  workspace_.dh = take(hidden_floats);
+  mask_ = take(hidden_floats);
+  workspace_.p = take(output_floats);
+  contexts_.resize(kTextRows * static_cast<size_t>(shape.context));
+  targets_.resize(kTextRows);
+  losses_.resize(kTextRows);
+}
+
+TextParameters TextModel::ParametersAt(const float* arena) const {
+  return {arena + layout_.offset(kEmbedding), arena + layout_.offset(kW1),
+          arena + layout_.offset(kC1),        arena + layout_.offset(kW2),
+          arena + layout_.offset(kSkip),      arena + layout_.offset(kC2)};
+}
+
+void TextModel::Fill(const std::string& text, size_t row, uint64_t position) {
+  const auto width = static_cast<uint64_t>(options_.shape.context);
+  uint8_t* context = contexts_.data() + row * width;
+  for (uint64_t k = 0; k < width; ++k) {
+    context[k] = position + k < width ? 0 : static_cast<uint8_t>(text[position + k - width]);
+  }
+  targets_[row] = static_cast<uint8_t>(text[position]);
+}
+
+void TextModel::FillMask(size_t row, uint32_t id) {
+  const auto hidden = static_cast<size_t>(options_.shape.hidden);
+  float* mask = mask_ + row * hidden;
+  const auto keep = static_cast<float>(1 / (1 - options_.dropout));
+  const auto threshold = static_cast<uint32_t>(options_.dropout * 0x1p16);
+  Random random(calls_ << 32 | id);
+  uint64_t bits = 0;
+  for (size_t i = 0; i < hidden; ++i, bits >>= 16) {
+    if (i % 4 == 0) bits = random.Next();
+    mask[i] = (bits & 0xffff) < threshold ? 0.0f : keep;
+  }
+}
+
+double TextModel::Gradient(absl::Span<const uint32_t> ids, double scale, const float* parameters,
+                           float* gradient) {
+  const TextParameters view = ParametersAt(parameters);
+  const TextGradient out = {gradient + layout_.offset(kEmbedding), gradient + layout_.offset(kW1),
+                            gradient + layout_.offset(kC1),        gradient + layout_.offset(kW2),
+                            gradient + layout_.offset(kSkip),      gradient + layout_.offset(kC2)};
+  std::fill_n(gradient, layout_.floats(), 0.0f);
+  if (options_.l2 > 0) {
+    const auto l2 = static_cast<float>(options_.l2);
+    for (const size_t tensor : {kW1, kW2, kSkip}) {
+      const uint64_t first = layout_.offset(tensor);
+      const uint64_t last = first + layout_[tensor].elements();
+      for (uint64_t i = first; i < last; ++i) gradient[i] = l2 * parameters[i];
+    }
+  }
+  ++calls_;
+  workspace_.mask = options_.dropout > 0 ? mask_ : nullptr;
+  double loss = 0;
+  for (size_t done = 0; done < ids.size();) {
+    const size_t rows = std::min<size_t>(kTextRows, ids.size() - done);
+    for (size_t r = 0; r < rows; ++r) {
+      Fill(data_.train, r, ids[done + r]);
+      if (workspace_.mask != nullptr) FillMask(r, ids[done + r]);
+    }
+    kernels_.forward(options_.shape, view, workspace_, contexts_.data(), targets_.data(),
+                     static_cast<int>(rows), losses_.data());
+    for (size_t r = 0; r < rows; ++r) loss += losses_[r];
+    kernels_.backward(options_.shape, view, workspace_, contexts_.data(), targets_.data(),
+                      static_cast<int>(rows), static_cast<float>(scale), out);
+    done += rows;
+  }
+  return loss;
+}
+
+absl::StatusOr<Quality> TextModel::Evaluate(const float* parameters, std::FILE* predictions) {
+  if (!has_test()) return absl::FailedPreconditionError("no test data was given or held out");
+  const TextParameters view = ParametersAt(parameters);
+  workspace_.mask = nullptr;
+  double nats = 0;
+  for (uint64_t done = 0; done < data_.test.size();) {
+    const size_t rows = std::min<uint64_t>(kTextRows, data_.test.size() - done);
+    for (size_t r = 0; r < rows; ++r) Fill(data_.test, r, done + r);
+    kernels_.forward(options_.shape, view, workspace_, contexts_.data(), targets_.data(),
+                     static_cast<int>(rows), losses_.data());
+    for (size_t r = 0; r < rows; ++r) {
+      nats += losses_[r];
+      if (predictions != nullptr) {
+        std::fprintf(predictions, "%.6g\n", losses_[r] / std::log(2.0));
+      }
+    }
+    done += rows;
+  }
+  Quality quality;
+  quality.examples = data_.test.size();
+  quality.bits_per_byte = nats / std::log(2.0) / static_cast<double>(data_.test.size());
+  return quality;
+}
+
+}  // namespace verbena::worker
