@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# The one list of Debian packages (12, bookworm), and how what is missing gets installed.
+# Sourced by deploy/quickstart.sh and tests/run.sh; run by itself it prints the list:
+#
+#     bash deploy/packages.sh build test
+
+# To configure, build and run everything.
+VERBENA_PACKAGES_BUILD=(
+  g++ cmake ninja-build pkg-config
+  ccache                                              # a second checkout builds in seconds
+  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+  libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
+  libsqlite3-dev prometheus-cpp-dev libeigen3-dev
+  catch2                                              # the tests are configured with the rest
+)
+
+# For tests/run.sh beyond that.
+VERBENA_PACKAGES_TEST=(
+  python3 python3-yaml clang-format-14 shellcheck systemd
+)
+
+# package_list GROUP... : one name a line.
+package_list() {
+  local group
+  for group in "$@"; do
+    case "$group" in
+      build) printf '%s\n' "${VERBENA_PACKAGES_BUILD[@]}" ;;
+      test) printf '%s\n' "${VERBENA_PACKAGES_TEST[@]}" ;;
+      *) printf 'packages.sh: unknown group "%s"; allowed: build, test\n' "$group" >&2; return 2 ;;
+    esac
+  done
+}
+
+# missing_packages GROUP... : those of the list that are not installed.
+missing_packages() {
+  local name
+  while read -r name; do
+    # "ii" is "installed, and configured"; a removed package may still be known to dpkg.
+    case "$(dpkg-query -W -f='${db:Status-Abbrev}' "$name" 2>/dev/null)" in
+      ii*) ;;
+      *) printf '%s\n' "$name" ;;
+    esac
+  done < <(package_list "$@")
+}
+
+# ensure_packages GROUP... : installs what is missing (as root), or says how (otherwise) and fails.
+ensure_packages() {
+  local missing
+  if ! command -v dpkg-query >/dev/null; then
+    printf 'This is not a Debian system: these packages, or what they are called here, are needed:\n' >&2
+    package_list "$@" | paste -sd ' ' >&2
+    printf 'Going on in the hope that they are there.\n' >&2
+    return 0
+  fi
+  mapfile -t missing < <(missing_packages "$@")
+  [ "${#missing[@]}" -eq 0 ] && return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    printf 'Packages are missing. Install them, then run this again:\n' >&2
+    printf '  sudo apt-get install --no-install-recommends %s\n' "${missing[*]}" >&2
+    return 1
+  fi
+  printf 'Installing %d missing packages: %s\n' "${#missing[@]}" "${missing[*]}" >&2
+  # A fresh machine has no package lists yet; another apt may be at work (two quickstarts at once).
+  local apt=(apt-get -qq -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0)
+  export DEBIAN_FRONTEND=noninteractive
+  if ! "${apt[@]}" update >&2 ||
+    ! "${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null; then
+    printf 'apt-get could not install them: see its message above.\n' >&2
+    return 1
+  fi
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  if [ "$#" -eq 0 ]; then set -- build test; fi
+  package_list "$@"
+fi
