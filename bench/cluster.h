@@ -1,0 +1,58 @@
+// A cluster of verbenad processes on loopback, for as long as a benchmark runs.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_BENCH_CLUSTER_H_
+#define VERBENA_BENCH_CLUSTER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace verbena::bench {
+
+struct ClusterOptions {
+  std::string verbenad;  // path of the program
+  int servers = 1;
+  int shards = 1;       // of each server
+  int server_cpu = -1;  // all servers run there; -1: where the kernel likes
+};
+
+class Cluster {
+ public:
+  // Returns once every server has joined. Errors carry the end of the log.
+  static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options);
+  // SIGTERM, and SIGKILL for what has not gone after 5 s; removes the folder of logs and state.
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  const std::string& address() const { return address_; }  // host:port of the coordinator
+  // CPU time all processes of the cluster have used.
+  int64_t CpuNanos() const;
+
+ private:
+  Cluster() = default;
+  absl::Status Spawn(const ClusterOptions& options, const std::string& name,
+                     std::vector<std::string> arguments, int cpu);
+  absl::StatusOr<std::string> AwaitAddress(const std::string& name, pid_t pid) const;
+
+  std::string folder_;
+  std::string address_;
+  std::vector<pid_t> pids_;
+};
+
+// CPU time of every thread of a process, to the nanosecond (/proc/PID/task/TID/schedstat).
+int64_t ProcessCpuNanos(pid_t pid);
+
+// Binds the calling thread, and those it starts, to one CPU.
+void PinToCpu(int cpu);
+
+}  // namespace verbena::bench
+
+#endif  // VERBENA_BENCH_CLUSTER_H_

@@ -1,0 +1,295 @@
+// What a push and a pull cost over shm, beside what two threads that share memory can do.
+//
+//     push_pull --verbenad build/release/verbenad [--case NAME...] [--json FILE]
+//
+// Every figure is the median of interleaved runs (ours, limit, ours, limit, ...).
+#include <stdio.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "bench/cluster.h"
+#include "bench/push_pull/limits.h"
+#include "bench/push_pull/touch.h"
+#include "bench/push_pull/worker.h"
+#include "bench/report.h"
+
+namespace verbena::bench {
+namespace {
+
+struct Settings {
+  std::string verbenad;
+  std::vector<std::string> cases;
+  std::string json;
+  int repeats = 5;
+  size_t smallest = 4096;
+  size_t largest = size_t{64} << 20;
+};
+
+struct WorkerArguments {
+  std::string cluster;
+  std::string job;
+  uint32_t workers = 1;
+  size_t bytes = 0;
+  int rounds = 0;
+};
+
+constexpr char kBench[] = "push_pull";
+
+std::string SizeName(size_t bytes) {
+  return bytes >= size_t{1} << 20 ? absl::StrCat(bytes >> 20, " MiB")
+                                  : absl::StrCat(bytes >> 10, " KiB");
+}
+
+double Gigabytes(double bytes, double seconds) { return bytes / seconds / 1e9; }
+
+// 1 worker, 1 server, 1 shard: every size beside both limits.
+absl::Status Throughput(const Settings& settings, Report* report) {
+  auto cluster =
+      Cluster::Start({.verbenad = settings.verbenad, .servers = 1, .shards = 1, .server_cpu = 1});
+  if (!cluster.ok()) return cluster.status();
+  auto worker = Worker::Connect({.cluster = (*cluster)->address(), .job = "throughput"});
+  if (!worker.ok()) return worker.status();
+
+  for (size_t bytes = settings.smallest; bytes <= settings.largest; bytes *= 4) {
+    absl::Status status =
+        (*worker)->UseTable(absl::StrCat("bytes-", bytes), v1::CONSISTENCY_SYNC, bytes);
+    if (!status.ok()) return status;
+    Row copying{kBench, absl::StrCat(SizeName(bytes), " of two copying threads"),
+                "GB/s", Better::kHigher,
+                {},     {}};
+    Row reference = copying;
+    reference.name = absl::StrCat(SizeName(bytes), " of two threads by reference");
+    for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+      auto interval = (*worker)->PushPullRounds(RoundsFor(bytes));
+      if (!interval.ok()) return interval.status();
+      const double ours =
+          Gigabytes(2.0 * RoundsFor(bytes) * static_cast<double>(bytes), interval->seconds());
+      copying.value.Add(ours);
+      reference.value.Add(ours);
+      // The limit is the best of the simple variants.
+      copying.limit.Add(std::max(SharedMemoryGigabytes(SharedMemoryLimit::kCopy, bytes),
+                                 SharedMemoryGigabytes(SharedMemoryLimit::kCopyStreaming, bytes)));
+      reference.limit.Add(
+          std::max(SharedMemoryGigabytes(SharedMemoryLimit::kReference, bytes),
+                   SharedMemoryGigabytes(SharedMemoryLimit::kReferencePrefetch, bytes)));
+    }
+    report->Add(std::move(copying));
+    report->Add(std::move(reference));
+  }
+  return absl::OkStatus();
+}
+
+// A push of 64 bytes, waited for: while both sides spin, and while both sleep in between.
+absl::Status Latency(const Settings& settings, Report* report) {
+  auto cluster =
+      Cluster::Start({.verbenad = settings.verbenad, .servers = 1, .shards = 1, .server_cpu = 1});
+  if (!cluster.ok()) return cluster.status();
+  auto worker = Worker::Connect({.cluster = (*cluster)->address(), .job = "latency"});
+  if (!worker.ok()) return worker.status();
+  absl::Status status = (*worker)->UseTable("small", v1::CONSISTENCY_ASYNC, 64);
+  if (!status.ok()) return status;
+
+  constexpr int kGapMicros = 5000;  // both sides have long stopped to spin
+  Row spinning{kBench, "64 B push acknowledged, spinning", "ns", Better::kLower, {}, {}};
+  Row sleeping{kBench, "64 B push acknowledged, sleeping", "us", Better::kLower, {}, {}};
+  for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+    auto nanos = (*worker)->PushNanos(50000, 0);
+    if (!nanos.ok()) return nanos.status();
+    spinning.value.Add(*nanos);
+    spinning.limit.Add(PingPongNanos(300000));
+    nanos = (*worker)->PushNanos(200, kGapMicros);
+    if (!nanos.ok()) return nanos.status();
+    sleeping.value.Add(*nanos / 1e3);
+    sleeping.limit.Add(WakeMicros(200, kGapMicros));
+  }
+  report->Add(std::move(spinning));
+  report->Add(std::move(sleeping));
+  return absl::OkStatus();
+}
+
+// Runs `count` worker processes on one table; GB/s of all together.
+absl::StatusOr<double> WorkerProcesses(const WorkerArguments& arguments) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command = absl::StrCat(
+      "'", self, "' worker --cluster ", arguments.cluster, " --job ", arguments.job, " --workers ",
+      arguments.workers, " --bytes ", arguments.bytes, " --rounds ", arguments.rounds);
+  std::vector<FILE*> pipes;
+  for (uint32_t i = 0; i < arguments.workers; ++i) {
+    FILE* pipe = popen(command.c_str(), "re");
+    if (pipe != nullptr) pipes.push_back(pipe);
+  }
+  Interval all{INT64_MAX, 0};
+  bool failed = pipes.size() != arguments.workers;
+  for (FILE* pipe : pipes) {
+    long long begin = 0;
+    long long end = 0;
+    if (fscanf(pipe, "%lld %lld", &begin, &end) != 2) failed = true;
+    if (pclose(pipe) != 0) failed = true;
+    all.begin_ns = std::min<int64_t>(all.begin_ns, begin);
+    all.end_ns = std::max<int64_t>(all.end_ns, end);
+  }
+  if (failed) return absl::InternalError("a worker process failed: see its message above");
+  return Gigabytes(
+      2.0 * arguments.workers * arguments.rounds * static_cast<double>(arguments.bytes),
+      all.seconds());
+}
+
+// 2 workers and 2 servers beside 1 and 1, nothing pinned: on two cores, spinning must not starve.
+absl::Status Crowded(const Settings& settings, Report* report) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  auto one = Cluster::Start({.verbenad = settings.verbenad, .servers = 1, .shards = 1});
+  if (!one.ok()) return one.status();
+  auto two = Cluster::Start({.verbenad = settings.verbenad, .servers = 2, .shards = 1});
+  if (!two.ok()) return two.status();
+  Row row{kBench, "1 MiB: 2+2 processes of 1+1", "GB/s", Better::kHigher, {}, {}};
+  for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+    WorkerArguments arguments{(*two)->address(), absl::StrCat("crowded-", repeat), 2, kBytes,
+                              2 * RoundsFor(kBytes)};
+    auto rate = WorkerProcesses(arguments);
+    if (!rate.ok()) return rate.status();
+    row.value.Add(*rate);
+    arguments.cluster = (*one)->address();
+    arguments.workers = 1;
+    rate = WorkerProcesses(arguments);
+    if (!rate.ok()) return rate.status();
+    row.limit.Add(*rate);
+  }
+  report->Add(std::move(row));
+  return absl::OkStatus();
+}
+
+// CPU of a coordinator and 2 servers x 2 shards that have a connected worker and nothing to do.
+absl::Status Idle(const Settings& settings, Report* report) {
+  using std::chrono::steady_clock;
+  auto cluster = Cluster::Start({.verbenad = settings.verbenad, .servers = 2, .shards = 2});
+  if (!cluster.ok()) return cluster.status();
+  auto worker = Worker::Connect({.cluster = (*cluster)->address(), .job = "idle"});
+  if (!worker.ok()) return worker.status();
+  absl::Status status = (*worker)->UseTable("idle", v1::CONSISTENCY_SYNC, size_t{4} << 20);
+  if (!status.ok()) return status;
+  auto interval = (*worker)->PushPullRounds(8);  // lanes to all shards are open
+  if (!interval.ok()) return interval.status();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+
+  Row row{kBench, "idle cluster, CPU of a core", "%", Better::kLower, {}, {}};
+  for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+    const int64_t cpu = (*cluster)->CpuNanos();
+    const auto start = steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    const auto passed = std::chrono::duration<double, std::nano>(steady_clock::now() - start);
+    row.value.Add(100.0 * static_cast<double>((*cluster)->CpuNanos() - cpu) / passed.count());
+    row.limit.Add(1.0);  // what is promised
+  }
+  report->Add(std::move(row));
+  return absl::OkStatus();
+}
+
+struct Case {
+  const char* name;
+  absl::Status (*run)(const Settings&, Report*);
+  bool placed;  // the worker's thread on CPU 0
+};
+constexpr Case kCases[] = {
+    {"throughput", Throughput, true},
+    {"latency", Latency, true},
+    {"crowded", Crowded, false},
+    {"idle", Idle, false},
+};
+
+int RunCases(const Settings& settings) {
+  std::printf(
+      "push_pull: shm, f32, sgd, sum; %d interleaved runs, medians; worker rewrites its gradient "
+      "and\nreads the result each round, %d rounds in flight. throughput, latency: worker on CPU "
+      "0, server\non CPU 1, as the limits' two threads; crowded, idle: not pinned. %u CPUs.\n\n",
+      settings.repeats, kDepth, std::thread::hardware_concurrency());
+  Report report;
+  int failed = 0;
+  for (const Case& c : kCases) {
+    if (!settings.cases.empty() &&
+        std::find(settings.cases.begin(), settings.cases.end(), c.name) == settings.cases.end()) {
+      continue;
+    }
+    absl::Status status;
+    // A thread of its own, so that the pinning of one case ends with it.
+    std::thread([&] {
+      if (c.placed) PinToCpu(0);
+      status = c.run(settings, &report);
+    }).join();
+    if (!status.ok()) {
+      std::fprintf(stderr, "push_pull: %s: %s\n", c.name, status.ToString().c_str());
+      ++failed;
+    }
+  }
+  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
+    std::fprintf(stderr, "push_pull: cannot write %s\n", settings.json.c_str());
+    ++failed;
+  }
+  return failed == 0 ? 0 : 1;
+}
+
+// One process of WorkerProcesses(): prints when its rounds began and ended.
+int RunWorker(const WorkerArguments& arguments) {
+  auto worker = Worker::Connect(
+      {.cluster = arguments.cluster, .job = arguments.job, .expected_workers = arguments.workers});
+  absl::Status status = worker.status();
+  absl::StatusOr<Interval> interval;
+  if (status.ok()) {
+    status = (*worker)->UseTable(arguments.job, v1::CONSISTENCY_SYNC, arguments.bytes);
+  }
+  if (status.ok()) {
+    interval = (*worker)->PushPullRounds(arguments.rounds);
+    status = interval.status();
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "push_pull worker: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  std::printf("%lld %lld\n", static_cast<long long>(interval->begin_ns),
+              static_cast<long long>(interval->end_ns));
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::bench
+
+int main(int argc, char** argv) {
+  using verbena::bench::Settings;
+  using verbena::bench::WorkerArguments;
+  Settings settings;
+  WorkerArguments arguments;
+  CLI::App app("What a push and a pull cost over shm, beside what two threads can do");
+  app.add_option("--verbenad", settings.verbenad, "the daemon's program");
+  app.add_option("--case", settings.cases, "throughput, latency, crowded, idle (default: all)");
+  app.add_option("--json", settings.json, "write the rows to this file");
+  app.add_option("--repeats", settings.repeats, "interleaved runs of each")
+      ->check(CLI::Range(1, 99));
+  app.add_option("--smallest", settings.smallest, "smallest message of the case throughput, bytes")
+      ->check(CLI::Range(64, 1 << 30));
+  app.add_option("--largest", settings.largest, "largest message of the case throughput, bytes");
+  CLI::App* worker = app.add_subcommand("worker", "one worker process (used by the case crowded)");
+  worker->add_option("--cluster", arguments.cluster)->required();
+  worker->add_option("--job", arguments.job)->required();
+  worker->add_option("--workers", arguments.workers)->required();
+  worker->add_option("--bytes", arguments.bytes)->required();
+  worker->add_option("--rounds", arguments.rounds)->required();
+  CLI11_PARSE(app, argc, argv);
+  if (worker->parsed()) return verbena::bench::RunWorker(arguments);
+  if (settings.verbenad.empty()) {
+    std::fprintf(stderr, "push_pull: --verbenad PATH is wanted\n");
+    return 2;
+  }
+  return verbena::bench::RunCases(settings);
+}

@@ -1,0 +1,52 @@
+// What a benchmark prints: rows of ours beside its limit, medians of interleaved runs.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_BENCH_REPORT_H_
+#define VERBENA_BENCH_REPORT_H_
+
+#include <string>
+#include <vector>
+
+namespace verbena::bench {
+
+// Measurements of one thing.
+class Samples {
+ public:
+  void Add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  double Median() const;
+  double Low() const;
+  double High() const;
+
+ private:
+  std::vector<double> values_;
+};
+
+enum class Better { kHigher, kLower };
+
+struct Row {
+  std::string bench;
+  std::string name;  // "case" in the output
+  std::string unit;
+  Better better = Better::kHigher;
+  Samples value;
+  Samples limit;
+
+  // >= 1 is always good: as good as the limit, or better.
+  double Ratio() const;
+};
+
+class Report {
+ public:
+  // Prints the row at once, with the spread of both sides.
+  void Add(Row row);
+  // A JSON array of {bench, case, value, unit, limit, ratio}. False: the file cannot be written.
+  bool WriteJson(const std::string& path) const;
+
+ private:
+  std::vector<Row> rows_;
+};
+
+}  // namespace verbena::bench
+
+#endif  // VERBENA_BENCH_REPORT_H_
