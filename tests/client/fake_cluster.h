@@ -1,0 +1,199 @@
+// A client core against a cluster of scripted fakes: a coordinator that answers from a view the
+// test edits, and servers that are ShardLanes over sim with a log and a very small memory.
+//
+// The fake server applies the rules a client must keep, in the simplest form: async sequences only
+// as last + 1; a sync step of a partition commits when this one worker ends it.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_
+#define VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/core/client_core.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/shard.pb.h"
+#include "rdma/lane/shard_lane.h"
+#include "rdma/sim/sim_network.h"
+
+namespace verbena::test {
+
+inline constexpr int64_t kMilli = 1'000'000;
+inline constexpr int64_t kSecond = 1'000'000'000;
+
+// Answers calls by method name; a call that nobody answers ends at its timeout.
+class FakeControl final : public ControlChannel {
+ public:
+  using Message = google::protobuf::Message;
+  // nullopt: no answer (yet: it is asked again on every RunOnce()).
+  using Handler = std::function<std::optional<absl::Status>(
+      const std::string& address, const std::string& request, Message* response, int64_t age_ns)>;
+  explicit FakeControl(const Clock* clock) : clock_(clock) {}
+  void Serve(const std::string& method, Handler handler) { handlers_[method] = std::move(handler); }
+  int calls(const std::string& method) const {
+    const auto it = counts_.find(method);
+    return it == counts_.end() ? 0 : it->second;
+  }
+
+  void Unary(const std::string& address, const std::string& method, const Message& request,
+             std::shared_ptr<Message> response, absl::Duration timeout, Done done) override;
+  bool RunOnce() override;
+  int wake_fd() const override { return -1; }
+
+ private:
+  struct Call {
+    std::string address, method, request;
+    std::shared_ptr<Message> response;
+    int64_t started, deadline;
+    Done done;
+  };
+  const Clock* clock_;
+  std::map<std::string, Handler> handlers_;
+  std::map<std::string, int> counts_;
+  std::deque<std::unique_ptr<Call>> calls_;
+};
+
+// What a server saw of one group of a record.
+struct Seen {
+  RecordType type;
+  uint32_t table, partition, chunk;
+  uint64_t epoch, sequence;
+  uint32_t count;
+  uint64_t min_version;
+  float value;  // of the payload's first element
+  uint32_t lane;
+  int64_t at;
+};
+
+class FakeServer {
+ public:
+  FakeServer(std::unique_ptr<rdma::Endpoint> endpoint, const Clock* clock, uint64_t incarnation,
+             std::string host);
+
+  absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
+  bool RunOnce();
+  void CloseLanes(const std::string& why);
+
+  // ---- the script ----
+  std::function<std::optional<ReplyStatus>(const Seen&)> refuse;  // first group decides
+  bool silent = false;         // receives, answers nothing; answers later when false again
+  bool hold_commits = false;   // ended steps do not commit until false
+  bool hold_pushes = false;    // pushes are not answered while true
+  absl::Status open_status;    // of OpenLane
+  uint64_t reply_version = 0;  // of refusals
+  rdma::LaneConfig config;
+
+  // ---- what happened ----
+  std::vector<Seen> seen;
+  std::vector<Seen> Of(RecordType type) const;
+  // Sum of pushed first elements by (table, chunk): each applied once.
+  std::map<std::pair<uint32_t, uint32_t>, float> applied;
+  uint64_t CommittedOf(uint32_t table, uint32_t partition) const;
+  int lanes_opened = 0;
+  const std::string& host() const { return host_; }
+  uint64_t incarnation() const { return incarnation_; }
+  std::string address() const { return host_ + ":1"; }
+
+ private:
+  struct Held {
+    uint32_t lane;
+    rdma::ShardLane::Arrival arrival;
+    std::vector<std::byte> payload;
+    bool slot_returned = false;
+  };
+  // False: it must wait.
+  bool Handle(Held* held);
+  ReplyStatus Apply(const Record& record, size_t group, float value, uint64_t* version);
+  void Accept(const rdma::ConnectionEvent& event);
+
+  std::unique_ptr<rdma::Endpoint> endpoint_;
+  const Clock* clock_;
+  uint64_t incarnation_;
+  std::string host_, lane_address_;
+  uint32_t next_lane_ = 1;
+  std::map<uint32_t, rdma::ShardLane::Params> granted_;
+  std::map<uint32_t, std::unique_ptr<rdma::ShardLane>> lanes_;
+  std::map<rdma::ConnectionId, uint32_t> by_connection_;
+  std::deque<Held> held_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> last_, ended_;
+  std::vector<std::shared_ptr<rdma::MemoryBlock>> outgoing_;
+};
+
+class FakeCluster {
+ public:
+  struct Options {
+    int servers = 1;
+    uint32_t partitions = 4;
+    rdma::SimFaults faults;
+    uint32_t expected_workers = 1;
+    size_t staging_bytes = 1 << 20;
+    bool shm = false;  // lanes over shared memory, on real time
+    bool observer = false;
+  };
+  explicit FakeCluster(const Options& options);
+  FakeCluster() : FakeCluster(Options()) {}
+
+  // A table of `chunks` chunks of `chunk_bytes`; its id.
+  uint32_t AddTable(v1::Consistency consistency, uint32_t chunks, uint32_t chunk_bytes = 4096,
+                    const std::string& name = "weights");
+  void Join();
+  // Publishes what was changed in `view`.
+  void Publish();
+
+  bool RunUntil(const std::function<bool()>& done, int64_t at_most_ns = 60 * kSecond);
+  void RunFor(int64_t ns) {
+    RunUntil([] { return false; }, ns);
+  }
+  int64_t now() const { return clock->NowNanos(); }
+
+  // An operation under way, and how it ended.
+  struct Call {
+    client::OperationId id = 0;
+    bool done = false;
+    absl::Status status;
+    int64_t ended_at = 0;
+  };
+  using CallPtr = std::shared_ptr<Call>;
+  CallPtr Push(uint32_t table, client::ClientCore::Slice slice, int64_t timeout_ns = 30 * kSecond);
+  CallPtr Pull(uint32_t table, client::ClientCore::Slice slice,
+               std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
+  CallPtr PushPull(uint32_t table, client::ClientCore::Slice from, client::ClientCore::Slice to,
+                   int64_t timeout_ns = 30 * kSecond);
+  CallPtr EndStep(uint32_t table, int64_t timeout_ns = 30 * kSecond);
+  bool Wait(const CallPtr& call, int64_t at_most_ns = 60 * kSecond) {
+    return RunUntil([&] { return call->done; }, at_most_ns);
+  }
+  // Memory for the whole table, filled with `value`; chunks may be cut from it.
+  client::ClientCore::Slice Memory(uint32_t table, float value);
+  static client::ClientCore::Slice Chunk(const client::ClientCore::Slice& whole, uint32_t chunk,
+                                         uint32_t chunk_elements);
+
+  rdma::SimNetwork network;
+  MonotonicClock real_clock;
+  const Clock* clock;
+  FakeControl control;
+  v1::ClusterView view;
+  std::vector<std::unique_ptr<FakeServer>> servers;
+  bool coordinator_answers = true;
+  bool lease_ended = false;
+  std::unique_ptr<rdma::Endpoint> endpoint;
+  std::unique_ptr<client::ClientCore> core;
+
+ private:
+  std::unique_ptr<rdma::Endpoint> NewEndpoint(const std::string& host);
+  CallPtr Track(
+      const std::function<absl::StatusOr<client::OperationId>(client::ClientCore::Done)>& start);
+  Options options_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_

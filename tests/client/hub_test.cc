@@ -1,0 +1,238 @@
+// The hub: many threads, one core. Lanes over shm, a fake server in a thread of its own.
+#include "client/hub.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "proto/table_spec.h"
+#include "rdma/shm/shm_endpoint.h"
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using client::ClientCore;
+using client::OperationId;
+
+constexpr uint32_t kTable = 1;  // odd: async (fake_cluster.h)
+constexpr uint64_t kElements = 8 * 1024;
+
+// A hub that has joined, and the server thread.
+class World {
+ public:
+  explicit World(bool background)
+      : hub(background),
+        server_(*rdma::NewShmEndpoint(), &clock_, 10, "server0"),
+        control_(new FakeControl(&clock_)) {
+    MakeView();
+    control_->Serve("JoinWorker", [this](auto&, auto&, auto* response, int64_t) {
+      auto* join = static_cast<v1::JoinWorkerResponse*>(response);
+      join->set_incarnation(100);
+      join->set_lease_ms(400);
+      *join->mutable_view() = view_;
+      return absl::OkStatus();
+    });
+    control_->Serve("Heartbeat", [this](auto&, auto&, auto*, int64_t) {
+      ++heartbeats;
+      return absl::OkStatus();
+    });
+    control_->Serve("Leave", [](auto&, auto&, auto*, int64_t) { return absl::OkStatus(); });
+    control_->Serve("OpenLane", [this](auto&, const std::string& bytes, auto* response, int64_t) {
+      v1::OpenLaneRequest request;
+      request.ParseFromString(bytes);
+      const std::lock_guard<std::mutex> lock(server_mutex_);
+      auto opened = server_.OpenLane(request);
+      if (opened.ok()) *static_cast<v1::OpenLaneResponse*>(response) = *opened;
+      return opened.status();
+    });
+    server_thread_ = std::thread([this] {
+      while (!stop_) {
+        const std::lock_guard<std::mutex> lock(server_mutex_);
+        if (!server_.RunOnce()) std::this_thread::yield();
+      }
+    });
+    Start();
+  }
+  ~World() {
+    hub.Stop(hub.Now() + kSecond);
+    stop_ = true;
+    server_thread_.join();
+  }
+
+  // Pushes the whole table, all elements 1. `ended` counts successes.
+  OperationId Push(const std::shared_ptr<rdma::MemoryBlock>& block, std::atomic<int>* ended) {
+    OperationId id = 0;
+    hub.Run([&](ClientCore& core) {
+      id = *core.Push(kTable, {block, 0, 0, kElements}, hub.Now() + 30 * kSecond,
+                      [ended](absl::Status status) { *ended += status.ok() ? 1 : 1000; });
+    });
+    return id;
+  }
+  float applied(uint32_t chunk) {
+    const std::lock_guard<std::mutex> lock(server_mutex_);
+    return server_.applied[{kTable, chunk}];
+  }
+  void SetSilent(bool silent) {
+    const std::lock_guard<std::mutex> lock(server_mutex_);
+    server_.silent = silent;
+  }
+  static std::shared_ptr<rdma::MemoryBlock> Ones() {
+    auto block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), rdma::MemoryKind::kHost,
+                                              "test-region");
+    std::fill_n(reinterpret_cast<float*>(block->data()), kElements, 1.0f);
+    return block;
+  }
+
+  Hub hub;
+  std::atomic<int> heartbeats{0};
+
+ private:
+  void MakeView() {
+    view_.set_revision(1);
+    v1::Server* server = view_.add_servers();
+    server->set_incarnation(10);
+    server->set_name("ps-0");
+    server->set_address(server_.address());
+    server->set_state(v1::Server::ALIVE);
+    v1::Partition* partition = view_.add_partitions();
+    partition->set_epoch(1);
+    partition->set_primary(10);
+    v1::Job* job = view_.add_jobs();
+    job->set_name("job");
+    job->add_members()->set_incarnation(100);
+    v1::TableSpec spec;
+    spec.set_name("weights");
+    spec.set_job("job");
+    spec.add_shape(kElements);
+    spec.set_consistency(v1::CONSISTENCY_ASYNC);
+    spec.set_chunk_bytes(4096);
+    v1::Table* table = view_.add_tables();
+    table->set_id(kTable);
+    *table->mutable_spec() = *NormalizeTableSpec(spec);
+  }
+  void Start() {
+    Hub::Parts parts;
+    parts.endpoints.push_back(*rdma::NewShmEndpoint());
+    parts.control.reset(control_);
+    client::CoreOptions options;
+    options.cluster = "coordinator:1";
+    options.job = "job";
+    options.transports.push_back({parts.endpoints[0].get(), rdma::ShmHostIdentity()});
+    options.clock = &hub.clock();
+    options.control = control_;
+    parts.core = std::make_unique<ClientCore>(std::move(options));
+    REQUIRE(hub.Start(std::move(parts)).ok());
+    bool joined = false;
+    hub.Run([&](ClientCore& core) {
+      core.Join(hub.Now() + 10 * kSecond, [&](absl::Status status) { joined = status.ok(); });
+    });
+    REQUIRE(hub.WaitUntil([&] { return joined; }, hub.Now() + 10 * kSecond));
+  }
+
+  MonotonicClock clock_;
+  v1::ClusterView view_;
+  std::mutex server_mutex_;
+  FakeServer server_;
+  FakeControl* control_;  // the hub's
+  std::atomic<bool> stop_{false};
+  std::thread server_thread_;
+};
+
+TEST_CASE("threads that push and wait at the same time all get their answers") {
+  World world(true);
+  std::atomic<int> ended{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      auto block = World::Ones();
+      for (int i = 0; i < 25; ++i) {
+        std::atomic<int> mine{0};
+        world.Push(block, &mine);
+        world.hub.WaitUntil([&] { return mine > 0; }, world.hub.Now() + 30 * kSecond);
+        ended += mine;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(ended == 100);
+  CHECK(world.applied(7) == 100.0f);
+}
+
+TEST_CASE("with nobody waiting, the background thread finishes what was started") {
+  World world(true);
+  auto block = World::Ones();
+  for (int round = 0; round < 3; ++round) {
+    std::promise<void> called;
+    world.hub.Run([&](ClientCore& core) {
+      (void)*core.Push(kTable, {block, 0, 0, kElements}, world.hub.Now() + 30 * kSecond,
+                       [&](absl::Status status) {
+                         world.hub.AddCallback([&](absl::Status) { called.set_value(); }, status);
+                       });
+    });
+    REQUIRE(called.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+    // In between a caller drives, so that the thread has to give way and come back.
+    std::atomic<int> ended{0};
+    world.Push(block, &ended);
+    REQUIRE(world.hub.WaitUntil([&] { return ended == 1; }, world.hub.Now() + 30 * kSecond));
+  }
+  CHECK(world.applied(0) == 6.0f);
+}
+
+TEST_CASE("a callback may start operations and wait for them") {
+  World world(true);
+  auto block = World::Ones();
+  std::promise<bool> done;
+  world.hub.Run([&](ClientCore& core) {
+    (void)*core.Push(kTable, {block, 0, 0, kElements}, world.hub.Now() + 30 * kSecond,
+                     [&](absl::Status status) {
+                       world.hub.AddCallback(
+                           [&](absl::Status) {
+                             std::atomic<int> ended{0};
+                             world.Push(block, &ended);
+                             done.set_value(world.hub.WaitUntil([&] { return ended == 1; },
+                                                                world.hub.Now() + 30 * kSecond));
+                           },
+                           status);
+                     });
+  });
+  auto future = done.get_future();
+  REQUIRE(future.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  CHECK(future.get());
+}
+
+TEST_CASE("without a background thread the lease is kept, and only waiting makes progress") {
+  World world(false);
+  auto block = World::Ones();
+  std::atomic<int> ended{0};
+  world.Push(block, &ended);
+  const int beats = world.heartbeats;
+  while (world.heartbeats < beats + 3) std::this_thread::yield();
+  CHECK(ended == 0);
+  CHECK(world.hub.WaitUntil([&] { return ended == 1; }, world.hub.Now() + 30 * kSecond));
+}
+
+TEST_CASE("a wait ends at its time, and a cancel from another thread ends it before") {
+  World world(true);
+  world.SetSilent(true);
+  auto block = World::Ones();
+  std::atomic<int> ended{0};
+  const OperationId id = world.Push(block, &ended);
+  const int64_t start = world.hub.Now();
+  CHECK_FALSE(world.hub.WaitUntil([&] { return ended > 0; }, start + 50 * kMilli));
+  CHECK(world.hub.Now() - start >= 50 * kMilli);
+  std::thread waiter([&] {
+    CHECK(world.hub.WaitUntil([&] { return ended > 0; }, world.hub.Now() + 30 * kSecond));
+  });
+  world.hub.Run([&](ClientCore& core) { core.Cancel(id); });
+  waiter.join();
+  CHECK(ended == 1000);
+  world.hub.ReleaseBlock(*block);
+  world.SetSilent(false);
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,486 @@
+// How calls end: deadlines, cancellation, memory that goes away, servers and leases that do, and
+// what each says.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Code = absl::StatusCode;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+TEST_CASE("a deadline ends the wait and not the transfer: the buffer stays the library's") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // opens the lane
+  cluster.servers[0]->silent = true;
+  const int64_t start = cluster.now();
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), 300 * kMilli);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kDeadlineExceeded);
+  CHECK_THAT(Text(push->status), Contains("push on table 'weights'") &&
+                                     Contains("server 'ps-0' (incarnation 10, server0:1)") &&
+                                     Contains("has not answered"));
+  CHECK(push->ended_at - start >= 300 * kMilli);
+  CHECK(push->ended_at - start < 310 * kMilli);
+  CHECK_FALSE(cluster.core->BufferReleased(push->id));
+  cluster.servers[0]->silent = false;
+  CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }));
+  // It was posted, so it counts.
+  CHECK(cluster.servers[0]->applied[{table, 1}] == 1.0f);
+}
+
+TEST_CASE("after a lane loss a push whose call is over is settled by an empty record") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddTable(consistency, 2);
+    cluster.Join();
+    cluster.servers[0]->hold_pushes = true;
+    auto memory = cluster.Memory(table, 1.0f);
+    auto push = cluster.Push(table, memory, 300 * kMilli);
+    REQUIRE(cluster.Wait(push));
+    CHECK(push->status.code() == Code::kDeadlineExceeded);
+    CHECK_FALSE(cluster.core->BufferReleased(push->id));
+    cluster.servers[0]->CloseLanes("a test");
+    CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }, kSecond));
+    cluster.servers[0]->hold_pushes = false;
+    cluster.RunUntil([&] { return cluster.servers[0]->Of(RecordType::kPush).size() == 4; });
+    const auto pushes = cluster.servers[0]->Of(RecordType::kPush);
+    REQUIRE(pushes.size() == 4);
+    CHECK(pushes[2].count == 0);
+    CHECK(pushes[3].count == 0);
+    CHECK(pushes[2].sequence == pushes[0].sequence);
+    CHECK(cluster.servers[0]->applied[{table, 0}] == 0.0f);
+    // The sequence goes on, the step can end.
+    auto end = cluster.EndStep(table);
+    REQUIRE(cluster.Wait(end));
+    INFO(end->status);
+    CHECK(end->status.ok());
+  }
+}
+
+TEST_CASE("a cancelled call takes its unposted records with it") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto first = cluster.Push(table, memory);
+  cluster.EndStep(table);
+  auto second = cluster.Push(table, memory);  // waits for the commit of the first
+  cluster.RunFor(100 * kMilli);
+  cluster.core->Cancel(second->id);
+  cluster.RunFor(0);
+  REQUIRE(second->done);
+  CHECK(second->status.code() == Code::kCancelled);
+  CHECK(cluster.core->BufferReleased(second->id));
+  auto end = cluster.EndStep(table);
+  cluster.servers[0]->hold_commits = false;
+  REQUIRE(cluster.Wait(end));
+  CHECK(end->status.ok());
+  // The end-step of step 1 lists no pushes.
+  const auto ends = cluster.servers[0]->Of(RecordType::kEndStep);
+  CHECK(ends.back().sequence == 1);
+  CHECK(ends.back().count == 0);
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 1.0f);
+}
+
+TEST_CASE("destroying a region closes the lanes that use it, and nothing touches it again") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
+  cluster.Join();
+  auto from = cluster.Memory(table, 1.0f);
+  auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, to)));
+  cluster.servers[0]->silent = true;
+  auto pull = cluster.Pull(table, to);
+  auto push = cluster.Push(table, from);
+  cluster.RunFor(100 * kMilli);
+  CHECK(cluster.core->InUse(to.block->id()));
+  bool touched = false;
+  cluster.core->ReleaseBlock(to.block->id());
+  cluster.network.set_write_observer(
+      [&](auto&, uint64_t block, auto*, size_t) { touched |= block == to.block->id(); });
+  CHECK(cluster.RunUntil([&] { return !cluster.core->InUse(to.block->id()); }, kSecond));
+  REQUIRE(cluster.Wait(pull, kSecond));
+  CHECK(pull->status.code() == Code::kCancelled);
+  CHECK_THAT(Text(pull->status), Contains("region was destroyed"));
+  cluster.servers[0]->silent = false;
+  REQUIRE(cluster.Wait(push));  // its records were on that lane, and go again
+  CHECK(push->status.ok());
+  CHECK_FALSE(touched);
+  CHECK(cluster.core->statistics().lanes_opened == 2);
+  CHECK(cluster.servers[0]->applied[{table, 2}] == 1.0f);
+}
+
+TEST_CASE("destroying an unused region leaves the lanes alone") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
+  cluster.Join();
+  auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, to)));
+  cluster.core->ReleaseBlock(to.block->id());
+  REQUIRE(cluster.Wait(cluster.Push(table, cluster.Memory(table, 1.0f))));
+  CHECK(cluster.core->statistics().lanes_lost == 0);
+}
+
+TEST_CASE("a silent server: calls end UNAVAILABLE by their deadline and say since when") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, to)));
+  cluster.servers[0]->silent = true;
+  cluster.view.mutable_servers(0)->set_state(v1::Server::SILENT);
+  cluster.Publish();
+  cluster.RunFor(kSecond);
+  auto push = cluster.Push(table, memory, 2 * kSecond);
+  auto end = cluster.EndStep(table, 2 * kSecond);
+  auto pull = cluster.Pull(table, to, 0, 2 * kSecond);
+  for (const auto& call : {push, end, pull}) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.code() == Code::kUnavailable);
+    CHECK_THAT(Text(call->status), Contains("server 'ps-0' (incarnation 10, server0:1)") &&
+                                       Contains("is silent since"));
+  }
+  // It comes back: the step, which was never forgotten, commits.
+  cluster.servers[0]->silent = false;
+  cluster.view.mutable_servers(0)->set_state(v1::Server::ALIVE);
+  cluster.Publish();
+  auto again = cluster.Pull(table, to);
+  REQUIRE(cluster.Wait(again));
+  CHECK(again->status.ok());
+  CHECK(reinterpret_cast<float*>(to.block->data())[0] == 1.0f);
+}
+
+TEST_CASE("a server that grants no lane: UNAVAILABLE with its reason") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->open_status = absl::UnavailableError("not that far yet");
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kUnavailable);
+  CHECK_THAT(Text(push->status),
+             Contains("no lane to server 'ps-0'") && Contains("not that far yet"));
+  CHECK(cluster.control.calls("OpenLane") >= 4);
+  CHECK(cluster.control.calls("OpenLane") <= 20);  // it backs off
+}
+
+TEST_CASE("no credit by the deadline is RESOURCE_EXHAUSTED") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 12);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  cluster.servers[0]->hold_pushes = true;
+  auto hog = cluster.Push(table, cluster.Memory(table, 1.0f), 10 * kSecond);  // both large slots
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kResourceExhausted);
+  CHECK_THAT(Text(push->status), Contains("no slot or operation of the lane to server 'ps-0'"));
+  CHECK(cluster.core->BufferReleased(push->id));
+  CHECK_FALSE(hog->done);
+}
+
+TEST_CASE("a step that another worker does not end: DEADLINE_EXCEEDED says who is missing") {
+  FakeCluster::Options options;
+  options.expected_workers = 2;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory, kSecond);
+  auto end = cluster.EndStep(table, kSecond);
+  auto pull = cluster.Pull(table, cluster.Memory(table, 0.0f), {}, kSecond);
+  for (const auto& call : {push, end}) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.code() == Code::kDeadlineExceeded);
+    CHECK_THAT(Text(call->status), Contains("waiting for step 0 of table 'weights' to commit") &&
+                                       Contains("job 'job' has 1 of 2 workers joined"));
+  }
+  REQUIRE(cluster.Wait(pull));
+  CHECK_THAT(Text(pull->status), Contains("waiting for version 1 of chunk 0"));
+  v1::Worker* other = cluster.view.mutable_jobs(0)->add_members();
+  other->set_incarnation(101);
+  other->set_rank(1);
+  cluster.Publish();
+  cluster.RunFor(kSecond);
+  auto next = cluster.Push(table, memory, kSecond);
+  REQUIRE(cluster.Wait(next));
+  CHECK_THAT(Text(next->status), Contains("not every other worker has ended it (rank 1)"));
+}
+
+TEST_CASE("a push-pull that ends early still learns that its step was committed") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 40);
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  // More chunks than pulls may be out: the rest are dropped with the call.
+  auto memory = cluster.Memory(table, 1.0f);
+  auto call = cluster.PushPull(table, memory, memory, 200 * kMilli);
+  REQUIRE(cluster.Wait(call));
+  CHECK(call->status.code() == Code::kDeadlineExceeded);
+  cluster.servers[0]->hold_commits = false;
+  auto next = cluster.PushPull(table, memory, memory);
+  REQUIRE(cluster.Wait(next));
+  CHECK(next->status.ok());
+}
+
+TEST_CASE("lost partitions: DATA_LOSS names table and partition, for pending and later calls") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);
+  const uint32_t other = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4, 4096, "other");
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  auto end = cluster.EndStep(table);
+  cluster.RunFor(100 * kMilli);
+  cluster.view.mutable_tables(0)->add_lost_partitions(2);
+  cluster.Publish();
+  REQUIRE(cluster.Wait(push, kSecond));
+  REQUIRE(cluster.Wait(end, kSecond));
+  auto later = cluster.Pull(table, memory);
+  REQUIRE(cluster.Wait(later, kSecond));
+  for (const auto& call : {push, end, later}) {
+    CHECK(call->status.code() == Code::kDataLoss);
+    CHECK_THAT(Text(call->status), Contains("partition 2 of table 'weights' is gone"));
+  }
+  auto fine = cluster.Push(other, cluster.Memory(other, 1.0f));
+  REQUIRE(cluster.Wait(fine));
+  CHECK(fine->status.ok());
+}
+
+TEST_CASE("a dropped table: NOT_FOUND for pending and later calls") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  cluster.EndStep(table);
+  cluster.RunFor(100 * kMilli);
+  cluster.view.mutable_tables()->RemoveLast();
+  cluster.Publish();
+  REQUIRE(cluster.Wait(push, kSecond));
+  CHECK(push->status.code() == Code::kNotFound);
+  CHECK_THAT(Text(push->status), Contains("table 'weights' was dropped"));
+  auto later = cluster.Push(table, memory);
+  REQUIRE(later->done);
+  CHECK(later->status.code() == Code::kNotFound);
+}
+
+TEST_CASE("the lease ends: everything is ABORTED, later calls say to connect again") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->silent = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  cluster.lease_ended = true;
+  REQUIRE(cluster.Wait(push, 2 * kSecond));
+  CHECK(push->status.code() == Code::kAborted);
+  CHECK_THAT(Text(push->status), Contains("outcome unknown") && Contains("incarnation 100"));
+  CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }, kSecond));
+  auto later = cluster.Push(table, memory);
+  REQUIRE(later->done);
+  CHECK(later->status.code() == Code::kFailedPrecondition);
+  CHECK_THAT(Text(later->status), Contains("connect again"));
+}
+
+TEST_CASE("a server that does not know the incarnation ends it, too") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->refuse = [](const Seen&) { return ReplyStatus::kExpired; };
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  REQUIRE(cluster.Wait(push, kSecond));
+  CHECK(push->status.code() == Code::kAborted);
+  CHECK_THAT(Text(push->status), Contains("server 'ps-0'"));
+}
+
+TEST_CASE("a coordinator that does not answer ends nothing") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  REQUIRE(cluster.Wait(cluster.Push(table, memory)));
+  cluster.coordinator_answers = false;
+  cluster.RunFor(20 * kSecond);
+  auto push = cluster.Push(table, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
+  cluster.coordinator_answers = true;
+  const int beats = cluster.control.calls("Heartbeat");
+  cluster.RunFor(2 * kSecond);
+  CHECK(cluster.control.calls("Heartbeat") > beats);
+}
+
+TEST_CASE("final refusals name the record") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  ReplyStatus answer = ReplyStatus::kNonFinite;
+  cluster.servers[0]->refuse = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.type == RecordType::kPush) return answer;
+    return std::nullopt;
+  };
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kInvalidArgument);
+  CHECK_THAT(Text(push->status),
+             Contains("push of chunk") && Contains("table 'weights'") && Contains("NaN or Inf"));
+  REQUIRE(cluster.Wait(cluster.EndStep(table)));
+  answer = ReplyStatus::kMalformed;
+  push = cluster.Push(table, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kInternal);
+  CHECK_THAT(Text(push->status), Contains("malformed") && Contains("table 'weights'"));
+}
+
+TEST_CASE("calls that are wrong say what is wrong") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);
+  cluster.Join();
+  auto whole = cluster.Memory(table, 1.0f);
+  const auto refused = [&](client::ClientCore::Slice slice, Code code, const std::string& text) {
+    auto call = cluster.Push(table, slice);
+    REQUIRE(call->done);
+    CHECK(call->status.code() == code);
+    CHECK_THAT(Text(call->status), Contains(text));
+  };
+  auto slice = whole;
+  slice.count = 0;
+  refused(slice, Code::kInvalidArgument, "the range has 0 elements; table 'weights' has 4096");
+  slice = whole;
+  slice.first = 100;
+  slice.count = 1024;
+  refused(slice, Code::kInvalidArgument,
+          "[100, 1124) does not start and end at chunks of table 'weights': multiples of 1024");
+  slice = whole;
+  slice.first = 4096;
+  refused(slice, Code::kInvalidArgument, "lies outside table 'weights', which has 4096 elements");
+  slice = whole;
+  slice.offset = 8;
+  refused(slice, Code::kInvalidArgument,
+          "the region is too small: 4096 elements of table 'weights' need 16384 bytes; the region "
+          "has 16384 bytes, 16376 from offset 8");
+  slice = whole;
+  slice.offset = 2;
+  refused(slice, Code::kInvalidArgument, "region_offset is 2; allowed: multiples of 4");
+  slice = whole;
+  slice.block = nullptr;
+  refused(slice, Code::kInvalidArgument, "the region is empty, or was destroyed");
+  auto unknown = cluster.Push(77, whole);
+  REQUIRE(unknown->done);
+  CHECK(unknown->status.code() == Code::kNotFound);
+  CHECK_THAT(Text(unknown->status), Contains("no table with id 77"));
+  cluster.Push(table, whole);
+  refused(whole, Code::kInvalidArgument, "chunk 0 of table 'weights' was pushed in step 0 already");
+}
+
+TEST_CASE("an observer pulls and does not push") {
+  FakeCluster::Options options;
+  options.observer = true;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  CHECK(cluster.Push(table, memory)->status.code() == Code::kFailedPrecondition);
+  CHECK(cluster.EndStep(table)->status.code() == Code::kFailedPrecondition);
+  auto pull = cluster.Pull(table, memory);
+  REQUIRE(cluster.Wait(pull));
+  CHECK(pull->status.ok());
+}
+
+TEST_CASE("chunks larger than the slots: the lane is reopened once, then the call says so") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2, 16384);
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kInvalidArgument);
+  CHECK_THAT(Text(push->status), Contains("has 16384 bytes") && Contains("smaller chunk_bytes"));
+  CHECK(cluster.core->statistics().lanes_opened == 2);
+}
+
+TEST_CASE("a worker that joined after steps were committed is told, and nothing is swallowed") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 1);
+  cluster.Join();
+  cluster.servers[0]->refuse = [](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.type == RecordType::kPush && s.count != 0) return ReplyStatus::kDuplicate;
+    return std::nullopt;
+  };
+  cluster.servers[0]->reply_version = 50;
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kFailedPrecondition);
+  CHECK_THAT(Text(push->status), Contains("is at step 50 already"));
+}
+
+TEST_CASE("shm: pulls into memory of the caller go by way of staging") {
+  FakeCluster::Options options;
+  options.shm = true;
+  options.staging_bytes = 4096;  // one chunk at a time
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 50);
+  cluster.Join();
+  auto push = cluster.Push(table, cluster.Memory(table, 2.0f));
+  REQUIRE(cluster.Wait(push));
+  INFO(push->status);
+  REQUIRE(push->status.ok());
+  std::vector<float> memory(50 * 1024, -1.0f);
+  auto block = *rdma::MemoryBlock::Register(memory.data(), memory.size() * sizeof(float),
+                                            rdma::MemoryKind::kHost);
+  auto pull = cluster.Pull(table, {block, 0, 0, memory.size()});
+  REQUIRE(cluster.Wait(pull));
+  INFO(pull->status);
+  REQUIRE(pull->status.ok());
+  CHECK(std::all_of(memory.begin(), memory.end(), [](float f) { return f == 2.0f; }));
+  CHECK(cluster.core->statistics().staged_bytes == memory.size() * sizeof(float));
+
+  // Cancelled: the memory is the caller's at once, whatever the server still writes.
+  cluster.servers[0]->silent = true;
+  std::fill(memory.begin(), memory.end(), -1.0f);
+  auto late = cluster.Pull(table, {block, 0, 0, memory.size()});
+  cluster.RunFor(10 * kMilli);
+  cluster.core->Cancel(late->id);
+  REQUIRE(cluster.Wait(late));
+  CHECK(cluster.core->BufferReleased(late->id));
+  cluster.servers[0]->silent = false;
+  auto again = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, again)));
+  CHECK(std::all_of(memory.begin(), memory.end(), [](float f) { return f == -1.0f; }));
+  // Allocated memory is written where it belongs.
+  CHECK(reinterpret_cast<float*>(again.block->data())[0] == 2.0f);
+  CHECK(cluster.core->statistics().staged_bytes == memory.size() * sizeof(float));
+}
+
+TEST_CASE("the planted bug gives a buffer back at the deadline with its record still out") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, to)));
+  cluster.servers[0]->silent = true;
+  auto pull = cluster.Pull(table, to, {}, 200 * kMilli);
+  REQUIRE(cluster.Wait(pull));
+  CHECK_FALSE(cluster.core->BufferReleased(pull->id));
+  rdma::planted_bugs().release_buffer_at_deadline = true;
+  CHECK(cluster.core->BufferReleased(pull->id));
+  rdma::planted_bugs().release_buffer_at_deadline = false;
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,109 @@
+// Training survives faults: invariants over many seeds, and planted bugs that they find.
+//
+// VERBENA_SEEDS=N runs N seeds of each; VERBENA_SEED=S replays one.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "rdma/sim/sim_network.h"
+#include "tests/cluster/scenario.h"
+
+namespace verbena::test {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+struct Totals {
+  uint64_t commits = 0, crashed = 0, stalled = 0, resumed = 0;
+};
+
+// Runs seeds until one shows a violation; prints how to replay it.
+Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
+  Totals totals;
+  const uint64_t replay = FromEnvironment("VERBENA_SEED", 0);
+  const uint64_t first = replay != 0 ? replay : 1;
+  const uint64_t last = replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", count);
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    options.seed = seed;
+    const ScenarioResult result = RunScenario(options);
+    for (const std::string& violation : result.violations) {
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                   violation.c_str());
+    }
+    if (!result.violations.empty()) {
+      FAIL("replay: VERBENA_SEED=" << seed << " ./cluster_test '" << name << "'");
+    }
+    totals.commits += result.commits;
+    totals.crashed += result.crashed;
+    totals.stalled += result.stalled;
+    totals.resumed += result.resumed_operations;
+  }
+  return totals;
+}
+
+// The first seed that finds a violation; 0 when none of `count` does.
+uint64_t FirstFinding(ScenarioOptions options, uint64_t count) {
+  for (uint64_t seed = 1; seed <= count; ++seed) {
+    options.seed = seed;
+    if (!RunScenario(options).violations.empty()) return seed;
+  }
+  return 0;
+}
+
+// Switches a planted bug on for one scope.
+struct Planted {
+  explicit Planted(bool rdma::PlantedBugs::*which) : which_(which) {
+    rdma::planted_bugs().*which_ = true;
+  }
+  ~Planted() { rdma::planted_bugs().*which_ = false; }
+  bool rdma::PlantedBugs::*which_;
+};
+
+TEST_CASE("sync training without faults") {
+  ScenarioOptions options;
+  options.connection_loss = options.connect_failure = options.control_loss = 0;
+  options.crashes = options.stalls = options.coordinator_restarts = false;
+  const Totals totals = RunSeeds("sync training without faults", options, 50);
+  CHECK(totals.commits > 0);
+}
+
+TEST_CASE("sync training under faults") {
+  const Totals totals = RunSeeds("sync training under faults", ScenarioOptions(), 600);
+  CHECK(totals.commits > 0);
+  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+    // The faults did happen, and operations did run into their deadlines.
+    CHECK(totals.crashed > 0);
+    CHECK(totals.stalled > 0);
+    CHECK(totals.resumed > 0);
+  }
+}
+
+TEST_CASE("async training under faults") {
+  ScenarioOptions options;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  options.steps = 12;
+  const Totals totals = RunSeeds("async training under faults", options, 600);
+  CHECK(totals.commits + totals.crashed + totals.stalled > 0);
+}
+
+TEST_CASE("planted bug: act on the sender's completion") {
+  Planted bug(&rdma::PlantedBugs::act_on_send_completion);
+  CHECK(FirstFinding(ScenarioOptions(), 300) != 0);
+}
+
+TEST_CASE("planted bug: hand the buffer back at the deadline without closing the lane") {
+  Planted bug(&rdma::PlantedBugs::release_buffer_at_deadline);
+  CHECK(FirstFinding(ScenarioOptions(), 300) != 0);
+}
+
+TEST_CASE("planted bug: return a credit before the receive is reposted") {
+  Planted bug(&rdma::PlantedBugs::credit_before_receive);
+  CHECK(FirstFinding(ScenarioOptions(), 300) != 0);
+}
+
+}  // namespace
+}  // namespace verbena::test

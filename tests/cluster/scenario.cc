@@ -1,0 +1,220 @@
+#include "tests/cluster/scenario.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/table_spec.h"
+#include "tests/cluster/reference.h"
+#include "tests/cluster/scenario_worker.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr int64_t kFaultsEnd = 8 * kSecond;
+constexpr int64_t kLimit = 120 * kSecond;
+
+class Scenario {
+ public:
+  explicit Scenario(const ScenarioOptions& options) : random_(options.seed * 31 + 7) {
+    state_.options = options;
+    state_.result = &result_;
+    spec_ = Spec();
+    state_.reference = std::make_unique<SyncReference>(LayoutOf(spec_));
+    ClusterOptions cluster;
+    cluster.seed = options.seed;
+    cluster.network.connection_loss = options.connection_loss;
+    cluster.network.connect_failure = options.connect_failure;
+    cluster.control.loss = options.control_loss;
+    cluster.small_slots = std::uniform_int_distribution<uint32_t>(1, 8)(random_);
+    cluster.large_slots = std::uniform_int_distribution<uint32_t>(1, 2)(random_);
+    cluster.operations = std::uniform_int_distribution<uint32_t>(4, 16)(random_);
+    cluster.commit_observer = [this](const shard::Commit& commit) { OnCommit(commit); };
+    cluster_ = std::make_unique<SimCluster>(cluster);
+    state_.cluster = cluster_.get();
+    cluster_->network().set_write_observer(
+        [this](const std::string& host, uint64_t block, const std::byte*, size_t bytes) {
+          if (state_.settled.count({host, block}) > 0) {
+            state_.Violation(
+                absl::StrCat(bytes, " bytes were written into a settled buffer of ", host));
+          }
+        });
+  }
+
+  ScenarioResult Run() {
+    for (int rank = 0; rank < state_.options.workers; ++rank) AddWorker(rank);
+    next_fault_ = cluster_->now() + NextFaultDelay();
+    const bool ended = cluster_->RunUntil([this] { return Turn(); }, kLimit);
+    if (!ended && result_.violations.empty()) {
+      std::string who;
+      for (const auto& worker : workers_) absl::StrAppend(&who, " ", worker->Describe(), ";");
+      state_.Violation(absl::StrCat("the job did not go on after the faults stopped:", who));
+    }
+    if (result_.violations.empty()) CheckFinalState();
+    if (const uint64_t count = cluster_->network().receiver_not_ready(); count > 0) {
+      state_.Violation(absl::StrCat(count, " writes met no posted receive"));
+    }
+    workers_.clear();
+    cluster_.reset();
+    return result_;
+  }
+
+ private:
+  v1::TableSpec Spec() const {
+    v1::TableSpec spec;
+    spec.set_name("weights");
+    spec.set_job("job");
+    spec.add_shape(state_.options.elements);
+    spec.set_consistency(state_.options.consistency);
+    spec.set_reduction(v1::REDUCTION_SUM);
+    spec.set_chunk_bytes(kSimChunkBytes);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->set_rate(1);
+    return *NormalizeTableSpec(spec);
+  }
+
+  void AddWorker(int rank) {
+    SimWorker::Options worker;
+    worker.expected_workers = state_.options.workers;
+    worker.rank = rank;
+    worker.seed = state_.options.seed * 17 + rank;
+    SimWorker* process = cluster_->AddWorker(absl::StrCat("worker-", rank), worker);
+    workers_.push_back(
+        std::make_unique<ScenarioWorker>(&state_, process, rank, spec_, worker.seed * 3 + 1));
+  }
+
+  void OnCommit(const shard::Commit& commit) {
+    ++result_.commits;
+    if (state_.options.consistency != v1::CONSISTENCY_SYNC) return;
+    std::vector<int> ranks;
+    for (uint64_t incarnation : commit.contributors) {
+      const auto it = ranks_.find(incarnation);
+      if (it != ranks_.end()) ranks.push_back(it->second);
+    }
+    const std::string wrong = state_.reference->Commit(commit.chunk, commit.step, ranks);
+    if (!wrong.empty()) state_.Violation(wrong);
+  }
+
+  int64_t NextFaultDelay() {
+    return std::uniform_int_distribution<int64_t>(5 * kMilli, 600 * kMilli)(random_);
+  }
+
+  void InjectFault() {
+    next_fault_ = cluster_->now() + NextFaultDelay();
+    const int kind = std::uniform_int_distribution<int>(0, 9)(random_);
+    ScenarioWorker* victim =
+        workers_[std::uniform_int_distribution<size_t>(0, workers_.size() - 1)(random_)].get();
+    // Step 0 waits for every expected worker: one that is gone before all have joined would be
+    // waited for for good.
+    const bool formed = std::all_of(workers_.begin(), workers_.end(), [](const auto& w) {
+      return w->process()->core().incarnation() != 0;
+    });
+    if (kind == 0 && state_.options.crashes && formed && result_.crashed == 0) {
+      ++result_.crashed;
+      cluster_->CrashWorker(victim->process());
+      workers_.erase(std::find_if(workers_.begin(), workers_.end(),
+                                  [victim](const auto& w) { return w.get() == victim; }));
+    } else if (kind >= 1 && kind <= 3 && state_.options.stalls && formed) {
+      ++result_.stalled;
+      const int64_t ms = std::uniform_int_distribution<int64_t>(1, 1500)(random_);
+      victim->process()->StallUntil(cluster_->now() + ms * kMilli);
+    } else if (kind == 4 && state_.options.coordinator_restarts) {
+      cluster_->RestartCoordinator();
+    }
+  }
+
+  void StopFaults() {
+    faults_stopped_ = true;
+    cluster_->network().set_faults(rdma::SimFaults());
+    cluster_->control().set_faults(ControlFaults());
+  }
+
+  bool Turn() {
+    if (!result_.violations.empty()) return true;
+    if (cluster_->now() >= kFaultsEnd && !faults_stopped_) StopFaults();
+    if (!faults_stopped_ && cluster_->now() >= next_fault_) InjectFault();
+    bool ended = true;
+    for (const auto& worker : workers_) {
+      const uint64_t incarnation = worker->process()->core().incarnation();
+      if (incarnation != 0) ranks_[incarnation] = worker->rank();
+      worker->Run();
+      ended &= worker->finished() || worker->expired();
+    }
+    return ended;
+  }
+
+  // async: every acknowledged push is there, and none twice.
+  void CheckFinalState() {
+    if (state_.options.consistency != v1::CONSISTENCY_ASYNC) return;
+    StopFaults();
+    for (const auto& worker : workers_) {
+      SimWorker* process = worker->process();
+      cluster_->RunUntil([&] { return !process->core().Busy(); }, cluster_->now() + kSecond);
+    }
+    std::shared_ptr<rdma::MemoryBlock> block = FinalPull();
+    if (block == nullptr) return;
+    const float* data = reinterpret_cast<const float*>(block->data());
+    const DenseLayout layout = LayoutOf(spec_);
+    for (const auto& worker : workers_) {
+      for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+        const uint32_t applied = AsyncCount(data[layout.first_element(chunk)], worker->rank());
+        if (applied < worker->acknowledged() || applied > worker->attempted()) {
+          state_.Violation(absl::StrCat("chunk ", chunk, " holds ", applied, " pushes of ",
+                                        worker->Describe(), ": ", worker->acknowledged(),
+                                        " acknowledged, ", worker->attempted(), " attempted"));
+        }
+      }
+    }
+  }
+
+  // By an observer, after everything else.
+  std::shared_ptr<rdma::MemoryBlock> FinalPull() {
+    SimWorker::Options observer;
+    observer.observer = true;
+    observer.expected_workers = state_.options.workers;
+    observer.seed = 99;
+    SimWorker* process = cluster_->AddWorker("observer", observer);
+    client::ClientCore& core = process->core();
+    absl::Status status = absl::UnknownError("not done");
+    uint32_t table = 0;
+    bool done = false;
+    const int64_t deadline = cluster_->now() + 20 * kSecond;
+    const auto wait = [&] { return cluster_->RunUntil([&] { return done; }, deadline + kSecond); };
+    core.Join(deadline, [&](absl::Status s) { status = s, done = true; });
+    wait();
+    done = false;
+    core.OpenTable(spec_.name(), deadline, [&](absl::StatusOr<v1::Table> t) {
+      status = t.status(), done = true;
+      if (t.ok()) table = t->id();
+    });
+    wait();
+    auto block = *rdma::MemoryBlock::Allocate(spec_.shape(0) * sizeof(float),
+                                              rdma::MemoryKind::kHost, "final");
+    done = false;
+    auto id = core.Pull(table, {block, 0, 0, spec_.shape(0)}, std::nullopt, deadline,
+                        [&](absl::Status s) { status = s, done = true; });
+    if (!id.ok()) status = id.status();
+    if (id.ok()) wait();
+    if (!status.ok()) {
+      state_.Violation(absl::StrCat("the final pull failed: ", status.ToString()));
+      return nullptr;
+    }
+    return block;
+  }
+
+  ScenarioResult result_;
+  ScenarioState state_;
+  v1::TableSpec spec_;
+  std::mt19937_64 random_;
+  std::unique_ptr<SimCluster> cluster_;
+  std::vector<std::unique_ptr<ScenarioWorker>> workers_;
+  std::map<uint64_t, int> ranks_;  // by incarnation
+  int64_t next_fault_ = 0;
+  bool faults_stopped_ = false;
+};
+
+}  // namespace
+
+ScenarioResult RunScenario(const ScenarioOptions& options) { return Scenario(options).Run(); }
+
+}  // namespace verbena::test

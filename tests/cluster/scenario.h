@@ -1,0 +1,49 @@
+// Training under faults in the simulator, with the invariants checked after every seed.
+//
+// Gradients are integers, the rate is 1 and sums are exact, so what a chunk must hold follows from
+// the commits alone, bit for bit.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SCENARIO_H_
+#define VERBENA_TESTS_CLUSTER_SCENARIO_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/sim_cluster.h"
+
+namespace verbena::test {
+
+struct ScenarioOptions {
+  uint64_t seed = 1;
+  v1::Consistency consistency = v1::CONSISTENCY_SYNC;
+  int workers = 3;
+  int steps = 6;
+  uint64_t elements = 3 * kSimChunkBytes / 4 + 40;  // three whole chunks and a short one
+  double connection_loss = 0.002;
+  double connect_failure = 0.1;
+  double control_loss = 0.02;
+  bool crashes = true;
+  bool stalls = true;
+  bool coordinator_restarts = true;
+};
+
+// What was found wrong; empty when every invariant held.
+struct ScenarioResult {
+  std::vector<std::string> violations;
+  int commits = 0;
+  int crashed = 0;
+  int stalled = 0;
+  int resumed_operations = 0;  // operations that ended by deadline and were tried again
+};
+
+ScenarioResult RunScenario(const ScenarioOptions& options);
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SCENARIO_H_

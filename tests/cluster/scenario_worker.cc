@@ -1,0 +1,235 @@
+#include "tests/cluster/scenario_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/table_spec.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr float kScribble = 1e6f;
+
+absl::Span<float> Floats(rdma::MemoryBlock& block) {
+  return {reinterpret_cast<float*>(block.data()), block.size() / sizeof(float)};
+}
+
+}  // namespace
+
+ScenarioWorker::ScenarioWorker(ScenarioState* state, SimWorker* process, int rank,
+                               v1::TableSpec spec, uint64_t seed)
+    : state_(state), process_(process), rank_(rank), spec_(std::move(spec)), random_(seed) {}
+
+int64_t ScenarioWorker::RandomDeadline() {
+  return state_->cluster->now() +
+         std::uniform_int_distribution<int64_t>(1 * kMilli, 1500 * kMilli)(random_);
+}
+
+// Every operation gets memory of its own, so that a late access is seen whoever makes it.
+std::shared_ptr<ScenarioWorker::Use> ScenarioWorker::NewUse(bool is_push) {
+  auto use = std::make_shared<Use>();
+  auto block = rdma::MemoryBlock::Allocate(spec_.shape(0) * sizeof(float), rdma::MemoryKind::kHost,
+                                           "scenario");
+  if (!block.ok()) {
+    state_->Violation(block.status().ToString());
+    phase_ = Phase::kExpired;
+    return use;
+  }
+  use->block = *block;
+  use->is_push = is_push;
+  use->deadline = RandomDeadline();
+  uses_.push_back(use);
+  return use;
+}
+
+void ScenarioWorker::Ended(const std::shared_ptr<Use>& use, const absl::Status& status) {
+  if (use->done) state_->Violation("an operation ended twice");
+  use->done = true;
+  use->status = status;
+  // A stalled process cannot notice; otherwise an operation ends by its deadline.
+  const int64_t latest = std::max(use->deadline, process_->stalled_until()) + 10 * kMilli;
+  if (state_->cluster->now() > latest) {
+    state_->Violation(absl::StrCat("operation of ", process_->host(), " ended ",
+                                   (state_->cluster->now() - use->deadline) / kMilli,
+                                   " ms after its deadline: ", status.ToString()));
+  }
+  if (status.code() == absl::StatusCode::kAborted) phase_ = Phase::kExpired;
+}
+
+// The incarnation was retired: the worker's part is over.
+bool ScenarioWorker::Fatal(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kAborted &&
+      status.code() != absl::StatusCode::kFailedPrecondition) {
+    return false;
+  }
+  phase_ = Phase::kExpired;
+  return true;
+}
+
+void ScenarioWorker::Join() {
+  phase_ = Phase::kJoining;
+  process_->core().Join(state_->cluster->now() + 2 * kSecond, [this](absl::Status status) {
+    if (status.ok()) {
+      phase_ = Phase::kJoined;
+    } else if (!Fatal(status)) {
+      phase_ = Phase::kStart;
+    }
+  });
+}
+
+void ScenarioWorker::Open() {
+  phase_ = Phase::kOpening;
+  process_->core().CreateTable(spec_, state_->cluster->now() + 2 * kSecond,
+                               [this](absl::StatusOr<v1::Table> table) {
+                                 if (table.ok()) {
+                                   table_ = table->id();
+                                   phase_ = Phase::kStep;
+                                 } else if (!Fatal(table.status())) {
+                                   phase_ = Phase::kJoined;
+                                 }
+                               });
+}
+
+void ScenarioWorker::PushStep() {
+  auto use = NewUse(true);
+  if (phase_ == Phase::kExpired) return;
+  absl::Span<float> gradient = Floats(*use->block);
+  const bool sync = spec_.consistency() == v1::CONSISTENCY_SYNC;
+  for (uint64_t e = 0; e < gradient.size(); ++e) {
+    gradient[e] = sync ? SyncGradient(rank_, step_, e) : AsyncGradient(rank_);
+  }
+  // Some sync steps leave chunks out: they count as zero, and only the end of the step says so.
+  const DenseLayout layout = LayoutOf(spec_);
+  uint32_t first = 0, chunks = layout.chunks();
+  if (sync && std::bernoulli_distribution(0.3)(random_)) {
+    first = std::uniform_int_distribution<uint32_t>(0, chunks)(random_);
+    chunks = std::uniform_int_distribution<uint32_t>(0, chunks - first)(random_);
+  }
+  if (chunks > 0) {
+    const uint64_t begin = layout.first_element(first);
+    const uint64_t end = std::min<uint64_t>(layout.elements, layout.first_element(first + chunks));
+    const client::ClientCore::Slice slice{use->block, begin * sizeof(float), begin, end - begin};
+    ++attempted_;
+    auto id = process_->core().Push(table_, slice, use->deadline, [this, use](absl::Status status) {
+      if (status.ok()) ++acknowledged_;
+      Ended(use, status);
+    });
+    if (!id.ok()) {
+      Ended(use, id.status());
+      Fatal(id.status());
+      return;
+    }
+    use->id = *id;
+  } else {
+    use->done = true;
+  }
+  auto end = std::make_shared<Use>();
+  end->deadline = RandomDeadline();
+  auto end_id = process_->core().EndStep(table_, end->deadline,
+                                         [this, end](absl::Status status) { Ended(end, status); });
+  if (!end_id.ok() && Fatal(end_id.status())) return;
+  if (phase_ == Phase::kStep) phase_ = Phase::kPull;
+}
+
+void ScenarioWorker::StartPull() {
+  pull_ = NewUse(false);
+  if (phase_ == Phase::kExpired) return;
+  phase_ = Phase::kPulling;
+  client::ClientCore::Slice slice{pull_->block, 0, 0, spec_.shape(0)};
+  const bool sync = spec_.consistency() == v1::CONSISTENCY_SYNC;
+  std::optional<uint64_t> version;
+  if (sync) version = step_ + 1;
+  auto use = pull_;
+  auto id = process_->core().Pull(table_, slice, version, use->deadline,
+                                  [this, use](absl::Status status) { Ended(use, status); });
+  if (id.ok()) {
+    use->id = *id;
+  } else {
+    Ended(use, id.status());
+    Fatal(id.status());
+  }
+}
+
+void ScenarioWorker::CheckPull(const Use& use) {
+  absl::Span<const float> data = Floats(*use.block);
+  if (spec_.consistency() == v1::CONSISTENCY_SYNC) {
+    const std::string wrong = state_->reference->Check(data, step_ + 1);
+    if (!wrong.empty()) state_->Violation(absl::StrCat(process_->host(), " pulled: ", wrong));
+    return;
+  }
+  const DenseLayout layout = LayoutOf(spec_);
+  for (uint64_t e = 0; e < data.size(); ++e) {
+    const uint64_t first = e / layout.chunk_elements * layout.chunk_elements;
+    if (data[e] != data[first]) {
+      state_->Violation(absl::StrCat(process_->host(), " pulled half a chunk: element ", first,
+                                     " is ", data[first], ", element ", e, " is ", data[e]));
+      return;
+    }
+  }
+  if (data[0] > last_seen_) {
+    state_->Violation(absl::StrCat(process_->host(), " pulled ", data[0], " after ", last_seen_));
+  }
+  last_seen_ = data[0];
+}
+
+// Buffers that are ours again are marked, and scribbled over, so that any later access shows.
+void ScenarioWorker::Settle() {
+  for (auto it = uses_.begin(); it != uses_.end();) {
+    Use& use = **it;
+    const bool released = use.done && (use.id == 0 || process_->core().BufferReleased(use.id));
+    if (!released || *it == pull_) {
+      ++it;
+      continue;
+    }
+    state_->settled.emplace(process_->host(), use.block->id());
+    for (float& f : Floats(*use.block)) f = kScribble;
+    it = uses_.erase(it);
+  }
+}
+
+void ScenarioWorker::Run() {
+  if (process_->stalled(state_->cluster->now())) return;
+  Settle();
+  switch (phase_) {
+    case Phase::kStart:
+      Join();
+      break;
+    case Phase::kJoined:
+      Open();
+      break;
+    case Phase::kStep:
+      if (step_ == uint64_t(state_->options.steps)) {
+        phase_ = Phase::kFinished;
+      } else {
+        PushStep();
+      }
+      break;
+    case Phase::kPull:
+      StartPull();
+      break;
+    case Phase::kPulling:
+      if (!pull_->done) break;
+      if (pull_->status.ok()) {
+        CheckPull(*pull_);
+        ++step_;
+        phase_ = Phase::kStep;
+      } else {
+        ++state_->result->resumed_operations;
+        phase_ = Phase::kPull;
+      }
+      pull_.reset();
+      break;
+    default:
+      break;
+  }
+}
+
+std::string ScenarioWorker::Describe() const {
+  static constexpr const char* kNames[] = {"start", "joining", "joined",   "opening", "step",
+                                           "pull",  "pulling", "finished", "expired"};
+  return absl::StrCat(process_->host(), " (rank ", rank_, ") at step ", step_, ", ",
+                      kNames[static_cast<int>(phase_)]);
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,96 @@
+// A simulated training worker: joins, opens the table, then pushes, ends and pulls step after step,
+// trying again what ends by its deadline; checks what it gets.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SCENARIO_WORKER_H_
+#define VERBENA_TESTS_CLUSTER_SCENARIO_WORKER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/reference.h"
+#include "tests/cluster/scenario.h"
+#include "tests/cluster/sim_cluster.h"
+
+namespace verbena::test {
+
+// What all workers of a scenario share.
+struct ScenarioState {
+  ScenarioOptions options;
+  ScenarioResult* result = nullptr;
+  SimCluster* cluster = nullptr;
+  std::unique_ptr<SyncReference> reference;
+  // (host, block) of every buffer that its worker was told is its own again.
+  std::set<std::pair<std::string, uint64_t>> settled;
+  void Violation(const std::string& what) { result->violations.push_back(what); }
+};
+
+class ScenarioWorker {
+ public:
+  ScenarioWorker(ScenarioState* state, SimWorker* process, int rank, v1::TableSpec spec,
+                 uint64_t seed);
+
+  // Advances the worker's program; call between turns of the cluster.
+  void Run();
+  bool finished() const { return phase_ == Phase::kFinished; }
+  bool expired() const { return phase_ == Phase::kExpired; }
+  SimWorker* process() const { return process_; }
+  int rank() const { return rank_; }
+  uint32_t acknowledged() const { return acknowledged_; }
+  uint32_t attempted() const { return attempted_; }
+  std::string Describe() const;
+
+ private:
+  enum class Phase {
+    kStart,
+    kJoining,
+    kJoined,
+    kOpening,
+    kStep,
+    kPull,
+    kPulling,
+    kFinished,
+    kExpired
+  };
+  struct Use {  // one operation and the buffer it uses
+    client::OperationId id = 0;
+    std::shared_ptr<rdma::MemoryBlock> block;
+    int64_t deadline = 0;
+    bool done = false;
+    bool is_push = false;
+    absl::Status status;
+  };
+
+  int64_t RandomDeadline();
+  std::shared_ptr<Use> NewUse(bool is_push);
+  void Ended(const std::shared_ptr<Use>& use, const absl::Status& status);
+  void Join();
+  void Open();
+  void PushStep();
+  void StartPull();
+  void CheckPull(const Use& use);
+  void Settle();
+  bool Fatal(const absl::Status& status);
+
+  ScenarioState* state_;
+  SimWorker* process_;
+  int rank_;
+  v1::TableSpec spec_;
+  std::mt19937_64 random_;
+  Phase phase_ = Phase::kStart;
+  uint32_t table_ = 0;
+  uint64_t step_ = 0;
+  uint32_t acknowledged_ = 0, attempted_ = 0;
+  float last_seen_ = 0;
+  std::shared_ptr<Use> pull_;
+  std::vector<std::shared_ptr<Use>> uses_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SCENARIO_WORKER_H_

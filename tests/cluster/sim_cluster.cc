@@ -1,0 +1,257 @@
+#include "tests/cluster/sim_cluster.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/optimizer/optimizer.h"
+
+namespace verbena::test {
+namespace {
+
+// Parses, calls, serialises: what the gRPC services do in a real process.
+template <typename Request, typename Response, typename F>
+void Dispatch(const std::string& bytes, SimControl::Respond respond, F call) {
+  Request request;
+  if (!request.ParseFromString(bytes)) {
+    respond(absl::InvalidArgumentError("request does not parse"));
+    return;
+  }
+  call(request, [respond = std::move(respond)](absl::StatusOr<Response> response) mutable {
+    if (response.ok()) {
+      respond(response->SerializeAsString());
+    } else {
+      respond(response.status());
+    }
+  });
+}
+
+// Set-up of a test that cannot go on without it.
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  if (!value.ok()) {
+    std::fprintf(stderr, "simulator set-up: %s\n", value.status().ToString().c_str());
+    std::abort();
+  }
+  return *std::move(value);
+}
+
+}  // namespace
+
+SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork* network,
+                     SimControl* control)
+    : host_(absl::StrCat("server-", index)),
+      address_(absl::StrCat(host_, ":1")),
+      control_(control),
+      channel_(control->NewChannel()) {
+  for (int s = 0; s < options.shards; ++s) {
+    server::ShardExecutorOptions executor;
+    executor.shard = s;
+    executor.seed = options.seed * 1000 + index * 10 + s + 1;
+    executor.lane.small_slots = options.small_slots;
+    executor.lane.large_slots = options.large_slots;
+    executor.lane.large_slot_bytes = 4096 + kSimChunkBytes;
+    executor.lane.operations = options.operations;
+    executor.commit_observer = options.commit_observer;
+    std::vector<server::ShardExecutor::Transport> transports;
+    transports.push_back({network->NewEndpoint(host_), "sim"});
+    shards_.push_back(
+        Must(server::ShardExecutor::Create(executor, &network->clock(), std::move(transports))));
+  }
+  server::MembershipOptions membership;
+  membership.coordinator = kCoordinatorAddress;
+  membership.name = host_;
+  membership.address = address_;
+  membership.shards = options.shards;
+  membership.seed = options.seed * 77 + index + 1;
+  membership_ = std::make_unique<server::Membership>(
+      membership, &network->clock(), channel_.get(),
+      [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
+        for (auto& shard : shards_) {
+          shard->SetIncarnation(incarnation);
+          shard->ApplyView(view);
+        }
+      });
+  control_->Serve(address_, [this](const std::string& method, const std::string& request,
+                                   SimControl::Respond respond) {
+    Handle(method, request, std::move(respond));
+  });
+}
+
+SimServer::~SimServer() { control_->Stop(address_); }
+
+void SimServer::Handle(const std::string& method, const std::string& bytes,
+                       SimControl::Respond respond) {
+  if (method == "/verbena.v1.Shard/OpenLane") {
+    Dispatch<v1::OpenLaneRequest, v1::OpenLaneResponse>(
+        bytes, std::move(respond), [this](const v1::OpenLaneRequest& request, auto reply) {
+          if (request.shard() >= shards_.size()) {
+            reply(absl::InvalidArgumentError(absl::StrCat("no shard ", request.shard())));
+            return;
+          }
+          reply(shards_[request.shard()]->OpenLane(request));
+        });
+  } else if (method == "/verbena.v1.Shard/CloseLane") {
+    Dispatch<v1::CloseLaneRequest, v1::CloseLaneResponse>(
+        bytes, std::move(respond), [this](const v1::CloseLaneRequest& request, auto reply) {
+          absl::Status status = request.shard() < shards_.size()
+                                    ? shards_[request.shard()]->CloseLane(request)
+                                    : absl::InvalidArgumentError("no such shard");
+          if (status.ok()) {
+            reply(v1::CloseLaneResponse());
+          } else {
+            reply(status);
+          }
+        });
+  } else {
+    respond(absl::UnimplementedError(method));
+  }
+}
+
+bool SimServer::RunOnce() {
+  bool worked = channel_->RunOnce();
+  worked |= membership_->RunOnce();
+  for (auto& shard : shards_) worked |= shard->RunOnce();
+  return worked;
+}
+
+int64_t SimServer::NextTimerNanos() const {
+  int64_t next = membership_->NextTimerNanos();
+  for (const auto& shard : shards_) next = std::min(next, shard->NextTimerNanos());
+  return next;
+}
+
+SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
+                     SimControl* control)
+    : host_(host), channel_(control->NewChannel()), endpoint_(network->NewEndpoint(host)) {
+  client::CoreOptions core;
+  core.cluster = kCoordinatorAddress;
+  core.job = options.job;
+  core.name = host;
+  core.expected_workers = options.expected_workers;
+  core.rank = options.rank;
+  core.observer = options.observer;
+  core.seed = options.seed;
+  core.transports.push_back({endpoint_.get(), "sim"});
+  core.clock = &network->clock();
+  core.control = channel_.get();
+  core_ = std::make_unique<client::ClientCore>(std::move(core));
+}
+
+SimCluster::SimCluster(const ClusterOptions& options)
+    : options_(options),
+      network_(options.seed, options.network),
+      control_(options.seed ^ 0x5eed, &network_.clock()) {
+  control_.set_faults(options.control);
+  RestartCoordinator();
+  for (int i = 0; i < options.servers; ++i) {
+    server_starts_.push_back(0);
+    servers_.push_back(nullptr);
+    RestartServer(i);
+  }
+}
+
+SimCluster::~SimCluster() {
+  workers_.clear();
+  servers_.clear();
+}
+
+void SimCluster::RestartCoordinator() {
+  coordinator_.reset();
+  server::CoordinatorOptions coordinator;
+  coordinator.partitions = 16;
+  coordinator.lease_ms = options_.lease_ms;
+  coordinator.expected_servers = options_.servers;
+  coordinator.check_optimizer = shard::CheckOptimizer;
+  coordinator_ = Must(server::Coordinator::Create(coordinator, &network_.clock(), &store_));
+  ServeCoordinator();
+}
+
+void SimCluster::ServeCoordinator() {
+  control_.Serve(kCoordinatorAddress, [this](const std::string& method, const std::string& bytes,
+                                             SimControl::Respond respond) {
+    server::Coordinator& c = *coordinator_;
+    const std::string name = method.substr(method.rfind('/') + 1);
+    const auto to = [&]<typename Request, typename Response>(void (server::Coordinator::*handler)(
+                        const Request&, server::Coordinator::Reply<Response>)) {
+      Dispatch<Request, Response>(bytes, std::move(respond),
+                                  [&c, handler](const Request& request, auto reply) {
+                                    (c.*handler)(request, std::move(reply));
+                                  });
+    };
+    using server::Coordinator;
+    if (name == "JoinServer") return to(&Coordinator::JoinServer);
+    if (name == "JoinWorker") return to(&Coordinator::JoinWorker);
+    if (name == "Heartbeat") return to(&Coordinator::Heartbeat);
+    if (name == "Leave") return to(&Coordinator::Leave);
+    if (name == "CreateTable") return to(&Coordinator::CreateTable);
+    if (name == "DropTable") return to(&Coordinator::DropTable);
+    if (name == "GetView") return to(&Coordinator::GetView);
+    respond(absl::UnimplementedError(method));
+  });
+}
+
+SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Options& options) {
+  workers_.push_back(std::make_unique<SimWorker>(host, options, &network_, &control_));
+  return workers_.back().get();
+}
+
+void SimCluster::CrashWorker(SimWorker* worker) {
+  network_.Crash(worker->host());
+  workers_.erase(std::find_if(workers_.begin(), workers_.end(),
+                              [worker](const auto& w) { return w.get() == worker; }));
+}
+
+void SimCluster::CrashServer(int index) {
+  network_.Crash(servers_[index]->host());
+  servers_[index].reset();
+}
+
+void SimCluster::RestartServer(int index) {
+  ClusterOptions options = options_;
+  options.seed += 100003 * server_starts_[index]++;
+  servers_[index] = std::make_unique<SimServer>(options, index, &network_, &control_);
+}
+
+bool SimCluster::RunProcesses() {
+  bool worked = control_.RunOnce();
+  worked |= coordinator_->RunOnce();
+  for (auto& server : servers_) {
+    if (server) worked |= server->RunOnce();
+  }
+  for (auto& worker : workers_) {
+    if (!worker->stalled(now())) worked |= worker->core().RunOnce();
+  }
+  return worked;
+}
+
+int64_t SimCluster::NextTimerNanos() const {
+  int64_t next = std::min(control_.NextTimerNanos(), coordinator_->NextTimerNanos());
+  for (const auto& server : servers_) {
+    if (server) next = std::min(next, server->NextTimerNanos());
+  }
+  for (const auto& worker : workers_) {
+    const int64_t timer = worker->core().NextTimerNanos();
+    next = std::min(next, std::max(timer, worker->stalled_until()));
+  }
+  return next;
+}
+
+bool SimCluster::RunUntil(const std::function<bool()>& done, int64_t limit_ns) {
+  // A state machine that always claims to have worked would keep time from moving.
+  constexpr int kTurnsWithoutTime = 100'000;
+  int turns = 0;
+  while (true) {
+    if (done()) return true;
+    if (now() >= limit_ns) return false;
+    if (RunProcesses() && ++turns < kTurnsWithoutTime) continue;
+    turns = 0;
+    const int64_t next = std::max(NextTimerNanos(), now() + 1);
+    network_.Advance(std::min(next, limit_ns));
+  }
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,135 @@
+// A whole cluster in one thread on virtual time: coordinator, servers, workers, over sim lanes and
+// an in-process control plane. Everything follows from one seed.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SIM_CLUSTER_H_
+#define VERBENA_TESTS_CLUSTER_SIM_CLUSTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/core/client_core.h"
+#include "proto/control_channel.h"
+#include "rdma/sim/sim_network.h"
+#include "server/coordinator/coordinator.h"
+#include "server/executor/shard_executor.h"
+#include "server/membership.h"
+#include "tests/cluster/sim_control.h"
+
+namespace verbena::test {
+
+inline constexpr int64_t kMilli = 1'000'000;
+inline constexpr int64_t kSecond = 1'000'000'000;
+// Chunks of a page: a record with one does not fit a small slot.
+inline constexpr uint32_t kSimChunkBytes = 4096;
+inline constexpr char kCoordinatorAddress[] = "coordinator:1";
+
+struct ClusterOptions {
+  uint64_t seed = 1;
+  int servers = 2;
+  int shards = 2;
+  uint32_t lease_ms = 2000;
+  // Lanes with few slots run out of them often.
+  uint32_t small_slots = 8;
+  uint32_t large_slots = 2;
+  uint32_t operations = 16;
+  rdma::SimFaults network;
+  ControlFaults control;
+  shard::CommitObserver commit_observer;
+};
+
+// A server process.
+class SimServer {
+ public:
+  SimServer(const ClusterOptions& options, int index, rdma::SimNetwork* network,
+            SimControl* control);
+  ~SimServer();
+  bool RunOnce();
+  int64_t NextTimerNanos() const;
+  uint64_t incarnation() const { return membership_->incarnation(); }
+  const std::string& host() const { return host_; }
+  const std::string& address() const { return address_; }
+
+ private:
+  void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
+  std::string host_, address_;
+  SimControl* control_;
+  std::unique_ptr<ControlChannel> channel_;
+  std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
+  std::unique_ptr<server::Membership> membership_;
+};
+
+// A worker process: a ClientCore and what it runs in.
+class SimWorker {
+ public:
+  struct Options {
+    std::string job = "job";
+    uint32_t expected_workers = 1;
+    int rank = -1;
+    bool observer = false;
+    uint64_t seed = 1;
+  };
+  SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
+            SimControl* control);
+  client::ClientCore& core() { return *core_; }
+  const std::string& host() const { return host_; }
+  // A stalled process does nothing until then.
+  void StallUntil(int64_t ns) { stalled_until_ = ns; }
+  bool stalled(int64_t now) const { return now < stalled_until_; }
+  int64_t stalled_until() const { return stalled_until_; }
+
+ private:
+  std::string host_;
+  int64_t stalled_until_ = 0;
+  std::unique_ptr<ControlChannel> channel_;
+  std::unique_ptr<rdma::Endpoint> endpoint_;
+  std::unique_ptr<client::ClientCore> core_;
+};
+
+class SimCluster {
+ public:
+  explicit SimCluster(const ClusterOptions& options);
+  ~SimCluster();
+
+  SimWorker* AddWorker(const std::string& host, const SimWorker::Options& options);
+  void CrashWorker(SimWorker* worker);
+  void CrashServer(int index);
+  // A new process under the same name, empty.
+  void RestartServer(int index);
+  // Stops and starts the coordinator on its store.
+  void RestartCoordinator();
+
+  // Runs until `done` or the virtual time limit. Returns done().
+  bool RunUntil(const std::function<bool()>& done, int64_t limit_ns);
+
+  int64_t now() const { return network_.clock().NowNanos(); }
+  rdma::SimNetwork& network() { return network_; }
+  SimControl& control() { return control_; }
+  const v1::ClusterView& view() const { return coordinator_->view(); }
+  int servers() const { return static_cast<int>(servers_.size()); }
+  SimServer* server(int index) { return servers_[index].get(); }
+  const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
+
+ private:
+  void ServeCoordinator();
+  bool RunProcesses();
+  int64_t NextTimerNanos() const;
+
+  ClusterOptions options_;
+  rdma::SimNetwork network_;
+  SimControl control_;
+  server::MemoryStore store_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+  std::vector<std::unique_ptr<SimServer>> servers_;
+  std::vector<std::unique_ptr<SimWorker>> workers_;
+  std::vector<int> server_starts_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SIM_CLUSTER_H_

@@ -1,0 +1,66 @@
+// A slot's content, as a worker may have written it, against CopyRecord(). The input is the slot.
+#include <memory>
+
+#include "proto/record_check.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace verbena::fuzz {
+namespace {
+
+constexpr RecordLimits kLimits = {7, 99, 64};
+
+std::string Request(RecordType type, uint16_t groups, uint32_t elements) {
+  RecordHeader header = {};
+  header.magic = kRecordMagic;
+  header.version = kWireVersion;
+  header.type = type;
+  header.generation = kLimits.generation;
+  header.incarnation = kLimits.incarnation;
+  header.group_count = groups;
+  header.dtype = ElementType::kF32;
+  header.payload_bytes = elements * 4;
+  std::string bytes = BytesOf(header);
+  for (uint32_t i = 0; i < groups; ++i) {
+    Group group = {};
+    group.partition = i;
+    group.count = elements;
+    bytes += BytesOf(group);
+  }
+  bytes.resize(PayloadOffset(groups) + header.payload_bytes);
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<std::string> Seeds() {
+  return {Request(RecordType::kPush, 1, 0),    Request(RecordType::kPush, 1, 1),
+          Request(RecordType::kPush, 1, 100),  Request(RecordType::kPull, 1, 0),
+          Request(RecordType::kEndStep, 3, 0), Request(RecordType::kAwait, kMaxGroups, 0)};
+}
+
+}  // namespace verbena::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace verbena;
+  // Of exactly this size, so that AddressSanitizer sees one byte too many.
+  const std::unique_ptr<std::byte[]> slot(new std::byte[size]);
+  if (size > 0) std::memcpy(slot.get(), data, size);
+  Record record;
+  absl::Span<const std::byte> payload;
+  const absl::Status status = CopyRecord(slot.get(), size, fuzz::kLimits, &record, &payload);
+  if (!status.ok()) {
+    FUZZ_CHECK(!status.message().empty());
+    return 0;
+  }
+  const RecordHeader& h = record.header;
+  FUZZ_CHECK(h.operation < fuzz::kLimits.operations);
+  FUZZ_CHECK(h.group_count >= 1 && h.group_count <= kMaxGroups);
+  FUZZ_CHECK(payload.size() == h.payload_bytes);
+  FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
+  FUZZ_CHECK(h.type == RecordType::kPush || payload.empty());
+  if (h.type == RecordType::kPush) FUZZ_CHECK(payload.size() == 4ull * record.groups[0].count);
+  unsigned sum = 0;
+  for (std::byte b : payload) sum += static_cast<unsigned>(b);
+  for (const Group& group : record.group_span()) sum += group.count;
+  return sum == 0xffffffff ? 1 : 0;  // so that the reads are made
+}

@@ -1,0 +1,257 @@
+// Records and replies from a peer are taken only when every field makes sense.
+#include "proto/record_check.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace verbena {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr RecordLimits kLimits = {7, 1234567890123, 64};
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// A slot of exactly the size given: a read outside it is a heap overflow that asan reports.
+class Slot {
+ public:
+  explicit Slot(size_t bytes = 4096) : bytes_(bytes), data_(new std::byte[bytes]()) {}
+  void Put(const RecordHeader& header, const std::vector<Group>& groups) {
+    std::memcpy(data_.get(), &header, std::min(bytes_, sizeof(header)));
+    const size_t room = bytes_ > sizeof(header) ? bytes_ - sizeof(header) : 0;
+    std::memcpy(data_.get() + std::min(bytes_, sizeof(header)), groups.data(),
+                std::min(room, groups.size() * sizeof(Group)));
+  }
+  absl::Status Check(Record* record, absl::Span<const std::byte>* payload) const {
+    return CopyRecord(data_.get(), bytes_, kLimits, record, payload);
+  }
+  absl::Status Check() const {
+    Record record;
+    absl::Span<const std::byte> payload;
+    return Check(&record, &payload);
+  }
+  std::byte* data() { return data_.get(); }
+
+ private:
+  size_t bytes_;
+  std::unique_ptr<std::byte[]> data_;
+};
+
+RecordHeader PushHeader(uint32_t elements) {
+  RecordHeader h = {};
+  h.magic = kRecordMagic;
+  h.version = kWireVersion;
+  h.type = RecordType::kPush;
+  h.generation = kLimits.generation;
+  h.operation = 63;
+  h.incarnation = kLimits.incarnation;
+  h.table = 3;
+  h.group_count = 1;
+  h.dtype = ElementType::kF32;
+  h.payload_bytes = elements * 4;
+  return h;
+}
+
+Group GroupOf(uint32_t count) {
+  Group g = {};
+  g.partition = 17;
+  g.index = 5;
+  g.epoch = 2;
+  g.sequence = 9;
+  g.count = count;
+  return g;
+}
+
+TEST_CASE("a push is copied out, its payload stays in the slot") {
+  Slot slot;
+  slot.Put(PushHeader(100), {GroupOf(100)});
+  Record record;
+  absl::Span<const std::byte> payload;
+  REQUIRE(slot.Check(&record, &payload).ok());
+  CHECK(payload.data() == slot.data() + PayloadOffset(1));
+  CHECK(payload.size() == 400);
+  // What was decided on does not change when the peer writes again.
+  std::memset(slot.data(), 0xff, 4096);
+  CHECK(record.header.table == 3);
+  CHECK(record.group_span().size() == 1);
+  CHECK(record.group_span()[0].partition == 17);
+  CHECK(record.group_span()[0].sequence == 9);
+}
+
+TEST_CASE("a push without elements is taken: its buffer was given back") {
+  Slot slot;
+  slot.Put(PushHeader(0), {GroupOf(0)});
+  Record record;
+  absl::Span<const std::byte> payload;
+  CHECK(slot.Check(&record, &payload).ok());
+  CHECK(payload.empty());
+}
+
+TEST_CASE("an end-step may list as many groups as a small slot holds") {
+  RecordHeader h = PushHeader(0);
+  h.type = RecordType::kEndStep;
+  h.dtype = ElementType::kNone;
+  h.group_count = kMaxGroups;
+  Slot slot;
+  slot.Put(h, std::vector<Group>(kMaxGroups, GroupOf(1)));
+  Record record;
+  absl::Span<const std::byte> payload;
+  REQUIRE(slot.Check(&record, &payload).ok());
+  CHECK(record.group_span().size() == kMaxGroups);
+  CHECK(payload.empty());
+}
+
+TEST_CASE("a record with one field wrong is refused, and the message names it") {
+  struct Case {
+    const char* message;
+    std::function<void(RecordHeader*, Group*)> change;
+  };
+  const Case cases[] = {
+      {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
+      {"record.version is 2; allowed: 1", [](auto* h, auto*) { h->version = 2; }},
+      {"record.type is 0; allowed: 1 (push)",
+       [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
+      {"record.type is 5", [](auto* h, auto*) { h->type = static_cast<RecordType>(5); }},
+      {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
+      {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
+      {"record.reserved1 is 1", [](auto* h, auto*) { h->reserved1 = 1; }},
+      {"record.generation is 8; allowed: 7", [](auto* h, auto*) { h->generation = 8; }},
+      {"record.incarnation is 1; allowed: 1234567890123",
+       [](auto* h, auto*) { h->incarnation = 1; }},
+      {"record.operation is 64; allowed: less than 64", [](auto* h, auto*) { h->operation = 64; }},
+      {"record.group_count is 0; allowed: 1 for a push",
+       [](auto* h, auto*) { h->group_count = 0; }},
+      {"record.group_count is 2; allowed: 1 for a push",
+       [](auto* h, auto*) { h->group_count = 2; }},
+      {"record.dtype is 0; allowed: 1 (f32)",
+       [](auto* h, auto*) { h->dtype = ElementType::kNone; }},
+      {"record.dtype is 9", [](auto* h, auto*) { h->dtype = static_cast<ElementType>(9); }},
+      {"record.payload_bytes is 0; allowed: 4 for each of the group's 100 elements",
+       [](auto* h, auto*) { h->payload_bytes = 0; }},
+      {"record.payload_bytes is 404; allowed: 4 for each of the group's 100 elements",
+       [](auto* h, auto*) { h->payload_bytes = 404; }},
+      {"record.payload_bytes is 400; allowed: 4 for each of the group's 1073741924 elements",
+       [](auto*, auto* g) { g->count += 1u << 30; }},
+      {"record.payload_bytes is 4000; allowed: at most 3968 in this slot",
+       [](auto* h, auto*) { h->payload_bytes = 4000; }},
+      {"record.payload_bytes is 4294967295; allowed: at most 3968",
+       [](auto* h, auto*) { h->payload_bytes = UINT32_MAX; }},
+      {"record.payload_bytes is 400; allowed: 0 unless it is a push",
+       [](auto* h, auto*) { h->type = RecordType::kPull; }},
+      {"record.group_count is 121; allowed: 1..120",
+       [](auto* h, auto*) {
+         h->type = RecordType::kAwait;
+         h->payload_bytes = 0;
+         h->group_count = kMaxGroups + 1;
+       }},
+      {"record.groups[0].reserved is 1", [](auto*, auto* g) { g->reserved = 1; }},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.message);
+    RecordHeader header = PushHeader(100);
+    Group group = GroupOf(100);
+    c.change(&header, &group);
+    Slot slot;
+    slot.Put(header, {group});
+    const absl::Status status = slot.Check();
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK_THAT(Message(status), Contains(c.message));
+  }
+}
+
+TEST_CASE("nothing outside the slot is read, whatever its size and bytes are") {
+  RecordHeader await = PushHeader(0);
+  await.type = RecordType::kAwait;
+  await.group_count = kMaxGroups;
+  for (size_t bytes = 0; bytes < 4096; bytes += 31) {
+    Slot slot(bytes);
+    slot.Put(await, std::vector<Group>(kMaxGroups, GroupOf(1)));
+    CHECK(slot.Check().ok() == (bytes >= PayloadOffset(kMaxGroups)));
+    slot.Put(PushHeader(100), {GroupOf(100)});
+    CHECK(slot.Check().ok() == (bytes >= PayloadOffset(1) + 400));
+  }
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    Slot slot(64 + random() % 512);
+    RecordHeader header = PushHeader(100);
+    reinterpret_cast<uint8_t*>(&header)[random() % sizeof(header)] ^= 1 << (random() % 8);
+    slot.Put(header, {GroupOf(100)});
+    Record record;
+    absl::Span<const std::byte> payload;
+    if (slot.Check(&record, &payload).ok() && !payload.empty()) {
+      CHECK(payload.back() == std::byte{0});  // readable to its end
+    }
+  }
+}
+
+Reply GoodReply() {
+  Reply reply = {};
+  reply.magic = kReplyMagic;
+  reply.generation = 7;
+  reply.operation = 3;
+  reply.status = ReplyStatus::kWrongEpoch;
+  reply.flags = kReplyReturnsSlot;
+  reply.slot = 67;
+  reply.group_count = 2;
+  reply.group_status[1] = ReplyStatus::kWrongEpoch;
+  return reply;
+}
+
+TEST_CASE("replies are refused with the field's name") {
+  CHECK(CheckReply(GoodReply(), 7, 3, 68).ok());
+  const auto refused = [](std::function<void(Reply*)> change) {
+    Reply reply = GoodReply();
+    change(&reply);
+    return Message(CheckReply(reply, 7, 3, 68));
+  };
+  CHECK_THAT(refused([](Reply* r) { r->magic = 1; }), Contains("reply.magic is 0x1"));
+  CHECK_THAT(refused([](Reply* r) { r->generation = 6; }),
+             Contains("reply.generation is 6; allowed: 7"));
+  CHECK_THAT(refused([](Reply* r) { r->operation = 4; }),
+             Contains("reply.operation is 4; allowed: 3"));
+  CHECK_THAT(refused([](Reply* r) { r->flags = 2; }), Contains("reply.flags is 2"));
+  CHECK_THAT(refused([](Reply* r) { r->slot = 68; }),
+             Contains("reply.slot is 68; allowed: less than 68"));
+  CHECK_THAT(refused([](Reply* r) { r->flags = 0; }), Contains("reply.slot is 67"));
+  CHECK_THAT(refused([](Reply* r) { r->reserved0 = 1; }), Contains("reply.reserved0 is 1"));
+  CHECK_THAT(refused([](Reply* r) { r->group_count = 0; }),
+             Contains("reply.group_count is 0; allowed: 1..120"));
+  CHECK_THAT(refused([](Reply* r) { r->group_count = 121; }), Contains("reply.group_count is 121"));
+  CHECK_THAT(refused([](Reply* r) { r->status = static_cast<ReplyStatus>(16); }),
+             Contains("reply.status is 16; allowed: 0..15"));
+  CHECK_THAT(refused([](Reply* r) { r->group_status[1] = static_cast<ReplyStatus>(200); }),
+             Contains("reply.group_status[1] is 200"));
+}
+
+TEST_CASE("a hello may arrive padded but not cut short") {
+  LaneHello hello = {};
+  hello.mailbox_address = 0x1234;
+  hello.token[15] = 9;
+  std::string data(reinterpret_cast<const char*>(&hello), sizeof(hello));
+  data.resize(56);
+  auto parsed = ParseHello(data);
+  REQUIRE(parsed.ok());
+  CHECK(parsed->mailbox_address == 0x1234);
+  CHECK(parsed->token[15] == 9);
+  CHECK_THAT(Message(ParseHello(data.substr(0, 31)).status()),
+             Contains("hello.size is 31; allowed: at least 32"));
+}
+
+TEST_CASE("every type and status has a name") {
+  for (uint8_t type = 1; type <= 4; ++type) {
+    CHECK(RecordTypeName(static_cast<RecordType>(type)) != "unknown");
+  }
+  for (uint8_t status = 0; status <= kMaxReplyStatus; ++status) {
+    CHECK(ReplyStatusName(static_cast<ReplyStatus>(status)) != "unknown");
+  }
+  CHECK(ReplyStatusName(static_cast<ReplyStatus>(kMaxReplyStatus + 1)) == "unknown");
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,179 @@
+// Specifications of tables: defaults, what is refused and how it is said.
+#include "proto/table_spec.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+namespace verbena {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::Equals;
+
+v1::TableSpec Spec() {
+  v1::TableSpec spec;
+  spec.set_name("emb");
+  spec.set_job("job");
+  spec.add_shape(128);
+  spec.add_shape(64);
+  spec.mutable_optimizer()->set_rate(0.5);
+  return spec;
+}
+
+std::string Refused(const std::function<void(v1::TableSpec*)>& change) {
+  v1::TableSpec spec = Spec();
+  change(&spec);
+  const auto normal = NormalizeTableSpec(spec);
+  if (normal.ok()) return "accepted";
+  CHECK(normal.status().code() == absl::StatusCode::kInvalidArgument);
+  return std::string(normal.status().message());
+}
+
+TEST_CASE("defaults are filled in") {
+  const auto spec = NormalizeTableSpec(Spec());
+  REQUIRE(spec.ok());
+  CHECK(spec->dtype() == v1::DTYPE_F32);
+  CHECK(spec->consistency() == v1::CONSISTENCY_SYNC);
+  CHECK(spec->reduction() == v1::REDUCTION_MEAN);
+  CHECK(spec->non_finite() == v1::NON_FINITE_REJECT);
+  CHECK(spec->chunk_bytes() == kDefaultChunkBytes);
+  CHECK(spec->initializer().kind() == v1::Initializer::ZEROS);
+  CHECK(spec->optimizer().name() == "sgd");
+  const DenseLayout layout = LayoutOf(*spec);
+  CHECK(layout.elements == 128 * 64);
+  CHECK(layout.chunk_elements == kDefaultChunkBytes / 4);
+  CHECK(layout.element_bytes == 4);
+  CHECK(ShapeString(*spec) == "[128, 64]");
+  // Normalising again changes nothing.
+  CHECK(NormalizeTableSpec(*spec)->SerializeAsString() == spec->SerializeAsString());
+}
+
+TEST_CASE("a negative rate is refused in so many words") {
+  CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(-0.1); }),
+             Equals("table \"emb\": optimizer.rate is -0.1; allowed: a finite number >= 0"));
+  CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(std::nan("")); }),
+             Contains("optimizer.rate is nan"));
+  CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(1e300); }),
+             Contains("optimizer.rate is 1e+300"));
+  CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(0); }), Equals("accepted"));
+}
+
+TEST_CASE("names") {
+  CHECK_THAT(Refused([](auto* s) { s->set_name(""); }),
+             Equals("table \"\": name is \"\"; allowed: 1..128 characters of [A-Za-z0-9_./-]"));
+  CHECK_THAT(Refused([](auto* s) { s->set_name("a b"); }), Contains("name is \"a b\""));
+  CHECK_THAT(Refused([](auto* s) { s->set_name("a\nb"); }), Contains("name is \"a\\nb\""));
+  CHECK_THAT(Refused([](auto* s) { s->set_name(std::string(129, 'x')); }), Contains("1..128"));
+  CHECK_THAT(Refused([](auto* s) { s->set_name("layer.0/w_Q-1"); }), Equals("accepted"));
+  CHECK_THAT(Refused([](auto* s) { s->set_job(""); }), Contains("job is \"\"; allowed: 1..128"));
+  CHECK_THAT(Refused([](auto* s) { s->set_job("a\tb"); }), Contains("job is \"a\\tb\""));
+}
+
+TEST_CASE("shapes") {
+  CHECK_THAT(Refused([](auto* s) { s->clear_shape(); }),
+             Contains("shape is []; allowed: 1..8 dimensions"));
+  CHECK_THAT(Refused([](auto* s) {
+               for (int i = 0; i < 7; ++i) s->add_shape(1);
+             }),
+             Contains("shape is of 9 dimensions"));
+  CHECK_THAT(Refused([](auto* s) { s->set_shape(1, 0); }),
+             Contains("shape is [128, 0]; allowed: dimensions greater than 0"));
+  CHECK_THAT(Refused([](auto* s) { s->set_shape(1, uint64_t{1} << 34); }),
+             Contains("shape is [128, 17179869184]; allowed: at most 2^40 elements"));
+  // A product that wraps around is not a small table.
+  CHECK_THAT(Refused([](auto* s) {
+               s->set_shape(0, uint64_t{1} << 63);
+               s->set_shape(1, 2);
+             }),
+             Contains("at most 2^40"));
+  CHECK_THAT(Refused([](auto* s) { s->set_shape(1, uint64_t{1} << 33); }), Equals("accepted"));
+}
+
+TEST_CASE("chunks") {
+  const auto chunk = [](uint32_t bytes) {
+    return Refused([bytes](auto* s) { s->set_chunk_bytes(bytes); });
+  };
+  CHECK_THAT(chunk(100), Contains("chunk_bytes is 100; allowed: a multiple of 64 in 256..8388608"));
+  CHECK_THAT(chunk(192), Contains("chunk_bytes is 192"));
+  CHECK_THAT(chunk((8 << 20) + 64), Contains("chunk_bytes is 8388672"));
+  CHECK(chunk(256) == "accepted");
+  CHECK(chunk(8 << 20) == "accepted");
+  CHECK_THAT(Refused([](auto* s) {
+               s->set_shape(1, uint64_t{1} << 33);
+               s->set_chunk_bytes(256);
+             }),
+             Contains("chunk_bytes is 256; allowed: enough to cut shape [128, 8589934592]"));
+}
+
+TEST_CASE("initializers, optimizer parameters and unknown enum values") {
+  const auto init = [](v1::Initializer::Kind kind, double a, double b) {
+    return Refused([=](auto* s) {
+      s->mutable_initializer()->set_kind(kind);
+      s->mutable_initializer()->set_a(a);
+      s->mutable_initializer()->set_b(b);
+    });
+  };
+  CHECK(init(v1::Initializer::UNIFORM, -1, 1) == "accepted");
+  CHECK_THAT(init(v1::Initializer::UNIFORM, 1, 1),
+             Contains("initializer.b is 1; allowed: more than initializer.a, which is 1"));
+  CHECK(init(v1::Initializer::NORMAL, 0, 0) == "accepted");
+  CHECK_THAT(init(v1::Initializer::NORMAL, 0, -2), Contains("initializer.b is -2"));
+  CHECK_THAT(init(v1::Initializer::CONSTANT, INFINITY, 0), Contains("initializer.a is inf"));
+  CHECK_THAT(init(v1::Initializer::CONSTANT, 1e39, 0), Contains("initializer.a is 1e+39"));
+  CHECK_THAT(init(static_cast<v1::Initializer::Kind>(9), 0, 0), Contains("initializer.kind is 9"));
+  CHECK_THAT(Refused([](auto* s) {
+               (*s->mutable_optimizer()->mutable_parameters())["beta1"] = -INFINITY;
+             }),
+             Contains("optimizer.parameters[\"beta1\"] is -inf; allowed: a finite number"));
+  CHECK_THAT(Refused([](auto* s) { s->set_dtype(static_cast<v1::DType>(4)); }),
+             Contains("dtype is 4; allowed: 1 (f32)"));
+  CHECK_THAT(Refused([](auto* s) { s->set_reduction(static_cast<v1::Reduction>(4)); }),
+             Contains("reduction is 4"));
+  CHECK_THAT(Refused([](auto* s) { s->set_consistency(static_cast<v1::Consistency>(4)); }),
+             Contains("consistency is 4"));
+  CHECK_THAT(Refused([](auto* s) { s->set_non_finite(static_cast<v1::NonFinite>(4)); }),
+             Contains("non_finite is 4"));
+}
+
+TEST_CASE("two tables of one name: the first difference is named with both values") {
+  const v1::TableSpec existing = *NormalizeTableSpec(Spec());
+  const auto differs = [&existing](const std::function<void(v1::TableSpec*)>& change) {
+    v1::TableSpec spec = Spec();
+    change(&spec);
+    const absl::Status same = CheckSameSpec(existing, *NormalizeTableSpec(spec));
+    if (same.ok()) return std::string("same");
+    CHECK(same.code() == absl::StatusCode::kAlreadyExists);
+    return std::string(same.message());
+  };
+  CHECK(differs([](auto*) {}) == "same");
+  // A value that the initializer does not use is no difference.
+  CHECK(differs([](auto* s) { s->mutable_initializer()->set_seed(5); }) == "same");
+  CHECK_THAT(differs([](auto* s) { s->set_shape(0, 64); }),
+             Equals("table \"emb\": shape is [128, 64] in the existing table and [64, 64] in the "
+                    "one asked for"));
+  CHECK_THAT(differs([](auto* s) { s->mutable_optimizer()->set_rate(0.25); }),
+             Contains("optimizer.rate is 0.5 in the existing table and 0.25"));
+  CHECK_THAT(differs([](auto* s) { s->mutable_optimizer()->set_name("adam"); }),
+             Contains("optimizer.name is \"sgd\" in the existing table and \"adam\""));
+  CHECK_THAT(
+      differs([](auto* s) { (*s->mutable_optimizer()->mutable_parameters())["momentum"] = 0.9; }),
+      Contains("optimizer.parameters[\"momentum\"] is not set in the existing table and 0.9"));
+  CHECK_THAT(differs([](auto* s) { s->set_consistency(v1::CONSISTENCY_ASYNC); }),
+             Contains("consistency is CONSISTENCY_SYNC in the existing table and "
+                      "CONSISTENCY_ASYNC"));
+  CHECK_THAT(differs([](auto* s) { s->set_reduction(v1::REDUCTION_SUM); }), Contains("reduction"));
+  CHECK_THAT(differs([](auto* s) { s->set_non_finite(v1::NON_FINITE_APPLY); }),
+             Contains("non_finite"));
+  CHECK_THAT(differs([](auto* s) { s->set_chunk_bytes(4096); }),
+             Contains("chunk_bytes is 262144 in the existing table and 4096"));
+  CHECK_THAT(differs([](auto* s) { s->set_job("other"); }), Contains("job is \"job\""));
+  CHECK_THAT(
+      differs([](auto* s) { s->mutable_initializer()->set_kind(v1::Initializer::CONSTANT); }),
+      Contains("initializer.kind is ZEROS in the existing table and CONSTANT"));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,480 @@
+// What each end of a lane does when its peer, or its own completions, do something unusual.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "rdma/lane/shard_lane.h"
+#include "rdma/lane/worker_lane.h"
+#include "tests/rdma/scripted_endpoint.h"
+
+namespace verbena::rdma {
+namespace {
+
+using Catch::Matchers::Contains;
+using Kind = ConnectionEvent::Kind;
+
+constexpr uint32_t kLane = 5;
+constexpr uint32_t kGeneration = 0x12345;  // more than fits an immediate
+constexpr uint64_t kIncarnation = 77;
+
+LaneConfig SmallConfig() {
+  LaneConfig config;
+  config.small_slots = 2;
+  config.large_slots = 1;
+  config.large_slot_bytes = 4096 + 65536;
+  config.operations = 4;
+  return config;
+}
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// ---- the shard's end, against a worker played by the test ----
+
+struct ShardRig {
+  ScriptedEndpoint endpoint;
+  std::unique_ptr<ShardLane> lane;
+  ShardLane::Arrival arrival;
+  std::vector<uint64_t> written;
+
+  ShardRig() {
+    LaneHello hello = {};
+    hello.mailbox_address = 0x10000;
+    hello.mailbox_key = 9;
+    ShardLane::Params params;
+    params.lane = kLane;
+    params.generation = kGeneration;
+    params.incarnation = kIncarnation;
+    params.config = SmallConfig();
+    lane = *ShardLane::Accept(&endpoint, ScriptedEndpoint::kConnection, hello, params);
+    REQUIRE(endpoint.receives == SmallConfig().shard_receives());
+    REQUIRE(endpoint.writes.empty());
+    lane->OnEvent(ScriptedEndpoint::Event(Kind::kEstablished));
+    REQUIRE(endpoint.writes.size() == 1);  // the grant
+    endpoint.writes.clear();
+  }
+
+  static RecordHeader Header(RecordType type, uint32_t operation) {
+    RecordHeader header = {};
+    header.magic = kRecordMagic;
+    header.version = kWireVersion;
+    header.type = type;
+    header.generation = kGeneration;
+    header.operation = operation;
+    header.incarnation = kIncarnation;
+    header.group_count = 1;
+    header.dtype = ElementType::kF32;
+    return header;
+  }
+  void Fill(uint32_t slot, const RecordHeader& header) {
+    std::byte* to = endpoint.exposed[0]->data() + SmallConfig().slot_offset(slot);
+    std::memcpy(to, &header, sizeof(header));
+    std::memset(to + sizeof(header), 0, sizeof(Group));
+  }
+  bool Arrive(uint32_t immediate) {
+    return lane->OnCompletion(endpoint.Receive(immediate), &arrival, &written);
+  }
+  bool Pull(uint32_t slot, uint32_t operation) {
+    Fill(slot, Header(RecordType::kPull, operation));
+    return Arrive(RequestImm{kLane, slot, kGeneration}.Encode());
+  }
+  void Sent(const ScriptedEndpoint::Write& write, bool ok = true) {
+    CHECK_FALSE(lane->OnCompletion(ScriptedEndpoint::Sent(write, ok), &arrival, &written));
+  }
+  static ShardLane::Answer AnswerOf(uint32_t operation, uint32_t slot) {
+    ShardLane::Answer answer;
+    answer.operation = operation;
+    answer.return_slot = true;
+    answer.slot = slot;
+    return answer;
+  }
+};
+
+TEST_CASE("shard lane: a peer that breaks the rules loses its lane and learns nothing else") {
+  ShardRig rig;
+  RecordHeader header = ShardRig::Header(RecordType::kPull, 0);
+  RequestImm imm{kLane, 0, kGeneration};
+  std::string expected;
+  SECTION("another lane's number") {
+    imm.lane = kLane + 1;
+    expected = "immediate for lane 6";
+  }
+  SECTION("a slot that was never granted") {
+    imm.slot = 3;
+    expected = "slot 3; granted: 3";
+  }
+  SECTION("a retired generation in the immediate") {
+    imm.generation = kGeneration - 1;
+    expected = "immediate of generation";
+  }
+  SECTION("a retired generation in the header") {
+    header.generation -= 0x1000;
+    expected = "record.generation is";
+  }
+  SECTION("another worker's incarnation") {
+    header.incarnation = 78;
+    expected = "record.incarnation is 78; allowed: 77";
+  }
+  SECTION("an operation beyond the granted ones") {
+    header.operation = 4;
+    expected = "record.operation is 4; allowed: less than 4";
+  }
+  SECTION("a slot it has not got back") {
+    REQUIRE(rig.Pull(0, 1));
+    expected = "slot 0, which it does not hold";
+  }
+  SECTION("an operation it has no reply to") {
+    REQUIRE(rig.Pull(1, 0));
+    expected = "operation 0, which is in use";
+  }
+  rig.Fill(imm.slot < 3 ? imm.slot : 0, header);
+  CHECK_FALSE(rig.Arrive(imm.Encode()));
+  CHECK(rig.lane->state() == ShardLane::State::kClosing);
+  CHECK(rig.lane->error().code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(Message(rig.lane->error()), Contains(expected) && Contains("lane 5 of worker 77"));
+  CHECK(rig.endpoint.closed);
+  CHECK(rig.endpoint.writes.empty());
+  CHECK(rig.lane->RunOnce());
+  CHECK(rig.lane->state() == ShardLane::State::kDead);
+  CHECK_FALSE(rig.lane->RunOnce());
+}
+
+TEST_CASE("shard lane: the receive is posted again before the credit returns") {
+  ShardRig rig;
+  REQUIRE(rig.Pull(0, 0));
+  CHECK(rig.endpoint.receives == SmallConfig().shard_receives());
+  CHECK(rig.endpoint.writes.empty());
+  rig.lane->ReturnSlot(0);
+  REQUIRE(rig.endpoint.writes.size() == 1);
+  CHECK(rig.endpoint.writes[0].bytes.empty());
+  CHECK(ReplyImm::Decode(rig.endpoint.writes[0].immediate).kind == ImmKind::kCredit);
+}
+
+TEST_CASE("shard lane: a reply waits for the completion of the one before it") {
+  // The worker may use an operation again before the acknowledgement of its reply is here; the
+  // reply's memory must not change, and the send queue must not grow.
+  ShardRig rig;
+  REQUIRE(rig.Pull(0, 2));
+  rig.lane->SendReply(ShardRig::AnswerOf(2, 0));
+  REQUIRE(rig.endpoint.writes.size() == 1);
+  REQUIRE(rig.Pull(0, 2));
+  ShardLane::Answer second = ShardRig::AnswerOf(2, 0);
+  second.version = 42;
+  const Segment data = {rig.endpoint.exposed[0]->data(), 128, rig.endpoint.exposed[0].get()};
+  rig.lane->WriteAndReply(data, {0x5000, 3}, 1001, second);
+  CHECK(rig.endpoint.writes.size() == 1);
+
+  rig.Sent(rig.endpoint.writes[0]);
+  REQUIRE(rig.endpoint.writes.size() == 3);
+  CHECK(rig.endpoint.writes[1].remote.address == 0x5000);
+  CHECK_FALSE(rig.endpoint.writes[1].signaled);
+  Reply reply = {};
+  std::memcpy(&reply, rig.endpoint.writes[2].bytes.data(), rig.endpoint.writes[2].bytes.size());
+  CHECK(reply.version == 42);
+  CHECK(rig.written.empty());
+  rig.Sent(rig.endpoint.writes[2]);
+  CHECK(rig.written == std::vector<uint64_t>{1001});
+  CHECK(rig.lane->state() == ShardLane::State::kOpen);
+}
+
+TEST_CASE("shard lane: a credit waits for the completion of the one before it") {
+  ShardRig rig;
+  REQUIRE(rig.Pull(1, 0));
+  rig.lane->ReturnSlot(1);
+  REQUIRE(rig.Pull(1, 1));
+  rig.lane->ReturnSlot(1);
+  REQUIRE(rig.endpoint.writes.size() == 1);
+  rig.Sent(rig.endpoint.writes[0]);
+  CHECK(rig.endpoint.writes.size() == 2);
+}
+
+TEST_CASE("shard lane: cookies of data writes come back once, whatever happens to the lane") {
+  ShardRig rig;
+  const Segment data = {rig.endpoint.exposed[0]->data(), 64, rig.endpoint.exposed[0].get()};
+  REQUIRE(rig.Pull(0, 0));
+  rig.lane->WriteAndReply(data, {0x5000, 3}, 10, ShardRig::AnswerOf(0, 0));  // flushed
+  REQUIRE(rig.Pull(0, 0));
+  rig.lane->WriteAndReply(data, {0x5000, 3}, 11, ShardRig::AnswerOf(0, 0));  // waiting
+  REQUIRE(rig.Pull(0, 1));
+  rig.lane->WriteAndReply(data, {0x5000, 3}, 12, ShardRig::AnswerOf(1, 0));  // never completes
+  REQUIRE(rig.Pull(0, 2));
+  rig.endpoint.next_write = absl::FailedPreconditionError("in error");
+  rig.lane->WriteAndReply(data, {0x5000, 3}, 13, ShardRig::AnswerOf(2, 0));  // never posted
+  rig.lane->OnEvent(ScriptedEndpoint::Event(Kind::kLost, absl::UnavailableError("peer gone")));
+  rig.lane->WriteAndReply(data, {0x5000, 3}, 14, ShardRig::AnswerOf(3, 0));  // too late
+  CHECK(rig.lane->error() == absl::UnavailableError("peer gone"));
+  rig.Sent(rig.endpoint.writes[0], false);
+  rig.Sent(rig.endpoint.writes[1], false);
+  CHECK(rig.written == std::vector<uint64_t>{10});
+  std::vector<uint64_t> abandoned;
+  rig.lane->TakeAbandoned(&abandoned);
+  CHECK(abandoned.empty());  // not dead yet
+  REQUIRE(rig.lane->RunOnce());
+  rig.lane->TakeAbandoned(&abandoned);
+  std::sort(abandoned.begin(), abandoned.end());
+  CHECK(abandoned == std::vector<uint64_t>{11, 12, 13, 14});
+  rig.lane->TakeAbandoned(&abandoned);
+  CHECK(abandoned.size() == 4);
+}
+
+TEST_CASE("shard lane: a configuration that cannot work rejects the connection") {
+  ScriptedEndpoint endpoint;
+  ShardLane::Params params;
+  params.config.operations = 0;
+  auto lane = ShardLane::Accept(&endpoint, ScriptedEndpoint::kConnection, {}, params);
+  CHECK_THAT(Message(lane.status()), Contains("lane.operations is 0; allowed: 1..65536"));
+  CHECK(endpoint.rejected);
+  CHECK_FALSE(endpoint.destroyed);
+}
+
+// ---- the worker's end, against a shard played by the test ----
+
+struct WorkerRig {
+  ScriptedEndpoint endpoint;
+  std::unique_ptr<WorkerLane> lane;
+  std::vector<WorkerLane::Answer> answers;
+  std::shared_ptr<MemoryBlock> buffer;
+
+  explicit WorkerRig(bool open = true) {
+    LaneTicket ticket;
+    ticket.lane = kLane;
+    ticket.generation = kGeneration;
+    ticket.incarnation = kIncarnation;
+    ticket.address = "scripted";
+    ticket.config = SmallConfig();
+    lane = *WorkerLane::Open(&endpoint, ticket);
+    buffer = *MemoryBlock::Allocate(1 << 20, MemoryKind::kHost, "test");
+    REQUIRE(endpoint.receives == SmallConfig().worker_receives());
+    lane->OnEvent(ScriptedEndpoint::Event(Kind::kEstablished));
+    CHECK(lane->state() == WorkerLane::State::kGranting);
+    CHECK_FALSE(lane->CanPost(1, 0));
+    if (open) Grant({kGrantMagic, kGeneration, 0x100000, 4, {}});
+  }
+
+  std::byte* Mailbox(uint32_t index) {
+    return endpoint.exposed[0]->data() + index * kMailboxEntryBytes;
+  }
+  void Receive(ImmKind kind, uint32_t index, uint32_t generation = kGeneration) {
+    lane->OnCompletion(endpoint.Receive(ReplyImm{kind, index, generation}.Encode()), &answers);
+  }
+  void Grant(const LaneGrant& grant) {
+    std::memcpy(Mailbox(SmallConfig().operations), &grant, sizeof(grant));
+    Receive(ImmKind::kGrant, SmallConfig().operations);
+  }
+  absl::Status Post(RecordType type, uint32_t payload_bytes, uint64_t cookie, size_t groups = 1) {
+    const std::vector<Group> group(groups, Group{});
+    WorkerLane::Request request;
+    request.header.type = type;
+    request.groups = group;
+    if (payload_bytes > 0) request.payload = {buffer->data(), payload_bytes, buffer.get()};
+    request.cookie = cookie;
+    return lane->Post(request);
+  }
+  RecordHeader Posted(size_t index) const {
+    RecordHeader header;
+    std::memcpy(&header, endpoint.writes.at(index).bytes.data(), sizeof(header));
+    return header;
+  }
+  uint32_t SlotOf(size_t index) const {
+    return RequestImm::Decode(endpoint.writes.at(index).immediate).slot;
+  }
+  Reply ReplyTo(size_t index) const {
+    Reply reply = {};
+    reply.magic = kReplyMagic;
+    reply.generation = kGeneration;
+    reply.operation = Posted(index).operation;
+    reply.flags = kReplyReturnsSlot;
+    reply.slot = static_cast<uint16_t>(SlotOf(index));
+    reply.group_count = Posted(index).group_count;
+    return reply;
+  }
+  void Deliver(const Reply& reply, uint32_t operation) {
+    std::memcpy(Mailbox(operation), &reply, sizeof(reply));
+    Receive(ImmKind::kReply, operation);
+  }
+  void Sent(size_t index) {
+    lane->OnCompletion(ScriptedEndpoint::Sent(endpoint.writes.at(index)), &answers);
+  }
+};
+
+TEST_CASE("worker lane: a record travels as one write, small payloads in its first segment") {
+  WorkerRig rig;
+  std::memset(rig.buffer->data(), 0x5a, rig.buffer->size());
+  REQUIRE(rig.Post(RecordType::kPush, 64, 1).ok());
+  REQUIRE(rig.Post(RecordType::kPush, 65536, 2).ok());
+  REQUIRE(rig.Post(RecordType::kEndStep, 0, 3, 3).ok());
+  REQUIRE(rig.endpoint.writes.size() == 3);
+  CHECK(rig.endpoint.writes[0].segment_bytes == std::vector<size_t>{128 + 64});
+  CHECK(rig.endpoint.writes[1].segment_bytes == std::vector<size_t>{128, 65536});
+  CHECK(rig.endpoint.writes[2].segment_bytes == std::vector<size_t>{192});
+  CHECK(rig.SlotOf(1) == 2);  // the large one
+  CHECK(rig.endpoint.writes[1].remote.address == 0x100000 + 2 * 4096);
+  CHECK(rig.Posted(0).incarnation == kIncarnation);
+  CHECK(rig.Posted(1).payload_bytes == 65536);
+  for (size_t i = 96; i < 128; ++i) CHECK(rig.endpoint.writes[0].bytes[i] == std::byte{0});
+  const uint64_t key = rig.endpoint.writes[0].remote.key;
+  CHECK(key == 4);
+}
+
+TEST_CASE("worker lane: records that fit no slot, or find none free, are refused") {
+  WorkerRig rig;
+  CHECK(rig.Post(RecordType::kPush, 1 << 18, 1).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.Post(RecordType::kEndStep, 0, 1, kMaxGroups + 1).code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(rig.Post(RecordType::kEndStep, 0, 1, 0).code() == absl::StatusCode::kInvalidArgument);
+  WorkerLane::Request outside;
+  const Group group = {};
+  outside.groups = absl::MakeConstSpan(&group, 1);
+  outside.payload = {rig.buffer->data() + rig.buffer->size() - 32, 64, rig.buffer.get()};
+  CHECK(rig.lane->Post(outside).code() == absl::StatusCode::kInvalidArgument);
+
+  CHECK(rig.Post(RecordType::kPush, 65536, 1).ok());
+  CHECK_FALSE(rig.lane->CanPost(1, 65536));
+  CHECK(rig.lane->CanPost(1, 64));
+  const absl::Status full = rig.Post(RecordType::kPush, 65536, 2);
+  CHECK(full.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(Message(full), Contains("lane 5 has no free slot"));
+  CHECK(rig.lane->counters().credit_stalls == 1);
+  CHECK(rig.lane->state() == WorkerLane::State::kOpen);
+}
+
+TEST_CASE("worker lane: operations without replies run out, and come back with them") {
+  WorkerRig rig;
+  for (uint64_t i = 0; i < 4; ++i) {
+    REQUIRE(rig.Post(RecordType::kPull, 0, i).ok());
+    rig.Sent(i);
+    rig.Receive(ImmKind::kCredit, rig.SlotOf(i));  // parked: holds no slot
+  }
+  const absl::Status full = rig.Post(RecordType::kPull, 0, 4);
+  CHECK(full.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(Message(full), Contains("no free operation"));
+  CHECK(rig.lane->Unanswered() == std::vector<uint64_t>{0, 1, 2, 3});
+  Reply reply = rig.ReplyTo(1);
+  reply.flags = 0;
+  reply.slot = 0;
+  rig.Deliver(reply, reply.operation);
+  REQUIRE(rig.answers.size() == 1);
+  CHECK(rig.answers[0].cookie == 1);
+  CHECK(rig.Post(RecordType::kPull, 0, 4).ok());
+  CHECK(rig.lane->Unanswered() == std::vector<uint64_t>{0, 2, 3, 4});
+  CHECK(rig.endpoint.receives == SmallConfig().worker_receives());
+}
+
+TEST_CASE("worker lane: an answer waits until the payload it gathered is no longer read") {
+  WorkerRig rig;
+  REQUIRE(rig.Post(RecordType::kPush, 65536, 1).ok());
+  rig.Deliver(rig.ReplyTo(0), rig.Posted(0).operation);
+  CHECK(rig.answers.empty());
+  CHECK_FALSE(rig.lane->CanPost(1, 65536));  // the slot's staging, too
+  CHECK(rig.lane->Unanswered().size() == 1);
+  rig.Sent(0);
+  REQUIRE(rig.answers.size() == 1);
+  CHECK(rig.lane->CanPost(1, 65536));
+
+  // A payload that was copied does not wait; its slot does.
+  REQUIRE(rig.Post(RecordType::kPush, 64, 2).ok());
+  REQUIRE(rig.Post(RecordType::kPush, 64, 3).ok());
+  rig.Deliver(rig.ReplyTo(1), rig.Posted(1).operation);
+  CHECK(rig.answers.size() == 2);
+  CHECK_FALSE(rig.lane->CanPost(1, 64));
+  rig.Sent(1);
+  CHECK(rig.lane->CanPost(1, 64));
+}
+
+TEST_CASE("worker lane: a malformed reply closes the lane with the reason") {
+  WorkerRig rig;
+  REQUIRE(rig.Post(RecordType::kPull, 0, 1).ok());
+  REQUIRE(rig.Post(RecordType::kPull, 0, 2).ok());
+  rig.Sent(0);
+  rig.Sent(1);
+  Reply reply = rig.ReplyTo(0);
+  uint32_t operation = reply.operation;
+  std::string expected;
+  SECTION("magic") {
+    reply.magic ^= 1;
+    expected = "reply.magic is 0x31505257; allowed: 0x31505256";
+  }
+  SECTION("generation") {
+    reply.generation -= 0x1000;
+    expected = "reply.generation is";
+  }
+  SECTION("operation") {
+    reply.operation ^= 1;
+    expected = "reply.operation is";
+  }
+  SECTION("status") {
+    reply.status = static_cast<ReplyStatus>(99);
+    expected = "reply.status is 99; allowed: 0..15";
+  }
+  SECTION("group status") {
+    reply.group_status[0] = static_cast<ReplyStatus>(16);
+    expected = "reply.group_status[0] is 16";
+  }
+  SECTION("group count") {
+    reply.group_count = 2;
+    expected = "reply.group_count is 2; allowed: 1, as in its request";
+  }
+  SECTION("slot that does not exist") {
+    reply.slot = 3;
+    expected = "reply.slot is 3";
+  }
+  SECTION("slot that is not the shard's") {
+    reply.slot = 2;
+    expected = "reply.slot is 2; allowed: one the shard holds";
+  }
+  SECTION("an operation that is not in use") {
+    operation = 3;
+    expected = "operation 3, which is not in use";
+  }
+  rig.Deliver(reply, operation);
+  CHECK(rig.answers.empty());
+  CHECK(rig.lane->state() == WorkerLane::State::kClosing);
+  CHECK_THAT(Message(rig.lane->error()), Contains(expected) && Contains("lane 5"));
+  CHECK(rig.endpoint.closed);
+  CHECK(rig.lane->Unanswered() == std::vector<uint64_t>{1, 2});
+  CHECK(rig.lane->RunOnce());
+  CHECK(rig.lane->state() == WorkerLane::State::kDead);
+  // Late completions of a closed lane change nothing.
+  rig.Deliver(rig.ReplyTo(0), rig.Posted(0).operation);
+  CHECK(rig.answers.empty());
+}
+
+TEST_CASE("worker lane: immediates that make no sense close the lane") {
+  WorkerRig rig;
+  REQUIRE(rig.Post(RecordType::kPull, 0, 1).ok());
+  SECTION("a credit for a slot it holds") { rig.Receive(ImmKind::kCredit, 2); }
+  SECTION("a credit for a slot that does not exist") { rig.Receive(ImmKind::kCredit, 200); }
+  SECTION("an unknown kind") { rig.Receive(static_cast<ImmKind>(3), 0); }
+  SECTION("a retired generation") { rig.Receive(ImmKind::kCredit, rig.SlotOf(0), kGeneration + 1); }
+  SECTION("a second grant") { rig.Grant({kGrantMagic, kGeneration, 0x200000, 5, {}}); }
+  CHECK(rig.lane->state() == WorkerLane::State::kClosing);
+  CHECK_THAT(Message(rig.lane->error()), Contains("the shard sent"));
+}
+
+TEST_CASE("worker lane: a malformed grant closes the lane") {
+  WorkerRig rig(/*open=*/false);
+  SECTION("magic") { rig.Grant({0, kGeneration, 0x100000, 4, {}}); }
+  SECTION("generation") { rig.Grant({kGrantMagic, kGeneration + 1, 0x100000, 4, {}}); }
+  SECTION("a ring that wraps around") { rig.Grant({kGrantMagic, kGeneration, ~0ull, 4, {}}); }
+  CHECK(rig.lane->state() == WorkerLane::State::kClosing);
+  CHECK_THAT(Message(rig.lane->error()), Contains("malformed grant: grant."));
+}
+
+TEST_CASE("worker lane: dead only when the transport says so") {
+  WorkerRig rig;
+  rig.endpoint.dead_after_close = false;
+  REQUIRE(rig.Post(RecordType::kPush, 65536, 1).ok());
+  rig.lane->OnEvent(ScriptedEndpoint::Event(Kind::kLost, absl::UnavailableError("peer gone")));
+  CHECK(rig.lane->state() == WorkerLane::State::kClosing);
+  CHECK_FALSE(rig.lane->RunOnce());
+  CHECK(rig.Post(RecordType::kPull, 0, 2).code() == absl::StatusCode::kFailedPrecondition);
+  rig.endpoint.dead_after_close = true;
+  CHECK(rig.lane->RunOnce());
+  CHECK(rig.lane->state() == WorkerLane::State::kDead);
+  CHECK(rig.lane->error() == absl::UnavailableError("peer gone"));
+  CHECK(rig.lane->Unanswered() == std::vector<uint64_t>{1});
+  rig.lane.reset();
+  CHECK(rig.endpoint.destroyed);
+}
+
+}  // namespace
+}  // namespace verbena::rdma

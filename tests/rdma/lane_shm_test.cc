@@ -1,0 +1,65 @@
+// Lanes over shared memory, both ends in this process.
+#include <catch2/catch.hpp>
+
+#include "rdma/shm/shm_endpoint.h"
+#include "tests/rdma/lane_world.h"
+
+namespace verbena::rdma {
+namespace {
+
+struct ShmWorld {
+  std::unique_ptr<Endpoint> workers = *NewShmEndpoint();
+  std::unique_ptr<Endpoint> shard = *NewShmEndpoint();
+  LaneWorld world;
+
+  ShmWorld(const LaneConfig& config, uint32_t lanes, uint64_t seed)
+      : world(workers.get(), shard.get(), config, lanes, seed, [] {}) {}
+};
+
+constexpr uint64_t kSteps = 5'000'000;
+
+std::vector<std::string> None() { return {}; }
+
+TEST_CASE("shm lanes: every record is answered once, with the configured sizes and tight ones") {
+  LaneConfig tight;
+  tight.small_slots = 2;
+  tight.large_slots = 1;
+  tight.large_slot_bytes = 4096 + 65536;
+  tight.operations = 3;
+  for (const LaneConfig& config : {LaneConfig(), tight}) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      CAPTURE(seed, config.operations);
+      ShmWorld shm(config, 2, seed);
+      REQUIRE(shm.world.StepUntil([&] { return shm.world.AllOpen(); }, 0, kSteps));
+      REQUIRE(shm.world.StepUntil(
+          [&] { return shm.world.user(0).posted() >= 2000 && shm.world.user(1).posted() >= 2000; },
+          8, kSteps));
+      REQUIRE(shm.world.StepUntil([&] { return shm.world.AllAnswered(); }, 0, kSteps));
+      CHECK(shm.world.Violations() == None());
+      CHECK(shm.world.AllOpen());
+      CHECK(shm.world.user(0).Accounted());
+      CHECK(shm.world.user(1).Accounted());
+    }
+  }
+}
+
+TEST_CASE("shm lanes: closing either end in mid-load gives everything back exactly once") {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    ShmWorld shm(LaneConfig(), 2, seed);
+    REQUIRE(shm.world.StepUntil([&] { return shm.world.AllOpen(); }, 0, kSteps));
+    for (uint64_t i = 0; i < 20 + seed; ++i) shm.world.Step(8);
+    const absl::Status reason = absl::CancelledError("closed by the test");
+    shm.world.user(0).lane()->Close(reason);
+    shm.world.server().lane(1)->Close(reason);
+    REQUIRE(shm.world.StepUntil([&] { return shm.world.AllDead(); }, 0, kSteps));
+    REQUIRE(shm.world.StepUntil([&] { return shm.world.server().Idle(); }, 0, kSteps));
+    CHECK(shm.world.Violations() == None());
+    for (size_t i = 0; i < 2; ++i) CHECK(shm.world.user(i).Accounted());
+    CHECK(shm.world.user(0).lane()->error() == reason);
+    CHECK(shm.world.server().lane(1)->error() == reason);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::rdma

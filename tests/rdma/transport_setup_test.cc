@@ -1,0 +1,235 @@
+// Conformance: connecting, accepting, refusing, exposing.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/rdma/transport_conformance.h"
+
+namespace verbena::rdma {
+namespace {
+
+using Kind = ConnectionEvent::Kind;
+
+TEST_CASE("a connection carries the initiator's private data and both sides learn of it") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Pair pair(&stage);
+  REQUIRE(pair.established);
+  // Transports may pad it (rdma_connect(3)).
+  CHECK(pair.server.Find(Kind::kRequest)->private_data.substr(0, 5) == "hello");
+  CHECK(pair.client.events.size() == 1);
+  CHECK(pair.server.events.size() == 2);
+}
+
+TEST_CASE("a refused connection fails with the reason and leaves nothing behind") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& client = stage.Add("client");
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  const ConnectionId c = client.endpoint->Create({1, 1}).value();
+  REQUIRE(client.endpoint->Connect(c, address, "").ok());
+  REQUIRE(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
+  const ConnectionId s = server.Find(Kind::kRequest)->connection;
+  server.endpoint->Reject(s, "no such lane");
+  REQUIRE(stage.Until([&] { return client.Find(Kind::kFailed) != nullptr; }));
+  const absl::Status status = client.Find(Kind::kFailed)->status;
+  CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(std::string(status.message()).find("no such lane") != std::string::npos);
+  CHECK(stage.Until([&] { return client.endpoint->Dead(c); }));
+  CHECK(server.endpoint->PostReceives(s, 1).code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("connecting where nobody listens fails as an event, not as a call") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& client = stage.Add("client");
+  std::string address;
+  {
+    auto gone = stage.harness().NewEndpoint("gone");
+    address = gone->Listen().value();
+  }
+  const ConnectionId c = client.endpoint->Create({1, 1}).value();
+  REQUIRE(client.endpoint->Connect(c, address, "").ok());
+  REQUIRE(stage.Until([&] { return client.Count(Kind::kFailed, c) == 1; }));
+  CHECK(client.Find(Kind::kFailed)->status.code() == absl::StatusCode::kUnavailable);
+  CHECK(client.endpoint->Dead(c));
+}
+
+TEST_CASE("private data longer than the limit is refused, at the limit it arrives whole") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& client = stage.Add("client");
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  const ConnectionId c = client.endpoint->Create({1, 1}).value();
+  const std::string longest(kMaxPrivateData, 'x');
+  CHECK(client.endpoint->Connect(c, address, longest + "x").code() ==
+        absl::StatusCode::kInvalidArgument);
+  REQUIRE(client.endpoint->Connect(c, address, longest).ok());
+  REQUIRE(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
+  CHECK(server.Find(Kind::kRequest)->private_data == longest);
+}
+
+TEST_CASE("a request whose initiator gives up cannot be accepted and is reported") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& client = stage.Add("client");
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  const ConnectionId c = client.endpoint->Create({1, 1}).value();
+  REQUIRE(client.endpoint->Connect(c, address, "").ok());
+  REQUIRE(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
+  const ConnectionId s = server.Find(Kind::kRequest)->connection;
+  client.endpoint->Destroy(c);
+  REQUIRE(stage.Until([&] { return server.Count(Kind::kFailed, s) == 1; }));
+  CHECK_FALSE(server.endpoint->Prepare(s, {1, 1}).ok());
+  CHECK_FALSE(server.endpoint->Accept(s).ok());
+  CHECK(client.events.empty());
+}
+
+TEST_CASE("many connections at once, each with its own data") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& client = stage.Add("client");
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  constexpr uint32_t kCount = 64;
+  std::vector<ConnectionId> ids;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    ids.push_back(client.endpoint->Create({4, 4}).value());
+    REQUIRE(client.endpoint->PostReceives(ids[i], 1).ok());
+    REQUIRE(client.endpoint->Connect(ids[i], address, std::string(1, static_cast<char>(i))).ok());
+  }
+  std::vector<ConnectionId> accepted(kCount, ConnectionId::kNone);
+  size_t seen = 0;
+  uint32_t answered = 0;
+  const auto accept = [&] {
+    for (; seen < server.events.size(); ++seen) {
+      const ConnectionEvent& e = server.events[seen];
+      if (e.kind != Kind::kRequest) continue;
+      accepted[static_cast<uint8_t>(e.private_data[0])] = e.connection;
+      if (server.endpoint->Prepare(e.connection, {4, 4}).ok() &&
+          server.endpoint->Accept(e.connection).ok()) {
+        ++answered;
+      }
+    }
+    return answered == kCount;
+  };
+  REQUIRE(stage.Until(accept));
+  REQUIRE(stage.Until([&] {
+    uint32_t up = 0;
+    for (uint32_t i = 0; i < kCount; ++i) {
+      up +=
+          client.Count(Kind::kEstablished, ids[i]) + server.Count(Kind::kEstablished, accepted[i]);
+    }
+    return up == 2 * kCount;
+  }));
+  WriteRequest request;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    request.immediate = 1000 + i;
+    REQUIRE(server.endpoint->PostWrite(accepted[i], request).ok());
+  }
+  CHECK(stage.Until([&] {
+    uint32_t right = 0;
+    for (uint32_t i = 0; i < kCount; ++i) {
+      right += client.Immediates(ids[i]) == std::vector<uint32_t>{1000 + i} ? 1 : 0;
+    }
+    return right == kCount;
+  }));
+}
+
+TEST_CASE("memory exposed on an established connection can be written at once") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Pair pair(&stage, {.server_receives = 2});
+  REQUIRE(pair.established);
+  const auto late = TestBlock(8192);
+  // Not page-aligned at either end.
+  const auto exposed = pair.server.endpoint->Expose(pair.s, late, 100, 5000);
+  REQUIRE(exposed.ok());
+  FillPattern(*pair.client_block, 0, 5000, 9);
+  const Segment segment = {pair.client_block->data(), 5000, pair.client_block.get()};
+  WriteRequest request;
+  request.segments = absl::MakeConstSpan(&segment, 1);
+  request.remote = *exposed;
+  request.immediate = 1;
+  REQUIRE(pair.client.endpoint->PostWrite(pair.c, request).ok());
+  REQUIRE(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
+  CHECK(HasPattern(*late, 100, 5000, 9));
+  CHECK(late->data()[99] == std::byte{0});
+  CHECK(late->data()[5100] == std::byte{0});
+}
+
+TEST_CASE("memory that is exposed no more is out of reach") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Pair pair(&stage);
+  REQUIRE(pair.established);
+  const auto block = TestBlock(4096);
+  const RemoteMemory memory = pair.server.endpoint->Expose(pair.s, block, 0, 4096).value();
+  pair.server.endpoint->Unexpose(pair.s, memory);
+  stage.Settle();
+  FillPattern(*pair.client_block, 0, 64, 1);
+  const Segment segment = {pair.client_block->data(), 64, pair.client_block.get()};
+  WriteRequest request;
+  request.segments = absl::MakeConstSpan(&segment, 1);
+  request.remote = memory;
+  REQUIRE(pair.client.endpoint->PostWrite(pair.c, request).ok());
+  REQUIRE(stage.Until([&] {
+    return pair.client.Count(Kind::kLost, pair.c) == 1 &&
+           pair.server.Count(Kind::kLost, pair.s) == 1;
+  }));
+  CHECK(block->data()[0] == std::byte{0});
+  CHECK(block.use_count() == 1);
+}
+
+TEST_CASE("exposing what is not in the block is refused") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& party = stage.Add("a");
+  const ConnectionId id = party.endpoint->Create({1, 1}).value();
+  const auto block = TestBlock(4096);
+  CHECK(party.endpoint->Expose(id, block, 4000, 97).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(party.endpoint->Expose(id, block, ~size_t{0}, 2).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(party.endpoint->Expose(id, nullptr, 0, 1).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("ids are not reused, and stale ones do no harm") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& party = stage.Add("a");
+  std::set<ConnectionId> ids;
+  for (int i = 0; i < 20; ++i) {
+    const ConnectionId id = party.endpoint->Create({1, 1}).value();
+    CHECK(ids.insert(id).second);
+    CHECK(id != ConnectionId::kNone);
+    party.endpoint->Destroy(id);
+  }
+  const ConnectionId stale = *ids.begin();
+  const auto code = absl::StatusCode::kFailedPrecondition;
+  CHECK(party.endpoint->PostReceives(stale, 1).code() == code);
+  CHECK(party.endpoint->PostWrite(stale, {}).code() == code);
+  CHECK(party.endpoint->Connect(stale, "nowhere", "").code() == code);
+  CHECK(party.endpoint->Prepare(stale, {1, 1}).code() == code);
+  CHECK(party.endpoint->Accept(stale).code() == code);
+  CHECK(party.endpoint->Expose(stale, TestBlock(1), 0, 1).status().code() == code);
+  party.endpoint->Unexpose(stale, {});
+  party.endpoint->Reject(stale, "");
+  party.endpoint->Close(stale);
+  party.endpoint->Destroy(stale);
+  CHECK(party.endpoint->Dead(stale));
+}
+
+TEST_CASE("an endpoint listens once") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& party = stage.Add("a");
+  REQUIRE(party.endpoint->Listen().ok());
+  CHECK(party.endpoint->Listen().status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace verbena::rdma

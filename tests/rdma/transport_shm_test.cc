@@ -1,0 +1,360 @@
+// What the shm transport promises beyond the conformance suite, without a hostile peer: sleeping
+// and waking, two processes, nothing leaked.
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "rdma/shm/shm_endpoint.h"
+#include "tests/rdma/transport_conformance.h"
+
+namespace verbena::rdma {
+namespace {
+
+using Kind = ConnectionEvent::Kind;
+
+const TransportUnderTest& Shm() { return TransportsUnderTest()[0]; }
+
+// One turn of an owner that sleeps when there is nothing to do.
+void RunOrSleep(Party* party, const std::function<bool()>& work) {
+  party->PollEvents();
+  party->Poll();
+  if (work()) return;
+  if (!party->endpoint->Arm()) return;
+  std::vector<int> fds;
+  party->endpoint->AppendDescriptors(&fds);
+  std::vector<pollfd> polled;
+  for (int fd : fds) polled.push_back({fd, POLLIN, 0});
+  poll(polled.data(), polled.size(), 20'000);
+  party->endpoint->Disarm();
+}
+
+// Answers each immediate i with i + 1 until it has seen `last`.
+bool Echo(Party* party, ConnectionId id, uint32_t last, bool sleeping) {
+  size_t seen = 0;
+  bool ok = true;
+  while (ok) {
+    const auto work = [&] {
+      bool any = false;
+      for (; seen < party->completions.size(); ++seen) {
+        const Completion& c = party->completions[seen];
+        if (c.kind != Completion::Kind::kReceive) continue;
+        if (!c.ok) return ok = false;
+        any = true;
+        WriteRequest request;
+        request.immediate = c.immediate + 1;
+        request.signaled = false;
+        ok = ok && party->endpoint->PostReceives(id, 1).ok();
+        if (c.immediate != last) ok = ok && party->endpoint->PostWrite(id, request).ok();
+      }
+      return any;
+    };
+    if (sleeping) {
+      RunOrSleep(party, work);
+    } else {
+      party->PollEvents();
+      party->Poll();
+      if (!work()) sched_yield();
+    }
+    for (const Completion& c : party->completions) {
+      if (c.kind == Completion::Kind::kReceive && c.ok && c.immediate + 1 >= last) return ok;
+    }
+    seen = 0;
+    party->completions.clear();
+  }
+  return false;
+}
+
+TEST_CASE("two threads that sleep whenever they can lose no wake-up") {
+  const bool client_sleeps = GENERATE(true, false);
+  Stage stage(Shm());
+  Pair pair(&stage, {.client_receives = 4, .server_receives = 4});
+  REQUIRE(pair.established);
+  constexpr uint32_t kLast = 3000;
+  std::atomic<bool> server_ok{false};
+  std::thread server([&] { server_ok = Echo(&pair.server, pair.s, kLast, true); });
+  WriteRequest first;
+  first.immediate = 0;
+  first.signaled = false;
+  CHECK(pair.client.endpoint->PostWrite(pair.c, first).ok());
+  const bool client_ok = Echo(&pair.client, pair.c, kLast, client_sleeps);
+  server.join();
+  CHECK(client_ok);
+  CHECK(server_ok);
+}
+
+TEST_CASE("a sleeper is woken by a connection request, memory and the end of its peer") {
+  Stage stage(Shm());
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  std::thread other([&address] {
+    Stage mine(Shm());
+    Party& client = mine.Add("client");
+    const ConnectionId c = client.endpoint->Create({4, 4}).value();
+    (void)client.endpoint->Connect(c, address, "");
+    (void)mine.Until([&] { return client.Count(Kind::kEstablished, c) == 1; });
+    WriteRequest request;
+    request.immediate = 1;
+    (void)client.endpoint->PostWrite(c, request);
+  });
+  ConnectionId s = ConnectionId::kNone;
+  size_t seen = 0;
+  while (server.Find(Kind::kLost) == nullptr) {
+    RunOrSleep(&server, [&] {
+      const bool any = seen < server.events.size();
+      for (; seen < server.events.size(); ++seen) {
+        if (server.events[seen].kind != Kind::kRequest) continue;
+        s = server.events[seen].connection;
+        (void)server.endpoint->Prepare(s, {4, 4});
+        (void)server.endpoint->PostReceives(s, 1);
+        (void)server.endpoint->Accept(s);
+      }
+      return any;
+    });
+  }
+  other.join();
+  CHECK(server.Immediates(s) == std::vector<uint32_t>{1});
+}
+
+TEST_CASE("an endpoint with nothing to do stays asleep") {
+  Stage stage(Shm());
+  Pair pair(&stage, {.server_receives = 2});
+  REQUIRE(pair.established);
+  std::vector<int> fds;
+  pair.server.endpoint->AppendDescriptors(&fds);
+  REQUIRE(fds.size() == 1);
+  pollfd polled = {fds[0], POLLIN, 0};
+  stage.Settle();
+  REQUIRE(pair.server.endpoint->Arm());
+  CHECK(poll(&polled, 1, 0) == 0);
+  REQUIRE(pair.Push(0, 8, 1).ok());
+  CHECK(poll(&polled, 1, 0) == 1);
+  pair.server.endpoint->Disarm();
+  pair.server.PollEvents();
+  pair.server.Poll();
+  CHECK(pair.server.Immediates(pair.s).size() == 1);
+  // One wake-up is one wake-up.
+  REQUIRE(pair.server.endpoint->Arm());
+  CHECK(poll(&polled, 1, 0) == 0);
+  pair.server.endpoint->Disarm();
+  // While it is awake, writes cost no system call and leave nothing behind.
+  REQUIRE(pair.Push(0, 8, 2).ok());
+  CHECK_FALSE(pair.server.endpoint->Arm());  // nor is it to go to sleep over them
+  pair.server.Poll();
+  CHECK(pair.server.Immediates(pair.s).size() == 2);
+  pair.server.PollEvents();
+  REQUIRE(pair.server.endpoint->Arm());
+  CHECK(poll(&polled, 1, 0) == 0);
+  pair.server.endpoint->Disarm();
+}
+
+TEST_CASE("a peer that does not look keeps us from being dead until it does") {
+  Stage stage(Shm());
+  Pair pair(&stage);
+  REQUIRE(pair.established);
+  pair.client.endpoint->Close(pair.c);
+  for (int i = 0; i < 500; ++i) pair.client.PollEvents();
+  CHECK_FALSE(pair.client.endpoint->Dead(pair.c));
+  // It still has our memory mapped: it may write, and that harms nobody.
+  WriteRequest request;
+  CHECK(pair.server.endpoint->PostWrite(pair.s, request).ok());
+  REQUIRE(stage.Until([&] { return pair.server.Count(Kind::kLost, pair.s) == 1; }));
+  CHECK(stage.Until([&] { return pair.client.endpoint->Dead(pair.c); }));
+}
+
+TEST_CASE("memory of the caller's cannot be exposed over shm") {
+  Stage stage(Shm());
+  Party& party = stage.Add("a");
+  const ConnectionId id = party.endpoint->Create({1, 1}).value();
+  static std::byte memory[64];
+  const auto block = MemoryBlock::Register(memory, sizeof(memory), MemoryKind::kHost).value();
+  CHECK(party.endpoint->Expose(id, block, 0, 64).status().code() ==
+        absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("an address of another kind is refused") {
+  Stage stage(Shm());
+  Party& party = stage.Add("a");
+  const ConnectionId id = party.endpoint->Create({1, 1}).value();
+  CHECK(party.endpoint->Connect(id, "127.0.0.1:80", "").code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(party.endpoint->Connect(id, "verbena-shm-" + std::string(200, 'x'), "").code() ==
+        absl::StatusCode::kInvalidArgument);
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  DIR* dir = opendir("/proc/self/fd");
+  while (readdir(dir) != nullptr) ++count;
+  closedir(dir);
+  return count;
+}
+
+int Mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  int count = 0;
+  while (std::getline(maps, line)) count += line.find("memfd:") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST_CASE("connecting and closing again and again leaves nothing behind") {
+  Stage stage(Shm());
+  Party& client = stage.Add("client");
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  const auto block = TestBlock(4096);
+  stage.Settle();
+  const int descriptors = OpenDescriptors();
+  const int mappings = Mappings();
+  for (int i = 0; i < 200; ++i) {
+    const ConnectionId c = client.endpoint->Create({4, 4}).value();
+    REQUIRE(client.endpoint->Expose(c, block, 0, 4096).ok());
+    REQUIRE(client.endpoint->Connect(c, address, "").ok());
+    REQUIRE(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
+    const ConnectionId s = server.Find(Kind::kRequest)->connection;
+    REQUIRE(server.endpoint->Prepare(s, {4, 4}).ok());
+    REQUIRE(server.endpoint->Expose(s, block, 0, 4096).ok());
+    REQUIRE(server.endpoint->Accept(s).ok());
+    REQUIRE(stage.Until([&] { return client.Count(Kind::kEstablished, c) == 1; }));
+    (i % 2 == 0 ? client : server).endpoint->Close(i % 2 == 0 ? c : s);
+    REQUIRE(stage.Until([&] { return client.endpoint->Dead(c) || server.endpoint->Dead(s); }));
+    client.endpoint->Destroy(c);
+    server.endpoint->Destroy(s);
+    client.events.clear();
+    server.events.clear();
+  }
+  stage.Settle();
+  CHECK(OpenDescriptors() == descriptors);
+  CHECK(Mappings() == mappings);
+  CHECK(block.use_count() == 1);
+}
+
+// A client process that writes `count` records, then waits to be killed. Reports by exiting.
+[[noreturn]] void ChildMain(const std::string& address, uint32_t count) {
+  Stage stage(Shm());
+  Party& party = stage.Add("child");
+  const ConnectionId c = party.endpoint->Create({64, 64}).value();
+  const auto block = TestBlock(64);
+  const auto mailbox = TestBlock(4096);
+  const RemoteMemory mine = party.endpoint->Expose(c, mailbox, 0, 4096).value();
+  const bool up =
+      party.endpoint
+          ->Connect(c, address, std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)))
+          .ok() &&
+      party.endpoint->PostReceives(c, 64).ok() &&
+      stage.Until([&] { return party.Immediates(c).size() == 1; });
+  if (!up) _exit(2);
+  RemoteMemory remote;
+  std::memcpy(&remote, mailbox->data(), sizeof(remote));
+  uint32_t reposted = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    std::memcpy(block->data(), &i, sizeof(i));
+    const Segment segment = {block->data(), 64, block.get()};
+    WriteRequest request;
+    request.segments = absl::MakeConstSpan(&segment, 1);
+    request.remote = {remote.address + 64 * (i % 16), remote.key};
+    request.immediate = i;
+    request.signaled = false;
+    // Credit: the server answers each, and we are at most 16 ahead.
+    if (!stage.Until([&] { return party.Immediates(c).size() + 16 > i + 1; })) _exit(3);
+    if (!party.endpoint->PostWrite(c, request).ok()) _exit(4);
+    const uint32_t consumed = static_cast<uint32_t>(party.Immediates(c).size());
+    if (!party.endpoint->PostReceives(c, consumed - reposted).ok()) _exit(5);
+    reposted = consumed;
+  }
+  for (;;) pause();
+}
+
+TEST_CASE("another process writes a thousand records and is killed") {
+  Stage stage(Shm());
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  constexpr uint32_t kCount = 1000;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ChildMain(address, kCount);
+
+  CHECK(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
+  const ConnectionEvent* const request = server.Find(Kind::kRequest);
+  bool right = request != nullptr;
+  if (right) {
+    const ConnectionId s = request->connection;
+    RemoteMemory mailbox;
+    std::memcpy(&mailbox, request->private_data.data(), sizeof(mailbox));
+    const auto ring = TestBlock(4096);
+    CHECK(server.endpoint->Prepare(s, {64, 16}).ok());
+    CHECK(server.endpoint->PostReceives(s, 16).ok());
+    const RemoteMemory slots = server.endpoint->Expose(s, ring, 0, 4096).value();
+    const auto grant = TestBlock(64);
+    std::memcpy(grant->data(), &slots, sizeof(slots));
+    CHECK(server.endpoint->Accept(s).ok());
+    const Segment segment = {grant->data(), sizeof(slots), grant.get()};
+    WriteRequest write;
+    write.segments = absl::MakeConstSpan(&segment, 1);
+    write.remote = mailbox;
+    write.immediate = 0;
+    write.signaled = false;
+    CHECK(server.endpoint->PostWrite(s, write).ok());
+    uint32_t seen = 0;
+    WriteRequest answer;
+    answer.immediate = 1;
+    answer.signaled = false;
+    CHECK(stage.Until([&] {
+      for (const Completion& c : server.completions) {
+        if (c.kind != Completion::Kind::kReceive || !c.ok) continue;
+        uint32_t value;
+        std::memcpy(&value, ring->data() + size_t{64} * (seen % 16), sizeof(value));
+        right = right && c.immediate == seen && value == seen;
+        ++seen;
+        right = right && server.endpoint->PostReceives(s, 1).ok();
+        if (seen < kCount) right = right && server.endpoint->PostWrite(s, answer).ok();
+      }
+      server.completions.clear();
+      return seen == kCount || !right || server.Count(Kind::kLost, s) == 1;
+    }));
+    CHECK(seen == kCount);
+    kill(child, SIGKILL);
+    CHECK(stage.Until([&] { return server.Count(Kind::kLost, s) == 1; }));
+    CHECK(stage.Until([&] { return server.endpoint->Dead(s); }));
+    CHECK(server.Receives(s).size() == 16);  // flushed
+  }
+  CHECK(right);
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFSIGNALED(status));
+}
+
+TEST_CASE("a stopped peer delays nothing but its own end") {
+  // Its listener's backlog takes the request; the deadline ends the wait.
+  ShmOptions options;
+  options.connect_timeout = absl::Milliseconds(20);
+  const auto silent = NewShmEndpoint().value();  // never polled
+  Party client;
+  client.endpoint = NewShmEndpoint(options).value();
+  const ConnectionId c = client.endpoint->Create({1, 1}).value();
+  REQUIRE(client.endpoint->Connect(c, silent->Listen().value(), "").ok());
+  // Asleep all the while: the descriptors include the timer.
+  const auto failed = [&] { return client.Count(Kind::kFailed, c) == 1; };
+  while (!failed()) RunOrSleep(&client, failed);
+  CHECK(client.Find(Kind::kFailed)->status.code() == absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("the host's identity is the same for processes that can connect") {
+  const std::string identity = ShmHostIdentity();
+  CHECK(identity.size() > 36);
+  CHECK(identity.find("net:[") != std::string::npos);
+  CHECK(identity == ShmHostIdentity());
+}
+
+}  // namespace
+}  // namespace verbena::rdma

@@ -1,0 +1,270 @@
+// What survives a restart, repeated calls, and a store that cannot save.
+#include <random>
+
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kLeaseMs = 5000;
+
+TEST_CASE("a restarted coordinator knows everything and renews all leases") {
+  TestCoordinator c({.partitions = 16, .expected_servers = 2});
+  const uint64_t a = c.JoinServer("a", 2);
+  const uint64_t b = c.JoinServer("b", 2);
+  const uint64_t worker = c.JoinWorker("job", 2)->incarnation();
+  REQUIRE(c.CreateTable(c.Spec("t", 640)).ok());
+  REQUIRE(c.Leave(b).ok());
+  c.clock.AdvanceMs(kLeaseMs - 1);
+  v1::ClusterView before = c.view();
+  c.Restart();
+  REQUIRE(c.view().term() == before.term() + 1);
+  REQUIRE(c.view().revision() == before.revision() + 1);
+  before.set_term(c.view().term());
+  before.set_revision(c.view().revision());
+  REQUIRE(c.view().SerializeAsString() == before.SerializeAsString());
+
+  c.clock.AdvanceMs(kLeaseMs - 1);
+  REQUIRE_FALSE(c->RunOnce());
+  REQUIRE(c.Heartbeat(worker)->term() == before.term());
+  c.clock.AdvanceMs(1);
+  REQUIRE(c->RunOnce());
+  REQUIRE(c.Server("a").state() == v1::Server::SILENT);
+  REQUIRE(c.Server("b").state() == v1::Server::SILENT);
+  REQUIRE(c.Job("job").members_size() == 1);
+  REQUIRE(c.Heartbeat(a).ok());
+}
+
+TEST_CASE("lost partitions and departed ranks survive a restart") {
+  TestCoordinator c({.partitions = 16});
+  c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 64 * 20)).ok());
+  const uint64_t w0 = c.JoinWorker("job", 2)->incarnation();
+  REQUIRE(c.JoinWorker("job", 2).ok());
+  REQUIRE(c.Leave(w0).ok());
+  c.JoinServer("a");
+  c.Restart();
+  REQUIRE(c.view().tables(0).lost_partitions_size() == 16);
+  REQUIRE(c.Job("job").departed_ranks(0) == 0);
+  REQUIRE(c.JoinWorker("job", 2, 0).status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("the number of partitions is that of the cluster's first start") {
+  MemoryStore store;
+  { TestCoordinator c({.partitions = 16}, &store); }
+  TestCoordinator c({.partitions = 64, .lease_ms = 700}, &store);
+  REQUIRE(c.view().partitions_size() == 16);
+  REQUIRE(c.view().lease_ms() == 700);
+}
+
+TEST_CASE("a repeated call has one effect and the same answer, also after a restart") {
+  TestCoordinator c({.partitions = 16});
+  const auto server = c.ServerRequest("a");
+  const auto worker = c.WorkerRequest("job", 2);
+  v1::CreateTableRequest table;
+  table.set_request_id(c.NewId());
+  *table.mutable_spec() = c.Spec("t", 64);
+  (*table.mutable_spec()->mutable_optimizer()->mutable_parameters())["x"] = 1;
+  (*table.mutable_spec()->mutable_optimizer()->mutable_parameters())["y"] = 2;
+  const uint64_t a = c.Call(&Coordinator::JoinServer, server)->incarnation();
+  const auto w = *c.Call(&Coordinator::JoinWorker, worker);
+  const auto t = *c.Call(&Coordinator::CreateTable, table);
+  v1::LeaveRequest leave;
+  leave.set_request_id(c.NewId());
+  leave.set_incarnation(w.incarnation());
+  REQUIRE(c.Call(&Coordinator::Leave, leave).ok());
+  v1::DropTableRequest drop;
+  drop.set_request_id(c.NewId());
+  drop.set_name("t");
+  const auto dropped = *c.Call(&Coordinator::DropTable, drop);
+  for (int round = 0; round < 2; ++round) {
+    const std::string before = c.view().SerializeAsString();
+    const auto again = c.Call(&Coordinator::JoinServer, server);
+    REQUIRE(again->incarnation() == a);
+    REQUIRE(again->lease_ms() == kLeaseMs);
+    REQUIRE(again->view().revision() == c.view().revision());
+    REQUIRE(c.Call(&Coordinator::JoinWorker, worker)->incarnation() == w.incarnation());
+    REQUIRE(c.Call(&Coordinator::CreateTable, table)->table().id() == t.table().id());
+    REQUIRE(c.Call(&Coordinator::DropTable, drop)->revision() == dropped.revision());
+    REQUIRE(c.Call(&Coordinator::Leave, leave).ok());
+    REQUIRE(c.view().SerializeAsString() == before);
+    c.Restart();
+  }
+  // The same id with other content, or for another method, is the caller's mistake.
+  auto other = server;
+  other.set_name("b");
+  REQUIRE_STATUS(c.Call(&Coordinator::JoinServer, other).status(), kInvalidArgument, "request_id");
+  leave.set_request_id(server.request_id());
+  REQUIRE_STATUS(c.Call(&Coordinator::Leave, leave).status(), kInvalidArgument, "request_id");
+}
+
+TEST_CASE("a repeated join renews the lease: its caller could not send heartbeats") {
+  TestCoordinator c;
+  const auto worker = c.WorkerRequest("job", 1);
+  const uint64_t incarnation = c.Call(&Coordinator::JoinWorker, worker)->incarnation();
+  c.clock.AdvanceMs(kLeaseMs - 1);
+  REQUIRE(c.Call(&Coordinator::JoinWorker, worker)->incarnation() == incarnation);
+  c.clock.AdvanceMs(2);
+  c->RunOnce();
+  REQUIRE(c.Heartbeat(incarnation).ok());
+}
+
+TEST_CASE("the last answers are kept, older ones are forgotten") {
+  MemoryStore store;
+  TestCoordinator c({.partitions = 1}, &store);
+  const auto first = c.ServerRequest("first");
+  REQUIRE(c.Call(&Coordinator::JoinServer, first).ok());
+  const auto second = c.ServerRequest("second");
+  const uint64_t incarnation = c.Call(&Coordinator::JoinServer, second)->incarnation();
+  for (size_t i = 0; i + 1 < kAnswersKept; ++i) c.JoinServer("a");
+  REQUIRE(store.Load()->answered.size() <= kAnswersKept + 1);
+  REQUIRE(c.Call(&Coordinator::JoinServer, second)->incarnation() == incarnation);
+  REQUIRE(c.Call(&Coordinator::JoinServer, first)->incarnation() > incarnation);
+}
+
+TEST_CASE("a change that cannot be saved has not happened") {
+  FaultyStore store;
+  TestCoordinator c({.partitions = 16}, &store);
+  const uint64_t a = c.JoinServer("a");
+  const uint64_t worker = c.JoinWorker("job", 2)->incarnation();
+  REQUIRE(c.CreateTable(c.Spec("t", 64)).ok());
+  const std::string before = c.view().SerializeAsString();
+  const auto poll = c.Poll(c.view().revision(), 30000);
+  store.full = true;
+  const auto join = c.ServerRequest("b");
+  REQUIRE_STATUS(c.Call(&Coordinator::JoinServer, join).status(), kUnavailable, "disk is full");
+  REQUIRE_STATUS(c.JoinWorker("job", 2).status(), kUnavailable, "disk is full");
+  REQUIRE_STATUS(c.CreateTable(c.Spec("u", 64)).status(), kUnavailable, "disk is full");
+  REQUIRE_STATUS(c.DropTable("t"), kUnavailable, "disk is full");
+  REQUIRE_STATUS(c.Leave(worker), kUnavailable, "disk is full");
+  REQUIRE(c.view().SerializeAsString() == before);
+  REQUIRE_FALSE(poll->has_value());
+
+  // Ended leases wait for the disk, without a busy loop, and are renewed by heartbeats meanwhile.
+  c.clock.AdvanceMs(kLeaseMs);
+  REQUIRE(c->RunOnce());
+  REQUIRE(c.view().SerializeAsString() == before);
+  REQUIRE(c->NextTimerNanos() > c.clock.NowNanos());
+  REQUIRE_FALSE(c->RunOnce());
+  REQUIRE(c.Heartbeat(a).ok());
+  c.clock.AdvanceTo(c->NextTimerNanos());
+  store.full = false;
+  REQUIRE(c->RunOnce());
+  REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
+  REQUIRE(c.Job("job").members_size() == 0);
+  REQUIRE((*poll)->value().changed());
+  REQUIRE(c.Call(&Coordinator::JoinServer, join).ok());
+}
+
+TEST_CASE("a state that makes no sense is DATA_LOSS") {
+  ManualClock clock;
+  MemoryStore good;
+  {
+    TestCoordinator c({.partitions = 4}, &good);
+    c.JoinServer("a", 2);
+    c.JoinServer("b");
+    REQUIRE(c.JoinWorker("job", 2).ok());
+    REQUIRE(c.CreateTable(c.Spec("t", 64)).ok());
+  }
+  const auto code = [&](auto change) {
+    CoordinatorState state = *good.Load();
+    change(&state);
+    MemoryStore store;
+    REQUIRE(store.Save(state, nullptr).ok());
+    return Coordinator::Create({}, &clock, &store).status().code();
+  };
+  REQUIRE(code([](auto*) {}) == absl::StatusCode::kOk);
+  const auto kDataLoss = absl::StatusCode::kDataLoss;
+  REQUIRE(code([](auto* s) { s->next_incarnation = 2; }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->next_table = 1; }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.clear_partitions(); }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.clear_cluster_id(); }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.mutable_partitions(1)->set_primary(77); }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.mutable_partitions(1)->set_shard(9); }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.mutable_servers(1)->set_name("a"); }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.mutable_tables(0)->add_lost_partitions(4); }) == kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.mutable_tables(0)->mutable_spec()->clear_shape(); }) ==
+          kDataLoss);
+  REQUIRE(code([](auto* s) { s->view.mutable_jobs(0)->add_departed_ranks(0); }) == kDataLoss);
+}
+
+// Random commands, with restarts and a failing disk between them: nothing that was answered is
+// forgotten, and what must only grow only grows.
+TEST_CASE("random histories with restarts keep the invariants") {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937_64 random(seed);
+    FaultyStore store;
+    TestCoordinator c({.partitions = 8, .lease_ms = 1000}, &store);
+    uint64_t last_incarnation = 0;
+    uint32_t last_table = 0;
+    v1::ClusterView last = c.view();
+    for (int step = 0; step < 150; ++step) {
+      store.full = random() % 10 == 0;
+      const std::string name(1, static_cast<char>('a' + random() % 3));
+      switch (random() % 9) {
+        case 0: {
+          auto joined = c.Call(&Coordinator::JoinServer, c.ServerRequest(name, 1 + random() % 3));
+          if (joined.ok()) {
+            REQUIRE(joined->incarnation() > last_incarnation);
+            last_incarnation = joined->incarnation();
+          }
+          break;
+        }
+        case 1: {
+          auto joined = c.JoinWorker(name, 2);
+          if (joined.ok()) {
+            REQUIRE(joined->incarnation() > last_incarnation);
+            last_incarnation = joined->incarnation();
+          }
+          break;
+        }
+        case 2:
+          (void)c.Leave(1 + random() % (last_incarnation + 1));
+          break;
+        case 3:
+        case 4: {
+          const auto consistency = random() % 2 == 0 ? v1::CONSISTENCY_SYNC : v1::CONSISTENCY_ASYNC;
+          auto table = c.CreateTable(c.Spec("t-" + name, 64 * (1 + random() % 2), consistency));
+          if (table.ok()) last_table = std::max(last_table, table->id());
+          break;
+        }
+        case 5:
+          (void)c.DropTable("t-" + name);
+          break;
+        case 6:
+          (void)c.Heartbeat(1 + random() % (last_incarnation + 1));
+          break;
+        case 7:
+          c.clock.AdvanceMs(random() % 800);
+          c->RunOnce();
+          break;
+        case 8: {
+          store.full = false;
+          v1::ClusterView before = c.view();
+          c.Restart();
+          before.set_term(before.term() + 1);
+          before.set_revision(before.revision() + 1);
+          REQUIRE(c.view().SerializeAsString() == before.SerializeAsString());
+          break;
+        }
+      }
+      const v1::ClusterView& view = c.view();
+      REQUIRE(view.revision() >= last.revision());
+      if (view.revision() == last.revision()) {
+        REQUIRE(view.SerializeAsString() == last.SerializeAsString());
+      }
+      for (int p = 0; p < view.partitions_size(); ++p) {
+        const v1::Partition& was = last.partitions(p);
+        const v1::Partition& is = view.partitions(p);
+        const bool moved = is.primary() != was.primary() || is.shard() != was.shard();
+        REQUIRE(is.epoch() >= was.epoch() + (moved ? 1 : 0));
+      }
+      for (const v1::Table& table : view.tables()) REQUIRE(table.id() <= last_table);
+      last = view;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::server

@@ -1,0 +1,204 @@
+// A coordinator on a clock the test owns, called as if calls returned.
+#ifndef VERBENA_TESTS_SERVER_COORDINATOR_FIXTURE_H_
+#define VERBENA_TESTS_SERVER_COORDINATOR_FIXTURE_H_
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/coordinator/coordinator.h"
+
+namespace verbena::server {
+
+class ManualClock final : public Clock {
+ public:
+  int64_t NowNanos() const override { return now_; }
+  void AdvanceMs(int64_t ms) { now_ += ms * 1000000; }
+  void AdvanceTo(int64_t now) { now_ = std::max(now_, now); }
+
+ private:
+  int64_t now_ = 1000000000;
+};
+
+// A MemoryStore whose disk can be full.
+class FaultyStore final : public Store {
+ public:
+  absl::StatusOr<CoordinatorState> Load() override { return inner_.Load(); }
+  absl::Status Save(const CoordinatorState& state,
+                    const CoordinatorState::Answered* answered) override {
+    if (full) return absl::UnavailableError("the disk is full");
+    ++saves;
+    return inner_.Save(state, answered);
+  }
+  bool full = false;
+  int saves = 0;
+
+ private:
+  MemoryStore inner_;
+};
+
+// What a call answered; empty while it waits (GetView).
+template <typename Response>
+using Answer = std::shared_ptr<std::optional<absl::StatusOr<Response>>>;
+
+class TestCoordinator {
+ public:
+  explicit TestCoordinator(CoordinatorOptions options = {}, Store* store = nullptr)
+      : options_(std::move(options)), store_(store != nullptr ? store : &memory_) {
+    options_.cluster_id = "test";
+    Restart();
+  }
+
+  // What a killed and restarted process does: only the store survives.
+  void Restart() {
+    coordinator_.reset();
+    auto created = Coordinator::Create(options_, &clock, store_);
+    REQUIRE(created.ok());
+    coordinator_ = *std::move(created);
+  }
+
+  template <typename Response, typename Request>
+  Answer<Response> Start(void (Coordinator::*method)(const Request&, Coordinator::Reply<Response>),
+                         const Request& request) {
+    auto answer = std::make_shared<std::optional<absl::StatusOr<Response>>>();
+    (coordinator_.get()->*method)(request, [answer](absl::StatusOr<Response> response) {
+      REQUIRE(!answer->has_value());
+      answer->emplace(std::move(response));
+    });
+    return answer;
+  }
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(void (Coordinator::*method)(const Request&,
+                                                            Coordinator::Reply<Response>),
+                                const Request& request) {
+    const Answer<Response> answer = Start(method, request);
+    REQUIRE(answer->has_value());
+    return **answer;
+  }
+
+  std::string NewId() {
+    std::string id(16, '\0');
+    const uint64_t number = ++ids_;
+    for (int i = 0; i < 8; ++i) id[i] = static_cast<char>(number >> (8 * i));
+    return id;
+  }
+
+  v1::JoinServerRequest ServerRequest(const std::string& name, uint32_t shards = 1,
+                                      const std::string& address = "") {
+    v1::JoinServerRequest request;
+    request.set_request_id(NewId());
+    request.set_name(name);
+    request.set_address(address.empty() ? name + ":7000" : address);
+    request.set_shards(shards);
+    return request;
+  }
+  uint64_t JoinServer(const std::string& name, uint32_t shards = 1) {
+    auto response = Call(&Coordinator::JoinServer, ServerRequest(name, shards));
+    REQUIRE(response.ok());
+    return response->incarnation();
+  }
+
+  v1::JoinWorkerRequest WorkerRequest(const std::string& job, uint32_t expected, int rank = -1,
+                                      bool observer = false) {
+    v1::JoinWorkerRequest request;
+    request.set_request_id(NewId());
+    request.set_job(job);
+    request.set_expected_workers(expected);
+    request.set_rank(rank);
+    request.set_observer(observer);
+    return request;
+  }
+  absl::StatusOr<v1::JoinWorkerResponse> JoinWorker(const std::string& job, uint32_t expected,
+                                                    int rank = -1, bool observer = false) {
+    return Call(&Coordinator::JoinWorker, WorkerRequest(job, expected, rank, observer));
+  }
+
+  absl::StatusOr<v1::HeartbeatResponse> Heartbeat(uint64_t incarnation) {
+    v1::HeartbeatRequest request;
+    request.set_incarnation(incarnation);
+    return Call(&Coordinator::Heartbeat, request);
+  }
+  absl::Status Leave(uint64_t incarnation) {
+    v1::LeaveRequest request;
+    request.set_request_id(NewId());
+    request.set_incarnation(incarnation);
+    return Call(&Coordinator::Leave, request).status();
+  }
+
+  static v1::TableSpec Spec(const std::string& name, uint64_t elements,
+                            v1::Consistency consistency = v1::CONSISTENCY_SYNC,
+                            const std::string& job = "job") {
+    v1::TableSpec spec;
+    spec.set_name(name);
+    spec.set_job(job);
+    spec.add_shape(elements);
+    spec.set_consistency(consistency);
+    spec.set_chunk_bytes(256);  // 64 elements
+    spec.mutable_optimizer()->set_rate(0.1);
+    return spec;
+  }
+  absl::StatusOr<v1::Table> CreateTable(const v1::TableSpec& spec) {
+    v1::CreateTableRequest request;
+    request.set_request_id(NewId());
+    *request.mutable_spec() = spec;
+    auto response = Call(&Coordinator::CreateTable, request);
+    if (!response.ok()) return response.status();
+    return response->table();
+  }
+  absl::Status DropTable(const std::string& name) {
+    v1::DropTableRequest request;
+    request.set_request_id(NewId());
+    request.set_name(name);
+    return Call(&Coordinator::DropTable, request).status();
+  }
+  Answer<v1::GetViewResponse> Poll(uint64_t known, uint32_t wait_ms) {
+    v1::GetViewRequest request;
+    request.set_known_revision(known);
+    request.set_wait_ms(wait_ms);
+    return Start(&Coordinator::GetView, request);
+  }
+
+  const v1::ClusterView& view() const { return coordinator_->view(); }
+  const v1::Server& Server(const std::string& name) const {
+    for (const v1::Server& server : view().servers()) {
+      if (server.name() == name) return server;
+    }
+    FAIL("no server " << name);
+    return view().servers(0);
+  }
+  const v1::Job& Job(const std::string& name) const {
+    for (const v1::Job& job : view().jobs()) {
+      if (job.name() == name) return job;
+    }
+    FAIL("no job " << name);
+    return view().jobs(0);
+  }
+  Coordinator& operator*() { return *coordinator_; }
+  Coordinator* operator->() { return coordinator_.get(); }
+
+  ManualClock clock;
+
+ private:
+  CoordinatorOptions options_;
+  MemoryStore memory_;
+  Store* store_;
+  std::unique_ptr<Coordinator> coordinator_;
+  uint64_t ids_ = 0;
+};
+
+inline bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+#define REQUIRE_STATUS(status_expression, wanted_code, part)                           \
+  do {                                                                                 \
+    const absl::Status checked_status = (status_expression);                           \
+    INFO(checked_status.ToString());                                                   \
+    REQUIRE(checked_status.code() == absl::StatusCode::wanted_code);                   \
+    REQUIRE(::verbena::server::Contains(std::string(checked_status.message()), part)); \
+  } while (false)
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_TESTS_SERVER_COORDINATOR_FIXTURE_H_

@@ -1,0 +1,213 @@
+// Servers, workers, leases, ranks and generations.
+#include <set>
+
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kLeaseMs = 5000;
+
+std::vector<int> Ranks(const v1::Job& job) {
+  std::vector<int> ranks;
+  for (const v1::Worker& member : job.members()) ranks.push_back(member.rank());
+  return ranks;
+}
+
+TEST_CASE("a server that stops sending heartbeats is silent and comes back as itself") {
+  TestCoordinator c;
+  const uint64_t a = c.JoinServer("a");
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(b > a);
+  c.clock.AdvanceMs(kLeaseMs - 1);
+  REQUIRE_FALSE(c->RunOnce());
+  REQUIRE(c.Heartbeat(b).ok());
+  REQUIRE(c->NextTimerNanos() == c.clock.NowNanos() + 1000000);
+  c.clock.AdvanceMs(1);
+  REQUIRE(c->RunOnce());
+  REQUIRE(c.Server("a").state() == v1::Server::SILENT);
+  REQUIRE(c.Server("b").state() == v1::Server::ALIVE);
+  const uint64_t revision = c.view().revision();
+  REQUIRE(c.Heartbeat(a)->revision() == revision + 1);
+  REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
+  REQUIRE(c.Server("a").incarnation() == a);
+}
+
+TEST_CASE("a heartbeat changes nothing that is saved") {
+  FaultyStore store;
+  TestCoordinator c({}, &store);
+  const uint64_t a = c.JoinServer("a");
+  const int saves = store.saves;
+  for (int i = 0; i < 100; ++i) {
+    c.clock.AdvanceMs(1000);
+    REQUIRE(c.Heartbeat(a).ok());
+    REQUIRE_FALSE(c->RunOnce());
+  }
+  REQUIRE(store.saves == saves);
+}
+
+TEST_CASE("heartbeats of unknown and retired incarnations are NOT_FOUND") {
+  TestCoordinator c;
+  REQUIRE_STATUS(c.Heartbeat(7).status(), kNotFound, "incarnation 7");
+  const uint64_t first = c.JoinServer("a");
+  const uint64_t second = c.JoinServer("a");
+  REQUIRE_STATUS(c.Heartbeat(first).status(), kNotFound, "newer incarnation");
+  REQUIRE(c.Heartbeat(second).ok());
+  const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+  c.clock.AdvanceMs(kLeaseMs);
+  c->RunOnce();
+  REQUIRE_STATUS(c.Heartbeat(worker).status(), kNotFound, "lease has ended");
+}
+
+TEST_CASE("a server that leaves is silent at once and a late heartbeat does not revive it") {
+  TestCoordinator c;
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.Leave(a).ok());
+  REQUIRE(c.Server("a").state() == v1::Server::SILENT);
+  REQUIRE(c.Heartbeat(a).status().code() == absl::StatusCode::kNotFound);
+  REQUIRE(c.Leave(a).ok());
+  REQUIRE(c.JoinServer("a") > a);
+  REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
+  REQUIRE_STATUS(c.Leave(1000), kNotFound, "never given out");
+}
+
+TEST_CASE("the name of a server that is alive elsewhere cannot be taken") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const auto other = c.ServerRequest("a", 1, "elsewhere:7000");
+  REQUIRE_STATUS(c.Call(&Coordinator::JoinServer, other).status(), kAlreadyExists,
+                 "server 'a' is alive at a:7000");
+  c.clock.AdvanceMs(kLeaseMs);
+  c->RunOnce();
+  REQUIRE(c.Call(&Coordinator::JoinServer, other).ok());
+  REQUIRE(c.Server("a").address() == "elsewhere:7000");
+  REQUIRE(c.view().servers_size() == 1);
+}
+
+TEST_CASE("a server's request is checked") {
+  TestCoordinator c;
+  const auto refused = [&](auto change) {
+    v1::JoinServerRequest request = c.ServerRequest("a");
+    change(&request);
+    return c.Call(&Coordinator::JoinServer, request).status();
+  };
+  REQUIRE_STATUS(refused([](auto* r) { r->set_request_id("short"); }), kInvalidArgument,
+                 "request_id has 5 bytes");
+  REQUIRE_STATUS(refused([](auto* r) { r->set_name(""); }), kInvalidArgument, "name is empty");
+  REQUIRE_STATUS(refused([](auto* r) { r->set_name("a\nb"); }), kInvalidArgument, "control");
+  REQUIRE_STATUS(refused([](auto* r) { r->set_address("host"); }), kInvalidArgument, "host:port");
+  REQUIRE_STATUS(refused([](auto* r) { r->set_address("host:70000"); }), kInvalidArgument, "host");
+  REQUIRE_STATUS(refused([](auto* r) { r->set_shards(0); }), kInvalidArgument, "0 shards");
+  REQUIRE(c.view().servers_size() == 0);
+}
+
+TEST_CASE("options are checked") {
+  ManualClock clock;
+  MemoryStore store;
+  const auto code = [&](CoordinatorOptions options) {
+    return Coordinator::Create(options, &clock, &store).status().code();
+  };
+  REQUIRE(code({.partitions = 0}) == absl::StatusCode::kInvalidArgument);
+  REQUIRE(code({.lease_ms = 1}) == absl::StatusCode::kInvalidArgument);
+  REQUIRE(code({.expected_servers = 0}) == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("ranks: named, lowest free, taken, out of range") {
+  TestCoordinator c;
+  REQUIRE(c.JoinWorker("job", 3, 1)->rank() == 1);
+  REQUIRE(c.JoinWorker("job", 3)->rank() == 0);
+  REQUIRE_STATUS(c.JoinWorker("job", 3, 1).status(), kAlreadyExists, "rank 1 of job 'job'");
+  REQUIRE_STATUS(c.JoinWorker("job", 3, 3).status(), kInvalidArgument, "ranks are 0 to 2");
+  REQUIRE_STATUS(c.JoinWorker("job", 4).status(), kInvalidArgument,
+                 "expected_workers is 4, but job 'job' was started with 3");
+  REQUIRE_STATUS(c.JoinWorker("other", 0).status(), kInvalidArgument, "expected_workers");
+  REQUIRE(c.JoinWorker("job", 3)->rank() == 2);
+  REQUIRE_STATUS(c.JoinWorker("job", 3).status(), kFailedPrecondition, "job 'job' has its 3");
+  REQUIRE(c.view().jobs_size() == 1);
+  REQUIRE(Ranks(c.Job("job")) == std::vector<int>{1, 0, 2});
+}
+
+TEST_CASE("a departed rank stays departed until the run is over") {
+  TestCoordinator c;
+  const uint64_t w0 = c.JoinWorker("job", 2)->incarnation();
+  const uint64_t w1 = c.JoinWorker("job", 2)->incarnation();
+  REQUIRE(c.Leave(w1).ok());
+  REQUIRE(c.Job("job").departed_ranks_size() == 1);
+  REQUIRE(c.Job("job").departed_ranks(0) == 1);
+  REQUIRE_STATUS(c.JoinWorker("job", 2, 1).status(), kFailedPrecondition, "rank 1 of job 'job'");
+  REQUIRE_STATUS(c.JoinWorker("job", 2).status(), kFailedPrecondition, "job 'job' has its 2");
+  c.clock.AdvanceMs(kLeaseMs);
+  c->RunOnce();
+  REQUIRE(c.Heartbeat(w0).status().code() == absl::StatusCode::kNotFound);
+  REQUIRE(c.Job("job").members_size() == 0);
+  // A new run, with its own number of workers.
+  const auto next = c.JoinWorker("job", 3, 1);
+  REQUIRE(next.ok());
+  REQUIRE(c.Job("job").generation() == 2);
+  REQUIRE(c.Job("job").expected_workers() == 3);
+  REQUIRE(c.Job("job").departed_ranks_size() == 0);
+}
+
+TEST_CASE("observers have no rank, no limit, and keep no run going") {
+  TestCoordinator c;
+  REQUIRE(c.JoinWorker("job", 0, -1, true)->rank() == -1);
+  const uint64_t w = c.JoinWorker("job", 1)->incarnation();
+  REQUIRE(c.Job("job").generation() == 1);
+  for (int i = 0; i < 5; ++i) REQUIRE(c.JoinWorker("job", 9, -1, true).ok());
+  const uint64_t observer = c.JoinWorker("job", 9, -1, true)->incarnation();
+  REQUIRE(c.Leave(observer).ok());
+  REQUIRE(c.Job("job").departed_ranks_size() == 0);
+  REQUIRE(c.Leave(w).ok());
+  REQUIRE(c.JoinWorker("job", 2)->rank() == 0);
+  REQUIRE(c.Job("job").generation() == 2);
+  REQUIRE(c.Job("job").members_size() == 7);
+}
+
+TEST_CASE("a job whose tables are all async takes more workers than expected") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 64, v1::CONSISTENCY_ASYNC)).ok());
+  const uint64_t w0 = c.JoinWorker("job", 1)->incarnation();
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 1);
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 2);
+  REQUIRE(c.Leave(w0).ok());
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 3);
+  REQUIRE_STATUS(c.CreateTable(c.Spec("s", 64)).status(), kFailedPrecondition,
+                 "beyond expected_workers (1)");
+  REQUIRE(c.JoinWorker("sync", 1).ok());
+  REQUIRE(c.CreateTable(c.Spec("s", 64, v1::CONSISTENCY_SYNC, "sync")).ok());
+  REQUIRE_STATUS(c.JoinWorker("sync", 1).status(), kFailedPrecondition, "job 'sync' has its 1");
+}
+
+TEST_CASE("time in which the coordinator did not run ends no lease") {
+  TestCoordinator c;
+  const uint64_t server = c.JoinServer("a");
+  const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+  c.clock.AdvanceMs(10 * kLeaseMs);
+  REQUIRE(c->RunOnce());
+  REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
+  REQUIRE(c.Heartbeat(worker).ok());
+  // Whoever really is gone has one more lease.
+  c.clock.AdvanceMs(kLeaseMs);
+  REQUIRE(c->RunOnce());
+  REQUIRE(c.Server("a").state() == v1::Server::SILENT);
+  REQUIRE(c.Heartbeat(server).ok());
+}
+
+TEST_CASE("incarnations are never reused") {
+  TestCoordinator c;
+  std::set<uint64_t> seen;
+  uint64_t last = 0;
+  for (int i = 0; i < 50; ++i) {
+    const uint64_t server = c.JoinServer("a");
+    const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+    REQUIRE(server > last);
+    REQUIRE(worker > server);
+    last = worker;
+    REQUIRE(c.Leave(worker).ok());
+    if (i % 7 == 0) c.Restart();
+  }
+}
+
+}  // namespace
+}  // namespace verbena::server

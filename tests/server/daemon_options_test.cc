@@ -1,0 +1,97 @@
+// What verbenad says to its command line and configuration file.
+#include <signal.h>
+
+#include "tests/server/daemon_fixture.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("help explains every option, version says the version") {
+  const Finished help = Verbenad({"--help"});
+  CHECK(help.status == 0);
+  for (const char* option :
+       {"--listen", "--coordinator", "--join", "--shards", "--metrics", "--state", "--name",
+        "--lease-ms", "--partitions", "--expected-servers", "--slots", "--large-slots",
+        "--operations", "--lane-memory-limit", "--log-level", "--ready-file", "--config",
+        "--pin"}) {
+    CHECK_THAT(help.out, Contains(option));
+  }
+  CHECK_THAT(help.out, Contains("127.0.0.1:7000"));
+  const Finished version = Verbenad({"--version"});
+  CHECK(version.status == 0);
+  CHECK_THAT(version.out, StartsWith("verbenad 0."));
+}
+
+TEST_CASE("a wrong option is named with its value and what is allowed") {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::vector<std::string> says;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{}, {"--coordinator", "--join HOST:PORT"}},
+           {{"--coordinator", "--join", "h:1"}, {"exclude each other"}},
+           {{"--bogus"}, {"--bogus"}},
+           {{"--coordinator", "--shards", "many"}, {"--shards", "'many'", "from 0 to 1024"}},
+           {{"--coordinator", "--shards", "-1"}, {"--shards", "'-1'"}},
+           {{"--join", "h:1", "--shards", "0"}, {"--shards 0"}},
+           {{"--join", "nowhere"}, {"--join", "'nowhere'", "HOST:PORT"}},
+           {{"--coordinator", "--listen", "h:99999"}, {"--listen", "'h:99999'", "65535"}},
+           {{"--coordinator", "--log-level", "loud"}, {"--log-level", "loud", "debug"}},
+           {{"--coordinator", "--slots", "200", "--large-slots", "100"}, {"300", "256"}},
+           {{"--join", "h:1", "--state", "/s"}, {"--state /s", "--coordinator"}},
+           {{"--config", "/does/not/exist.toml"}, {"/does/not/exist.toml"}}}) {
+    const Finished run = Verbenad(c.arguments);
+    INFO(run.err);
+    CHECK(run.status == 2);
+    CHECK(run.out.empty());
+    for (const std::string& text : c.says) CHECK_THAT(run.err, Contains(text));
+  }
+}
+
+TEST_CASE("an error in the configuration file is named with file and line") {
+  TemporaryDirectory directory;
+  const std::string file = directory.File("verbenad.toml");
+  struct Case {
+    std::string content;
+    std::string line;
+    std::string says;
+  };
+  for (const Case& c :
+       std::vector<Case>{{"coordinator = true\nshards 2\n", ":2", "key = value"},
+                         {"coordinator = true\nname = \"open\nshards = 2\n", ":2", "no closing \""},
+                         {"# all well\n\nshrads = 2\n", ":3", "unknown key 'shrads'"},
+                         {"name = server-1\n", ":1", "strings are quoted"},
+                         {"coordinator = true\nshards = 4000\n", ":2", "from 0 to 1024"},
+                         {"shards = 2\nshards = 3\n", ":2", "is set already"},
+                         {"[server]\nshards = 2\n", ":1", "sections"},
+                         {"shards = 2 3\n", ":1", "'3' after the value"},
+                         {"help = true\n", ":1", "unknown key 'help'"}}) {
+    WriteFile(file, c.content);
+    const Finished run = Verbenad({"--config", file});
+    INFO(run.err);
+    CHECK(run.status == 2);
+    CHECK_THAT(run.err, Contains(file + c.line + ":"));
+    CHECK_THAT(run.err, Contains(c.says));
+  }
+}
+
+TEST_CASE("the configuration file sets options and the command line wins") {
+  TemporaryDirectory directory;
+  const std::string file = directory.File("verbenad.toml");
+  WriteFile(file,
+            "# a comment\n"
+            "coordinator = true\n"
+            "name = 'from-file'   # literal\n"
+            "shards = 3\n"
+            "listen = \"256.0.0.1:1\"\n");
+  Daemon daemon({"--config", file});
+  daemon.Ready();
+  CHECK_THAT(daemon.address(), StartsWith("127.0.0.1:"));
+  CHECK_THAT(daemon.process().err(), Contains("'from-file'") && Contains("3 shards"));
+}
+
+}  // namespace
+}  // namespace verbena::test

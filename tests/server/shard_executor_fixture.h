@@ -1,0 +1,253 @@
+// One shard executor and its workers over the sim transport, in one thread on virtual time.
+#ifndef VERBENA_TESTS_SERVER_SHARD_EXECUTOR_FIXTURE_H_
+#define VERBENA_TESTS_SERVER_SHARD_EXECUTOR_FIXTURE_H_
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/table_spec.h"
+#include "rdma/lane/worker_lane.h"
+#include "rdma/sim/sim_network.h"
+#include "server/executor/shard_executor.h"
+
+namespace verbena::server {
+
+inline constexpr uint64_t kServer = 7;  // the server's incarnation
+inline constexpr uint32_t kTable = 1;
+inline constexpr uint32_t kElements = 16;
+inline constexpr uint32_t kBytes = kElements * sizeof(float);
+
+// A worker's end: an endpoint, one lane, its answers.
+class TestWorker {
+ public:
+  TestWorker(rdma::SimNetwork* network, const std::string& host, uint64_t incarnation)
+      : incarnation_(incarnation), endpoint_(network->NewEndpoint(host)) {
+    auto block = rdma::MemoryBlock::Allocate(4096, rdma::MemoryKind::kHost, "test-worker");
+    REQUIRE(block.ok());
+    block_ = *std::move(block);
+  }
+
+  void Open(const v1::OpenLaneResponse& grant) {
+    rdma::LaneTicket ticket;
+    ticket.lane = grant.lane();
+    ticket.generation = grant.generation();
+    ticket.incarnation = incarnation_;
+    REQUIRE(grant.token().size() == sizeof(ticket.token));
+    std::memcpy(ticket.token, grant.token().data(), sizeof(ticket.token));
+    ticket.address = grant.address();
+    ticket.config.small_slots = grant.small_slots();
+    ticket.config.small_slot_bytes = grant.small_slot_bytes();
+    ticket.config.large_slots = grant.large_slots();
+    ticket.config.large_slot_bytes = grant.large_slot_bytes();
+    ticket.config.operations = grant.operations();
+    auto lane = rdma::WorkerLane::Open(endpoint_.get(), ticket);
+    REQUIRE(lane.ok());
+    lane_ = *std::move(lane);
+  }
+
+  void Pump() {
+    rdma::ConnectionEvent event;
+    while (endpoint_->PollEvents({&event, 1}) == 1) {
+      if (lane_ != nullptr && event.connection == lane_->connection()) lane_->OnEvent(event);
+    }
+    rdma::Completion completion;
+    while (endpoint_->Poll({&completion, 1}) == 1) {
+      if (lane_ != nullptr && completion.connection == lane_->connection()) {
+        lane_->OnCompletion(completion, &answers_);
+      }
+    }
+    if (lane_ != nullptr) lane_->RunOnce();
+  }
+
+  float* values() { return reinterpret_cast<float*>(block_->data()); }
+  float* pulled() { return reinterpret_cast<float*>(block_->data() + 2048); }
+
+  absl::Status Push(uint64_t sequence, uint64_t cookie, uint32_t elements = kElements) {
+    rdma::WorkerLane::Request request = Base(RecordType::kPush, sequence, cookie);
+    group_.count = elements;
+    request.payload = {block_->data(), elements * 4, block_.get()};
+    return lane_->Post(request);
+  }
+  absl::Status Pull(uint64_t min_version, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Base(RecordType::kPull, 0, cookie);
+    auto remote = lane_->Expose(block_);
+    if (!remote.ok()) return remote.status();
+    request.header.min_version = min_version;
+    request.header.destination = remote->address + 2048;
+    request.header.destination_key = remote->key;
+    return lane_->Post(request);
+  }
+  absl::Status EndStep(uint64_t step, uint32_t pushed, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Base(RecordType::kEndStep, step, cookie);
+    group_.count = pushed;
+    return lane_->Post(request);
+  }
+  absl::Status Await(uint64_t version, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Base(RecordType::kAwait, 0, cookie);
+    request.header.min_version = version;
+    return lane_->Post(request);
+  }
+
+  // The reply to `cookie`; null while there is none.
+  const Reply* Answer(uint64_t cookie) const {
+    for (const auto& answer : answers_) {
+      if (answer.cookie == cookie) return &answer.reply;
+    }
+    return nullptr;
+  }
+  rdma::WorkerLane& lane() { return *lane_; }
+  bool open() const { return lane_ != nullptr && lane_->state() == rdma::WorkerLane::State::kOpen; }
+  bool dead() const { return lane_->state() == rdma::WorkerLane::State::kDead; }
+  uint64_t incarnation() const { return incarnation_; }
+
+ private:
+  rdma::WorkerLane::Request Base(RecordType type, uint64_t sequence, uint64_t cookie) {
+    group_ = {
+        .partition = 0, .index = 0, .epoch = 1, .sequence = sequence, .count = 0, .reserved = 0};
+    rdma::WorkerLane::Request request;
+    request.header.type = type;
+    request.header.table = kTable;
+    request.header.dtype = type == RecordType::kPush || type == RecordType::kPull
+                               ? ElementType::kF32
+                               : ElementType::kNone;
+    request.groups = absl::MakeConstSpan(&group_, 1);
+    request.cookie = cookie;
+    return request;
+  }
+
+  uint64_t incarnation_;
+  std::unique_ptr<rdma::Endpoint> endpoint_;
+  std::shared_ptr<rdma::MemoryBlock> block_;
+  std::unique_ptr<rdma::WorkerLane> lane_;
+  Group group_ = {};
+  std::vector<rdma::WorkerLane::Answer> answers_;
+};
+
+class ShardFixture {
+ public:
+  explicit ShardFixture(ShardExecutorOptions options = {},
+                        v1::Consistency consistency = v1::CONSISTENCY_ASYNC)
+      : network_(1, rdma::SimFaults()), consistency_(consistency) {
+    options.seed = 1;
+    options.slab_bytes = 1 << 20;
+    std::vector<ShardExecutor::Transport> transports;
+    transports.push_back({network_.NewEndpoint("server"), "here"});
+    auto created = ShardExecutor::Create(options, &network_.clock(), std::move(transports));
+    REQUIRE(created.ok());
+    shard_ = *std::move(created);
+  }
+
+  // The cluster as of the next revision: this server with one table, and these workers.
+  void SetWorkers(const std::vector<uint64_t>& workers) {
+    workers_ = workers;
+    auto view = std::make_shared<v1::ClusterView>();
+    view->set_cluster_id("test");
+    view->set_revision(++revision_);
+    view->set_term(1);
+    v1::Job* job = view->add_jobs();
+    job->set_name("job");
+    job->set_generation(1);
+    job->set_expected_workers(expected_workers_);
+    for (size_t rank = 0; rank < workers.size(); ++rank) {
+      v1::Worker* worker = job->add_members();
+      worker->set_incarnation(workers[rank]);
+      worker->set_rank(static_cast<int32_t>(rank));
+    }
+    v1::TableSpec spec;
+    spec.set_name("weights");
+    spec.set_job("job");
+    spec.add_shape(kElements);
+    spec.set_consistency(consistency_);
+    spec.set_reduction(v1::REDUCTION_SUM);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->set_rate(1);
+    spec.set_chunk_bytes(chunk_bytes_);
+    auto normalised = NormalizeTableSpec(spec);
+    REQUIRE(normalised.ok());
+    v1::Table* table = view->add_tables();
+    table->set_id(kTable);
+    *table->mutable_spec() = *normalised;
+    v1::Partition* partition = view->add_partitions();
+    partition->set_epoch(1);
+    partition->set_primary(kServer);
+    shard_->SetIncarnation(kServer);
+    shard_->ApplyView(view);
+    REQUIRE(shard_->view_status().ok());
+  }
+  void set_expected_workers(uint32_t expected) { expected_workers_ = expected; }
+  void set_chunk_bytes(uint32_t bytes) { chunk_bytes_ = bytes; }
+
+  v1::OpenLaneRequest Request(uint64_t worker) const {
+    v1::OpenLaneRequest request;
+    request.set_incarnation(worker);
+    request.set_server_incarnation(kServer);
+    request.set_wire_version_min(kWireVersion);
+    request.set_wire_version_max(kWireVersion);
+    request.set_revision(revision_);
+    v1::TransportOffer* offer = request.add_offers();
+    offer->set_transport("sim");
+    offer->set_host("here");
+    return request;
+  }
+  v1::OpenLaneResponse Grant(uint64_t worker) {
+    auto granted = shard_->OpenLane(Request(worker));
+    REQUIRE(granted.ok());
+    return *std::move(granted);
+  }
+
+  TestWorker& NewWorker(const std::string& host, uint64_t incarnation) {
+    test_workers_.push_back(std::make_unique<TestWorker>(&network_, host, incarnation));
+    return *test_workers_.back();
+  }
+  // A worker with an open lane.
+  TestWorker& Connected(const std::string& host, uint64_t incarnation) {
+    TestWorker& worker = NewWorker(host, incarnation);
+    worker.Open(Grant(incarnation));
+    REQUIRE(Until([&] { return worker.open(); }));
+    return worker;
+  }
+
+  // Runs everything until `condition` holds; false when `limit` of virtual time is over first.
+  bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(2)) {
+    const int64_t end = network_.clock().NowNanos() + absl::ToInt64Nanoseconds(limit);
+    for (;;) {
+      while (shard_->RunOnce()) {
+      }
+      for (auto& worker : test_workers_) worker->Pump();
+      if (condition()) return true;
+      if (network_.clock().NowNanos() >= end) return false;
+      network_.Advance(
+          std::min(end, std::max(shard_->NextTimerNanos(), network_.clock().NowNanos() + 1000)));
+    }
+  }
+  bool Answered(const TestWorker& worker, uint64_t cookie) {
+    return Until([&] { return worker.Answer(cookie) != nullptr; });
+  }
+  void Pass(absl::Duration time) {
+    Until([] { return false; }, time);
+  }
+
+  ShardExecutor& shard() { return *shard_; }
+  rdma::SimNetwork& network() { return network_; }
+  uint64_t revision() const { return revision_; }
+  ShardCounters counters() const { return shard_->Snapshot().counters; }
+
+ private:
+  rdma::SimNetwork network_;
+  v1::Consistency consistency_;
+  std::unique_ptr<ShardExecutor> shard_;
+  std::vector<std::unique_ptr<TestWorker>> test_workers_;
+  std::vector<uint64_t> workers_;
+  uint64_t revision_ = 0;
+  uint32_t expected_workers_ = 1;
+  uint32_t chunk_bytes_ = 0;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_TESTS_SERVER_SHARD_EXECUTOR_FIXTURE_H_

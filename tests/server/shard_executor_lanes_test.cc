@@ -1,0 +1,196 @@
+// Who gets a lane, who keeps it, and what a refusal says.
+#include "tests/server/shard_executor_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("a lane is refused with its reason") {
+  ShardFixture fixture;
+  v1::OpenLaneRequest request = fixture.Request(100);
+  SECTION("before the server has joined") {
+    const absl::Status status = fixture.shard().OpenLane(request).status();
+    CHECK(absl::IsUnavailable(status));
+    CHECK_THAT(std::string(status.message()), Contains("not joined"));
+    return;
+  }
+  fixture.SetWorkers({100});
+  request = fixture.Request(100);
+  absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
+  std::string says, also;
+  SECTION("another server was meant") {
+    request.set_server_incarnation(6);
+    says = "incarnation 7, not 6";
+  }
+  SECTION("another shard") {
+    request.set_shard(3);
+    code = absl::StatusCode::kInvalidArgument;
+    says = "shard 3 asked of shard 0";
+  }
+  SECTION("no common wire version") {
+    request.set_wire_version_min(8);
+    request.set_wire_version_max(9);
+    says = "8 to 9";
+    also = "1 to 1";
+  }
+  SECTION("a worker whose lease has ended") {
+    request.set_incarnation(99);
+    code = absl::StatusCode::kNotFound;
+    says = "99";
+    also = "lease";
+  }
+  SECTION("a worker this server has not heard of yet") {
+    request.set_incarnation(101);
+    request.set_revision(5);
+    code = absl::StatusCode::kUnavailable;
+    says = "at revision 1, the caller's at 5";
+  }
+  SECTION("no common transport") {
+    request.mutable_offers(0)->set_transport("verbs");
+    says = "[sim]";
+    also = "[verbs]";
+  }
+  SECTION("another host") {
+    request.mutable_offers(0)->set_host("elsewhere");
+    says = "sim: host differs";
+  }
+  const absl::Status status = fixture.shard().OpenLane(request).status();
+  CHECK(status.code() == code);
+  CHECK_THAT(std::string(status.message()), Contains(says) && Contains(also));
+}
+
+TEST_CASE("a lane is described with transport and reason") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  fixture.Connected("a", 100);
+  const ShardSnapshot snapshot = fixture.shard().Snapshot();
+  REQUIRE(snapshot.lanes.size() == 1);
+  CHECK(snapshot.lanes[0].worker() == 100);
+  CHECK(snapshot.lanes[0].transport() == "sim");
+  CHECK(snapshot.lanes[0].reason() == "sim: both sides have it");
+  CHECK(snapshot.counters.lanes_open == 1);
+  CHECK(snapshot.counters.lanes_opened == 1);
+}
+
+TEST_CASE("a lane token is good once, for its worker, in time") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100, 101});
+  v1::OpenLaneResponse grant = fixture.Grant(100);
+  TestWorker& worker = fixture.NewWorker("a", 100);
+  SECTION("unknown") {
+    grant.mutable_token()->front() ^= 1;
+    worker.Open(grant);
+  }
+  SECTION("used") {
+    TestWorker& first = fixture.NewWorker("b", 100);
+    first.Open(grant);
+    REQUIRE(fixture.Until([&] { return first.open(); }));
+    worker.Open(grant);
+  }
+  SECTION("late") {
+    fixture.Pass(absl::Seconds(11));
+    worker.Open(grant);
+  }
+  SECTION("of a worker that is gone") {
+    fixture.SetWorkers({101});
+    worker.Open(grant);
+  }
+  REQUIRE(fixture.Until([&] { return worker.dead(); }));
+  CHECK_FALSE(worker.open());
+  CHECK(fixture.counters().rejected_tokens == 1);
+}
+
+TEST_CASE("the lanes of a worker whose lease ends are closed") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100, 101});
+  TestWorker& gone = fixture.Connected("a", 100);
+  TestWorker& stays = fixture.Connected("b", 101);
+  fixture.SetWorkers({101});
+  CHECK(fixture.Until([&] { return gone.dead(); }));
+  REQUIRE(stays.Push(1, 1).ok());
+  CHECK(fixture.Answered(stays, 1));
+  CHECK(stays.Answer(1)->status == ReplyStatus::kOk);
+  CHECK(fixture.counters().lanes_open == 1);
+  CHECK(fixture.counters().lanes_lost == 1);
+}
+
+TEST_CASE("a lane id comes back with a new generation once its lane is dead") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  const uint32_t id = worker.lane().ticket().lane;
+  const uint32_t generation = worker.lane().ticket().generation;
+  v1::CloseLaneRequest close;
+  close.set_incarnation(100);
+  close.set_lane(id);
+  close.set_generation(generation);
+  SECTION("only its worker can close it") {
+    close.set_incarnation(101);
+    CHECK(absl::IsNotFound(fixture.shard().CloseLane(close)));
+    CHECK(fixture.counters().lanes_open == 1);
+  }
+  SECTION("closed and opened again") {
+    REQUIRE(fixture.shard().CloseLane(close).ok());
+    CHECK(fixture.Until([&] { return worker.dead(); }));
+    const v1::OpenLaneResponse grant = fixture.Grant(100);
+    CHECK(grant.lane() == id);
+    CHECK(grant.generation() > generation);
+    CHECK(fixture.counters().lanes_lost == 0);
+  }
+  SECTION("another lane meanwhile has another id") { CHECK(fixture.Grant(100).lane() != id); }
+}
+
+TEST_CASE("lanes share lane_memory_limit") {
+  ShardExecutorOptions options;
+  options.lane_memory_limit = 4 << 20;
+  ShardFixture fixture(options);
+  fixture.SetWorkers({100});
+  std::vector<v1::OpenLaneResponse> grants;
+  absl::Status status;
+  while (grants.size() < 100) {
+    auto grant = fixture.shard().OpenLane(fixture.Request(100));
+    status = grant.status();
+    if (!status.ok()) break;
+    grants.push_back(*std::move(grant));
+  }
+  REQUIRE(grants.size() > 4);
+  CHECK(grants.front().large_slots() == 4);
+  CHECK(grants.back().large_slots() == 1);
+  CHECK(grants.back().small_slots() < grants.front().small_slots());
+  uint64_t total = 0;
+  for (const auto& g : grants) {
+    total += uint64_t{g.small_slots()} * g.small_slot_bytes() +
+             uint64_t{g.large_slots()} * g.large_slot_bytes();
+  }
+  CHECK(total <= options.lane_memory_limit);
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(status.message()), Contains("4194304") && Contains("smallest lane"));
+  // Grants that nobody takes up give their memory back.
+  fixture.Pass(absl::Seconds(11));
+  CHECK(fixture.Grant(100).large_slots() == 4);
+}
+
+TEST_CASE("large slots hold the largest chunk of any table") {
+  ShardFixture fixture;
+  fixture.set_chunk_bytes(1 << 20);
+  fixture.SetWorkers({100});
+  CHECK(fixture.Grant(100).large_slot_bytes() >= 4096 + (1 << 20));
+}
+
+TEST_CASE("a server with a new incarnation drops every lane of the old one") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  worker.values()[0] = 1;
+  REQUIRE(worker.Push(1, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  fixture.shard().SetIncarnation(kServer + 1);
+  CHECK(fixture.Until([&] { return worker.dead(); }));
+  const absl::Status status = fixture.shard().OpenLane(fixture.Request(100)).status();
+  CHECK(absl::IsFailedPrecondition(status));
+  CHECK(fixture.counters().engine.pushes == 0);
+}
+
+}  // namespace
+}  // namespace verbena::server

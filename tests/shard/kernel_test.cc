@@ -1,0 +1,116 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "shard/kernel/fused_pass.h"
+#include "shard/kernel/reduce.h"
+#include "tests/shard/engine_fixture.h"
+
+namespace verbena::shard {
+namespace {
+
+std::vector<float> Random(std::mt19937& random, size_t n) {
+  // Many magnitudes, so that another order of additions would round differently.
+  std::uniform_real_distribution<float> exponent(-12, 12);
+  std::vector<float> v(n);
+  for (float& x : v) x = std::exp2(exponent(random)) * (random() % 2 == 0 ? 1.0f : -1.0f);
+  return v;
+}
+
+TEST_CASE("a sum rounds in the order of its sources, on every instruction set") {
+  std::mt19937 random(5);
+  for (const size_t n : {1, 15, 16, 17, 2048, 5003}) {
+    for (size_t count = 1; count <= 12; ++count) {
+      std::vector<std::vector<float>> data;
+      std::vector<const float*> sources;
+      for (size_t s = 0; s < count; ++s) data.push_back(Random(random, n));
+      for (const auto& d : data) sources.push_back(d.data());
+      std::vector<float> expected = data[0];
+      for (size_t s = 1; s < count; ++s) {
+        for (size_t i = 0; i < n; ++i) {
+          volatile const float sum = expected[i] + data[s][i];  // one rounding at a time
+          expected[i] = sum;
+        }
+      }
+      for (const Isa isa : kAllIsas) {
+        if (!IsaSupported(isa)) continue;
+        std::vector<float> out(n, 99);
+        Accumulate(isa, sources, out.data(), n);
+        CHECK(SameBits(out, expected));
+        // In place: the accumulator is the first source.
+        std::vector<float> accumulator = data[0];
+        std::vector<const float*> with = sources;
+        with[0] = accumulator.data();
+        Accumulate(isa, with, accumulator.data(), n);
+        CHECK(SameBits(accumulator, expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("NaN and Inf are found wherever they are, and nothing else is") {
+  std::vector<float> v(40000, std::numeric_limits<float>::max());
+  v[1] = std::numeric_limits<float>::denorm_min();
+  v[2] = -0.0f;
+  v[3] = std::numeric_limits<float>::lowest();
+  for (const Isa isa : kAllIsas) {
+    if (!IsaSupported(isa)) continue;
+    CHECK_FALSE(HasNonFinite(isa, v.data(), v.size()));
+    for (const size_t at : {size_t{0}, size_t{17}, size_t{16384}, v.size() - 1}) {
+      for (const float bad : {kNan, -kNan, std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+        std::vector<float> w = v;
+        w[at] = bad;
+        CHECK(HasNonFinite(isa, w.data(), w.size()));
+        CHECK_FALSE(HasNonFinite(isa, w.data(), at));
+      }
+    }
+  }
+}
+
+TEST_CASE("an apply gives the same bits on every instruction set, in place or not") {
+  std::mt19937 random(11);
+  for (const std::string name : {"sgd", "momentum", "adam"}) {
+    v1::Optimizer spec;
+    spec.set_name(name);
+    spec.set_rate(0.37);
+    const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(spec);
+    for (const size_t n : {1, 31, 2048, 4999}) {
+      for (const size_t count : {0, 1, 3}) {
+        const std::vector<float> weights = Random(random, n);
+        std::vector<std::vector<float>> data;
+        for (size_t s = 0; s < count; ++s) data.push_back(Random(random, n));
+        std::vector<const float*> sources;
+        for (const auto& d : data) sources.push_back(d.data());
+        const std::vector<float> state0(2 * n, 0.25f);
+        std::vector<float> expected_weights;
+        std::vector<float> expected_state;
+        for (const Isa isa : kAllIsas) {
+          if (!IsaSupported(isa)) continue;
+          for (const bool in_place : {false, true}) {
+            std::vector<float> in = weights;
+            std::vector<float> out(n);
+            std::vector<float> state = state0;
+            float* target = in_place ? in.data() : out.data();
+            ReduceAndApply(isa, *optimizer, optimizer->Prepare(3), sources, 3.0f, in.data(), target,
+                           state.data(), n, n);
+            const std::vector<float> result(target, target + n);
+            if (expected_weights.empty()) {
+              expected_weights = result;
+              expected_state = state;
+            }
+            CHECK(SameBits(result, expected_weights));
+            CHECK(SameBits(state, expected_state));
+            if (!in_place) CHECK(SameBits(in, weights));
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::shard

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Fails on an include that goes against the arrows of the rooms.
+
+    includes_test.py ROOT              checks the tree
+    includes_test.py ROOT --self-test  plants forbidden includes in a copy and expects each found
+
+CMake makes most of these fail to compile too; this names the rule, and covers what CMake cannot
+see (a header-only use, a system header in a pure room).
+"""
+import os
+import re
+import shutil
+import sys
+import tempfile
+
+import tree
+
+# Who may include whom. A room not named here (tests, bench) may include all.
+ARROWS = {
+    "proto": {"proto"},
+    "rdma": {"proto", "rdma"},
+    "shard": {"proto", "shard"},
+    "client": {"proto", "rdma", "client"},
+    "worker": {"proto", "rdma", "client", "worker"},
+    "server": {"proto", "rdma", "shard", "server"},
+}
+# Exceptions to the above: prefix of the included path -> room that may include it too.
+ALSO = {"shard/codec/": {"client", "worker"}}
+
+# System and library headers: (pattern, where it is allowed or None, where it is forbidden or None,
+# why). Paths are prefixes.
+HEADERS = (
+    (r"prometheus/", ("server/metrics/",), None, "only server/metrics knows Prometheus"),
+    (r"sqlite3\.h", ("server/coordinator/", "tests/server/"), None, "only the coordinator's store knows SQLite"),
+    (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h",
+     ("proto/grpc_", "server/", "client/client", "client/grpc", "tests/", "bench/"), None,
+     "gRPC stays at the edges: state machines see ControlChannel"),
+    (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h", None,
+     ("server/executor/", "server/coordinator/coordinator", "server/membership", "client/core/"),
+     "a state machine sees ControlChannel, not gRPC"),
+    (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/",), None,
+     "only rdma/ touches verbs and libfabric"),
+    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "tests/", "bench/"), None,
+     "Eigen is the trainers', CLI11 the command lines'"),
+    (r"(thread|mutex|condition_variable|future|chrono|shared_mutex|pthread\.h|time\.h|ctime"
+     r"|sys/(socket|epoll|eventfd|time|mman)\.h|netinet/.*|arpa/.*|unistd\.h"
+     r"|absl/time/clock\.h|absl/synchronization/.*|spdlog/.*)$", None, ("shard/",),
+     "shard is pure: no threads, sockets, clock or log"),
+    (r"(thread|condition_variable|absl/time/clock\.h)$", None,
+     ("client/core/", "server/coordinator/coordinator", "server/membership", "rdma/lane/",
+      "rdma/sim/"),
+     "a state machine is given its clock and owns no thread"),
+)
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def check_file(path, text):
+    """Yields (line, message) of each forbidden include of one file."""
+    room = path.split(os.sep)[0]
+    for match in INCLUDE.finditer(text):
+        line = text.count("\n", 0, match.start(2)) + 1
+        quote, target = match.groups()
+        to = target.split("/")[0]
+        if to in tree.ROOMS and not re.match(r"rdma/(rdma_|fabric|fi_)", target):
+            extra = any(target.startswith(p) and room in rooms for p, rooms in ALSO.items())
+            if room in ARROWS and to not in ARROWS[room] and not extra:
+                yield line, (f'"{target}": {room} may include only '
+                             f'{", ".join(sorted(ARROWS[room]))}')
+        elif quote == '"' and ("../" in target or "/" not in target):
+            yield line, f'"{target}": includes are rooted at the repository, such as "{room}/..."'
+        for pattern, allowed, forbidden, why in HEADERS:
+            if not re.match(pattern, target):
+                continue
+            if allowed is not None and not path.startswith(allowed):
+                yield line, f"<{target}>: {why}"
+            if forbidden is not None and path.startswith(forbidden):
+                yield line, f"<{target}>: {why}"
+
+
+def check(root):
+    problems = []
+    for path in tree.files(root, suffixes=(".h", ".cc")):
+        for line, message in check_file(path, tree.read(root, path)):
+            problems.append(f"{path}:{line}: {message}")
+    return problems
+
+
+# (file to plant it in, the include). Each must be found, in that file.
+PLANTED = (
+    ("proto/routing.h", '#include "rdma/transport.h"'),
+    ("rdma/transport.h", '#include "client/client.h"'),
+    ("shard/engine.h", '#include "rdma/transport.h"'),
+    ("shard/engine.h", "#include <thread>"),
+    ("shard/engine.h", "#include <sys/socket.h>"),
+    ("client/client.h", '#include "server/membership.h"'),
+    ("client/client.h", '#include "shard/engine.h"'),
+    ("client/core/client_core.h", "#include <grpcpp/grpcpp.h>"),
+    ("server/executor/inbox.h", "  #  include <prometheus/counter.h>"),
+    ("server/membership.h", '#include "client/client.h"'),
+    ("proto/routing.h", '#include "../client/client.h"'),
+    ("proto/routing.h", '#include "record.h"'),
+)
+# Allowed ones that a careless rule would refuse.
+ALLOWED = (
+    ("client/client.h", '#include "shard/codec/codec.h"'),
+    ("rdma/transport.h", "#include <rdma/rdma_cma.h>"),
+    ("proto/routing.h", "// see #include \"rdma/transport.h\""),
+)
+
+
+def self_test(root):
+    failures = []
+    for planted, expected in [(p, True) for p in PLANTED] + [(p, False) for p in ALLOWED]:
+        path, include = planted
+        with tempfile.TemporaryDirectory() as copy:
+            target = os.path.join(copy, path)
+            os.makedirs(os.path.dirname(target))
+            shutil.copy(os.path.join(root, path), target)
+            with open(target, "a", encoding="utf-8") as f:
+                f.write(include + "\n")
+            last = tree.read(copy, path).count("\n")
+            found = any(p.startswith(f"{path}:{last}:") for p in check(copy))
+        if found != expected:
+            failures.append(f"{include!r} planted in {path}: "
+                            f"{'not found' if expected else 'refused, though it is allowed'}")
+    return failures
+
+
+def main():
+    root = sys.argv[1]
+    problems = self_test(root) if "--self-test" in sys.argv[2:] else check(root)
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""What holds for the text of the tree; one rule a ctest test:
+
+    text_test.py ROOT markers   no marker of unfinished work
+    text_test.py ROOT readmes   a README of 10 to 30 lines in every top-level folder
+    text_test.py ROOT example   README.md shows client/example/quick_example.cc as it is compiled
+    text_test.py ROOT links     files that the documents name exist
+    text_test.py ROOT headers   every header says its purpose and its thread safety
+"""
+import os
+import re
+import sys
+
+import tree
+
+# Spelled apart, so that this file does not find itself.
+MARKER = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + "X|HA" + r"CK)\b")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "docs/decisions.md")
+
+
+def markers(root):
+    paths = tree.files(root) + ["README.md", "ARCHITECTURE.md", "CMakeLists.txt"]
+    for path in paths:
+        for number, line in enumerate(tree.read(root, path).splitlines(), 1):
+            if MARKER.search(line):
+                yield f"{path}:{number}: {line.strip()}"
+
+
+def readmes(root):
+    for folder in sorted(os.listdir(root)):
+        inside = os.path.join(root, folder)
+        if folder.startswith((".", "build")) or not os.path.isdir(inside):
+            continue
+        readme = os.path.join(folder, "README.md")
+        if not os.path.exists(os.path.join(root, readme)):
+            yield f"{readme}: missing"
+            continue
+        lines = tree.read(root, readme).count("\n")
+        if not 10 <= lines <= 30:
+            yield f"{readme}: {lines} lines; 10 to 30 are wanted"
+
+
+def example(root):
+    source = tree.read(root, "client/example/quick_example.cc").strip()
+    blocks = re.findall(r"```(?:cpp|c\+\+|cc)\n(.*?)```", tree.read(root, "README.md"), re.DOTALL)
+    if source not in (b.strip() for b in blocks):
+        yield "README.md: no code block is client/example/quick_example.cc, word for word"
+
+
+def links(root):
+    for document in DOCUMENTS + tuple(p for p in tree.files(root, suffixes=("README.md",))):
+        text = re.sub(r"```.*?```", "", tree.read(root, document), flags=re.DOTALL)
+        named = re.findall(r"\]\(([^)#:]+)\)", text)
+        named += re.findall(r"`((?:%s)/[\w./-]*\w\.\w+)`" % "|".join(tree.FOLDERS), text)
+        for name in sorted(set(named)):
+            beside = os.path.join(root, os.path.dirname(document), name)
+            if not os.path.exists(beside) and not os.path.exists(os.path.join(root, name)):
+                yield f"{document}: {name} does not exist"
+
+
+def headers(root):
+    for path in tree.files(root, tree.ROOMS, (".h",)):
+        opening = tree.read(root, path).split("#ifndef")[0]
+        if not opening.startswith("//"):
+            yield f"{path}: does not open with a sentence of purpose"
+        elif "**Thread safety**" not in opening and "pure" not in opening.lower() \
+                and not path.startswith("proto/record.h"):
+            yield f"{path}: its opening comment does not state **Thread safety**"
+
+
+def main():
+    rule = {"markers": markers, "readmes": readmes, "example": example, "links": links,
+            "headers": headers}[sys.argv[2]]
+    problems = list(rule(sys.argv[1]))
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

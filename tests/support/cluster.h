@@ -1,0 +1,64 @@
+// A small cluster of real verbenad processes on loopback.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_TESTS_SUPPORT_CLUSTER_H_
+#define VERBENA_TESTS_SUPPORT_CLUSTER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.h"
+
+namespace verbena::test {
+
+// Paths of the built programs, from the environment that CMake gives the tests.
+std::string VerbenadPath();
+std::string TrainPath();
+
+// A field of a flat JSON object: the text of its value, without quotes.
+std::string JsonField(const std::string& json, const std::string& name);
+
+struct ProcessClusterOptions {
+  int servers = 2;
+  int shards = 2;
+  int lease_ms = 2000;
+};
+
+class ProcessCluster {
+ public:
+  explicit ProcessCluster(const ProcessClusterOptions& options = {});
+
+  // Host:port of the coordinator.
+  const std::string& address() const { return address_; }
+  Process& coordinator() { return *coordinator_; }
+  Process& server(int index) { return *servers_[index].process; }
+  const std::string& metrics(int index) const { return servers_[index].metrics; }
+  int servers() const { return static_cast<int>(servers_.size()); }
+
+  // Kills the coordinator and starts it again on its state and address.
+  void RestartCoordinator();
+  // Starts a server under the name of one that was killed: it is new and empty.
+  void RestartServer(int index);
+  // The sum of a metric over all servers and shards.
+  double Metric(const std::string& name) const;
+
+ private:
+  struct Server {
+    std::unique_ptr<Process> process;
+    std::string metrics;
+  };
+  void StartCoordinator(const std::string& listen);
+  std::string WaitReady(Process& process, const std::string& ready_file);
+
+  ProcessClusterOptions options_;
+  TemporaryDirectory directory_;
+  int starts_ = 0;
+  std::string address_;
+  std::unique_ptr<Process> coordinator_;
+  std::vector<Server> servers_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_SUPPORT_CLUSTER_H_

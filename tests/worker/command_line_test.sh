@@ -1,0 +1,94 @@
+#!/bin/bash
+# What verbena-train says and how it exits, as far as that needs no cluster.
+set -u
+train=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $1"
+  sed 's/^/    /' "$work/out" "$work/err"
+  failures=$((failures + 1))
+}
+
+# expect STATUS TEXT ARGUMENT...: the exit status, and a text on stderr or stdout.
+expect() {
+  local status=$1 text=$2
+  shift 2
+  "$train" "$@" > "$work/out" 2> "$work/err" < /dev/null
+  local got=$?
+  [ "$got" = "$status" ] || fail "$* exits $got, not $status"
+  grep -qF -- "$text" "$work/out" "$work/err" || fail "$* does not say: $text"
+}
+
+for i in $(seq 40); do echo "$((i % 2)) $((i % 7 + 1)):1 $((i % 2 + 9)):1"; done > "$work/data"
+printf '1 1:1\n0 0:1\n' > "$work/bad"
+: > "$work/empty"
+base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
+
+expect 0 "--consistency" --help
+for option in cluster format data test workers optimizer rate predictions json epochs batch steps \
+  seed transport job rank timeout checksum config holdout count-models; do
+  grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
+done
+grep -q -- "--pause-after-step" "$work/out" && fail "--help shows what is for tests"
+
+expect 2 "lion" "${base[@]}" --optimizer lion
+grep -q "adam" "$work/err" || fail "an unknown optimizer: the known ones are not named"
+expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}" --rate -0.1
+expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
+expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
+expect 2 "--cluster: needed" --format libsvm --data "$work/data"
+expect 2 "--workers: 0 is not allowed; allowed: 1 to 1024" "${base[@]}" --workers 0
+expect 2 "--epochs and --steps exclude each other" "${base[@]}" --epochs 1 --steps 1
+expect 2 "--rank needs --job" "${base[@]}" --rank 0
+expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \
+  "${base[@]}" --workers 2 --rank 2 --job j
+expect 2 "--predictions needs --test" "${base[@]}" --predictions "$work/p"
+expect 2 "no-such-option" "${base[@]}" --no-such-option
+printf 'rate = -2\n' > "$work/toml"
+expect 2 "--rate: -2 is not allowed" "${base[@]}" --config "$work/toml"
+printf 'rate = [[\n' > "$work/toml"
+expect 2 "" "${base[@]}" --config "$work/toml"
+
+local=(--local --format libsvm)
+expect 1 "cannot open $work/none: No such file or directory" "${local[@]}" --data "$work/none"
+expect 1 "$work/empty: the file is empty" "${local[@]}" --data "$work/empty"
+expect 1 "$work/bad:2: field 2 \"0:1\": bad index" "${local[@]}" --data "$work/bad"
+expect 1 "cannot write $work/none/p" \
+  "${local[@]}" --data "$work/data" --test "$work/data" --predictions "$work/none/p"
+expect 1 "$work/empty: the file is empty" --local --format text --data "$work/empty"
+
+# The same from workers that the launcher started: said once, with the worker named.
+expect 1 "$work/bad:2: field 2 \"0:1\": bad index" \
+  --format libsvm --cluster 127.0.0.1:1 --data "$work/bad" --workers 3
+[ "$(grep -c 'bad index' "$work/err")" = 1 ] || fail "three workers say the same thing thrice"
+grep -q "no worker finished" "$work/err" || fail "nothing says that no worker finished"
+
+# Results: one JSON object on stdout, predictions in order, the same bits twice.
+for i in 1 2; do
+  "$train" "${local[@]}" --data "$work/data" --test "$work/data" --predictions "$work/p$i" \
+    --json --checksum --steps 60 --batch 10 > "$work/json$i" 2> "$work/err" || fail "run $i"
+done
+cmp -s "$work/p1" "$work/p2" || fail "two runs of one seed predict differently"
+[ "$(wc -l < "$work/p1")" = 40 ] || fail "not one prediction a row"
+python3 - "$work/json1" "$work/json2" << 'PYTHON' || fail "the JSON objects are not right"
+import json, sys
+one, two = (json.load(open(path)) for path in sys.argv[1:])
+for key in ("samples_per_s", "loss", "bytes_pushed", "bytes_pulled", "seconds", "auc", "accuracy"):
+    assert isinstance(one[key], (int, float)), key
+assert one["steps"] == 60 and one["samples"] == 600 and one["workers"] == 1
+assert one["workers_lost"] == 0 and one["consistency"] == "sync" and one["transport"] == "local"
+assert one["auc"] == 1 and one["parameters_xxh64"] == two["parameters_xxh64"]
+PYTHON
+
+head -c 20000 "$0" > "$work/text"
+"$train" --count-models --format text --data "$work/text" --json > "$work/json1" 2> "$work/err" ||
+  fail "--count-models"
+python3 -c 'import json, sys; o = json.load(open(sys.argv[1]))
+assert 8 > o["order_0"] > o["order_1"] > 0 and o["order_2"] > 0' "$work/json1" ||
+  fail "the count models' JSON is not right"
+
+[ "$failures" = 0 ] && echo "all is well"
+exit "$failures"

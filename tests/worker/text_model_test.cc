@@ -1,0 +1,121 @@
+#include "worker/text_model.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/worker/gradient_check.h"
+#include "tests/worker/synthetic.h"
+#include "tests/worker/temporary_file.h"
+
+namespace verbena::worker {
+namespace {
+
+TextModelOptions Small(double dropout, double l2) {
+  return {.shape = {.context = 3, .embedding = 4, .hidden = 10}, .dropout = dropout, .l2 = l2};
+}
+
+std::vector<uint32_t> FirstIds(uint32_t n) {
+  std::vector<uint32_t> ids(n);
+  std::iota(ids.begin(), ids.end(), 0u);
+  return ids;
+}
+
+TEST_CASE("the gradient of the text model is that of its loss") {
+  TextModel model({SyntheticText(400, 1), ""}, Small(0, 0));
+  // More than one block of rows, and the start of the text, where the context is padding.
+  CheckGradient(&model, FirstIds(300), 4e-3, 2e-3, [](const float*) { return 0.0; });
+}
+
+TEST_CASE("dropout leaves the gradient consistent with the loss it samples") {
+  // A single-example batch whose mask is the same in every call is not to be had from outside, so
+  // compare means: with dropout, gradients average to something near the one without.
+  TextModel plain({SyntheticText(200, 2), ""}, Small(0, 0));
+  TextModel dropped({SyntheticText(200, 2), ""}, Small(0.2, 0));
+  const std::vector<float> parameters = RandomArena(plain.layout(), 0.3, 5);
+  std::vector<float> want(parameters.size()), got(parameters.size());
+  std::vector<double> mean(parameters.size());
+  plain.Gradient(FirstIds(200), 0.005, parameters.data(), want.data());
+  constexpr int kCalls = 200;
+  for (int call = 0; call < kCalls; ++call) {
+    dropped.Gradient(FirstIds(200), 0.005, parameters.data(), got.data());
+    for (size_t i = 0; i < got.size(); ++i) mean[i] += got[i] / double{kCalls};
+  }
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (mean[i] - want[i]) * (mean[i] - want[i]);
+    size += double{want[i]} * want[i];
+  }
+  CHECK(std::sqrt(difference / size) < 0.05);
+}
+
+TEST_CASE("L2 adds its multiple of the weights") {
+  TextModel plain({SyntheticText(100, 3), ""}, Small(0, 0));
+  TextModel penalised({SyntheticText(100, 3), ""}, Small(0, 0.5));
+  const std::vector<float> parameters = RandomArena(plain.layout(), 0.3, 5);
+  std::vector<float> without(parameters.size()), with(parameters.size());
+  plain.Gradient(FirstIds(50), 0.02, parameters.data(), without.data());
+  penalised.Gradient(FirstIds(50), 0.02, parameters.data(), with.data());
+  const Layout& layout = plain.layout();
+  for (size_t t = 0; t < layout.size(); ++t) {
+    const bool weights = layout[t].shape.size() == 2 && layout[t].name != "embedding";
+    const uint64_t i = layout.offset(t);
+    CHECK(with[i] - without[i] == Approx(weights ? 0.5 * parameters[i] : 0).margin(1e-6));
+  }
+}
+
+TEST_CASE("every instruction set gives the same gradient to rounding") {
+  TextModel best({SyntheticText(400, 1), ""}, Small(0, 0), BestTextKernels());
+  TextModel baseline({SyntheticText(400, 1), ""}, Small(0, 0), BaselineTextKernels());
+  const std::vector<float> parameters = RandomArena(best.layout(), 0.3, 5);
+  std::vector<float> a(parameters.size()), b(parameters.size());
+  const double loss_a = best.Gradient(FirstIds(300), 0.01, parameters.data(), a.data());
+  const double loss_b = baseline.Gradient(FirstIds(300), 0.01, parameters.data(), b.data());
+  CHECK(loss_a == Approx(loss_b).epsilon(1e-5));
+  for (size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(1e-5));
+}
+
+TEST_CASE("a model of zeros costs eight bits a byte, and predictions say so") {
+  TextModel model({"training", "abcde"}, Small(0, 0));
+  const std::vector<float> zeros(model.layout().floats());
+  std::FILE* file = std::tmpfile();
+  const auto quality = model.Evaluate(zeros.data(), file);
+  REQUIRE(quality.ok());
+  CHECK(*quality->bits_per_byte == Approx(8));
+  CHECK(quality->examples == 5);
+  std::rewind(file);
+  int lines = 0;
+  double bits = 0;
+  while (std::fscanf(file, "%lf", &bits) == 1) {
+    CHECK(bits == Approx(8).epsilon(1e-4));
+    ++lines;
+  }
+  CHECK(lines == 5);
+  std::fclose(file);
+}
+
+TEST_CASE("text files are joined in order and the end is held out") {
+  const TemporaryFile first("abcdef");
+  const TemporaryFile second("ghij");
+  const auto data = ReadText({second.path(), first.path()}, {}, 0.3);
+  REQUIRE(data.ok());
+  CHECK(data->train == "ghijabc");
+  CHECK(data->test == "def");
+  const auto given = ReadText({first.path()}, {second.path()}, 0.3);
+  REQUIRE(given.ok());
+  CHECK(given->train == "abcdef");
+  CHECK(given->test == "ghij");
+}
+
+TEST_CASE("empty and missing text files are errors that name them") {
+  const TemporaryFile empty("");
+  CHECK(ReadText({empty.path()}, {}, 0.1).status().message() ==
+        empty.path() + ": the file is empty");
+  CHECK(absl::IsNotFound(ReadText({"/nonexistent/text"}, {}, 0.1).status()));
+}
+
+}  // namespace
+}  // namespace verbena::worker

@@ -1,0 +1,179 @@
+#include "worker/trainer.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/worker/synthetic.h"
+#include "worker/local_store.h"
+#include "worker/logistic_regression.h"
+#include "worker/schedule.h"
+#include "worker/text_model.h"
+
+namespace verbena::worker {
+namespace {
+
+TEST_CASE("every epoch visits every example once, whatever the number of workers") {
+  for (const uint64_t workers : {1, 2, 3, 4}) {
+    std::vector<Schedule> ranks;
+    for (uint64_t rank = 0; rank < workers; ++rank) ranks.emplace_back(103, 10, workers, rank, 9);
+    REQUIRE(ranks[0].steps_per_epoch() == 11);
+    for (uint64_t epoch = 0; epoch < 2; ++epoch) {
+      std::vector<uint32_t> seen;
+      for (uint64_t step = epoch * 11; step < (epoch + 1) * 11; ++step) {
+        uint64_t batch = 0;
+        for (Schedule& rank : ranks) {
+          const Schedule::Share share = rank.Step(step);
+          seen.insert(seen.end(), share.ids.begin(), share.ids.end());
+          batch += share.ids.size();
+          CHECK(share.batch == (step % 11 == 10 ? 3 : 10));
+        }
+        CHECK(batch == (step % 11 == 10 ? 3 : 10));
+      }
+      std::sort(seen.begin(), seen.end());
+      REQUIRE(seen.size() == 103);
+      for (uint32_t i = 0; i < 103; ++i) CHECK(seen[i] == i);
+    }
+  }
+}
+
+TEST_CASE("epochs and seeds shuffle differently") {
+  Schedule schedule(1000, 1000, 1, 0, 1);
+  Schedule other(1000, 1000, 1, 0, 2);
+  const auto copy = [](Schedule::Share share) {
+    return std::vector<uint32_t>(share.ids.begin(), share.ids.end());
+  };
+  const auto first = copy(schedule.Step(0));
+  CHECK(copy(schedule.Step(1)) != first);
+  CHECK(copy(other.Step(0)) != first);
+  CHECK(copy(schedule.Step(0)) == first);
+}
+
+// Sync training of several ranks in one thread: what the servers do, a mean in rank order.
+std::vector<float> TrainRanks(const std::function<std::unique_ptr<Model>()>& make,
+                              const TrainingSpec& spec, uint64_t workers, uint64_t steps) {
+  std::vector<std::unique_ptr<Model>> models;
+  std::vector<Schedule> schedules;
+  for (uint64_t rank = 0; rank < workers; ++rank) {
+    models.push_back(make());
+    schedules.emplace_back(models[0]->examples(), 50, workers, rank, 1);
+  }
+  const Layout& layout = models[0]->layout();
+  auto store = *LocalStore::Create(layout, spec);
+  REQUIRE(PullAll(store.get()).ok());
+  std::vector<float> gradient(layout.floats());
+  for (uint64_t step = 0; step < steps; ++step) {
+    std::fill_n(store->gradient(), layout.floats(), 0.0f);
+    for (uint64_t rank = 0; rank < workers; ++rank) {
+      const Schedule::Share share = schedules[rank].Step(step);
+      models[rank]->Gradient(share.ids,
+                             static_cast<double>(workers) / static_cast<double>(share.batch),
+                             store->parameters(), gradient.data());
+      for (size_t i = 0; i < gradient.size(); ++i) store->gradient()[i] += gradient[i];
+    }
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      store->gradient()[i] /= static_cast<float>(workers);
+    }
+    for (size_t t = 0; t < layout.size(); ++t) store->Push(t);
+    store->EndStep();
+    REQUIRE(PullAll(store.get()).ok());
+  }
+  return {store->parameters(), store->parameters() + layout.floats()};
+}
+
+double RelativeDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(double{a[i]} - b[i]));
+    size = std::max(size, std::abs(double{a[i]}));
+  }
+  return difference / size;
+}
+
+TEST_CASE("a batch split among 2, 3 or 4 ranks trains as the single loop does") {
+  const auto make = [] {
+    return std::make_unique<LogisticRegression>(SyntheticExamples(1010, 30, 4), std::nullopt, 1e-4);
+  };
+  for (const char* optimizer : {"sgd", "momentum", "adam"}) {
+    const TrainingSpec spec = {.optimizer = optimizer, .rate = 0.02};
+    auto model = make();
+    auto store = *LocalStore::Create(model->layout(), spec);
+    const auto single = Train(model.get(), store.get(), {.steps = 200, .batch = 50});
+    REQUIRE(single.ok());
+    CHECK(single->totals.steps == 200);
+    const std::vector<float> alone(store->parameters(),
+                                   store->parameters() + store->layout().floats());
+    for (const uint64_t workers : {2, 3, 4}) {
+      INFO(optimizer << " with " << workers << " ranks");
+      const auto split = TrainRanks(make, spec, workers, 200);
+      CHECK(RelativeDifference(alone, split) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("dropout does not depend on how a text batch is split") {
+  const auto make = [] {
+    const TextModelOptions options = {
+        .shape = {.context = 3, .embedding = 4, .hidden = 8}, .dropout = 0.3, .l2 = 1e-5};
+    return std::make_unique<TextModel>(TextData{SyntheticText(500, 6), ""}, options);
+  };
+  const TrainingSpec spec = {.optimizer = "sgd", .rate = 0.1};
+  const auto one = TrainRanks(make, spec, 1, 20);
+  CHECK(RelativeDifference(one, TrainRanks(make, spec, 2, 20)) < 1e-5);
+  CHECK(RelativeDifference(one, TrainRanks(make, spec, 4, 20)) < 1e-5);
+}
+
+TEST_CASE("the same run gives the same bits, another seed others") {
+  const auto hash = [](uint64_t seed) {
+    LogisticRegression model(SyntheticExamples(500, 20, 4), std::nullopt, 1e-4);
+    auto store = *LocalStore::Create(model.layout(), {.seed = seed});
+    REQUIRE(Train(&model, store.get(), {.steps = 50, .batch = 40, .seed = seed}).ok());
+    return HashParameters(model.layout(), store->parameters());
+  };
+  CHECK(hash(1) == hash(1));
+  CHECK(hash(1) != hash(2));
+}
+
+TEST_CASE("text training learns what counting cannot") {
+  const std::string text = SyntheticText(6000, 8);
+  TextModel model({text.substr(0, 5400), text.substr(5400)},
+                  {.shape = {.context = 5, .embedding = 8, .hidden = 32}, .dropout = 0, .l2 = 0});
+  auto store = *LocalStore::Create(model.layout(), {.rate = 0.02});
+  const auto result = Train(&model, store.get(), {.steps = 150, .batch = 256});
+  REQUIRE(result.ok());
+  const auto quality = model.Evaluate(result->average.data(), nullptr);
+  REQUIRE(quality.ok());
+  // Six equal words: a first letter costs log2 6 bits or less, the others nearly nothing.
+  CHECK(*quality->bits_per_byte < 0.75);
+}
+
+TEST_CASE("a stop ends training between steps") {
+  LogisticRegression model(SyntheticExamples(100, 5, 4), std::nullopt, 0);
+  auto store = *LocalStore::Create(model.layout(), {});
+  std::atomic<bool> stop = false;
+  uint64_t last = 0;
+  TrainHooks hooks;
+  hooks.stop = &stop;
+  hooks.after_step = [&](const Totals& totals) {
+    last = totals.steps;
+    if (totals.steps == 3) stop = true;
+  };
+  const auto result = Train(&model, store.get(), {.steps = 100, .batch = 10}, hooks);
+  CHECK(absl::IsCancelled(result.status()));
+  CHECK(last == 3);
+}
+
+TEST_CASE("the local store refuses unknown optimizers and bad rates") {
+  const Layout layout({{"w", {1}}});
+  CHECK(LocalStore::Create(layout, {.optimizer = "lion"}).status().message() ==
+        "unknown optimizer \"lion\"; known: sgd, momentum, adam");
+  CHECK(LocalStore::Create(layout, {.rate = -0.1}).status().message() ==
+        "rate -0.1 is not allowed; it must be positive and finite");
+}
+
+}  // namespace
+}  // namespace verbena::worker

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Runs a test that needs the folder named by VERBENA_TEST_DATA; 77 tells ctest it was skipped.
+if [ -z "${VERBENA_TEST_DATA:-}" ]; then
+  echo "skipped: VERBENA_TEST_DATA is not set"
+  exit 77
+fi
+exec "$@"
