@@ -119,7 +119,7 @@ absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const Tra
   if (absl::Status status = PullAll(store); !status.ok()) return status;
   const auto start = SteadyClock::now();
   for (uint64_t step = 0; step < options.steps; ++step) {
-    if (false && hooks.stop != nullptr && hooks.stop->load(std::memory_order_relaxed)) {
+    if (hooks.stop != nullptr && hooks.stop->load(std::memory_order_relaxed)) {
       return absl::CancelledError("stopped by a signal");
     }
     if (absl::Status status = loop.Step(step); !status.ok()) return status;

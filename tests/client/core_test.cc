@@ -243,6 +243,28 @@ TEST_CASE("wrong epoch: the view is fetched and the record goes to the partition
   }
 }
 
+TEST_CASE("what is queued for a server follows its partition to another") {
+  FakeCluster::Options options;
+  options.servers = 2;
+  options.partitions = 1;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 3);
+  cluster.Join();
+  cluster.servers[0]->open_status = absl::UnavailableError("a test");
+  auto to = cluster.Memory(table, 0.0f);
+  auto call = cluster.PushPull(table, cluster.Memory(table, 1.0f), to);
+  auto end = cluster.EndStep(table);
+  cluster.RunFor(kSecond);
+  cluster.view.mutable_partitions(0)->set_primary(11);
+  cluster.view.mutable_partitions(0)->set_epoch(2);
+  cluster.Publish();
+  REQUIRE(cluster.Wait(call, 5 * kSecond));
+  REQUIRE(cluster.Wait(end, 5 * kSecond));
+  CHECK(call->status.ok());
+  CHECK(end->status.ok());
+  CHECK(reinterpret_cast<float*>(to.block->data())[0] == 1.0f);
+}
+
 TEST_CASE("not ready and early answers are retried in order") {
   FakeCluster cluster;
   const uint32_t async = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
