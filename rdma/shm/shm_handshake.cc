@@ -179,8 +179,9 @@ absl::Status ShmConnection::OpenSocket() {
   }
   if (!status.ok()) return status;
   socket_ = std::move(*socket);
-  status = SendHello(ShmMessageType::kHello);
+  // Before the hello: the peer may accept, and write to this memory, the moment it has read that.
   for (size_t i = 0; i < exposed_.size() && status.ok(); ++i) status = SendExpose(exposed_[i]);
+  if (status.ok()) status = SendHello(ShmMessageType::kHello);
   if (absl::IsResourceExhausted(status)) {
     status = absl::UnavailableError(absl::StrCat("shm: too much memory exposed before connecting (",
                                                  exposed_.size(), " ranges)"));
@@ -308,7 +309,7 @@ void ShmConnection::OnMessage(const ShmMessage& message, std::vector<UniqueFd>* 
       state_ = State::kEstablished;
       Push(ConnectionEvent::Kind::kEstablished, {}, {});
     }
-  } else if (message.type == ShmMessageType::kExpose && state_ != State::kIncoming) {
+  } else if (message.type == ShmMessageType::kExpose) {
     status = MapRange(message, fds);
   } else if (message.type == ShmMessageType::kUnexpose && state_ != State::kIncoming) {
     last_range_ = nullptr;
