@@ -172,7 +172,8 @@ void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> do
     const bool worked = parts_.core->RunOnce();
     if (worked && waiting_ > 0) changed_.notify_all();
     if (!callbacks_.empty() && !RunCallbacks(lock)) return;
-    if (done() || Now() >= deadline_ns) break;
+    // The clock is read only when there is nothing else to do: it costs as much as a poll.
+    if (done() || (!worked && Now() >= deadline_ns)) break;
     if (contenders_.load(std::memory_order_relaxed) > 0) {
       lock.unlock();
       sched_yield();
@@ -190,22 +191,28 @@ void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> do
 // True: something happened.
 bool Hub::Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done) {
   if (fruitless_spins_ >= kFruitlessSpins) return false;
-  const int64_t start = Now();
+  int64_t start = 0;
   for (int i = 1;; ++i) {
     Pause();
-    if (parts_.core->RunOnce()) {
-      if (waiting_ > 0) changed_.notify_all();
-      break;
+    // Timers and control answers can wait for the sixteenth turn; a peer's answer cannot.
+    if (parts_.core->Poll() || i % 16 == 0) {
+      if (parts_.core->RunOnce() || done()) {
+        if (waiting_ > 0) changed_.notify_all();
+        break;
+      }
     }
-    if (done()) break;
     if (contenders_.load(std::memory_order_relaxed) > 0 || i % 64 == 0) {
       lock.unlock();
       sched_yield();
       lock.lock();
     }
-    if (i % 16 == 0 && Now() - start >= kSpinNanos) {
-      ++fruitless_spins_;
-      return false;
+    if (i % 16 == 0) {
+      const int64_t now = Now();
+      if (start == 0) start = now;
+      if (now - start >= kSpinNanos) {
+        ++fruitless_spins_;
+        return false;
+      }
     }
   }
   fruitless_spins_ = 0;

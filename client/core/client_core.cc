@@ -328,6 +328,8 @@ bool ClientCore::InUse(uint64_t block_id) const { return impl_->journal.InUse(bl
 
 // ---- progress -----------------------------------------------------------------------------------
 
+bool ClientCore::Poll() { return impl_->lanes.Poll(); }
+
 bool ClientCore::RunOnce() {
   Impl& c = *impl_;
   bool worked = c.options.control->RunOnce();

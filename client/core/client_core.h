@@ -109,6 +109,9 @@ class ClientCore {
   void ReleaseBlock(uint64_t block_id);
   bool InUse(uint64_t block_id) const;
 
+  // Only what peers sent, without timers and control answers: cheap enough to spin on. True: call
+  // RunOnce() for what follows from it.
+  bool Poll();
   // Makes progress: events, completions, control answers, timers. Returns whether it did anything.
   bool RunOnce();
   // The part of it that keeps the lease and follows the view: no data, no `done` of operations.
