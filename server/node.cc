@@ -134,8 +134,9 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   if (options.shards == 0) return absl::OkStatus();
   const std::vector<int> processors = AllowedProcessors();
   absl::Duration spin = absl::ZeroDuration();
-  // On a single processor a spin keeps its own peer from running.
-  if (processors.size() != 1) {
+  // On a single processor a spin keeps its own peer from running. (Being bound to one of several is
+  // another matter: the peer may run on the others.)
+  if (sysconf(_SC_NPROCESSORS_ONLN) > 1) {
     spin = options.spin_us < 0 ? MeasureWakeUpCost() : absl::Microseconds(options.spin_us);
   }
   for (uint32_t i = 0; i < options.shards; ++i) {
