@@ -206,8 +206,8 @@ int Mappings() {
   return count;
 }
 
-// The memory is told of before the hello: a listener that writes at once must not meet memory it does
-// not know. (The other order failed now and then, when the listener came in between.)
+// The memory is told of before the hello: a listener that writes at once must not meet memory it
+// does not know. (The other order failed now and then, when the listener came in between.)
 TEST_CASE("a listener may write to memory exposed before connecting the moment it accepts") {
   constexpr int kConnections = 100;
   Stage stage(Shm());
