@@ -20,6 +20,15 @@ function(verbena_include_root room out)
   set(${out} ${root} PARENT_SCOPE)
 endfunction()
 
+# verbena_test_program(NAME SOURCES ... LINK ...): one Catch2 binary.
+function(verbena_test_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  verbena_include_root(tests root)
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${root})
+  target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
+endfunction()
+
 # verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds])
 #
 # One Catch2 binary, registered with ctest as one test.
@@ -28,10 +37,7 @@ function(verbena_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  verbena_include_root(tests root)
-  add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE ${root})
-  target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
+  verbena_test_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${name} --use-colour no)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()

@@ -11,12 +11,20 @@ VERBENA_PACKAGES_BUILD=(
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
   libsqlite3-dev prometheus-cpp-dev libeigen3-dev
+  libibverbs-dev librdmacm-dev libhwloc-dev
   catch2                                              # the tests are configured with the rest
+)
+
+# For tests/softroce/run.sh: a virtual machine with a real RDMA stack, and what runs in it.
+VERBENA_PACKAGES_SOFTROCE=(
+  qemu-system-x86 busybox-static cpio kmod binutils util-linux
+  rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest iproute2
 )
 
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
   python3 python3-yaml clang-format-14 shellcheck systemd
+  "${VERBENA_PACKAGES_SOFTROCE[@]}"
 )
 
 # package_list GROUP... : one name a line.
@@ -26,7 +34,8 @@ package_list() {
     case "$group" in
       build) printf '%s\n' "${VERBENA_PACKAGES_BUILD[@]}" ;;
       test) printf '%s\n' "${VERBENA_PACKAGES_TEST[@]}" ;;
-      *) printf 'packages.sh: unknown group "%s"; allowed: build, test\n' "$group" >&2; return 2 ;;
+      softroce) printf '%s\n' "${VERBENA_PACKAGES_SOFTROCE[@]}" ;;
+      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce\n' "$group" >&2; return 2 ;;
     esac
   done
 }

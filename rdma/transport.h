@@ -74,6 +74,8 @@ struct WriteRequest {
   RemoteMemory remote;
   std::optional<uint32_t> immediate;
   bool signaled = true;  // whether its send completion is reported (errors always are)
+  // Another write to this connection is posted right after: the two may go to the device together.
+  bool more = false;
 };
 
 struct Completion {
@@ -91,7 +93,8 @@ struct ConnectionEvent {
     kRequest,      // a peer wants to connect to our listener: Accept() or Reject()
     kEstablished,  // both sides may write
     kFailed,  // connecting, or a request, came to nothing; status says why: refused by the peer
-              // FAILED_PRECONDITION, timed out DEADLINE_EXCEEDED, peer gone UNAVAILABLE
+              // FAILED_PRECONDITION, timed out DEADLINE_EXCEEDED, peer gone UNAVAILABLE. Of a
+              // request some transports know it only once it was accepted (verbs)
     kLost,    // an established connection is in error or the peer closed it
   };
   Kind kind;
@@ -103,6 +106,9 @@ struct ConnectionEvent {
 struct ConnectionLimits {
   uint32_t send_depth;     // writes that may be outstanding
   uint32_t receive_depth;  // receives that may be posted
+  // Connections of different domains cannot reach each other's memory, whatever keys they know. On
+  // most transports that holds for any two connections; verbs without memory windows needs it.
+  uint64_t domain = 0;
 };
 
 inline constexpr size_t kMaxPrivateData = 56;  // rdma_connect(3), RDMA_PS_TCP
@@ -111,7 +117,22 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  virtual std::string_view transport() const = 0;  // "shm", "verbs", "ofi", "sim"
+  virtual std::string_view transport() const = 0;    // "shm", "verbs", "ofi", "sim"
+  virtual std::string device() const { return {}; }  // "mlx5_0:1"; empty: there is none
+
+  // ---- memory -----------------------------------------------------------------------------------
+  // Zeroed host memory for a connection's own use (rings, mailboxes, staging), 64-byte aligned,
+  // where this transport reaches it best. verbs: a piece of a slab that is registered already. shm:
+  // a sealed memfd of its own, because what is shared with a peer is shared whole.
+  virtual absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(size_t bytes,
+                                                                std::string_view label) {
+    return MemoryBlock::Allocate(bytes, MemoryKind::kHost, label);
+  }
+  // Makes `block` ready for segments of writes, so that no write has to wait (or fail) for it.
+  // RESOURCE_EXHAUSTED: the system refused; says what limit is in force and what to do.
+  virtual absl::Status Register(const std::shared_ptr<MemoryBlock>& /*block*/) {
+    return absl::OkStatus();
+  }
 
   // ---- set-up -----------------------------------------------------------------------------------
   // Starts listening; returns the address peers connect to. At most once.
@@ -120,8 +141,9 @@ class Endpoint {
   // A connection to be opened by this side. Expose memory and post receives on it, then Connect().
   virtual absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) = 0;
   // Lets the peer of `connection` write to [offset, offset + bytes) of `block`. May be called
-  // before Connect() or Accept(), and on an established connection. The block is kept alive until
-  // Unexpose() or Destroy(). shm needs an allocated block: FAILED_PRECONDITION otherwise.
+  // before Connect() or Accept(), and on an established connection: there the peer may use it once
+  // it has a write that this side posted afterwards. The block is kept alive until Unexpose() or
+  // Destroy(). shm needs an allocated block: FAILED_PRECONDITION otherwise.
   virtual absl::StatusOr<RemoteMemory> Expose(ConnectionId connection,
                                               std::shared_ptr<MemoryBlock> block, size_t offset,
                                               size_t bytes) = 0;

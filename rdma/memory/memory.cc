@@ -1,49 +1,20 @@
 #include "rdma/memory/memory.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/sysinfo.h>
-
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
-#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/base/unique_fd.h"
+#include "rdma/memory/pages.h"
 
 namespace verbena::rdma {
 namespace {
 
 std::atomic<uint64_t> next_block_id{1};
 
-// memfd_create(2): a name of more than 249 bytes is EINVAL.
-constexpr size_t kMaxLabel = 200;
-// Transparent huge pages matter, and can exist, only from this size on.
-constexpr size_t kHugePage = size_t{2} << 20;
-
-absl::Status NoMemory(size_t bytes, std::string_view step, int error) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "cannot allocate ", bytes, " bytes of shared memory: ", std::string(step), ": ",
-      strerror(error), " (errno ", error, "); see memory limits (cgroup, ulimit -v) and free -h"));
-}
-
 absl::Status CheckKind(MemoryKind kind) {
   if (kind == MemoryKind::kHost) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("memory kind ", std::string(MemoryKindName(kind)), ": this build has no CUDA"));
-}
-
-// Pages are allocated when touched, so nothing else would refuse a size the machine cannot have:
-// the process would be killed much later instead.
-absl::Status CheckFitsMachine(size_t bytes) {
-  struct sysinfo info = {};
-  if (sysinfo(&info) != 0) return absl::OkStatus();
-  const uint64_t total = (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
-  if (bytes <= total) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes,
-                                                   " bytes of shared memory: the machine has ",
-                                                   total, " bytes of RAM and swap"));
 }
 
 }  // namespace
@@ -61,27 +32,19 @@ std::string_view MemoryKindName(MemoryKind kind) {
 }
 
 absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Allocate(size_t bytes, MemoryKind kind,
-                                                                   std::string_view label) {
+                                                                   std::string_view label,
+                                                                   const PageOptions& options) {
   if (absl::Status status = CheckKind(kind); !status.ok()) return status;
-  if (bytes == 0) return absl::InvalidArgumentError("cannot allocate 0 bytes");
-  if (absl::Status status = CheckFitsMachine(bytes); !status.ok()) return status;
+  absl::StatusOr<Mapping> mapping = MapSharedPages(bytes, options, label);
+  if (!mapping.ok()) return mapping.status();
+  return std::shared_ptr<MemoryBlock>(new MemoryBlock(bytes, *mapping));
+}
 
-  const std::string name = absl::StrCat("verbena-", std::string(label.substr(0, kMaxLabel)));
-  UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return NoMemory(bytes, "memfd_create", errno);
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return NoMemory(bytes, "ftruncate", errno);
-  }
-  // A peer that maps this must not be made to fault by truncation: fcntl(2), "File Sealing".
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return NoMemory(bytes, "fcntl(F_ADD_SEALS)", errno);
-  }
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return NoMemory(bytes, "mmap", errno);
-  // Only advice: takes effect where shmem_enabled is "advise" (kernel, transhuge.rst).
-  if (bytes >= kHugePage) (void)madvise(data, bytes, MADV_HUGEPAGE);
-  return std::shared_ptr<MemoryBlock>(
-      new MemoryBlock(static_cast<std::byte*>(data), bytes, kind, fd.release()));
+absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::AllocatePrivate(
+    size_t bytes, const PageOptions& options, std::string_view label) {
+  absl::StatusOr<Mapping> mapping = MapPrivatePages(bytes, options, label);
+  if (!mapping.ok()) return mapping.status();
+  return std::shared_ptr<MemoryBlock>(new MemoryBlock(bytes, *mapping));
 }
 
 absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Register(void* data, size_t bytes,
@@ -89,22 +52,63 @@ absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Register(void* data, s
   if (absl::Status status = CheckKind(kind); !status.ok()) return status;
   if (data == nullptr) return absl::InvalidArgumentError("cannot register a null pointer");
   if (bytes == 0) return absl::InvalidArgumentError("cannot register 0 bytes");
-  return std::shared_ptr<MemoryBlock>(
-      new MemoryBlock(static_cast<std::byte*>(data), bytes, kind, -1));
+  return std::shared_ptr<MemoryBlock>(new MemoryBlock(static_cast<std::byte*>(data), bytes, kind));
 }
 
-MemoryBlock::MemoryBlock(std::byte* data, size_t size, MemoryKind kind, int fd)
+std::shared_ptr<MemoryBlock> MemoryBlock::Piece(std::shared_ptr<MemoryBlock> whole, size_t offset,
+                                                size_t bytes, std::function<void()> released) {
+  if (whole == nullptr || offset > whole->size_ || bytes > whole->size_ - offset) return nullptr;
+  std::shared_ptr<MemoryBlock> piece(new MemoryBlock(whole->data_ + offset, bytes, whole->kind_));
+  piece->pages_ = whole->pages_;
+  piece->root_ = whole->root_ == nullptr ? whole.get() : whole->root_;
+  piece->whole_ = std::move(whole);
+  piece->released_ = std::move(released);
+  return piece;
+}
+
+MemoryBlock::MemoryBlock(std::byte* data, size_t size, MemoryKind kind)
     : data_(data),
       size_(size),
       kind_(kind),
-      fd_(fd),
       // Relaxed: only uniqueness is wanted.
       id_(next_block_id.fetch_add(1, std::memory_order_relaxed)) {}
 
+MemoryBlock::MemoryBlock(size_t size, const Mapping& mapping)
+    : MemoryBlock(mapping.data, size, MemoryKind::kHost) {
+  pages_ = mapping.pages;
+  fd_ = mapping.fd;
+  node_ = mapping.node;
+  mapped_bytes_ = mapping.bytes;
+}
+
 MemoryBlock::~MemoryBlock() {
-  if (fd_ < 0) return;
-  munmap(data_, size_);
-  close(fd_);
+  if (released_) released_();
+  // Invariant 1. Newest first, as members go.
+  while (!attachments_.empty()) attachments_.pop_back();
+  if (mapped_bytes_ > 0) UnmapPages({data_, mapped_bytes_, fd_, pages_, node_});
+}
+
+void MemoryBlock::Attach(const void* key, std::shared_ptr<Attachment> attachment) const {
+  if (root_ != nullptr) return root_->Attach(key, std::move(attachment));
+  // Swapped out under the lock, destroyed after it: `attachment` ends with this function.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = std::find_if(attachments_.begin(), attachments_.end(),
+                               [key](const auto& entry) { return entry.first == key; });
+  if (it == attachments_.end()) {
+    if (attachment != nullptr) attachments_.emplace_back(key, std::move(attachment));
+    return;
+  }
+  it->second.swap(attachment);
+  if (it->second == nullptr) attachments_.erase(it);
+}
+
+std::shared_ptr<MemoryBlock::Attachment> MemoryBlock::FindAttachment(const void* key) const {
+  if (root_ != nullptr) return root_->FindAttachment(key);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [attached, attachment] : attachments_) {
+    if (attached == key) return attachment;
+  }
+  return nullptr;
 }
 
 }  // namespace verbena::rdma

@@ -29,13 +29,17 @@ absl::Status Errno(std::string_view what, const char* step) {
                                                    strerror(error), " (errno ", error, ")"));
 }
 
-absl::Status CheckForeign(int fd, uint64_t offset, uint64_t bytes, std::string_view what) {
+// Sets the size of the pages it maps in.
+absl::Status CheckForeign(int fd, uint64_t offset, uint64_t bytes, std::string_view what,
+                          size_t* page_bytes) {
   const std::string name(what);
   struct statfs fs = {};
-  // Of tmpfs: a hugetlb page that has been punched out may not be had again.
-  if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC) {
+  // In ordinary or huge pages. A huge page that has been punched out may not be had again: the
+  // guard takes that fault.
+  if (fstatfs(fd, &fs) != 0 || (fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC)) {
     return absl::FailedPreconditionError(absl::StrCat("shm: ", name, " of the peer is no memfd"));
   }
+  *page_bytes = fs.f_type == HUGETLBFS_MAGIC ? static_cast<size_t>(fs.f_bsize) : PageSize();
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kRequiredSeals) != kRequiredSeals) {
     return absl::FailedPreconditionError(
@@ -76,9 +80,12 @@ OwnedPages::~OwnedPages() { munmap(data_, size_); }
 absl::StatusOr<std::unique_ptr<ForeignPages>> ForeignPages::Map(int fd, uint64_t offset,
                                                                 uint64_t bytes, bool writable,
                                                                 std::string_view what) {
-  if (absl::Status status = CheckForeign(fd, offset, bytes, what); !status.ok()) return status;
-  const uint64_t skipped = offset % PageSize();
-  const size_t length = (skipped + bytes + PageSize() - 1) / PageSize() * PageSize();
+  size_t page = 0;
+  absl::Status status = CheckForeign(fd, offset, bytes, what, &page);
+  if (!status.ok()) return status;
+  // mmap(2): in huge pages, offset and length are multiples of theirs.
+  const uint64_t skipped = offset % page;
+  const size_t length = (skipped + bytes + page - 1) / page * page;
   void* mapped = mmap(nullptr, length, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd,
                       static_cast<off_t>(offset - skipped));
   if (mapped == MAP_FAILED) return Errno(what, "mmap");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "rdma/memory/topology.h"
 
 namespace verbena::server {
 namespace {
@@ -26,11 +27,16 @@ size_t RoundToClass(size_t bytes) {
 
 }  // namespace
 
-SlabAllocator::SlabAllocator(std::string label, size_t slab_bytes)
-    : label_(std::move(label)), slab_bytes_(AlignUp(std::max(slab_bytes, kPage), kPage)) {}
+SlabAllocator::SlabAllocator(std::string label, size_t slab_bytes, rdma::HugePages huge_pages)
+    : label_(std::move(label)),
+      slab_bytes_(AlignUp(std::max(slab_bytes, kPage), kPage)),
+      huge_pages_(huge_pages) {}
 
 SlabAllocator::Slab* SlabAllocator::NewSlab(size_t bytes) {
-  auto block = rdma::MemoryBlock::Allocate(bytes, rdma::MemoryKind::kHost, label_);
+  // Tables are never shared with a peer, only written out from: private, so that huge pages are
+  // safe. On the node of the thread that touches them: the shard's, which asks here.
+  const rdma::PageOptions pages = {rdma::NodeOfThisThread(), huge_pages_};
+  auto block = rdma::MemoryBlock::AllocatePrivate(bytes, pages, label_);
   if (!block.ok()) return nullptr;
   auto slab = std::make_unique<Slab>();
   slab->block = *std::move(block);

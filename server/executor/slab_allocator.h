@@ -2,7 +2,8 @@
 //
 // Requests are rounded up to a size class (eight per doubling, so at most an eighth is lost) and
 // come from a free list or from the end of the current slab. A request beyond half a slab gets a
-// block of its own. A slab whose buffers have all come back is returned to the system.
+// block of its own. A slab whose buffers have all come back is returned to the system. Slabs are on
+// the NUMA node of the thread that asks, in huge pages when there are any.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
@@ -21,7 +22,8 @@ namespace verbena::server {
 
 class SlabAllocator final : public shard::Allocator {
  public:
-  explicit SlabAllocator(std::string label, size_t slab_bytes = size_t{64} << 20);
+  explicit SlabAllocator(std::string label, size_t slab_bytes = size_t{64} << 20,
+                         rdma::HugePages huge_pages = rdma::HugePages::kAuto);
 
   // `handle` of the buffer is its rdma::MemoryBlock.
   shard::Buffer Allocate(size_t bytes) override;
@@ -47,6 +49,7 @@ class SlabAllocator final : public shard::Allocator {
 
   std::string label_;
   size_t slab_bytes_;
+  rdma::HugePages huge_pages_;
   size_t reserved_bytes_ = 0;
   std::unordered_map<const void*, std::unique_ptr<Slab>> slabs_;
   // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.

@@ -341,4 +341,10 @@ std::vector<std::string> LaneWorld::Violations() const {
   return all;
 }
 
+size_t LaneWorld::memory_bytes() const {
+  size_t bytes = server_.memory_bytes();
+  for (const auto& user : users_) bytes += user->memory_bytes();
+  return bytes;
+}
+
 }  // namespace verbena::rdma

@@ -45,6 +45,7 @@ class LaneServer {
   bool LanesDead() const;
   size_t unreturned_cookies() const { return cookies_.size(); }
   const std::vector<std::string>& violations() const { return violations_; }
+  size_t memory_bytes() const { return source_->size(); }  // beside its lanes'
 
  private:
   struct Pending {
@@ -96,6 +97,7 @@ class LaneUser {
   // Whether the answered and the unanswered are exactly what was posted, the latter in order.
   bool Accounted() const;
   const std::vector<std::string>& violations() const { return violations_; }
+  size_t memory_bytes() const { return buffer_->size(); }  // beside its lane's
 
  private:
   struct Expected {
@@ -131,6 +133,7 @@ class LaneWorld {
   bool AllAnswered();
   bool AllDead();
   std::vector<std::string> Violations() const;
+  size_t memory_bytes() const;  // beside the lanes'
 
   LaneServer& server() { return server_; }
   LaneUser& user(size_t i) { return *users_.at(i); }

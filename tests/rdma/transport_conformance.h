@@ -66,8 +66,9 @@ std::shared_ptr<MemoryBlock> TestBlock(size_t bytes);
 // Two parties with an established connection; each can write to the other's block.
 struct Pair {
   struct Options {
-    ConnectionLimits client = {64, 64};
-    ConnectionLimits server = {64, 64};
+    // Of two domains, as any two processes are.
+    ConnectionLimits client = {64, 64, 1};
+    ConnectionLimits server = {64, 64, 2};
     uint32_t client_receives = 0;
     uint32_t server_receives = 0;
     size_t block_bytes = 65536;

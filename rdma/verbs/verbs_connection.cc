@@ -1,0 +1,312 @@
+// Set-up and end of a connection; its data path is in verbs_connection_data.cc.
+#include "rdma/verbs/verbs_connection.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/verbs/verbs_errors.h"
+#include "rdma/verbs/verbs_ports.h"
+
+namespace verbena::rdma {
+namespace {
+
+ibv_mtu MtuOf(int bytes) {
+  switch (bytes) {
+    case 256:
+      return IBV_MTU_256;
+    case 512:
+      return IBV_MTU_512;
+    case 1024:
+      return IBV_MTU_1024;
+    case 2048:
+      return IBV_MTU_2048;
+    default:
+      return IBV_MTU_4096;
+  }
+}
+
+// Half as much again as the caller may have outstanding: unsignaled writes that are done but not
+// known to be.
+uint32_t SendEntries(const ConnectionLimits& limits, uint32_t binds) {
+  return limits.send_depth + limits.send_depth / 2 + binds;
+}
+
+std::string AddressText(const sockaddr* address) {
+  if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) {
+    return "?";
+  }
+  const uint16_t port = address->sa_family == AF_INET6
+                            ? reinterpret_cast<const sockaddr_in6*>(address)->sin6_port
+                            : reinterpret_cast<const sockaddr_in*>(address)->sin_port;
+  const std::string text = IpText(*address);
+  return address->sa_family == AF_INET6 ? absl::StrCat("[", text, "]:", be16toh(port))
+                                        : absl::StrCat(text, ":", be16toh(port));
+}
+
+}  // namespace
+
+absl::StatusOr<const RegisteredMemory*> DomainView::Find(const MemoryBlock& block) {
+  const uint64_t id = block.root().id();
+  if (id == last_id_) return last_;
+  const auto known = known_.find(id);
+  if (known != known_.end()) {
+    last_ = known->second;
+  } else {
+    absl::StatusOr<const RegisteredMemory*> registered = domain->Register(block);
+    if (!registered.ok()) return registered.status();
+    // Entries of blocks that are gone are harmless (ids are never used again) but not free.
+    if (known_.size() >= 4096) known_.clear();
+    last_ = *registered;
+    known_.emplace(id, last_);
+  }
+  last_id_ = id;
+  return last_;
+}
+
+VerbsConnection::~VerbsConnection() {
+  std::vector<Completion> unreported;
+  Retire(&unreported);
+}
+
+uint32_t VerbsConnection::CompletionEntries(const ConnectionLimits& limits) {
+  return SendEntries(limits, kBinds) + limits.receive_depth;
+}
+
+absl::Status VerbsConnection::Start(const ConnectionLimits& limits, const VerbsDevice& device,
+                                    std::shared_ptr<DomainView> view, CompletionQueue* queue,
+                                    std::shared_ptr<AsyncInbox> inbox,
+                                    const VerbsOptions& options) {
+  limits_ = limits;
+  view_ = std::move(view);
+  device_name_ = device.name();
+  windows_ = device.windows();
+  queue_ = queue;
+  async_target_ = {std::move(inbox), static_cast<uint32_t>(id_)};
+  if (absl::Status s = MakeQueuePair(limits, device, options); !s.ok()) return s;
+  entries_ = CompletionEntries(limits);
+  queue_->used += entries_;
+  return Modify(IBV_QPS_INIT, options);
+}
+
+absl::Status VerbsConnection::MakeQueuePair(const ConnectionLimits& limits,
+                                            const VerbsDevice& device,
+                                            const VerbsOptions& options) {
+  const uint32_t sends = SendEntries(limits, kBinds);
+  const ibv_device_attr& has = device.attributes();
+  const uint32_t most = static_cast<uint32_t>(std::max(0, has.max_qp_wr));
+  if (sends > most || limits.receive_depth > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a connection of ", limits.send_depth, " sends and ", limits.receive_depth,
+                     " receives needs queues of ", sends, " and ", limits.receive_depth,
+                     " work requests; device ", device.name(), " has at most ", most,
+                     " (max_qp_wr): use fewer slots or operations for each lane"));
+  }
+  max_sges_ = static_cast<uint32_t>(std::clamp(has.max_sge, 1, kMaxSges));
+  ibv_port_attr port = {};
+  if (ibv_query_port(device.context(), cm_id_->port_num, &port) == 0) {
+    max_message_ = port.max_msg_sz;
+  }
+  // Inline sizes cannot be asked for, only tried (ibv_create_qp(3)).
+  for (uint32_t inline_bytes = options.inline_bytes;; inline_bytes /= 2) {
+    ibv_qp_init_attr attributes = {};
+    attributes.qp_context = &async_target_;
+    attributes.send_cq = queue_->cq.get();
+    attributes.recv_cq = queue_->cq.get();
+    attributes.qp_type = IBV_QPT_RC;
+    attributes.cap.max_send_wr = sends;
+    attributes.cap.max_recv_wr = std::max(limits.receive_depth, 1u);
+    attributes.cap.max_send_sge = max_sges_;
+    attributes.cap.max_recv_sge = 0;  // an immediate needs no memory
+    attributes.cap.max_inline_data = inline_bytes;
+    qp_.reset(ibv_create_qp(view_->domain->pd(), &attributes));
+    if (qp_ != nullptr) {
+      inline_bytes_ = std::min(attributes.cap.max_inline_data, options.inline_bytes);
+      break;
+    }
+    if (inline_bytes == 0) {
+      return ErrnoStatus(
+          absl::StrCat("cannot make a queue pair on ", device.name(), " (", sends, " sends, ",
+                       limits.receive_depth, " receives; max_qp ", has.max_qp, ")"),
+          errno);
+    }
+  }
+  sends_.resize(sends);
+  signal_every_ = std::max(1u, limits.send_depth / 2);
+  return absl::OkStatus();
+}
+
+absl::Status VerbsConnection::Modify(ibv_qp_state to, const VerbsOptions& options) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = to;
+  int mask = 0;
+  if (rdma_init_qp_attr(cm_id_.get(), &attributes, &mask) != 0) {
+    return ErrnoStatus(absl::StrCat("rdma_init_qp_attr on ", device_name_), errno);
+  }
+  if (to == IBV_QPS_INIT) {
+    attributes.qp_access_flags =
+        IBV_ACCESS_REMOTE_WRITE | (windows_ ? static_cast<unsigned>(IBV_ACCESS_MW_BIND) : 0u);
+  } else if (to == IBV_QPS_RTR) {
+    if (options.path_mtu != 0) {
+      attributes.path_mtu = std::min(attributes.path_mtu, MtuOf(options.path_mtu));
+    }
+    if (options.service_level >= 0) {
+      attributes.ah_attr.sl = static_cast<uint8_t>(options.service_level);
+    }
+    if (options.traffic_class >= 0) {
+      attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
+    }
+    ibv_gid local = {};
+    (void)ibv_query_gid(qp_->context, attributes.ah_attr.port_num,
+                        attributes.ah_attr.grh.sgid_index, &local);
+    path_.local = absl::StrCat(device_name_, ":", attributes.ah_attr.port_num, " GID ",
+                               GidText(local), " QPN ", qp_->qp_num);
+    path_.remote =
+        absl::StrCat(AddressText(rdma_get_peer_addr(cm_id_.get())), " GID ",
+                     GidText(attributes.ah_attr.grh.dgid), " QPN ", attributes.dest_qp_num);
+  } else if (to == IBV_QPS_RTS) {
+    attributes.timeout = static_cast<uint8_t>(options.timeout);
+    attributes.retry_cnt = static_cast<uint8_t>(options.retries);
+    // A receive is always there, or the accounting is wrong: to be loud about, not to be waited
+    // for.
+    attributes.rnr_retry = 0;
+  }
+  if (const int error = ibv_modify_qp(qp_.get(), &attributes, mask); error != 0) {
+    return ErrnoStatus(absl::StrCat("cannot move queue pair ", qp_->qp_num, " of ", device_name_,
+                                    " to state ", static_cast<int>(to)),
+                       error);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerbsConnection::MakeReady(const VerbsOptions& options) {
+  if (absl::Status s = Modify(IBV_QPS_RTR, options); !s.ok()) return s;
+  if (absl::Status s = Modify(IBV_QPS_RTS, options); !s.ok()) return s;
+  state = State::kBinding;
+  for (Exposure& exposure : exposures_) {
+    if (exposure.posted || exposure.window == nullptr) continue;
+    if (absl::Status s = PostBind(&exposure); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// ---- exposing -----------------------------------------------------------------------------------
+
+absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock> block,
+                                                     size_t offset, size_t bytes) {
+  if (qp_ == nullptr) {
+    return absl::FailedPreconditionError("the connection has no queue pair (any more)");
+  }
+  if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot expose ", bytes, " bytes at ", offset,
+                                                   " of a block of ",
+                                                   block == nullptr ? 0 : block->size()));
+  }
+  std::byte* const data = block->data() + offset;
+  Exposure exposure;
+  exposure.block = std::move(block);
+  exposure.bytes = bytes;
+  exposure.memory.address = reinterpret_cast<uintptr_t>(data);
+  if (!windows_) {
+    absl::StatusOr<MrHandle> region = view_->domain->RegisterForPeer(data, bytes);
+    if (!region.ok()) return region.status();
+    exposure.memory.key = (*region)->rkey;
+    exposure.region = *std::move(region);
+    exposures_.push_back(std::move(exposure));
+    return exposures_.back().memory;
+  }
+  absl::StatusOr<const RegisteredMemory*> registered = view_->Find(*exposure.block);
+  if (!registered.ok()) return registered.status();
+  exposure.bound_to = const_cast<ibv_mr*>((*registered)->At(data));
+  if (exposure.bound_to != (*registered)->At(data + bytes - 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot expose ", bytes, " bytes at once: they lie in more than one memory region; device ",
+        device_name_, " registers at most ", (*registered)->piece_bytes, " bytes as one"));
+  }
+  exposure.window.reset(ibv_alloc_mw(view_->domain->pd(), IBV_MW_TYPE_2));
+  if (exposure.window == nullptr) {
+    return ErrnoStatus(absl::StrCat("cannot make a memory window on ", device_name_), errno);
+  }
+  // A type-2 window's key is chosen by its owner, within the low byte, before it is bound.
+  exposure.memory.key = ibv_inc_rkey(exposure.window->rkey);
+  exposures_.push_back(std::move(exposure));
+  if (state == State::kEstablished || state == State::kBinding) {
+    if (absl::Status s = PostBind(&exposures_.back()); !s.ok()) {
+      exposures_.pop_back();
+      return s;
+    }
+  }
+  return exposures_.back().memory;
+}
+
+absl::Status VerbsConnection::PostBind(Exposure* exposure) {
+  if (absl::Status s = Flush(); !s.ok()) return s;
+  if (pending_binds_ >= kBinds) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "more than ", kBinds, " pieces of memory are being exposed on one connection at a time"));
+  }
+  ibv_send_wr request = {};
+  request.wr_id = WrId(next_);
+  request.opcode = IBV_WR_BIND_MW;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.bind_mw.mw = exposure->window.get();
+  request.bind_mw.rkey = static_cast<uint32_t>(exposure->memory.key);
+  request.bind_mw.bind_info = {exposure->bound_to, exposure->memory.address, exposure->bytes,
+                               IBV_ACCESS_REMOTE_WRITE};
+  ibv_send_wr* bad = nullptr;
+  if (const int error = ibv_post_send(qp_.get(), &request, &bad); error != 0) {
+    return ErrnoStatus(absl::StrCat("cannot bind a memory window on ", device_name_), error);
+  }
+  At(next_++) = {0, Send::Kind::kBind, true};
+  unsignaled_run_ = 0;
+  ++pending_binds_;
+  exposure->posted = true;
+  return absl::OkStatus();
+}
+
+void VerbsConnection::Unexpose(const RemoteMemory& memory) {
+  const auto it = std::find_if(exposures_.begin(), exposures_.end(), [&](const Exposure& e) {
+    return e.memory.key == memory.key && e.memory.address == memory.address;
+  });
+  // Deallocating a window invalidates its key (ibv_dealloc_mw(3)), at once.
+  if (it != exposures_.end()) exposures_.erase(it);
+}
+
+// ---- ending -------------------------------------------------------------------------------------
+
+void VerbsConnection::Stop() {
+  if (qp_ == nullptr) return;
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  (void)ibv_modify_qp(qp_.get(), &attributes, IBV_QP_STATE);
+}
+
+void VerbsConnection::Retire(std::vector<Completion>* out) {
+  // Windows before the queue pair they are bound to: a bound window holds it (rxe waits for that).
+  for (Exposure& exposure : exposures_) {
+    exposure.window.reset();
+    exposure.region.reset();
+  }
+  if (qp_ == nullptr) return;
+  qp_.reset();
+  for (; first_ != next_; ++first_) {
+    if (At(first_).kind != Send::Kind::kWrite) continue;
+    out->push_back({id_, Completion::Kind::kSend, false, true, At(first_).wr_id, 0});
+  }
+  for (; receives_ > 0; --receives_) {
+    out->push_back({id_, Completion::Kind::kReceive, false, true, 0, 0});
+  }
+  chained_ = 0;
+  pending_binds_ = 0;
+  if (queue_ != nullptr) queue_->used -= entries_;
+  queue_ = nullptr;
+  view_.reset();
+}
+
+PathText VerbsConnection::Path() const {
+  if (!path_.local.empty()) return path_;
+  return {device_name_, cm_id_ == nullptr ? "?" : AddressText(rdma_get_peer_addr(cm_id_.get()))};
+}
+
+}  // namespace verbena::rdma

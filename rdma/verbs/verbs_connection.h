@@ -1,0 +1,205 @@
+// One connection of a verbs endpoint: its queue pair, what is outstanding on it, what is exposed.
+//
+// **Thread safety**: as its endpoint's.
+//
+// States:
+//   kIdle       made by Create(): queue pair in INIT, receives may be posted
+//   kRequested  a peer's request; no queue pair before Prepare()
+//   kResolving  waiting for address and route
+//   kConnecting waiting for the peer's answer (initiator), or for the peer to be ready (acceptor)
+//   kBinding    queue pair in RTS; connects once the windows are bound
+//   kEstablished, then kLost (in error; kLost or kFailed was reported) and kClosed
+//
+// Invariants:
+//  1. `sends_` holds every work request posted and not known to be done, oldest first; a send
+//     completion retires all before it (a send queue completes in order, IBTA vol. 1, 10.8.5).
+//  2. Once Retire() returns there is no queue pair: the device reads and writes nothing for this
+//     connection any more, and every work request has been reported.
+#ifndef VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
+#define VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rdma/transport.h"
+#include "rdma/verbs/verbs_device.h"
+#include "rdma/verbs/verbs_handles.h"
+
+namespace verbena::rdma {
+
+struct CompletionQueue {
+  CqHandle cq;
+  uint32_t capacity = 0;
+  uint32_t used = 0;   // entries its connections may need
+  bool armed = false;  // ibv_req_notify_cq() was called and no event has been read since
+};
+
+// A domain and what this endpoint knows to be registered in it.
+struct DomainView {
+  std::shared_ptr<VerbsDomain> domain;
+
+  // The registration of the block that `block` is a piece of; registers it when it is not.
+  absl::StatusOr<const RegisteredMemory*> Find(const MemoryBlock& block);
+
+ private:
+  uint64_t last_id_ = 0;
+  const RegisteredMemory* last_ = nullptr;
+  absl::flat_hash_map<uint64_t, const RegisteredMemory*> known_;  // by root block
+};
+
+// Numbers of a queue pair that an operator needs to find it.
+struct PathText {
+  std::string local;   // "rxe0:1 GID ... QPN 17"
+  std::string remote;  // "10.0.0.2:7000 GID ... QPN 18"
+};
+
+class VerbsConnection {
+ public:
+  enum class State : uint8_t {
+    kIdle,
+    kRequested,
+    kResolving,
+    kConnecting,
+    kBinding,
+    kEstablished,
+    kLost,
+    kClosed
+  };
+
+  VerbsConnection(ConnectionId id, CmIdHandle cm_id) : id_(id), cm_id_(std::move(cm_id)) {}
+  ~VerbsConnection();
+  VerbsConnection(const VerbsConnection&) = delete;
+  VerbsConnection& operator=(const VerbsConnection&) = delete;
+
+  // Makes the queue pair and moves it to INIT. RESOURCE_EXHAUSTED and INVALID_ARGUMENT name what
+  // was asked for and what the device has.
+  absl::Status Start(const ConnectionLimits& limits, const VerbsDevice& device,
+                     std::shared_ptr<DomainView> view, CompletionQueue* queue,
+                     std::shared_ptr<AsyncInbox> inbox, const VerbsOptions& options);
+  // INIT to RTR to RTS; then posts the binds that were waiting for it.
+  absl::Status MakeReady(const VerbsOptions& options);
+
+  absl::StatusOr<RemoteMemory> Expose(std::shared_ptr<MemoryBlock> block, size_t offset,
+                                      size_t bytes);
+  void Unexpose(const RemoteMemory& memory);
+
+  absl::Status PostReceives(uint32_t count);
+  absl::Status PostWrite(const WriteRequest& request);
+  // Hands the chain of writes to the device. Not OK: the connection is unusable.
+  absl::Status Flush();
+
+  // What a work completion means; appended to *out. Errors of binds too are returned only.
+  void OnWorkCompletion(const ibv_wc& completion, std::vector<Completion>* out);
+  // Stops the queue pair; what is complete must be polled from the queue afterwards.
+  void Stop();
+  // Ends it: windows, then the queue pair. What was outstanding is appended to *out as flushed.
+  void Retire(std::vector<Completion>* out);
+
+  bool binding() const { return pending_binds_ > 0; }
+  bool has_queue_pair() const { return qp_ != nullptr; }
+  bool failing() const { return !failure_.ok(); }
+  void Fail(absl::Status failure) {
+    if (failure_.ok()) failure_ = std::move(failure);
+  }
+  const absl::Status& failure() const { return failure_; }
+  ibv_qp* qp() const { return qp_.get(); }
+  PathText Path() const;
+
+  static uint32_t CompletionEntries(const ConnectionLimits& limits);
+  // wr_id: connection | receive | position in the send queue.
+  static ConnectionId ConnectionOf(uint64_t wr_id) {
+    return static_cast<ConnectionId>(static_cast<uint32_t>(wr_id >> 32));
+  }
+  static bool IsReceive(uint64_t wr_id) { return (wr_id & kReceiveBit) != 0; }
+
+  State state = State::kIdle;
+  int64_t deadline_ns = 0;  // of connecting
+  bool initiator = false;
+  bool reported = false;         // PollEvents() has returned kEstablished
+  std::vector<Completion> held;  // until then
+  std::string private_data;      // of Connect(), until the route is resolved
+
+  ConnectionId id() const { return id_; }
+  rdma_cm_id* cm_id() const { return cm_id_.get(); }
+  // librdmacm closes a device's context with the last of its ids.
+  void DropCmId() { cm_id_.reset(); }
+  CompletionQueue* queue() const { return queue_; }
+
+ private:
+  static constexpr uint64_t kReceiveBit = uint64_t{1} << 31;
+  static constexpr uint32_t kPositionMask = 0x7fffffff;
+  static constexpr int kChain = 4;
+  static constexpr int kMaxSges = 2 * kMaxSegments;  // a segment may straddle two regions
+  // Binds that may be under way at a time, beyond the send depth.
+  static constexpr uint32_t kBinds = 16;
+
+  struct Send {
+    enum class Kind : uint8_t { kWrite, kBind };
+    uint64_t wr_id = 0;
+    Kind kind = Kind::kWrite;
+    bool signaled = true;  // as the caller asked
+  };
+  struct Exposure {
+    RemoteMemory memory;
+    std::shared_ptr<MemoryBlock> block;
+    MwHandle window;
+    MrHandle region;  // without windows
+    ibv_mr* bound_to = nullptr;
+    size_t bytes = 0;
+    bool posted = false;
+  };
+
+  uint64_t WrId(uint64_t position) const {
+    return static_cast<uint64_t>(static_cast<uint32_t>(id_)) << 32 | (position & kPositionMask);
+  }
+  absl::Status MakeQueuePair(const ConnectionLimits& limits, const VerbsDevice& device,
+                             const VerbsOptions& options);
+  absl::Status Modify(ibv_qp_state state, const VerbsOptions& options);
+  absl::Status PostBind(Exposure* exposure);
+  absl::Status CheckWrite(const WriteRequest& request) const;
+  absl::Status Gather(const WriteRequest& request, ibv_sge* sges, int* count);
+  Send& At(uint64_t position) { return sends_[position % sends_.size()]; }
+
+  ConnectionId id_;
+  CmIdHandle cm_id_;
+  std::shared_ptr<DomainView> view_;
+  std::string device_name_;
+  CompletionQueue* queue_ = nullptr;
+  uint32_t entries_ = 0;  // taken of queue_
+  AsyncTarget async_target_;
+  QpHandle qp_;
+  bool windows_ = false;
+  std::vector<Exposure> exposures_;
+  uint32_t pending_binds_ = 0;
+
+  ConnectionLimits limits_ = {};
+  uint32_t inline_bytes_ = 0;
+  uint32_t max_sges_ = kMaxSegments;
+  uint64_t max_message_ = 0;
+  uint32_t receives_ = 0;    // posted and not consumed
+  std::vector<Send> sends_;  // ring
+  uint64_t first_ = 0;       // oldest not known to be done
+  uint64_t next_ = 0;
+  uint32_t signaled_ = 0;        // of those: reported to the caller
+  uint32_t unsignaled_run_ = 0;  // posted since the last one that completes visibly
+  uint32_t signal_every_ = 1;
+
+  int chained_ = 0;
+  std::array<ibv_send_wr, kChain> chain_ = {};
+  std::array<std::array<ibv_sge, kMaxSges>, kChain> sges_ = {};
+
+  absl::Status failure_;
+  PathText path_;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_

@@ -1,0 +1,221 @@
+#include "rdma/verbs/verbs_device.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/verbs/verbs_errors.h"
+
+namespace verbena::rdma {
+
+// ---- registrations ------------------------------------------------------------------------------
+
+struct VerbsDomain::Shared {
+  std::mutex mutex;  // held while registering: two endpoints must not register one block twice
+  std::unordered_set<Registration*> live;
+};
+
+class VerbsDomain::Registration final : public MemoryBlock::Attachment {
+ public:
+  Registration(std::shared_ptr<Shared> shared, std::vector<MrHandle> regions)
+      : shared_(std::move(shared)), regions_(std::move(regions)) {
+    shared_->live.insert(this);
+  }
+  ~Registration() override {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->live.erase(this);
+    regions_.clear();
+  }
+
+  bool Of(const Shared* shared) const { return shared_.get() == shared; }
+  void End() {
+    regions_.clear();
+    memory.pieces.clear();
+  }
+
+  RegisteredMemory memory;
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  std::vector<MrHandle> regions_;
+};
+
+VerbsDomain::VerbsDomain(ibv_pd* pd, std::string device, int access, uint64_t piece_bytes)
+    : pd_(pd),
+      device_(std::move(device)),
+      access_(access),
+      piece_bytes_(piece_bytes),
+      shared_(std::make_shared<Shared>()) {}
+
+VerbsDomain::~VerbsDomain() {
+  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  for (Registration* registration : shared_->live) registration->End();
+  shared_->live.clear();
+}
+
+absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock& block) {
+  const MemoryBlock& root = block.root();
+  if (root.kind() == MemoryKind::kCuda) {
+    return absl::UnimplementedError(
+        absl::StrCat("memory kind cuda cannot be registered with ", device_));
+  }
+  // Registrations take this lock when they end, so none may end (the last reference go) under it.
+  std::shared_ptr<MemoryBlock::Attachment> found;
+  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  found = root.FindAttachment(this);
+  if (found != nullptr) {
+    auto* registration = static_cast<Registration*>(found.get());
+    if (registration->Of(shared_.get())) return &registration->memory;
+  }
+  std::vector<MrHandle> regions;
+  RegisteredMemory memory{root.data(), std::min<size_t>(piece_bytes_, root.size()), {}};
+  for (size_t offset = 0; offset < root.size(); offset += memory.piece_bytes) {
+    const size_t bytes = std::min(memory.piece_bytes, root.size() - offset);
+    ibv_mr* region = ibv_reg_mr(pd_.get(), root.data() + offset, bytes, access_);
+    if (region == nullptr) return RegistrationError(root.size(), device_, errno);
+    regions.emplace_back(region);
+    memory.pieces.push_back(region);
+  }
+  auto registration = std::make_shared<Registration>(shared_, std::move(regions));
+  registration->memory = std::move(memory);
+  root.Attach(this, registration);
+  return &registration->memory;
+}
+
+absl::StatusOr<MrHandle> VerbsDomain::RegisterForPeer(std::byte* data, size_t bytes) {
+  ibv_mr* region = ibv_reg_mr(pd_.get(), data, bytes,
+                              access_ | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  if (region == nullptr) return RegistrationError(bytes, device_, errno);
+  return MrHandle(region);
+}
+
+// ---- devices ------------------------------------------------------------------------------------
+
+namespace {
+
+struct Devices {
+  std::mutex mutex;
+  std::map<ibv_context*, std::weak_ptr<VerbsDevice>> open;
+};
+// Never destroyed: devices may be let go of during exit.
+Devices& AllDevices() {
+  static auto* const devices = new Devices;
+  return *devices;
+}
+
+bool HasWindows(const ibv_device_attr& attributes) {
+  // 2B: the window works on the queue pair it was bound on alone, whatever the peer's domain
+  // (IBTA vol. 1, 10.6.7.2.2). 2A would do as well for keys, but checks less.
+  return (attributes.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<VerbsDevice>> VerbsDevice::Of(ibv_context* context,
+                                                             const VerbsOptions& options) {
+  Devices& devices = AllDevices();
+  const std::lock_guard<std::mutex> lock(devices.mutex);
+  std::weak_ptr<VerbsDevice>& known = devices.open[context];
+  if (std::shared_ptr<VerbsDevice> device = known.lock()) return device;
+  auto device = std::shared_ptr<VerbsDevice>(new VerbsDevice(context, options));
+  if (absl::Status s = device->Start(); !s.ok()) return s;
+  known = device;
+  return device;
+}
+
+VerbsDevice::VerbsDevice(ibv_context* context, const VerbsOptions& options)
+    : context_(context),
+      name_(ibv_get_device_name(context->device)),
+      windows_(options.memory_windows),
+      relaxed_ordering_(options.relaxed_ordering),
+      max_registration_(options.max_registration) {}
+
+VerbsDevice::~VerbsDevice() {
+  Devices& devices = AllDevices();
+  const std::lock_guard<std::mutex> lock(devices.mutex);
+  const auto known = devices.open.find(context_);
+  if (known != devices.open.end() && known->second.expired()) devices.open.erase(known);
+}
+
+absl::Status VerbsDevice::Start() {
+  if (ibv_query_device(context_, &attributes_) != 0) {
+    return ErrnoStatus(absl::StrCat("cannot query RDMA device ", name_), errno);
+  }
+  windows_ = windows_ && HasWindows(attributes_);
+  const uint64_t largest = attributes_.max_mr_size == 0 ? UINT64_MAX : attributes_.max_mr_size;
+  max_registration_ = max_registration_ == 0 ? largest : std::min(max_registration_, largest);
+  const int flags = fcntl(context_->async_fd, F_GETFL);
+  if (flags < 0 || fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    return ErrnoStatus(absl::StrCat("cannot poll the events of RDMA device ", name_), errno);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDevice::Domain(uint64_t key) {
+  if (windows_) key = 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::weak_ptr<VerbsDomain>& known = domains_[key];
+  if (std::shared_ptr<VerbsDomain> domain = known.lock()) return domain;
+  for (auto it = domains_.begin(); it != domains_.end();) {
+    it = it->first != key && it->second.expired() ? domains_.erase(it) : std::next(it);
+  }
+  ibv_pd* pd = ibv_alloc_pd(context_);
+  if (pd == nullptr) {
+    return ErrnoStatus(absl::StrCat("cannot make a protection domain on ", name_), errno);
+  }
+  // Written locally by pulls' destinations as seen from here, and by nothing else. Relaxed ordering
+  // is safe because nothing looks at written memory before a completion, and completions are not
+  // relaxed (ibv_reg_mr(3); transport.h, invariant 1). Devices and kernels without it ignore it.
+  const int access = IBV_ACCESS_LOCAL_WRITE | (windows_ ? IBV_ACCESS_MW_BIND : 0) |
+                     (relaxed_ordering_ ? IBV_ACCESS_RELAXED_ORDERING : 0);
+  auto domain = std::make_shared<VerbsDomain>(pd, name_, access, max_registration_);
+  known = domain;
+  return domain;
+}
+
+std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
+  std::vector<std::string> texts;
+  // One reader at a time; whoever does not get the lock is served by the one who has it.
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return texts;
+  ibv_async_event event;
+  while (ibv_get_async_event(context_, &event) == 0) {
+    switch (event.event_type) {
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+      case IBV_EVENT_PATH_MIG_ERR: {
+        // The queue pair, and with it its context, lives until its events are acknowledged.
+        const auto* target = static_cast<const AsyncTarget*>(event.element.qp->qp_context);
+        const std::lock_guard<std::mutex> inbox_lock(target->inbox->mutex);
+        target->inbox->events.emplace_back(target->connection, event.event_type);
+        const uint64_t one = 1;
+        (void)!write(target->inbox->wake_fd, &one, sizeof(one));
+        break;
+      }
+      case IBV_EVENT_DEVICE_FATAL:
+        fatal_ = true;
+        texts.push_back(
+            absl::StrCat("RDMA device ", name_, ": ", ibv_event_type_str(event.event_type)));
+        break;
+      case IBV_EVENT_COMM_EST:
+      case IBV_EVENT_SQ_DRAINED:
+      case IBV_EVENT_QP_LAST_WQE_REACHED:
+        break;
+      default:
+        texts.push_back(absl::StrCat("RDMA device ", name_, ": ",
+                                     ibv_event_type_str(event.event_type), " (port ",
+                                     event.element.port_num, ")"));
+    }
+    ibv_ack_async_event(&event);
+  }
+  *fatal = fatal_;
+  return texts;
+}
+
+}  // namespace verbena::rdma

@@ -1,0 +1,414 @@
+#include "rdma/verbs/verbs_endpoint.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "rdma/verbs/verbs_endpoint_impl.h"
+#include "rdma/verbs/verbs_errors.h"
+#include "rdma/verbs/verbs_ports.h"
+
+namespace verbena::rdma {
+namespace {
+
+constexpr uint32_t kQueueEntries = 4096;          // of a completion queue, unless more are needed
+constexpr int64_t kOpenAgainNanos = 100'000'000;  // between tries to open a removed device
+constexpr size_t kSlabBytes = size_t{16}
+                              << 20;     // about ten lanes; registered in half a millisecond
+constexpr size_t kRejectionBytes = 140;  // private data of an IB CM REJ: 148
+
+absl::Status SetNonBlocking(int fd, std::string_view what) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0) return absl::OkStatus();
+  return ErrnoStatus(what, errno);
+}
+
+// Since Linux 5.12 a child of fork() gets copies of pinned pages at once; before that, the pages
+// must be marked, and before anything else is done (ibv_fork_init(3)).
+void MakeForkSafe() {
+  static const bool done = [] {
+    if (ibv_is_fork_initialized() == IBV_FORK_DISABLED) (void)ibv_fork_init();
+    return true;
+  }();
+  (void)done;
+}
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+// "10.0.0.1:7000" or "[fd00::1]:7000"; numbers only, so that nothing waits for a resolver.
+absl::StatusOr<SocketAddress> ParseAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  std::string host = colon == std::string::npos ? text : text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  SocketAddress address;
+  if (colon == std::string::npos ||
+      getaddrinfo(host.c_str(), text.c_str() + colon + 1, &hints, &found) != 0 ||
+      found == nullptr || found->ai_addrlen > sizeof(address.storage)) {
+    if (found != nullptr) freeaddrinfo(found);
+    return absl::InvalidArgumentError(
+        absl::StrCat("verbs address '", text, "'; allowed: IPV4:PORT or [IPV6]:PORT, in numbers"));
+  }
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  return address;
+}
+
+std::string JoinAddress(const std::string& ip, int port) {
+  return ip.find(':') == std::string::npos ? absl::StrCat(ip, ":", port)
+                                           : absl::StrCat("[", ip, "]:", port);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Endpoint>> NewVerbsEndpoint(const VerbsOptions& options) {
+  return VerbsEndpointImpl::Make(options);
+}
+
+absl::StatusOr<std::unique_ptr<Endpoint>> VerbsEndpointImpl::Make(const VerbsOptions& options) {
+  if (absl::Status s = ValidateVerbsOptions(options); !s.ok()) return s;
+  MakeForkSafe();
+  auto endpoint = std::unique_ptr<VerbsEndpointImpl>(new VerbsEndpointImpl(options));
+  if (absl::Status s = endpoint->OpenDevice(); !s.ok()) return s;
+  return endpoint;
+}
+
+VerbsEndpointImpl::~VerbsEndpointImpl() { CloseDevice("the endpoint is destroyed"); }
+
+// ---- the device ---------------------------------------------------------------------------------
+
+absl::Status VerbsEndpointImpl::OpenDevice() {
+  absl::StatusOr<VerbsPort> port = ChooseVerbsPort(options_);
+  if (!port.ok()) return port.status();
+  port_ = *std::move(port);
+  if (events_channel_ == nullptr) {
+    events_channel_.reset(rdma_create_event_channel());
+    if (events_channel_ == nullptr) return ErrnoStatus("rdma_create_event_channel", errno);
+    if (absl::Status s = SetNonBlocking(events_channel_->fd, "rdma event channel"); !s.ok()) {
+      return s;
+    }
+    wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_.valid()) return ErrnoStatus("eventfd", errno);
+    inbox_ = std::make_shared<AsyncInbox>(wake_.get());
+  }
+  rdma_cm_id* id = nullptr;
+  if (rdma_create_id(events_channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
+    return ErrnoStatus("rdma_create_id", errno);
+  }
+  anchor_.reset(id);
+  absl::StatusOr<SocketAddress> address = ParseAddress(JoinAddress(port_.address, 0));
+  if (!address.ok()) return address.status();
+  if (rdma_bind_addr(id, address->get()) != 0 || id->verbs == nullptr) {
+    return ErrnoStatus(absl::StrCat("cannot bind ", port_.address, " on ", port_.device), errno);
+  }
+  absl::StatusOr<std::shared_ptr<VerbsDevice>> opened = VerbsDevice::Of(id->verbs, options_);
+  if (!opened.ok()) return opened.status();
+  device_ = *std::move(opened);
+  channel_.reset(ibv_create_comp_channel(device_->context()));
+  if (channel_ == nullptr) return ErrnoStatus("ibv_create_comp_channel", errno);
+  if (absl::Status s = SetNonBlocking(channel_->fd, "completion channel"); !s.ok()) return s;
+  if (device_->windows()) {
+    absl::StatusOr<std::shared_ptr<DomainView>> view = View(0);
+    if (!view.ok()) return view.status();
+    common_view_ = *std::move(view);
+  }
+  SlabPoolOptions slabs;
+  slabs.slab_bytes = kSlabBytes;
+  slabs.label = "verbena-lanes";
+  slabs.max_slab_bytes = device_->max_registration();
+  slabs.pages.numa_node = port_.numa_node;
+  // The pool may outlive this device, with pieces of lanes that are still being taken down.
+  slabs.on_new_slab = [view = std::weak_ptr<DomainView>(common_view_)](
+                          const std::shared_ptr<MemoryBlock>& slab) -> absl::Status {
+    const std::shared_ptr<DomainView> alive = view.lock();
+    return alive == nullptr ? absl::OkStatus() : alive->domain->Register(*slab).status();
+  };
+  slabs_ = std::make_shared<SlabPool>(std::move(slabs));
+  removed_.clear();
+  options_.device = absl::StrCat(port_.device, ":", port_.port);
+  options_.address = port_.address;
+  Log(absl::StrCat("verbs on ", device(), " (", port_.netdev, " ", port_.address, ", ",
+                   port_.link_layer, ", NUMA node ", port_.numa_node, "): ",
+                   device_->windows() ? "memory windows of type 2B"
+                                      : "no memory windows: a protection domain for each job",
+                   ", max_qp_wr ", device_->attributes().max_qp_wr, ", max_cqe ",
+                   device_->attributes().max_cqe));
+  return listening_ ? StartListening() : absl::OkStatus();
+}
+
+absl::Status VerbsEndpointImpl::StartListening() {
+  rdma_cm_id* id = nullptr;
+  if (rdma_create_id(events_channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
+    return ErrnoStatus("rdma_create_id", errno);
+  }
+  CmIdHandle listener(id);
+  absl::StatusOr<SocketAddress> address = ParseAddress(JoinAddress(port_.address, listen_port_));
+  if (!address.ok()) return address.status();
+  if (rdma_bind_addr(id, address->get()) != 0 || rdma_listen(id, options_.backlog) != 0) {
+    return ErrnoStatus(absl::StrCat("cannot listen on ", JoinAddress(port_.address, listen_port_),
+                                    " of RDMA device ", device()),
+                       errno);
+  }
+  listen_port_ = be16toh(rdma_get_src_port(id));
+  listener_ = std::move(listener);
+  return absl::OkStatus();
+}
+
+void VerbsEndpointImpl::CloseDevice(const std::string& reason) {
+  removed_ = reason;
+  std::vector<VerbsConnection*> all;
+  for (auto& [id, connection] : connections_) all.push_back(connection.get());
+  for (VerbsConnection* connection : all) {
+    Lose(connection, absl::UnavailableError(reason));
+    connection->DropCmId();
+  }
+  failing_.clear();
+  listener_.reset();
+  queues_.clear();
+  common_view_.reset();
+  views_.clear();
+  slabs_.reset();
+  channel_.reset();
+  device_.reset();
+  anchor_.reset();
+}
+
+absl::Status VerbsEndpointImpl::NeedDevice() {
+  if (device_ != nullptr) return absl::OkStatus();
+  const int64_t now = clock_.NowNanos();
+  if (now < next_open_ns_) return absl::UnavailableError(removed_);
+  next_open_ns_ = now + kOpenAgainNanos;
+  const std::string reason = removed_;
+  absl::Status opened = OpenDevice();
+  if (opened.ok()) return opened;
+  CloseDevice(reason);
+  return absl::UnavailableError(absl::StrCat(reason, "; ", opened.message()));
+}
+
+absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entries) {
+  for (const auto& queue : queues_) {
+    if (queue->capacity - queue->used >= entries) return queue.get();
+  }
+  const uint32_t most = static_cast<uint32_t>(std::max(0, device_->attributes().max_cqe));
+  if (entries > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a connection needs a completion queue of ", entries, " entries; device ", device_->name(),
+        " has at most ", most, " (max_cqe): use fewer slots or operations for each lane"));
+  }
+  auto queue = std::make_unique<CompletionQueue>();
+  const uint32_t size = std::min(most, std::max(entries, kQueueEntries));
+  queue->cq.reset(
+      ibv_create_cq(device_->context(), static_cast<int>(size), queue.get(), channel_.get(), 0));
+  if (queue->cq == nullptr) {
+    return ErrnoStatus(
+        absl::StrCat("cannot make a completion queue of ", size, " entries on ", device_->name()),
+        errno);
+  }
+  queue->capacity = static_cast<uint32_t>(queue->cq->cqe);
+  queues_.push_back(std::move(queue));
+  return queues_.back().get();
+}
+
+absl::StatusOr<std::shared_ptr<DomainView>> VerbsEndpointImpl::View(uint64_t key) {
+  if (common_view_ != nullptr) return common_view_;
+  std::weak_ptr<DomainView>& known = views_[key];
+  if (std::shared_ptr<DomainView> view = known.lock()) return view;
+  absl::StatusOr<std::shared_ptr<VerbsDomain>> domain = device_->Domain(key);
+  if (!domain.ok()) return domain.status();
+  auto view = std::make_shared<DomainView>();
+  view->domain = *std::move(domain);
+  known = view;
+  return view;
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+absl::StatusOr<std::shared_ptr<MemoryBlock>> VerbsEndpointImpl::Allocate(size_t bytes,
+                                                                         std::string_view label) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  return slabs_->Allocate(bytes, label);
+}
+
+absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& block) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  if (common_view_ != nullptr) return common_view_->Find(*block).status();
+  for (const auto& [key, known] : views_) {
+    const std::shared_ptr<DomainView> view = known.lock();
+    if (view == nullptr) continue;
+    if (absl::Status s = view->Find(*block).status(); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+// ---- connections --------------------------------------------------------------------------------
+
+VerbsConnection* VerbsEndpointImpl::Find(ConnectionId id) const {
+  if (last_ != nullptr && last_->id() == id) return last_;
+  const auto it = connections_.find(static_cast<uint32_t>(id));
+  return it == connections_.end() ? nullptr : it->second.get();
+}
+
+ConnectionId VerbsEndpointImpl::Adopt(CmIdHandle cm_id, State state) {
+  const auto id = static_cast<ConnectionId>(next_id_++);
+  rdma_cm_id* const raw = cm_id.get();
+  auto connection = std::make_unique<VerbsConnection>(id, std::move(cm_id));
+  connection->state = state;
+  raw->context = connection.get();
+  connections_.emplace(static_cast<uint32_t>(id), std::move(connection));
+  look_ = true;
+  return id;
+}
+
+absl::StatusOr<std::string> VerbsEndpointImpl::Listen() {
+  if (listening_) return absl::FailedPreconditionError("the endpoint is listening already");
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  listen_port_ = options_.port;
+  if (absl::Status s = StartListening(); !s.ok()) return s;
+  listening_ = true;
+  return JoinAddress(port_.address, listen_port_);
+}
+
+absl::Status VerbsEndpointImpl::StartConnection(VerbsConnection* connection,
+                                                const ConnectionLimits& limits) {
+  const uint32_t entries = VerbsConnection::CompletionEntries(limits);
+  absl::StatusOr<CompletionQueue*> queue = QueueWithRoom(entries);
+  if (!queue.ok()) return queue.status();
+  absl::StatusOr<std::shared_ptr<DomainView>> view = View(limits.domain);
+  if (!view.ok()) return view.status();
+  return connection->Start(limits, *device_, *std::move(view), *queue, inbox_, options_);
+}
+
+absl::StatusOr<ConnectionId> VerbsEndpointImpl::Create(const ConnectionLimits& limits) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  rdma_cm_id* raw = nullptr;
+  if (rdma_create_id(events_channel_.get(), &raw, nullptr, RDMA_PS_TCP) != 0) {
+    return ErrnoStatus("rdma_create_id", errno);
+  }
+  CmIdHandle cm_id(raw);
+  absl::StatusOr<SocketAddress> local = ParseAddress(JoinAddress(port_.address, 0));
+  if (!local.ok()) return local.status();
+  // Bound now, so that the device is known and memory can be exposed before connecting.
+  if (rdma_bind_addr(raw, local->get()) != 0 || raw->verbs != device_->context()) {
+    return ErrnoStatus(absl::StrCat("cannot bind ", port_.address, " on ", device()), errno);
+  }
+  const ConnectionId id = Adopt(std::move(cm_id), State::kIdle);
+  if (absl::Status s = StartConnection(Find(id), limits); !s.ok()) {
+    Destroy(id);
+    return s;
+  }
+  return id;
+}
+
+absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
+                                                       std::shared_ptr<MemoryBlock> block,
+                                                       size_t offset, size_t bytes) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
+  return connection->Expose(std::move(block), offset, bytes);
+}
+
+void VerbsEndpointImpl::Unexpose(ConnectionId id, const RemoteMemory& memory) {
+  if (VerbsConnection* connection = Find(id)) connection->Unexpose(memory);
+}
+
+absl::Status VerbsEndpointImpl::Connect(ConnectionId id, const std::string& address,
+                                        std::string_view private_data) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr || connection->state != State::kIdle) {
+    return absl::FailedPreconditionError("the connection is not one to connect");
+  }
+  if (private_data.size() > kMaxPrivateData) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(private_data.size(), " bytes of private data; allowed: ", kMaxPrivateData));
+  }
+  absl::StatusOr<SocketAddress> peer = ParseAddress(address);
+  if (!peer.ok()) return peer.status();
+  connection->initiator = true;
+  connection->private_data = std::string(private_data);
+  const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(options_.connect_timeout));
+  if (rdma_resolve_addr(connection->cm_id(), nullptr, peer->get(), timeout_ms) != 0) {
+    return ErrnoStatus(absl::StrCat("cannot resolve ", address, " on ", device()), errno);
+  }
+  connection->state = State::kResolving;
+  connection->deadline_ns = DeadlineFromNow();
+  connecting_.push_back(connection);
+  look_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status VerbsEndpointImpl::Prepare(ConnectionId id, const ConnectionLimits& limits) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr || connection->state != State::kRequested ||
+      connection->has_queue_pair()) {
+    return absl::FailedPreconditionError("the connection is not a request to prepare");
+  }
+  return StartConnection(connection, limits);
+}
+
+absl::Status VerbsEndpointImpl::Accept(ConnectionId id) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr || connection->state != State::kRequested ||
+      !connection->has_queue_pair()) {
+    return absl::FailedPreconditionError("the connection is not a prepared request");
+  }
+  if (absl::Status s = connection->MakeReady(options_); !s.ok()) return s;
+  connection->deadline_ns = DeadlineFromNow();
+  connecting_.push_back(connection);
+  if (!connection->binding()) FinishBinding(connection);
+  return absl::OkStatus();
+}
+
+void VerbsEndpointImpl::Reject(ConnectionId id, std::string_view reason) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr) return;
+  if (connection->cm_id() != nullptr) {
+    const auto bytes = static_cast<uint8_t>(std::min(reason.size(), kRejectionBytes));
+    (void)rdma_reject(connection->cm_id(), reason.data(), bytes);
+  }
+  Destroy(id);
+}
+
+void VerbsEndpointImpl::Close(ConnectionId id) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr || connection->state == State::kClosed) return;
+  const State before = connection->state;
+  connection->state = State::kClosed;
+  if (before == State::kLost) return;
+  Retire(connection);
+  if (connection->cm_id() != nullptr) (void)rdma_disconnect(connection->cm_id());
+}
+
+bool VerbsEndpointImpl::Dead(ConnectionId id) const {
+  const VerbsConnection* connection = Find(id);
+  return connection == nullptr || connection->state == State::kLost ||
+         connection->state == State::kClosed;
+}
+
+void VerbsEndpointImpl::Destroy(ConnectionId id) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr) return;
+  Close(id);
+  connecting_.erase(std::remove(connecting_.begin(), connecting_.end(), connection),
+                    connecting_.end());
+  if (last_ == connection) last_ = nullptr;
+  connections_.erase(static_cast<uint32_t>(id));
+  ready_.RemoveIf([id](const Completion& completion) { return completion.connection == id; });
+  events_.RemoveIf([id](const ConnectionEvent& event) { return event.connection == id; });
+}
+
+}  // namespace verbena::rdma

@@ -1,0 +1,254 @@
+// Events: of librdmacm (connections, the device's removal) and of the device.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/verbs/verbs_endpoint_impl.h"
+#include "rdma/verbs/verbs_errors.h"
+
+namespace verbena::rdma {
+namespace {
+
+// Looking at a descriptor is a system call: with traffic going on, every so many turns is enough.
+constexpr uint32_t kTurnsPerLook = 64;
+constexpr int kEventsPerLook = 64;
+constexpr int kInvalidServiceId = 8;  // REJ reason codes: IBTA vol. 1, 12.6.7.2
+constexpr int kConsumerReject = 28;
+
+// What the peer said when it refused; from outside, so only what can be printed.
+std::string Printable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\0') break;
+    out.push_back(c >= ' ' && c <= '~' ? c : '?');
+  }
+  return out;
+}
+
+absl::Status RejectedStatus(int reason, const std::string& private_data, const std::string& peer) {
+  if (reason == kInvalidServiceId) {
+    return absl::UnavailableError(absl::StrCat("nothing listens at ", peer));
+  }
+  const std::string text = Printable(private_data);
+  return absl::FailedPreconditionError(
+      absl::StrCat("refused by ", peer, text.empty() ? "" : ": ", text,
+                   reason == kConsumerReject ? "" : absl::StrCat(" (REJ reason ", reason, ")")));
+}
+
+}  // namespace
+
+int64_t VerbsEndpointImpl::DeadlineFromNow() const {
+  return clock_.NowNanos() + absl::ToInt64Nanoseconds(options_.connect_timeout);
+}
+
+size_t VerbsEndpointImpl::PollEvents(absl::Span<ConnectionEvent> out) {
+  if (look_ || !connecting_.empty() || ++turns_ % kTurnsPerLook == 0) {
+    look_ = false;
+    if (device_ == nullptr) {
+      (void)NeedDevice();
+    } else {
+      PollCm();
+      PollDeviceEvents();
+      CheckTimers();
+    }
+  }
+  LoseFailing();
+  size_t n = 0;
+  while (n < out.size() && !events_.empty()) {
+    out[n] = events_.pop();
+    if (out[n].kind == ConnectionEvent::Kind::kEstablished) {
+      if (VerbsConnection* connection = Find(out[n].connection)) {
+        connection->reported = true;
+        for (const Completion& completion : connection->held) ready_.push(completion);
+        connection->held.clear();
+      }
+    }
+    ++n;
+  }
+  return n;
+}
+
+void VerbsEndpointImpl::PollCm() {
+  for (int i = 0; i < kEventsPerLook && device_ != nullptr; ++i) {
+    rdma_cm_event* event = nullptr;
+    if (rdma_get_cm_event(events_channel_.get(), &event) != 0) return;
+    const rdma_cm_event_type type = event->event;
+    const int status = event->status;
+    rdma_cm_id* const id = event->id;
+    std::string private_data;
+    if (type == RDMA_CM_EVENT_CONNECT_REQUEST || type == RDMA_CM_EVENT_REJECTED) {
+      private_data.assign(static_cast<const char*>(event->param.conn.private_data),
+                          event->param.conn.private_data_len);
+    }
+    // Before anything is destroyed: that would wait for it.
+    rdma_ack_cm_event(event);
+    if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+      OnRequest(id, std::move(private_data));
+    } else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+      const std::string text = absl::StrCat("RDMA device ", device(), " was removed");
+      Log(text);
+      CloseDevice(text);
+    } else if (id->context != nullptr) {
+      OnCmEvent(static_cast<VerbsConnection*>(id->context), type, status, private_data);
+    }
+  }
+}
+
+void VerbsEndpointImpl::OnRequest(rdma_cm_id* id, std::string private_data) {
+  CmIdHandle cm_id(id);
+  if (id->verbs != device_->context()) {
+    (void)rdma_reject(id, nullptr, 0);
+    return;
+  }
+  const ConnectionId connection = Adopt(std::move(cm_id), State::kRequested);
+  // Arrives padded to what the message has room for.
+  private_data.resize(std::min(private_data.size(), kMaxPrivateData));
+  Report(ConnectionEvent::Kind::kRequest, connection, {}, std::move(private_data));
+}
+
+void VerbsEndpointImpl::OnCmEvent(VerbsConnection* connection, rdma_cm_event_type type, int status,
+                                  const std::string& private_data) {
+  if (connection->state == State::kClosed || connection->state == State::kLost) return;
+  const std::string peer = connection->Path().remote;
+  switch (type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED: {
+      const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(options_.connect_timeout));
+      if (rdma_resolve_route(connection->cm_id(), timeout_ms) != 0) {
+        Lose(connection, ErrnoStatus(absl::StrCat("no route to ", peer), errno));
+      }
+      break;
+    }
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      Connecting(connection);
+      break;
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      OnResponse(connection);
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      if (connection->state == State::kConnecting) Established(connection);
+      break;
+    case RDMA_CM_EVENT_REJECTED:
+      Lose(connection, RejectedStatus(status, private_data, peer));
+      break;
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE:
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+      Lose(connection, ErrnoStatus(absl::StrCat("cannot reach ", peer, " from ", device(), " (",
+                                                rdma_event_str(type), ")"),
+                                   status < 0 ? -status : EHOSTUNREACH));
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      Lose(connection, absl::UnavailableError(absl::StrCat("the peer ", peer, " disconnected")));
+      break;
+    default:
+      break;  // ADDR_CHANGE, TIMEWAIT_EXIT: nothing to do
+  }
+}
+
+void VerbsEndpointImpl::Connecting(VerbsConnection* connection) {
+  rdma_conn_param parameters = {};
+  parameters.private_data = connection->private_data.data();
+  parameters.private_data_len = static_cast<uint8_t>(connection->private_data.size());
+  parameters.responder_resources = 1;
+  parameters.initiator_depth = 1;
+  parameters.flow_control = 1;
+  parameters.retry_count = static_cast<uint8_t>(options_.retries);
+  parameters.rnr_retry_count = 0;
+  parameters.qp_num = connection->qp()->qp_num;
+  if (rdma_connect(connection->cm_id(), &parameters) != 0) {
+    Lose(connection, ErrnoStatus("rdma_connect", errno));
+    return;
+  }
+  connection->state = State::kConnecting;
+}
+
+// The peer has accepted: our queue pair must be able to receive before it may write.
+void VerbsEndpointImpl::OnResponse(VerbsConnection* connection) {
+  if (connection->state != State::kConnecting || !connection->initiator) return;
+  if (absl::Status s = connection->MakeReady(options_); !s.ok()) {
+    Lose(connection, std::move(s));
+  } else if (!connection->binding()) {
+    FinishBinding(connection);
+  }
+}
+
+// The windows are bound, so what was told to the peer is true from now on.
+void VerbsEndpointImpl::FinishBinding(VerbsConnection* connection) {
+  if (connection->initiator) {
+    if (rdma_establish(connection->cm_id()) != 0) {
+      connection->Fail(ErrnoStatus("rdma_establish", errno));
+      failing_.push_back(connection->id());
+      return;
+    }
+    Established(connection);
+    return;
+  }
+  rdma_conn_param parameters = {};
+  parameters.responder_resources = 1;
+  parameters.initiator_depth = 1;
+  parameters.flow_control = 1;
+  parameters.rnr_retry_count = 0;
+  parameters.qp_num = connection->qp()->qp_num;
+  if (rdma_accept(connection->cm_id(), &parameters) != 0) {
+    connection->Fail(ErrnoStatus("rdma_accept", errno));
+    failing_.push_back(connection->id());
+    return;
+  }
+  connection->state = State::kConnecting;
+}
+
+void VerbsEndpointImpl::Established(VerbsConnection* connection) {
+  connection->state = State::kEstablished;
+  connecting_.erase(std::remove(connecting_.begin(), connecting_.end(), connection),
+                    connecting_.end());
+  Report(ConnectionEvent::Kind::kEstablished, connection->id());
+}
+
+void VerbsEndpointImpl::PollDeviceEvents() {
+  if (device_ == nullptr) return;
+  bool fatal = false;
+  for (const std::string& text : device_->PollAsync(&fatal)) Log(text);
+  uint64_t count = 0;
+  (void)!read(wake_.get(), &count, sizeof(count));
+  std::vector<std::pair<uint32_t, ibv_event_type>> events;
+  {
+    const std::lock_guard<std::mutex> lock(inbox_->mutex);
+    events.swap(inbox_->events);
+  }
+  for (const auto& [id, type] : events) {
+    VerbsConnection* connection = Find(static_cast<ConnectionId>(id));
+    if (connection == nullptr || !connection->has_queue_pair()) continue;
+    // A completion of the same failure says more: read those first.
+    DrainQueue(connection->queue());
+    const PathText path = connection->Path();
+    connection->Fail(absl::UnavailableError(absl::StrCat(
+        ibv_event_type_str(type), " on ", path.local, ", peer ", path.remote,
+        type == IBV_EVENT_QP_ACCESS_ERR
+            ? "; the peer wrote to memory that is not exposed to this queue pair (any more)"
+            : "")));
+    failing_.push_back(connection->id());
+  }
+  if (fatal) CloseDevice(absl::StrCat("RDMA device ", device(), " has failed"));
+}
+
+void VerbsEndpointImpl::CheckTimers() {
+  if (connecting_.empty()) return;
+  const int64_t now = clock_.NowNanos();
+  for (size_t i = 0; i < connecting_.size();) {
+    VerbsConnection* connection = connecting_[i];
+    if (connection->deadline_ns > now) {
+      ++i;
+      continue;
+    }
+    // Lose() takes it off the list.
+    Lose(connection, absl::DeadlineExceededError(absl::StrCat(
+                         "no connection with ", connection->Path().remote, " from ", device(),
+                         " within ", absl::FormatDuration(options_.connect_timeout))));
+  }
+}
+
+}  // namespace verbena::rdma

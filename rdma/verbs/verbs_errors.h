@@ -1,0 +1,32 @@
+// Texts for what goes wrong with verbs: what failed, with which numbers, and what to look at.
+//
+// **Thread safety**: functions without state.
+#ifndef VERBENA_RDMA_VERBS_VERBS_ERRORS_H_
+#define VERBENA_RDMA_VERBS_VERBS_ERRORS_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace verbena::rdma {
+
+// "WHAT: TEXT (errno N)", with the code that fits the errno.
+absl::Status ErrnoStatus(std::string_view what, int error);
+
+// A registration that the system refused: RESOURCE_EXHAUSTED naming size, device, RLIMIT_MEMLOCK in
+// force and the fix (ibv_reg_mr(3)).
+absl::Status RegistrationError(size_t bytes, std::string_view device, int error);
+
+// What an operator should look at when a work completion has this status; empty: nothing to add.
+std::string_view CompletionHint(ibv_wc_status status);
+
+// "::ffff:10.0.0.1" as text.
+std::string GidText(const ibv_gid& gid);
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_VERBS_VERBS_ERRORS_H_
