@@ -144,8 +144,13 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
   cluster->address_ = *address;
 
   for (int i = 0; i < options.servers; ++i) {
-    status = cluster->Spawn(options, absl::StrCat("server-", i),
-                            {"--join", cluster->address_, "--shards", absl::StrCat(options.shards)},
+    std::vector<std::string> arguments = {"--join",      cluster->address_,
+                                          "--shards",    absl::StrCat(options.shards),
+                                          "--transport", options.wire.transport};
+    if (!options.wire.device.empty()) {
+      arguments.insert(arguments.end(), {"--rdma-device", options.wire.device});
+    }
+    status = cluster->Spawn(options, absl::StrCat("server-", i), std::move(arguments),
                             options.server_cpu);
     if (!status.ok()) return status;
   }

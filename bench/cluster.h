@@ -16,8 +16,15 @@
 
 namespace verbena::bench {
 
+// How data travels; the same for servers and workers.
+struct Wire {
+  std::string transport = "shm";  // "shm", "verbs"
+  std::string device;             // verbs: "rxe0", "rxe0:1"; empty: the nearest usable one
+};
+
 struct ClusterOptions {
   std::string verbenad;  // path of the program
+  Wire wire;
   int servers = 1;
   int shards = 1;       // of each server
   int server_cpu = -1;  // all servers run there; -1: where the kernel likes

@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(push_pull)
+all=(push_pull lane)
 
 usage() {
   cat <<EOF
@@ -11,7 +11,9 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   NAME         ${all[*]} (default: all)
   --json FILE  write all rows as one JSON array of {bench, case, value, unit, limit, ratio};
                ratio >= 1 is always good
-  -- ...       handed to every benchmark named, such as -- --case latency --repeats 9
+  -- ...       handed to every benchmark named, such as -- --case latency --transport shm
+
+Over verbs on a machine without an RDMA device: bash bench/lane/softroce.sh
 EOF
 }
 
@@ -45,8 +47,9 @@ rows=$(mktemp -d)
 trap 'rm -rf "$rows"' EXIT
 status=0
 for name in "${names[@]}"; do
-  "$build/bench/$name" --verbenad "$build/verbenad" --json "$rows/$name.json" "${extra[@]}" ||
-    status=$?
+  with=()
+  [ "$name" != push_pull ] || with=(--verbenad "$build/verbenad")
+  "$build/bench/$name" "${with[@]}" --json "$rows/$name.json" "${extra[@]}" || status=$?
 done
 if [ -n "$json" ]; then
   # Each file is an array with a row a line: their rows make one array.

@@ -1,6 +1,8 @@
-// What a push and a pull cost over shm, beside what two threads that share memory can do.
+// What a push and a pull cost, beside what the way they travel can do: over shm, two threads that
+// share memory; over verbs, perftest's ib_write_bw and ib_send_lat on the same device.
 //
-//     push_pull --verbenad build/release/verbenad [--case NAME...] [--json FILE]
+//     push_pull --verbenad build/release/verbenad [--transport shm|verbs] [--case NAME...]
+//               [--json FILE]
 //
 // Every figure is the median of interleaved runs (ours, limit, ours, limit, ...).
 #include <stdio.h>
@@ -21,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bench/cluster.h"
+#include "bench/perftest.h"
 #include "bench/push_pull/limits.h"
 #include "bench/push_pull/touch.h"
 #include "bench/push_pull/worker.h"
@@ -31,6 +34,7 @@ namespace {
 
 struct Settings {
   std::string verbenad;
+  Wire wire;
   std::vector<std::string> cases;
   std::string json;
   int repeats = 5;
@@ -44,9 +48,14 @@ struct WorkerArguments {
   uint32_t workers = 1;
   size_t bytes = 0;
   int rounds = 0;
+  Wire wire;
 };
 
 constexpr char kBench[] = "push_pull";
+constexpr size_t kChunkBytes = 256 << 10;  // tables are cut so: the largest write
+constexpr int kPerftestSeconds = 2;
+
+bool OverVerbs(const Settings& settings) { return settings.wire.transport == "verbs"; }
 
 std::string SizeName(size_t bytes) {
   return bytes >= size_t{1} << 20 ? absl::StrCat(bytes >> 20, " MiB")
@@ -55,49 +64,98 @@ std::string SizeName(size_t bytes) {
 
 double Gigabytes(double bytes, double seconds) { return bytes / seconds / 1e9; }
 
+// Two limits of whole rounds, each a row: the names, then a run of each.
+std::vector<Row> ThroughputRows(const Settings& settings, size_t bytes) {
+  const char* const shm[] = {" of two copying threads", " of two threads by reference"};
+  const char* const verbs[] = {" of ib_write_bw, one way", " of ib_write_bw, both ways"};
+  std::vector<Row> rows;
+  for (const char* limit : OverVerbs(settings) ? verbs : shm) {
+    rows.push_back({kBench, absl::StrCat(SizeName(bytes), limit), "GB/s", Better::kHigher, {}, {}});
+  }
+  return rows;
+}
+
+absl::Status AddThroughputLimits(const Settings& settings, const std::string& device, size_t bytes,
+                                 std::vector<Row>* rows) {
+  if (!OverVerbs(settings)) {
+    // The limit is the best of the simple variants.
+    (*rows)[0].limit.Add(std::max(SharedMemoryGigabytes(SharedMemoryLimit::kCopy, bytes),
+                                  SharedMemoryGigabytes(SharedMemoryLimit::kCopyStreaming, bytes)));
+    (*rows)[1].limit.Add(
+        std::max(SharedMemoryGigabytes(SharedMemoryLimit::kReference, bytes),
+                 SharedMemoryGigabytes(SharedMemoryLimit::kReferencePrefetch, bytes)));
+    return absl::OkStatus();
+  }
+  // Pushed and pulled bytes together, as ours: all in one direction, and half in each.
+  const Direction directions[] = {Direction::kOne, Direction::kBoth};
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const auto megabytes =
+        WriteMegabytes({.device = device, .placed = false, .extra = {}},
+                       std::min(bytes, kChunkBytes), kPerftestSeconds, directions[i]);
+    if (!megabytes.ok()) return megabytes.status();
+    (*rows)[i].limit.Add(*megabytes / 1e3);
+  }
+  return absl::OkStatus();
+}
+
 // 1 worker, 1 server, 1 shard: every size beside both limits.
 absl::Status Throughput(const Settings& settings, Report* report) {
-  auto cluster =
-      Cluster::Start({.verbenad = settings.verbenad, .servers = 1, .shards = 1, .server_cpu = 1});
+  auto cluster = Cluster::Start({.verbenad = settings.verbenad,
+                                 .wire = settings.wire,
+                                 .servers = 1,
+                                 .shards = 1,
+                                 .server_cpu = 1});
   if (!cluster.ok()) return cluster.status();
-  auto worker = Worker::Connect({.cluster = (*cluster)->address(), .job = "throughput"});
+  auto worker = Worker::Connect(
+      {.cluster = (*cluster)->address(), .job = "throughput", .wire = settings.wire});
   if (!worker.ok()) return worker.status();
 
   for (size_t bytes = settings.smallest; bytes <= settings.largest; bytes *= 4) {
     absl::Status status =
         (*worker)->UseTable(absl::StrCat("bytes-", bytes), v1::CONSISTENCY_SYNC, bytes);
     if (!status.ok()) return status;
-    Row copying{kBench, absl::StrCat(SizeName(bytes), " of two copying threads"),
-                "GB/s", Better::kHigher,
-                {},     {}};
-    Row reference = copying;
-    reference.name = absl::StrCat(SizeName(bytes), " of two threads by reference");
+    std::vector<Row> rows = ThroughputRows(settings, bytes);
     for (int repeat = 0; repeat < settings.repeats; ++repeat) {
       auto interval = (*worker)->PushPullRounds(RoundsFor(bytes));
       if (!interval.ok()) return interval.status();
-      const double ours =
-          Gigabytes(2.0 * RoundsFor(bytes) * static_cast<double>(bytes), interval->seconds());
-      copying.value.Add(ours);
-      reference.value.Add(ours);
-      // The limit is the best of the simple variants.
-      copying.limit.Add(std::max(SharedMemoryGigabytes(SharedMemoryLimit::kCopy, bytes),
-                                 SharedMemoryGigabytes(SharedMemoryLimit::kCopyStreaming, bytes)));
-      reference.limit.Add(
-          std::max(SharedMemoryGigabytes(SharedMemoryLimit::kReference, bytes),
-                   SharedMemoryGigabytes(SharedMemoryLimit::kReferencePrefetch, bytes)));
+      for (Row& row : rows) {
+        row.value.Add(
+            Gigabytes(2.0 * RoundsFor(bytes) * static_cast<double>(bytes), interval->seconds()));
+      }
+      status = AddThroughputLimits(settings, (*worker)->Device(), bytes, &rows);
+      if (!status.ok()) return status;
     }
-    report->Add(std::move(copying));
-    report->Add(std::move(reference));
+    for (Row& row : rows) report->Add(std::move(row));
   }
   return absl::OkStatus();
 }
 
+// What a round trip takes without us: nanoseconds spinning, microseconds sleeping.
+struct RoundTripLimits {
+  double spinning_ns = 0;
+  double sleeping_us = 0;
+};
+absl::StatusOr<RoundTripLimits> MeasureRoundTrip(const Settings& settings,
+                                                 const std::string& device, int gap_us) {
+  if (!OverVerbs(settings)) return RoundTripLimits{PingPongNanos(300000), WakeMicros(200, gap_us)};
+  const PerftestOptions options{.device = device, .placed = true, .extra = {}};
+  const auto polling = SendRoundTrip(options, 64, 50000, Waiting::kPolling);
+  if (!polling.ok()) return polling.status();
+  const auto events = SendRoundTrip(options, 64, 2000, Waiting::kEvents);
+  if (!events.ok()) return events.status();
+  return RoundTripLimits{polling->typical_us * 1e3, events->typical_us};
+}
+
 // A push of 64 bytes, waited for: while both sides spin, and while both sleep in between.
 absl::Status Latency(const Settings& settings, Report* report) {
-  auto cluster =
-      Cluster::Start({.verbenad = settings.verbenad, .servers = 1, .shards = 1, .server_cpu = 1});
+  auto cluster = Cluster::Start({.verbenad = settings.verbenad,
+                                 .wire = settings.wire,
+                                 .servers = 1,
+                                 .shards = 1,
+                                 .server_cpu = 1});
   if (!cluster.ok()) return cluster.status();
-  auto worker = Worker::Connect({.cluster = (*cluster)->address(), .job = "latency"});
+  auto worker =
+      Worker::Connect({.cluster = (*cluster)->address(), .job = "latency", .wire = settings.wire});
   if (!worker.ok()) return worker.status();
   absl::Status status = (*worker)->UseTable("small", v1::CONSISTENCY_ASYNC, 64);
   if (!status.ok()) return status;
@@ -109,11 +167,13 @@ absl::Status Latency(const Settings& settings, Report* report) {
     auto nanos = (*worker)->PushNanos(50000, 0);
     if (!nanos.ok()) return nanos.status();
     spinning.value.Add(*nanos);
-    spinning.limit.Add(PingPongNanos(300000));
     nanos = (*worker)->PushNanos(200, kGapMicros);
     if (!nanos.ok()) return nanos.status();
     sleeping.value.Add(*nanos / 1e3);
-    sleeping.limit.Add(WakeMicros(200, kGapMicros));
+    const auto limits = MeasureRoundTrip(settings, (*worker)->Device(), kGapMicros);
+    if (!limits.ok()) return limits.status();
+    spinning.limit.Add(limits->spinning_ns);
+    sleeping.limit.Add(limits->sleeping_us);
   }
   report->Add(std::move(spinning));
   report->Add(std::move(sleeping));
@@ -123,9 +183,11 @@ absl::Status Latency(const Settings& settings, Report* report) {
 // Runs `count` worker processes on one table; GB/s of all together.
 absl::StatusOr<double> WorkerProcesses(const WorkerArguments& arguments) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command = absl::StrCat(
-      "'", self, "' worker --cluster ", arguments.cluster, " --job ", arguments.job, " --workers ",
-      arguments.workers, " --bytes ", arguments.bytes, " --rounds ", arguments.rounds);
+  const std::string command =
+      absl::StrCat("'", self, "' worker --cluster ", arguments.cluster, " --job ", arguments.job,
+                   " --workers ", arguments.workers, " --bytes ", arguments.bytes, " --rounds ",
+                   arguments.rounds, " --transport ", arguments.wire.transport,
+                   arguments.wire.device.empty() ? "" : " --device ", arguments.wire.device);
   std::vector<FILE*> pipes;
   for (uint32_t i = 0; i < arguments.workers; ++i) {
     FILE* pipe = popen(command.c_str(), "re");
@@ -150,14 +212,17 @@ absl::StatusOr<double> WorkerProcesses(const WorkerArguments& arguments) {
 // 2 workers and 2 servers beside 1 and 1, nothing pinned: on two cores, spinning must not starve.
 absl::Status Crowded(const Settings& settings, Report* report) {
   constexpr size_t kBytes = size_t{1} << 20;
-  auto one = Cluster::Start({.verbenad = settings.verbenad, .servers = 1, .shards = 1});
+  auto one = Cluster::Start(
+      {.verbenad = settings.verbenad, .wire = settings.wire, .servers = 1, .shards = 1});
   if (!one.ok()) return one.status();
-  auto two = Cluster::Start({.verbenad = settings.verbenad, .servers = 2, .shards = 1});
+  auto two = Cluster::Start(
+      {.verbenad = settings.verbenad, .wire = settings.wire, .servers = 2, .shards = 1});
   if (!two.ok()) return two.status();
   Row row{kBench, "1 MiB: 2+2 processes of 1+1", "GB/s", Better::kHigher, {}, {}};
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-    WorkerArguments arguments{(*two)->address(), absl::StrCat("crowded-", repeat), 2, kBytes,
-                              2 * RoundsFor(kBytes)};
+    WorkerArguments arguments{
+        (*two)->address(), absl::StrCat("crowded-", repeat), 2, kBytes, 2 * RoundsFor(kBytes),
+        settings.wire};
     auto rate = WorkerProcesses(arguments);
     if (!rate.ok()) return rate.status();
     row.value.Add(*rate);
@@ -174,9 +239,11 @@ absl::Status Crowded(const Settings& settings, Report* report) {
 // CPU of a coordinator and 2 servers x 2 shards that have a connected worker and nothing to do.
 absl::Status Idle(const Settings& settings, Report* report) {
   using std::chrono::steady_clock;
-  auto cluster = Cluster::Start({.verbenad = settings.verbenad, .servers = 2, .shards = 2});
+  auto cluster = Cluster::Start(
+      {.verbenad = settings.verbenad, .wire = settings.wire, .servers = 2, .shards = 2});
   if (!cluster.ok()) return cluster.status();
-  auto worker = Worker::Connect({.cluster = (*cluster)->address(), .job = "idle"});
+  auto worker =
+      Worker::Connect({.cluster = (*cluster)->address(), .job = "idle", .wire = settings.wire});
   if (!worker.ok()) return worker.status();
   absl::Status status = (*worker)->UseTable("idle", v1::CONSISTENCY_SYNC, size_t{4} << 20);
   if (!status.ok()) return status;
@@ -211,10 +278,11 @@ constexpr Case kCases[] = {
 
 int RunCases(const Settings& settings) {
   std::printf(
-      "push_pull: shm, f32, sgd, sum; %d interleaved runs, medians; worker rewrites its gradient "
+      "push_pull: %s, f32, sgd, sum; %d interleaved runs, medians; worker rewrites its gradient "
       "and\nreads the result each round, %d rounds in flight. throughput, latency: worker on CPU "
       "0, server\non CPU 1, as the limits' two threads; crowded, idle: not pinned. %u CPUs.\n\n",
-      settings.repeats, kDepth, std::thread::hardware_concurrency());
+      settings.wire.transport.c_str(), settings.repeats, kDepth,
+      std::thread::hardware_concurrency());
   Report report;
   int failed = 0;
   for (const Case& c : kCases) {
@@ -242,8 +310,10 @@ int RunCases(const Settings& settings) {
 
 // One process of WorkerProcesses(): prints when its rounds began and ended.
 int RunWorker(const WorkerArguments& arguments) {
-  auto worker = Worker::Connect(
-      {.cluster = arguments.cluster, .job = arguments.job, .expected_workers = arguments.workers});
+  auto worker = Worker::Connect({.cluster = arguments.cluster,
+                                 .job = arguments.job,
+                                 .expected_workers = arguments.workers,
+                                 .wire = arguments.wire});
   absl::Status status = worker.status();
   absl::StatusOr<Interval> interval;
   if (status.ok()) {
@@ -270,8 +340,12 @@ int main(int argc, char** argv) {
   using verbena::bench::WorkerArguments;
   Settings settings;
   WorkerArguments arguments;
-  CLI::App app("What a push and a pull cost over shm, beside what two threads can do");
+  CLI::App app("What a push and a pull cost, beside what the way they travel can do");
   app.add_option("--verbenad", settings.verbenad, "the daemon's program");
+  app.add_option("--transport", settings.wire.transport, "shm or verbs")
+      ->check(CLI::IsMember({"shm", "verbs"}));
+  app.add_option("--device", settings.wire.device,
+                 "verbs: DEVICE or DEVICE:PORT; default: the nearest usable");
   app.add_option("--case", settings.cases, "throughput, latency, crowded, idle (default: all)");
   app.add_option("--json", settings.json, "write the rows to this file");
   app.add_option("--repeats", settings.repeats, "interleaved runs of each")
@@ -285,6 +359,8 @@ int main(int argc, char** argv) {
   worker->add_option("--workers", arguments.workers)->required();
   worker->add_option("--bytes", arguments.bytes)->required();
   worker->add_option("--rounds", arguments.rounds)->required();
+  worker->add_option("--transport", arguments.wire.transport)->required();
+  worker->add_option("--device", arguments.wire.device);
   CLI11_PARSE(app, argc, argv);
   if (worker->parsed()) return verbena::bench::RunWorker(arguments);
   if (settings.verbenad.empty()) {

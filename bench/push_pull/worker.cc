@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Connect(const Options& options) 
   client.cluster = options.cluster;
   client.job = options.job;
   client.expected_workers = options.expected_workers;
-  client.transport = "shm";
+  client.transport = options.wire.transport;
+  client.rdma.device = options.wire.device;
   auto connected = Client::Connect(client);
   if (!connected.ok()) return connected.status();
   worker->client_ = *std::move(connected);
@@ -90,6 +91,13 @@ absl::StatusOr<double> Worker::PushNanos(int rounds, int gap_us) {
     if (i >= 10) spent += NowNanos() - begin;
   }
   return static_cast<double>(spent) / rounds;
+}
+
+std::string Worker::Device() const {
+  for (const ClientStatistics::Lane& lane : client_->statistics().lanes) {
+    if (!lane.device.empty()) return lane.device;
+  }
+  return "";
 }
 
 }  // namespace verbena::bench

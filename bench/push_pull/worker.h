@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "bench/cluster.h"
 #include "client/client.h"
 
 namespace verbena::bench {
@@ -29,6 +30,7 @@ class Worker {
     std::string cluster;
     std::string job;
     uint32_t expected_workers = 1;
+    Wire wire;
   };
   static absl::StatusOr<std::unique_ptr<Worker>> Connect(const Options& options);
 
@@ -41,6 +43,9 @@ class Worker {
   // Pushes that are waited for one by one; nanoseconds of each on average. `gap_us` of sleep before
   // each, not measured.
   absl::StatusOr<double> PushNanos(int rounds, int gap_us);
+
+  // What its lanes go over, "rxe0:1"; empty for shm, and before there are lanes.
+  std::string Device() const;
 
   Client& client() { return *client_; }
 
