@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/rdma_options.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/memory/memory.h"
 
@@ -44,11 +45,14 @@ using rdma::MemoryKind;
 struct ClientOptions {
   std::string cluster = {};  // host:port of the coordinator
   std::string job = "default";
-  std::string name = {};           // shown to operators; default: host-pid
-  uint32_t expected_workers = 1;   // of the job: step 0 of a sync table waits for so many
-  int rank = -1;                   // -1: any free one. Sums are in rank order
-  bool observer = false;           // only pulls; counts in no step
-  std::string transport = "auto";  // auto, shm. A named one never falls back
+  std::string name = {};          // shown to operators; default: host-pid
+  uint32_t expected_workers = 1;  // of the job: step 0 of a sync table waits for so many
+  int rank = -1;                  // -1: any free one. Sums are in rank order
+  bool observer = false;          // only pulls; counts in no step
+  // How data travels. auto: to each server shard the best of shm (same host) and verbs (RDMA) that
+  // works; a named one ("shm", "verbs") never falls back: Connect() says why it cannot be had.
+  std::string transport = "auto";
+  RdmaOptions rdma = {};                       // of verbs
   absl::Duration timeout = absl::Seconds(30);  // default deadline of every call
   // caller: only threads inside Wait() make progress. background: a thread takes over whenever
   // records are unanswered and nobody waits.
@@ -142,8 +146,11 @@ struct ClientStatistics {
     uint64_t server = 0;
     uint32_t shard = 0;
     std::string transport, reason, state;
+    std::string device;  // this side's, "mlx5_0:1"; empty: the transport has none
   };
   std::vector<Lane> lanes;
+  // Transports that this process does not have, "verbs: no RDMA device ...".
+  std::vector<std::string> missing_transports;
 };
 
 class Client {

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/shm/shm_endpoint.h"
+#include "rdma/choice/transports.h"
+#include "rdma/memory/topology.h"
 #include "server/cli/options.h"
 #include "server/control/address.h"
 #include "server/control/cluster_service.h"
@@ -37,6 +38,16 @@ std::vector<int> AllowedProcessors() {
     if (CPU_ISSET(static_cast<size_t>(i), &set)) result.push_back(i);
   }
   return result;
+}
+
+// The NUMA node of a processor, which lies in a folder of its own for each of them
+// (sysfs-devices-system-cpu); -1: not known.
+int NodeOfProcessor(int cpu) {
+  for (const int node : rdma::NodesByDistance(rdma::kAnyNode)) {
+    const std::string path = absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/node", node);
+    if (access(path.c_str(), F_OK) == 0) return node;
+  }
+  return -1;
 }
 
 // HOST:PORT that peers are told.
@@ -78,6 +89,7 @@ struct VerbenaNode::Impl {
 
   absl::Status StartCoordinator();
   absl::Status CreateShards();
+  absl::StatusOr<rdma::Transports> MakeTransportsOf(uint32_t shard, int cpu) const;
   absl::Status StartControl();
   absl::Status StartShards();
   absl::Status StartMembership();
@@ -130,6 +142,19 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   return absl::OkStatus();
 }
 
+// A shard's own endpoints: its own completion queues, on the device nearest to its thread.
+absl::StatusOr<rdma::Transports> VerbenaNode::Impl::MakeTransportsOf(uint32_t shard,
+                                                                     int cpu) const {
+  rdma::TransportSettings settings = options.transports;
+  settings.verbs.log = [shard](const std::string& text) {
+    spdlog::info("shard {}: {}", shard, text);
+  };
+  if (cpu >= 0) settings.verbs.numa_node = NodeOfProcessor(cpu);
+  absl::StatusOr<rdma::Transports> made = rdma::MakeTransports(settings);
+  if (made.ok()) spdlog::info("shard {}: transports: {}", shard, rdma::DescribeTransports(*made));
+  return made;
+}
+
 absl::Status VerbenaNode::Impl::CreateShards() {
   if (options.shards == 0) return absl::OkStatus();
   const std::vector<int> processors = AllowedProcessors();
@@ -140,22 +165,22 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     spin = options.spin_us < 0 ? MeasureWakeUpCost() : absl::Microseconds(options.spin_us);
   }
   for (uint32_t i = 0; i < options.shards; ++i) {
-    absl::StatusOr<std::unique_ptr<rdma::Endpoint>> shm = rdma::NewShmEndpoint();
-    if (!shm.ok()) return shm.status();
+    DriverOptions driver{.name = absl::StrCat("vb-shard-", i), .spin = spin};
+    if (options.pin && !processors.empty()) driver.cpu = processors[i % processors.size()];
+    absl::StatusOr<rdma::Transports> made = MakeTransportsOf(i, driver.cpu);
+    if (!made.ok()) return made.status();
     ShardExecutorOptions shard;
     shard.shard = i;
     shard.lane = options.lane;
     shard.lane_memory_limit = options.lane_memory_limit;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
-    std::vector<ShardExecutor::Transport> transports;
-    transports.push_back({*std::move(shm), rdma::ShmHostIdentity()});
+    shard.missing = std::move(made->missing);
+    shard.optional_transports = options.transports.transport == "auto";
     absl::StatusOr<std::unique_ptr<ShardExecutor>> executor =
-        ShardExecutor::Create(shard, &clock, std::move(transports));
+        ShardExecutor::Create(shard, &clock, std::move(made->made));
     if (!executor.ok()) return executor.status();
     ShardHandle handle;
     handle.machine = std::make_unique<ShardMachine>(*std::move(executor));
-    DriverOptions driver{.name = absl::StrCat("vb-shard-", i), .spin = spin};
-    if (options.pin && !processors.empty()) driver.cpu = processors[i % processors.size()];
     handle.driver = std::make_unique<Driver>(driver, &clock, handle.machine.get());
     set.shards.push_back(std::move(handle));
   }
@@ -247,6 +272,7 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   metrics.version = kVersion;
   metrics.incarnation = set.incarnation.load(std::memory_order_acquire);
   metrics.joined = membership != nullptr && Health().ok();
+  metrics.memory = rdma::GetMemoryStatistics();
   std::future<CoordinatorMetrics> coordinator_metrics;
   if (coordinator != nullptr) {
     auto promise = std::make_shared<std::promise<CoordinatorMetrics>>();

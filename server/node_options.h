@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
 
 namespace verbena::server {
@@ -24,6 +25,7 @@ struct NodeOptions {
   uint32_t partitions = 256;
   uint32_t expected_servers = 1;
   rdma::LaneConfig lane;
+  rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
   bool pin = false;
   int32_t spin_us = -1;  // -1: as long as waking a thread takes, measured at start

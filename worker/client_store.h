@@ -22,6 +22,7 @@ struct ClusterOptions {
   std::string cluster;  // host:port
   std::string job;
   std::string transport = "auto";
+  RdmaOptions rdma;
   int rank = 0;
   uint32_t workers = 1;
   absl::Duration timeout = absl::Seconds(30);

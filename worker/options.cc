@@ -61,7 +61,7 @@ void AddCluster(CLI::App* app, Options* o) {
       ->check(CLI::IsMember({"sync", "async"}))
       ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
-      ->check(CLI::IsMember({"auto", "shm"}))
+      ->check(CLI::IsMember({"auto", "shm", "verbs"}))
       ->capture_default_str();
   app->add_option("--job", o->job,
                   "Name of the job and prefix of its tables, which are then kept: a later run "
@@ -76,6 +76,43 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_flag("--keep-tables", o->keep_tables, "Keep the tables even without --job");
   app->add_flag("--local", o->local,
                 "Train in one process without a cluster: the reference to compare with");
+}
+
+void AddRdma(CLI::App* app, RdmaOptions* rdma) {
+  std::vector<CLI::Option*> options = {
+      app->add_option("--rdma-device", rdma->device,
+                      "Device, or DEVICE:PORT, to use. Default: the nearest usable one"),
+      app->add_option("--rdma-address", rdma->address,
+                      "Local address of that device. Default: its first"),
+      app->add_option("--rdma-gid-index", rdma->gid_index,
+                      "Entry of the GID table; -1: the one that belongs to the address")
+          ->capture_default_str(),
+      app->add_option("--rdma-traffic-class", rdma->traffic_class,
+                      "DSCP << 2 | ECN of packets, for PFC and ECN; -1: the system's")
+          ->capture_default_str(),
+      app->add_option("--rdma-service-level", rdma->service_level,
+                      "Service level; -1: what the path says")
+          ->capture_default_str(),
+      app->add_option("--rdma-mtu", rdma->path_mtu,
+                      "Path MTU in bytes, 256 to 4096; 0: what the path says")
+          ->check(CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
+          ->capture_default_str(),
+      app->add_option("--rdma-timeout", rdma->timeout,
+                      "N: an acknowledgement is waited for 4.096 us x 2^N")
+          ->capture_default_str(),
+      app->add_option("--rdma-retries", rdma->retries,
+                      "Times a packet is sent again before a lane is given up")
+          ->capture_default_str(),
+      app->add_option("--rdma-memory-windows", rdma->memory_windows,
+                      "Guard memory by memory windows, where the device has them")
+          ->check(CLI::IsMember({"true", "false"}))
+          ->capture_default_str(),
+      app->add_option("--rdma-relaxed-ordering", rdma->relaxed_ordering,
+                      "Let the device use PCIe relaxed ordering where that is safe")
+          ->check(CLI::IsMember({"true", "false"}))
+          ->capture_default_str(),
+  };
+  for (CLI::Option* option : options) option->group("RDMA (verbs)");
 }
 
 void AddTraining(CLI::App* app, Options* o) {
@@ -134,6 +171,11 @@ std::string Check(const Options& o) {
            CheckRange("--workers", o.workers, 1, 1024, "1 to 1024"),
            CheckRange("--holdout", o.holdout, 0, 0.9, "0 to 0.9"),
            CheckRange("--timeout", o.timeout, 0.1, 86400, "0.1 to 86400 seconds"),
+           CheckRange("--rdma-gid-index", o.rdma.gid_index, -1, 65535, "-1 to 65535"),
+           CheckRange("--rdma-traffic-class", o.rdma.traffic_class, -1, 255, "-1 to 255"),
+           CheckRange("--rdma-service-level", o.rdma.service_level, -1, 15, "-1 to 15"),
+           CheckRange("--rdma-timeout", o.rdma.timeout, 1, 31, "1 to 31"),
+           CheckRange("--rdma-retries", o.rdma.retries, 0, 7, "0 to 7"),
            CheckRange("--l2", o.l2.value_or(0), 0, 1, "0 to 1"),
            CheckRange("--batch", static_cast<double>(o.batch.value_or(1)), 1, 1 << 24,
                       "1 to 16777216"),
@@ -181,6 +223,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   app.get_formatter()->column_width(28);
   AddWhatToTrain(&app, &o);
   AddCluster(&app, &o);
+  AddRdma(&app, &o.rdma);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
   try {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/rdma_options.h"
 #include "worker/parameter_store.h"
 #include "worker/text_model.h"
 
@@ -35,6 +36,7 @@ struct Options {
   std::optional<double> l2;
   uint64_t seed = 1;
   std::string transport = "auto";
+  RdmaOptions rdma;
   std::string job;  // empty: a name of its own for this run
   int rank = -1;    // -1: launch all workers
   double timeout = 30;

@@ -41,6 +41,7 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.cluster = options.cluster;
   cluster.job = options.job;
   cluster.transport = options.transport;
+  cluster.rdma = options.rdma;
   cluster.rank = options.rank;
   cluster.workers = options.workers;
   cluster.timeout = absl::Seconds(options.timeout);

@@ -39,7 +39,8 @@ struct ClientCore::Impl {
         session(SessionOptionsOf(options), options.control, options.clock, &random,
                 {[this] { OnView(); }, [this](absl::Status status) { Close(status); }}),
         journal(&session, &operations, &staging, options.clock, &random),
-        lanes(TransportsOf(options), &session, options.control, options.clock, &random, &journal) {
+        lanes(TransportsOf(options), options.missing, &session, options.control, options.clock,
+              &random, &journal) {
     journal.set_lanes(&lanes);
   }
 
@@ -389,7 +390,7 @@ CoreStatistics ClientCore::statistics() const {
   for (const auto& stream : impl_->lanes.streams()) {
     if (stream->server == 0 || impl_->session.FindServer(stream->server) == nullptr) continue;
     statistics.lanes.push_back({stream->server, stream->shard, stream->transport, stream->reason,
-                                kStates[static_cast<int>(stream->state)]});
+                                kStates[static_cast<int>(stream->state)], stream->device});
   }
   return statistics;
 }

@@ -26,6 +26,7 @@
 #include "proto/control_channel.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
+#include "rdma/choice/transports.h"
 #include "rdma/memory/memory.h"
 #include "rdma/transport.h"
 
@@ -46,6 +47,7 @@ struct CoreOptions {
     std::string host;
   };
   std::vector<Transport> transports;
+  std::vector<rdma::MissingTransport> missing;  // those it cannot use, and why: servers are told
   const Clock* clock = nullptr;
   ControlChannel* control = nullptr;
 };
@@ -61,7 +63,7 @@ struct CoreStatistics {
   struct Lane {
     uint64_t server = 0;
     uint32_t shard = 0;
-    std::string transport, reason, state;
+    std::string transport, reason, state, device;
   };
   std::vector<Lane> lanes;
 };

@@ -173,6 +173,14 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   PartState& part = table->parts[entry->part];
   const uint32_t bytes = entry->elements * table->layout.element_bytes;
   if (!Fits(stream, entry, bytes)) return false;
+  if (bytes > 0 && entry->operation != nullptr) {
+    // Before it takes its sequence: memory that cannot be registered ends the call, not the lane.
+    if (absl::Status s = lanes_->Register(stream, *entry->block); !s.ok()) {
+      End(entry->operation, s);
+      Touch(stream);
+      return false;
+    }
+  }
   if (!entry->numbered) {
     entry->numbered = true;
     if (table->sync) {

@@ -12,16 +12,24 @@ namespace {
 constexpr size_t kPollBatch = 64;
 constexpr int64_t kOpenTimeout = 5 * kSecond;  // of each stage of opening a lane
 constexpr int kRefusalsBeforeFinal = 3;
+constexpr int kOpenFailuresBeforeOther = 2;
 
 uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
   return uint64_t{endpoint} << 32 | static_cast<uint32_t>(connection);
 }
 
+bool Unusable(const Stream& stream, const std::string& transport) {
+  return std::any_of(stream.unusable.begin(), stream.unusable.end(),
+                     [&](const auto& missing) { return missing.transport == transport; });
+}
+
 }  // namespace
 
-LaneSet::LaneSet(std::vector<LaneTransport> transports, Session* session, ControlChannel* control,
-                 const Clock* clock, Random* random, LaneListener* listener)
+LaneSet::LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::MissingTransport> missing,
+                 Session* session, ControlChannel* control, const Clock* clock, Random* random,
+                 LaneListener* listener)
     : transports_(std::move(transports)),
+      missing_(std::move(missing)),
       session_(session),
       control_(control),
       clock_(clock),
@@ -65,10 +73,18 @@ void LaneSet::Ask(Stream* stream) {
   request.set_wire_version_max(kWireVersion);
   request.set_revision(session_->view().revision());
   for (const LaneTransport& transport : transports_) {
+    const std::string name(transport.endpoint->transport());
+    if (Unusable(*stream, name)) continue;
     v1::TransportOffer* offer = request.add_offers();
-    const std::string_view name = transport.endpoint->transport();
-    offer->set_transport(std::string(name));
+    offer->set_transport(name);
     offer->set_host(transport.host);
+  }
+  for (const auto* list : {&missing_, &stream->unusable}) {
+    for (const rdma::MissingTransport& missing : *list) {
+      v1::MissingTransport* said = request.add_missing();
+      said->set_transport(missing.transport);
+      said->set_reason(missing.reason);
+    }
   }
   stream->state = Stream::State::kAsking;
   stream->changed_at = clock_->NowNanos();
@@ -129,16 +145,42 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   ticket.config.operations = response.operations();
   if (absl::Status s = ticket.config.Validate(); !s.ok()) return s;
   auto lane = rdma::WorkerLane::Open(transports_[endpoint].endpoint, ticket);
-  if (!lane.ok()) return lane.status();
+  if (!lane.ok()) {
+    NoteOpenFailure(stream, response.transport(), lane.status());
+    return lane.status();
+  }
   stream->lane = *std::move(lane);
   stream->endpoint = endpoint;
   stream->needs_staging = response.transport() == "shm";
+  if (stream->transport != response.transport()) stream->open_failures = 0;
   stream->transport = response.transport();
+  stream->device = transports_[endpoint].endpoint->device();
+  stream->registered_block = 0;
   stream->reason = response.transport_reason();
   stream->state = Stream::State::kOpening;
   stream->changed_at = clock_->NowNanos();
   by_connection_[Key(endpoint, stream->lane->connection())] = stream;
   with_lane_.push_back(stream);
+  return absl::OkStatus();
+}
+
+void LaneSet::NoteOpenFailure(Stream* stream, const std::string& transport,
+                              const absl::Status& status) {
+  if (transports_.size() < 2 || ++stream->open_failures < kOpenFailuresBeforeOther) return;
+  stream->open_failures = 0;
+  stream->unusable.push_back({transport, absl::StrCat("does not open: ", status.message())});
+  // None is left: from the start again.
+  if (stream->unusable.size() >= transports_.size()) stream->unusable.clear();
+}
+
+absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
+  if (block.id() == stream->registered_block) return absl::OkStatus();
+  // Shared ownership goes through a pointer to what is not const; nothing is changed.
+  const auto shared = const_cast<rdma::MemoryBlock&>(block).shared_from_this();
+  if (absl::Status s = transports_[stream->endpoint].endpoint->Register(shared); !s.ok()) {
+    return absl::Status(s.code(), absl::StrCat("transport ", stream->transport, ": ", s.message()));
+  }
+  stream->registered_block = block.id();
   return absl::OkStatus();
 }
 
@@ -204,6 +246,7 @@ void LaneSet::Advance(Stream* stream) {
       stream->was_open = true;
       stream->changed_at = clock_->NowNanos();
       stream->refusals = 0;
+      stream->open_failures = 0;
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;
@@ -221,7 +264,12 @@ void LaneSet::Advance(Stream* stream) {
   absl::Status error = stream->lane->error();
   // A lane that failed before it was open counts towards the backoff; one that worked starts anew.
   if (stream->lane->counters().replies > 0) stream->backoff.Reset();
-  if (stream->was_open) ++counters_.lost;
+  if (stream->was_open) {
+    ++counters_.lost;
+    stream->unusable.clear();
+  } else if (!absl::IsCancelled(error)) {
+    NoteOpenFailure(stream, stream->transport, error);
+  }
   stream->was_open = false;
   Forget(stream);
   Failed(stream, std::move(error));

@@ -10,6 +10,7 @@
 //
 // Invariants:
 //  1. A stream has one lane at a time; the next is asked for only after the last is dead.
+//  2. A transport that was named is the only one there is, so nothing is fallen back to.
 #ifndef VERBENA_CLIENT_CORE_LANE_SET_H_
 #define VERBENA_CLIENT_CORE_LANE_SET_H_
 
@@ -27,6 +28,7 @@
 #include "proto/control_channel.h"
 #include "proto/verbena/v1/shard.pb.h"
 #include "rdma/base/clock.h"
+#include "rdma/choice/transports.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/transport.h"
 
@@ -49,7 +51,11 @@ struct Stream {
   Backoff backoff;
   int refusals = 0;  // FAILED_PRECONDITIONs in a row
   absl::Status last_error;
-  std::string transport, reason;
+  std::string transport, device, reason;
+  uint64_t registered_block = 0;  // the last one made ready for writes of this lane
+  // Transports that did not open to this server: not offered again until an open lane is lost.
+  std::vector<rdma::MissingTransport> unusable;
+  int open_failures = 0;           // in a row, over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
   // ---- the journal's ----
@@ -89,13 +95,16 @@ class LaneListener {
 
 class LaneSet {
  public:
-  LaneSet(std::vector<LaneTransport> transports, Session* session, ControlChannel* control,
-          const Clock* clock, Random* random, LaneListener* listener);
+  LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::MissingTransport> missing,
+          Session* session, ControlChannel* control, const Clock* clock, Random* random,
+          LaneListener* listener);
   ~LaneSet();
 
   Stream* Get(uint64_t server, uint32_t shard);
   // Opens it when it has no lane, as soon as its backoff allows.
   void Want(Stream* stream);
+  // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already.
+  absl::Status Register(Stream* stream, const rdma::MemoryBlock& block);
   // The lane, if any, is closed; its records come back through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);
@@ -117,11 +126,15 @@ class LaneSet {
   void OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response);
   absl::Status Connect(Stream* stream, const v1::OpenLaneResponse& response);
   void Failed(Stream* stream, absl::Status status);
+  // A lane over this transport did not open. Where another one is left, a second failure in a row
+  // means that the next lane is asked for without it.
+  void NoteOpenFailure(Stream* stream, const std::string& transport, const absl::Status& status);
   void Advance(Stream* stream);
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);
 
   std::vector<LaneTransport> transports_;
+  std::vector<rdma::MissingTransport> missing_;
   Session* session_;
   ControlChannel* control_;
   const Clock* clock_;

@@ -98,12 +98,13 @@ struct ShardLane::Impl {
 };
 
 absl::Status ShardLane::Impl::Start() {
-  if (absl::Status s = endpoint->Prepare(connection, config().shard_limits()); !s.ok()) return s;
-  auto block = MemoryBlock::Allocate(config().ring_bytes(), MemoryKind::kHost, "verbena-ring");
+  ConnectionLimits limits = config().shard_limits();
+  limits.domain = params.domain;
+  if (absl::Status s = endpoint->Prepare(connection, limits); !s.ok()) return s;
+  auto block = endpoint->Allocate(config().ring_bytes(), "verbena-ring");
   if (!block.ok()) return block.status();
   ring = *std::move(block);
-  block =
-      MemoryBlock::Allocate(config().shard_staging_bytes(), MemoryKind::kHost, "verbena-replies");
+  block = endpoint->Allocate(config().shard_staging_bytes(), "verbena-replies");
   if (!block.ok()) return block.status();
   staging = *std::move(block);
   operations.resize(config().operations);
@@ -123,6 +124,9 @@ bool ShardLane::Impl::PostWrite(const WriteRequest& write) {
   if (s.ok()) return true;
   if (absl::IsFailedPrecondition(s)) {
     broken = true;
+  } else if (absl::IsResourceExhausted(s)) {
+    // Not our accounting's fault when the memory could not be registered: the message says which.
+    Close(absl::ResourceExhaustedError(absl::StrCat("lane ", params.lane, ": ", s.message())));
   } else {
     Misuse(s.message());
   }
@@ -147,9 +151,9 @@ void ShardLane::Impl::SendGrant() {
 
 void ShardLane::Impl::RepostReceive() {
   uint32_t count = 1;
-  if (bugs->credit_before_receive) {
+  if (bugs->reply_before_receive) {
     // Reposts only when the last receive is gone, as if batching were free: the worker gets its
-    // credits long before.
+    // replies and credits long before.
     if (++receives_owed < config().shard_receives()) return;
     count = std::exchange(receives_owed, 0);
   }
@@ -319,6 +323,7 @@ void ShardLane::Impl::PostReply(uint32_t index, uint8_t entry, const Data& data)
     write.segments = absl::MakeConstSpan(&data.segment, 1);
     write.remote = data.destination;
     write.signaled = false;
+    write.more = true;  // its reply follows at once
     if (!PostWrite(write)) {
       abandoned.push_back(data.cookie);
       return;
@@ -335,6 +340,7 @@ void ShardLane::Impl::PostReply(uint32_t index, uint8_t entry, const Data& data)
   write.remote = Mailbox(index);
   write.immediate = ReplyImm{ImmKind::kReply, index, params.generation}.Encode();
   write.signaled = true;
+  write.more = false;
   if (!PostWrite(write)) return;
   operation.under_way = true;
   ++counters.replies;

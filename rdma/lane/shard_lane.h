@@ -47,6 +47,7 @@ class ShardLane {
     uint32_t generation = 0;
     uint64_t incarnation = 0;
     LaneConfig config;
+    uint64_t domain = 0;  // ConnectionLimits::domain: of the worker's job
   };
   // Takes over a kRequest connection whose hello was checked: allocates the ring, exposes it,
   // posts the receives, accepts. The grant is sent on kEstablished. On an error the connection has

@@ -97,12 +97,10 @@ absl::Status WorkerLane::Impl::Start() {
   absl::StatusOr<ConnectionId> created = endpoint->Create(config().worker_limits());
   if (!created.ok()) return created.status();
   connection = *created;
-  auto block =
-      MemoryBlock::Allocate(config().mailbox_bytes(), MemoryKind::kHost, "verbena-mailbox");
+  auto block = endpoint->Allocate(config().mailbox_bytes(), "verbena-mailbox");
   if (!block.ok()) return block.status();
   mailbox = *std::move(block);
-  block =
-      MemoryBlock::Allocate(config().worker_staging_bytes(), MemoryKind::kHost, "verbena-records");
+  block = endpoint->Allocate(config().worker_staging_bytes(), "verbena-records");
   if (!block.ok()) return block.status();
   staging = *std::move(block);
 
@@ -218,7 +216,9 @@ absl::Status WorkerLane::Impl::Post(const Request& request) {
     if (absl::IsFailedPrecondition(s)) {
       broken = true;
     } else {
-      Close(absl::InternalError(absl::StrCat("lane ", ticket.lane, ": ", s.message())));
+      // Memory that cannot be registered is nobody's bug; anything else here is ours.
+      Close(absl::Status(absl::IsResourceExhausted(s) ? s.code() : absl::StatusCode::kInternal,
+                         absl::StrCat("lane ", ticket.lane, ": ", s.message())));
     }
     return s;
   }
@@ -432,7 +432,8 @@ void WorkerLane::OnEvent(const ConnectionEvent& event) {
 }
 
 bool WorkerLane::RunOnce() {
-  if (impl_->state != State::kClosing || !impl_->endpoint->Dead(impl_->connection)) return false;
+  if (impl_->state != State::kClosing) return false;
+  if (!impl_->endpoint->Dead(impl_->connection) && !impl_->bugs->replay_before_dead) return false;
   impl_->state = State::kDead;
   return true;
 }

@@ -98,6 +98,9 @@ void Finish(Mapping* mapping, const PageOptions& options) {
     const bool advised = madvise(mapping->data, mapping->bytes, MADV_HUGEPAGE) == 0;
     if (advised) mapping->pages = PageKind::kAdvised;
   }
+  // A child of fork(2) has no use for it, and would get copies at once of every page a device has
+  // pinned (since Linux 5.12): much time and memory, and with huge pages an ENOMEM.
+  if (mapping->fd < 0) (void)madvise(mapping->data, mapping->bytes, MADV_DONTFORK);
   CountMemory(mapping->pages, mapping->node, static_cast<int64_t>(mapping->bytes));
 }
 

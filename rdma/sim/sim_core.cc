@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rdma/sim/sim_endpoint.h"
@@ -81,7 +82,8 @@ void SimCore::Crash(const std::string& host) {
     for (const auto& [id, entry] : endpoint->connections()) {
       SimSide& mine = entry.mine();
       mine.state = State::kEnded;
-      mine.receives = 0;
+      mine.receives = mine.taken = 0;
+      mine.lingering = false;
       mine.sends.clear();
       mine.exposed.clear();
       Break(entry.link, Lost("the peer is gone"));
@@ -161,7 +163,7 @@ void SimCore::Establish(const LinkPtr& link, int index) {
 }
 
 void SimCore::Reject(const LinkPtr& link, const std::string& reason) {
-  End(&link->sides[1]);
+  End(link, 1);
   Break(link, absl::FailedPreconditionError(absl::StrCat("the peer refused: ", reason)));
 }
 
@@ -275,10 +277,18 @@ const SimExposed* SimCore::Lookup(const SimSide& target, const SimWrite& write) 
 void SimCore::Land(const LinkPtr& link, int side, const WritePtr& write, size_t index) {
   SimSide& target = link->sides[1 - side];
   SimPiece& piece = write->pieces[index];
-  if (target.state != State::kEstablished || !piece.read || write->failed) return;
+  if (target.state != State::kEstablished && !target.lingering) return;
+  if (!piece.read || piece.landed || write->failed) return;
   if (link->broken && now() > target.effect_cutoff && Chance(0.5)) return;
+  if (target.lingering && !piece.deferred) {
+    piece.deferred = true;
+    At(Between(now(), target.dead_at - 1),
+       [this, link, side, write, index] { Land(link, side, write, index); });
+    return;
+  }
   const SimExposed* range = Lookup(target, *write);
   if (range == nullptr) {
+    if (target.lingering) return;
     FailWrite(link, side, write,
               absl::InternalError("sim: a write outside the memory the peer exposed"));
     return;
@@ -304,14 +314,9 @@ void SimCore::TakeEffect(const LinkPtr& link, int side, const WritePtr& write) {
 void SimCore::ReportReceive(const LinkPtr& link, int side, const WritePtr& write) {
   SimSide& target = link->sides[1 - side];
   if (write->receive_reported || target.state != State::kEstablished || write->failed) return;
-  if (target.receives == 0) {
-    ++receiver_not_ready_;
-    FailWrite(link, side, write,
-              absl::InternalError("sim: the receiver has no receive posted (receiver not ready)"));
-    return;
-  }
+  if (!TakeReceive(link, side, write)) return;
   write->receive_reported = true;
-  --target.receives;
+  --target.taken;
   Completion completion;
   completion.connection = target.id;
   completion.kind = Completion::Kind::kReceive;
@@ -319,13 +324,43 @@ void SimCore::ReportReceive(const LinkPtr& link, int side, const WritePtr& write
   target.endpoint->Push(completion);
 }
 
+bool SimCore::TakeReceive(const LinkPtr& link, int side, const WritePtr& write) {
+  if (write->receive_taken) return true;
+  SimSide& target = link->sides[1 - side];
+  if (target.receives == 0) {
+    ++receiver_not_ready_;
+    FailWrite(link, side, write,
+              absl::InternalError("sim: the receiver has no receive posted (receiver not ready)"));
+    return false;
+  }
+  write->receive_taken = true;
+  --target.receives;
+  ++target.taken;
+  return true;
+}
+
 void SimCore::CompleteSend(const LinkPtr& link, int side, const WritePtr& write) {
   SimSide& source = link->sides[side];
   if (source.state != State::kEstablished || write->failed) return;
   if (link->broken && now() > source.send_cutoff) return;
-  if (source.sends.empty() || source.sends.front() != write || !write->AllRead()) return;
+  if (source.sends.empty()) return;
+  // Acknowledged means that the peer's device has matched it with a receive; in order.
+  const SimSide& target = link->sides[1 - side];
+  const WritePtr first = source.sends.front();
+  const bool unmatched = write->immediate.has_value() && !write->receive_taken &&
+                         target.state == State::kEstablished && target.receives == 0;
+  if (first != write || unmatched) {
+    if (now() >= first->effect_at) return;
+    At(first->effect_at, [this, link, side, write] { CompleteSend(link, side, write); });
+    return;
+  }
+  if (!write->AllRead()) return;
   // A key the peer never exposed is refused, not acknowledged, however soon it is refused.
   if (write->total > 0 && !write->AllLanded() && Lookup(link->sides[1 - side], *write) == nullptr) {
+    return;
+  }
+  if (write->immediate.has_value() && target.state == State::kEstablished &&
+      !TakeReceive(link, side, write)) {
     return;
   }
   source.sends.pop_front();
@@ -366,7 +401,7 @@ void SimCore::Learn(const LinkPtr& link, int index, const absl::Status& status) 
   const bool known = std::any_of(side.sends.begin(), side.sends.end(),
                                  [](const WritePtr& w) { return w->failed; });
   if (!known && !side.sends.empty()) side.sends.front()->failed = true;
-  End(&side);
+  End(link, index);
   side.endpoint->Push(
       ConnectionEvent{established ? ConnectionEvent::Kind::kLost : ConnectionEvent::Kind::kFailed,
                       side.id,
@@ -374,7 +409,16 @@ void SimCore::Learn(const LinkPtr& link, int index, const absl::Status& status) 
                       status});
 }
 
-void SimCore::End(SimSide* side) {
+void SimCore::End(const LinkPtr& link, int index) {
+  SimSide* const side = &link->sides[index];
+  if (side->state == State::kEstablished && faults_.max_death_delay_ns > 0) {
+    side->lingering = true;
+    side->dead_at = now() + Between(1, faults_.max_death_delay_ns);
+    At(side->dead_at, [link, side] {
+      side->lingering = false;
+      if (side->endpoint == nullptr) side->exposed.clear();
+    });
+  }
   Completion completion;
   completion.connection = side->id;
   completion.ok = false;
@@ -387,14 +431,16 @@ void SimCore::End(SimSide* side) {
   completion.kind = Completion::Kind::kReceive;
   completion.flushed = true;
   completion.wr_id = 0;
-  for (; side->receives > 0; --side->receives) side->endpoint->Push(completion);
+  for (side->receives += std::exchange(side->taken, 0); side->receives > 0; --side->receives) {
+    side->endpoint->Push(completion);
+  }
   side->state = State::kEnded;
 }
 
 void SimCore::Close(const LinkPtr& link, int index) {
   SimSide& side = link->sides[index];
   if (side.state == State::kEnded) return;
-  End(&side);
+  End(link, index);
   Break(link, Lost("the peer closed it"));
 }
 

@@ -41,6 +41,7 @@ struct SimPiece {
   std::vector<std::byte> bytes;
   bool read = false;
   bool landed = false;
+  bool deferred = false;  // to the last moment before the peer is dead
 };
 
 struct SimWrite {
@@ -57,6 +58,7 @@ struct SimWrite {
   std::vector<Source> sources;
   std::vector<SimPiece> pieces;
   int64_t effect_at = 0;
+  bool receive_taken = false;  // it has a receive of the peer's
   bool receive_reported = false;
   bool failed = false;  // the write that put the connection in error
 
@@ -82,9 +84,12 @@ struct SimSide {
   bool reported = false;  // PollEvents() has returned kEstablished
   ConnectionLimits limits = {0, 0};
   uint32_t receives = 0;  // posted and not consumed
+  uint32_t taken = 0;     // of writes acknowledged and not reported yet
   std::map<uint64_t, SimExposed> exposed;
   std::deque<std::shared_ptr<SimWrite>> sends;     // not yet done for the sender
   std::deque<std::shared_ptr<SimWrite>> inflight;  // not yet in effect at the peer
+  bool lingering = false;                          // ended, and not dead yet
+  int64_t dead_at = 0;                             // then
   int64_t established_at = 0;
   int64_t last_effect_at = 0;
   int64_t last_sent_at = 0;
@@ -160,7 +165,10 @@ class SimCore {
   // The connection does not work any more; each side learns at its own time.
   void Break(const LinkPtr& link, const absl::Status& status);
   void Learn(const LinkPtr& link, int side, const absl::Status& status);
-  static void End(SimSide* side);
+  // Flushes a side's work; it is dead at once, or after a while.
+  void End(const LinkPtr& link, int side);
+  // Whether the write has a receive; without one it fails.
+  bool TakeReceive(const LinkPtr& link, int side, const WritePtr& write);
 
   VirtualClock clock_;
   uint64_t state_;

@@ -136,7 +136,7 @@ absl::Status SimEndpoint::PostReceives(ConnectionId connection, uint32_t count) 
   if (side.state == State::kEnded || !side.prepared) {
     return absl::FailedPreconditionError("sim: the connection takes no receives");
   }
-  if (uint64_t{side.receives} + count > side.limits.receive_depth) {
+  if (uint64_t{side.receives} + side.taken + count > side.limits.receive_depth) {
     return absl::ResourceExhaustedError(absl::StrCat("sim: ", side.receives, " receives posted, ",
                                                      count, " more exceed the depth of ",
                                                      side.limits.receive_depth));
@@ -220,14 +220,16 @@ void SimEndpoint::Close(ConnectionId connection) {
 
 bool SimEndpoint::Dead(ConnectionId connection) const {
   const auto it = connections_.find(connection);
-  return it == connections_.end() || it->second.mine().state == State::kEnded;
+  if (it == connections_.end()) return true;
+  const SimSide& side = it->second.mine();
+  return side.state == State::kEnded && !side.lingering;
 }
 
 void SimEndpoint::Destroy(ConnectionId connection) {
   Entry* entry = Find(connection);
   if (entry == nullptr) return;
   Close(connection);
-  entry->mine().exposed.clear();
+  if (!entry->mine().lingering) entry->mine().exposed.clear();
   entry->mine().endpoint = nullptr;
   completions_.erase(
       std::remove_if(completions_.begin(), completions_.end(),

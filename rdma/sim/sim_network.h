@@ -2,8 +2,10 @@
 //
 // Payload is copied from the sender's memory late and in pieces of any order, so it is visible in
 // part, or not at all, until its receive completion; the sender's completion may come long before
-// or after. Connections fail and are lost as the seed says; the two sides learn of a loss at
-// different times, and what was under way may or may not still land until then.
+// or after. A write with an immediate is acknowledged only with a receive of the peer's: without
+// one it fails, although its payload may have landed already, in part or whole. Connections fail
+// and are lost as the seed says; the two sides learn of a loss at different times, and what was
+// under way may or may not still land until then.
 //
 // **Thread safety**: one thread owns the network and all its endpoints.
 //
@@ -11,7 +13,8 @@
 //  1. Everything happens in Advance(), in an order that the seed and the calls made determine.
 //  2. Local memory is read until the send completion is due, and never after; a block freed before
 //     that is not touched: the connection fails.
-//  3. After Close() of a side returned, nothing lands in its memory and nothing is read from it.
+//  3. After Close() of a side returned, nothing is read from its memory; once it is dead, nothing
+//     lands in it.
 #ifndef VERBENA_RDMA_SIM_SIM_NETWORK_H_
 #define VERBENA_RDMA_SIM_SIM_NETWORK_H_
 
@@ -33,13 +36,17 @@ struct SimFaults {
   int64_t max_delay_ns = 200'000;
   int max_pieces = 4;                          // a payload arrives in up to so many pieces
   int64_t connect_timeout_ns = 5'000'000'000;  // a peer that does not answer
+  // A side that ends is dead (Endpoint::Dead()) up to so much later, as over shm, where the peer
+  // has to confirm. Until then what the peer had under way may still land.
+  int64_t max_death_delay_ns = 0;
 };
 
 // Deliberate faults in the library, switched on by tests to show that they are found.
 struct PlantedBugs {
   bool act_on_send_completion = false;      // a sender's completion is taken as arrival
   bool release_buffer_at_deadline = false;  // buffer handed back without closing the lane
-  bool credit_before_receive = false;       // a credit returns before the receive is reposted
+  bool reply_before_receive = false;        // a reply or credit goes before the receive is reposted
+  bool replay_before_dead = false;          // records go out again while their old lane still lives
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 

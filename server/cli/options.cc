@@ -1,9 +1,11 @@
 #include "server/cli/options.h"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -45,6 +47,87 @@ CLI::Validator HostPort(bool port_required) {
     return "";
   });
   return check;
+}
+
+CLI::Validator Transport() {
+  CLI::Validator check;
+  check.description("auto|shm|verbs");
+  check.operation([](std::string& text) -> std::string {
+    return std::string(rdma::CheckTransport(text).message());
+  });
+  return check;
+}
+
+CLI::Validator IpAddress() {
+  CLI::Validator check;
+  check.description("IP");
+  check.operation([](std::string& text) -> std::string {
+    in6_addr address;
+    if (inet_pton(AF_INET, text.c_str(), &address) == 1) return "";
+    if (inet_pton(AF_INET6, text.c_str(), &address) == 1) return "";
+    return absl::StrCat("'", text, "' is not an IPv4 or IPv6 address in numbers");
+  });
+  return check;
+}
+
+CLI::Validator Device() {
+  CLI::Validator check;
+  check.description("DEV[:PORT]");
+  check.operation([](std::string& text) -> std::string {
+    const size_t colon = text.find(':');
+    uint32_t port = 1;
+    const bool ported = colon != std::string::npos;
+    if (colon == 0 || text.empty() ||
+        (ported && (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > 255))) {
+      return absl::StrCat("'", text, "' is not DEVICE or DEVICE:PORT with a port from 1 to 255");
+    }
+    return "";
+  });
+  return check;
+}
+
+void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
+  const auto add = [app](CLI::Option* option, CLI::Validator check) {
+    return option->check(std::move(check))->group("RDMA (verbs)");
+  };
+  add(app->add_option("--rdma-device", verbs->device,
+                      "Device, and port of it, to use (default: the one nearest to each shard)"),
+      Device());
+  add(app->add_option("--rdma-address", verbs->address,
+                      "Local address of that device to listen on (default: its first)"),
+      IpAddress());
+  add(app->add_option("--rdma-gid-index", verbs->gid_index,
+                      "Entry of the GID table; -1: the one that belongs to the address"),
+      InRange<int>(-1, 65535))
+      ->capture_default_str();
+  add(app->add_option("--rdma-traffic-class", verbs->traffic_class,
+                      "DSCP << 2 | ECN of packets, for PFC and ECN; -1: the system's"),
+      InRange<int>(-1, 255))
+      ->capture_default_str();
+  add(app->add_option("--rdma-service-level", verbs->service_level,
+                      "Service level; -1: what the path says"),
+      InRange<int>(-1, 15))
+      ->capture_default_str();
+  add(app->add_option("--rdma-mtu", verbs->path_mtu,
+                      "Path MTU in bytes, 256 to 4096; 0: what the path says"),
+      CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
+      ->capture_default_str();
+  add(app->add_option("--rdma-timeout", verbs->timeout,
+                      "N: an acknowledgement is waited for 4.096 us x 2^N"),
+      InRange<int>(1, 31))
+      ->capture_default_str();
+  add(app->add_option("--rdma-retries", verbs->retries,
+                      "Times a packet is sent again before a lane is given up"),
+      InRange<int>(0, 7))
+      ->capture_default_str();
+  add(app->add_option("--rdma-memory-windows", verbs->memory_windows,
+                      "Guard each lane's slots by a memory window, where the device has them"),
+      CLI::IsMember({"true", "false"}))
+      ->capture_default_str();
+  add(app->add_option("--rdma-relaxed-ordering", verbs->relaxed_ordering,
+                      "Let the device use PCIe relaxed ordering where that is safe"),
+      CLI::IsMember({"true", "false"}))
+      ->capture_default_str();
 }
 
 void AddOptions(CLI::App* app, DaemonOptions* options) {
@@ -102,6 +185,11 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
       ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
       ->capture_default_str();
+  app->add_option("--transport", node.transports.transport,
+                  "How workers' data travels. auto: the best of shm and verbs that works with each "
+                  "worker. A named one never falls back")
+      ->check(Transport())
+      ->capture_default_str();
   app->add_flag("--pin", node.pin, "Bind each shard's thread to a processor of its own");
   app->add_option(
          "--spin-us", node.spin_us,
@@ -115,6 +203,7 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
   app->add_option("--ready-file", options->ready_file,
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file once this process serves");
+  AddRdmaOptions(app, &node.transports.verbs);
 }
 
 // What no single option can say.

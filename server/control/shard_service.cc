@@ -26,6 +26,11 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_held(engine.held);
   out->set_resident_bytes(engine.resident_bytes);
   for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
+  for (const rdma::MissingTransport& missing : snapshot.missing) {
+    v1::MissingTransport* said = out->add_missing_transports();
+    said->set_transport(missing.transport);
+    said->set_reason(missing.reason);
+  }
 }
 
 }  // namespace
@@ -58,8 +63,9 @@ grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* co
       [executor](const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
         absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
         if (granted.ok()) {
-          spdlog::info("shard {}: lane {} granted to worker {} over {} ({})", copy.shard(),
+          spdlog::info("shard {}: lane {} granted to worker {} over {}{} ({})", copy.shard(),
                        granted->lane(), copy.incarnation(), granted->transport(),
+                       granted->device().empty() ? "" : absl::StrCat(" on ", granted->device()),
                        granted->transport_reason());
         } else {
           spdlog::info("shard {}: no lane for worker {}: {}", copy.shard(), copy.incarnation(),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -224,9 +225,35 @@ void ShardExecutor::Impl::Reply(Lane* lane, const ShardLane::Answer& answer) {
   Usable(lane);
 }
 
+bool ShardExecutor::Impl::Registered(Lane* lane, const shard::ChunkView& chunk,
+                                     ShardLane::Answer* answer) {
+  const rdma::MemoryBlock& root = SlabAllocator::BlockOf(chunk.buffer)->root();
+  if (root.id() == lane->registered_block) return true;
+  rdma::Endpoint* endpoint = links[lane->transport].endpoint.get();
+  // The slab is ours; only the interface to it is const.
+  const absl::Status status =
+      endpoint->Register(const_cast<rdma::MemoryBlock&>(root).shared_from_this());
+  if (status.ok()) {
+    lane->registered_block = root.id();
+    return true;
+  }
+  // The worker asks again until its deadline; the lane and its other records go on.
+  if (unregistered_block != root.id()) {
+    unregistered_block = root.id();
+    Log(absl::StrCat("pulls over ", std::string(endpoint->transport()),
+                     " are refused: ", status.message()));
+  }
+  lane->engine->Unpin(chunk.pin);
+  answer->status = ReplyStatus::kResourceExhausted;
+  answer->version = 0;
+  Reply(lane, *answer);
+  return false;
+}
+
 void ShardExecutor::Impl::WriteOut(Lane* lane, const shard::ChunkView& chunk,
                                    const rdma::RemoteMemory& destination,
                                    ShardLane::Answer answer) {
+  if (!Registered(lane, chunk, &answer)) return;
   Answered(lane, answer.operation);
   if (answer.return_slot) SlotFreed(lane, answer.slot);
   lane->writes.Push(now_ns);

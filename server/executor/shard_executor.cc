@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "server/executor/shard_executor_impl.h"
 
@@ -21,6 +22,7 @@ ShardExecutor::Impl::Impl(const ShardExecutorOptions& o, const Clock* c)
     : options(o),
       clock(c),
       allocator(absl::StrCat("verbena-shard-", o.shard), o.slab_bytes),
+      missing(o.missing),
       token_state(o.seed) {
   completions.resize(64);
   events.resize(16);
@@ -45,20 +47,26 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
   }
   if (absl::Status valid = options.lane.Validate(); !valid.ok()) return valid;
   auto impl = std::make_unique<Impl>(options, clock);
+  absl::Status failed;
   for (Transport& transport : transports) {
     Impl::Link link;
     absl::StatusOr<std::string> address = transport.endpoint->Listen();
     if (!address.ok()) {
-      return absl::Status(address.status().code(),
-                          absl::StrCat("shard ", options.shard, ": cannot listen on transport ",
-                                       std::string(transport.endpoint->transport()), ": ",
-                                       address.status().message()));
+      const std::string name(transport.endpoint->transport());
+      const std::string why = absl::StrCat("cannot listen: ", address.status().message());
+      failed = absl::Status(address.status().code(),
+                            absl::StrCat("shard ", options.shard, ": transport ", name, ": ", why));
+      if (!options.optional_transports) return failed;
+      impl->Log(std::string(failed.message()));
+      impl->missing.push_back({name, why});
+      continue;
     }
     link.address = *std::move(address);
     link.endpoint = std::move(transport.endpoint);
     link.host = std::move(transport.host);
     impl->links.push_back(std::move(link));
   }
+  if (impl->links.empty()) return failed;
   impl->ReadClock();
   return std::unique_ptr<ShardExecutor>(new ShardExecutor(std::move(impl)));
 }
@@ -92,7 +100,10 @@ void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
   s.view = std::move(view);
   s.workers.clear();
   for (const v1::Job& job : s.view->jobs()) {
-    for (const v1::Worker& worker : job.members()) s.workers.insert(worker.incarnation());
+    // The same in every shard of this process, whose endpoints share their devices' protection
+    // domains; salted, so that no job can choose a name that meets another's.
+    const uint64_t domain = absl::HashOf(job.name());
+    for (const v1::Worker& worker : job.members()) s.workers[worker.incarnation()] = domain;
   }
   s.largest_chunk_bytes = 0;
   for (const v1::Table& table : s.view->tables()) {
@@ -132,8 +143,10 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     out.set_lane(lane->id);
     out.set_worker(lane->worker);
     out.set_transport(std::string(s.links[lane->transport].endpoint->transport()));
+    out.set_device(s.links[lane->transport].endpoint->device());
     out.set_reason(lane->reason);
   }
+  snapshot.missing = s.missing;
   return snapshot;
 }
 

@@ -28,6 +28,7 @@
 #include "proto/verbena/v1/cluster.pb.h"
 #include "proto/verbena/v1/shard.pb.h"
 #include "rdma/base/clock.h"
+#include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
 #include "rdma/transport.h"
 #include "server/executor/inbox.h"
@@ -61,6 +62,7 @@ struct ShardCounters {
 struct ShardSnapshot {
   ShardCounters counters;
   std::vector<v1::LaneStatistics> lanes;
+  std::vector<rdma::MissingTransport> missing;  // transports
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in
@@ -79,16 +81,17 @@ struct ShardExecutorOptions {
   shard::CommitObserver commit_observer;     // tests
   // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
   std::function<void(const std::string&)> log;
+  // Transports this server does not have, and why: workers are told.
+  std::vector<rdma::MissingTransport> missing;
+  // One that cannot listen becomes a missing one, as long as another can.
+  bool optional_transports = false;
 };
 
 class ShardExecutor {
  public:
-  // One endpoint per transport, best first; the executor listens on each. `host` is what an offer
-  // of that transport must say.
-  struct Transport {
-    std::unique_ptr<rdma::Endpoint> endpoint;
-    std::string host;
-  };
+  // One endpoint per transport; the executor listens on each. `host` is what an offer of that
+  // transport must say.
+  using Transport = rdma::MadeTransport;
   static absl::StatusOr<std::unique_ptr<ShardExecutor>> Create(const ShardExecutorOptions& options,
                                                                const Clock* clock,
                                                                std::vector<Transport> transports);

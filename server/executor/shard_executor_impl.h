@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "rdma/lane/shard_lane.h"
 #include "server/executor/shard_executor.h"
 #include "server/executor/slab_allocator.h"
@@ -51,7 +50,8 @@ struct ShardExecutor::Impl {
     std::string reason;
     size_t ring_bytes = 0;
     int64_t accept_deadline_ns = 0;
-    bool closing = false;  // forgotten by the engine; waits for the transport
+    bool closing = false;           // forgotten by the engine; waits for the transport
+    uint64_t registered_block = 0;  // the last one that WriteOut() registered for this lane
     uint32_t parked = 0;
     uint32_t unanswered = 0;
     std::array<uint32_t, 2> slots_held = {0, 0};  // small, large
@@ -92,6 +92,7 @@ struct ShardExecutor::Impl {
   // ---- shard_lanes.cc: granting, connecting, closing ----
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
   absl::Status CheckOpen(const v1::OpenLaneRequest& request) const;
+  // Index into `links`. shard_choice.cc.
   absl::StatusOr<size_t> ChooseTransport(const v1::OpenLaneRequest& request,
                                          std::string* reason) const;
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
@@ -126,6 +127,8 @@ struct ShardExecutor::Impl {
   void Reply(Lane* lane, const rdma::ShardLane::Answer& answer);
   void WriteOut(Lane* lane, const shard::ChunkView& view, const rdma::RemoteMemory& destination,
                 rdma::ShardLane::Answer answer);
+  // Makes the chunk's memory ready to be written from. False: the pull was answered with an error.
+  bool Registered(Lane* lane, const shard::ChunkView& chunk, rdma::ShardLane::Answer* answer);
   void ReturnSlot(Lane* lane, uint32_t slot);
   void SlotFreed(Lane* lane, uint32_t slot);
   // The operation ends: its latency is counted with the next clock reading.
@@ -145,11 +148,13 @@ struct ShardExecutor::Impl {
   Inbox inbox;
   SlabAllocator allocator;
   std::vector<Link> links;
+  std::vector<rdma::MissingTransport> missing;
 
   uint64_t incarnation = 0;
   std::shared_ptr<const v1::ClusterView> view;
-  absl::flat_hash_set<uint64_t> workers;  // members of any job of the view
-  uint32_t largest_chunk_bytes = 0;       // of any table of the view
+  // Members of any job of the view, with what keeps their job's memory apart from the others'.
+  absl::flat_hash_map<uint64_t, uint64_t> workers;
+  uint32_t largest_chunk_bytes = 0;  // of any table of the view
   absl::Status view_status;
   std::shared_ptr<shard::Engine> engine;  // null before the incarnation is known
 
@@ -166,6 +171,7 @@ struct ShardExecutor::Impl {
   int64_t next_pending_check_ns = kNever;
   ShardCounters counters;
   uint64_t retired_credit_messages = 0;
+  uint64_t unregistered_block = 0;  // the last one whose registration failed: told once
 
   // Reused, so that the hot path does not allocate.
   std::vector<rdma::Completion> completions;

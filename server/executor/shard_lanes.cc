@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -80,35 +79,6 @@ absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRequest& request,
-                                                            std::string* reason) const {
-  std::vector<std::string> refused;
-  for (size_t i = 0; i < links.size(); ++i) {
-    const std::string name(links[i].endpoint->transport());
-    const v1::TransportOffer* match = nullptr;
-    for (const v1::TransportOffer& offer : request.offers()) {
-      if (offer.transport() == name) match = &offer;
-    }
-    if (match == nullptr) {
-      refused.push_back(absl::StrCat(name, ": not offered by the worker"));
-    } else if (match->host() != links[i].host) {
-      refused.push_back(absl::StrCat(name, ": host differs"));
-    } else {
-      std::string chosen =
-          absl::StrCat(name, name == "shm" ? ": same host" : ": both sides have it");
-      refused.push_back(std::move(chosen));
-      *reason = absl::StrJoin(refused, "; ");
-      return i;
-    }
-  }
-  std::vector<std::string> ours, theirs;
-  for (const Link& link : links) ours.emplace_back(link.endpoint->transport());
-  for (const v1::TransportOffer& offer : request.offers()) theirs.push_back(offer.transport());
-  return absl::FailedPreconditionError(absl::StrCat(
-      "no common transport: this server has [", absl::StrJoin(ours, ", "), "], the worker offers [",
-      absl::StrJoin(theirs, ", "), "]; ", absl::StrJoin(refused, "; ")));
-}
-
 absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   rdma::LaneConfig config = options.lane;
   const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk_bytes + kRecordAlignment - 1) /
@@ -164,6 +134,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   response.set_wire_version(kWireVersion);
   response.set_features(0);
   response.set_transport(std::string(links[grant.transport].endpoint->transport()));
+  response.set_device(links[grant.transport].endpoint->device());
   response.set_transport_reason(grant.reason);
   response.set_address(links[grant.transport].address);
   response.set_small_slots(grant.config.small_slots);
@@ -261,6 +232,8 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
     return;
   }
   rdma::ShardLane::Params params{grant->id, grant->generation, grant->worker, grant->config};
+  // A worker that has left since has no lane for long: RetireWorkers() closes it.
+  if (const auto it = workers.find(grant->worker); it != workers.end()) params.domain = it->second;
   auto accepted = rdma::ShardLane::Accept(link.endpoint.get(), event.connection, hello, params);
   if (!accepted.ok()) {
     Log(absl::StrCat("lane ", grant->id, " of worker ", grant->worker,

@@ -3,7 +3,9 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <array>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -114,6 +116,31 @@ void AddHistogram(MetricFamily* family, const LatencyHistogram& histogram, Label
   family->metric.push_back(std::move(metric));
 }
 
+// Reasons come from two sides and may say much: this many series at most, the rest together.
+constexpr size_t kMostLaneSeries = 32;
+
+// One series for each way that lanes travel, whose value is how many do: a series for each lane
+// would be one for each worker that ever connected.
+MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
+  MetricFamily family =
+      Family("verbena_lane_transport_info", "Lanes open by how they travel, and why so.", kGauge);
+  std::map<std::array<std::string, 3>, uint64_t> lanes;
+  for (const ShardMetrics& shard : shards) {
+    if (!shard.snapshot.has_value()) continue;
+    for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
+      // The host's memory is the device of shm.
+      const std::string device = lane.device().empty() ? "host" : lane.device();
+      std::array<std::string, 3> key = {lane.transport(), device, lane.reason()};
+      if (lanes.size() >= kMostLaneSeries && lanes.count(key) == 0) key[2] = "other";
+      ++lanes[key];
+    }
+  }
+  for (const auto& [key, count] : lanes) {
+    Add(&family, D(count), {{"transport", key[0]}, {"device", key[1]}, {"reason", key[2]}});
+  }
+  return family;
+}
+
 void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
   MetricFamily up = Family("verbena_shard_up", "1 when the shard answered this scrape.", kGauge);
   MetricFamily cpu =
@@ -128,8 +155,7 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
                              "From a push's arrival to its reply.", MetricType::Histogram);
   MetricFamily pull = Family("verbena_shard_pull_latency_seconds",
                              "From a pull's arrival to its reply.", MetricType::Histogram);
-  MetricFamily lanes =
-      Family("verbena_lane_transport_info", "1 for each lane: how it travels, and why so.", kGauge);
+  MetricFamily lanes = LaneTransports(shards);
   for (size_t i = 0; i < shards.size(); ++i) {
     const ShardMetrics& shard = shards[i];
     Add(&up, shard.snapshot.has_value() ? 1 : 0, ShardLabel(i));
@@ -140,16 +166,6 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
     if (!shard.snapshot.has_value()) continue;
     AddHistogram(&push, shard.snapshot->counters.push_latency, ShardLabel(i));
     AddHistogram(&pull, shard.snapshot->counters.pull_latency, ShardLabel(i));
-    for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
-      Add(&lanes, 1,
-          {{"shard", absl::StrCat(i)},
-           {"lane", absl::StrCat(lane.lane())},
-           {"worker", absl::StrCat(lane.worker())},
-           {"transport", lane.transport()},
-           // The host's memory is the device of shm and sim.
-           {"device", "host"},
-           {"reason", lane.reason()}});
-    }
   }
   for (const ShardValue& value : kShardValues) {
     MetricFamily family = Family(value.name, value.help, value.type);
@@ -184,6 +200,23 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
            D(c.lost_partitions), out);
 }
 
+void AddMemory(const rdma::MemoryStatistics& memory, std::vector<MetricFamily>* out) {
+  MetricFamily bytes =
+      Family("verbena_memory_bytes",
+             "Memory mapped for tables and lanes, by kind of page and NUMA node.", kGauge);
+  for (const auto& entry : memory.entries) {
+    const std::string node = entry.node == rdma::kAnyNode ? "any" : absl::StrCat(entry.node);
+    Add(&bytes, D(entry.bytes),
+        {{"pages", std::string(rdma::PageKindName(entry.pages))}, {"node", node}});
+  }
+  out->push_back(std::move(bytes));
+  MetricFamily fallbacks =
+      Family("verbena_memory_huge_page_fallbacks_total",
+             "Blocks in ordinary pages because there were not enough huge ones.", kCounter);
+  Add(&fallbacks, D(memory.huge_page_fallbacks));
+  out->push_back(std::move(fallbacks));
+}
+
 }  // namespace
 
 std::string RenderMetrics(const NodeMetrics& node) {
@@ -194,6 +227,7 @@ std::string RenderMetrics(const NodeMetrics& node) {
             {"version", node.version}});
   AddGauge("verbena_server_joined", "1 while this server is a member of its cluster.",
            node.joined ? 1 : 0, &families);
+  AddMemory(node.memory, &families);
   if (!node.shards.empty()) AddShards(node.shards, &families);
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
   return prometheus::TextSerializer().Serialize(families);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "rdma/memory/statistics.h"
 #include "server/executor/shard_executor.h"
 
 namespace verbena::server {
@@ -37,6 +38,7 @@ struct NodeMetrics {
   std::string version;
   uint64_t incarnation = 0;
   bool joined = false;
+  rdma::MemoryStatistics memory;
   std::vector<ShardMetrics> shards;
   std::optional<CoordinatorMetrics> coordinator;
 };

@@ -87,6 +87,11 @@ absl::StatusOr<v1::OpenLaneResponse> FakeServer::OpenLane(const v1::OpenLaneRequ
   response.set_transport(std::string(endpoint_->transport()));
   response.set_transport_reason("a test");
   response.set_address(lane_address_);
+  last_open = request;
+  if (request.offers(0).transport() == "broken") {
+    response.set_transport("broken");
+    response.set_address("sim:nowhere/1");
+  }
   response.set_small_slots(config.small_slots);
   response.set_small_slot_bytes(config.small_slot_bytes);
   response.set_large_slots(config.large_slots);
@@ -341,7 +346,8 @@ FakeCluster::FakeCluster(const Options& options)
                   return absl::UnavailableError("connection refused");
                 });
 
-  endpoint = NewEndpoint("worker");
+  endpoint = std::make_unique<rdma::ForwardingEndpoint>(NewEndpoint("worker"));
+  if (options.shm) endpoint->name = "shm";
   client::CoreOptions core_options;
   core_options.cluster = "coordinator:1";
   core_options.job = "job";
@@ -349,7 +355,13 @@ FakeCluster::FakeCluster(const Options& options)
   core_options.expected_workers = options.expected_workers;
   core_options.staging_bytes = options.staging_bytes;
   core_options.seed = 42;
+  if (options.broken_transport) {
+    broken = std::make_unique<rdma::ForwardingEndpoint>(NewEndpoint("worker"));
+    broken->name = "broken";
+    core_options.transports.push_back({broken.get(), ""});
+  }
   core_options.transports.push_back({endpoint.get(), "host"});
+  core_options.missing = {{"verbs", "no RDMA device"}};
   core_options.observer = options.observer;
   core_options.clock = clock;
   core_options.control = &control;

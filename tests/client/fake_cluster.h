@@ -23,6 +23,7 @@
 #include "proto/verbena/v1/shard.pb.h"
 #include "rdma/lane/shard_lane.h"
 #include "rdma/sim/sim_network.h"
+#include "tests/rdma/forwarding_endpoint.h"
 
 namespace verbena::test {
 
@@ -84,10 +85,11 @@ class FakeServer {
 
   // ---- the script ----
   std::function<std::optional<ReplyStatus>(const Seen&)> refuse;  // first group decides
-  bool silent = false;         // receives, answers nothing; answers later when false again
-  bool hold_commits = false;   // ended steps do not commit until false
-  bool hold_pushes = false;    // pushes are not answered while true
-  absl::Status open_status;    // of OpenLane
+  bool silent = false;        // receives, answers nothing; answers later when false again
+  bool hold_commits = false;  // ended steps do not commit until false
+  bool hold_pushes = false;   // pushes are not answered while true
+  absl::Status open_status;   // of OpenLane
+  v1::OpenLaneRequest last_open;
   uint64_t reply_version = 0;  // of refusals
   rdma::LaneConfig config;
 
@@ -137,6 +139,7 @@ class FakeCluster {
     size_t staging_bytes = 1 << 20;
     bool shm = false;  // lanes over shared memory, on real time
     bool observer = false;
+    bool broken_transport = false;  // the worker offers "broken", too, which never connects
   };
   explicit FakeCluster(const Options& options);
   FakeCluster() : FakeCluster(Options()) {}
@@ -184,7 +187,7 @@ class FakeCluster {
   std::vector<std::unique_ptr<FakeServer>> servers;
   bool coordinator_answers = true;
   bool lease_ended = false;
-  std::unique_ptr<rdma::Endpoint> endpoint;
+  std::unique_ptr<rdma::ForwardingEndpoint> endpoint, broken;  // the worker's
   std::unique_ptr<client::ClientCore> core;
 
  private:

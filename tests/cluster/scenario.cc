@@ -25,6 +25,7 @@ class Scenario {
     cluster.seed = options.seed;
     cluster.network.connection_loss = options.connection_loss;
     cluster.network.connect_failure = options.connect_failure;
+    cluster.network.max_death_delay_ns = options.death_delay_ns;
     cluster.control.loss = options.control_loss;
     cluster.small_slots = std::uniform_int_distribution<uint32_t>(1, 8)(random_);
     cluster.large_slots = std::uniform_int_distribution<uint32_t>(1, 2)(random_);

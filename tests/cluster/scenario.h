@@ -28,6 +28,7 @@ struct ScenarioOptions {
   double connection_loss = 0.002;
   double connect_failure = 0.1;
   double control_loss = 0.02;
+  int64_t death_delay_ns = 20'000'000;  // of a lost lane: sim_network.h
   bool crashes = true;
   bool stalls = true;
   bool coordinator_restarts = true;

@@ -255,6 +255,10 @@ TEST_CASE("wrong calls are answered with what is wrong") {
   options.cluster = cluster.address();
   options.transport = "carrier-pigeon";
   says(Client::Connect(options).status(), Code::kInvalidArgument, {"carrier-pigeon", "shm"});
+  options.transport = "verbs";
+  options.rdma.retries = 9;
+  says(Client::Connect(options).status(), Code::kInvalidArgument, {"retries", "9", "0..7"});
+  options.rdma = {};
   options.transport = "auto";
   options.cluster = "127.0.0.1:1";
   options.timeout = absl::Seconds(1);

@@ -167,6 +167,8 @@ TEST_CASE("shard lane: a reply waits for the completion of the one before it") {
   REQUIRE(rig.endpoint.writes.size() == 3);
   CHECK(rig.endpoint.writes[1].remote.address == 0x5000);
   CHECK_FALSE(rig.endpoint.writes[1].signaled);
+  CHECK(rig.endpoint.writes[1].more);  // one doorbell for both
+  CHECK_FALSE(rig.endpoint.writes[2].more);
   Reply reply = {};
   std::memcpy(&reply, rig.endpoint.writes[2].bytes.data(), rig.endpoint.writes[2].bytes.size());
   CHECK(reply.version == 42);

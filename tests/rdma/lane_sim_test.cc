@@ -133,8 +133,8 @@ TEST_CASE("sim lanes: closing one lane leaves the others alone") {
 
 TEST_CASE("sim lanes: a credit that returns before its receive is found out") {
   struct Planted {
-    Planted() { planted_bugs().credit_before_receive = true; }
-    ~Planted() { planted_bugs().credit_before_receive = false; }
+    Planted() { planted_bugs().reply_before_receive = true; }
+    ~Planted() { planted_bugs().reply_before_receive = false; }
   } planted;
   bool found = false;
   for (uint64_t seed = 1; seed <= 50 && !found; ++seed) {

@@ -27,6 +27,7 @@ class ScriptedEndpoint final : public Endpoint {
     bool has_immediate = false;
     uint32_t immediate = 0;
     bool signaled = true;
+    bool more = false;
   };
 
   // ---- what the lane did ----
@@ -96,6 +97,7 @@ class ScriptedEndpoint final : public Endpoint {
     write.has_immediate = request.immediate.has_value();
     write.immediate = request.immediate.value_or(0);
     write.signaled = request.signaled;
+    write.more = request.more;
     writes.push_back(std::move(write));
     return absl::OkStatus();
   }

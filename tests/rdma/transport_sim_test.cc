@@ -108,6 +108,71 @@ TEST_CASE("a send completion comes before or after the arrival") {
   CHECK(after > 5);
 }
 
+TEST_CASE("without a receive the payload may be there, in part or whole, but nobody is told so") {
+  int landed_whole = 0;
+  int landed_partly = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    World world(seed);
+    Pair pair(&world.stage, {.client_receives = 3, .server_receives = 1});
+    REQUIRE(pair.established);
+    std::memset(pair.client_block->data(), 1, 20000);
+    REQUIRE(pair.Push(0, 100, 0, 0).ok());
+    REQUIRE(pair.Push(10000, 10000, 1, 1).ok());
+    int partly = 0;
+    REQUIRE(world.stage.Until([&] {
+      const std::byte* at = pair.server_block->data() + 10000;
+      const auto landed = std::count(at, at + 10000, std::byte{1});
+      partly += landed > 0 && landed < 10000 ? 1 : 0;
+      return pair.client.Count(Kind::kLost, pair.c) == 1 &&
+             pair.server.Count(Kind::kLost, pair.s) == 1;
+    }));
+    landed_partly += partly > 0 ? 1 : 0;
+    landed_whole += pair.server_block->data()[19999] == std::byte{1} ? 1 : 0;
+    CHECK(pair.server.Immediates(pair.s) == std::vector<uint32_t>{0});
+    CHECK(world.harness->network.receiver_not_ready() == 1);
+    // The sender is never told that it was done.
+    const auto sends = pair.client.Sends(pair.c);
+    REQUIRE(sends.size() == 2);
+    CHECK_FALSE(sends[1].ok);
+    // What was posted and not consumed ends flushed, on both sides.
+    const auto receives = pair.client.Receives(pair.c);
+    CHECK(receives.size() == 3);
+    CHECK(std::all_of(receives.begin(), receives.end(),
+                      [](const Completion& c) { return !c.ok && c.flushed; }));
+  }
+  CHECK(landed_whole > 10);
+  CHECK(landed_partly > 10);
+}
+
+TEST_CASE("until a side is dead, what its peer had under way may land; never after") {
+  SimFaults faults;
+  faults.max_death_delay_ns = 5'000'000;
+  int late = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    World world(seed, faults);
+    Pair pair(&world.stage, {.server_receives = 20});
+    REQUIRE(pair.established);
+    std::memset(pair.client_block->data(), 1, 20000);
+    for (uint32_t i = 0; i < 20; ++i) REQUIRE(pair.Push(i * 1000, 1000, i, i).ok());
+    world.stage.Step();
+    bool closed = false;
+    world.harness->network.set_write_observer(
+        [&](const std::string&, uint64_t, const std::byte*, size_t) {
+          late += closed ? 1 : 0;
+          CHECK_FALSE(pair.server.endpoint->Dead(pair.s));
+        });
+    pair.server.endpoint->Close(pair.s);
+    closed = true;
+    CHECK_FALSE(pair.server.endpoint->Dead(pair.s));
+    const size_t told = pair.server.Immediates(pair.s).size();
+    REQUIRE(world.stage.Until([&] { return pair.server.endpoint->Dead(pair.s); }));
+    world.stage.Settle();
+    CHECK(pair.server.Immediates(pair.s).size() <= 20);
+    CHECK(pair.server.Immediates(pair.s).size() >= told);
+  }
+  CHECK(late > 20);
+}
+
 TEST_CASE("connecting fails as often as asked, sometimes after the peer has accepted") {
   SimFaults faults;
   faults.connect_failure = 1;

@@ -12,11 +12,36 @@ using Catch::Matchers::StartsWith;
 TEST_CASE("help explains every option, version says the version") {
   const Finished help = Verbenad({"--help"});
   CHECK(help.status == 0);
-  for (const char* option :
-       {"--listen", "--coordinator", "--join", "--shards", "--metrics", "--state", "--name",
-        "--lease-ms", "--partitions", "--expected-servers", "--slots", "--large-slots",
-        "--operations", "--lane-memory-limit", "--log-level", "--ready-file", "--config",
-        "--pin"}) {
+  for (const char* option : {"--listen",
+                             "--coordinator",
+                             "--join",
+                             "--shards",
+                             "--metrics",
+                             "--state",
+                             "--name",
+                             "--lease-ms",
+                             "--partitions",
+                             "--expected-servers",
+                             "--slots",
+                             "--large-slots",
+                             "--operations",
+                             "--lane-memory-limit",
+                             "--log-level",
+                             "--ready-file",
+                             "--config",
+                             "--pin",
+                             "--transport",
+                             "RDMA",
+                             "--rdma-device",
+                             "--rdma-address",
+                             "--rdma-gid-index",
+                             "--rdma-traffic-class",
+                             "--rdma-service-level",
+                             "--rdma-mtu",
+                             "--rdma-timeout",
+                             "--rdma-retries",
+                             "--rdma-memory-windows",
+                             "--rdma-relaxed-ordering"}) {
     CHECK_THAT(help.out, Contains(option));
   }
   CHECK_THAT(help.out, Contains("127.0.0.1:7000"));
@@ -42,6 +67,18 @@ TEST_CASE("a wrong option is named with its value and what is allowed") {
            {{"--coordinator", "--log-level", "loud"}, {"--log-level", "loud", "debug"}},
            {{"--coordinator", "--slots", "200", "--large-slots", "100"}, {"300", "256"}},
            {{"--join", "h:1", "--state", "/s"}, {"--state /s", "--coordinator"}},
+           {{"--coordinator", "--transport", "tcp"}, {"--transport", "'tcp'", "auto", "verbs"}},
+           {{"--coordinator", "--rdma-device", ":1"}, {"--rdma-device", "':1'", "DEVICE:PORT"}},
+           {{"--coordinator", "--rdma-device", "mlx5_0:0"}, {"'mlx5_0:0'", "1 to 255"}},
+           {{"--coordinator", "--rdma-address", "host"}, {"--rdma-address", "'host'", "IPv6"}},
+           {{"--coordinator", "--rdma-gid-index", "-2"}, {"--rdma-gid-index", "'-2'", "from -1"}},
+           {{"--coordinator", "--rdma-traffic-class", "256"}, {"--rdma-traffic-class", "to 255"}},
+           {{"--coordinator", "--rdma-service-level", "16"}, {"--rdma-service-level", "to 15"}},
+           {{"--coordinator", "--rdma-mtu", "1500"}, {"--rdma-mtu", "1500", "1024", "4096"}},
+           {{"--coordinator", "--rdma-timeout", "0"}, {"--rdma-timeout", "from 1 to 31"}},
+           {{"--coordinator", "--rdma-retries", "8"}, {"--rdma-retries", "from 0 to 7"}},
+           {{"--coordinator", "--rdma-memory-windows", "maybe"},
+            {"--rdma-memory-windows", "maybe"}},
            {{"--config", "/does/not/exist.toml"}, {"/does/not/exist.toml"}}}) {
     const Finished run = Verbenad(c.arguments);
     INFO(run.err);
@@ -86,11 +123,16 @@ TEST_CASE("the configuration file sets options and the command line wins") {
             "coordinator = true\n"
             "name = 'from-file'   # literal\n"
             "shards = 3\n"
+            "transport = \"shm\"\n"
+            "rdma-mtu = 1024\n"
+            "rdma-memory-windows = false\n"
             "listen = \"256.0.0.1:1\"\n");
   Daemon daemon({"--config", file});
   daemon.Ready();
   CHECK_THAT(daemon.address(), StartsWith("127.0.0.1:"));
   CHECK_THAT(daemon.process().err(), Contains("'from-file'") && Contains("3 shards"));
+  CHECK_THAT(daemon.process().err(),
+             Contains("shard 2: transports: shm; not verbs: only transport shm was asked for"));
 }
 
 }  // namespace

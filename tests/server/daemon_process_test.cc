@@ -115,7 +115,9 @@ TEST_CASE("a server joins, serves metrics and health, and leaves at SIGTERM") {
   for (const char* text :
        {"verbena_server_info{name=\"s\"", "verbena_shard_push_bytes_total{shard=\"1\"} 0",
         "verbena_shard_pull_latency_seconds_bucket{shard=\"0\",le=\"+Inf\"} 0",
-        "verbena_shard_up{shard=\"0\"} 1", "verbena_shard_cpu_seconds_total{shard=\"0\"}"}) {
+        "verbena_shard_up{shard=\"0\"} 1", "verbena_shard_cpu_seconds_total{shard=\"0\"}",
+        "verbena_memory_bytes{pages=\"huge\",node=\"any\"} 0",
+        "verbena_memory_huge_page_fallbacks_total 0"}) {
     CHECK_THAT(metrics.body, Contains(text));
   }
   CHECK(HttpGet(server.metrics(), "/").status == 404);

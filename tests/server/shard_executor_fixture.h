@@ -14,6 +14,7 @@
 #include "rdma/lane/worker_lane.h"
 #include "rdma/sim/sim_network.h"
 #include "server/executor/shard_executor.h"
+#include "tests/rdma/forwarding_endpoint.h"
 
 namespace verbena::server {
 
@@ -136,7 +137,9 @@ class ShardFixture {
     options.seed = 1;
     options.slab_bytes = 1 << 20;
     std::vector<ShardExecutor::Transport> transports;
-    transports.push_back({network_.NewEndpoint("server"), "here"});
+    auto endpoint = std::make_unique<rdma::ForwardingEndpoint>(network_.NewEndpoint("server"));
+    endpoint_ = endpoint.get();
+    transports.push_back({std::move(endpoint), "here"});
     auto created = ShardExecutor::Create(options, &network_.clock(), std::move(transports));
     REQUIRE(created.ok());
     shard_ = *std::move(created);
@@ -233,6 +236,7 @@ class ShardFixture {
   }
 
   ShardExecutor& shard() { return *shard_; }
+  rdma::ForwardingEndpoint& endpoint() { return *endpoint_; }  // the server's
   rdma::SimNetwork& network() { return network_; }
   uint64_t revision() const { return revision_; }
   ShardCounters counters() const { return shard_->Snapshot().counters; }
@@ -240,6 +244,7 @@ class ShardFixture {
  private:
   rdma::SimNetwork network_;
   v1::Consistency consistency_;
+  rdma::ForwardingEndpoint* endpoint_ = nullptr;
   std::unique_ptr<ShardExecutor> shard_;
   std::vector<std::unique_ptr<TestWorker>> test_workers_;
   std::vector<uint64_t> workers_;

@@ -53,7 +53,7 @@ TEST_CASE("a lane is refused with its reason") {
   }
   SECTION("another host") {
     request.mutable_offers(0)->set_host("elsewhere");
-    says = "sim: host differs";
+    says = "sim: other host";
   }
   const absl::Status status = fixture.shard().OpenLane(request).status();
   CHECK(status.code() == code);
@@ -68,7 +68,7 @@ TEST_CASE("a lane is described with transport and reason") {
   REQUIRE(snapshot.lanes.size() == 1);
   CHECK(snapshot.lanes[0].worker() == 100);
   CHECK(snapshot.lanes[0].transport() == "sim");
-  CHECK(snapshot.lanes[0].reason() == "sim: both sides have it");
+  CHECK(snapshot.lanes[0].reason() == "sim: both have it");
   CHECK(snapshot.counters.lanes_open == 1);
   CHECK(snapshot.counters.lanes_opened == 1);
 }

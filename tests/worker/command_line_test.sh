@@ -29,7 +29,8 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
 for option in cluster format data test workers optimizer rate predictions json epochs batch steps \
-  seed transport job rank timeout checksum config holdout count-models; do
+  seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
+  rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
 done
 grep -q -- "--pause-after-step" "$work/out" && fail "--help shows what is for tests"
@@ -47,6 +48,10 @@ expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \
   "${base[@]}" --workers 2 --rank 2 --job j
 expect 2 "--predictions needs --test" "${base[@]}" --predictions "$work/p"
 expect 2 "no-such-option" "${base[@]}" --no-such-option
+expect 2 "--transport: tcp not in {auto,shm,verbs}" "${base[@]}" --transport tcp
+expect 2 "--rdma-retries: 8 is not allowed; allowed: 0 to 7" "${base[@]}" --rdma-retries 8
+expect 2 "--rdma-timeout: 0 is not allowed; allowed: 1 to 31" "${base[@]}" --rdma-timeout 0
+expect 2 "--rdma-mtu" "${base[@]}" --rdma-mtu 1500
 printf 'rate = -2\n' > "$work/toml"
 expect 2 "--rate: -2 is not allowed" "${base[@]}" --config "$work/toml"
 printf 'rate = [[\n' > "$work/toml"
@@ -65,6 +70,12 @@ expect 1 "$work/bad:2: field 2 \"0:1\": bad index" \
   --format libsvm --cluster 127.0.0.1:1 --data "$work/bad" --workers 3
 [ "$(grep -c 'bad index' "$work/err")" = 1 ] || fail "three workers say the same thing thrice"
 grep -q "no worker finished" "$work/err" || fail "nothing says that no worker finished"
+
+# A transport that was named and cannot be had never becomes another one.
+verbs=(--transport verbs --rdma-device no_such_device)
+expect 1 "transport verbs: no RDMA device" "${base[@]}" "${verbs[@]}"
+grep -q "no worker finished" "$work/err" || fail "nothing says that no worker finished over verbs"
+expect 1 "transport verbs: no RDMA device" "${base[@]}" "${verbs[@]}" --job j --rank 0
 
 # Results: one JSON object on stdout, predictions in order, the same bits twice.
 for i in 1 2; do

@@ -1,0 +1,167 @@
+// What the handles of client.h refer to, and what a client is made of; private to client/.
+//
+// **Thread safety**: as client.h says: state is guarded by the hub's lock.
+#ifndef VERBENA_CLIENT_CLIENT_IMPL_H_
+#define VERBENA_CLIENT_CLIENT_IMPL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "client/core/client_core.h"
+#include "client/hub.h"
+#include "proto/routing.h"
+
+namespace verbena {
+
+// A deadline `timeout` from now, without overflow.
+inline int64_t After(int64_t now, absl::Duration timeout) {
+  const int64_t ns = std::max<int64_t>(absl::ToInt64Nanoseconds(timeout), 0);
+  return ns > INT64_MAX - now ? INT64_MAX : now + ns;
+}
+
+struct Region::State {
+  std::shared_ptr<Hub> hub;
+  std::shared_ptr<rdma::MemoryBlock> block;
+  ~State() { hub->ReleaseBlock(*block); }
+};
+
+struct Table::State {
+  const Hub* hub;
+  v1::Table info;
+  DenseLayout layout;
+};
+
+// Guarded by the hub's lock, but for `done`.
+struct Ticket::State {
+  std::shared_ptr<Hub> hub;
+  std::shared_ptr<State> self;  // while the core has its address
+  client::OperationId id = 0;
+  bool started = false;
+  std::atomic<bool> done{false};
+  absl::Status status;
+  std::function<void(absl::Status)> callback;
+
+  // Under the lock.
+  void Finish(absl::Status result) {
+    status = std::move(result);
+    if (callback) hub->AddCallback(std::move(callback), status);
+    callback = nullptr;
+    done.store(true, std::memory_order_release);
+  }
+};
+
+// Memory for ticket states, kept for the next one: an operation allocates nothing.
+class StatePool {
+ public:
+  ~StatePool() {
+    for (void* p : free_) ::operator delete(p);
+  }
+  void* Get(size_t bytes) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!free_.empty()) {
+        void* p = free_.back();
+        free_.pop_back();
+        return p;
+      }
+    }
+    return ::operator new(bytes);
+  }
+  void Put(void* p) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(p);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<void*> free_;
+};
+
+// Hands out blocks of one size: used for allocate_shared of one type only.
+template <typename T>
+struct PoolAllocator {
+  using value_type = T;
+  explicit PoolAllocator(std::shared_ptr<StatePool> p) : pool(std::move(p)) {}
+  template <typename U>
+  PoolAllocator(const PoolAllocator<U>& other) : pool(other.pool) {}  // NOLINT: allocator rebind
+  T* allocate(size_t n) { return static_cast<T*>(pool->Get(n * sizeof(T))); }
+  void deallocate(T* p, size_t) { pool->Put(p); }
+  bool operator==(const PoolAllocator& other) const { return pool == other.pool; }
+  std::shared_ptr<StatePool> pool;
+};
+
+struct Client::Impl {
+  ClientOptions options;
+  std::vector<std::string> missing_transports;
+  std::shared_ptr<Hub> hub;
+  std::shared_ptr<StatePool> tickets = std::make_shared<StatePool>();
+
+  int64_t Deadline(const std::optional<absl::Duration>& timeout) const {
+    return After(hub->Now(), timeout.value_or(options.timeout));
+  }
+  std::shared_ptr<Ticket::State> NewTicket() {
+    auto state = std::allocate_shared<Ticket::State>(PoolAllocator<Ticket::State>(tickets));
+    state->hub = hub;
+    return state;
+  }
+  // Starts an operation by `start(core, done)`.
+  template <typename F>
+  std::shared_ptr<Ticket::State> Launch(F start);
+  absl::Status CheckHandles(const Table& table, const Region& region, const char* role) const;
+  absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
+                                                    const Range& range, const char* role) const;
+  // Runs a control call and waits for its answer.
+  template <typename Result, typename F>
+  Result Wait(F start);
+};
+
+template <typename F>
+std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
+  std::shared_ptr<Ticket::State> state = NewTicket();
+  hub->Run([&](client::ClientCore& core) {
+    Ticket::State* raw = state.get();
+    // A bare pointer fits std::function without an allocation; `self` keeps it alive.
+    absl::StatusOr<client::OperationId> id = start(core, [raw](absl::Status status) {
+      const std::shared_ptr<Ticket::State> last = std::move(raw->self);
+      raw->Finish(std::move(status));
+    });
+    if (!id.ok()) return raw->Finish(id.status());
+    raw->id = *id;
+    raw->started = true;
+    raw->self = state;
+  });
+  return state;
+}
+
+template <typename Result, typename F>
+Result Client::Impl::Wait(F start) {
+  struct Answer {
+    bool done = false;
+    std::optional<Result> result;
+  };
+  auto answer = std::make_shared<Answer>();
+  hub->Run([&](client::ClientCore& core) {
+    start(core, [answer](Result result) {
+      answer->result.emplace(std::move(result));
+      answer->done = true;
+    });
+  });
+  hub->WaitUntil([&] { return answer->done; }, INT64_MAX);
+  if (answer->result.has_value()) return *std::move(answer->result);
+  return Result(absl::FailedPreconditionError("the client is closed"));
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_CLIENT_CLIENT_IMPL_H_

@@ -1,0 +1,126 @@
+// Connecting: options checked, transports made, the job joined.
+#include <limits.h>
+#include <unistd.h>
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/client_impl.h"
+#include "proto/grpc_control_channel.h"
+#include "rdma/choice/transports.h"
+
+namespace verbena {
+
+using client::ClientCore;
+
+namespace {
+
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
+std::string DefaultName() {
+  char host[HOST_NAME_MAX + 1] = "worker";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, "-", getpid());
+}
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  const size_t colon = options.cluster.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == options.cluster.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::cluster is '", options.cluster,
+                                                   "'; allowed: host:port of the coordinator"));
+  }
+  if (absl::Status s = rdma::CheckTransport(options.transport); !s.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", s.message()));
+  }
+  if (options.rdma.timeout < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::rdma.timeout is ",
+                                                   options.rdma.timeout,
+                                                   "; allowed: 1 to 31 (4.096 us x 2^timeout)"));
+  }
+  if (options.expected_workers == 0) {
+    return absl::InvalidArgumentError("ClientOptions::expected_workers is 0; allowed: 1 or more");
+  }
+  if (options.rank < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ClientOptions::rank is ", options.rank, "; allowed: -1 (any) or 0 and more"));
+  }
+  if (options.job.empty()) {
+    return absl::InvalidArgumentError("ClientOptions::job is empty; allowed: a name");
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::timeout is ",
+                                                   absl::FormatDuration(options.timeout),
+                                                   "; allowed: more than 0"));
+  }
+  return absl::OkStatus();
+}
+
+rdma::TransportSettings SettingsOf(const ClientOptions& options) {
+  const RdmaOptions& from = options.rdma;
+  rdma::TransportSettings settings;
+  settings.transport = options.transport;
+  settings.verbs.device = from.device;
+  settings.verbs.address = from.address;
+  settings.verbs.gid_index = from.gid_index;
+  settings.verbs.traffic_class = from.traffic_class;
+  settings.verbs.service_level = from.service_level;
+  settings.verbs.path_mtu = from.path_mtu;
+  settings.verbs.timeout = from.timeout;
+  settings.verbs.retries = from.retries;
+  settings.verbs.memory_windows = from.memory_windows;
+  settings.verbs.relaxed_ordering = from.relaxed_ordering;
+  return settings;
+}
+
+}  // namespace
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Client::~Client() { impl_->hub->Stop(After(impl_->hub->Now(), kLeaveTimeout)); }
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+  if (absl::Status s = CheckOptions(options); !s.ok()) return s;
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  if (impl->options.name.empty()) impl->options.name = DefaultName();
+  impl->hub = std::make_shared<Hub>(options.progress == ClientOptions::Progress::kBackground);
+  Hub::Parts parts;
+  absl::StatusOr<rdma::Transports> transports = rdma::MakeTransports(SettingsOf(options));
+  if (!transports.ok()) return transports.status();
+  parts.control = std::make_unique<GrpcControlChannel>();
+  client::CoreOptions core;
+  core.cluster = options.cluster;
+  core.job = options.job;
+  core.name = impl->options.name;
+  core.expected_workers = options.expected_workers;
+  core.rank = options.rank;
+  core.observer = options.observer;
+  core.staging_bytes = options.staging_bytes;
+  std::random_device random;
+  core.seed = uint64_t{random()} << 32 | random();
+  for (rdma::MadeTransport& made : transports->made) {
+    core.transports.push_back({made.endpoint.get(), std::move(made.host)});
+    parts.endpoints.push_back(std::move(made.endpoint));
+  }
+  for (const rdma::MissingTransport& missing : transports->missing) {
+    impl->missing_transports.push_back(absl::StrCat(missing.transport, ": ", missing.reason));
+  }
+  core.missing = std::move(transports->missing);
+  core.clock = &impl->hub->clock();
+  core.control = parts.control.get();
+  parts.core = std::make_unique<ClientCore>(std::move(core));
+  if (absl::Status s = impl->hub->Start(std::move(parts)); !s.ok()) return s;
+  const int64_t deadline = impl->Deadline({});
+  auto client = std::unique_ptr<Client>(new Client(std::move(impl)));
+  const absl::Status joined = client->impl_->Wait<absl::Status>(
+      [&](ClientCore& c, auto done) { c.Join(deadline, std::move(done)); });
+  if (!joined.ok()) {
+    return absl::Status(joined.code(),
+                        absl::StrCat("cannot join job '", options.job, "' of the cluster at ",
+                                     options.cluster, ": ", joined.message()));
+  }
+  return client;
+}
+
+}  // namespace verbena

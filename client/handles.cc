@@ -1,0 +1,83 @@
+// Regions, tables and tickets: what users hold.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/client_impl.h"
+
+namespace verbena {
+
+using client::ClientCore;
+
+std::byte* Region::data() const { return state_ == nullptr ? nullptr : state_->block->data(); }
+size_t Region::size() const { return state_ == nullptr ? 0 : state_->block->size(); }
+MemoryKind Region::kind() const {
+  return state_ == nullptr ? MemoryKind::kHost : state_->block->kind();
+}
+bool Region::allocated() const { return state_ != nullptr && state_->block->allocated(); }
+
+const std::string& Table::name() const { return state_->info.spec().name(); }
+uint32_t Table::id() const { return state_->info.id(); }
+const v1::TableSpec& Table::spec() const { return state_->info.spec(); }
+uint64_t Table::elements() const { return state_->layout.elements; }
+size_t Table::bytes() const { return state_->layout.elements * state_->layout.element_bytes; }
+uint32_t Table::chunk_elements() const { return state_->layout.chunk_elements; }
+
+absl::Status Ticket::Wait() { return Wait(absl::InfiniteDuration()); }
+
+absl::Status Ticket::Wait(absl::Duration at_most) {
+  if (state_ == nullptr) return absl::FailedPreconditionError("an empty ticket");
+  State& s = *state_;
+  if (!Done()) {
+    s.hub->WaitUntil([&] { return s.done.load(std::memory_order_relaxed); },
+                     After(s.hub->Now(), at_most));
+  }
+  if (Done()) return s.status;
+  return absl::DeadlineExceededError(
+      absl::StrCat("still running after ", absl::FormatDuration(at_most),
+                   "; the operation goes on until its own deadline"));
+}
+
+bool Ticket::Done() const {
+  return state_ == nullptr || state_->done.load(std::memory_order_acquire);
+}
+
+absl::Status Ticket::status() const {
+  if (state_ == nullptr) return absl::FailedPreconditionError("an empty ticket");
+  if (!Done()) return absl::FailedPreconditionError("the operation is not done yet");
+  return state_->status;
+}
+
+void Ticket::Cancel() {
+  if (Done()) return;
+  // The wait for it runs the core, which ends it: at once.
+  state_->hub->Run([this](ClientCore& core) { core.Cancel(state_->id); });
+  state_->hub->WaitUntil([this] { return Done(); }, state_->hub->Now() + 1'000'000'000);
+}
+
+bool Ticket::BufferReleased() const {
+  if (state_ == nullptr || !state_->started) return true;
+  bool released = true;
+  state_->hub->Run([&](ClientCore& core) { released = core.BufferReleased(state_->id); });
+  return released;
+}
+
+void Ticket::OnDone(std::function<void(absl::Status)> done) {
+  if (state_ == nullptr) return done(absl::FailedPreconditionError("an empty ticket"));
+  bool later = false;
+  state_->hub->Run([&](ClientCore&) {
+    if (state_->done.load(std::memory_order_relaxed)) return;
+    later = true;
+    if (state_->callback == nullptr) {
+      state_->callback = std::move(done);
+      return;
+    }
+    state_->callback = [first = std::move(state_->callback),
+                        second = std::move(done)](absl::Status status) {
+      first(status);
+      second(std::move(status));
+    };
+  });
+  if (!later) done(state_->status);
+}
+
+}  // namespace verbena

@@ -1,0 +1,26 @@
+// What a client may choose about RDMA; every default is what most networks want.
+//
+// **Thread safety**: plain data.
+#ifndef VERBENA_CLIENT_RDMA_OPTIONS_H_
+#define VERBENA_CLIENT_RDMA_OPTIONS_H_
+
+#include <string>
+
+namespace verbena {
+
+struct RdmaOptions {
+  std::string device = {};       // "mlx5_0" or "mlx5_0:1" (device:port); empty: the nearest usable
+  std::string address = {};      // local IP address to use; empty: the first of that device
+  int gid_index = -1;            // -1: the one that belongs to the address
+  int traffic_class = -1;        // 0..255 (DSCP << 2 | ECN); -1: the system's
+  int service_level = -1;        // 0..15; -1: the path's
+  int path_mtu = 0;              // 256, 512, 1024, 2048, 4096 bytes; 0: the path's
+  int timeout = 14;              // 1..31: an acknowledgement is waited for 4.096 us x 2^timeout
+  int retries = 7;               // 0..7 times a packet is sent again before a lane is given up
+  bool memory_windows = true;    // guard each lane's memory by windows, where the device has them
+  bool relaxed_ordering = true;  // PCIe relaxed ordering, where that is safe
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_CLIENT_RDMA_OPTIONS_H_

@@ -1,0 +1,67 @@
+// Which transports this process can use: the endpoints that client and server are made of, and why
+// the other transports are missing.
+//
+// **Thread safety**: pure functions; the endpoints belong to whoever takes them.
+#ifndef VERBENA_RDMA_CHOICE_TRANSPORTS_H_
+#define VERBENA_RDMA_CHOICE_TRANSPORTS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rdma/transport.h"
+#include "rdma/verbs/verbs_endpoint.h"
+
+namespace verbena::rdma {
+
+struct TransportSettings {
+  // "auto": every one that works here, and each lane takes the best that both of its sides have.
+  // A named one is the only one: it never falls back.
+  std::string transport = "auto";
+  VerbsOptions verbs;
+};
+
+struct MadeTransport {
+  std::unique_ptr<Endpoint> endpoint;
+  // What both sides must say alike to reach each other; empty: nothing of the kind.
+  std::string host;
+};
+
+struct MissingTransport {
+  std::string transport;
+  std::string reason;
+};
+
+struct Transports {
+  std::vector<MadeTransport> made;  // best first
+  std::vector<MissingTransport> missing;
+};
+
+// OK for what TransportSettings::transport may be; INVALID_ARGUMENT names value and alternatives.
+absl::Status CheckTransport(std::string_view transport);
+
+// Preference where two sides have several in common: 0 is the best. Unknown ones come last.
+int TransportRank(std::string_view transport);
+
+// A named transport that cannot be made is an error with its reason. "auto": UNAVAILABLE with every
+// reason when there is none at all; INVALID_ARGUMENT when an option is wrong.
+absl::StatusOr<Transports> MakeTransports(const TransportSettings& settings);
+
+// "shm, verbs (mlx5_0:1)", or "shm; not verbs: no RDMA device ...".
+std::string DescribeTransports(const Transports& transports);
+
+// The rule behind MakeTransports(), for tests: `makers` best first.
+struct TransportMaker {
+  std::string transport;
+  std::function<absl::StatusOr<MadeTransport>()> make;
+};
+absl::StatusOr<Transports> MakeTransports(const std::string& wanted,
+                                          const std::vector<TransportMaker>& makers);
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_CHOICE_TRANSPORTS_H_

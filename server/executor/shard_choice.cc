@@ -1,0 +1,98 @@
+// How a lane travels: the best transport that both sides have, and why not a better one.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/executor/shard_executor_impl.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr size_t kNone = SIZE_MAX;
+// What a worker says ends up in our log and metrics: no more of it than this.
+constexpr int kMostClaims = 8;
+constexpr size_t kLongestClaim = 200;
+
+std::string Printable(const std::string& text) {
+  std::string out = text.substr(0, kLongestClaim);
+  for (char& c : out) {
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  return out;
+}
+
+// What the two sides say of one transport.
+struct Candidate {
+  std::string transport;
+  size_t link = kNone;  // ours
+  const v1::TransportOffer* offer = nullptr;
+  std::string not_here, not_there;  // why it is missing
+};
+
+Candidate* Find(std::vector<Candidate>* candidates, const std::string& transport) {
+  for (Candidate& candidate : *candidates) {
+    if (candidate.transport == transport) return &candidate;
+  }
+  candidates->emplace_back().transport = transport;
+  return &candidates->back();
+}
+
+// Why not; only of one that is not usable.
+std::string Why(const Candidate& c, bool other_host) {
+  if (other_host) return absl::StrCat(c.transport, ": other host");
+  const std::string there = c.not_there.empty() ? "not offered" : c.not_there;
+  const std::string here = c.not_here.empty() ? "not in this build" : c.not_here;
+  if (c.link != kNone) return absl::StrCat(c.transport, ": not on the worker: ", there);
+  if (c.offer != nullptr) return absl::StrCat(c.transport, ": not on the server: ", here);
+  if (here == there) return absl::StrCat(c.transport, ": on neither side: ", here);
+  return absl::StrCat(c.transport, ": on neither side: server: ", here, ", worker: ", there);
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRequest& request,
+                                                            std::string* reason) const {
+  std::vector<Candidate> candidates;
+  std::vector<std::string> ours, theirs;
+  for (size_t i = 0; i < links.size(); ++i) {
+    ours.emplace_back(links[i].endpoint->transport());
+    Find(&candidates, ours.back())->link = i;
+  }
+  for (const rdma::MissingTransport& ours_missing : missing) {
+    Find(&candidates, ours_missing.transport)->not_here = ours_missing.reason;
+  }
+  for (const v1::TransportOffer& offer : request.offers()) {
+    if (theirs.size() == kMostClaims) break;
+    theirs.push_back(Printable(offer.transport()));
+    Find(&candidates, theirs.back())->offer = &offer;
+  }
+  for (int i = 0; i < std::min(request.missing_size(), kMostClaims); ++i) {
+    const v1::MissingTransport& said_missing = request.missing(i);
+    Find(&candidates, Printable(said_missing.transport()))->not_there =
+        Printable(said_missing.reason());
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return rdma::TransportRank(a.transport) < rdma::TransportRank(b.transport);
+                   });
+  std::vector<std::string> said;
+  for (const Candidate& c : candidates) {
+    const bool both = c.link != kNone && c.offer != nullptr;
+    if (both && c.offer->host() == links[c.link].host) {
+      said.push_back(
+          absl::StrCat(c.transport, c.transport == "shm" ? ": same host" : ": both have it"));
+      *reason = absl::StrJoin(said, "; ");
+      return c.link;
+    }
+    said.push_back(Why(c, both));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "no common transport: this server has [", absl::StrJoin(ours, ", "), "], the worker offers [",
+      absl::StrJoin(theirs, ", "), "]; ", absl::StrJoin(said, "; ")));
+}
+
+}  // namespace verbena::server

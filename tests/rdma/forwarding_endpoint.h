@@ -1,0 +1,88 @@
+// An endpoint that does as another one does, but for its name, its device and what tests make fail.
+//
+// **Thread safety**: as the one behind it.
+#ifndef VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
+#define VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rdma/transport.h"
+
+namespace verbena::rdma {
+
+class ForwardingEndpoint final : public Endpoint {
+ public:
+  explicit ForwardingEndpoint(std::unique_ptr<Endpoint> to) : to_(std::move(to)) {}
+
+  // ---- what the test decides ----
+  std::string name = "sim";
+  std::string device_name;
+  absl::Status listen_status, register_status;
+  // ---- what happened ----
+  uint64_t last_domain = 0;  // of Create() or Prepare()
+  int registrations = 0;     // calls of Register()
+  int allocations = 0;
+
+  std::string_view transport() const override { return name; }
+  std::string device() const override { return device_name; }
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(size_t bytes,
+                                                        std::string_view label) override {
+    ++allocations;
+    return to_->Allocate(bytes, label);
+  }
+  absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override {
+    ++registrations;
+    return register_status.ok() ? to_->Register(block) : register_status;
+  }
+  absl::StatusOr<std::string> Listen() override {
+    if (!listen_status.ok()) return listen_status;
+    return to_->Listen();
+  }
+  absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override {
+    last_domain = limits.domain;
+    return to_->Create(limits);
+  }
+  absl::StatusOr<RemoteMemory> Expose(ConnectionId connection, std::shared_ptr<MemoryBlock> block,
+                                      size_t offset, size_t bytes) override {
+    return to_->Expose(connection, std::move(block), offset, bytes);
+  }
+  void Unexpose(ConnectionId connection, const RemoteMemory& memory) override {
+    to_->Unexpose(connection, memory);
+  }
+  absl::Status Connect(ConnectionId connection, const std::string& address,
+                       std::string_view private_data) override {
+    return to_->Connect(connection, address, private_data);
+  }
+  absl::Status Prepare(ConnectionId connection, const ConnectionLimits& limits) override {
+    last_domain = limits.domain;
+    return to_->Prepare(connection, limits);
+  }
+  absl::Status Accept(ConnectionId connection) override { return to_->Accept(connection); }
+  void Reject(ConnectionId connection, std::string_view reason) override {
+    to_->Reject(connection, reason);
+  }
+  absl::Status PostReceives(ConnectionId connection, uint32_t count) override {
+    return to_->PostReceives(connection, count);
+  }
+  absl::Status PostWrite(ConnectionId connection, const WriteRequest& request) override {
+    return to_->PostWrite(connection, request);
+  }
+  size_t Poll(absl::Span<Completion> out) override { return to_->Poll(out); }
+  size_t PollEvents(absl::Span<ConnectionEvent> out) override { return to_->PollEvents(out); }
+  void Close(ConnectionId connection) override { to_->Close(connection); }
+  bool Dead(ConnectionId connection) const override { return to_->Dead(connection); }
+  void Destroy(ConnectionId connection) override { to_->Destroy(connection); }
+  void AppendDescriptors(std::vector<int>* fds) const override { to_->AppendDescriptors(fds); }
+  bool Arm() override { return to_->Arm(); }
+  void Disarm() override { to_->Disarm(); }
+
+ private:
+  std::unique_ptr<Endpoint> to_;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_

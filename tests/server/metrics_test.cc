@@ -1,0 +1,58 @@
+// What a scrape says of lanes.
+#include "server/metrics/metrics.h"
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+using Catch::Matchers::Contains;
+
+void AddLane(ShardMetrics* shard, const std::string& transport, const std::string& device,
+             const std::string& reason) {
+  if (!shard->snapshot.has_value()) shard->snapshot.emplace();
+  v1::LaneStatistics& lane = shard->snapshot->lanes.emplace_back();
+  lane.set_lane(static_cast<uint32_t>(shard->snapshot->lanes.size()));
+  lane.set_worker(100 + lane.lane());
+  lane.set_transport(transport);
+  lane.set_device(device);
+  lane.set_reason(reason);
+}
+
+TEST_CASE("lanes are counted by transport, device and reason over all shards") {
+  NodeMetrics node;
+  node.shards.resize(3);
+  AddLane(&node.shards[0], "shm", "", "shm: same host");
+  AddLane(&node.shards[0], "verbs", "mlx5_0:1", "shm: other host; verbs: both have it");
+  AddLane(&node.shards[1], "shm", "", "shm: same host");
+  AddLane(&node.shards[1], "verbs", "mlx5_1:1", "shm: other host; verbs: both have it");
+  const std::string text = RenderMetrics(node);
+  CHECK_THAT(text, Contains("verbena_lane_transport_info{transport=\"shm\",device=\"host\","
+                            "reason=\"shm: same host\"} 2"));
+  for (const char* device : {"mlx5_0:1", "mlx5_1:1"}) {
+    CHECK_THAT(text, Contains(absl::StrCat(
+                         "verbena_lane_transport_info{transport=\"verbs\",device=\"", device,
+                         "\",reason=\"shm: other host; verbs: both have it\"} 1")));
+  }
+}
+
+TEST_CASE("workers with many reasons do not make many series") {
+  NodeMetrics node;
+  node.shards.resize(1);
+  for (int i = 0; i < 1000; ++i) {
+    AddLane(&node.shards[0], "verbs", "mlx5_0:1", absl::StrCat("shm: because of ", i));
+  }
+  const std::string text = RenderMetrics(node);
+  size_t series = 0;
+  for (size_t at = 0; (at = text.find("\nverbena_lane_transport_info{", at)) != std::string::npos;
+       ++at) {
+    ++series;
+  }
+  CHECK(series == 33);
+  CHECK_THAT(text, Contains("reason=\"other\"} 968"));
+}
+
+}  // namespace
+}  // namespace verbena::server
