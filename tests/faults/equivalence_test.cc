@@ -62,6 +62,7 @@ absl::Status Work(const std::string& address, const std::string& job, int worker
   options.cluster = address;
   options.job = job;
   options.expected_workers = workers;
+  options.transport = TestTransport();
   options.rank = rank;
   auto client = Client::Connect(options);
   if (!client.ok()) return client.status();

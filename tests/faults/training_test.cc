@@ -56,6 +56,8 @@ struct Data {
                                      consistency,
                                      "--job",
                                      job,
+                                     "--transport",
+                                     TestTransport(),
                                      "--batch",
                                      "256",
                                      "--json"};

@@ -24,6 +24,11 @@ std::string FromEnvironment(const char* name) {
 std::string VerbenadPath() { return FromEnvironment("VERBENA_VERBENAD"); }
 std::string TrainPath() { return FromEnvironment("VERBENA_TRAIN"); }
 
+std::string TestTransport() {
+  const char* transport = std::getenv("VERBENA_TEST_TRANSPORT");
+  return transport == nullptr ? "auto" : transport;
+}
+
 std::string JsonField(const std::string& json, const std::string& name) {
   const size_t key = json.find("\"" + name + "\"");
   if (key == std::string::npos) return "";
@@ -79,7 +84,7 @@ void ProcessCluster::RestartServer(int index) {
   server.process = std::make_unique<Process>(std::vector<std::string>{
       VerbenadPath(), "--join", address_, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
       "--shards", std::to_string(options_.shards), "--name", "server-" + std::to_string(index),
-      "--ready-file", ready});
+      "--transport", TestTransport(), "--ready-file", ready});
   server.metrics = JsonField(WaitReady(*server.process, ready), "metrics");
 }
 

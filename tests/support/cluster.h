@@ -16,6 +16,10 @@ namespace verbena::test {
 std::string VerbenadPath();
 std::string TrainPath();
 
+// VERBENA_TEST_TRANSPORT, or "auto": what the cluster's servers and its users are told to use, so
+// that the same tests run over shm here and over verbs where there is an RDMA device.
+std::string TestTransport();
+
 // A field of a flat JSON object: the text of its value, without quotes.
 std::string JsonField(const std::string& json, const std::string& name);
 

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# guests: 1
+# limit: 900
+# needs: verbenad verbena-train tests/faults/client_faults_test tests/faults/training_test tests/faults/equivalence_test
+# The process-level fault tests (killed and stopped servers and workers, regions given up in flight,
+# the same bits every time), with all data going over verbs.
+# shellcheck source=tests/softroce/lib.sh
+. "$SOFTROCE/lib.sh"
+
+export VERBENA_TEST_TRANSPORT=verbs
+export VERBENA_VERBENAD=$BUILD/verbenad VERBENA_TRAIN=$BUILD/verbena-train
+for program in client_faults_test equivalence_test training_test; do
+  "$BUILD/tests/faults/$program" --durations yes
+done
+expect_no_rdma_resources

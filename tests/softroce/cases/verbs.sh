@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# guests: 1
+# limit: 900
+# needs: tests/rdma/rdma_verbs_test tests/rdma/rdma_memory_test
+# What only a real device can show: isolation of lanes, limits and their messages, lanes under load,
+# 256 of them at a time, 1,000 that leave nothing behind; and memory in huge pages.
+# shellcheck source=tests/softroce/lib.sh
+. "$SOFTROCE/lib.sh"
+
+VERBENA_VERBS_DEVICE=$DEVICE "$BUILD/tests/rdma/rdma_verbs_test" --durations yes
+expect_no_rdma_resources
+echo 40 >/proc/sys/vm/nr_hugepages
+"$BUILD/tests/rdma/rdma_memory_test"
+echo 0 >/proc/sys/vm/nr_hugepages
