@@ -119,6 +119,8 @@ class Endpoint {
 
   virtual std::string_view transport() const = 0;    // "shm", "verbs", "ofi", "sim"
   virtual std::string device() const { return {}; }  // "mlx5_0:1"; empty: there is none
+  // What connections of it travel with ("path MTU 4096, ..."), once there was one; empty: nothing.
+  virtual std::string settings() const { return {}; }
 
   // ---- memory -----------------------------------------------------------------------------------
   // Zeroed host memory for a connection's own use (rings, mailboxes, staging), 64-byte aligned,

@@ -165,6 +165,11 @@ absl::Status VerbsConnection::Modify(ibv_qp_state to, const VerbsOptions& option
     path_.remote =
         absl::StrCat(AddressText(rdma_get_peer_addr(cm_id_.get())), " GID ",
                      GidText(attributes.ah_attr.grh.dgid), " QPN ", attributes.dest_qp_num);
+    settings_ = absl::StrCat(
+        "path MTU ", 128 << attributes.path_mtu, ", service level ", attributes.ah_attr.sl,
+        ", traffic class ", attributes.ah_attr.grh.traffic_class, ", GID index ",
+        attributes.ah_attr.grh.sgid_index, ", acknowledgement timeout ", options.timeout,
+        ", retries ", options.retries, ", inline ", inline_bytes_, " bytes");
   } else if (to == IBV_QPS_RTS) {
     attributes.timeout = static_cast<uint8_t>(options.timeout);
     attributes.retry_cnt = static_cast<uint8_t>(options.retries);
@@ -269,8 +274,24 @@ void VerbsConnection::Unexpose(const RemoteMemory& memory) {
   const auto it = std::find_if(exposures_.begin(), exposures_.end(), [&](const Exposure& e) {
     return e.memory.key == memory.key && e.memory.address == memory.address;
   });
+  if (it == exposures_.end()) return;
+  if (it->posted && !it->bound && qp_ != nullptr) {
+    // The bind under way must find its window. No peer has its key yet: it would be told behind it.
+    it->taken_back = true;
+    return;
+  }
   // Deallocating a window invalidates its key (ibv_dealloc_mw(3)), at once.
-  if (it != exposures_.end()) exposures_.erase(it);
+  exposures_.erase(it);
+}
+
+// Binds complete in the order they were posted, which is that of exposures_.
+void VerbsConnection::OnBound() {
+  if (pending_binds_ > 0) --pending_binds_;
+  const auto it = std::find_if(exposures_.begin(), exposures_.end(),
+                               [](const Exposure& e) { return e.posted && !e.bound; });
+  if (it == exposures_.end()) return;
+  it->bound = true;
+  if (it->taken_back) exposures_.erase(it);
 }
 
 // ---- ending -------------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ class VerbsConnection {
   void Retire(std::vector<Completion>* out);
 
   bool binding() const { return pending_binds_ > 0; }
+  bool binds_full() const { return pending_binds_ >= kBinds; }
   bool has_queue_pair() const { return qp_ != nullptr; }
   bool failing() const { return !failure_.ok(); }
   void Fail(absl::Status failure) {
@@ -112,6 +113,8 @@ class VerbsConnection {
   const absl::Status& failure() const { return failure_; }
   ibv_qp* qp() const { return qp_.get(); }
   PathText Path() const;
+  // "path MTU 4096, service level 0, ...": as in force once MakeReady() has returned.
+  const std::string& settings() const { return settings_; }
 
   static uint32_t CompletionEntries(const ConnectionLimits& limits);
   // wr_id: connection | receive | position in the send queue.
@@ -154,7 +157,9 @@ class VerbsConnection {
     MrHandle region;  // without windows
     ibv_mr* bound_to = nullptr;
     size_t bytes = 0;
-    bool posted = false;
+    bool posted = false;  // its bind was
+    bool bound = false;
+    bool taken_back = false;  // before it was bound: goes once it is
   };
 
   uint64_t WrId(uint64_t position) const {
@@ -164,6 +169,7 @@ class VerbsConnection {
                              const VerbsOptions& options);
   absl::Status Modify(ibv_qp_state state, const VerbsOptions& options);
   absl::Status PostBind(Exposure* exposure);
+  void OnBound();
   absl::Status CheckWrite(const WriteRequest& request) const;
   absl::Status Gather(const WriteRequest& request, ibv_sge* sges, int* count);
   Send& At(uint64_t position) { return sends_[position % sends_.size()]; }
@@ -198,6 +204,7 @@ class VerbsConnection {
 
   absl::Status failure_;
   PathText path_;
+  std::string settings_;
 };
 
 }  // namespace verbena::rdma

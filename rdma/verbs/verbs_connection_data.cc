@@ -163,7 +163,7 @@ void VerbsConnection::OnWorkCompletion(const ibv_wc& completion, std::vector<Com
     for (const uint64_t end = first_ + ahead + 1; first_ != end; ++first_) {
       const Send& send = At(first_);
       if (send.kind == Send::Kind::kBind) {
-        if (pending_binds_ > 0) --pending_binds_;
+        OnBound();
         continue;
       }
       if (send.signaled) --signaled_;

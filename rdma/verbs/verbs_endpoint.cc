@@ -1,12 +1,10 @@
 #include "rdma/verbs/verbs_endpoint.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -18,8 +16,9 @@
 namespace verbena::rdma {
 namespace {
 
-constexpr uint32_t kQueueEntries = 4096;          // of a completion queue, unless more are needed
+constexpr uint32_t kQueueEntries = 4096;  // of the first completion queue; each next doubles
 constexpr int64_t kOpenAgainNanos = 100'000'000;  // between tries to open a removed device
+constexpr int64_t kBindWaitNanos = 100'000'000;
 constexpr size_t kSlabBytes = size_t{16}
                               << 20;     // about ten lanes; registered in half a millisecond
 constexpr size_t kRejectionBytes = 140;  // private data of an IB CM REJ: 148
@@ -38,35 +37,6 @@ void MakeForkSafe() {
     return true;
   }();
   (void)done;
-}
-
-struct SocketAddress {
-  sockaddr_storage storage = {};
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-};
-
-// "10.0.0.1:7000" or "[fd00::1]:7000"; numbers only, so that nothing waits for a resolver.
-absl::StatusOr<SocketAddress> ParseAddress(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  std::string host = colon == std::string::npos ? text : text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  addrinfo hints = {};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  SocketAddress address;
-  if (colon == std::string::npos ||
-      getaddrinfo(host.c_str(), text.c_str() + colon + 1, &hints, &found) != 0 ||
-      found == nullptr || found->ai_addrlen > sizeof(address.storage)) {
-    if (found != nullptr) freeaddrinfo(found);
-    return absl::InvalidArgumentError(
-        absl::StrCat("verbs address '", text, "'; allowed: IPV4:PORT or [IPV6]:PORT, in numbers"));
-  }
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  return address;
 }
 
 std::string JoinAddress(const std::string& ip, int port) {
@@ -111,7 +81,7 @@ absl::Status VerbsEndpointImpl::OpenDevice() {
     return ErrnoStatus("rdma_create_id", errno);
   }
   anchor_.reset(id);
-  absl::StatusOr<SocketAddress> address = ParseAddress(JoinAddress(port_.address, 0));
+  absl::StatusOr<SocketAddress> address = ParseVerbsAddress(JoinAddress(port_.address, 0));
   if (!address.ok()) return address.status();
   if (rdma_bind_addr(id, address->get()) != 0 || id->verbs == nullptr) {
     return ErrnoStatus(absl::StrCat("cannot bind ", port_.address, " on ", port_.device), errno);
@@ -157,7 +127,8 @@ absl::Status VerbsEndpointImpl::StartListening() {
     return ErrnoStatus("rdma_create_id", errno);
   }
   CmIdHandle listener(id);
-  absl::StatusOr<SocketAddress> address = ParseAddress(JoinAddress(port_.address, listen_port_));
+  absl::StatusOr<SocketAddress> address =
+      ParseVerbsAddress(JoinAddress(port_.address, listen_port_));
   if (!address.ok()) return address.status();
   if (rdma_bind_addr(id, address->get()) != 0 || rdma_listen(id, options_.backlog) != 0) {
     return ErrnoStatus(absl::StrCat("cannot listen on ", JoinAddress(port_.address, listen_port_),
@@ -211,7 +182,10 @@ absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entri
         " has at most ", most, " (max_cqe): use fewer slots or operations for each lane"));
   }
   auto queue = std::make_unique<CompletionQueue>();
-  const uint32_t size = std::min(most, std::max(entries, kQueueEntries));
+  // Few queues to poll with many lanes, little memory with few.
+  const uint64_t usual = uint64_t{kQueueEntries} << std::min<size_t>(queues_.size(), 20);
+  const auto size =
+      static_cast<uint32_t>(std::min<uint64_t>(most, std::max<uint64_t>(entries, usual)));
   queue->cq.reset(
       ibv_create_cq(device_->context(), static_cast<int>(size), queue.get(), channel_.get(), 0));
   if (queue->cq == nullptr) {
@@ -300,7 +274,7 @@ absl::StatusOr<ConnectionId> VerbsEndpointImpl::Create(const ConnectionLimits& l
     return ErrnoStatus("rdma_create_id", errno);
   }
   CmIdHandle cm_id(raw);
-  absl::StatusOr<SocketAddress> local = ParseAddress(JoinAddress(port_.address, 0));
+  absl::StatusOr<SocketAddress> local = ParseVerbsAddress(JoinAddress(port_.address, 0));
   if (!local.ok()) return local.status();
   // Bound now, so that the device is known and memory can be exposed before connecting.
   if (rdma_bind_addr(raw, local->get()) != 0 || raw->verbs != device_->context()) {
@@ -319,6 +293,11 @@ absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
                                                        size_t offset, size_t bytes) {
   VerbsConnection* connection = Find(id);
   if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
+  // Many at once: a bind takes the device microseconds, so waiting is simpler than queueing.
+  const int64_t give_up = clock_.NowNanos() + kBindWaitNanos;
+  while (connection->binds_full() && !connection->failing() && clock_.NowNanos() < give_up) {
+    DrainQueue(connection->queue());
+  }
   return connection->Expose(std::move(block), offset, bytes);
 }
 
@@ -336,7 +315,7 @@ absl::Status VerbsEndpointImpl::Connect(ConnectionId id, const std::string& addr
     return absl::InvalidArgumentError(
         absl::StrCat(private_data.size(), " bytes of private data; allowed: ", kMaxPrivateData));
   }
-  absl::StatusOr<SocketAddress> peer = ParseAddress(address);
+  absl::StatusOr<SocketAddress> peer = ParseVerbsAddress(address);
   if (!peer.ok()) return peer.status();
   connection->initiator = true;
   connection->private_data = std::string(private_data);
@@ -388,6 +367,8 @@ void VerbsEndpointImpl::Close(ConnectionId id) {
   if (connection == nullptr || connection->state == State::kClosed) return;
   const State before = connection->state;
   connection->state = State::kClosed;
+  connecting_.erase(std::remove(connecting_.begin(), connecting_.end(), connection),
+                    connecting_.end());
   if (before == State::kLost) return;
   Retire(connection);
   if (connection->cm_id() != nullptr) (void)rdma_disconnect(connection->cm_id());
@@ -403,8 +384,6 @@ void VerbsEndpointImpl::Destroy(ConnectionId id) {
   VerbsConnection* connection = Find(id);
   if (connection == nullptr) return;
   Close(id);
-  connecting_.erase(std::remove(connecting_.begin(), connecting_.end(), connection),
-                    connecting_.end());
   if (last_ == connection) last_ = nullptr;
   connections_.erase(static_cast<uint32_t>(id));
   ready_.RemoveIf([id](const Completion& completion) { return completion.connection == id; });

@@ -203,6 +203,10 @@ void VerbsEndpointImpl::FinishBinding(VerbsConnection* connection) {
 
 void VerbsEndpointImpl::Established(VerbsConnection* connection) {
   connection->state = State::kEstablished;
+  if (connection->settings() != settings_) {
+    settings_ = connection->settings();
+    Log(absl::StrCat("verbs on ", device(), ": ", settings_));
+  }
   connecting_.erase(std::remove(connecting_.begin(), connecting_.end(), connection),
                     connecting_.end());
   Report(ConnectionEvent::Kind::kEstablished, connection->id());

@@ -154,7 +154,8 @@ bool VerbsEndpointImpl::Arm() {
     if (ibv_req_notify_cq(queue->cq.get(), 0) == 0) queue->armed = true;
   }
   // A completion between the last poll and the request raises no event: look again.
-  for (size_t i = 0; i < queues_.size(); ++i) PollQueue(queues_[i].get(), kPollBatch);
+  // All of it: what stays would wait for the next one's event.
+  for (size_t i = 0; i < queues_.size(); ++i) DrainQueue(queues_[i].get());
   LoseFailing();
   return ready_.empty() && events_.empty();
 }

@@ -34,6 +34,7 @@ class VerbsEndpointImpl final : public Endpoint {
 
   std::string_view transport() const override { return "verbs"; }
   std::string device() const override { return absl::StrCat(port_.device, ":", port_.port); }
+  std::string settings() const override { return settings_; }
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(size_t bytes,
                                                         std::string_view label) override;
   absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override;
@@ -113,7 +114,8 @@ class VerbsEndpointImpl final : public Endpoint {
   int listen_port_ = 0;  // of the listener, to listen on again
   bool listening_ = false;
   int64_t next_open_ns_ = 0;
-  std::string removed_;  // why there is no device; empty: there is
+  std::string settings_;  // of the last connection's path, as logged
+  std::string removed_;   // why there is no device; empty: there is
 
   // Reverse order of teardown.
   EventChannelHandle events_channel_;

@@ -4,29 +4,24 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "rdma/memory/topology.h"
 #include "rdma/verbs/verbs_endpoint.h"
 #include "rdma/verbs/verbs_errors.h"
 #include "rdma/verbs/verbs_handles.h"
 
 namespace verbena::rdma {
 namespace {
-
-int NodeOf(const std::string& device) {
-  std::ifstream file(absl::StrCat("/sys/class/infiniband/", device, "/device/numa_node"));
-  int node = -1;
-  if (!(file >> node)) return -1;
-  return node;
-}
 
 // Whether there is anything to ask librdmacm about: without a device it would print warnings.
 bool AnyDevice(std::string* why) {
@@ -136,7 +131,8 @@ std::vector<VerbsPort> ListVerbsPorts(int numa_node, std::string* why) {
     port.port = id->port_num;
     port.address = IpText(*entry->ifa_addr);
     port.netdev = entry->ifa_name;
-    port.numa_node = NodeOf(port.device);
+    port.numa_node =
+        NodeOfPciDevice(absl::StrCat("/sys/class/infiniband/", port.device, "/device"));
     port.gid_indexes = GidIndexes(id->verbs, port.port, *entry->ifa_addr);
     if (std::string refused = CheckPort(id->verbs, port.port, &port); !refused.empty()) {
       passed_over.push_back(absl::StrCat(where, ": ", port.device, ": ", refused));
@@ -150,15 +146,42 @@ std::vector<VerbsPort> ListVerbsPorts(int numa_node, std::string* why) {
                         passed_over.empty() ? "no address is up" : absl::StrJoin(passed_over, "; "),
                         ")");
   }
-  // IPv4 first, as getifaddrs() has it: stable.
-  std::stable_sort(ports.begin(), ports.end(), [numa_node](const VerbsPort& a, const VerbsPort& b) {
-    const auto distance = [numa_node](const VerbsPort& port) {
-      if (port.numa_node < 0 || numa_node < 0) return 1;
-      return port.numa_node == numa_node ? 0 : 2;
-    };
+  // Stable: IPv4 first, as getifaddrs() has it.
+  const std::vector<int> nodes = NodesByDistance(numa_node);
+  const auto distance = [&](const VerbsPort& port) {
+    // A device of no node (made of software) is as far from all.
+    return numa_node < 0 || port.numa_node < 0
+               ? nodes.end()
+               : std::find(nodes.begin(), nodes.end(), port.numa_node);
+  };
+  std::stable_sort(ports.begin(), ports.end(), [&](const VerbsPort& a, const VerbsPort& b) {
     return distance(a) < distance(b);
   });
   return ports;
+}
+
+absl::StatusOr<SocketAddress> ParseVerbsAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  std::string host = colon == std::string::npos ? text : text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  SocketAddress address;
+  if (colon == std::string::npos ||
+      getaddrinfo(host.c_str(), text.c_str() + colon + 1, &hints, &found) != 0 ||
+      found == nullptr || found->ai_addrlen > sizeof(address.storage)) {
+    if (found != nullptr) freeaddrinfo(found);
+    return absl::InvalidArgumentError(
+        absl::StrCat("verbs address '", absl::CEscape(text),
+                     "'; allowed: IPV4:PORT or [IPV6]:PORT, in numbers"));
+  }
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  return address;
 }
 
 absl::Status ValidateVerbsOptions(const VerbsOptions& options) {
@@ -206,7 +229,8 @@ absl::Status ValidateVerbsOptions(const VerbsOptions& options) {
 
 absl::StatusOr<VerbsPort> ChooseVerbsPort(const VerbsOptions& options) {
   std::string why;
-  const std::vector<VerbsPort> ports = ListVerbsPorts(options.numa_node, &why);
+  const std::vector<VerbsPort> ports =
+      ListVerbsPorts(options.numa_node < 0 ? NodeOfThisThread() : options.numa_node, &why);
   if (ports.empty()) return absl::UnavailableError(why);
   std::string device = options.device;
   int number = 0;

@@ -20,6 +20,14 @@ absl::Status ValidateVerbsOptions(const VerbsOptions& options);
 // The first of ListVerbsPorts() that fits device and address. UNAVAILABLE lists what there is.
 absl::StatusOr<VerbsPort> ChooseVerbsPort(const VerbsOptions& options);
 
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+// "10.0.0.1:7000" or "[fd00::1]:7000"; numbers only, so that nothing waits for a resolver. The text
+// comes from a peer: INVALID_ARGUMENT for anything else.
+absl::StatusOr<SocketAddress> ParseVerbsAddress(const std::string& text);
+
 std::string IpText(const sockaddr& address);  // without a port
 
 }  // namespace verbena::rdma

@@ -144,6 +144,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     out.set_worker(lane->worker);
     out.set_transport(std::string(s.links[lane->transport].endpoint->transport()));
     out.set_device(s.links[lane->transport].endpoint->device());
+    out.set_settings(s.links[lane->transport].endpoint->settings());
     out.set_reason(lane->reason);
   }
   snapshot.missing = s.missing;

@@ -267,7 +267,8 @@ bool ShardExecutor::Impl::Usable(Lane* lane) {
     return true;
   }
   ++counters.lanes_lost;
-  Log(absl::StrCat("lane ", lane->id, " of worker ", lane->worker, " over ",
+  Log(absl::StrCat("lane ", lane->id, " (generation ", lane->generation, ") of worker ",
+                   lane->worker, " over ",
                    std::string(links[lane->transport].endpoint->transport()),
                    " ended: ", lane->lane->error().message()));
   StartClosing(lane);

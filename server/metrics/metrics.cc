@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -141,6 +142,26 @@ MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
   return family;
 }
 
+// Of transports that have any: the path's MTU, timeouts and the like. They are the operator's and
+// the device's choice, so there are few.
+MetricFamily TransportSettings(const std::vector<ShardMetrics>& shards) {
+  MetricFamily family = Family("verbena_transport_settings_info",
+                               "1 for each set of settings that open lanes travel with.", kGauge);
+  std::set<std::array<std::string, 3>> known;
+  for (const ShardMetrics& shard : shards) {
+    if (!shard.snapshot.has_value()) continue;
+    for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
+      if (!lane.settings().empty() && known.size() < kMostLaneSeries) {
+        known.insert({lane.transport(), lane.device(), lane.settings()});
+      }
+    }
+  }
+  for (const auto& key : known) {
+    Add(&family, 1, {{"transport", key[0]}, {"device", key[1]}, {"settings", key[2]}});
+  }
+  return family;
+}
+
 void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
   MetricFamily up = Family("verbena_shard_up", "1 when the shard answered this scrape.", kGauge);
   MetricFamily cpu =
@@ -156,6 +177,7 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
   MetricFamily pull = Family("verbena_shard_pull_latency_seconds",
                              "From a pull's arrival to its reply.", MetricType::Histogram);
   MetricFamily lanes = LaneTransports(shards);
+  MetricFamily settings = TransportSettings(shards);
   for (size_t i = 0; i < shards.size(); ++i) {
     const ShardMetrics& shard = shards[i];
     Add(&up, shard.snapshot.has_value() ? 1 : 0, ShardLabel(i));
@@ -175,7 +197,8 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
     }
     out->push_back(std::move(family));
   }
-  for (MetricFamily* family : {&up, &cpu, &sleeps, &spins, &fruitless, &push, &pull, &lanes}) {
+  for (MetricFamily* family :
+       {&up, &cpu, &sleeps, &spins, &fruitless, &push, &pull, &lanes, &settings}) {
     if (!family->metric.empty()) out->push_back(std::move(*family));
   }
 }

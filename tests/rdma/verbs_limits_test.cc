@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <iostream>
 
+#include "absl/time/clock.h"
 #include "tests/rdma/transport_conformance.h"
 #include "tests/rdma/verbs_fixture.h"
 
@@ -154,6 +155,8 @@ TEST_CASE("path attributes that were asked for are taken") {
   REQUIRE(pair.Push(0, 1 << 20, 1).ok());
   REQUIRE(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
   CHECK(HardwareCounter("sent_pkts") - packets >= (1 << 20) / 1024);
+  CHECK_THAT(pair.client.endpoint->settings(),
+             Catch::Contains("path MTU 1024") && Catch::Contains("traffic class 104"));
 }
 
 TEST_CASE("IPv6 addresses connect as IPv4 ones do") {
@@ -170,6 +173,64 @@ TEST_CASE("IPv6 addresses connect as IPv4 ones do") {
   REQUIRE(pair.established);
   REQUIRE(pair.Push(0, 65536, 1).ok());
   CHECK(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
+}
+
+TEST_CASE("any number of blocks can be exposed at once, and taken back before they are bound") {
+  Stage stage(VerbsUnderTest());
+  Pair pair(&stage, {{64, 64, 1}, {64, 64, 2}, 1, 200, 65536});
+  REQUIRE(pair.established);
+  std::vector<RemoteMemory> exposed;
+  std::vector<std::shared_ptr<MemoryBlock>> blocks;
+  for (int i = 0; i < 100; ++i) {
+    blocks.push_back(TestBlock(4096));
+    const auto memory = pair.server.endpoint->Expose(pair.s, blocks.back(), 0, 4096);
+    INFO(memory.status());
+    REQUIRE(memory.ok());
+    exposed.push_back(*memory);
+    if (i % 3 == 0) pair.server.endpoint->Unexpose(pair.s, *memory);
+  }
+  WriteRequest told;
+  told.immediate = 7;
+  REQUIRE(pair.server.endpoint->PostWrite(pair.s, told).ok());
+  REQUIRE(stage.Until([&] { return pair.client.Immediates(pair.c).size() == 1; }));
+  FillPattern(*pair.client_block, 0, 4096, 3);
+  size_t written = 0;
+  for (size_t i = 0; i < exposed.size(); ++i) {
+    if (i % 3 == 0) continue;
+    const Segment segment = {pair.client_block->data(), 4096, pair.client_block.get()};
+    WriteRequest write;
+    write.segments = absl::MakeConstSpan(&segment, 1);
+    write.remote = exposed[i];
+    write.immediate = 1;
+    REQUIRE(pair.client.endpoint->PostWrite(pair.c, write).ok());
+    REQUIRE(stage.Until([&] { return pair.server.Immediates(pair.s).size() == written + 1; }));
+    ++written;
+    CHECK(HasPattern(*blocks[i], 0, 4096, 3));
+  }
+  stage.Settle();
+  for (size_t i = 0; i < exposed.size(); i += 3) CHECK(blocks[i].use_count() == 1);
+}
+
+TEST_CASE("a connection closed while it connects is forgotten by its deadline") {
+  VerbsOptions options = TestVerbsOptions();
+  options.connect_timeout = absl::Milliseconds(50);
+  Party party;
+  party.endpoint = NewTestEndpoint(options);
+  const ConnectionId id = party.endpoint->Create({4, 4}).value();
+  // Of the device's network, and nobody's.
+  REQUIRE(party.endpoint->Connect(id, "10.77.0.99:7", "").ok());
+  party.endpoint->Close(id);
+  const ConnectionId other = party.endpoint->Create({4, 4}).value();
+  REQUIRE(party.endpoint->Connect(other, "10.77.0.99:7", "").ok());
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (party.Count(ConnectionEvent::Kind::kFailed, other) == 0 && absl::Now() < end) {
+    party.PollEvents();
+    party.Poll();
+  }
+  REQUIRE(party.Count(ConnectionEvent::Kind::kFailed, other) == 1);
+  INFO(party.Find(ConnectionEvent::Kind::kFailed)->status);
+  CHECK(Says(party.Find(ConnectionEvent::Kind::kFailed)->status, "10.77.0.99"));
+  CHECK(party.Count(ConnectionEvent::Kind::kFailed, id) == 0);
 }
 
 }  // namespace

@@ -38,6 +38,20 @@ TEST_CASE("lanes are counted by transport, device and reason over all shards") {
   }
 }
 
+TEST_CASE("the settings that lanes travel with are exported once each") {
+  NodeMetrics node;
+  node.shards.resize(1);
+  for (int i = 0; i < 3; ++i) {
+    AddLane(&node.shards[0], "verbs", "rxe0:1", "verbs: both have it");
+    node.shards[0].snapshot->lanes.back().set_settings("path MTU 4096, retries 7");
+  }
+  AddLane(&node.shards[0], "shm", "", "shm: same host");
+  const std::string text = RenderMetrics(node);
+  CHECK_THAT(text, Contains("verbena_transport_settings_info{transport=\"verbs\",device=\"rxe0:1\","
+                            "settings=\"path MTU 4096, retries 7\"} 1"));
+  CHECK_THAT(text, !Contains("verbena_transport_settings_info{transport=\"shm\""));
+}
+
 TEST_CASE("workers with many reasons do not make many series") {
   NodeMetrics node;
   node.shards.resize(1);
