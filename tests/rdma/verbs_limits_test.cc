@@ -177,7 +177,7 @@ TEST_CASE("IPv6 addresses connect as IPv4 ones do") {
 
 TEST_CASE("any number of blocks can be exposed at once, and taken back before they are bound") {
   Stage stage(VerbsUnderTest());
-  Pair pair(&stage, {{64, 64, 1}, {64, 64, 2}, 1, 200, 65536});
+  Pair pair(&stage, {{64, 64, 1}, {64, 100, 2}, 1, 100, 65536});
   REQUIRE(pair.established);
   std::vector<RemoteMemory> exposed;
   std::vector<std::shared_ptr<MemoryBlock>> blocks;
