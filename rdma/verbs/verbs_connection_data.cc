@@ -173,7 +173,8 @@ void VerbsConnection::OnWorkCompletion(const ibv_wc& completion, std::vector<Com
       }
     }
   }
-  if (ok) return;
+  // What this side flushed by stopping tells nothing about why it stopped.
+  if (ok || (flushed && (state == State::kLost || state == State::kClosed))) return;
   const std::string_view hint = CompletionHint(completion.status);
   const PathText path = Path();
   Fail(absl::UnavailableError(absl::StrCat(

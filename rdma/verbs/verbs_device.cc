@@ -114,6 +114,18 @@ bool HasWindows(const ibv_device_attr& attributes) {
   return (attributes.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0;
 }
 
+// librdmacm (seen with 44.0) closes the context of a removed device only when it next has reason to
+// read the list of devices, and not while that list is empty; but the removal of a device whose
+// driver cannot take contexts back by force, such as soft-RoCE, waits until they are closed. So the
+// files are closed here; their numbers, which librdmacm will close, stand for /dev/null until then.
+void CloseFiles(const ibv_context& context) {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) return;
+  (void)dup3(null, context.async_fd, O_CLOEXEC);
+  (void)dup3(null, context.cmd_fd, O_CLOEXEC);
+  close(null);
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<VerbsDevice>> VerbsDevice::Of(ibv_context* context,
@@ -138,6 +150,8 @@ VerbsDevice::VerbsDevice(ibv_context* context, const VerbsOptions& options)
 VerbsDevice::~VerbsDevice() {
   Devices& devices = AllDevices();
   const std::lock_guard<std::mutex> lock(devices.mutex);
+  // Nobody makes a device of this context meanwhile.
+  if (removed_.load(std::memory_order_relaxed)) CloseFiles(*context_);
   const auto known = devices.open.find(context_);
   if (known != devices.open.end() && known->second.expired()) devices.open.erase(known);
 }

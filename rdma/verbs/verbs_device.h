@@ -16,6 +16,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -107,6 +108,9 @@ class VerbsDevice {
   std::vector<std::string> PollAsync(bool* fatal);
   int async_fd() const { return context_->async_fd; }
 
+  // The device is being removed: the context is closed when the last endpoint has let go of this.
+  void SetRemoved() { removed_.store(true, std::memory_order_relaxed); }
+
  private:
   VerbsDevice(ibv_context* context, const VerbsOptions& options);
   absl::Status Start();
@@ -118,6 +122,7 @@ class VerbsDevice {
   bool relaxed_ordering_;
   uint64_t max_registration_;
   bool fatal_ = false;
+  std::atomic<bool> removed_{false};
   std::mutex mutex_;
   std::map<uint64_t, std::weak_ptr<VerbsDomain>> domains_;
 };

@@ -66,16 +66,44 @@ absl::Status VerbsEndpointImpl::OpenDevice() {
   absl::StatusOr<VerbsPort> port = ChooseVerbsPort(options_);
   if (!port.ok()) return port.status();
   port_ = *std::move(port);
-  if (events_channel_ == nullptr) {
-    events_channel_.reset(rdma_create_event_channel());
-    if (events_channel_ == nullptr) return ErrnoStatus("rdma_create_event_channel", errno);
-    if (absl::Status s = SetNonBlocking(events_channel_->fd, "rdma event channel"); !s.ok()) {
-      return s;
-    }
-    wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_.valid()) return ErrnoStatus("eventfd", errno);
-    inbox_ = std::make_shared<AsyncInbox>(wake_.get());
+  if (absl::Status s = OpenChannels(); !s.ok()) return s;
+  if (absl::Status s = BindAnchor(); !s.ok()) return s;
+  channel_.reset(ibv_create_comp_channel(device_->context()));
+  if (channel_ == nullptr) return ErrnoStatus("ibv_create_comp_channel", errno);
+  if (absl::Status s = SetNonBlocking(channel_->fd, "completion channel"); !s.ok()) return s;
+  if (device_->windows()) {
+    absl::StatusOr<std::shared_ptr<DomainView>> view = View(0);
+    if (!view.ok()) return view.status();
+    common_view_ = *std::move(view);
   }
+  MakeSlabs();
+  removed_.clear();
+  // The same ones again after a removal.
+  options_.device = device();
+  options_.address = port_.address;
+  Log(absl::StrCat("verbs on ", device(), " (", port_.netdev, " ", port_.address, ", ",
+                   port_.link_layer, ", NUMA node ", port_.numa_node, "): ",
+                   device_->windows() ? "memory windows of type 2B"
+                                      : "no memory windows: a protection domain for each job",
+                   ", max_qp_wr ", device_->attributes().max_qp_wr, ", max_cqe ",
+                   device_->attributes().max_cqe));
+  return listening_ ? StartListening() : absl::OkStatus();
+}
+
+// What outlives a device: librdmacm's events, and the way asynchronous ones are handed to us.
+absl::Status VerbsEndpointImpl::OpenChannels() {
+  if (events_channel_ != nullptr) return absl::OkStatus();
+  EventChannelHandle channel(rdma_create_event_channel());
+  if (channel == nullptr) return ErrnoStatus("rdma_create_event_channel", errno);
+  if (absl::Status s = SetNonBlocking(channel->fd, "rdma event channel"); !s.ok()) return s;
+  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_.valid()) return ErrnoStatus("eventfd", errno);
+  inbox_ = std::make_shared<AsyncInbox>(wake_.get());
+  events_channel_ = std::move(channel);
+  return absl::OkStatus();
+}
+
+absl::Status VerbsEndpointImpl::BindAnchor() {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(events_channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
     return ErrnoStatus("rdma_create_id", errno);
@@ -89,14 +117,10 @@ absl::Status VerbsEndpointImpl::OpenDevice() {
   absl::StatusOr<std::shared_ptr<VerbsDevice>> opened = VerbsDevice::Of(id->verbs, options_);
   if (!opened.ok()) return opened.status();
   device_ = *std::move(opened);
-  channel_.reset(ibv_create_comp_channel(device_->context()));
-  if (channel_ == nullptr) return ErrnoStatus("ibv_create_comp_channel", errno);
-  if (absl::Status s = SetNonBlocking(channel_->fd, "completion channel"); !s.ok()) return s;
-  if (device_->windows()) {
-    absl::StatusOr<std::shared_ptr<DomainView>> view = View(0);
-    if (!view.ok()) return view.status();
-    common_view_ = *std::move(view);
-  }
+  return absl::OkStatus();
+}
+
+void VerbsEndpointImpl::MakeSlabs() {
   SlabPoolOptions slabs;
   slabs.slab_bytes = kSlabBytes;
   slabs.label = "verbena-lanes";
@@ -109,16 +133,6 @@ absl::Status VerbsEndpointImpl::OpenDevice() {
     return alive == nullptr ? absl::OkStatus() : alive->domain->Register(*slab).status();
   };
   slabs_ = std::make_shared<SlabPool>(std::move(slabs));
-  removed_.clear();
-  options_.device = absl::StrCat(port_.device, ":", port_.port);
-  options_.address = port_.address;
-  Log(absl::StrCat("verbs on ", device(), " (", port_.netdev, " ", port_.address, ", ",
-                   port_.link_layer, ", NUMA node ", port_.numa_node, "): ",
-                   device_->windows() ? "memory windows of type 2B"
-                                      : "no memory windows: a protection domain for each job",
-                   ", max_qp_wr ", device_->attributes().max_qp_wr, ", max_cqe ",
-                   device_->attributes().max_cqe));
-  return listening_ ? StartListening() : absl::OkStatus();
 }
 
 absl::Status VerbsEndpointImpl::StartListening() {

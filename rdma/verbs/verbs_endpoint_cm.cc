@@ -90,6 +90,7 @@ void VerbsEndpointImpl::PollCm() {
     } else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
       const std::string text = absl::StrCat("RDMA device ", device(), " was removed");
       Log(text);
+      device_->SetRemoved();
       CloseDevice(text);
     } else if (id->context != nullptr) {
       OnCmEvent(static_cast<VerbsConnection*>(id->context), type, status, private_data);

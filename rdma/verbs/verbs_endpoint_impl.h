@@ -70,6 +70,9 @@ class VerbsEndpointImpl final : public Endpoint {
 
   // ---- verbs_endpoint.cc
   absl::Status OpenDevice();
+  absl::Status OpenChannels();
+  absl::Status BindAnchor();
+  void MakeSlabs();
   absl::Status StartListening();
   void CloseDevice(const std::string& reason);
   absl::Status NeedDevice();  // opens it again after it was removed and is back
