@@ -130,14 +130,15 @@ void CloseFiles(const ibv_context& context) {
 
 absl::StatusOr<std::shared_ptr<VerbsDevice>> VerbsDevice::Of(ibv_context* context,
                                                              const VerbsOptions& options) {
+  // Before the lock, which its end takes too when it is not needed.
+  const std::shared_ptr<VerbsDevice> fresh(new VerbsDevice(context, options));
   Devices& devices = AllDevices();
   const std::lock_guard<std::mutex> lock(devices.mutex);
   std::weak_ptr<VerbsDevice>& known = devices.open[context];
   if (std::shared_ptr<VerbsDevice> device = known.lock()) return device;
-  auto device = std::shared_ptr<VerbsDevice>(new VerbsDevice(context, options));
-  if (absl::Status s = device->Start(); !s.ok()) return s;
-  known = device;
-  return device;
+  if (absl::Status s = fresh->Start(); !s.ok()) return s;
+  known = fresh;
+  return fresh;
 }
 
 VerbsDevice::VerbsDevice(ibv_context* context, const VerbsOptions& options)

@@ -216,6 +216,9 @@ absl::StatusOr<std::shared_ptr<DomainView>> VerbsEndpointImpl::View(uint64_t key
   if (common_view_ != nullptr) return common_view_;
   std::weak_ptr<DomainView>& known = views_[key];
   if (std::shared_ptr<DomainView> view = known.lock()) return view;
+  for (auto it = views_.begin(); it != views_.end();) {
+    it = it->first != key && it->second.expired() ? views_.erase(it) : std::next(it);
+  }
   absl::StatusOr<std::shared_ptr<VerbsDomain>> domain = device_->Domain(key);
   if (!domain.ok()) return domain.status();
   auto view = std::make_shared<DomainView>();
