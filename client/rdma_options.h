@@ -16,7 +16,7 @@ struct RdmaOptions {
   int service_level = -1;        // 0..15; -1: the path's
   int path_mtu = 0;              // 256, 512, 1024, 2048, 4096 bytes; 0: the path's
   int timeout = 14;              // 1..31: an acknowledgement is waited for 4.096 us x 2^timeout
-  int retries = 7;               // 0..7 times a packet is sent again before a lane is given up
+  int retries = 6;               // 0..7 times a packet is sent again before a lane is given up
   bool memory_windows = true;    // guard each lane's memory by windows, where the device has them
   bool relaxed_ordering = true;  // PCIe relaxed ordering, where that is safe
 };

@@ -18,7 +18,10 @@
 //     posted) puts the connection in error: PostWrite() has returned OK, its completion is not ok
 //     (signaled or not), kLost follows on both sides. Receives posted and not consumed end flushed.
 //  7. No receive completion is reported before PollEvents() has returned kEstablished.
-//  8. A call with an id that does not exist (any more) does nothing or is FAILED_PRECONDITION.
+//  8. One side may miss that the other has closed (verbs: a disconnect request that an outage
+//     swallows is not sent again once its process has let go). It learns so by its next write: an
+//     empty one without immediate changes nothing at the peer and fails when it is not there.
+//  9. A call with an id that does not exist (any more) does nothing or is FAILED_PRECONDITION.
 //
 // **Thread safety**: an endpoint and everything of it belongs to one thread.
 #ifndef VERBENA_RDMA_TRANSPORT_H_
@@ -70,7 +73,7 @@ inline bool WithinBlock(const Segment& segment) {
 
 struct WriteRequest {
   uint64_t wr_id = 0;
-  absl::Span<const Segment> segments;  // at most kMaxSegments; may be empty with an immediate
+  absl::Span<const Segment> segments;  // at most kMaxSegments; may be empty
   RemoteMemory remote;
   std::optional<uint32_t> immediate;
   bool signaled = true;  // whether its send completion is reported (errors always are)

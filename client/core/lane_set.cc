@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kPollBatch = 64;
 constexpr int64_t kOpenTimeout = 5 * kSecond;  // of each stage of opening a lane
+constexpr int64_t kQuietInterval = kSecond;
 constexpr int kRefusalsBeforeFinal = 3;
 constexpr int kOpenFailuresBeforeOther = 2;
 
@@ -247,6 +248,7 @@ void LaneSet::Advance(Stream* stream) {
       stream->changed_at = clock_->NowNanos();
       stream->refusals = 0;
       stream->open_failures = 0;
+      stream->quiet_check_at = clock_->NowNanos() + kQuietInterval;
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;
@@ -303,6 +305,7 @@ bool LaneSet::Poll() {
       worked = true;
       Stream* stream = Find(e, completions_[i].connection);
       if (stream == nullptr) continue;  // of a lane that is gone
+      ++stream->heard;
       answers_.clear();
       stream->lane->OnCompletion(completions_[i], &answers_);
       for (const rdma::WorkerLane::Answer& answer : answers_) {
@@ -334,9 +337,19 @@ bool LaneSet::RunTimers(int64_t now) {
                now - stream->changed_at >= kOpenTimeout) {
       Close(stream, absl::UnavailableError("the lane was granted but did not open"));
       worked = true;
+    } else if (stream->open() && stream->quiet_check_at <= now) {
+      CheckQuiet(stream, now);
     }
   }
   return worked;
+}
+
+void LaneSet::CheckQuiet(Stream* stream, int64_t now) {
+  if (stream->heard == stream->heard_before && stream->lane->unanswered_count() > 0) {
+    stream->lane->Probe();
+  }
+  stream->heard_before = stream->heard;
+  stream->quiet_check_at = now + kQuietInterval;
 }
 
 int64_t LaneSet::NextTimerNanos() const {
@@ -346,6 +359,9 @@ int64_t LaneSet::NextTimerNanos() const {
       next = std::min(next, stream->retry_at);
     } else if (stream->state == Stream::State::kOpening) {
       next = std::min(next, stream->changed_at + kOpenTimeout);
+    } else if (stream->open()) {
+      // Whether or not there are records: the first one after a pause changes no timer.
+      next = std::min(next, stream->quiet_check_at);
     }
   }
   return next;

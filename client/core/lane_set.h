@@ -52,6 +52,9 @@ struct Stream {
   int refusals = 0;  // FAILED_PRECONDITIONs in a row
   absl::Status last_error;
   std::string transport, device, reason;
+  uint64_t heard = 0;             // completions of its lanes
+  uint64_t heard_before = 0;      // when it was last looked at whether it is quiet
+  int64_t quiet_check_at = 0;     // when it is next
   uint64_t registered_block = 0;  // the last one made ready for writes of this lane
   // Transports that did not open to this server: not offered again until an open lane is lost.
   std::vector<rdma::MissingTransport> unusable;
@@ -130,6 +133,9 @@ class LaneSet {
   // means that the next lane is asked for without it.
   void NoteOpenFailure(Stream* stream, const std::string& transport, const absl::Status& status);
   void Advance(Stream* stream);
+  // A lane with records unanswered and nothing heard since the last check is probed: its server may
+  // have dropped it in an outage that kept the news from coming through.
+  void CheckQuiet(Stream* stream, int64_t now);
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);
 

@@ -43,9 +43,10 @@ struct LaneConfig {
   uint32_t worker_receives() const { return operations + slots() + 2; }
   // Shard: a worker cannot have more records under way than it holds slots.
   uint32_t shard_receives() const { return slots(); }
-  // Worker: one write for each slot. Exact because a slot is used again only when its credit is
-  // back and its write has completed here: the credit can overtake the acknowledgement.
-  uint32_t worker_sends() const { return slots(); }
+  // Worker: one write for each slot, and the probe. Exact because a slot is used again only when
+  // its credit is back and its write has completed here: the credit can overtake the
+  // acknowledgement.
+  uint32_t worker_sends() const { return slots() + 1; }
   // Shard: for each operation its data and its reply, a credit for each slot, the grant. Exact
   // because a reply (or credit) waits while the one before it of the same operation (slot) has not
   // completed here: the peer's next record can overtake the acknowledgement.

@@ -45,7 +45,8 @@ struct WorkerLane::Impl {
   const PlantedBugs* bugs = nullptr;
   ConnectionId connection = ConnectionId::kNone;
   State state = State::kConnecting;
-  bool broken = false;  // in error; kLost with the reason follows
+  bool broken = false;   // in error; kLost with the reason follows
+  bool probing = false;  // an empty write is under way
   absl::Status error;
   WorkerLaneCounters counters;
 
@@ -77,6 +78,7 @@ struct WorkerLane::Impl {
   absl::Status Post(const Request& request);
   uint32_t WriteStaging(std::byte* to, const Request& request, uint32_t operation, bool copied);
   void Begin(const Request& request, uint32_t operation, uint32_t slot, bool copied);
+  void Probe();
   void OnSent(uint32_t index, std::vector<Answer>* answers);
   void OnReceived(uint32_t immediate, std::vector<Answer>* answers);
   void OnGrant(uint32_t index);
@@ -258,9 +260,18 @@ void WorkerLane::Impl::EndOperation(uint32_t index) {
   free_operations.push_back(index);
 }
 
+void WorkerLane::Impl::Probe() {
+  if (state != State::kOpen || broken || probing || bugs->never_probe) return;
+  WriteRequest write;
+  write.wr_id = slots.size();  // of no slot
+  write.remote = ring;
+  probing = endpoint->PostWrite(connection, write).ok();
+}
+
 // Our write into slot `index` has completed: its staging may be reused, its payload is not read
 // any more. Nothing follows for the shard's side.
 void WorkerLane::Impl::OnSent(uint32_t index, std::vector<Answer>* answers) {
+  if (index == slots.size()) probing = false;
   if (index >= slots.size() || !slots[index].writing) return;
   Slot& s = slots[index];
   s.writing = false;
@@ -448,6 +459,8 @@ std::vector<uint64_t> WorkerLane::Unanswered() const {
 }
 
 uint32_t WorkerLane::unanswered_count() const { return impl_->in_use; }
+
+void WorkerLane::Probe() { impl_->Probe(); }
 
 void WorkerLane::Close(absl::Status reason) { impl_->Close(std::move(reason)); }
 

@@ -103,6 +103,11 @@ class WorkerLane {
   std::vector<uint64_t> Unanswered() const;
   uint32_t unanswered_count() const;
 
+  // Asks the transport whether the shard's end is still there, by an empty write: one that has
+  // missed that the lane is closed would wait for its answers for ever (transport.h, invariant 8).
+  // Cheap; does nothing unless open, or while the last one is under way.
+  void Probe();
+
   void Close(absl::Status reason);
 
  private:

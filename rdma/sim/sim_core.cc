@@ -183,6 +183,9 @@ void SimCore::Post(const LinkPtr& link, int side, const WriteRequest& request, u
   }
   CutIntoPieces(write.get());
   Schedule(link, side, write);
+  if (!link->sides[side].missed.ok()) {
+    At(now() + Delay(), [this, link, side] { Learn(link, side, link->sides[side].missed); });
+  }
   if (Chance(faults_.connection_loss)) {
     At(Between(now(), write->effect_at), [this, link] { Break(link, Lost("injected")); });
   }
@@ -390,6 +393,10 @@ void SimCore::Break(const LinkPtr& link, const absl::Status& status) {
     const int64_t learn_at = now() + Delay();
     side.effect_cutoff = Between(now(), learn_at);
     side.send_cutoff = Between(now(), learn_at);
+    if (side.state == State::kEstablished && side.sends.empty() && Chance(faults_.missed_loss)) {
+      side.missed = status;
+      continue;
+    }
     At(learn_at, [this, link, i, status] { Learn(link, i, status); });
   }
 }

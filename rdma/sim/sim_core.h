@@ -96,6 +96,7 @@ struct SimSide {
   // Once the link is broken: until when things still happen, and the failure this side is told.
   int64_t effect_cutoff = 0;  // of writes toward this side
   int64_t send_cutoff = 0;    // of this side's send completions
+  absl::Status missed;        // the loss it was not told of
 };
 
 struct SimLink {

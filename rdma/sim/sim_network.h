@@ -39,6 +39,9 @@ struct SimFaults {
   // A side that ends is dead (Endpoint::Dead()) up to so much later, as over shm, where the peer
   // has to confirm. Until then what the peer had under way may still land.
   int64_t max_death_delay_ns = 0;
+  // Probability that a side with nothing under way is not told of a loss: it learns so by its next
+  // write. What a disconnect request lost in an outage does on soft-RoCE.
+  double missed_loss = 0;
 };
 
 // Deliberate faults in the library, switched on by tests to show that they are found.
@@ -47,6 +50,7 @@ struct PlantedBugs {
   bool release_buffer_at_deadline = false;  // buffer handed back without closing the lane
   bool reply_before_receive = false;        // a reply or credit goes before the receive is reposted
   bool replay_before_dead = false;          // records go out again while their old lane still lives
+  bool never_probe = false;                 // a worker waits on, whether the shard is there or not
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 

@@ -36,7 +36,8 @@ struct VerbsOptions {
   int service_level = -1;  // 0..15; -1: the path's
   int path_mtu = 0;        // 256, 512, 1024, 2048, 4096 bytes; 0: the path's
   int timeout = 14;        // 0..31: acknowledgement timeout of 4.096 us x 2^timeout: 67 ms
-  int retries = 7;         // 0..7: resends before a connection is lost; with 14: about 0.5 s
+  int retries = 6;         // 0..7: resends before a connection is lost; with 14: about 0.5 s.
+                           // Not 7: soft-RoCE (rxe_comp.c, COMPST_ERROR_RETRY) never gives up then
   uint32_t inline_bytes = 256;   // at most so much is copied into the work request, if granted
   bool memory_windows = true;    // false: a protection domain for each domain, as without them
   bool relaxed_ordering = true;  // PCIe relaxed ordering, where the device has it

@@ -98,6 +98,7 @@ struct ShardExecutor::Impl {
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);
+  void CloseOlder(const Pending& grant);
   void OnRequest(size_t transport, const rdma::ConnectionEvent& event);
   absl::StatusOr<Pending> TakeToken(size_t transport, const std::string& private_data,
                                     LaneHello* hello);

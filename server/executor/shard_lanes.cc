@@ -219,6 +219,18 @@ absl::StatusOr<ShardExecutor::Impl::Pending> ShardExecutor::Impl::TakeToken(
   return grant;
 }
 
+// A worker has one lane to a shard, and opens the next only when the last is dead on its side. That
+// one may be alive on ours: an outage can swallow the news.
+void ShardExecutor::Impl::CloseOlder(const Pending& grant) {
+  for (auto& lane : lanes) {
+    if (lane == nullptr || lane->worker != grant.worker || lane->generation > grant.generation) {
+      continue;
+    }
+    Close(lane.get(), absl::UnavailableError(absl::StrCat(
+                          "its worker opened another one (generation ", grant.generation, ")")));
+  }
+}
+
 void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEvent& event) {
   ReadClock();
   Link& link = links[transport];
@@ -231,6 +243,7 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
     link.endpoint->Reject(event.connection, std::string(grant.status().message()));
     return;
   }
+  CloseOlder(*grant);
   rdma::ShardLane::Params params{grant->id, grant->generation, grant->worker, grant->config};
   // A worker that has left since has no lane for long: RetireWorkers() closes it.
   if (const auto it = workers.find(grant->worker); it != workers.end()) params.domain = it->second;

@@ -116,5 +116,10 @@ TEST_CASE("planted bug: return a reply or a credit before the receive is reposte
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
+TEST_CASE("planted bug: never ask whether a quiet lane's server is still there") {
+  Planted bug(&rdma::PlantedBugs::never_probe);
+  CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
+}
+
 }  // namespace
 }  // namespace verbena::test

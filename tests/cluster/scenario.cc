@@ -24,6 +24,7 @@ class Scenario {
     ClusterOptions cluster;
     cluster.seed = options.seed;
     cluster.network.connection_loss = options.connection_loss;
+    cluster.network.missed_loss = options.missed_loss;
     cluster.network.connect_failure = options.connect_failure;
     cluster.network.max_death_delay_ns = options.death_delay_ns;
     cluster.control.loss = options.control_loss;

@@ -26,6 +26,7 @@ struct ScenarioOptions {
   int steps = 6;
   uint64_t elements = 3 * kSimChunkBytes / 4 + 40;  // three whole chunks and a short one
   double connection_loss = 0.002;
+  double missed_loss = 0.2;  // of a side that could: sim_network.h
   double connect_failure = 0.1;
   double control_loss = 0.02;
   int64_t death_delay_ns = 20'000'000;  // of a lost lane: sim_network.h

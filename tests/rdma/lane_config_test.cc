@@ -19,7 +19,7 @@ TEST_CASE("lane configuration: formulas and limits") {
   CHECK(config.mailbox_bytes() == 65 * 192);
   CHECK(config.worker_receives() == 64 + 68 + 2);
   CHECK(config.shard_receives() == 68);
-  CHECK(config.worker_sends() == 68);
+  CHECK(config.worker_sends() == 68 + 1);
   CHECK(config.shard_sends() == 2 * 64 + 68 + 1);
   CHECK(config.shard_memory_bytes() == config.ring_bytes() + 2 * 64 * 192 + 64);
   CHECK(config.worker_memory_bytes() == config.mailbox_bytes() + 68 * 4096);

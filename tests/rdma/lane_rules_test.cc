@@ -382,6 +382,22 @@ TEST_CASE("worker lane: an answer waits until the payload it gathered is no long
   CHECK(rig.lane->CanPost(1, 64));
 }
 
+TEST_CASE("worker lane: a probe is an empty write, one at a time, beside a full set of records") {
+  WorkerRig rig;
+  for (uint64_t i = 0; i < 2; ++i) REQUIRE(rig.Post(RecordType::kPull, 0, i).ok());
+  const size_t records = rig.endpoint.writes.size();
+  rig.lane->Probe();
+  rig.lane->Probe();
+  REQUIRE(rig.endpoint.writes.size() == records + 1);
+  CHECK(rig.endpoint.writes.back().bytes.empty());
+  CHECK_FALSE(rig.endpoint.writes.back().has_immediate);
+  rig.Sent(records);
+  CHECK(rig.answers.empty());
+  CHECK(rig.lane->unanswered_count() == 2);
+  rig.lane->Probe();
+  CHECK(rig.endpoint.writes.size() == records + 2);
+}
+
 TEST_CASE("worker lane: a malformed reply closes the lane with the reason") {
   WorkerRig rig;
   REQUIRE(rig.Post(RecordType::kPull, 0, 1).ok());

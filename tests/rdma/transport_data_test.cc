@@ -55,6 +55,21 @@ TEST_CASE("an immediate needs no bytes") {
   CHECK(pair.client.Immediates(pair.c) == std::vector<uint32_t>{5});
 }
 
+TEST_CASE("a write of nothing at all completes, and the peer does not notice") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Pair pair(&stage, {.client_receives = 1, .server_receives = 1});
+  REQUIRE(pair.established);
+  WriteRequest request;
+  request.wr_id = 9;
+  REQUIRE(pair.client.endpoint->PostWrite(pair.c, request).ok());
+  REQUIRE(stage.Until([&] { return pair.client.Sends(pair.c).size() == 1; }));
+  CHECK(pair.client.Sends(pair.c)[0].ok);
+  CHECK(pair.client.Sends(pair.c)[0].wr_id == 9);
+  stage.Settle();
+  CHECK(pair.server.Receives(pair.s).empty());
+}
+
 TEST_CASE("writes take effect in order, and each is whole when it does") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);

@@ -173,6 +173,26 @@ TEST_CASE("until a side is dead, what its peer had under way may land; never aft
   CHECK(late > 20);
 }
 
+TEST_CASE(
+    "a side that was not told of a loss learns of it by its next write, if only an empty one") {
+  SimFaults faults;
+  faults.missed_loss = 1;
+  World world(1, faults);
+  Pair pair(&world.stage, {});
+  REQUIRE(pair.established);
+  pair.server.endpoint->Close(pair.s);
+  world.stage.Settle();
+  CHECK(pair.client.Count(Kind::kLost, pair.c) == 0);
+  WriteRequest empty;
+  empty.wr_id = 77;
+  REQUIRE(pair.client.endpoint->PostWrite(pair.c, empty).ok());
+  REQUIRE(world.stage.Until([&] { return pair.client.Count(Kind::kLost, pair.c) == 1; }));
+  const auto sends = pair.client.Sends(pair.c);
+  REQUIRE(sends.size() == 1);
+  CHECK(sends[0].wr_id == 77);
+  CHECK_FALSE(sends[0].ok);
+}
+
 TEST_CASE("connecting fails as often as asked, sometimes after the peer has accepted") {
   SimFaults faults;
   faults.connect_failure = 1;

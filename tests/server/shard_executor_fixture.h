@@ -1,8 +1,11 @@
-// One shard executor and its workers over the sim transport, in one thread on virtual time.
+// One shard executor and its workers in one thread: over the sim transport on virtual time, or,
+// with VERBENA_TEST_TRANSPORT=verbs, over a real RDMA device. Then the clock follows real time but
+// for Pass(), and only the tests with the tag [verbs] apply.
 #ifndef VERBENA_TESTS_SERVER_SHARD_EXECUTOR_FIXTURE_H_
 #define VERBENA_TESTS_SERVER_SHARD_EXECUTOR_FIXTURE_H_
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -11,8 +14,10 @@
 #include <vector>
 
 #include "proto/table_spec.h"
+#include "rdma/base/clock.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/sim/sim_network.h"
+#include "rdma/verbs/verbs_endpoint.h"
 #include "server/executor/shard_executor.h"
 #include "tests/rdma/forwarding_endpoint.h"
 
@@ -23,11 +28,28 @@ inline constexpr uint32_t kTable = 1;
 inline constexpr uint32_t kElements = 16;
 inline constexpr uint32_t kBytes = kElements * sizeof(float);
 
+inline bool OverVerbs() {
+  const char* transport = std::getenv("VERBENA_TEST_TRANSPORT");
+  return transport != nullptr && std::string(transport) == "verbs";
+}
+inline std::string TransportName() { return OverVerbs() ? "verbs" : "sim"; }
+
+inline std::unique_ptr<rdma::Endpoint> NewTestEndpoint(rdma::SimNetwork* network,
+                                                       const std::string& host) {
+  if (!OverVerbs()) return network->NewEndpoint(host);
+  rdma::VerbsOptions options;
+  if (const char* device = std::getenv("VERBENA_VERBS_DEVICE")) options.device = device;
+  auto endpoint = rdma::NewVerbsEndpoint(options);
+  INFO(endpoint.status());
+  REQUIRE(endpoint.ok());
+  return *std::move(endpoint);
+}
+
 // A worker's end: an endpoint, one lane, its answers.
 class TestWorker {
  public:
   TestWorker(rdma::SimNetwork* network, const std::string& host, uint64_t incarnation)
-      : incarnation_(incarnation), endpoint_(network->NewEndpoint(host)) {
+      : incarnation_(incarnation), endpoint_(NewTestEndpoint(network, host)) {
     auto block = rdma::MemoryBlock::Allocate(4096, rdma::MemoryKind::kHost, "test-worker");
     REQUIRE(block.ok());
     block_ = *std::move(block);
@@ -54,6 +76,7 @@ class TestWorker {
   void Pump() {
     rdma::ConnectionEvent event;
     while (endpoint_->PollEvents({&event, 1}) == 1) {
+      if (watcher_ != nullptr && event.connection == watched_) *watcher_ = event;
       if (lane_ != nullptr && event.connection == lane_->connection()) lane_->OnEvent(event);
     }
     rdma::Completion completion;
@@ -105,6 +128,12 @@ class TestWorker {
   bool open() const { return lane_ != nullptr && lane_->state() == rdma::WorkerLane::State::kOpen; }
   bool dead() const { return lane_->state() == rdma::WorkerLane::State::kDead; }
   uint64_t incarnation() const { return incarnation_; }
+  rdma::Endpoint& endpoint() { return *endpoint_; }
+  // For a connection that is no lane: its last event goes there.
+  void Watch(rdma::ConnectionId connection, rdma::ConnectionEvent* event) {
+    watched_ = connection;
+    watcher_ = event;
+  }
 
  private:
   rdma::WorkerLane::Request Base(RecordType type, uint64_t sequence, uint64_t cookie) {
@@ -127,6 +156,8 @@ class TestWorker {
   std::unique_ptr<rdma::WorkerLane> lane_;
   Group group_ = {};
   std::vector<rdma::WorkerLane::Answer> answers_;
+  rdma::ConnectionId watched_ = rdma::ConnectionId::kNone;
+  rdma::ConnectionEvent* watcher_ = nullptr;
 };
 
 class ShardFixture {
@@ -137,7 +168,9 @@ class ShardFixture {
     options.seed = 1;
     options.slab_bytes = 1 << 20;
     std::vector<ShardExecutor::Transport> transports;
-    auto endpoint = std::make_unique<rdma::ForwardingEndpoint>(network_.NewEndpoint("server"));
+    auto endpoint =
+        std::make_unique<rdma::ForwardingEndpoint>(NewTestEndpoint(&network_, "server"));
+    endpoint->name = TransportName();
     endpoint_ = endpoint.get();
     transports.push_back({std::move(endpoint), "here"});
     auto created = ShardExecutor::Create(options, &network_.clock(), std::move(transports));
@@ -193,7 +226,7 @@ class ShardFixture {
     request.set_wire_version_max(kWireVersion);
     request.set_revision(revision_);
     v1::TransportOffer* offer = request.add_offers();
-    offer->set_transport("sim");
+    offer->set_transport(TransportName());
     offer->set_host("here");
     return request;
   }
@@ -217,11 +250,10 @@ class ShardFixture {
 
   // Runs everything until `condition` holds; false when `limit` of virtual time is over first.
   bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(2)) {
+    if (OverVerbs()) return UntilReally(condition);
     const int64_t end = network_.clock().NowNanos() + absl::ToInt64Nanoseconds(limit);
     for (;;) {
-      while (shard_->RunOnce()) {
-      }
-      for (auto& worker : test_workers_) worker->Pump();
+      Run();
       if (condition()) return true;
       if (network_.clock().NowNanos() >= end) return false;
       network_.Advance(
@@ -232,6 +264,10 @@ class ShardFixture {
     return Until([&] { return worker.Answer(cookie) != nullptr; });
   }
   void Pass(absl::Duration time) {
+    if (OverVerbs()) {
+      network_.Advance(network_.clock().NowNanos() + absl::ToInt64Nanoseconds(time));
+      return Run();
+    }
     Until([] { return false; }, time);
   }
 
@@ -242,6 +278,24 @@ class ShardFixture {
   ShardCounters counters() const { return shard_->Snapshot().counters; }
 
  private:
+  void Run() {
+    while (shard_->RunOnce()) {
+    }
+    for (auto& worker : test_workers_) worker->Pump();
+  }
+  // The limit is for a hang: an emulated machine is slow.
+  bool UntilReally(const std::function<bool()>& condition) {
+    const MonotonicClock real;
+    const int64_t start = real.NowNanos();
+    for (int64_t before = start, now = start; now - start < 60'000'000'000; before = now) {
+      Run();
+      if (condition()) return true;
+      now = real.NowNanos();
+      network_.Advance(network_.clock().NowNanos() + now - before);
+    }
+    return false;
+  }
+
   rdma::SimNetwork network_;
   v1::Consistency consistency_;
   rdma::ForwardingEndpoint* endpoint_ = nullptr;

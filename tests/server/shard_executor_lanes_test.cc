@@ -1,4 +1,5 @@
-// Who gets a lane, who keeps it, and what a refusal says.
+// Who gets a lane, who keeps it, and what a refusal says. What has the tag [verbs] also runs over a
+// real RDMA device (tests/softroce/cases/tokens.sh).
 #include "tests/server/shard_executor_fixture.h"
 
 namespace verbena::server {
@@ -60,24 +61,34 @@ TEST_CASE("a lane is refused with its reason") {
   CHECK_THAT(std::string(status.message()), Contains(says) && Contains(also));
 }
 
-TEST_CASE("a lane is described with transport and reason") {
+TEST_CASE("a lane is described with transport and reason", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
   fixture.Connected("a", 100);
   const ShardSnapshot snapshot = fixture.shard().Snapshot();
   REQUIRE(snapshot.lanes.size() == 1);
   CHECK(snapshot.lanes[0].worker() == 100);
-  CHECK(snapshot.lanes[0].transport() == "sim");
-  CHECK(snapshot.lanes[0].reason() == "sim: both have it");
+  CHECK(snapshot.lanes[0].transport() == TransportName());
+  CHECK(snapshot.lanes[0].reason() == TransportName() + ": both have it");
   CHECK(snapshot.counters.lanes_open == 1);
   CHECK(snapshot.counters.lanes_opened == 1);
 }
 
-TEST_CASE("a lane token is good once, for its worker, in time") {
+// The server works on: a worker with a good token trains.
+void ExpectWorks(ShardFixture* fixture, uint64_t incarnation) {
+  TestWorker& worker = fixture->Connected("works", incarnation);
+  worker.values()[0] = 1;
+  REQUIRE(worker.Push(1, 1).ok());
+  REQUIRE(fixture->Answered(worker, 1));
+  CHECK(worker.Answer(1)->status == ReplyStatus::kOk);
+}
+
+TEST_CASE("a lane token is good once, for its worker, in time", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100, 101});
   v1::OpenLaneResponse grant = fixture.Grant(100);
   TestWorker& worker = fixture.NewWorker("a", 100);
+  uint64_t other = 100;
   SECTION("unknown") {
     grant.mutable_token()->front() ^= 1;
     worker.Open(grant);
@@ -87,6 +98,7 @@ TEST_CASE("a lane token is good once, for its worker, in time") {
     first.Open(grant);
     REQUIRE(fixture.Until([&] { return first.open(); }));
     worker.Open(grant);
+    other = 101;
   }
   SECTION("late") {
     fixture.Pass(absl::Seconds(11));
@@ -95,13 +107,44 @@ TEST_CASE("a lane token is good once, for its worker, in time") {
   SECTION("of a worker that is gone") {
     fixture.SetWorkers({101});
     worker.Open(grant);
+    other = 101;
   }
   REQUIRE(fixture.Until([&] { return worker.dead(); }));
   CHECK_FALSE(worker.open());
+  CHECK_THAT(std::string(worker.lane().error().message()),
+             Contains("lane token unknown, used already or too late"));
   CHECK(fixture.counters().rejected_tokens == 1);
+  ExpectWorks(&fixture, other);
 }
 
-TEST_CASE("the lanes of a worker whose lease ends are closed") {
+TEST_CASE("what connects without a lane hello is refused", "[verbs]") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  const std::string address = fixture.Grant(100).address();
+  TestWorker& stranger = fixture.NewWorker("a", 0);
+  rdma::Endpoint& endpoint = stranger.endpoint();
+  const auto connection = endpoint.Create({16, 16});
+  REQUIRE(connection.ok());
+  std::string hello;
+  SECTION("nothing") {}
+  SECTION("too short") { hello = "hello"; }
+  SECTION("too long, and not one") { hello.assign(rdma::kMaxPrivateData, 'x'); }
+  REQUIRE(endpoint.Connect(*connection, address, hello).ok());
+  rdma::ConnectionEvent event = {};
+  stranger.Watch(*connection, &event);
+  REQUIRE(fixture.Until([&] { return event.connection == *connection; }));
+  CHECK(event.kind == rdma::ConnectionEvent::Kind::kFailed);
+  CHECK(absl::IsFailedPrecondition(event.status));
+  // librdmacm pads what is short, so that a token can be read, of zeros.
+  CHECK_THAT(std::string(event.status.message()),
+             Contains(OverVerbs() || hello.size() > sizeof(LaneHello)
+                          ? "lane token unknown, used already or too late"
+                          : "no lane hello in the private data"));
+  CHECK(fixture.counters().rejected_tokens == 1);
+  ExpectWorks(&fixture, 100);
+}
+
+TEST_CASE("the lanes of a worker whose lease ends are closed", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100, 101});
   TestWorker& gone = fixture.Connected("a", 100);
@@ -115,7 +158,20 @@ TEST_CASE("the lanes of a worker whose lease ends are closed") {
   CHECK(fixture.counters().lanes_lost == 1);
 }
 
-TEST_CASE("a lane id comes back with a new generation once its lane is dead") {
+TEST_CASE("a worker that opens another lane has the older one closed, of which it alone knew") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100, 101});
+  TestWorker& other = fixture.Connected("b", 101);
+  TestWorker& before = fixture.Connected("a", 100);
+  TestWorker& after = fixture.Connected("a2", 100);
+  CHECK(fixture.Until([&] { return before.dead(); }));
+  CHECK(after.open());
+  CHECK(other.open());
+  CHECK(fixture.counters().lanes_open == 2);
+  CHECK(fixture.counters().lanes_lost == 1);
+}
+
+TEST_CASE("a lane id comes back with a new generation once its lane is dead", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
@@ -178,7 +234,7 @@ TEST_CASE("large slots hold the largest chunk of any table") {
   CHECK(fixture.Grant(100).large_slot_bytes() >= 4096 + (1 << 20));
 }
 
-TEST_CASE("a server with a new incarnation drops every lane of the old one") {
+TEST_CASE("a server with a new incarnation drops every lane of the old one", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
