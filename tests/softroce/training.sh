@@ -4,10 +4,12 @@
 # field SERVER MEMBER: of the ready file that it wrote.
 field() { sed -nE "s/.*\"$2\" *: *\"?([^\",}]+)\"?.*/\1/p" "$1.ready" | head -n 1; }
 is_ready() { [ -s "$1.ready" ] && grep -q '}' "$1.ready"; }
+# What to start programs under, such as prlimit with its options.
+under=()
 daemon() {  # NAME HOST OPTIONS...: listens at that address; its log is NAME.log
   local name=$1 host=$2
   shift 2
-  "$BUILD/verbenad" --listen "$host:0" --metrics "$host:0" --name "$name" \
+  "${under[@]}" "$BUILD/verbenad" --listen "$host:0" --metrics "$host:0" --name "$name" \
     --ready-file "$name.ready" "$@" >"$name.log" 2>&1 &
   pids+=("$!")
 }
@@ -26,16 +28,17 @@ metric() {  # SERVER NAME
 }
 
 pids=()
-start_cluster() {  # TRANSPORT HOST: a coordinator and two servers
-  local server
+start_cluster() {  # TRANSPORT HOST [OPTIONS...]: a coordinator and two servers, with these options
+  local server transport=$1 host=$2
+  shift 2
   pids=()
   rm -f ./*.ready
   # The lease: an emulated machine on a busy one may not run for seconds.
-  daemon coordinator "$2" --coordinator --shards 0 --expected-servers 2 --lease-ms 30000
+  daemon coordinator "$host" --coordinator --shards 0 --expected-servers 2 --lease-ms 30000
   wait_for 60 is_ready coordinator
   for server in server-0 server-1; do
-    daemon "$server" "$2" --join "$(field coordinator address)" --transport "$1" \
-      --rdma-device "$DEVICE"
+    daemon "$server" "$host" --join "$(field coordinator address)" --transport "$transport" \
+      --rdma-device "$DEVICE" "$@"
   done
   for server in server-0 server-1; do wait_for 60 is_ready "$server"; done
 }
@@ -46,14 +49,74 @@ stop_cluster() {  # the coordinator last: the others take their leave of it
   kill -TERM "${pids[0]}"
   assert "the coordinator ends well" wait "${pids[0]}"
 }
-train() {  # COORDINATOR TRANSPORT FILE: two workers; the result, a JSON object, to FILE
-  "$BUILD/verbena-train" --cluster "$1" --transport "$2" --rdma-device "$DEVICE" --format text \
-    --workers 2 --steps 12 --batch 256 --timeout 120 --checksum --json \
-    --data /usr/share/common-licenses/GPL-2 /usr/share/common-licenses/GPL-3 >"$3" 2>train.log || {
+# train COORDINATOR TRANSPORT FILE [OPTIONS...]: two workers; the result, a JSON object, to FILE.
+train() {
+  train_start "$@"
+  train_wait
+}
+# The same in two parts, for what is to happen meanwhile.
+train_timeout=120
+train_start() {
+  local coordinator=$1 transport=$2 file=$3
+  shift 3
+  training=$transport result_file=$file
+  "${under[@]}" "$BUILD/verbena-train" --cluster "$coordinator" --transport "$transport" \
+    --rdma-device "$DEVICE" --format text --workers 2 --steps 12 --batch 256 \
+    --timeout "$train_timeout" --checksum --json --log-steps "$@" \
+    --data /usr/share/common-licenses/GPL-2 /usr/share/common-licenses/GPL-3 \
+    >"$result_file" 2>train.log &
+  trainer=$!
+}
+train_wait() {
+  wait "$trainer" || {
     tail -n 20 ./*.log
-    fail "verbena-train over $2"
+    fail "verbena-train over $training"
   }
-  cat "$3"
+  cat "$result_file"
+}
+train_fails() {
+  if wait "$trainer"; then
+    cat train.log
+    fail "verbena-train over $training ended well"
+  fi
+}
+# trained_steps N: some worker has done that many.
+trained_steps() { grep -q " step $1\$" train.log; }
+# lanes_opened: by all servers. Two workers that lose none open four.
+lanes_opened() {
+  local server sum=0
+  for server in server-0 server-1; do
+    sum=$((sum + $(metric "$server" verbena_shard_lanes_opened_total)))
+  done
+  echo "$sum"
+}
+servers_say() {  # TEXT: every server's log
+  grep -qF -- "$1" server-0.log && grep -qF -- "$1" server-1.log
 }
 # result FILE MEMBER: of what train() wrote.
 result() { sed -nE "s/.*\"$2\" *: *\"?([^\",}]+)\"?.*/\1/p" "$1"; }
+
+# Pushes that are counted (tests/faults/push_counter.cc), in the background; count_end checks that
+# each was applied exactly once, and says what it took in `count_pushes`, `count_lost` (lanes) and
+# `count_resent` (records).
+count_start() {  # COORDINATOR
+  rm -f count.stop
+  "$BUILD/tests/faults/push_counter" "$1" "$DEVICE" count.stop >count.log 2>&1 &
+  counter_pid=$!
+  wait_for 60 count_beyond 0
+}
+count_beyond() {  # N: more pushes than that are done
+  local line
+  line=$(tail -n 1 count.log)
+  [[ $line =~ ^[0-9]+\ pushes ]] && [ "${line%% *}" -gt "$1" ]
+}
+count_end() {
+  local pushes
+  pushes=$(tail -n 1 count.log)
+  wait_for 120 count_beyond "${pushes%% *}"  # it goes on
+  touch count.stop
+  wait "$counter_pid" || { cat count.log; fail "pushes were lost, or applied twice"; }
+  note "$(tail -n 1 count.log)"
+  # shellcheck disable=SC2034  # for cases
+  read -r count_pushes _ count_lost _ _ count_resent _ <<<"$(tail -n 1 count.log)"
+}

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# guests: 1
+# limit: 600
+# needs: verbenad verbena-train
+# A port that goes down in mid-training while packets still pass, and up again, costs no lane: what
+# cannot be sent would say so itself. It is logged.
+# shellcheck source=tests/softroce/lib.sh
+. "$SOFTROCE/lib.sh"
+# shellcheck source=tests/softroce/training.sh
+. "$SOFTROCE/training.sh"
+
+start_cluster verbs 127.0.0.1
+train_start "$(field coordinator address)" verbs disturbed.json
+wait_for 200 trained_steps 4
+# The other end of the wire: the port loses its link; what the device sends to itself still passes.
+ip link set veth0peer down
+wait_for 20 servers_say "RDMA device $DEVICE: port error (port 1)"
+rdma link show "$DEVICE/1" >link.txt
+assert_says link.txt "state DOWN"
+wait_for 200 trained_steps 7
+ip link set veth0peer up
+wait_for 20 servers_say "RDMA device $DEVICE: port active (port 1)"
+train_wait
+assert_equal "lanes opened" "$(lanes_opened)" 4
+assert_equal "workers lost" "$(result disturbed.json workers_lost)" 0
+train "$(field coordinator address)" verbs again.json
+parameters=$(result again.json parameters_xxh64)
+assert_at_least "length of the parameters' hash" "${#parameters}" 8
+assert_equal "parameters" "$(result disturbed.json parameters_xxh64)" "$parameters"
+stop_cluster
+expect_no_rdma_resources
