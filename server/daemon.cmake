@@ -22,3 +22,19 @@ add_executable(verbenad main.cc)
 target_link_libraries(verbenad PRIVATE verbena_options verbena_server PkgConfig::SPDLOG)
 set_target_properties(verbenad PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 install(TARGETS verbenad RUNTIME)
+
+# verbena, the operator's program: asks a cluster over its control plane, and shares no state with
+# the daemon.
+verbena_room(verbena_cli server
+  SOURCES
+    cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/health.cc
+    cli/verbena/json_report.cc cli/verbena/shard_load.cc cli/verbena/text_report.cc
+    cli/verbena/text_table.cc cli/verbena/words.cc
+  LINK verbena_proto verbena_json absl::str_format absl::time)
+target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
+
+add_executable(verbena_program cli/verbena/main.cc)
+target_link_libraries(verbena_program PRIVATE verbena_options verbena_cli verbena_proto_grpc)
+set_target_properties(verbena_program PROPERTIES
+  OUTPUT_NAME verbena RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+install(TARGETS verbena_program RUNTIME)

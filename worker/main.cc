@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <string>
 
+#include "proto/json.h"
 #include "worker/count_models.h"
-#include "worker/json_writer.h"
 #include "worker/launcher.h"
 #include "worker/options.h"
 #include "worker/worker_process.h"

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/json_writer.h"
+#include "proto/json.h"
 
 namespace verbena::worker {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "server/cli/toml_config.h"
+#include "server/cli/validators.h"
 
 namespace verbena::server {
 namespace {
@@ -31,22 +31,6 @@ CLI::Validator InRange(T least, T most) {
     return absl::StrCat("'", text, "' is not allowed: an integer from ", least, " to ", most);
   });
   return range;
-}
-
-CLI::Validator HostPort(bool port_required) {
-  CLI::Validator check;
-  check.description("HOST:PORT");
-  check.operation([port_required](std::string& text) -> std::string {
-    const size_t colon = text.rfind(':');
-    uint32_t port = 0;
-    const bool has_port =
-        colon != std::string::npos && absl::SimpleAtoi(text.substr(colon + 1), &port);
-    if (colon == 0 || text.empty() || (port_required && !has_port) || port > 65535) {
-      return absl::StrCat("'", text, "' is not HOST:PORT with a port from 0 to 65535");
-    }
-    return "";
-  });
-  return check;
 }
 
 CLI::Validator Transport() {

@@ -1,10 +1,10 @@
-#include "worker/json_writer.h"
+#include "proto/json.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
 #include <string>
 
-namespace verbena::worker {
+namespace verbena {
 namespace {
 
 TEST_CASE("an object of every kind of member") {
@@ -21,6 +21,33 @@ TEST_CASE("an object of every kind of member") {
         R"("none": null, "present": 2})");
 }
 
+TEST_CASE("objects and arrays nest") {
+  JsonArray empty, numbers, objects;
+  numbers.Add(7u);
+  numbers.Add(-1);
+  numbers.Add("x");
+  JsonWriter inner;
+  inner.Add("yes", true);
+  inner.AddNull("nothing");
+  objects.Add(inner);
+  objects.Add(JsonWriter());
+  JsonWriter json;
+  json.Add("empty", empty);
+  json.Add("numbers", numbers);
+  json.Add("objects", objects);
+  json.Add("inner", inner);
+  CHECK(
+      json.ToString() ==
+      R"({"empty": [], "numbers": [7, -1, "x"], "objects": [{"yes": true, "nothing": null}, {}], )"
+      R"("inner": {"yes": true, "nothing": null}})");
+}
+
+TEST_CASE("no string does anything to a terminal") {
+  CHECK(JsonString("\x1b[31m \x7f \r") == R"("\u001b[31m \u007f \u000d")");
+  CHECK(JsonString("\xc2\x9b"
+                   "31m \xc2\xa0") == "\"\\u009b31m \xc2\xa0\"");
+}
+
 TEST_CASE("strings are UTF-8 whatever the bytes") {
   CHECK(JsonString("\xc3\xa9\xe2\x82\xac\xf0\x9f\x8c\xbf") ==
         "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x8c\xbf\"");
@@ -31,4 +58,4 @@ TEST_CASE("strings are UTF-8 whatever the bytes") {
 }
 
 }  // namespace
-}  // namespace verbena::worker
+}  // namespace verbena

@@ -1,0 +1,181 @@
+#include "server/cli/verbena/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/cli/validators.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr char kVersionText[] = "verbena " VERBENA_VERSION;
+constexpr char kVariable[] = "VERBENA_CLUSTER";
+constexpr char kDefaultCluster[] = "127.0.0.1:7000";
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  verbena --cluster 10.0.0.1:7000 status\n"
+    "  VERBENA_CLUSTER=10.0.0.1:7000 verbena shards --watch 2\n\n"
+    "Exit status: 0 all is well; 1 something is wrong, or a server did not answer; 2 wrong usage;\n"
+    "3 the coordinator cannot be reached; 128 + N ended by signal N.\n"
+    "'verbena COMMAND --help' has the options and an example of a command.";
+
+struct CommandText {
+  Command command;
+  const char* name;
+  const char* about;
+  const char* footer;
+};
+constexpr CommandText kCommands[] = {
+    {Command::kStatus, "status", "Is the cluster healthy? Servers, partitions, jobs, tables",
+     "Exit status 1 when a server is silent or does not answer, partitions are lost, or expected\n"
+     "servers are missing.\n\n"
+     "Example:\n"
+     "  verbena status --cluster 10.0.0.1:7000 --timeout 2 || echo 'look at the cluster'"},
+    {Command::kTables, "tables",
+     "Tables: shape, type, consistency, optimizer, size, partitions lost",
+     "Example:\n"
+     "  verbena tables --json | jq -r '.tables[] | select(.bytes > 1e9) | .name'"},
+    {Command::kJobs, "jobs", "Jobs: generation, workers there and expected, departed ranks",
+     "Example:\n"
+     "  verbena jobs --cluster 10.0.0.1:7000"},
+    {Command::kWorkers, "workers", "Workers: rank, incarnation, lanes by transport",
+     "Exit status 1 when a server did not answer, so that its lanes are not counted.\n\n"
+     "Example:\n"
+     "  verbena workers --cluster 10.0.0.1:7000"},
+    {Command::kShards, "shards",
+     "Shards: requests, bytes, memory, processor time, lanes; the hottest",
+     "The hottest is the shard that used most processor time of those that served requests: since\n"
+     "they started, or with --watch in each interval. Exit status 1 when a server did not answer.\n"
+     "--watch goes on until SIGINT or SIGTERM and then exits 0; with --json it prints one object "
+     "a\n"
+     "line.\n\n"
+     "Examples:\n"
+     "  verbena shards --cluster 10.0.0.1:7000\n"
+     "  verbena shards --watch 2"},
+};
+
+// As CLI11 gives it: text, so that checks can name it.
+struct RawOptions {
+  std::string cluster;
+  double timeout = 5;
+  double watch = 0;
+  bool json = false;
+};
+
+CLI::Validator SecondsUpTo(double most) {
+  CLI::Validator check;
+  check.description("");
+  check.operation([most](std::string& text) -> std::string {
+    double value = 0;
+    if (absl::SimpleAtod(text, &value) && value >= 0.1 && value <= most) return "";
+    return absl::StrCat("'", Printable(text), "' is not allowed: seconds from 0.1 to ", most);
+  });
+  return check;
+}
+
+// On the program and on every command, so that they may stand before or after the command's name.
+void AddCommon(CLI::App* app, RawOptions* raw) {
+  CLI::Validator host_port = server::HostPort(true);
+  host_port.description("");
+  app->add_option("--cluster", raw->cluster,
+                  "The coordinator (default: $VERBENA_CLUSTER, else 127.0.0.1:7000)")
+      ->type_name("HOST:PORT")
+      ->check(host_port);
+  app->add_option("--timeout", raw->timeout, "Longest wait for each answer")
+      ->type_name("SECONDS")
+      ->check(SecondsUpTo(3600))
+      ->capture_default_str();
+  app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
+  app->get_formatter()->column_width(28);
+}
+
+Parsed Ended(int status, std::string message) {
+  Parsed parsed;
+  parsed.exit_status = status;
+  parsed.message = std::move(message);
+  return parsed;
+}
+
+Parsed Wrong(const std::string& what) {
+  return Ended(kExitUsage,
+               absl::StrCat("verbena: ", what, "\nRun verbena --help for commands and options.\n"));
+}
+
+// What CLI11 calls "a subcommand is required", or several unexpected arguments.
+std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  std::string commands;
+  for (const CommandText& text : kCommands) {
+    absl::StrAppend(&commands, commands.empty() ? "" : ", ", text.name);
+  }
+  if (unknown.empty()) {
+    return app.get_subcommands().empty() && error.get_name() == "RequiredError"
+               ? absl::StrCat("a command is needed: ", commands)
+               : Printable(error.what());
+  }
+  const std::string first = Printable(unknown.front());
+  if (first.rfind('-', 0) == 0) return absl::StrCat("unknown option '", first, "'");
+  return app.get_subcommands().empty()
+             ? absl::StrCat("unknown command '", first, "'; allowed: ", commands)
+             : absl::StrCat("unexpected argument '", first, "'");
+}
+
+// Empty when all is well.
+std::string CompleteCluster(std::string* cluster) {
+  if (!cluster->empty()) return "";
+  const char* value = std::getenv(kVariable);
+  *cluster = value == nullptr || *value == '\0' ? kDefaultCluster : value;
+  const std::string wrong = server::HostPort(true)(*cluster);
+  return wrong.empty() ? "" : absl::StrCat(kVariable, ": ", Printable(wrong));
+}
+
+}  // namespace
+
+Parsed ParseCommandLine(int argc, const char* const* argv) {
+  RawOptions raw;
+  CLI::App app("verbena: shows an operator the state of a Verbena cluster", "verbena");
+  app.set_version_flag("--version", kVersionText);
+  app.footer(kExamples);
+  app.require_subcommand(0, 1);
+  AddCommon(&app, &raw);
+  std::vector<CLI::App*> commands;
+  for (const CommandText& text : kCommands) {
+    CLI::App* command = app.add_subcommand(text.name, text.about);
+    command->footer(text.footer);
+    AddCommon(command, &raw);
+    if (text.command == Command::kShards) {
+      command->add_option("--watch", raw.watch, "Print rates, once in so many seconds")
+          ->type_name("SECONDS")
+          ->check(SecondsUpTo(86400));
+    }
+    commands.push_back(command);
+  }
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty()) throw CLI::RequiredError("command");
+  } catch (const CLI::CallForHelp&) {
+    // Of the command that was named, if one was.
+    return Ended(kExitOk, app.help());
+  } catch (const CLI::CallForVersion&) {
+    return Ended(kExitOk, absl::StrCat(kVersionText, "\n"));
+  } catch (const CLI::ParseError& error) {
+    return Wrong(Explain(app, error));
+  }
+  if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) return Wrong(wrong);
+  Parsed parsed;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
+  }
+  parsed.options.cluster = raw.cluster;
+  parsed.options.timeout = absl::Seconds(raw.timeout);
+  if (raw.watch > 0) parsed.options.watch = absl::Seconds(raw.watch);
+  parsed.options.json = raw.json;
+  return parsed;
+}
+
+}  // namespace verbena::cli

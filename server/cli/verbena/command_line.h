@@ -1,0 +1,39 @@
+// The command line of `verbena`, the operator's program.
+//
+// **Thread safety**: ParseCommandLine() reads the environment; otherwise pure.
+#ifndef VERBENA_SERVER_CLI_VERBENA_COMMAND_LINE_H_
+#define VERBENA_SERVER_CLI_VERBENA_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace verbena::cli {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitWrong = 1;        // something is wrong, or an answer is incomplete
+inline constexpr int kExitUsage = 2;        // wrong command line
+inline constexpr int kExitUnreachable = 3;  // no answer from the coordinator
+
+enum class Command { kStatus, kTables, kJobs, kWorkers, kShards };
+
+struct Options {
+  Command command = Command::kStatus;
+  std::string cluster;  // host:port of the coordinator
+  absl::Duration timeout = absl::Seconds(5);
+  std::optional<absl::Duration> watch;  // shards: print rates this often
+  bool json = false;
+};
+
+struct Parsed {
+  Options options;
+  // Set when there is nothing to run: --help, --version, or an error.
+  std::optional<int> exit_status;
+  std::string message;  // for stdout when exit_status is 0, else for stderr
+};
+Parsed ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_COMMAND_LINE_H_

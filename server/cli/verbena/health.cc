@@ -1,0 +1,112 @@
+#include "server/cli/verbena/health.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+std::string Partitions(uint32_t count) {
+  return absl::StrCat(count, count == 1 ? " partition" : " partitions");
+}
+
+std::string ServerProblem(const ServerState& state, const Placement& placement) {
+  const v1::Server& server = state.server;
+  const std::string who =
+      absl::StrCat("server '", Printable(server.name()), "' at ", Printable(server.address()));
+  const uint32_t partitions = placement.OfServer(server.incarnation());
+  if (server.state() == v1::Server::SILENT) {
+    return absl::StrCat(who, " is silent: it has left or its lease has ended",
+                        partitions == 0 ? ""
+                                        : absl::StrCat("; what it holds (", Partitions(partitions),
+                                                       ") is UNAVAILABLE until it is back"));
+  }
+  if (state.statistics.ok()) return "";
+  return absl::StrCat(who,
+                      absl::IsFailedPrecondition(state.statistics.status()) ? " has been replaced: "
+                                                                            : " does not answer: ",
+                      WhyUnanswered(state));
+}
+
+std::string TableProblem(const v1::Table& table) {
+  if (table.lost_partitions().empty()) return "";
+  const auto lost = static_cast<uint32_t>(table.lost_partitions_size());
+  return absl::StrCat("table '", Printable(table.spec().name()), "' has lost ", Partitions(lost),
+                      " (",
+                      Ranges({table.lost_partitions().begin(), table.lost_partitions().end()}),
+                      "): calls on them return DATA_LOSS until the table is dropped");
+}
+
+}  // namespace
+
+PartitionCount Placement::Of(uint64_t incarnation, uint32_t shard) const {
+  const auto it = shards.find({incarnation, shard});
+  return it == shards.end() ? PartitionCount() : it->second;
+}
+
+uint32_t Placement::OfServer(uint64_t incarnation) const {
+  uint32_t count = 0;
+  for (auto it = shards.lower_bound({incarnation, 0});
+       it != shards.end() && it->first.first == incarnation; ++it) {
+    count += it->second.partitions;
+  }
+  return count;
+}
+
+Placement PlacementOf(const v1::ClusterView& view) {
+  std::set<uint32_t> lost;
+  for (const v1::Table& table : view.tables()) {
+    lost.insert(table.lost_partitions().begin(), table.lost_partitions().end());
+  }
+  Placement placement;
+  for (const v1::Partition& partition : view.partitions()) {
+    const uint32_t is_lost = lost.contains(partition.id()) ? 1 : 0;
+    ++placement.all.partitions;
+    placement.all.lost += is_lost;
+    if (partition.primary() == 0) {
+      ++placement.unassigned;
+      continue;
+    }
+    PartitionCount& count = placement.shards[{partition.primary(), partition.shard()}];
+    ++count.partitions;
+    count.lost += is_lost;
+  }
+  return placement;
+}
+
+std::string StateWord(const ServerState& server) {
+  if (server.server.state() == v1::Server::SILENT) return "silent";
+  if (server.statistics.ok()) return "alive";
+  return absl::IsFailedPrecondition(server.statistics.status()) ? "replaced" : "no answer";
+}
+
+std::string WhyUnanswered(const ServerState& server) {
+  if (server.statistics.ok()) return "";
+  return std::string(server.statistics.status().message());
+}
+
+std::vector<std::string> Problems(const ClusterState& state) {
+  std::vector<std::string> problems;
+  const auto add = [&](std::string problem) {
+    if (!problem.empty()) problems.push_back(std::move(problem));
+  };
+  add(std::string(state.coordinator_status.message()));
+  const v1::ClusterView& view = state.view;
+  const Placement placement = PlacementOf(view);
+  const auto servers = static_cast<uint32_t>(view.servers_size());
+  if (servers < view.expected_servers()) {
+    add(absl::StrCat(servers, " of ", view.expected_servers(),
+                     " expected servers have joined: no table can be created yet"));
+  } else if (placement.unassigned > 0 && !view.tables().empty()) {
+    // They are placed when the first table is made.
+    add(absl::StrCat(placement.unassigned, " of ", placement.all.partitions,
+                     " partitions are on no server"));
+  }
+  for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
+  for (const v1::Table& table : view.tables()) add(TableProblem(table));
+  return problems;
+}
+
+}  // namespace verbena::cli

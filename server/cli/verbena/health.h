@@ -1,0 +1,43 @@
+// What is wrong with a cluster, and where its partitions lie.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_SERVER_CLI_VERBENA_HEALTH_H_
+#define VERBENA_SERVER_CLI_VERBENA_HEALTH_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/cli/verbena/cluster_state.h"
+
+namespace verbena::cli {
+
+struct PartitionCount {
+  uint32_t partitions = 0;
+  uint32_t lost = 0;  // those of which a table has lost its only copy
+};
+
+struct Placement {
+  PartitionCount all;
+  uint32_t unassigned = 0;
+  std::map<std::pair<uint64_t, uint32_t>, PartitionCount> shards;  // by (incarnation, shard)
+
+  PartitionCount Of(uint64_t incarnation, uint32_t shard) const;
+  uint32_t OfServer(uint64_t incarnation) const;  // partitions
+};
+Placement PlacementOf(const v1::ClusterView& view);
+
+// "alive", "silent", "no answer" (it has a lease and did not answer), "replaced" (another process
+// answers at its address).
+std::string StateWord(const ServerState& server);
+// Why its statistics are missing; empty when they are there.
+std::string WhyUnanswered(const ServerState& server);
+
+// A sentence for each thing that an operator should act on, safe to print; none: healthy.
+std::vector<std::string> Problems(const ClusterState& state);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_HEALTH_H_

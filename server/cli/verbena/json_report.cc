@@ -1,0 +1,270 @@
+#include "server/cli/verbena/json_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/time/time.h"
+#include "proto/json.h"
+#include "server/cli/verbena/health.h"
+#include "server/cli/verbena/words.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr uint32_t kMostShards = 1024;  // as in the text
+
+template <typename Numbers>
+JsonArray NumbersOf(const Numbers& numbers) {
+  JsonArray array;
+  for (const auto number : numbers) array.Add(number);
+  return array;
+}
+
+// What every answer begins with.
+JsonWriter Cluster(const ClusterState& state) {
+  JsonWriter json;
+  json.Add("id", state.view.cluster_id());
+  json.Add("coordinator", state.coordinator);
+  if (state.coordinator_status.ok()) {
+    json.AddNull("coordinator_error");
+  } else {
+    json.Add("coordinator_error", std::string(state.coordinator_status.message()));
+  }
+  json.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", state.time, absl::UTCTimeZone()));
+  json.Add("term", state.view.term());
+  json.Add("revision", state.view.revision());
+  json.Add("lease_ms", state.view.lease_ms());
+  json.Add("expected_servers", state.view.expected_servers());
+  return json;
+}
+
+JsonWriter ServerHead(const ServerState& state) {
+  const v1::Server& server = state.server;
+  JsonWriter json;
+  json.Add("name", server.name());
+  json.Add("incarnation", server.incarnation());
+  json.Add("address", server.address());
+  json.Add("state", server.state() == v1::Server::SILENT ? "silent" : "alive");
+  json.Add("answers", state.statistics.ok());
+  if (state.statistics.ok()) {
+    json.AddNull("error");
+  } else {
+    json.Add("error", WhyUnanswered(state));
+  }
+  return json;
+}
+
+JsonArray Tables(const ClusterState& state) {
+  JsonArray tables;
+  for (const v1::Table& table : state.view.tables()) {
+    const v1::TableSpec& spec = table.spec();
+    JsonWriter optimizer;
+    optimizer.Add("name", spec.optimizer().name());
+    optimizer.Add("rate", spec.optimizer().rate());
+    // A protobuf map has no order.
+    const std::map<std::string, double> sorted(spec.optimizer().parameters().begin(),
+                                               spec.optimizer().parameters().end());
+    JsonWriter parameters;
+    for (const auto& [name, value] : sorted) parameters.Add(name, value);
+    optimizer.Add("parameters", parameters);
+    JsonWriter json;
+    json.Add("name", spec.name());
+    json.Add("id", table.id());
+    json.Add("job", spec.job());
+    json.Add("shape", NumbersOf(spec.shape()));
+    json.Add("dtype", TypeWord(spec.dtype()));
+    json.Add("consistency", ConsistencyWord(spec.consistency()));
+    json.Add("optimizer", optimizer);
+    json.Add("bytes", TableBytes(spec));
+    json.Add("lost_partitions", NumbersOf(table.lost_partitions()));
+    tables.Add(json);
+  }
+  return tables;
+}
+
+JsonArray Jobs(const ClusterState& state) {
+  JsonArray jobs;
+  for (const v1::Job& job : state.view.jobs()) {
+    JsonArray members;
+    for (const v1::Worker& worker : job.members()) {
+      JsonWriter member;
+      member.Add("name", worker.name());
+      member.Add("incarnation", worker.incarnation());
+      member.Add("rank", worker.rank());
+      members.Add(member);
+    }
+    JsonWriter json;
+    json.Add("name", job.name());
+    json.Add("generation", job.generation());
+    json.Add("expected_workers", job.expected_workers());
+    json.Add("members", members);
+    json.Add("departed_ranks", NumbersOf(job.departed_ranks()));
+    jobs.Add(json);
+  }
+  return jobs;
+}
+
+JsonWriter RatesJson(const Rates& rates) {
+  JsonWriter json;
+  json.Add("push_bytes_per_s", rates.push_bytes);
+  json.Add("pull_bytes_per_s", rates.pull_bytes);
+  json.Add("pushes_per_s", rates.pushes);
+  json.Add("pulls_per_s", rates.pulls);
+  json.Add("cpu", rates.cpu);
+  return json;
+}
+
+JsonArray Lanes(const v1::ShardStatistics& shard) {
+  JsonArray lanes;
+  for (const v1::LaneStatistics& lane : shard.lanes()) {
+    JsonWriter json;
+    json.Add("lane", lane.lane());
+    json.Add("worker", lane.worker());
+    json.Add("transport", lane.transport());
+    json.Add("device", lane.device());
+    json.Add("reason", lane.reason());
+    json.Add("settings", lane.settings());
+    lanes.Add(json);
+  }
+  return lanes;
+}
+
+JsonArray MissingTransports(const v1::ShardStatistics& shard) {
+  JsonArray missing;
+  for (const v1::MissingTransport& transport : shard.missing_transports()) {
+    JsonWriter json;
+    json.Add("transport", transport.transport());
+    json.Add("reason", transport.reason());
+    missing.Add(json);
+  }
+  return missing;
+}
+
+JsonWriter Load(const ShardLoad& load) {
+  const v1::ShardStatistics& shard = *load.statistics;
+  JsonWriter json;
+  json.Add("shard", shard.shard());
+  json.Add("hottest", load.hottest);
+  json.Add("partitions", load.partitions);
+  json.Add("pushes", shard.pushes());
+  json.Add("pulls", shard.pulls());
+  json.Add("push_bytes", shard.push_bytes());
+  json.Add("pull_bytes", shard.pull_bytes());
+  json.Add("parked", shard.parked());
+  json.Add("held", shard.held());
+  json.Add("resident_bytes", shard.resident_bytes());
+  json.Add("cpu_seconds", shard.cpu_seconds());
+  if (load.rates) {
+    json.Add("rates", RatesJson(*load.rates));
+  } else {
+    json.AddNull("rates");
+  }
+  json.Add("lanes", Lanes(shard));
+  json.Add("missing_transports", MissingTransports(shard));
+  return json;
+}
+
+}  // namespace
+
+std::string StatusJson(const ClusterState& state) {
+  const std::vector<std::string> problems = Problems(state);
+  const Placement placement = PlacementOf(state.view);
+  JsonArray problem_list;
+  for (const std::string& problem : problems) problem_list.Add(problem);
+  JsonArray servers;
+  for (const ServerState& server : state.servers) {
+    JsonArray shards;
+    for (uint32_t i = 0; i < std::min(server.server.shards(), kMostShards); ++i) {
+      const PartitionCount count = placement.Of(server.server.incarnation(), i);
+      JsonWriter shard;
+      shard.Add("shard", i);
+      shard.Add("partitions", count.partitions);
+      shard.Add("lost", count.lost);
+      shards.Add(shard);
+    }
+    JsonWriter json = ServerHead(server);
+    json.Add("shards", shards);
+    servers.Add(json);
+  }
+  JsonWriter partitions;
+  partitions.Add("total", placement.all.partitions);
+  partitions.Add("unassigned", placement.unassigned);
+  partitions.Add("lost", placement.all.lost);
+  JsonWriter json;
+  json.Add("healthy", problems.empty());
+  json.Add("problems", problem_list);
+  json.Add("cluster", Cluster(state));
+  json.Add("partitions", partitions);
+  json.Add("servers", servers);
+  json.Add("jobs", Jobs(state));
+  json.Add("tables", Tables(state));
+  return json.ToString();
+}
+
+std::string TablesJson(const ClusterState& state) {
+  JsonWriter json;
+  json.Add("cluster", Cluster(state));
+  json.Add("tables", Tables(state));
+  return json.ToString();
+}
+
+std::string JobsJson(const ClusterState& state) {
+  JsonWriter json;
+  json.Add("cluster", Cluster(state));
+  json.Add("jobs", Jobs(state));
+  return json.ToString();
+}
+
+std::string WorkersJson(const ClusterState& state) {
+  const std::map<uint64_t, LaneCounts> lanes = LanesOfWorkers(state);
+  JsonArray workers;
+  for (const v1::Job& job : state.view.jobs()) {
+    for (const v1::Worker& worker : job.members()) {
+      JsonWriter by_transport;
+      if (const auto it = lanes.find(worker.incarnation()); it != lanes.end()) {
+        for (const auto& [transport, count] : it->second) by_transport.Add(transport, count);
+      }
+      JsonWriter json;
+      json.Add("job", job.name());
+      json.Add("rank", worker.rank());
+      json.Add("incarnation", worker.incarnation());
+      json.Add("name", worker.name());
+      json.Add("lanes", by_transport);
+      workers.Add(json);
+    }
+  }
+  JsonArray unanswered;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) unanswered.Add(ServerHead(server));
+  }
+  JsonWriter json;
+  json.Add("cluster", Cluster(state));
+  json.Add("workers", workers);
+  json.Add("unanswered_servers", unanswered);
+  return json.ToString();
+}
+
+std::string ShardsJson(const ClusterState& state, const std::vector<ShardLoad>& loads,
+                       std::optional<double> interval) {
+  JsonArray servers;
+  for (const ServerState& server : state.servers) {
+    JsonArray shards;
+    for (const ShardLoad& load : loads) {
+      if (load.server == &server && load.statistics != nullptr) shards.Add(Load(load));
+    }
+    JsonWriter json = ServerHead(server);
+    json.Add("shards", shards);
+    servers.Add(json);
+  }
+  JsonWriter json;
+  json.Add("cluster", Cluster(state));
+  if (interval) {
+    json.Add("interval_s", *interval);
+  } else {
+    json.AddNull("interval_s");
+  }
+  json.Add("servers", servers);
+  return json.ToString();
+}
+
+}  // namespace verbena::cli

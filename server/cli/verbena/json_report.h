@@ -1,0 +1,27 @@
+// What each command prints with --json: one object on one line. The project's README documents the
+// members; they are always there, in this order. New ones may be added, none changes its meaning.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_SERVER_CLI_VERBENA_JSON_REPORT_H_
+#define VERBENA_SERVER_CLI_VERBENA_JSON_REPORT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/cli/verbena/cluster_state.h"
+#include "server/cli/verbena/shard_load.h"
+
+namespace verbena::cli {
+
+std::string StatusJson(const ClusterState& state);
+std::string TablesJson(const ClusterState& state);
+std::string JobsJson(const ClusterState& state);
+std::string WorkersJson(const ClusterState& state);
+// `interval`: seconds that rates are taken over; none without rates.
+std::string ShardsJson(const ClusterState& state, const std::vector<ShardLoad>& loads,
+                       std::optional<double> interval);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_JSON_REPORT_H_

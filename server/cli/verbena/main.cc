@@ -1,0 +1,155 @@
+// verbena: shows an operator the state of a Verbena cluster.
+#include <grpc/support/log.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "proto/grpc_control_channel.h"
+#include "server/cli/verbena/cluster_reader.h"
+#include "server/cli/verbena/command_line.h"
+#include "server/cli/verbena/health.h"
+#include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/shard_load.h"
+#include "server/cli/verbena/text_report.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+// Whole lines, seen at once also in a pipe. False: nobody reads any more, or the disk is full.
+bool Print(const std::string& text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+         std::fflush(stdout) == 0;
+}
+
+// A reader that has seen enough (`verbena shards | head -1`) is no failure and worth no word.
+int AfterFailedPrint(int status) {
+  if (errno == EPIPE) return status;
+  std::fprintf(stderr, "verbena: cannot write the output: %s\n", std::strerror(errno));
+  return kExitWrong;
+}
+
+// Before any thread starts, so that all of them inherit the mask and only the descriptor tells of a
+// signal. -1: signals keep their usual effect.
+int SignalDescriptor() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  const int fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd >= 0) pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return fd;
+}
+
+class Program {
+ public:
+  Program(const Options& options, int signal_fd)
+      : options_(options),
+        signal_fd_(signal_fd),
+        reader_(&channel_, options.cluster, options.timeout, signal_fd) {}
+
+  int Run() {
+    const bool servers = options_.command == Command::kStatus ||
+                         options_.command == Command::kWorkers ||
+                         options_.command == Command::kShards;
+    absl::StatusOr<ClusterState> state = reader_.Read(servers);
+    if (!state.ok()) return Failed(state.status());
+    if (options_.watch) return Watch(std::move(*state));
+    const int status = StatusOf(*state);
+    return Print(Report(*state)) ? status : AfterFailedPrint(status);
+  }
+
+ private:
+  std::string Report(const ClusterState& state) const {
+    const bool json = options_.json;
+    switch (options_.command) {
+      case Command::kStatus:
+        return json ? StatusJson(state) + "\n" : StatusText(state);
+      case Command::kTables:
+        return json ? TablesJson(state) + "\n" : TablesText(state);
+      case Command::kJobs:
+        return json ? JobsJson(state) + "\n" : JobsText(state);
+      case Command::kWorkers:
+        return json ? WorkersJson(state) + "\n" : WorkersText(state);
+      case Command::kShards: {
+        const std::vector<ShardLoad> loads = ShardLoads(state, nullptr);
+        return json ? ShardsJson(state, loads, std::nullopt) + "\n" : ShardsText(state, loads);
+      }
+    }
+    return "";
+  }
+
+  int StatusOf(const ClusterState& state) const {
+    if (options_.command == Command::kStatus) return Problems(state).empty() ? kExitOk : kExitWrong;
+    return Unanswered(state) == 0 ? kExitOk : kExitWrong;
+  }
+
+  std::string RatesReport(const ClusterState& now, const ClusterState& before) const {
+    const std::vector<ShardLoad> loads = ShardLoads(now, &before);
+    const double seconds = now.read_at - before.read_at;
+    if (options_.json) return ShardsJson(now, loads, seconds) + "\n";
+    const std::string when =
+        absl::StrCat(absl::FormatTime("%H:%M:%S", now.time, absl::LocalTimeZone()), ", over ",
+                     Fixed(seconds, 1), " s");
+    return RatesText(now, loads, when) + "\n";
+  }
+
+  // The data goes on flowing without the coordinator, so the rates do too.
+  int Watch(ClusterState before) {
+    double next = before.read_at;
+    while (true) {
+      // Ticks keep their distance however long the answers take; missed ones are left out.
+      next = std::max(next + absl::ToDoubleSeconds(*options_.watch), before.read_at);
+      if (!reader_.Sleep(absl::Seconds(next - before.read_at)).ok()) return kExitOk;
+      absl::StatusOr<ClusterState> now = reader_.Read(true, &before);
+      if (!now.ok()) return kExitOk;  // only an interrupt is an error here
+      if (!Print(RatesReport(*now, before))) return AfterFailedPrint(kExitOk);
+      before = std::move(*now);
+    }
+  }
+
+  int Failed(const absl::Status& status) const {
+    if (absl::IsCancelled(status)) {
+      signalfd_siginfo info = {};
+      const ssize_t size = read(signal_fd_, &info, sizeof info);
+      return 128 + (size == sizeof info ? static_cast<int>(info.ssi_signo) : SIGINT);
+    }
+    const std::string message(status.message());
+    std::fprintf(stderr, "verbena: %s\n", message.c_str());
+    return kExitUnreachable;
+  }
+
+  const Options options_;
+  const int signal_fd_;
+  GrpcControlChannel channel_;
+  ClusterReader reader_;
+};
+
+int Main(int argc, char** argv) {
+  const Parsed parsed = ParseCommandLine(argc, argv);
+  if (parsed.exit_status) {
+    std::fputs(parsed.message.c_str(), *parsed.exit_status == kExitOk ? stdout : stderr);
+    return *parsed.exit_status;
+  }
+  // What it finds worth a line is in the status of the call.
+  gpr_set_log_function([](gpr_log_func_args*) {});
+  const int signal_fd = SignalDescriptor();
+  return Program(parsed.options, signal_fd).Run();
+}
+
+}  // namespace
+}  // namespace verbena::cli
+
+int main(int argc, char** argv) { return verbena::cli::Main(argc, argv); }

@@ -1,0 +1,258 @@
+#include "server/cli/verbena/text_report.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "proto/table_spec.h"
+#include "server/cli/verbena/health.h"
+#include "server/cli/verbena/text_table.h"
+#include "server/cli/verbena/words.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr auto kRight = TextTable::Align::kRight;
+// More than any server has: a bound for what a wrong view makes this print.
+constexpr uint32_t kMostShards = 1024;
+
+std::string OrSaying(const TextTable& table, const char* nothing) {
+  return table.empty() ? absl::StrCat(nothing, "\n") : table.ToString();
+}
+
+std::string ServersText(const ClusterState& state) {
+  const Placement placement = PlacementOf(state.view);
+  TextTable table({{"SERVER"},
+                   {"STATE"},
+                   {"SHARD", kRight},
+                   {"PARTITIONS", kRight},
+                   {"LOST", kRight},
+                   {"INCARNATION", kRight},
+                   {"ADDRESS"}});
+  for (const ServerState& server : state.servers) {
+    const uint64_t incarnation = server.server.incarnation();
+    for (uint32_t shard = 0; shard < std::min(server.server.shards(), kMostShards); ++shard) {
+      const PartitionCount count = placement.Of(incarnation, shard);
+      table.AddRow({Printable(server.server.name()), StateWord(server), absl::StrCat(shard),
+                    absl::StrCat(count.partitions), absl::StrCat(count.lost),
+                    absl::StrCat(incarnation), Printable(server.server.address())});
+    }
+  }
+  return OrSaying(table, "no servers");
+}
+
+// "server-1 at HOST:PORT did not answer: ..." for each one, under a table that it is missing from.
+std::string UnansweredText(const ClusterState& state, const char* consequence) {
+  std::string text;
+  for (const ServerState& server : state.servers) {
+    if (server.statistics.ok()) continue;
+    absl::StrAppend(&text, Printable(server.server.name()), " at ",
+                    Printable(server.server.address()), consequence, ": ", WhyUnanswered(server),
+                    "\n");
+  }
+  return text;
+}
+
+std::string LanesCell(const LaneCounts& lanes) {
+  if (lanes.empty()) return "none";
+  return absl::StrJoin(lanes, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", Printable(entry.first));
+  });
+}
+
+LaneCounts LanesOfShard(const v1::ShardStatistics& shard) {
+  LaneCounts lanes;
+  for (const v1::LaneStatistics& lane : shard.lanes()) ++lanes[lane.transport()];
+  return lanes;
+}
+
+std::string Mark(const ShardLoad& load) { return load.hottest ? "<- hottest" : ""; }
+
+// Lanes of a shard that are alike share a line.
+std::string LaneTableText(const std::vector<ShardLoad>& loads) {
+  TextTable table(
+      {{"SERVER"}, {"SHARD", kRight}, {"LANES", kRight}, {"TRANSPORT"}, {"DEVICE"}, {"REASON"}});
+  for (const ShardLoad& load : loads) {
+    if (load.statistics == nullptr) continue;
+    std::map<std::tuple<std::string, std::string, std::string>, uint64_t> alike;
+    for (const v1::LaneStatistics& lane : load.statistics->lanes()) {
+      std::string reason = lane.reason();
+      if (!lane.settings().empty()) absl::StrAppend(&reason, " [", lane.settings(), "]");
+      ++alike[{lane.transport(), lane.device().empty() ? "host" : lane.device(), reason}];
+    }
+    for (const auto& [lane, count] : alike) {
+      const auto& [transport, device, reason] = lane;
+      table.AddRow({Printable(load.server->server.name()), absl::StrCat(load.statistics->shard()),
+                    absl::StrCat(count), Printable(transport), Printable(device),
+                    Printable(reason)});
+    }
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.ToString());
+}
+
+std::string MissingTransportsText(const ClusterState& state) {
+  std::string text;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    std::map<std::pair<std::string, std::string>, std::vector<int64_t>> shards;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::MissingTransport& missing : shard.missing_transports()) {
+        shards[{missing.transport(), missing.reason()}].push_back(shard.shard());
+      }
+    }
+    for (const auto& [missing, which] : shards) {
+      absl::StrAppend(&text, Printable(server.server.name()), " shard ", Ranges(which), " has no ",
+                      Printable(missing.first), ": ", Printable(missing.second), "\n");
+    }
+  }
+  return text.empty() ? "" : "\n" + text;
+}
+
+}  // namespace
+
+std::string StatusText(const ClusterState& state) {
+  const std::vector<std::string> problems = Problems(state);
+  std::string text = "healthy\n";
+  if (!problems.empty()) {
+    text = problems.size() == 1 ? "1 thing is wrong:\n"
+                                : absl::StrCat(problems.size(), " things are wrong:\n");
+    for (const std::string& problem : problems) absl::StrAppend(&text, "  - ", problem, "\n");
+  }
+  const v1::ClusterView& view = state.view;
+  const Placement placement = PlacementOf(view);
+  absl::StrAppend(&text, "\ncluster ", Printable(view.cluster_id()), ", coordinator ",
+                  Printable(state.coordinator), "\nterm ", view.term(), ", revision ",
+                  view.revision(), ", lease ",
+                  absl::FormatDuration(absl::Milliseconds(view.lease_ms())), ", ",
+                  view.servers_size(), " servers of ", view.expected_servers(), " expected\n",
+                  placement.all.partitions, " partitions, ", placement.unassigned,
+                  " on no server, ", placement.all.lost, " lost by a table\n\n");
+  absl::StrAppend(&text, ServersText(state), "\n", JobsText(state), "\n", TablesText(state));
+  return text;
+}
+
+std::string TablesText(const ClusterState& state) {
+  TextTable table({{"TABLE"},
+                   {"ID", kRight},
+                   {"JOB"},
+                   {"SHAPE"},
+                   {"TYPE"},
+                   {"CONSISTENCY"},
+                   {"OPTIMIZER"},
+                   {"BYTES", kRight},
+                   {"LOST", kRight}});
+  for (const v1::Table& row : state.view.tables()) {
+    const v1::TableSpec& spec = row.spec();
+    table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
+                  ShapeString(spec), TypeWord(spec.dtype()), ConsistencyWord(spec.consistency()),
+                  absl::StrCat(Printable(spec.optimizer().name()), " ", spec.optimizer().rate()),
+                  Bytes(TableBytes(spec)), absl::StrCat(row.lost_partitions_size())});
+  }
+  return OrSaying(table, "no tables");
+}
+
+std::string JobsText(const ClusterState& state) {
+  TextTable table({{"JOB"},
+                   {"GENERATION", kRight},
+                   {"WORKERS", kRight},
+                   {"EXPECTED", kRight},
+                   {"OBSERVERS", kRight},
+                   {"DEPARTED RANKS"}});
+  for (const v1::Job& job : state.view.jobs()) {
+    const int observers = Observers(job);
+    table.AddRow({Printable(job.name()), absl::StrCat(job.generation()),
+                  absl::StrCat(job.members_size() - observers),
+                  absl::StrCat(job.expected_workers()), absl::StrCat(observers),
+                  Ranges({job.departed_ranks().begin(), job.departed_ranks().end()})});
+  }
+  return OrSaying(table, "no jobs");
+}
+
+std::string WorkersText(const ClusterState& state) {
+  const std::map<uint64_t, LaneCounts> lanes = LanesOfWorkers(state);
+  TextTable table({{"JOB"}, {"RANK", kRight}, {"INCARNATION", kRight}, {"WORKER"}, {"LANES"}});
+  for (const v1::Job& job : state.view.jobs()) {
+    for (const v1::Worker& worker : job.members()) {
+      const auto it = lanes.find(worker.incarnation());
+      table.AddRow({Printable(job.name()),
+                    worker.rank() < 0 ? "observer" : absl::StrCat(worker.rank()),
+                    absl::StrCat(worker.incarnation()), Printable(worker.name()),
+                    LanesCell(it == lanes.end() ? LaneCounts() : it->second)});
+    }
+  }
+  const std::string unanswered =
+      UnansweredText(state, " did not answer, so lanes to it are not counted");
+  return absl::StrCat(OrSaying(table, "no workers"), unanswered.empty() ? "" : "\n", unanswered);
+}
+
+std::string ShardsText(const ClusterState& state, const std::vector<ShardLoad>& loads) {
+  TextTable table({{"SERVER"},
+                   {"SHARD", kRight},
+                   {"PUSHES", kRight},
+                   {"PULLS", kRight},
+                   {"PUSHED", kRight},
+                   {"PULLED", kRight},
+                   {"PARKED", kRight},
+                   {"HELD", kRight},
+                   {"RESIDENT", kRight},
+                   {"CPU", kRight},
+                   {"LANES"},
+                   {""}});
+  for (const ShardLoad& load : loads) {
+    const std::string name = Printable(load.server->server.name());
+    if (load.statistics == nullptr) {
+      table.AddRow({name, "-", "-", "-", "-", "-", "-", "-", "-", "-", StateWord(*load.server)});
+      continue;
+    }
+    const v1::ShardStatistics& shard = *load.statistics;
+    table.AddRow({name, absl::StrCat(shard.shard()), Count(shard.pushes()), Count(shard.pulls()),
+                  Bytes(shard.push_bytes()), Bytes(shard.pull_bytes()), Count(shard.parked()),
+                  Count(shard.held()), Bytes(shard.resident_bytes()), Seconds(shard.cpu_seconds()),
+                  LanesCell(LanesOfShard(shard)), Mark(load)});
+  }
+  const std::string unanswered = UnansweredText(state, " did not answer");
+  return absl::StrCat(OrSaying(table, "no servers"), unanswered.empty() ? "" : "\n", unanswered,
+                      LaneTableText(loads), MissingTransportsText(state));
+}
+
+std::string RatesText(const ClusterState& state, const std::vector<ShardLoad>& loads,
+                      const std::string& when) {
+  TextTable table({{"SERVER"},
+                   {"SHARD", kRight},
+                   {"PUSH MB/s", kRight},
+                   {"PULL MB/s", kRight},
+                   {"PUSHES/s", kRight},
+                   {"PULLS/s", kRight},
+                   {"PARKED", kRight},
+                   {"HELD", kRight},
+                   {"RESIDENT", kRight},
+                   {"CPU %", kRight},
+                   {""}});
+  for (const ShardLoad& load : loads) {
+    const std::string name = Printable(load.server->server.name());
+    if (load.statistics == nullptr) {
+      table.AddRow({name, "-", "-", "-", "-", "-", "-", "-", "-", "-", StateWord(*load.server)});
+      continue;
+    }
+    const v1::ShardStatistics& shard = *load.statistics;
+    const auto rate = [&](double Rates::*member, double scale, int digits) {
+      return load.rates ? Fixed(*load.rates.*member * scale, digits) : "-";
+    };
+    table.AddRow({name, absl::StrCat(shard.shard()), rate(&Rates::push_bytes, 1e-6, 1),
+                  rate(&Rates::pull_bytes, 1e-6, 1), rate(&Rates::pushes, 1, 0),
+                  rate(&Rates::pulls, 1, 0), Count(shard.parked()), Count(shard.held()),
+                  Bytes(shard.resident_bytes()), rate(&Rates::cpu, 100, 1), Mark(load)});
+  }
+  std::string text = absl::StrCat(when, "\n", OrSaying(table, "no servers"),
+                                  UnansweredText(state, " did not answer"));
+  if (!state.coordinator_status.ok()) {
+    absl::StrAppend(&text, std::string(state.coordinator_status.message()),
+                    " (servers as of revision ", state.view.revision(), ")\n");
+  }
+  return text;
+}
+
+}  // namespace verbena::cli

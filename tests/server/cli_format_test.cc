@@ -1,0 +1,297 @@
+// What the operator's program writes: columns, units, escapes, verdicts, rates, JSON, options.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "server/cli/verbena/command_line.h"
+#include "server/cli/verbena/health.h"
+#include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/shard_load.h"
+#include "server/cli/verbena/text_report.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+ServerState Answering(uint64_t incarnation, const std::string& name, int shards, double read_at) {
+  ServerState state;
+  state.server.set_incarnation(incarnation);
+  state.server.set_name(name);
+  state.server.set_address(name + ":1");
+  state.server.set_shards(shards);
+  state.server.set_state(v1::Server::ALIVE);
+  v1::GetStatisticsResponse statistics;
+  statistics.set_incarnation(incarnation);
+  for (int i = 0; i < shards; ++i) statistics.add_shards()->set_shard(i);
+  state.statistics = statistics;
+  state.read_at = read_at;
+  return state;
+}
+
+// Two servers of two shards, four partitions, nothing wrong.
+ClusterState Healthy(double read_at = 10) {
+  ClusterState state;
+  state.coordinator = "c:7000";
+  state.time = absl::UnixEpoch();
+  state.read_at = read_at;
+  state.view.set_cluster_id("id");
+  state.view.set_expected_servers(2);
+  for (uint64_t incarnation : {5, 6}) {
+    state.servers.push_back(Answering(incarnation, "s" + std::to_string(incarnation), 2, read_at));
+    *state.view.add_servers() = state.servers.back().server;
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    v1::Partition* partition = state.view.add_partitions();
+    partition->set_id(i);
+    partition->set_primary(i < 2 ? 5 : 6);
+    partition->set_shard(i % 2);
+  }
+  return state;
+}
+
+v1::ShardStatistics* Shard(ClusterState* state, int server, int shard) {
+  return state->servers[server].statistics->mutable_shards(shard);
+}
+
+void Set(v1::ShardStatistics* shard, uint64_t pushes, uint64_t bytes, double cpu) {
+  shard->set_pushes(pushes);
+  shard->set_push_bytes(bytes);
+  shard->set_cpu_seconds(cpu);
+}
+
+Parsed Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "verbena");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST_CASE("amounts have units that fit them") {
+  CHECK(Bytes(0) == "0 B");
+  CHECK(Bytes(999) == "999 B");
+  CHECK(Bytes(1000) == "1.0 kB");
+  CHECK(Bytes(999'949) == "999.9 kB");
+  CHECK(Bytes(999'950) == "1.0 MB");
+  CHECK(Bytes(12'345'678) == "12.3 MB");
+  CHECK(Bytes(UINT64_MAX) == "18.4 EB");
+  CHECK(Count(0) == "0");
+  CHECK(Count(9'999'999) == "9999999");
+  CHECK(Count(10'000'000) == "10.0 M");
+  CHECK(Count(UINT64_MAX) == "18446.7 P");
+  CHECK(Seconds(0.016) == "0.02 s");
+  CHECK(Seconds(12.34) == "12.3 s");
+  CHECK(Seconds(2 * 3600 + 5 * 60 + 59) == "2 h 05 min");
+  CHECK(Seconds(-1) == "-");
+  CHECK(Ranges({}) == "-");
+  CHECK(Ranges({7, 3, 1, 2, 0}) == "0-3, 7");
+  CHECK(Ranges({4, 5}) == "4, 5");
+  CHECK(Ranges({1, 3, 5, 7}, 2) == "1, 3, ...");
+}
+
+TEST_CASE("what a peer chose does nothing to the terminal, and stays on its line") {
+  CHECK(Printable("server-0 é \xe2\x82\xac") == "server-0 é \xe2\x82\xac");
+  CHECK(Printable("a\nb\tc\x1b[2J\x7f") == "a\\nb\\tc\\x1b[2J\\x7f");
+  CHECK(Printable("\xe2\x80\xaegnp.exe") == "\\u202egnp.exe");  // right-to-left override
+  CHECK(Printable("\xc2\x9b") == "\\u009b");                    // C1: CSI
+  CHECK(Printable("\xff\xc3") == "\\xff\\xc3");
+  CHECK(Printable("\\x1b") == "\\\\x1b");
+}
+
+TEST_CASE("columns are aligned by characters, without spaces at the end") {
+  TextTable table({{"NAME"}, {"N", TextTable::Align::kRight}, {"LAST"}});
+  table.AddRow({"é", "10", "x"});
+  table.AddRow({"long", "7"});
+  CHECK(table.ToString() ==
+        "NAME   N  LAST\n"
+        "é     10  x\n"
+        "long   7\n");
+}
+
+TEST_CASE("a healthy cluster says so first") {
+  const ClusterState state = Healthy();
+  CHECK(Problems(state).empty());
+  CHECK_THAT(StatusText(state), StartsWith("healthy\n") && Contains("no jobs\n") &&
+                                    Contains("no tables\n") &&
+                                    Contains("s5      alive      0           1"));
+  CHECK_THAT(StatusJson(state), StartsWith(R"({"healthy": true, "problems": [], "cluster": {)"));
+}
+
+TEST_CASE("each thing that is wrong is said") {
+  ClusterState state = Healthy();
+  std::string says;
+  SECTION("silent") {
+    state.servers[1].server.set_state(v1::Server::SILENT);
+    says =
+        "server 's6' at s6:1 is silent: it has left or its lease has ended; what it holds (2 "
+        "partitions)";
+    CHECK(StateWord(state.servers[1]) == "silent");
+  }
+  SECTION("alive by its lease, but no answer") {
+    state.servers[1].statistics = absl::UnavailableError("Connection refused");
+    says = "server 's6' at s6:1 does not answer: Connection refused";
+    CHECK(StateWord(state.servers[1]) == "no answer");
+  }
+  SECTION("another process at its address") {
+    state.servers[1].statistics = absl::FailedPreconditionError("incarnation 9 answers there");
+    says = "server 's6' at s6:1 has been replaced: incarnation 9 answers there";
+    CHECK(StateWord(state.servers[1]) == "replaced");
+  }
+  SECTION("lost partitions") {
+    v1::Table* table = state.view.add_tables();
+    table->mutable_spec()->set_name("we\x1bights");
+    for (const uint32_t lost : {0, 1, 3}) table->add_lost_partitions(lost);
+    says = "table 'we\\x1bights' has lost 3 partitions (0, 1, 3): calls on them return DATA_LOSS";
+    CHECK(PlacementOf(state.view).all.lost == 3);
+    CHECK(PlacementOf(state.view).Of(6, 1).lost == 1);
+  }
+  SECTION("servers that have not joined") {
+    state.view.set_expected_servers(3);
+    says = "2 of 3 expected servers have joined";
+  }
+  SECTION("partitions on no server") {
+    state.view.mutable_partitions(2)->set_primary(0);
+    CHECK(Problems(state).empty());  // as it is before there is a table
+    state.view.add_tables();
+    says = "1 of 4 partitions are on no server";
+  }
+  SECTION("the coordinator, while watching") {
+    state.coordinator_status = absl::UnavailableError("the coordinator c:7000 cannot be reached");
+    says = "the coordinator c:7000 cannot be reached";
+    CHECK_THAT(RatesText(state, ShardLoads(state, nullptr), "now"), Contains(says));
+  }
+  REQUIRE(Problems(state).size() == 1);
+  CHECK_THAT(Problems(state).front(), StartsWith(says));
+  CHECK_THAT(StatusText(state), StartsWith("1 thing is wrong:\n  - " + says));
+  CHECK_THAT(StatusJson(state), StartsWith(R"({"healthy": false, "problems": [")"));
+}
+
+TEST_CASE("the hottest shard is the one that used most processor time to serve requests") {
+  ClusterState before = Healthy(10);
+  ClusterState now = Healthy(12);
+  // Busy long ago; idle but polling; half as busy; busiest.
+  Set(Shard(&before, 0, 0), 1000, 5000, 50);
+  Set(Shard(&now, 0, 0), 1000, 5000, 50);
+  Set(Shard(&now, 0, 1), 0, 0, 1.9);
+  Set(Shard(&now, 1, 0), 10, 4'000'000, 0.5);
+  Set(Shard(&now, 1, 1), 20, 2'000'000, 1);
+
+  std::vector<ShardLoad> loads = ShardLoads(now, &before);
+  REQUIRE(loads.size() == 4);
+  CHECK_FALSE(loads[0].hottest);
+  CHECK_FALSE(loads[1].hottest);
+  CHECK_FALSE(loads[2].hottest);
+  CHECK(loads[3].hottest);
+  REQUIRE(loads[2].rates);
+  CHECK(loads[2].rates->push_bytes == Approx(2'000'000));
+  CHECK(loads[2].rates->pushes == Approx(5));
+  CHECK(loads[2].rates->cpu == Approx(0.25));
+  CHECK_THAT(RatesText(now, loads, "12:00:00, over 2.0 s"),
+             StartsWith("12:00:00, over 2.0 s\nSERVER") &&
+                 Contains("s6          1        1.0        0.0        10        0") &&
+                 Contains("50.0  <- hottest\n"));
+
+  loads = ShardLoads(now, nullptr);
+  CHECK(loads[0].hottest);
+  CHECK_FALSE(loads[0].rates);
+}
+
+TEST_CASE("an idle cluster has no hottest shard") {
+  for (const ShardLoad& load : ShardLoads(Healthy(), nullptr)) CHECK_FALSE(load.hottest);
+}
+
+TEST_CASE("there are no rates across a restart") {
+  ClusterState before = Healthy(10);
+  ClusterState now = Healthy(12);
+  Set(Shard(&before, 0, 0), 1000, 5000, 50);
+  Set(Shard(&now, 0, 0), 10, 50, 0.5);  // counters went back
+  now.servers[1] = Answering(7, "s6", 2, 12);
+  const std::vector<ShardLoad> loads = ShardLoads(now, &before);
+  CHECK_FALSE(loads[0].rates);
+  CHECK(loads[1].rates);
+  CHECK_FALSE(loads[2].rates);
+  CHECK_THAT(ShardsJson(now, loads, 2.0), Contains(R"("rates": null)"));
+}
+
+TEST_CASE("a server that does not answer is one row among the others") {
+  ClusterState state = Healthy();
+  state.servers[0].statistics = absl::UnavailableError("Connection refused");
+  const std::vector<ShardLoad> loads = ShardLoads(state, nullptr);
+  CHECK(loads.size() == 3);
+  CHECK_THAT(ShardsText(state, loads),
+             Contains("s5          -") && Contains("s6          0") && Contains("no answer\n") &&
+                 Contains("s5 at s5:1 did not answer: Connection refused\n"));
+  CHECK_THAT(ShardsJson(state, loads, std::nullopt),
+             Contains(R"("answers": false, "error": "Connection refused", "shards": []})"));
+  CHECK(Unanswered(state) == 1);
+}
+
+TEST_CASE("a view that makes no sense prints no more than a sensible one") {
+  ClusterState state = Healthy();
+  state.servers[0].server.set_shards(UINT32_MAX);
+  CHECK(StatusText(state).size() < 200'000);
+  CHECK(StatusJson(state).size() < 200'000);
+  v1::Table* table = state.view.add_tables();
+  table->mutable_spec()->add_shape(UINT64_MAX);
+  table->mutable_spec()->set_dtype(static_cast<v1::DType>(99));
+  CHECK_THAT(TablesText(state), Contains(" 99 "));
+}
+
+TEST_CASE("options may stand before and after the command") {
+  unsetenv("VERBENA_CLUSTER");
+  Parsed parsed = Parse({"--cluster", "a:1", "shards", "--json", "--watch", "0.5"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kShards);
+  CHECK(parsed.options.cluster == "a:1");
+  CHECK(parsed.options.json);
+  CHECK(parsed.options.watch == absl::Milliseconds(500));
+  CHECK(parsed.options.timeout == absl::Seconds(5));
+  parsed = Parse({"jobs", "--cluster=b:2", "--timeout", "0.25"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kJobs);
+  CHECK(parsed.options.cluster == "b:2");
+  CHECK(parsed.options.timeout == absl::Milliseconds(250));
+  CHECK_FALSE(parsed.options.watch);
+  CHECK(Parse({"tables"}).options.cluster == "127.0.0.1:7000");
+  setenv("VERBENA_CLUSTER", "c:3", 1);
+  CHECK(Parse({"tables"}).options.cluster == "c:3");
+  CHECK(Parse({"--cluster", "a:1", "tables"}).options.cluster == "a:1");
+  setenv("VERBENA_CLUSTER", "nonsense", 1);
+  CHECK_THAT(Parse({"tables"}).message, Contains("VERBENA_CLUSTER: 'nonsense'"));
+  unsetenv("VERBENA_CLUSTER");
+}
+
+TEST_CASE("a wrong command line is said with what is wrong in it") {
+  const auto check = [](std::vector<const char*> arguments, const char* says) {
+    const Parsed parsed = Parse(std::move(arguments));
+    INFO(parsed.message);
+    CHECK(parsed.exit_status == kExitUsage);
+    CHECK_THAT(parsed.message, StartsWith("verbena: ") && Contains(says) && Contains("--help"));
+  };
+  check({}, "a command is needed: status, tables, jobs, workers, shards");
+  check({"stat"}, "unknown command 'stat'; allowed: status, tables, jobs, workers, shards");
+  check({"status", "--jsno"}, "unknown option '--jsno'");
+  check({"tables", "--watch", "1"}, "unknown option '--watch'");
+  check({"status", "extra"}, "unexpected argument 'extra'");
+  check({"status", "jobs"}, "jobs");
+  check({"status", "--timeout", "soon"}, "--timeout: 'soon' is not allowed: seconds from 0.1");
+  check({"shards", "--watch", "0"}, "--watch: '0' is not allowed: seconds from 0.1");
+  check({"--cluster", "nowhere", "jobs"}, "--cluster: 'nowhere' is not HOST:PORT");
+  check({"jobs", "--cluster"}, "--cluster");
+}
+
+TEST_CASE("the help of every command has an example") {
+  for (const char* command : {"status", "tables", "jobs", "workers", "shards"}) {
+    const Parsed parsed = Parse({command, "--help"});
+    CHECK(parsed.exit_status == kExitOk);
+    const std::string example = std::string("\n  verbena ") + command;
+    CHECK_THAT(parsed.message, Contains("Example") && Contains(example) && Contains("--json") &&
+                                   Contains("--cluster HOST:PORT"));
+  }
+  const Parsed parsed = Parse({"--help"});
+  CHECK(parsed.exit_status == kExitOk);
+  CHECK_THAT(parsed.message, Contains("Exit status") && Contains("Examples:"));
+  CHECK_THAT(Parse({"--version"}).message, StartsWith("verbena "));
+}
+
+}  // namespace
+}  // namespace verbena::cli
