@@ -1,19 +1,17 @@
 #include "proto/table_spec.h"
 
-#include <cfloat>
-#include <charconv>
-#include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/optimizer_spec.h"
+#include "proto/spec_text.h"
 
 namespace verbena {
 namespace {
 
-constexpr size_t kMaxNameBytes = 128;
 constexpr int kMaxDimensions = 8;
 constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 constexpr uint32_t kMinChunkBytes = 256;
@@ -21,20 +19,6 @@ constexpr uint32_t kMinChunkBytes = 256;
 constexpr uint32_t kMaxChunkBytes = 8 << 20;
 constexpr uint32_t kChunkAlignment = 64;
 constexpr uint32_t kElementBytes = sizeof(float);
-
-// The shortest text that reads back as the same number.
-std::string Number(double value) {
-  char text[64];
-  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
-  return std::string(text, end.ptr);
-}
-
-// A name that a peer chose, safe to print and of bounded length.
-std::string Quoted(const std::string& text) {
-  const bool cut = text.size() > kMaxNameBytes;
-  return absl::StrCat("\"", absl::CHexEscape(cut ? text.substr(0, kMaxNameBytes) : text),
-                      cut ? "..." : "", "\"");
-}
 
 absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,
                  const std::string& allowed) {
@@ -122,12 +106,9 @@ absl::Status FillEnums(v1::TableSpec* spec) {
   status.Update(CheckEnum(*spec, "reduction", v1::Reduction_IsValid(spec->reduction()),
                           spec->reduction(), "1 (sum), 2 (mean)"));
   status.Update(CheckEnum(*spec, "non_finite", v1::NonFinite_IsValid(spec->non_finite()),
-                          spec->non_finite(), "1 (reject), 2 (apply)"));
+                          spec->non_finite(), "1 (reject), 2 (apply), 3 (skip)"));
   return status;
 }
-
-// Parameters are f32: what does not fit would become an infinity later.
-bool FiniteAsF32(double value) { return std::isfinite(value) && std::fabs(value) <= FLT_MAX; }
 
 absl::Status FillInitializer(v1::TableSpec* spec) {
   v1::Initializer* init = spec->mutable_initializer();
@@ -170,18 +151,10 @@ absl::Status FillInitializer(v1::TableSpec* spec) {
 }
 
 absl::Status FillOptimizer(v1::TableSpec* spec) {
-  v1::Optimizer* optimizer = spec->mutable_optimizer();
-  if (optimizer->name().empty()) optimizer->set_name("sgd");
-  if (!FiniteAsF32(optimizer->rate()) || optimizer->rate() < 0) {
-    return Bad(*spec, "optimizer.rate", Number(optimizer->rate()), "a finite number >= 0");
-  }
-  for (const auto& [name, value] : optimizer->parameters()) {
-    if (!FiniteAsF32(value)) {
-      return Bad(*spec, absl::StrCat("optimizer.parameters[", Quoted(name), "]"), Number(value),
-                 "a finite number");
-    }
-  }
-  return absl::OkStatus();
+  const absl::Status status = NormalizeOptimizer(spec->mutable_optimizer());
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("table ", Quoted(spec->name()), ": ", std::string(status.message())));
 }
 
 absl::Status Differs(const v1::TableSpec& spec, const std::string& field,
@@ -206,31 +179,11 @@ absl::Status CompareInitializers(const v1::TableSpec& existing, const v1::TableS
   return absl::OkStatus();
 }
 
-std::string ParameterOf(const v1::Optimizer& optimizer, const std::string& name) {
-  const auto it = optimizer.parameters().find(name);
-  return it == optimizer.parameters().end() ? "not set" : Number(it->second);
-}
-
 absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
-  const v1::Optimizer& a = existing.optimizer();
-  const v1::Optimizer& b = wanted.optimizer();
-  if (a.name() != b.name()) {
-    return Differs(wanted, "optimizer.name", Quoted(a.name()), Quoted(b.name()));
-  }
-  if (a.rate() != b.rate()) {
-    return Differs(wanted, "optimizer.rate", Number(a.rate()), Number(b.rate()));
-  }
-  for (const auto* parameters : {&a.parameters(), &b.parameters()}) {
-    for (const auto& [name, value] : *parameters) {
-      const std::string left = ParameterOf(a, name);
-      const std::string right = ParameterOf(b, name);
-      if (left != right) {
-        return Differs(wanted, absl::StrCat("optimizer.parameters[", Quoted(name), "]"), left,
-                       right);
-      }
-    }
-  }
-  return absl::OkStatus();
+  const std::optional<FieldDifference> difference =
+      FirstDifference(existing.optimizer(), wanted.optimizer());
+  if (!difference) return absl::OkStatus();
+  return Differs(wanted, difference->field, difference->first, difference->second);
 }
 
 }  // namespace

@@ -46,8 +46,15 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
   }
   // Tensors of one shape must not start equal.
   initializer->set_seed(spec.seed * 1000003 + index);
-  table.mutable_optimizer()->set_name(spec.optimizer);
-  table.mutable_optimizer()->set_rate(spec.rate);
+  v1::Optimizer* optimizer = table.mutable_optimizer();
+  optimizer->set_name(spec.optimizer);
+  optimizer->set_rate(spec.rate);
+  if (spec.weight_decay) (*optimizer->mutable_parameters())["weight_decay"] = *spec.weight_decay;
+  optimizer->mutable_schedule()->set_warmup_steps(spec.warmup_applies);
+  if (spec.cosine_applies > 0) {
+    optimizer->mutable_schedule()->set_kind(v1::Schedule::COSINE);
+    optimizer->mutable_schedule()->set_period(spec.cosine_applies);
+  }
   return table;
 }
 

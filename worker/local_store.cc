@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<LocalStore>> LocalStore::Create(const Layout& lay
   } else if (spec.optimizer == "adam") {
     kind = Kind::kAdam;
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown optimizer \"", spec.optimizer, "\"; known: sgd, momentum, adam"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the local store has no optimizer \"", spec.optimizer, "\"; it has: sgd, momentum, adam"));
   }
   if (!(spec.rate > 0) || !std::isfinite(spec.rate)) {
     return absl::InvalidArgumentError(

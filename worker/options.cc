@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace verbena::worker {
 namespace {
@@ -24,12 +25,38 @@ constexpr char kFooter[] =
 
 // Defaults by format. Found by trying: see worker/README.md.
 struct FormatDefaults {
-  double rate_adam, rate_sgd, rate_momentum, epochs, l2;
+  double epochs, l2;
   uint64_t batch;
 };
 FormatDefaults DefaultsOf(const std::string& format) {
-  if (format == "text") return {0.005, 0.5, 0.05, 5, 6e-5, 1024};
-  return {0.01, 0.5, 0.05, 8, 1e-5, 256};
+  if (format == "text") return {5, 6e-5, 1024};
+  return {8, 1e-5, 256};
+}
+
+// Which optimizers there are, the servers know: these are the ones with a default rate.
+struct DefaultRates {
+  const char* optimizer;
+  double libsvm, text;
+};
+constexpr DefaultRates kDefaultRates[] = {
+    {"adagrad", 0.1, 0.1},     {"adam", 0.01, 0.005},
+    {"adamw", 0.01, 0.005},    {"ftrl", 1, 1},
+    {"momentum", 0.05, 0.05},  {"nesterov", 0.05, 0.05},
+    {"rmsprop", 0.003, 0.003}, {"sgd", 0.5, 0.5},
+};
+
+std::optional<double> RateOf(const Options& o) {
+  if (o.rate) return o.rate;
+  for (const DefaultRates& d : kDefaultRates) {
+    if (o.optimizer == d.optimizer) return o.format == "text" ? d.text : d.libsvm;
+  }
+  return std::nullopt;
+}
+
+std::string KnownOptimizers() {
+  return absl::StrJoin(kDefaultRates, ", ", [](std::string* out, const DefaultRates& d) {
+    absl::StrAppend(out, d.optimizer);
+  });
 }
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
@@ -116,12 +143,24 @@ void AddRdma(CLI::App* app, RdmaOptions* rdma) {
 }
 
 void AddTraining(CLI::App* app, Options* o) {
-  app->add_option("--optimizer", o->optimizer, "What the servers apply gradients with")
-      ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
+  app->add_option("--optimizer", o->optimizer,
+                  absl::StrCat("What the servers apply gradients with: ", KnownOptimizers(),
+                               "; any other that they know needs --rate"))
       ->capture_default_str();
   app->add_option("--rate", o->rate,
-                  "Learning rate, positive. Default for libsvm and text: adam 0.01, 0.005; sgd "
-                  "0.5; momentum 0.05");
+                  "Learning rate, positive. Default: by optimizer and format; for adam with libsvm "
+                  "0.01, with text 0.005");
+  app->add_option("--schedule", o->schedule,
+                  "How the servers change the rate: constant; cosine: falls to 0 over this run's "
+                  "steps, as half a cosine")
+      ->check(CLI::IsMember({"constant", "cosine"}))
+      ->capture_default_str();
+  app->add_option("--warmup-steps", o->warmup_steps,
+                  "The rate rises to its value over so many steps")
+      ->capture_default_str();
+  app->add_option("--weight-decay", o->weight_decay,
+                  "The optimizer's weight_decay: L2, except with adamw. Default: the optimizer's "
+                  "own, 0 except with adamw");
   app->add_option("--epochs", o->epochs,
                   "Passes over the training data. Default: libsvm 8, text 5");
   app->add_option("--steps", o->steps, "Steps to train; instead of --epochs");
@@ -158,7 +197,12 @@ std::string CheckRange(const char* name, double value, double low, double high, 
 
 // What CLI11 does not check; empty when all is well.
 std::string Check(const Options& o) {
-  const double rate = o.rate.value_or(1);
+  const std::optional<double> known_rate = RateOf(o);
+  if (!known_rate) {
+    return absl::StrCat("--optimizer: ", o.optimizer,
+                        " needs --rate; with a default rate: ", KnownOptimizers());
+  }
+  const double rate = *known_rate;
   if (!(rate > 0) || !std::isfinite(rate)) {
     return absl::StrCat("--rate: ", rate, " is not allowed; a rate is a positive number");
   }
@@ -176,6 +220,9 @@ std::string Check(const Options& o) {
            CheckRange("--rdma-service-level", o.rdma.service_level, -1, 15, "-1 to 15"),
            CheckRange("--rdma-timeout", o.rdma.timeout, 1, 31, "1 to 31"),
            CheckRange("--rdma-retries", o.rdma.retries, 0, 7, "0 to 7"),
+           CheckRange("--weight-decay", o.weight_decay.value_or(0), 0, 1000, "0 to 1000"),
+           CheckRange("--warmup-steps", static_cast<double>(o.warmup_steps), 0, 1e12,
+                      "0 to 1000000000000"),
            CheckRange("--l2", o.l2.value_or(0), 0, 1, "0 to 1"),
            CheckRange("--batch", static_cast<double>(o.batch.value_or(1)), 1, 1 << 24,
                       "1 to 16777216"),
@@ -195,6 +242,10 @@ std::string Check(const Options& o) {
   if (o.local) {
     if (o.rank != -1) return "--local trains in one process: --rank does not go with it";
     if (o.workers != 1) return "--local trains in one process: --workers does not go with it";
+    if (o.schedule != "constant" || o.warmup_steps != 0) {
+      return "--local has a constant rate: --schedule and --warmup-steps do not go with it";
+    }
+    if (o.weight_decay) return "--local has no weight decay but --l2";
     return "";
   }
   if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
@@ -257,14 +308,16 @@ uint64_t StepsOf(const Options& options, uint64_t examples) {
   return static_cast<uint64_t>(std::clamp(std::llround(epochs * per_epoch), 1LL, 1000000000000LL));
 }
 
-TrainingSpec TrainingSpecOf(const Options& options) {
-  const FormatDefaults defaults = DefaultsOf(options.format);
+TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   TrainingSpec spec;
   spec.sync = options.consistency == "sync";
   spec.optimizer = options.optimizer;
-  spec.rate = options.rate.value_or(options.optimizer == "adam"  ? defaults.rate_adam
-                                    : options.optimizer == "sgd" ? defaults.rate_sgd
-                                                                 : defaults.rate_momentum);
+  spec.rate = RateOf(options).value_or(0);
+  spec.weight_decay = options.weight_decay;
+  // In async every worker's push is an apply of its own.
+  const uint64_t applies = spec.sync ? 1 : options.workers;
+  spec.warmup_applies = options.warmup_steps * applies;
+  if (options.schedule == "cosine") spec.cosine_applies = steps * applies;
   spec.seed = options.seed;
   return spec;
 }

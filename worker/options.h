@@ -30,6 +30,9 @@ struct Options {
   std::string consistency = "sync";
   std::string optimizer = "adam";
   std::optional<double> rate;
+  std::string schedule = "constant";
+  uint64_t warmup_steps = 0;
+  std::optional<double> weight_decay;
   std::optional<double> epochs;
   std::optional<uint64_t> batch;
   std::optional<uint64_t> steps;
@@ -69,7 +72,8 @@ Parsed ParseOptions(int argc, const char* const* argv);
 double L2Of(const Options& options);
 uint64_t BatchOf(const Options& options);
 uint64_t StepsOf(const Options& options, uint64_t examples);
-TrainingSpec TrainingSpecOf(const Options& options);
+// For a run of this many steps.
+TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps);
 
 }  // namespace verbena::worker
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,9 +25,12 @@ namespace verbena::worker {
 // How the tables of a model are trained.
 struct TrainingSpec {
   bool sync = true;
-  std::string optimizer = "adam";  // sgd, momentum, adam
+  std::string optimizer = "adam";  // one that the servers know
   double rate = 0.01;
-  uint64_t seed = 1;  // of the initial parameters
+  std::optional<double> weight_decay = std::nullopt;  // none: the optimizer's default
+  uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
+  uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
+  uint64_t seed = 1;            // of the initial parameters
 };
 
 struct StoreStatistics {

@@ -129,8 +129,8 @@ struct Trained {
 };
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> OpenStore(const Options& options,
-                                                          const Layout& layout) {
-  const TrainingSpec spec = TrainingSpecOf(options);
+                                                          const Layout& layout,
+                                                          const TrainingSpec& spec) {
   if (options.local) {
     absl::StatusOr<std::unique_ptr<LocalStore>> store = LocalStore::Create(layout, spec);
     if (!store.ok()) return store.status();
@@ -149,11 +149,11 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options);
   if (!model.ok()) return model.status();
   trained.model = *std::move(model);
+  const TrainOptions train = TrainOptionsOf(options, *trained.model);
   absl::StatusOr<std::unique_ptr<ParameterStore>> store =
-      OpenStore(options, trained.model->layout());
+      OpenStore(options, trained.model->layout(), TrainingSpecOf(options, train.steps));
   if (!store.ok()) return store.status();
   trained.store = *std::move(store);
-  const TrainOptions train = TrainOptionsOf(options, *trained.model);
   started(train.steps);
   absl::StatusOr<TrainResult> result =
       Train(trained.model.get(), trained.store.get(), train, HooksOf(options, after_step));

@@ -69,7 +69,7 @@ const ShardValue kShardValues[] = {
      [](const ShardCounters& c) { return D(c.engine.duplicates); }},
     {"verbena_shard_refused_total", "Requests answered with an error.", kCounter,
      [](const ShardCounters& c) { return D(c.engine.refused); }},
-    {"verbena_shard_non_finite_total", "Pushes refused for a NaN or Inf.", kCounter,
+    {"verbena_shard_non_finite_total", "Pushes with a NaN or Inf, refused or skipped.", kCounter,
      [](const ShardCounters& c) { return D(c.engine.non_finite); }},
     {"verbena_shard_commits_total", "Steps of chunks committed (sync).", kCounter,
      [](const ShardCounters& c) { return D(c.engine.commits); }},

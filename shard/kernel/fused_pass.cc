@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "shard/kernel/gradient.h"
 #include "shard/kernel/reduce.h"
 
 namespace verbena::shard {
@@ -11,6 +12,23 @@ namespace {
 // 8 KiB of sum beside the blocks of parameters and of Adam's two arrays: half a 32 KiB L1.
 constexpr size_t kBlock = 2048;
 constexpr std::array<float, kBlock> kZeros = {};
+static_assert(kBlock % SquaredNorm::kLanes == 0);
+
+// The gradient of a block: in `sum`, or where it lies already.
+const float* ReduceBlock(Isa isa, absl::Span<const float* const> sources, float divisor,
+                         size_t first, float* sum, size_t n) {
+  if (sources.empty()) return kZeros.data();
+  const float* gradient = sources[0] + first;
+  if (sources.size() > 1) {
+    SumBlock(isa, sources, first, sum, n);
+    gradient = sum;
+  }
+  if (divisor != 1) {
+    DivideBlock(isa, gradient, divisor, sum, n);
+    gradient = sum;
+  }
+  return gradient;
+}
 
 }  // namespace
 
@@ -25,21 +43,21 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
                     float* out, float* state, size_t stride, size_t n) {
   alignas(64) float sum[kBlock];
   float* arrays[kMaxStateArrays] = {};
+  ApplyScalars with_scale = scalars;
+  if (optimizer.clip_chunk_norm() > 0) {
+    // The gradient is worked out once more below: that needs no memory for a whole chunk.
+    SquaredNorm norm;
+    for (size_t i = 0; i < n; i += kBlock) {
+      const size_t count = std::min(kBlock, n - i);
+      norm.Add(isa, ReduceBlock(isa, sources, divisor, i, sum, count), count);
+    }
+    with_scale.gradient_scale = GradientScale(norm.Total(), optimizer.clip_chunk_norm());
+  }
   for (size_t i = 0; i < n; i += kBlock) {
     const size_t count = std::min(kBlock, n - i);
-    const float* gradient = kZeros.data();
-    if (sources.size() == 1) {
-      gradient = sources[0] + i;
-    } else if (!sources.empty()) {
-      SumBlock(isa, sources, i, sum, count);
-      gradient = sum;
-    }
-    if (divisor != 1 && !sources.empty()) {
-      DivideBlock(isa, gradient, divisor, sum, count);
-      gradient = sum;
-    }
+    const float* gradient = ReduceBlock(isa, sources, divisor, i, sum, count);
     for (size_t a = 0; a < optimizer.state_arrays(); ++a) arrays[a] = state + a * stride + i;
-    optimizer.Apply(isa, scalars, in + i, out + i, arrays, gradient, count);
+    optimizer.Apply(isa, with_scale, in + i, out + i, arrays, gradient, count);
   }
 }
 

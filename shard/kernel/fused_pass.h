@@ -17,7 +17,8 @@ namespace verbena::shard {
 void Accumulate(Isa isa, absl::Span<const float* const> sources, float* accumulator, size_t n);
 
 // out = optimizer(in, sum of sources / divisor). No source: the gradient is zero. `state` holds the
-// optimizer's arrays, `stride` elements apart. out may be in.
+// optimizer's arrays, `stride` elements apart. out may be in. Clipping by the chunk's norm costs a
+// pass over the sources before this one.
 void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
                     absl::Span<const float* const> sources, float divisor, const float* in,
                     float* out, float* state, size_t stride, size_t n);

@@ -32,30 +32,31 @@ VERBENA_KERNEL(AdamKernel,
 
 class Adam final : public Optimizer {
  public:
-  Adam(double rate, double beta1, double beta2, double epsilon)
-      : rate_(rate), beta1_(beta1), beta2_(beta2), epsilon_(static_cast<float>(epsilon)) {}
+  Adam(double beta1, double beta2, double epsilon)
+      : beta1_(static_cast<float>(beta1)),
+        beta2_(static_cast<float>(beta2)),
+        epsilon_(static_cast<float>(epsilon)) {}
   size_t state_arrays() const override { return 2; }
-  ApplyScalars Prepare(uint64_t t) const override {
+
+ protected:
+  ApplyScalars Scalars(double rate, uint64_t t) const override {
     const auto exponent = static_cast<double>(t);
-    const double c1 = 1 - std::pow(beta1_, exponent);
-    const double c2 = 1 - std::pow(beta2_, exponent);
-    return {static_cast<float>(rate_ / c1), {static_cast<float>(1 / std::sqrt(c2))}};
+    const double c1 = 1 - std::pow(double{beta1_}, exponent);
+    const double c2 = 1 - std::pow(double{beta2_}, exponent);
+    return {.rate = static_cast<float>(rate / c1),
+            .value = {static_cast<float>(1 / std::sqrt(c2))}};
   }
-  void Apply(Isa isa, const ApplyScalars& s, const float* in, float* out, float* const* state,
-             const float* gradient, size_t n) const override {
-    const AdamFactors factors = {static_cast<float>(beta1_),
-                                 static_cast<float>(1 - beta1_),
-                                 static_cast<float>(beta2_),
-                                 static_cast<float>(1 - beta2_),
-                                 s.rate,
-                                 s.value[0],
-                                 epsilon_};
+  void Update(Isa isa, const ApplyScalars& s, const float* in, float* out, float* const* state,
+              const float* gradient, size_t n) const override {
+    const AdamFactors factors = {beta1_, 1 - beta1_, beta2_,  1 - beta2_,
+                                 s.rate, s.value[0], epsilon_};
     AdamKernel[static_cast<size_t>(isa)](in, out, state[0], state[1], gradient, factors, n);
   }
 
  private:
-  double rate_, beta1_, beta2_;
-  float epsilon_;
+  // As f32, so that beta and 1 - beta add up to one: rounded apart, they would scale the averages,
+  // by 1e-5 for the default beta2.
+  float beta1_, beta2_, epsilon_;
 };
 
 }  // namespace
@@ -63,11 +64,12 @@ class Adam final : public Optimizer {
 OptimizerDefinition AdamOptimizer();
 OptimizerDefinition AdamOptimizer() {
   return {"adam",
+          Decay::kL2,
           {{"beta1", 0.9, 0, 1, false, true},
            {"beta2", 0.999, 0, 1, false, true},
            {"epsilon", 1e-8, 1e-30, 1, false, false}},
-          [](double rate, absl::Span<const double> v) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<Adam>(rate, v[0], v[1], v[2]);
+          [](absl::Span<const double> v) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Adam>(v[0], v[1], v[2]);
           }};
 }
 

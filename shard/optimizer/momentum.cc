@@ -21,17 +21,19 @@ VERBENA_KERNEL(MomentumKernel,
 
 class Momentum final : public Optimizer {
  public:
-  Momentum(double rate, double momentum)
-      : rate_(static_cast<float>(rate)), momentum_(static_cast<float>(momentum)) {}
+  explicit Momentum(double momentum) : momentum_(static_cast<float>(momentum)) {}
   size_t state_arrays() const override { return 1; }
-  ApplyScalars Prepare(uint64_t) const override { return {rate_, {momentum_}}; }
-  void Apply(Isa isa, const ApplyScalars& s, const float* in, float* out, float* const* state,
-             const float* gradient, size_t n) const override {
-    MomentumKernel[static_cast<size_t>(isa)](in, out, state[0], gradient, s.rate, s.value[0], n);
+
+ protected:
+  ApplyScalars Scalars(double rate, uint64_t) const override {
+    return {.rate = static_cast<float>(rate)};
+  }
+  void Update(Isa isa, const ApplyScalars& s, const float* in, float* out, float* const* state,
+              const float* gradient, size_t n) const override {
+    MomentumKernel[static_cast<size_t>(isa)](in, out, state[0], gradient, s.rate, momentum_, n);
   }
 
  private:
-  float rate_;
   float momentum_;
 };
 
@@ -40,9 +42,10 @@ class Momentum final : public Optimizer {
 OptimizerDefinition MomentumOptimizer();
 OptimizerDefinition MomentumOptimizer() {
   return {"momentum",
+          Decay::kL2AndDecoupled,
           {{"momentum", 0.9, 0, 1, false, true}},
-          [](double rate, absl::Span<const double> values) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<Momentum>(rate, values[0]);
+          [](absl::Span<const double> values) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Momentum>(values[0]);
           }};
 }
 

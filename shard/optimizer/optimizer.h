@@ -1,7 +1,8 @@
 // What an optimizer is, and how one is made from a table's specification.
 //
 // To add one: a .cc file beside this one that defines its OptimizerDefinition, and one line in
-// registry.cc.
+// registry.cc. It gives its formula alone: the rate's schedule, clipping and weight decay are done
+// here for all of them.
 //
 // **Thread safety**: optimizers are immutable; their state lives with the chunks.
 //
@@ -22,6 +23,7 @@
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/kernel/isa.h"
+#include "shard/optimizer/schedule.h"
 
 namespace verbena::shard {
 
@@ -31,6 +33,18 @@ inline constexpr size_t kMaxStateArrays = 2;
 struct ApplyScalars {
   float rate = 0;
   float value[4] = {};  // the optimizer's own
+  // Common to all; Update() finds them applied.
+  float gradient_scale = 1;  // of clipping by norm: set by who knows the norm
+  float decay = 0;           // of the weights, decoupled: rate * decoupled_weight_decay
+};
+
+// What a specification says beside the optimizer's own parameters. Zero: none.
+struct CommonTerms {
+  Schedule schedule;
+  float clip_value = 0;
+  double clip_chunk_norm = 0;
+  float weight_decay = 0;
+  double decoupled_weight_decay = 0;
 };
 
 class Optimizer {
@@ -38,13 +52,27 @@ class Optimizer {
   virtual ~Optimizer() = default;
   // Arrays of the parameters' size, zero at first.
   virtual size_t state_arrays() const = 0;
-  // For the t-th apply to a chunk, t >= 1.
-  virtual ApplyScalars Prepare(uint64_t t) const = 0;
+
+  // For the t-th apply to a chunk, t >= 1: a pure function of t.
+  ApplyScalars Prepare(uint64_t t) const;
   // True: a zero gradient leaves parameters and state as they are.
-  virtual bool ignores_zero() const { return false; }
+  bool ignores_zero() const;
+  // The greatest L2 norm a chunk's gradient may have; 0: any. See GradientScale().
+  double clip_chunk_norm() const { return terms_.clip_chunk_norm; }
   // One block: `out` gets what `in` becomes by `gradient`; out may be in.
-  virtual void Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
-                     float* const* state, const float* gradient, size_t n) const = 0;
+  void Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out, float* const* state,
+             const float* gradient, size_t n) const;
+
+ protected:
+  // `rate` is the schedule's at the t-th apply.
+  virtual ApplyScalars Scalars(double rate, uint64_t t) const = 0;
+  virtual bool StaysAtZero() const { return false; }
+  virtual void Update(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
+                      float* const* state, const float* gradient, size_t n) const = 0;
+
+ private:
+  friend absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec);
+  CommonTerms terms_;
 };
 
 // A named parameter: its default and the range it must lie in.
@@ -57,12 +85,24 @@ struct ParameterDefinition {
   bool high_open;
 };
 
+// Weight decay that is done for the optimizer, as parameters of all that allow it.
+enum class Decay : uint8_t {
+  kNone,            // it has its own, or nothing to decay
+  kL2,              // weight_decay: that times the weights is added to the gradient
+  kL2AndDecoupled,  // also decoupled_weight_decay: w -= rate * decay * w, apart from the gradient
+                    // (Loshchilov and Hutter 2019, algorithm 1)
+};
+
 struct OptimizerDefinition {
   std::string_view name;
+  Decay decay;
   absl::InlinedVector<ParameterDefinition, 4> parameters;
   // `values` in the order of `parameters`, validated.
-  std::unique_ptr<Optimizer> (*make)(double rate, absl::Span<const double> values);
+  std::unique_ptr<Optimizer> (*make)(absl::Span<const double> values);
 };
+
+// By what a gradient of this squared L2 norm is multiplied to have no greater norm than `limit`.
+float GradientScale(double squared_norm, double limit);
 
 // INVALID_ARGUMENT names an unknown optimizer or parameter, or a value out of range, and says what
 // is known or allowed. An empty name means "sgd". A rate of 0 is allowed (pushes change nothing).

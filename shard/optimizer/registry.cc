@@ -4,12 +4,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/optimizer_spec.h"
+#include "proto/spec_text.h"
 #include "shard/optimizer/optimizer.h"
 
 // One line per optimizer: X(Name) stands for `OptimizerDefinition NameOptimizer()` in its own file.
 #define VERBENA_OPTIMIZERS(X) \
+  X(Adagrad)                  \
   X(Adam)                     \
+  X(AdamW)                    \
+  X(Ftrl)                     \
   X(Momentum)                 \
+  X(Nesterov)                 \
+  X(Rmsprop)                  \
   X(Sgd)
 
 namespace verbena::shard {
@@ -20,7 +27,8 @@ VERBENA_OPTIMIZERS(VERBENA_DECLARE)
 
 namespace {
 
-using Values = absl::InlinedVector<double, 4>;
+using Values = absl::InlinedVector<double, 6>;
+using Parameters = absl::InlinedVector<ParameterDefinition, 6>;
 
 absl::Span<const OptimizerDefinition> Registry() {
 #define VERBENA_DEFINE(Name) Name##Optimizer(),
@@ -43,34 +51,47 @@ absl::StatusOr<const OptimizerDefinition*> Find(const v1::Optimizer& spec) {
 }
 
 std::string Range(const ParameterDefinition& p) {
-  return absl::StrCat(p.low_open ? "(" : "[", p.low, ", ", p.high, p.high_open ? ")" : "]");
+  return absl::StrCat(p.low_open ? "(" : "[", p.low, ", ", p.high, p.high_open ? ") in f32" : "]");
 }
 
+// As f32 too: what rounds to an excluded 1 would be a division by zero.
 bool Allowed(const ParameterDefinition& p, double value) {
+  const auto rounded = static_cast<double>(static_cast<float>(value));
   return (p.low_open ? value > p.low : value >= p.low) &&
-         (p.high_open ? value < p.high : value <= p.high);  // false for NaN
+         (p.high_open ? rounded < p.high : value <= p.high);  // false for NaN
+}
+
+// Its own parameters, then the common ones it allows.
+Parameters ParametersOf(const OptimizerDefinition& d) {
+  Parameters parameters(d.parameters.begin(), d.parameters.end());
+  if (d.decay != Decay::kNone) parameters.push_back({"weight_decay", 0, 0, 1000, false, false});
+  if (d.decay == Decay::kL2AndDecoupled) {
+    parameters.push_back({"decoupled_weight_decay", 0, 0, 1000, false, false});
+  }
+  return parameters;
 }
 
 absl::StatusOr<Values> Resolve(const OptimizerDefinition& d, const v1::Optimizer& spec) {
   const std::string name(d.name);
+  const Parameters parameters = ParametersOf(d);
   if (!(spec.rate() >= 0) || !std::isfinite(static_cast<float>(spec.rate()))) {
     return absl::InvalidArgumentError(absl::StrCat(
         "optimizer \"", name, "\": rate is ", spec.rate(), "; allowed: finite and not negative"));
   }
   Values values;
-  for (const ParameterDefinition& p : d.parameters) values.push_back(p.fallback);
+  for (const ParameterDefinition& p : parameters) values.push_back(p.fallback);
   for (const auto& [key, value] : spec.parameters()) {
     size_t i = 0;
-    while (i < d.parameters.size() && d.parameters[i].name != key) ++i;
-    if (i == d.parameters.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "optimizer \"", name, "\" has no parameter \"", key,
-          "\"; known: ", d.parameters.empty() ? "none" : absl::StrJoin(d.parameters, ", ", kName)));
+    while (i < parameters.size() && parameters[i].name != key) ++i;
+    if (i == parameters.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer \"", name, "\" has no parameter \"", key,
+                       "\"; known: ", absl::StrJoin(parameters, ", ", kName)));
     }
-    if (!Allowed(d.parameters[i], value)) {
+    if (!Allowed(parameters[i], value)) {
       return absl::InvalidArgumentError(absl::StrCat("optimizer \"", name, "\": parameter \"", key,
-                                                     "\" is ", value,
-                                                     "; allowed: ", Range(d.parameters[i])));
+                                                     "\" is ", Number(value),
+                                                     "; allowed: ", Range(parameters[i])));
     }
     values[i] = value;
   }
@@ -82,15 +103,25 @@ absl::StatusOr<Values> Resolve(const OptimizerDefinition& d, const v1::Optimizer
 absl::Status CheckOptimizer(const v1::Optimizer& spec) {
   const absl::StatusOr<const OptimizerDefinition*> definition = Find(spec);
   if (!definition.ok()) return definition.status();
-  return Resolve(**definition, spec).status();
+  absl::Status status = Resolve(**definition, spec).status();
+  v1::Optimizer normal = spec;
+  if (status.ok()) status = NormalizeOptimizer(&normal);
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec) {
-  const absl::StatusOr<const OptimizerDefinition*> definition = Find(spec);
-  if (!definition.ok()) return definition.status();
-  absl::StatusOr<Values> values = Resolve(**definition, spec);
-  if (!values.ok()) return values.status();
-  return (*definition)->make(spec.rate(), *values);
+  if (absl::Status status = CheckOptimizer(spec); !status.ok()) return status;
+  const OptimizerDefinition& d = **Find(spec);
+  const Values values = *Resolve(d, spec);
+  const size_t own = d.parameters.size();
+  std::unique_ptr<Optimizer> optimizer = d.make(absl::MakeConstSpan(values).first(own));
+  CommonTerms& terms = optimizer->terms_;
+  terms.schedule = Schedule(spec.rate(), spec.schedule());
+  terms.clip_value = static_cast<float>(spec.clip_value());
+  terms.clip_chunk_norm = spec.clip_chunk_norm();
+  if (d.decay != Decay::kNone) terms.weight_decay = static_cast<float>(values[own]);
+  if (d.decay == Decay::kL2AndDecoupled) terms.decoupled_weight_decay = values[own + 1];
+  return optimizer;
 }
 
 }  // namespace verbena::shard

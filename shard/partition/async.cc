@@ -5,15 +5,9 @@
 // order, and `last` never runs ahead of a push that could still be forgotten with its lane.
 #include <algorithm>
 
-#include "shard/kernel/reduce.h"
 #include "shard/partition/consistency.h"
 
 namespace verbena::shard {
-
-bool MustReject(const DenseTable& table, const float* payload, uint32_t elements) {
-  return table.spec().non_finite() != v1::NON_FINITE_APPLY &&
-         HasNonFinite(BestIsa(), payload, elements);
-}
 
 namespace {
 
@@ -109,12 +103,7 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
 
   const auto* payload = reinterpret_cast<const float*>(request.payload.data());
   ReplyStatus status = ReplyStatus::kOk;
-  if (request.payload.empty()) {
-    payload = nullptr;
-  } else if (MustReject(table_, payload, c.elements)) {
-    payload = nullptr;
-    status = ReplyStatus::kNonFinite;
-  }
+  if (ContributesZero(table_, request, c.elements, &sink_, &status)) payload = nullptr;
   if (s.queue.empty() && (payload == nullptr || Apply(chunk, request.worker, payload))) {
     last = sequence;
     return answer(status);

@@ -58,8 +58,10 @@ class Consistency {
 std::unique_ptr<Consistency> MakeSync(const TableParts& parts);
 std::unique_ptr<Consistency> MakeAsync(const TableParts& parts);
 
-// True when the table rejects NaN and Inf and the payload has one.
-bool MustReject(const DenseTable& table, const float* payload, uint32_t elements);
+// True: the push contributes zero and is answered *answer: an empty one, or one with a NaN or Inf
+// where the table rejects (kNonFinite) or skips (kOk, counted here) such.
+bool ContributesZero(const DenseTable& table, const PushRequest& request, uint32_t elements,
+                     Sink* sink, ReplyStatus* answer);
 
 }  // namespace verbena::shard
 

@@ -169,10 +169,9 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   Count(chunk, rank, 1);
   x.worker = request.worker;
   x.token = request.token;
-  if (request.payload.empty() || MustReject(table_, payload, c.elements)) {
-    const ReplyStatus status = request.payload.empty() ? ReplyStatus::kOk : ReplyStatus::kNonFinite;
+  if (ContributesZero(table_, request, c.elements, &sink_, &x.answer)) {
+    const ReplyStatus status = x.answer;  // a commit takes x for the next step
     x.state = State::kEmpty;
-    x.answer = status;
     Advance(chunk);
     return answer(status);
   }

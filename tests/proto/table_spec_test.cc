@@ -135,7 +135,8 @@ TEST_CASE("initializers, optimizer parameters and unknown enum values") {
   CHECK_THAT(Refused([](auto* s) { s->set_consistency(static_cast<v1::Consistency>(4)); }),
              Contains("consistency is 4"));
   CHECK_THAT(Refused([](auto* s) { s->set_non_finite(static_cast<v1::NonFinite>(4)); }),
-             Contains("non_finite is 4"));
+             Contains("non_finite is 4; allowed: 1 (reject), 2 (apply), 3 (skip)"));
+  CHECK_THAT(Refused([](auto* s) { s->set_non_finite(v1::NON_FINITE_SKIP); }), Equals("accepted"));
 }
 
 TEST_CASE("two tables of one name: the first difference is named with both values") {

@@ -54,6 +54,8 @@ struct FixtureOptions {
   v1::Reduction reduction = v1::REDUCTION_SUM;
   std::string optimizer = "sgd";
   double rate = 1;
+  v1::Optimizer more;  // of the optimizer's specification
+  v1::NonFinite non_finite = v1::NON_FINITE_REJECT;
   double initial = 0;
   uint32_t spares = 16;
   uint32_t observers = 0;
@@ -105,9 +107,10 @@ class Fixture {
     spec->set_dtype(v1::DTYPE_F32);
     spec->set_consistency(options.consistency);
     spec->set_reduction(options.reduction);
-    spec->set_non_finite(v1::NON_FINITE_REJECT);
+    spec->set_non_finite(options.non_finite);
     spec->mutable_initializer()->set_kind(v1::Initializer::CONSTANT);
     spec->mutable_initializer()->set_a(options.initial);
+    *spec->mutable_optimizer() = options.more;
     spec->mutable_optimizer()->set_name(options.optimizer);
     spec->mutable_optimizer()->set_rate(options.rate);
     spec->set_chunk_bytes(options.chunk_elements * 4);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "shard/kernel/fused_pass.h"
+#include "shard/kernel/gradient.h"
 #include "shard/kernel/reduce.h"
 #include "tests/shard/engine_fixture.h"
 
@@ -71,13 +73,64 @@ TEST_CASE("NaN and Inf are found wherever they are, and nothing else is") {
   }
 }
 
+TEST_CASE("a squared norm is the same on every instruction set and however it is cut in blocks") {
+  std::mt19937 random(7);
+  for (const size_t n : {1, 15, 16, 17, 2048, 5003}) {
+    const std::vector<float> v = Random(random, n);
+    double exact = 0;
+    for (const float x : v) exact += double{x} * double{x};
+    double first = -1;
+    for (const Isa isa : kAllIsas) {
+      if (!IsaSupported(isa)) continue;
+      for (const size_t block : {size_t{16}, size_t{48}, size_t{2048}, size_t{8192}}) {
+        SquaredNorm norm;
+        for (size_t i = 0; i < n; i += block) norm.Add(isa, &v[i], std::min(block, n - i));
+        if (first < 0) first = norm.Total();
+        CHECK(norm.Total() == first);
+      }
+    }
+    CHECK(first == Approx(exact).epsilon(1e-12));
+  }
+  // No f32 vector overflows it.
+  const std::vector<float> huge(100, std::numeric_limits<float>::max());
+  SquaredNorm norm;
+  norm.Add(BestIsa(), huge.data(), huge.size());
+  CHECK(std::sqrt(norm.Total()) == Approx(10.0 * std::numeric_limits<float>::max()));
+}
+
+struct BitsCase {
+  std::string name;
+  double clip_value;
+  double clip_chunk_norm;
+  double weight_decay;
+};
+
+v1::Optimizer SpecOf(const BitsCase& c) {
+  v1::Optimizer spec;
+  spec.set_name(c.name);
+  spec.set_rate(0.37);
+  spec.set_clip_value(c.clip_value);
+  spec.set_clip_chunk_norm(c.clip_chunk_norm);
+  if (c.weight_decay != 0) (*spec.mutable_parameters())["weight_decay"] = c.weight_decay;
+  return spec;
+}
+
 TEST_CASE("an apply gives the same bits on every instruction set, in place or not") {
   std::mt19937 random(11);
-  for (const std::string name : {"sgd", "momentum", "adam"}) {
-    v1::Optimizer spec;
-    spec.set_name(name);
-    spec.set_rate(0.37);
-    const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(spec);
+  for (const BitsCase& c : std::vector<BitsCase>{{"adagrad", 0, 0, 0},
+                                                 {"adam", 0, 0, 0},
+                                                 {"adamw", 0, 0, 0},
+                                                 {"ftrl", 0, 0, 0},
+                                                 {"momentum", 0, 0, 0},
+                                                 {"nesterov", 0, 0, 0},
+                                                 {"rmsprop", 0, 0, 0},
+                                                 {"sgd", 0, 0, 0},
+                                                 {"adam", 0, 100, 0.01},
+                                                 {"ftrl", 0, 100, 0},
+                                                 {"momentum", 30, 0, 0.01},
+                                                 {"sgd", 0, 100, 0}}) {
+    INFO(c.name << " " << c.clip_value << " " << c.clip_chunk_norm << " " << c.weight_decay);
+    const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(SpecOf(c));
     for (const size_t n : {1, 31, 2048, 4999}) {
       for (const size_t count : {0, 1, 3}) {
         const std::vector<float> weights = Random(random, n);

@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -18,62 +17,6 @@ v1::Optimizer Spec(const std::string& name, double rate,
   return spec;
 }
 
-// 200 steps of `optimizer` on random gradients, against the textbook in double precision.
-template <typename Step>
-void Compare(const v1::Optimizer& spec, Step step) {
-  const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(spec);
-  constexpr size_t kN = 50;
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal(0.1f, 1);
-  std::vector<float> w(kN, 0.5f);
-  std::vector<double> reference(kN, 0.5);
-  std::vector<float> state[2] = {std::vector<float>(kN), std::vector<float>(kN)};
-  std::vector<double> m(kN);
-  std::vector<double> v(kN);
-  float* arrays[2] = {state[0].data(), state[1].data()};
-  for (uint64_t t = 1; t <= 200; ++t) {
-    std::vector<float> g(kN);
-    for (float& x : g) x = normal(random);
-    optimizer->Apply(BestIsa(), optimizer->Prepare(t), w.data(), w.data(), arrays, g.data(), kN);
-    for (size_t i = 0; i < kN; ++i) step(t, double{g[i]}, &reference[i], &m[i], &v[i]);
-  }
-  for (size_t i = 0; i < kN; ++i) {
-    CHECK(double{w[i]} == Approx(reference[i]).epsilon(2e-5).margin(2e-5));
-  }
-}
-
-TEST_CASE("sgd follows its formula") {
-  Compare(Spec("sgd", 0.01),
-          [](uint64_t, double g, double* w, double*, double*) { *w -= 0.01 * g; });
-}
-
-TEST_CASE("momentum follows its formula, with its default and with a given value") {
-  Compare(Spec("momentum", 0.01), [](uint64_t, double g, double* w, double* m, double*) {
-    *m = 0.9 * *m + g;
-    *w -= 0.01 * *m;
-  });
-  Compare(Spec("momentum", 0.01, {{"momentum", 0.5}}),
-          [](uint64_t, double g, double* w, double* m, double*) {
-            *m = 0.5 * *m + g;
-            *w -= 0.01 * *m;
-          });
-}
-
-TEST_CASE("adam follows its formula, bias correction included") {
-  const auto adam = [](double rate, double b1, double b2, double epsilon) {
-    return [=](uint64_t t, double g, double* w, double* m, double* v) {
-      *m = b1 * *m + (1 - b1) * g;
-      *v = b2 * *v + (1 - b2) * g * g;
-      const double mean = *m / (1 - std::pow(b1, static_cast<double>(t)));
-      const double square = *v / (1 - std::pow(b2, static_cast<double>(t)));
-      *w -= rate * mean / (std::sqrt(square) + epsilon);
-    };
-  };
-  Compare(Spec("adam", 0.01), adam(0.01, 0.9, 0.999, 1e-8));
-  Compare(Spec("adam", 0.02, {{"beta1", 0.5}, {"beta2", 0.9}, {"epsilon", 0.001}}),
-          adam(0.02, 0.5, 0.9, 0.001));
-}
-
 TEST_CASE("a wrong optimizer specification is refused with the name and what is allowed") {
   const auto message = [](const v1::Optimizer& spec) {
     const absl::Status status = CheckOptimizer(spec);
@@ -81,20 +24,58 @@ TEST_CASE("a wrong optimizer specification is refused with the name and what is 
     CHECK(MakeOptimizer(spec).status() == status);
     return std::string(status.message());
   };
-  CHECK(message(Spec("adamw", 1)) ==
-        "unknown optimizer \"adamw\"; known: \"adam\", \"momentum\", \"sgd\"");
+  CHECK(message(Spec("lion", 1)) ==
+        "unknown optimizer \"lion\"; known: \"adagrad\", \"adam\", \"adamw\", \"ftrl\", "
+        "\"momentum\", \"nesterov\", \"rmsprop\", \"sgd\"");
   CHECK(message(Spec("sgd", -0.5)) ==
         "optimizer \"sgd\": rate is -0.5; allowed: finite and not negative");
   CHECK_FALSE(message(Spec("sgd", std::nan(""))).empty());
   CHECK_FALSE(message(Spec("sgd", 1e300)).empty());
   CHECK(message(Spec("sgd", 1, {{"momentum", 0.9}})) ==
-        "optimizer \"sgd\" has no parameter \"momentum\"; known: none");
+        "optimizer \"sgd\" has no parameter \"momentum\"; known: \"weight_decay\"");
+  CHECK(message(Spec("momentum", 1, {{"beta1", 0.9}})) ==
+        "optimizer \"momentum\" has no parameter \"beta1\"; known: \"momentum\", "
+        "\"weight_decay\", \"decoupled_weight_decay\"");
   CHECK(message(Spec("adam", 1, {{"beta3", 0.9}})) ==
-        "optimizer \"adam\" has no parameter \"beta3\"; known: \"beta1\", \"beta2\", \"epsilon\"");
+        "optimizer \"adam\" has no parameter \"beta3\"; known: \"beta1\", \"beta2\", "
+        "\"epsilon\", \"weight_decay\"");
   CHECK(message(Spec("adam", 1, {{"beta1", 1}})) ==
-        "optimizer \"adam\": parameter \"beta1\" is 1; allowed: [0, 1)");
+        "optimizer \"adam\": parameter \"beta1\" is 1; allowed: [0, 1) in f32");
   CHECK_FALSE(message(Spec("momentum", 1, {{"momentum", std::nan("")}})).empty());
   CHECK_FALSE(message(Spec("adam", 1, {{"epsilon", 0}})).empty());
+  CHECK(message(Spec("adam", 1, {{"beta2", 0.99999999}})) ==
+        "optimizer \"adam\": parameter \"beta2\" is 0.99999999; allowed: [0, 1) in f32");
+  CHECK(message(Spec("sgd", 1, {{"weight_decay", -1}})) ==
+        "optimizer \"sgd\": parameter \"weight_decay\" is -1; allowed: [0, 1000]");
+  CHECK(message(Spec("adamw", 1, {{"weight_decay", 2000}})) ==
+        "optimizer \"adamw\": parameter \"weight_decay\" is 2000; allowed: [0, 1000]");
+  CHECK(message(Spec("ftrl", 1, {{"l1", -1}})) ==
+        "optimizer \"ftrl\": parameter \"l1\" is -1; allowed: [0, 1e+30]");
+  CHECK(message(Spec("ftrl", 1, {{"weight_decay", 0.1}})) ==
+        "optimizer \"ftrl\" has no parameter \"weight_decay\"; known: \"beta\", \"l1\", \"l2\"");
+  CHECK(message(Spec("rmsprop", 1, {{"decay", 1}})) ==
+        "optimizer \"rmsprop\": parameter \"decay\" is 1; allowed: [0, 1) in f32");
+}
+
+TEST_CASE("a schedule or clipping that a shard could not work with is refused by the shard too") {
+  v1::Optimizer spec = Spec("adam", 0.1);
+  spec.mutable_schedule()->set_kind(v1::Schedule::STEP);  // of period 0
+  CHECK(MakeOptimizer(spec).status().code() == absl::StatusCode::kInvalidArgument);
+  spec = Spec("adam", 0.1);
+  spec.set_clip_value(std::nan(""));
+  CHECK(CheckOptimizer(spec).message() ==
+        "optimizer.clip_value is nan; allowed: 0 for no clipping, or a finite number >= 1e-30");
+}
+
+TEST_CASE("only what a zero gradient leaves alone is passed over when nobody pushed") {
+  const auto ignores = [](const v1::Optimizer& spec) {
+    return (*MakeOptimizer(spec))->ignores_zero();
+  };
+  CHECK(ignores(Spec("sgd", 1)));
+  CHECK(ignores(Spec("adagrad", 1)));
+  CHECK_FALSE(ignores(Spec("sgd", 1, {{"weight_decay", 0.1}})));
+  CHECK_FALSE(ignores(Spec("momentum", 1)));
+  CHECK_FALSE(ignores(Spec("ftrl", 1)));
 }
 
 TEST_CASE("what is right is accepted") {

@@ -3,7 +3,7 @@
 
     text_test.py ROOT markers   no marker of unfinished work
     text_test.py ROOT readmes   a README of 10 to 30 lines in every top-level folder
-    text_test.py ROOT example   README.md shows client/example/quick_example.cc as it is compiled
+    text_test.py ROOT example   README.md and ARCHITECTURE.md show files as they are compiled
     text_test.py ROOT links     files that the documents name exist
     text_test.py ROOT headers   every header says its purpose and its thread safety
 """
@@ -41,10 +41,12 @@ def readmes(root):
 
 
 def example(root):
-    source = tree.read(root, "client/example/quick_example.cc").strip()
-    blocks = re.findall(r"```(?:cpp|c\+\+|cc)\n(.*?)```", tree.read(root, "README.md"), re.DOTALL)
-    if source not in (b.strip() for b in blocks):
-        yield "README.md: no code block is client/example/quick_example.cc, word for word"
+    for document, path in (("README.md", "client/example/quick_example.cc"),
+                           ("ARCHITECTURE.md", "shard/optimizer/adagrad.cc")):
+        source = tree.read(root, path).strip()
+        blocks = re.findall(r"```(?:cpp|c\+\+|cc)\n(.*?)```", tree.read(root, document), re.DOTALL)
+        if source not in (b.strip() for b in blocks):
+            yield f"{document}: no code block is {path}, word for word"
 
 
 def links(root):

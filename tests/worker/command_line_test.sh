@@ -28,7 +28,8 @@ printf '1 1:1\n0 0:1\n' > "$work/bad"
 base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
-for option in cluster format data test workers optimizer rate predictions json epochs batch steps \
+for option in cluster format data test workers optimizer rate schedule warmup-steps weight-decay \
+  predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -37,6 +38,11 @@ grep -q -- "--pause-after-step" "$work/out" && fail "--help shows what is for te
 
 expect 2 "lion" "${base[@]}" --optimizer lion
 grep -q "adam" "$work/err" || fail "an unknown optimizer: the known ones are not named"
+expect 2 "--schedule: step not in {constant,cosine}" "${base[@]}" --schedule step
+expect 2 "--weight-decay: -1 is not allowed; allowed: 0 to 1000" "${base[@]}" --weight-decay -1
+expect 2 "--local has a constant rate" "${base[@]}" --local --schedule cosine
+expect 2 "--local has no weight decay but --l2" "${base[@]}" --local --weight-decay 0.1
+expect 1 "the local store has no optimizer \"ftrl\"" "${base[@]}" --local --optimizer ftrl
 expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}" --rate -0.1
 expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
 expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1

@@ -27,10 +27,10 @@ TEST_CASE("the defaults reach the reference on a9a") {
   CHECK(train->rows() == 32560);
   CHECK(held->rows() == 16281);
   LogisticRegression model(*std::move(train), *std::move(held), L2Of(*parsed.options));
-  auto store = *LocalStore::Create(model.layout(), TrainingSpecOf(*parsed.options));
-  const auto result = Train(
-      &model, store.get(),
-      {.steps = StepsOf(*parsed.options, model.examples()), .batch = BatchOf(*parsed.options)});
+  const uint64_t steps = StepsOf(*parsed.options, model.examples());
+  auto store = *LocalStore::Create(model.layout(), TrainingSpecOf(*parsed.options, steps));
+  const auto result =
+      Train(&model, store.get(), {.steps = steps, .batch = BatchOf(*parsed.options)});
   REQUIRE(result.ok());
   const auto quality = model.Evaluate(result->average.data(), nullptr);
   REQUIRE(quality.ok());

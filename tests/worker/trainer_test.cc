@@ -170,7 +170,7 @@ TEST_CASE("a stop ends training between steps") {
 TEST_CASE("the local store refuses unknown optimizers and bad rates") {
   const Layout layout({{"w", {1}}});
   CHECK(LocalStore::Create(layout, {.optimizer = "lion"}).status().message() ==
-        "unknown optimizer \"lion\"; known: sgd, momentum, adam");
+        "the local store has no optimizer \"lion\"; it has: sgd, momentum, adam");
   CHECK(LocalStore::Create(layout, {.rate = -0.1}).status().message() ==
         "rate -0.1 is not allowed; it must be positive and finite");
 }

@@ -1,0 +1,80 @@
+// FTRL-proximal (McMahan et al. 2013, algorithm 1), alpha being the rate:
+//
+//     sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z += g - sigma * w;  n += g^2
+//     w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / alpha + l2)
+//
+// w is a function of z and n alone: after the first apply, an initial value lives on in z only.
+// Under a schedule, alpha is the rate of the apply, for sigma and for w.
+#include <algorithm>
+#include <cmath>
+
+#include "shard/optimizer/optimizer.h"
+
+namespace verbena::shard {
+namespace {
+
+struct FtrlFactors {
+  float alpha, beta, l1, l2;
+};
+
+VERBENA_KERNEL_BODY FtrlKernelBody(const float* in, float* out, float* linear, float* squares,
+                                   const float* g, const FtrlFactors& f, size_t n) {
+  const FtrlFactors k = f;  // a copy that no store in the loop can alias
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    const float sum = squares[i] + g[i] * g[i];
+    const float root = std::sqrt(sum);
+    const float sigma = (root - std::sqrt(squares[i])) / k.alpha;
+    const float z = linear[i] + (g[i] - sigma * in[i]);
+    squares[i] = sum;
+    linear[i] = z;
+    // z brought into [-l1, l1] is what l1 takes away; a NaN stays one.
+    const float below = z > k.l1 ? k.l1 : z;
+    const float taken = below < -k.l1 ? -k.l1 : below;
+    out[i] = -(z - taken) / ((k.beta + root) / k.alpha + k.l2);
+  }
+}
+VERBENA_KERNEL(FtrlKernel,
+               (const float* in, float* out, float* linear, float* squares, const float* g,
+                const FtrlFactors& f, size_t n),
+               (in, out, linear, squares, g, f, n));
+
+class Ftrl final : public Optimizer {
+ public:
+  Ftrl(double beta, double l1, double l2)
+      : beta_(static_cast<float>(beta)), l1_(static_cast<float>(l1)), l2_(static_cast<float>(l2)) {}
+  size_t state_arrays() const override { return 2; }
+
+ protected:
+  ApplyScalars Scalars(double rate, uint64_t) const override {
+    return {.rate = static_cast<float>(rate)};
+  }
+  void Update(Isa isa, const ApplyScalars& s, const float* in, float* out, float* const* state,
+              const float* gradient, size_t n) const override {
+    if (s.rate == 0) {  // nothing is learned, and nothing can be divided by it
+      if (out != in) std::copy_n(in, n, out);
+      return;
+    }
+    const FtrlFactors factors = {s.rate, beta_, l1_, l2_};
+    FtrlKernel[static_cast<size_t>(isa)](in, out, state[0], state[1], gradient, factors, n);
+  }
+
+ private:
+  float beta_, l1_, l2_;
+};
+
+}  // namespace
+
+OptimizerDefinition FtrlOptimizer();
+OptimizerDefinition FtrlOptimizer() {
+  return {"ftrl",
+          Decay::kNone,
+          {{"beta", 1, 1e-30, 1e30, false, false},
+           {"l1", 0, 0, 1e30, false, false},
+           {"l2", 0, 0, 1e30, false, false}},
+          [](absl::Span<const double> values) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<Ftrl>(values[0], values[1], values[2]);
+          }};
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,67 @@
+#include "shard/optimizer/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "shard/kernel/gradient.h"
+
+namespace verbena::shard {
+namespace {
+
+// The adjusted gradient, beside the fused pass's blocks: 4 KiB of the first-level cache.
+constexpr size_t kBlock = 1024;
+
+}  // namespace
+
+ApplyScalars Optimizer::Prepare(uint64_t t) const {
+  const double rate = terms_.schedule.RateAt(t);
+  ApplyScalars scalars = Scalars(rate, t);
+  scalars.decay = static_cast<float>(rate * terms_.decoupled_weight_decay);
+  return scalars;
+}
+
+bool Optimizer::ignores_zero() const {
+  return terms_.weight_decay == 0 && terms_.decoupled_weight_decay == 0 && StaysAtZero();
+}
+
+void Optimizer::Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
+                      float* const* state, const float* gradient, size_t n) const {
+  const bool decoupled = terms_.decoupled_weight_decay != 0;
+  if (terms_.clip_value == 0 && scalars.gradient_scale == 1 && terms_.weight_decay == 0 &&
+      !decoupled) {
+    return Update(isa, scalars, in, out, state, gradient, n);
+  }
+  alignas(64) float adjusted[kBlock];
+  float* arrays[kMaxStateArrays] = {};
+  for (size_t i = 0; i < n; i += kBlock) {
+    const size_t count = std::min(kBlock, n - i);
+    const float* g = gradient + i;
+    const float* w = in + i;
+    if (terms_.clip_value != 0) {
+      ClipBlock(isa, g, terms_.clip_value, adjusted, count);
+      g = adjusted;
+    }
+    if (scalars.gradient_scale != 1) {
+      ScaleBlock(isa, g, scalars.gradient_scale, adjusted, count);
+      g = adjusted;
+    }
+    if (terms_.weight_decay != 0) {
+      AddScaledBlock(isa, g, terms_.weight_decay, w, adjusted, count);
+      g = adjusted;
+    }
+    if (decoupled) {
+      // Not w * (1 - decay): f32 would round most of a small decay away.
+      AddScaledBlock(isa, w, -scalars.decay, w, out + i, count);
+      w = out + i;
+    }
+    for (size_t a = 0; a < state_arrays(); ++a) arrays[a] = state[a] + i;
+    Update(isa, scalars, w, out + i, arrays, g, count);
+  }
+}
+
+float GradientScale(double squared_norm, double limit) {
+  const double norm = std::sqrt(squared_norm);
+  return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
+}
+
+}  // namespace verbena::shard
