@@ -9,16 +9,18 @@
 //     verbena::Ticket pull = (*client)->Pull(*table, *params);
 //     absl::Status status = pull.Wait();
 //
-// **Thread safety**: Client, Table, Region and Ticket may be used from any thread. Concurrent
-// pushes to one table must not overlap; calls of one step and its EndStep() are ordered by the
-// caller.
+// **Thread safety**: Client, Table, Region and Ticket may be used from any thread, also one object
+// from several at once; but one thread assigns to or destroys an object, when no other uses it.
+// Concurrent pushes to one table must not overlap; calls of one step and its EndStep() are ordered
+// by the caller.
 //
-// Every operation ends by its deadline (default CallOptions::timeout) with a status:
+// Every operation ends by its deadline (default ClientOptions::timeout) with a status:
 //   OK; INVALID_ARGUMENT (the call is wrong: says which argument, its value and what is allowed);
 //   NOT_FOUND (no such table); ALREADY_EXISTS; DEADLINE_EXCEEDED (says what was waited for, such as
 //   the rank that has not ended the step); UNAVAILABLE (the server is silent or gone);
 //   DATA_LOSS (the partition's only copy is gone); ABORTED (outcome unknown: this worker's lease
-//   ended); RESOURCE_EXHAUSTED (no credit by the deadline); CANCELLED; FAILED_PRECONDITION.
+//   ended); RESOURCE_EXHAUSTED (no credit by the deadline); CANCELLED; FAILED_PRECONDITION (the
+//   client is closed or its lease has ended; an observer pushes).
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_
 
@@ -35,16 +37,19 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/rdma_options.h"
+#include "proto/export.h"
 #include "proto/verbena/v1/cluster.pb.h"
-#include "rdma/memory/memory.h"
+#include "rdma/memory/memory_kind.h"
 
 namespace verbena {
 
+// Where memory lies: kHost, kPinned, kCuda.
 using rdma::MemoryKind;
 
+// How to join a cluster; every default but `cluster` is good for a job of one worker.
 struct ClientOptions {
-  std::string cluster = {};  // host:port of the coordinator
-  std::string job = "default";
+  std::string cluster = {};       // host:port of the coordinator
+  std::string job = "default";    // whose tables and clock this worker shares
   std::string name = {};          // shown to operators; default: host-pid
   uint32_t expected_workers = 1;  // of the job: step 0 of a sync table waits for so many
   int rank = -1;                  // -1: any free one. Sums are in rank order
@@ -54,21 +59,29 @@ struct ClientOptions {
   std::string transport = "auto";
   RdmaOptions rdma = {};                       // of verbs
   absl::Duration timeout = absl::Seconds(30);  // default deadline of every call
-  // caller: only threads inside Wait() make progress. background: a thread takes over whenever
-  // records are unanswered and nobody waits.
-  enum class Progress { kBackground, kCaller } progress = Progress::kBackground;
-  size_t staging_bytes = 16 << 20;  // for pulls into memory that shm cannot share
+  // Who makes progress.
+  enum class Progress {
+    kBackground,  // a thread takes over whenever records are unanswered and nobody waits
+    kCaller,      // only threads inside Wait()
+  } progress = Progress::kBackground;  // who makes progress
+  size_t staging_bytes = 16 << 20;     // for pulls into memory that shm cannot share
 };
 
 // Memory known to the data plane. Destroying the last handle while tickets use it closes the lanes
 // they are on, so that nothing touches it afterwards; their records are resent as empty ones.
-class Region {
+// A default-constructed one is empty: no memory, and calls with it are INVALID_ARGUMENT.
+class VERBENA_EXPORT Region {
  public:
+  // The first byte; null when empty.
   std::byte* data() const;
+  // The same as f32 numbers: size() / 4 of them.
   float* floats() const { return reinterpret_cast<float*>(data()); }
-  size_t size() const;  // bytes
+  // In bytes; 0 when empty.
+  size_t size() const;
+  // Where the memory lies.
   MemoryKind kind() const;
-  bool allocated() const;  // shared over shm without a copy through staging
+  // Made by AllocateRegion(): shared over shm, without a copy through staging.
+  bool allocated() const;
 
  private:
   friend class Client;
@@ -76,14 +89,23 @@ class Region {
   std::shared_ptr<State> state_;
 };
 
-class Table {
+// Named parameters of the cluster. A handle: copies mean the same table, dropping it is
+// Client::DropTable(). A default-constructed one is empty: no name, 0 elements, and calls with it
+// are INVALID_ARGUMENT.
+class VERBENA_EXPORT Table {
  public:
+  // As in its specification; lives as long as this handle.
   const std::string& name() const;
+  // The cluster's number for it, never used again; 0 when empty.
   uint32_t id() const;
+  // What it was created with, defaults filled in.
   const v1::TableSpec& spec() const;
+  // The product of its shape.
   uint64_t elements() const;
-  size_t bytes() const;             // of the parameters as pulled
-  uint32_t chunk_elements() const;  // ranges of pushes start at a multiple of this
+  // Of the parameters as pulled, and of a gradient of the whole table: elements() of f32.
+  size_t bytes() const;
+  // Elements of a chunk: ranges start at a multiple of this.
+  uint32_t chunk_elements() const;
 
  private:
   friend class Client;
@@ -91,21 +113,29 @@ class Table {
   std::shared_ptr<State> state_;
 };
 
-// One asynchronous operation. Cheap to copy; copies mean the same operation.
-class Ticket {
+// One asynchronous operation. Cheap to copy; copies mean the same operation. A default-constructed
+// one is done, with FAILED_PRECONDITION.
+class VERBENA_EXPORT Ticket {
  public:
-  // Waits until the operation has ended or its deadline has passed; makes progress meanwhile.
+  // Waits until the operation has ended, which it does by its deadline; makes progress meanwhile.
+  // Returns what it ended with.
   absl::Status Wait();
-  absl::Status Wait(absl::Duration at_most);  // DEADLINE_EXCEEDED leaves the operation running
+  // As Wait(), but for `at_most`: then DEADLINE_EXCEEDED ("still running"), and the operation goes
+  // on.
+  absl::Status Wait(absl::Duration at_most);
+  // Whether the operation has ended. Makes no progress.
   bool Done() const;
-  absl::Status status() const;  // once Done()
-  // Ends the wait with CANCELLED. The transfer may still be under way: see BufferReleased().
+  // What the operation ended with. FAILED_PRECONDITION before Done().
+  absl::Status status() const;
+  // Ends the operation with CANCELLED, unless it is done. The transfer may still be under way: see
+  // BufferReleased().
   void Cancel();
   // Whether the library will neither read nor write the region for this operation any more. May be
   // false for a while after a deadline or cancel; destroying the region ends it at once.
   bool BufferReleased() const;
-  // Calls `done` once, from a thread that makes progress (at once when already done). It must not
-  // block; it may start operations.
+  // Calls `done` once, with what the operation ended with, from a thread that makes progress (at
+  // once, from this one, when already done). It must not block; it may start operations, but not
+  // close or destroy the client. Several calls add up.
   void OnDone(std::function<void(absl::Status)> done);
 
  private:
@@ -114,80 +144,122 @@ class Ticket {
   std::shared_ptr<State> state_;
 };
 
+// Of calls about tables.
 struct CallOptions {
-  std::optional<absl::Duration> timeout;
+  std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
 };
 
 // Which part of the table (elements; starts at a chunk boundary and ends at one or at the table's
 // end) and where it lies in the region (bytes; multiple of 4).
 struct Range {
-  uint64_t first = 0;
-  uint64_t count = UINT64_MAX;  // to the end of the table
-  size_t region_offset = 0;
+  uint64_t first = 0;           // element of the table, a multiple of Table::chunk_elements()
+  uint64_t count = UINT64_MAX;  // elements; UINT64_MAX: to the end of the table
+  size_t region_offset = 0;     // bytes from the region's start to the first element
 };
 
+// Of Push(), PushPull() and EndStep().
 struct PushOptions {
-  std::optional<absl::Duration> timeout;
+  std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
 };
 
+// Of Pull().
 struct PullOptions {
-  std::optional<absl::Duration> timeout;
+  std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
   // Least version to be answered. Default: sync, the steps this worker has ended; async, 0.
   std::optional<uint64_t> min_version;
 };
 
+// What a client has done since it connected.
 struct ClientStatistics {
-  uint64_t bytes_pushed = 0, bytes_pulled = 0;
-  uint64_t pushes = 0, pulls = 0;
-  uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
-  uint64_t credit_stalls = 0;
-  uint64_t staged_bytes = 0;  // pulled by way of staging
+  uint64_t bytes_pushed = 0;    // of gradients, sent for the first time
+  uint64_t bytes_pulled = 0;    // of parameters that arrived
+  uint64_t pushes = 0;          // records of pushes: one a chunk
+  uint64_t pulls = 0;           // records of pulls: one a chunk
+  uint64_t records_resent = 0;  // after a lane was lost, or refused for the time being
+  uint64_t lanes_opened = 0;    // of all servers and shards
+  uint64_t lanes_lost = 0;      // that ended before the client did
+  uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
+  uint64_t staged_bytes = 0;    // pulled by way of staging
+  // A connection to a server's shard.
   struct Lane {
-    uint64_t server = 0;
-    uint32_t shard = 0;
-    std::string transport, reason, state;
-    std::string device;  // this side's, "mlx5_0:1"; empty: the transport has none
+    uint64_t server = 0;    // its incarnation
+    uint32_t shard = 0;     // of that server
+    std::string transport;  // "shm", "verbs"
+    std::string reason;     // why not a better one; empty: there is none
+    std::string state;      // as in ARCHITECTURE.md: "open", "opening", ...
+    std::string device;     // this side's, "mlx5_0:1"; empty: the transport has none
   };
+  // Those there are now.
   std::vector<Lane> lanes;
   // Transports that this process does not have, "verbs: no RDMA device ...".
   std::vector<std::string> missing_transports;
 };
 
-class Client {
+// A worker's place in a job of a cluster.
+class VERBENA_EXPORT Client {
  public:
+  // Joins the job; ends by options.timeout. INVALID_ARGUMENT names the option that is wrong;
+  // UNAVAILABLE: nothing answers at `cluster`, or the transport that was named cannot be had;
+  // ALREADY_EXISTS: the rank is taken; FAILED_PRECONDITION: the job has all its workers, or its run
+  // goes on without that rank.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
-  // Leaves the job (at most one second), ends every ticket with CANCELLED, settles every buffer.
+  // Close().
   ~Client();
+  // Leaves the job (at most one second), ends every ticket with CANCELLED, settles every buffer.
+  // Calls under way in other threads return; later ones end with FAILED_PRECONDITION, and handles
+  // stay valid. A second call does nothing. Not from a callback of OnDone().
+  void Close();
 
-  // Creates the table, or opens it when it exists with the same specification.
+  // Creates the table, or opens it when it exists with the same specification. Shape: 1 to 8
+  // dimensions, at most 2^40 elements. INVALID_ARGUMENT names the field, its value and what is
+  // allowed; ALREADY_EXISTS the first field that differs from the existing table's; UNAVAILABLE:
+  // the coordinator does not answer, or waits for servers.
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, const CallOptions& options = {});
+  // Opens an existing table. NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
   absl::StatusOr<Table> OpenTable(std::string_view name, const CallOptions& options = {});
+  // All tables of the cluster. UNAVAILABLE: the coordinator does not answer.
   absl::StatusOr<std::vector<v1::Table>> ListTables(const CallOptions& options = {});
+  // Drops the table and its parameters for everybody; operations on it end with NOT_FOUND.
+  // NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
   absl::Status DropTable(std::string_view name, const CallOptions& options = {});
 
+  // Zeroed, page-aligned memory that servers on this machine share. INVALID_ARGUMENT: 0 bytes;
+  // RESOURCE_EXHAUSTED: there is no such memory; UNIMPLEMENTED: another kind than kHost.
   absl::StatusOr<Region> AllocateRegion(size_t bytes, MemoryKind kind = MemoryKind::kHost);
-  // The caller keeps the memory alive until the region is destroyed.
+  // Makes known `bytes` of the caller's memory, who keeps it alive until the region is destroyed.
+  // INVALID_ARGUMENT: null or 0 bytes; UNIMPLEMENTED: another kind than kHost.
   absl::StatusOr<Region> RegisterRegion(void* data, size_t bytes,
                                         MemoryKind kind = MemoryKind::kHost);
 
-  // Pushes a gradient of the step that is open for this worker. sync: done when the step is
-  // committed, so call EndStep() before waiting. async: done when applied.
+  // Pushes a gradient (f32, `range.count` of them) of the step that is open for this worker. sync:
+  // done when the step is committed, so call EndStep() before waiting. async: done when applied.
+  // The region is read until Ticket::BufferReleased(). INVALID_ARGUMENT: a handle is empty or of
+  // another client, the range is not of whole chunks or the region too small, the chunk was pushed
+  // in this step already, or the gradient has a NaN or infinity and the table rejects these;
+  // NOT_FOUND: the table was dropped; FAILED_PRECONDITION: this is an observer; RESOURCE_EXHAUSTED:
+  // too many operations are outstanding; and as at the top.
   Ticket Push(const Table& table, const Region& gradient, const Range& range = {},
               const PushOptions& options = {});
+  // Pulls parameters (f32) into the region; done when they are there. Errors as Push().
   Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
               const PullOptions& options = {});
   // Push, then pull what includes it. The destination may be the gradient's region.
-  // sync: pulls version step + 1; when the range is the whole table, also ends the step.
+  // sync: pulls version step + 1; when the range is the whole table, also ends the step. Errors as
+  // Push().
   Ticket PushPull(const Table& table, const Region& gradient, const Region& destination,
                   const Range& range = {}, const PushOptions& options = {});
   // This worker has pushed all of its open step of this table. What it did not push counts as
   // zero. sync: done when the step is committed on every partition. The next step is open at once.
+  // RESOURCE_EXHAUSTED: 64 steps are ended and not committed; other errors as Push().
   Ticket EndStep(const Table& table, const PushOptions& options = {});
 
+  // Of this worker; never used again by another. 0 when closed.
   uint64_t incarnation() const;
+  // Its place in sums; -1: an observer, or closed.
   int rank() const;
-  // Workers of the job that are alive now, and its generation.
+  // Workers of the job that are alive now, observers not counted; 0 when closed.
   uint32_t live_workers() const;
+  // What it has done; all 0 when closed.
   ClientStatistics statistics() const;
 
  private:

@@ -30,20 +30,20 @@ inline int64_t After(int64_t now, absl::Duration timeout) {
   return ns > INT64_MAX - now ? INT64_MAX : now + ns;
 }
 
-struct Region::State {
+struct __attribute__((visibility("hidden"))) Region::State {
   std::shared_ptr<Hub> hub;
   std::shared_ptr<rdma::MemoryBlock> block;
   ~State() { hub->ReleaseBlock(*block); }
 };
 
-struct Table::State {
+struct __attribute__((visibility("hidden"))) Table::State {
   const Hub* hub;
   v1::Table info;
   DenseLayout layout;
 };
 
 // Guarded by the hub's lock, but for `done`.
-struct Ticket::State {
+struct __attribute__((visibility("hidden"))) Ticket::State {
   std::shared_ptr<Hub> hub;
   std::shared_ptr<State> self;  // while the core has its address
   client::OperationId id = 0;
@@ -101,9 +101,11 @@ struct PoolAllocator {
   std::shared_ptr<StatePool> pool;
 };
 
-struct Client::Impl {
+// Hidden: what is nested in an exported class would be exported with it.
+struct __attribute__((visibility("hidden"))) Client::Impl {
   ClientOptions options;
   std::vector<std::string> missing_transports;
+  std::once_flag closed;
   std::shared_ptr<Hub> hub;
   std::shared_ptr<StatePool> tickets = std::make_shared<StatePool>();
 
@@ -118,7 +120,6 @@ struct Client::Impl {
   // Starts an operation by `start(core, done)`.
   template <typename F>
   std::shared_ptr<Ticket::State> Launch(F start);
-  absl::Status CheckHandles(const Table& table, const Region& region, const char* role) const;
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
                                                     const Range& range, const char* role) const;
   // Runs a control call and waits for its answer.
@@ -129,7 +130,7 @@ struct Client::Impl {
 template <typename F>
 std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
   std::shared_ptr<Ticket::State> state = NewTicket();
-  hub->Run([&](client::ClientCore& core) {
+  const bool open = hub->Run([&](client::ClientCore& core) {
     Ticket::State* raw = state.get();
     // A bare pointer fits std::function without an allocation; `self` keeps it alive.
     absl::StatusOr<client::OperationId> id = start(core, [raw](absl::Status status) {
@@ -141,6 +142,8 @@ std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
     raw->started = true;
     raw->self = state;
   });
+  // Nobody else has the state yet.
+  if (!open) state->Finish(absl::FailedPreconditionError("the client is closed"));
   return state;
 }
 

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <random>
 #include <utility>
 
@@ -77,7 +78,11 @@ rdma::TransportSettings SettingsOf(const ClientOptions& options) {
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Client::~Client() { impl_->hub->Stop(After(impl_->hub->Now(), kLeaveTimeout)); }
+Client::~Client() { Close(); }
+
+void Client::Close() {
+  std::call_once(impl_->closed, [&] { impl_->hub->Stop(After(impl_->hub->Now(), kLeaveTimeout)); });
+}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
   if (absl::Status s = CheckOptions(options); !s.ok()) return s;

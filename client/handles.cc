@@ -15,12 +15,18 @@ MemoryKind Region::kind() const {
 }
 bool Region::allocated() const { return state_ != nullptr && state_->block->allocated(); }
 
-const std::string& Table::name() const { return state_->info.spec().name(); }
-uint32_t Table::id() const { return state_->info.id(); }
-const v1::TableSpec& Table::spec() const { return state_->info.spec(); }
-uint64_t Table::elements() const { return state_->layout.elements; }
-size_t Table::bytes() const { return state_->layout.elements * state_->layout.element_bytes; }
-uint32_t Table::chunk_elements() const { return state_->layout.chunk_elements; }
+const std::string& Table::name() const { return spec().name(); }
+uint32_t Table::id() const { return state_ == nullptr ? 0 : state_->info.id(); }
+const v1::TableSpec& Table::spec() const {
+  return state_ == nullptr ? v1::TableSpec::default_instance() : state_->info.spec();
+}
+uint64_t Table::elements() const { return state_ == nullptr ? 0 : state_->layout.elements; }
+size_t Table::bytes() const {
+  return state_ == nullptr ? 0 : state_->layout.elements * state_->layout.element_bytes;
+}
+uint32_t Table::chunk_elements() const {
+  return state_ == nullptr ? 0 : state_->layout.chunk_elements;
+}
 
 absl::Status Ticket::Wait() { return Wait(absl::InfiniteDuration()); }
 

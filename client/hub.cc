@@ -88,9 +88,15 @@ void Hub::Stop(int64_t leave_by_ns) {
     if (parts_.core != nullptr) parts_.core->RunOnce();
     RunCallbacks(lock.get());
     stopping_ = true;
+    // A caller that still drives sees it and lets go of the core.
+    if (sleeper_fd_ >= 0) Signal(sleeper_fd_);
+    if (waiting_ > 0) changed_.notify_all();
+    ++waiting_;
+    changed_.wait(lock.get(), [this] { return !caller_drives_; });
+    --waiting_;
   }
   Signal(background_fd_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   Lock lock(this);
   parts_.core.reset();
   parts_.endpoints.clear();
@@ -129,7 +135,7 @@ void Hub::ReleaseBlock(const rdma::MemoryBlock& block) {
 bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
   Lock guard(this);
   std::unique_lock<std::mutex>& lock = guard.get();
-  while (parts_.core != nullptr) {
+  while (parts_.core != nullptr && !stopping_) {
     if (done()) return true;
     const int64_t now = Now();
     if (now >= deadline_ns) return false;
@@ -173,7 +179,7 @@ void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> do
     if (worked && waiting_ > 0) changed_.notify_all();
     if (!callbacks_.empty() && !RunCallbacks(lock)) return;
     // The clock is read only when there is nothing else to do: it costs as much as a poll.
-    if (done() || (!worked && Now() >= deadline_ns)) break;
+    if (done() || stopping_ || (!worked && Now() >= deadline_ns)) break;
     if (contenders_.load(std::memory_order_relaxed) > 0) {
       lock.unlock();
       sched_yield();
@@ -220,6 +226,8 @@ bool Hub::Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> don
 }
 
 void Hub::Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_ns) {
+  // A stop may have come while the lock was let go of: it wakes who sleeps, not who is about to.
+  if (stopping_) return;
   if (!parts_.core->Arm()) return;  // something to poll
   descriptors_.clear();
   parts_.core->AppendDescriptors(&descriptors_);
@@ -263,7 +271,7 @@ bool Hub::RunCallbacks(std::unique_lock<std::mutex>& lock) {
     lock.lock();
   }
   if (!drove) return true;
-  if (caller_drives_ || parts_.core == nullptr) return false;
+  if (caller_drives_ || stopping_ || parts_.core == nullptr) return false;
   TakeOver();
   return true;
 }

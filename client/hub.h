@@ -58,7 +58,8 @@ class Hub {
 
   absl::Status Start(Parts parts);
   // Leaves the cluster (at most until then), ends all operations, stops the thread and destroys the
-  // core. The caller's last call but the destructor.
+  // core. Waits in other threads return; afterwards Run() and WaitUntil() do nothing, and neither
+  // does another Stop(). Not from a callback, and not from two threads at once.
   void Stop(int64_t leave_by_ns);
 
   // Runs `call` with the core under the lock, then wakes whoever must know. False: stopped.

@@ -8,6 +8,7 @@
 
 namespace verbena {
 
+// Of one process; used when data travels over verbs.
 struct RdmaOptions {
   std::string device = {};       // "mlx5_0" or "mlx5_0:1" (device:port); empty: the nearest usable
   std::string address = {};      // local IP address to use; empty: the first of that device

@@ -1,11 +1,13 @@
 # Compiler flags every target of the project is built with.
 add_library(verbena_options INTERFACE)
 target_compile_options(verbena_options INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror
+  -Wall -Wextra -Wshadow -Werror
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>
   # Kernels give the same bits on every target: no fused multiply-add the source does not ask for.
   -ffp-contract=off -fno-omit-frame-pointer)
 find_program(VERBENA_CCACHE ccache)
 if(VERBENA_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${VERBENA_CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${VERBENA_CCACHE})
 endif()
 

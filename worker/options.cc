@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/version.h"
 
 namespace verbena::worker {
 namespace {
@@ -269,7 +270,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   Options o;
   CLI::App app(kAbout, "verbena-train");
   app.footer(kFooter);
-  app.set_version_flag("--version", "verbena-train 0.1.0");
+  app.set_version_flag("--version", "verbena-train " VERBENA_VERSION_STRING);
   app.set_config("--config", "", "TOML file with the same names; the command line goes first");
   app.get_formatter()->column_width(28);
   AddWhatToTrain(&app, &o);

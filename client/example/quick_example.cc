@@ -1,7 +1,7 @@
 // Trains one table for ten steps: ./verbena_example HOST:PORT
 #include <cstdio>
 
-#include "client/client.h"
+#include "verbena/client.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return std::fprintf(stderr, "usage: %s HOST:PORT\n", argv[0]), 2;

@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rdma/memory/memory_kind.h"
 #include "rdma/memory/page_options.h"
 
 namespace verbena::rdma {
 
-enum class MemoryKind : uint8_t { kHost, kPinned, kCuda };
 std::string_view MemoryKindName(MemoryKind kind);
 
 struct Mapping;

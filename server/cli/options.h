@@ -7,11 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "proto/version.h"
 #include "server/node_options.h"
 
 namespace verbena::server {
 
-inline constexpr char kVersion[] = "0.1.0";
+inline constexpr char kVersion[] = VERBENA_VERSION_STRING;
 inline constexpr int kUsageError = 2;
 
 struct DaemonOptions {

@@ -7,6 +7,8 @@
 #include <future>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "proto/table_spec.h"
 #include "rdma/shm/shm_endpoint.h"
@@ -232,6 +234,36 @@ TEST_CASE("a wait ends at its time, and a cancel from another thread ends it bef
   CHECK(ended == 1000);
   world.hub.ReleaseBlock(*block);
   world.SetSilent(false);
+}
+
+TEST_CASE("a stop ends what is under way and every wait, also one for what will never be") {
+  for (const bool background : {true, false}) {
+    World world(background);
+    world.SetSilent(true);
+    auto block = World::Ones();
+    std::atomic<int> ended{0}, waiting{0}, wrong{0};
+    world.Push(block, &ended);
+    std::vector<std::thread> waiters;
+    for (int i = 0; i < 4; ++i) {
+      waiters.emplace_back([&, i] {
+        bool first = true;
+        const bool done = world.hub.WaitUntil(
+            [&] {
+              if (std::exchange(first, false)) ++waiting;
+              return i % 2 == 0 && ended > 0;
+            },
+            world.hub.Now() + 3600 * kSecond);
+        if (done != (i % 2 == 0)) ++wrong;
+      });
+    }
+    while (waiting < 4) std::this_thread::yield();
+    world.hub.Stop(world.hub.Now() + kSecond);
+    for (std::thread& waiter : waiters) waiter.join();
+    CHECK(wrong == 0);
+    CHECK(ended == 1000);
+    CHECK_FALSE(world.hub.Run([](ClientCore&) {}));
+    CHECK_FALSE(world.hub.WaitUntil([] { return false; }, world.hub.Now() + 3600 * kSecond));
+  }
 }
 
 }  // namespace

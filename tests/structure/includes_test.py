@@ -80,7 +80,7 @@ def check_file(path, text):
 
 def check(root):
     problems = []
-    for path in tree.files(root, suffixes=(".h", ".cc")):
+    for path in tree.files(root, suffixes=(".h", ".cc", ".c")):
         for line, message in check_file(path, tree.read(root, path)):
             problems.append(f"{path}:{line}: {message}")
     return problems

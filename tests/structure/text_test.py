@@ -3,7 +3,7 @@
 
     text_test.py ROOT markers   no marker of unfinished work
     text_test.py ROOT readmes   a README of 10 to 30 lines in every top-level folder
-    text_test.py ROOT example   README.md and ARCHITECTURE.md show files as they are compiled
+    text_test.py ROOT example   documents show the files they name as they are compiled
     text_test.py ROOT links     files that the documents name exist
     text_test.py ROOT headers   every header says its purpose and its thread safety
 """
@@ -41,10 +41,13 @@ def readmes(root):
 
 
 def example(root):
-    for document, path in (("README.md", "client/example/quick_example.cc"),
-                           ("ARCHITECTURE.md", "shard/optimizer/adagrad.cc")):
+    for document, path, language in (
+            ("README.md", "client/example/quick_example.cc", "cpp"),
+            ("README.md", "client/example/quick_example.c", "c"),
+            ("ARCHITECTURE.md", "shard/optimizer/adagrad.cc", "cpp")):
         source = tree.read(root, path).strip()
-        blocks = re.findall(r"```(?:cpp|c\+\+|cc)\n(.*?)```", tree.read(root, document), re.DOTALL)
+        blocks = re.findall(r"```%s\n(.*?)```" % re.escape(language), tree.read(root, document),
+                            re.DOTALL)
         if source not in (b.strip() for b in blocks):
             yield f"{document}: no code block is {path}, word for word"
 

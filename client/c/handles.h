@@ -1,0 +1,118 @@
+// What the handles of verbena.h are, and how a call of C becomes one of C++; private to client/c/.
+//
+// **Thread safety**: pure functions; the last error is the calling thread's.
+#ifndef VERBENA_CLIENT_C_HANDLES_H_
+#define VERBENA_CLIENT_C_HANDLES_H_
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/c/verbena.h"
+#include "client/client.h"
+
+struct verbena_client {
+  std::unique_ptr<verbena::Client> client;
+};
+
+struct verbena_table {
+  verbena::Table table;
+};
+
+struct verbena_region {
+  verbena::Region region;
+};
+
+struct verbena_ticket {
+  verbena::Ticket ticket;
+};
+
+namespace verbena::c_api {
+
+// Keeps the text of what failed, and returns the code of it.
+verbena_status Report(const absl::Status& status) noexcept;
+// The same without an absl::Status, which takes memory.
+verbena_status Report(verbena_status code, const char* text) noexcept;
+
+// Runs a call's body, which returns an absl::Status: nothing is thrown into C.
+template <typename F>
+verbena_status Guarded(F body) noexcept {
+  try {
+    return Report(body());
+  } catch (const std::bad_alloc&) {
+    return Report(VERBENA_RESOURCE_EXHAUSTED, "out of memory");
+  } catch (const std::exception& e) {
+    return Report(VERBENA_INTERNAL, e.what());
+  } catch (...) {
+    return Report(VERBENA_INTERNAL, "an exception of an unknown type");
+  }
+}
+
+inline absl::Status NullArgument(const char* call, const char* argument) {
+  return absl::InvalidArgumentError(absl::StrCat(call, ": ", argument, " is NULL"));
+}
+
+// A struct that the caller reads or fills must say how large it knows it: at least as it was in the
+// first release that had it.
+inline absl::Status CheckSize(const char* call, const char* name, size_t size, size_t first) {
+  if (size >= first) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(call, ": struct_size of ", name, " is ", size,
+                                                 "; allowed: sizeof(", name, "), ", first,
+                                                 " or more. Was it set?"));
+}
+
+// Takes `from`, of the caller's size, over the defaults in `to`. What this library does not know
+// must be zero: it cannot do what was asked for.
+template <typename T>
+absl::Status ReadSized(const char* call, const char* name, const T& from, size_t first, T* to) {
+  const size_t size = from.struct_size;
+  if (absl::Status s = CheckSize(call, name, size, first); !s.ok()) return s;
+  std::memcpy(to, &from, std::min(size, sizeof(T)));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
+  for (size_t i = sizeof(T); i < size; ++i) {
+    if (bytes[i] == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(call, ": ", name, " has a field at byte ", i,
+                                                   " that this library (", VERBENA_VERSION_STRING,
+                                                   ") does not know, and it is set"));
+  }
+  return absl::OkStatus();
+}
+
+// Fills the caller's `to` as far as it goes; its struct_size stays, what is beyond is zero.
+template <typename T>
+void WriteSized(const T& from, T* to) {
+  const size_t size = to->struct_size;
+  std::memset(to, 0, size);
+  std::memcpy(to, &from, std::min(size, sizeof(T)));
+  to->struct_size = size;
+}
+
+// Sets every byte of the caller's `to` as this library knows it.
+template <typename T>
+void Initialize(T defaults, size_t size, T* to) {
+  if (to == nullptr || size < sizeof(size_t)) return;
+  to->struct_size = size;
+  WriteSized(defaults, to);
+}
+
+// VERBENA_TIMEOUT_DEFAULT: none.
+inline absl::Status ReadTimeout(const char* call, int64_t timeout_ms,
+                                std::optional<absl::Duration>* timeout) {
+  if (timeout_ms < VERBENA_TIMEOUT_DEFAULT) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        call, ": timeout_ms is ", timeout_ms, "; allowed: 0 or more, or VERBENA_TIMEOUT_DEFAULT"));
+  }
+  if (timeout_ms != VERBENA_TIMEOUT_DEFAULT) *timeout = absl::Milliseconds(timeout_ms);
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::c_api
+
+#endif  // VERBENA_CLIENT_C_HANDLES_H_

@@ -1,0 +1,142 @@
+// Pushes, pulls and tickets in C.
+#include <string>
+
+#include "client/c/handles.h"
+
+namespace verbena::c_api {
+namespace {
+
+Range RangeOf(const verbena_range* range) {
+  if (range == nullptr) return {};
+  return {range->first, range->count, range->region_offset};
+}
+
+// Starts an operation by `start(timeout)`. One that ended at once, and not well, was not started.
+template <typename F>
+verbena_status Begin(const char* call, int64_t timeout_ms, verbena_ticket** ticket,
+                     std::initializer_list<std::pair<const char*, const void*>> handles,
+                     F start) noexcept {
+  return Guarded([&]() -> absl::Status {
+    if (ticket != nullptr) *ticket = nullptr;
+    for (const auto& [name, handle] : handles) {
+      if (handle == nullptr) return NullArgument(call, name);
+    }
+    std::optional<absl::Duration> timeout;
+    if (absl::Status s = ReadTimeout(call, timeout_ms, &timeout); !s.ok()) return s;
+    // First, so that nothing has started when there is no memory for it.
+    auto handle = ticket == nullptr ? nullptr : std::make_unique<verbena_ticket>();
+    Ticket started = start(timeout);
+    if (started.Done() && !started.status().ok()) return started.status();
+    if (ticket == nullptr) return absl::OkStatus();
+    handle->ticket = std::move(started);
+    *ticket = handle.release();
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+}  // namespace verbena::c_api
+
+using verbena::c_api::Begin;
+using verbena::c_api::Guarded;
+using verbena::c_api::NullArgument;
+using verbena::c_api::RangeOf;
+using Timeout = std::optional<absl::Duration>;
+
+extern "C" {
+
+verbena_status verbena_push(verbena_client* client, const verbena_table* table,
+                            const verbena_region* gradient, const verbena_range* range,
+                            int64_t timeout_ms, verbena_ticket** ticket) {
+  return Begin("verbena_push", timeout_ms, ticket,
+               {{"client", client}, {"table", table}, {"gradient", gradient}},
+               [&](Timeout timeout) {
+                 return client->client->Push(table->table, gradient->region, RangeOf(range),
+                                             {.timeout = timeout});
+               });
+}
+
+verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
+                            const verbena_region* destination, const verbena_range* range,
+                            uint64_t min_version, int64_t timeout_ms, verbena_ticket** ticket) {
+  return Begin(
+      "verbena_pull", timeout_ms, ticket,
+      {{"client", client}, {"table", table}, {"destination", destination}}, [&](Timeout timeout) {
+        verbena::PullOptions options = {.timeout = timeout, .min_version = {}};
+        if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
+        return client->client->Pull(table->table, destination->region, RangeOf(range), options);
+      });
+}
+
+verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
+                                 const verbena_region* gradient, const verbena_region* destination,
+                                 const verbena_range* range, int64_t timeout_ms,
+                                 verbena_ticket** ticket) {
+  return Begin(
+      "verbena_push_pull", timeout_ms, ticket,
+      {{"client", client}, {"table", table}, {"gradient", gradient}, {"destination", destination}},
+      [&](Timeout timeout) {
+        return client->client->PushPull(table->table, gradient->region, destination->region,
+                                        RangeOf(range), {.timeout = timeout});
+      });
+}
+
+verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
+                                int64_t timeout_ms, verbena_ticket** ticket) {
+  return Begin(
+      "verbena_end_step", timeout_ms, ticket, {{"client", client}, {"table", table}},
+      [&](Timeout timeout) { return client->client->EndStep(table->table, {.timeout = timeout}); });
+}
+
+verbena_status verbena_ticket_wait(verbena_ticket* ticket, int64_t timeout_ms) {
+  constexpr char kCall[] = "verbena_ticket_wait";
+  return Guarded([&]() -> absl::Status {
+    if (ticket == nullptr) return NullArgument(kCall, "ticket");
+    Timeout timeout;
+    if (absl::Status s = verbena::c_api::ReadTimeout(kCall, timeout_ms, &timeout); !s.ok()) {
+      return s;
+    }
+    return timeout.has_value() ? ticket->ticket.Wait(*timeout) : ticket->ticket.Wait();
+  });
+}
+
+int verbena_ticket_done(const verbena_ticket* ticket) {
+  return ticket == nullptr || ticket->ticket.Done() ? 1 : 0;
+}
+
+verbena_status verbena_ticket_status(const verbena_ticket* ticket) {
+  return Guarded([&]() -> absl::Status {
+    if (ticket == nullptr) return NullArgument("verbena_ticket_status", "ticket");
+    return ticket->ticket.status();
+  });
+}
+
+verbena_status verbena_ticket_cancel(verbena_ticket* ticket) {
+  return Guarded([&]() -> absl::Status {
+    if (ticket == nullptr) return NullArgument("verbena_ticket_cancel", "ticket");
+    ticket->ticket.Cancel();
+    return absl::OkStatus();
+  });
+}
+
+int verbena_ticket_buffer_released(const verbena_ticket* ticket) {
+  return ticket == nullptr || ticket->ticket.BufferReleased() ? 1 : 0;
+}
+
+verbena_status verbena_ticket_on_done(verbena_ticket* ticket, verbena_done_function done,
+                                      void* user) {
+  return Guarded([&]() -> absl::Status {
+    if (ticket == nullptr) return NullArgument("verbena_ticket_on_done", "ticket");
+    if (done == nullptr) return NullArgument("verbena_ticket_on_done", "done");
+    ticket->ticket.OnDone([done, user](const absl::Status& status) {
+      // The text must end with a NUL, which a view of it need not.
+      const std::string text(status.message().data(), status.message().size());
+      done(static_cast<verbena_status>(status.code()), text.c_str(), user);
+    });
+    return absl::OkStatus();
+  });
+}
+
+void verbena_ticket_free(verbena_ticket* ticket) { delete ticket; }
+
+}  // extern "C"

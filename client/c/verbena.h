@@ -1,0 +1,408 @@
+// Verbena's client in C (C99, and C++): what client.h has, as opaque handles and status codes.
+//
+//     verbena_connect_options options;
+//     verbena_connect_options_init(&options, sizeof options);
+//     options.cluster = "127.0.0.1:7000";
+//     verbena_client* client;
+//     if (verbena_connect(&options, &client) != VERBENA_OK) puts(verbena_last_error());
+//
+// **Thread safety**: every function may be called from any thread, also for one handle from several
+// at once; but a handle is freed by one thread, when no other uses it. Concurrent pushes to one
+// table must not overlap; calls of one step and its verbena_end_step() are ordered by the caller.
+//
+// Handles: each is freed once by its verbena_*_free(), which takes NULL; in any order, and after
+// the client too. A function that makes a handle sets it to NULL when it fails.
+//
+// Errors: no exception leaves a function. Each returns a verbena_status; when that is not
+// VERBENA_OK, verbena_last_error() is the text, which names the argument, its value and what is
+// allowed. NULL where an argument is needed, or a struct whose struct_size is not set, is always
+// VERBENA_INVALID_ARGUMENT and has no effect; below only other errors are named. Any may be
+// VERBENA_RESOURCE_EXHAUSTED for want of memory.
+//
+// Structs with a struct_size grow at their end in later releases; a program works with a library
+// that is older or newer, as long as it uses no field that the library does not know.
+//
+// Text is UTF-8 and ends with a NUL; what a function is given it copies.
+#ifndef VERBENA_CLIENT_C_VERBENA_H_
+#define VERBENA_CLIENT_C_VERBENA_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/export.h"
+#include "proto/version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- version and errors -------------------------------------------------------------------------
+
+// How a call ended: the numbers of gRPC's and Abseil's status codes.
+typedef enum verbena_status {
+  VERBENA_OK = 0,                   // it did what it says
+  VERBENA_CANCELLED = 1,            // verbena_ticket_cancel() or verbena_close() ended it
+  VERBENA_UNKNOWN = 2,              // a server answered with no code that is known
+  VERBENA_INVALID_ARGUMENT = 3,     // the call is wrong
+  VERBENA_DEADLINE_EXCEEDED = 4,    // the text says what was waited for
+  VERBENA_NOT_FOUND = 5,            // there is no such table
+  VERBENA_ALREADY_EXISTS = 6,       // a table with another specification; a rank that is taken
+  VERBENA_PERMISSION_DENIED = 7,    // the server does not let this worker do it
+  VERBENA_RESOURCE_EXHAUSTED = 8,   // no memory; no slot of a lane became free by the deadline
+  VERBENA_FAILED_PRECONDITION = 9,  // closed; lease ended; an observer pushes; not done yet
+  VERBENA_ABORTED = 10,             // outcome unknown: this worker's lease ended meanwhile
+  VERBENA_OUT_OF_RANGE = 11,        // not used
+  VERBENA_UNIMPLEMENTED = 12,       // this build cannot do it
+  VERBENA_INTERNAL = 13,            // a mistake of the library or a server
+  VERBENA_UNAVAILABLE = 14,         // the server or the coordinator does not answer
+  VERBENA_DATA_LOSS = 15,           // the only copy of a partition is gone
+  VERBENA_UNAUTHENTICATED = 16      // not used
+} verbena_status;
+
+// The version of the library that runs, "1.2.3": VERBENA_VERSION_STRING is the one compiled with.
+VERBENA_EXPORT const char* verbena_version(void);
+// "INVALID_ARGUMENT" for VERBENA_INVALID_ARGUMENT; "?" for a number that is no status.
+VERBENA_EXPORT const char* verbena_status_name(int32_t status);
+// The text of the last call of this thread that failed, "" when none did. Valid until the next one
+// fails on this thread.
+VERBENA_EXPORT const char* verbena_last_error(void);
+
+// ---- client -------------------------------------------------------------------------------------
+
+// A timeout_ms that means: the client's own (verbena_connect_options.timeout_ms); in
+// verbena_ticket_wait(): until the operation has ended, which it does by its deadline.
+#define VERBENA_TIMEOUT_DEFAULT ((int64_t)-1)
+
+// A worker's place in a job of a cluster.
+typedef struct verbena_client verbena_client;
+
+// Who makes progress.
+typedef enum verbena_progress {
+  VERBENA_PROGRESS_BACKGROUND = 0,  // a thread, whenever something is unanswered and nobody waits
+  VERBENA_PROGRESS_CALLER = 1       // only threads inside verbena_ticket_wait()
+} verbena_progress;
+
+// How to join a cluster. Set by verbena_connect_options_init(); only `cluster` has no default.
+typedef struct verbena_connect_options {
+  size_t struct_size;             // sizeof(verbena_connect_options)
+  const char* cluster;            // host:port of the coordinator
+  const char* job;                // whose tables and clock are shared; default "default"
+  const char* name;               // shown to operators; default host-pid
+  const char* transport;          // "auto" (default), or "shm" or "verbs", which never falls back
+  uint32_t expected_workers;      // of the job, default 1: step 0 waits for so many
+  int32_t rank;                   // default -1: any free one. Sums are in rank order
+  int32_t observer;               // not 0: only pulls, and counts in no step; default 0
+  int32_t progress;               // a verbena_progress; default VERBENA_PROGRESS_BACKGROUND
+  int64_t timeout_ms;             // default deadline of every call, in milliseconds; default 30000
+  uint64_t staging_bytes;         // for pulls into memory that shm cannot share; default 16 MiB
+  const char* rdma_device;        // "mlx5_0" or "mlx5_0:1" (device:port); default: the nearest
+  const char* rdma_address;       // local IP address; default: the first of the device
+  int32_t rdma_gid_index;         // default -1: the one that belongs to the address
+  int32_t rdma_traffic_class;     // 0 to 255; default -1: the system's
+  int32_t rdma_service_level;     // 0 to 15; default -1: the path's
+  int32_t rdma_path_mtu;          // 256, 512, 1024, 2048 or 4096 bytes; default 0: the path's
+  int32_t rdma_timeout;           // 1 to 31: an acknowledgement is waited for 4.096 us x 2^N
+  int32_t rdma_retries;           // 0 to 7 times a packet is sent again
+  int32_t rdma_memory_windows;    // not 0 (default): guard lanes by windows where there are any
+  int32_t rdma_relaxed_ordering;  // not 0 (default): PCIe relaxed ordering where that is safe
+} verbena_connect_options;
+
+// Sets every field to its default (a text to NULL, which means its default). `struct_size` is
+// sizeof(verbena_connect_options). Does nothing when `options` is NULL.
+VERBENA_EXPORT void verbena_connect_options_init(verbena_connect_options* options,
+                                                 size_t struct_size);
+
+// Joins the job; ends by options->timeout_ms. INVALID_ARGUMENT: an option; UNAVAILABLE: nothing
+// answers at `cluster`, or a named transport cannot be had; ALREADY_EXISTS: the rank is taken;
+// FAILED_PRECONDITION: the job has all its workers, or its run goes on without that rank.
+VERBENA_EXPORT verbena_status verbena_connect(const verbena_connect_options* options,
+                                              verbena_client** client);
+// Leaves the job (at most one second), ends every ticket with CANCELLED. Calls under way in other
+// threads return; later ones end with FAILED_PRECONDITION. A second call does nothing. Not from a
+// verbena_done_function.
+VERBENA_EXPORT verbena_status verbena_close(verbena_client* client);
+// Closes the client if it is open, and frees it. Its tables, regions and tickets stay valid
+// handles.
+VERBENA_EXPORT void verbena_client_free(verbena_client* client);
+
+// What a client is.
+typedef struct verbena_client_info {
+  size_t struct_size;     // sizeof(verbena_client_info), set by the caller
+  uint64_t incarnation;   // of this worker, never used again by another; 0 when closed
+  int32_t rank;           // its place in sums; -1: an observer, or closed
+  uint32_t live_workers;  // of the job, alive now, observers not counted; 0 when closed
+} verbena_client_info;
+
+// Fills `info` as far as its struct_size goes.
+VERBENA_EXPORT verbena_status verbena_client_get_info(const verbena_client* client,
+                                                      verbena_client_info* info);
+
+// What a client has done since it connected. A record is one chunk of a push or pull.
+typedef struct verbena_statistics {
+  size_t struct_size;       // sizeof(verbena_statistics), set by the caller
+  uint64_t bytes_pushed;    // of gradients, sent for the first time
+  uint64_t bytes_pulled;    // of parameters that arrived
+  uint64_t pushes;          // records
+  uint64_t pulls;           // records
+  uint64_t records_resent;  // after a lane was lost, or refused for the time being
+  uint64_t lanes_opened;    // connections to shards of servers
+  uint64_t lanes_lost;      // that ended before the client did
+  uint64_t credit_stalls;   // times a record waited for a slot or an operation
+  uint64_t staged_bytes;    // pulled by way of staging
+} verbena_statistics;
+
+// Fills `statistics` as far as its struct_size goes; all 0 when closed.
+VERBENA_EXPORT verbena_status verbena_client_get_statistics(const verbena_client* client,
+                                                            verbena_statistics* statistics);
+
+// A connection to a server's shard. Texts are valid during the call that shows it.
+typedef struct verbena_lane {
+  size_t struct_size;     // as the library knows it
+  uint64_t server;        // incarnation of the server
+  uint32_t shard;         // of that server
+  const char* transport;  // "shm", "verbs"
+  const char* reason;     // why not a better one; "": there is none
+  const char* state;      // "open", "opening", ...
+  const char* device;     // this side's, "mlx5_0:1"; "": the transport has none
+} verbena_lane;
+
+// Called for each lane, with the `user` of the call.
+typedef void (*verbena_lane_function)(const verbena_lane* lane, void* user);
+// Shows every lane there is now, on this thread, before it returns.
+VERBENA_EXPORT verbena_status verbena_client_list_lanes(const verbena_client* client,
+                                                        verbena_lane_function show, void* user);
+
+// Called with each transport that is missing and why ("verbs: no RDMA device ..."), and `user`.
+typedef void (*verbena_text_function)(const char* text, void* user);
+// Shows every transport that this process does not have, on this thread, before it returns.
+VERBENA_EXPORT verbena_status verbena_client_list_missing_transports(const verbena_client* client,
+                                                                     verbena_text_function show,
+                                                                     void* user);
+
+// ---- tables -------------------------------------------------------------------------------------
+
+// Named parameters of the cluster.
+typedef struct verbena_table verbena_table;
+
+// What an element is.
+typedef enum verbena_dtype {
+  VERBENA_DTYPE_DEFAULT = 0,  // f32
+  VERBENA_DTYPE_F32 = 1       // IEEE 754, 4 bytes
+} verbena_dtype;
+
+// When a push counts.
+typedef enum verbena_consistency {
+  VERBENA_CONSISTENCY_DEFAULT = 0,  // sync
+  VERBENA_CONSISTENCY_SYNC = 1,     // a step commits with every rank's contribution
+  VERBENA_CONSISTENCY_ASYNC = 2     // every push is applied when it arrives
+} verbena_consistency;
+
+// How the workers' contributions to a step become one.
+typedef enum verbena_reduction {
+  VERBENA_REDUCTION_DEFAULT = 0,  // mean
+  VERBENA_REDUCTION_SUM = 1,      // added
+  VERBENA_REDUCTION_MEAN = 2      // divided by the workers of the step (async: expected_workers)
+} verbena_reduction;
+
+// What becomes of a push with a NaN or infinity.
+typedef enum verbena_non_finite {
+  VERBENA_NON_FINITE_DEFAULT = 0,  // reject
+  VERBENA_NON_FINITE_REJECT = 1,   // it is refused, and contributes zero
+  VERBENA_NON_FINITE_APPLY = 2     // not looked for
+} verbena_non_finite;
+
+// The first value of every element.
+typedef enum verbena_initializer {
+  VERBENA_INITIALIZER_DEFAULT = 0,   // zeros
+  VERBENA_INITIALIZER_ZEROS = 1,     // 0
+  VERBENA_INITIALIZER_CONSTANT = 2,  // a
+  VERBENA_INITIALIZER_UNIFORM = 3,   // in [a, b)
+  VERBENA_INITIALIZER_NORMAL = 4     // mean a, standard deviation b
+} verbena_initializer;
+
+// A parameter of an optimizer.
+typedef struct verbena_parameter {
+  const char* name;  // "momentum", "beta1"
+  double value;      // finite
+} verbena_parameter;
+
+// What a table is to be. Set by verbena_table_spec_init(); `name`, `shape` and `dimensions` have no
+// default.
+typedef struct verbena_table_spec {
+  size_t struct_size;                   // sizeof(verbena_table_spec)
+  const char* name;                     // 1 to 128 characters of [A-Za-z0-9_./-]
+  const char* job;                      // that writes it; default: the client's
+  const uint64_t* shape;                // `dimensions` of them, each 1 or more
+  size_t dimensions;                    // 1 to 8; at most 2^40 elements in all
+  int32_t dtype;                        // a verbena_dtype
+  int32_t consistency;                  // a verbena_consistency
+  int32_t reduction;                    // a verbena_reduction
+  int32_t non_finite;                   // a verbena_non_finite
+  int32_t initializer;                  // a verbena_initializer
+  uint32_t chunk_bytes;                 // a multiple of 64 in 256 to 8 MiB; 0: 256 KiB
+  double initializer_a;                 // see verbena_initializer
+  double initializer_b;                 // see verbena_initializer
+  uint64_t initializer_seed;            // of uniform and normal
+  const char* optimizer;                // "sgd" (default), "momentum", "adam", ...
+  double rate;                          // learning rate, 0 or more; default 0
+  const verbena_parameter* parameters;  // of the optimizer; what is not named has its default
+  size_t parameter_count;               // of `parameters`; default 0
+} verbena_table_spec;
+
+// Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
+// `spec` is NULL.
+VERBENA_EXPORT void verbena_table_spec_init(verbena_table_spec* spec, size_t struct_size);
+
+// What a table is. Texts and the shape are valid as long as the table's handle, or during the call
+// that shows it.
+typedef struct verbena_table_info {
+  size_t struct_size;       // sizeof(verbena_table_info), set by the caller
+  const char* name;         // as created
+  const char* job;          // that writes it
+  const char* optimizer;    // as created
+  const uint64_t* shape;    // `dimensions` of them
+  size_t dimensions;        // 1 to 8
+  uint64_t elements;        // the product of the shape
+  uint64_t bytes;           // of the parameters as pulled, and of a gradient of the whole table
+  double rate;              // learning rate
+  uint32_t id;              // the cluster's number for it, never used again
+  uint32_t chunk_elements;  // elements of a chunk: ranges start at a multiple of this
+  int32_t dtype;            // a verbena_dtype
+  int32_t consistency;      // a verbena_consistency
+  int32_t reduction;        // a verbena_reduction
+  int32_t non_finite;       // a verbena_non_finite
+} verbena_table_info;
+
+// Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a
+// field; ALREADY_EXISTS: the first field that differs from the existing table's;
+// FAILED_PRECONDITION: the client is closed or its lease has ended; UNAVAILABLE: the coordinator
+// does not answer by the deadline, or waits for servers.
+VERBENA_EXPORT verbena_status verbena_table_create(verbena_client* client,
+                                                   const verbena_table_spec* spec,
+                                                   int64_t timeout_ms, verbena_table** table);
+// Opens an existing table. NOT_FOUND; FAILED_PRECONDITION and UNAVAILABLE as above.
+VERBENA_EXPORT verbena_status verbena_table_open(verbena_client* client, const char* name,
+                                                 int64_t timeout_ms, verbena_table** table);
+// Drops the table and its parameters for everybody; operations on it end with NOT_FOUND, handles
+// stay valid. NOT_FOUND; FAILED_PRECONDITION and UNAVAILABLE as above.
+VERBENA_EXPORT verbena_status verbena_table_drop(verbena_client* client, const char* name,
+                                                 int64_t timeout_ms);
+// Called for each table, with the `user` of the call; struct_size is as the library knows it.
+typedef void (*verbena_table_function)(const verbena_table_info* info, void* user);
+// Shows every table of the cluster, on this thread, before it returns. FAILED_PRECONDITION and
+// UNAVAILABLE as above.
+VERBENA_EXPORT verbena_status verbena_table_list(verbena_client* client, int64_t timeout_ms,
+                                                 verbena_table_function show, void* user);
+// Fills `info` as far as its struct_size goes.
+VERBENA_EXPORT verbena_status verbena_table_get_info(const verbena_table* table,
+                                                     verbena_table_info* info);
+// Frees the handle; the table stays.
+VERBENA_EXPORT void verbena_table_free(verbena_table* table);
+
+// ---- regions ------------------------------------------------------------------------------------
+
+// Memory that the data plane knows.
+typedef struct verbena_region verbena_region;
+
+// Where memory lies.
+typedef enum verbena_memory_kind {
+  VERBENA_MEMORY_HOST = 0,    // ordinary memory of this machine
+  VERBENA_MEMORY_PINNED = 1,  // page-locked for a GPU
+  VERBENA_MEMORY_CUDA = 2     // of a CUDA device
+} verbena_memory_kind;
+
+// Zeroed, page-aligned memory that servers on this machine share. `kind` is a
+// verbena_memory_kind. INVALID_ARGUMENT: 0 bytes, or no such kind; UNIMPLEMENTED: another than
+// host.
+VERBENA_EXPORT verbena_status verbena_region_allocate(verbena_client* client, size_t bytes,
+                                                      int32_t kind, verbena_region** region);
+// Makes known `bytes` of the caller's memory, who keeps it alive until the region is freed. Errors
+// as above.
+VERBENA_EXPORT verbena_status verbena_region_register(verbena_client* client, void* data,
+                                                      size_t bytes, int32_t kind,
+                                                      verbena_region** region);
+// The first byte; NULL when `region` is.
+VERBENA_EXPORT void* verbena_region_data(const verbena_region* region);
+// In bytes; 0 when `region` is NULL.
+VERBENA_EXPORT size_t verbena_region_size(const verbena_region* region);
+// Lets go of the memory. While tickets use it this closes the lanes they are on, so that nothing
+// touches it afterwards; their records are resent as empty ones.
+VERBENA_EXPORT void verbena_region_free(verbena_region* region);
+
+// ---- data ---------------------------------------------------------------------------------------
+//
+// These start an operation and return at once. OK: it is under way, and `ticket` (unless NULL:
+// nobody waits for it) tells how it ends. Otherwise it was not started.
+//
+// INVALID_ARGUMENT: a handle is of another client, the range is not of whole chunks or the region
+// too small for it, the chunk was pushed in this step already, or (of the ticket) the gradient has
+// a NaN or infinity and the table rejects these; NOT_FOUND: the table was dropped;
+// FAILED_PRECONDITION: the client is closed, its lease has ended, or an observer pushes;
+// RESOURCE_EXHAUSTED: too many operations are outstanding; DATA_LOSS. What a ticket ends with can
+// be these, and DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED and CANCELLED.
+
+// One asynchronous operation.
+typedef struct verbena_ticket verbena_ticket;
+
+// Which part of a table, and where it lies in the region.
+typedef struct verbena_range {
+  uint64_t first;          // element of the table, a multiple of its chunk_elements
+  uint64_t count;          // elements, up to the end of a chunk or table; UINT64_MAX: to the end
+  uint64_t region_offset;  // bytes from the region's start to the first element; a multiple of 4
+} verbena_range;
+
+// A min_version that means: sync, the steps this worker has ended; async, 0.
+#define VERBENA_MIN_VERSION_DEFAULT UINT64_MAX
+
+// Pushes a gradient (f32, `range` of them; NULL: the whole table) of the step that is open for this
+// worker. sync: ends when the step is committed, so call verbena_end_step() before waiting. async:
+// ends when applied. The region is read until verbena_ticket_buffer_released().
+VERBENA_EXPORT verbena_status verbena_push(verbena_client* client, const verbena_table* table,
+                                           const verbena_region* gradient,
+                                           const verbena_range* range, int64_t timeout_ms,
+                                           verbena_ticket** ticket);
+// Pulls parameters (f32) into the region; ends when they are there, of `min_version` or later.
+VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
+                                           const verbena_region* destination,
+                                           const verbena_range* range, uint64_t min_version,
+                                           int64_t timeout_ms, verbena_ticket** ticket);
+// Pushes, then pulls what includes it. The destination may be the gradient's region. sync: when the
+// range is the whole table, also ends the step.
+VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
+                                                const verbena_region* gradient,
+                                                const verbena_region* destination,
+                                                const verbena_range* range, int64_t timeout_ms,
+                                                verbena_ticket** ticket);
+// This worker has pushed all of its open step of this table; what it did not push counts as zero.
+// sync: ends when the step is committed on every partition. The next step is open at once.
+// RESOURCE_EXHAUSTED also: 64 steps are ended and not committed.
+VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
+                                               int64_t timeout_ms, verbena_ticket** ticket);
+
+// Waits until the operation has ended, making progress, and returns what it ended with. A
+// timeout_ms of 0 or more limits the wait, not the operation: then DEADLINE_EXCEEDED ("still
+// running"), and verbena_ticket_done() is 0.
+VERBENA_EXPORT verbena_status verbena_ticket_wait(verbena_ticket* ticket, int64_t timeout_ms);
+// 1 when the operation has ended, 0 when not; 1 when `ticket` is NULL. Makes no progress.
+VERBENA_EXPORT int verbena_ticket_done(const verbena_ticket* ticket);
+// What the operation ended with. FAILED_PRECONDITION: it has not.
+VERBENA_EXPORT verbena_status verbena_ticket_status(const verbena_ticket* ticket);
+// Ends the operation with CANCELLED, unless it has ended. The transfer may still be under way.
+VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);
+// 1 when the library will neither read nor write the region for this operation any more, or
+// `ticket` is NULL. May be 0 for a while after a deadline or cancel; verbena_region_free() ends it.
+VERBENA_EXPORT int verbena_ticket_buffer_released(const verbena_ticket* ticket);
+// Told what an operation ended with, the text of an error ("" when OK), and the `user` of the call.
+typedef void (*verbena_done_function)(verbena_status status, const char* text, void* user);
+// Calls `done` once, from a thread that makes progress (at once, from this one, when it has ended).
+// It must not block; it may start operations. The handle may be freed before.
+VERBENA_EXPORT verbena_status verbena_ticket_on_done(verbena_ticket* ticket,
+                                                     verbena_done_function done, void* user);
+// Frees the handle; the operation goes on.
+VERBENA_EXPORT void verbena_ticket_free(verbena_ticket* ticket);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VERBENA_CLIENT_C_VERBENA_H_

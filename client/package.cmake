@@ -1,0 +1,93 @@
+# libverbena: what other programs link, and its CMake package. One set of objects, as a shared
+# library that shows only what is marked VERBENA_EXPORT, and as an archive.
+
+# ---- public headers, as include/verbena/ has them ----
+# Our own headers are included by their place in the tree; users find them all under verbena/.
+set(public_headers
+  client/client.h=verbena/client.h
+  client/rdma_options.h=verbena/rdma_options.h
+  client/c/verbena.h=verbena/verbena.h
+  proto/export.h=verbena/export.h
+  proto/version.h=verbena/version.h
+  proto/verbena/v1/cluster.pb.h=verbena/v1/cluster.pb.h
+  rdma/memory/memory_kind.h=verbena/memory_kind.h)
+set(public_root ${CMAKE_BINARY_DIR}/public)
+set(made_headers)
+string(REPLACE ";" "," names "${public_headers}")
+foreach(pair ${public_headers})
+  string(REPLACE "=" ";" pair ${pair})
+  list(GET pair 0 here)
+  list(GET pair 1 installed)
+  set(from ${CMAKE_SOURCE_DIR}/${here})
+  if(NOT EXISTS ${from})
+    set(from ${CMAKE_BINARY_DIR}/generated/${here})
+  endif()
+  add_custom_command(
+    OUTPUT ${public_root}/${installed}
+    COMMAND ${CMAKE_COMMAND} -D FROM=${from} -D TO=${public_root}/${installed} -D NAMES=${names}
+            -P ${CMAKE_SOURCE_DIR}/cmake/PublicHeader.cmake
+    DEPENDS ${from} ${CMAKE_SOURCE_DIR}/cmake/PublicHeader.cmake VERBATIM)
+  list(APPEND made_headers ${public_root}/${installed})
+  get_filename_component(folder ${installed} DIRECTORY)
+  install(FILES ${public_root}/${installed} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
+add_custom_target(verbena_public_headers DEPENDS ${made_headers})
+
+# ---- the two libraries ----
+set(rooms verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
+          verbena_client_core verbena_client_hub verbena_client verbena_client_c)
+set(objects)
+foreach(room ${rooms})
+  list(APPEND objects $<TARGET_OBJECTS:${room}>)
+endforeach()
+# What the objects need, and what the public headers show.
+set(needs gRPC::grpc++ protobuf::libprotobuf absl::any_invocable absl::flat_hash_map
+          absl::random_random absl::span absl::status absl::statusor absl::str_format absl::strings
+          absl::time PkgConfig::HWLOC PkgConfig::IBVERBS PkgConfig::RDMACM Threads::Threads)
+set(shows protobuf::libprotobuf absl::status absl::statusor absl::time)
+
+function(verbena_library name type)
+  add_library(${name} ${type} ${objects})
+  add_dependencies(${name} verbena_public_headers)
+  target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${public_root}>
+                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(${name} INTERFACE cxx_std_20)
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME verbena LINKER_LANGUAGE CXX)
+endfunction()
+
+verbena_library(verbena_shared SHARED)
+target_link_libraries(verbena_shared PRIVATE ${needs} INTERFACE ${shows})
+set(symbols ${CMAKE_CURRENT_SOURCE_DIR}/libverbena.map)
+# Templates of the standard library, and inline functions of others, are visible by themselves: the
+# map keeps them, too, out of what the library shows.
+target_link_options(verbena_shared PRIVATE -Wl,--version-script=${symbols}
+                    $<$<NOT:$<BOOL:${VERBENA_SANITIZE}>>:-Wl,--no-undefined>)
+set_target_properties(verbena_shared PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME verbena
+  LINK_DEPENDS ${symbols})
+
+verbena_library(verbena_static STATIC)
+target_link_libraries(verbena_static INTERFACE ${needs})
+
+# ---- installed ----
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/verbena)
+# One export each, so that the shared library can be had without what only the archive needs.
+install(TARGETS verbena_shared EXPORT verbena-shared)
+install(EXPORT verbena-shared NAMESPACE verbena:: DESTINATION ${package})
+install(TARGETS verbena_static EXPORT verbena-static)
+install(EXPORT verbena-static NAMESPACE verbena:: DESTINATION ${package})
+configure_package_config_file(
+  ${CMAKE_SOURCE_DIR}/cmake/verbena-config.cmake.in ${CMAKE_BINARY_DIR}/verbena-config.cmake
+  INSTALL_DESTINATION ${package} NO_SET_AND_CHECK_MACRO)
+# While the major version is 0, a minor one may change interfaces.
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/verbena-config-version.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/verbena-config.cmake
+              ${CMAKE_BINARY_DIR}/verbena-config-version.cmake DESTINATION ${package})
+
+# ---- what README.md shows; tests/deploy runs them ----
+add_executable(verbena_example example/quick_example.cc)
+target_link_libraries(verbena_example PRIVATE verbena_options verbena_shared)
+add_executable(verbena_example_c example/quick_example.c)
+target_link_libraries(verbena_example_c PRIVATE verbena_options verbena_shared)

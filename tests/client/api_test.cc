@@ -1,0 +1,115 @@
+// The public client in C++: empty handles, and a client that is closed before it is destroyed. What
+// it does with real data, and in failures, is in tests/faults/client_test.cc.
+#include <catch2/catch.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/support/cluster.h"
+
+namespace verbena::test {
+namespace {
+
+void Says(const absl::Status& status, absl::StatusCode code, const std::string& words) {
+  INFO(status.ToString());
+  CHECK(status.code() == code);
+  CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains(words));
+}
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+
+struct Fixture {
+  Fixture() {
+    ClientOptions options;
+    options.cluster = cluster.address();
+    client = *Client::Connect(options);
+    v1::TableSpec spec;
+    spec.set_name("weights");
+    spec.add_shape(1000);
+    table = *client->CreateTable(spec);
+    region = *client->AllocateRegion(table.bytes());
+  }
+  ProcessCluster cluster{{.servers = 1, .shards = 1}};
+  std::unique_ptr<Client> client;
+  Table table;
+  Region region;
+};
+
+TEST_CASE("empty handles say that they are, and calls with them are refused") {
+  const Region region;
+  CHECK(region.data() == nullptr);
+  CHECK(region.floats() == nullptr);
+  CHECK(region.size() == 0);
+  CHECK(region.kind() == MemoryKind::kHost);
+  CHECK_FALSE(region.allocated());
+  const Table table;
+  CHECK(table.name().empty());
+  CHECK(table.id() == 0);
+  CHECK(table.spec().shape_size() == 0);
+  CHECK(table.elements() == 0);
+  CHECK(table.bytes() == 0);
+  CHECK(table.chunk_elements() == 0);
+  Ticket ticket;
+  CHECK(ticket.Done());
+  CHECK(ticket.BufferReleased());
+  Says(ticket.Wait(), kPrecondition, "an empty ticket");
+  Says(ticket.Wait(absl::Seconds(1)), kPrecondition, "an empty ticket");
+  Says(ticket.status(), kPrecondition, "an empty ticket");
+  ticket.Cancel();
+  absl::Status told;
+  ticket.OnDone([&](absl::Status status) { told = std::move(status); });
+  Says(told, kPrecondition, "an empty ticket");
+
+  Fixture f;
+  Says(f.client->Push(table, f.region).Wait(), kInvalid, "the table is empty");
+  Says(f.client->Pull(table, f.region).Wait(), kInvalid, "the table is empty");
+  Says(f.client->EndStep(table).Wait(), kInvalid, "the table is empty");
+  Says(f.client->Push(f.table, region).Wait(), kInvalid, "gradient region is empty");
+  Says(f.client->Pull(f.table, region).Wait(), kInvalid, "destination region is empty");
+  Says(f.client->PushPull(f.table, f.region, region).Wait(), kInvalid,
+       "destination region is empty");
+  Says(f.client->RegisterRegion(nullptr, 64).status(), kInvalid, "null");
+  float one = 0;
+  Says(f.client->RegisterRegion(&one, 0).status(), kInvalid, "0 bytes");
+  CHECK(absl::IsUnimplemented(f.client->AllocateRegion(64, MemoryKind::kCuda).status()));
+  CHECK(absl::IsUnimplemented(f.client->RegisterRegion(&one, 4, MemoryKind::kPinned).status()));
+  Says(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
+}
+
+TEST_CASE("a closed client refuses every call, and its handles stay valid") {
+  Fixture f;
+  PullOptions never;
+  never.min_version = 5;
+  Ticket pull = f.client->Pull(f.table, f.region, {}, never);
+  int told = 0;
+  pull.OnDone([&](const absl::Status& status) { told += absl::IsCancelled(status) ? 1 : 100; });
+  f.client->Close();
+  CHECK(told == 1);
+  CHECK(absl::IsCancelled(pull.Wait()));
+  CHECK(pull.BufferReleased());
+  f.client->Close();
+  for (Ticket ticket :
+       {f.client->Push(f.table, f.region), f.client->Pull(f.table, f.region),
+        f.client->PushPull(f.table, f.region, f.region), f.client->EndStep(f.table)}) {
+    CHECK(ticket.Done());
+    Says(ticket.Wait(), kPrecondition, "the client is closed");
+    ticket.Cancel();
+    CHECK(ticket.BufferReleased());
+  }
+  Says(f.client->CreateTable(f.table.spec()).status(), kPrecondition, "the client is closed");
+  Says(f.client->OpenTable("weights").status(), kPrecondition, "the client is closed");
+  Says(f.client->ListTables().status(), kPrecondition, "the client is closed");
+  Says(f.client->DropTable("weights"), kPrecondition, "the client is closed");
+  CHECK(f.client->incarnation() == 0);
+  CHECK(f.client->rank() == -1);
+  CHECK(f.client->live_workers() == 0);
+  CHECK(f.client->statistics().lanes.empty());
+  f.client.reset();
+  CHECK(f.table.name() == "weights");
+  CHECK(f.region.floats()[0] == 0);
+}
+
+}  // namespace
+}  // namespace verbena::test
