@@ -191,6 +191,7 @@ ClientStatistics Client::statistics() const {
   statistics.lanes_lost = core_statistics.lanes_lost;
   statistics.credit_stalls = core_statistics.credit_stalls;
   statistics.staged_bytes = core_statistics.staged_bytes;
+  statistics.staleness.assign(core_statistics.staleness.begin(), core_statistics.staleness.end());
   for (auto& lane : core_statistics.lanes) {
     statistics.lanes.push_back(
         {lane.server, lane.shard, lane.transport, lane.reason, lane.state, lane.device});

@@ -165,7 +165,8 @@ struct PushOptions {
 // Of Pull().
 struct PullOptions {
   std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
-  // Least version to be answered. Default: sync, the steps this worker has ended; async, 0.
+  // Least version to be answered. Default: sync, the steps this worker has ended; async, 0. ssp: as
+  // though this worker's clock were that; default: the steps it has ended, from where it joined.
   std::optional<uint64_t> min_version;
 };
 
@@ -180,6 +181,9 @@ struct ClientStatistics {
   uint64_t lanes_lost = 0;      // that ended before the client did
   uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
   uint64_t staged_bytes = 0;    // pulled by way of staging
+  // Pulls (chunks) of ssp tables, by how many steps the slowest worker was behind this one when the
+  // server answered: 0, 1, ... 31, and 32 or more.
+  std::vector<uint64_t> staleness;
   // A connection to a server's shard.
   struct Lane {
     uint64_t server = 0;    // its incarnation
@@ -232,7 +236,8 @@ class VERBENA_EXPORT Client {
                                         MemoryKind kind = MemoryKind::kHost);
 
   // Pushes a gradient (f32, `range.count` of them) of the step that is open for this worker. sync:
-  // done when the step is committed, so call EndStep() before waiting. async: done when applied.
+  // done when the step is committed, so call EndStep() before waiting. async, ssp: done when
+  // applied.
   // The region is read until Ticket::BufferReleased(). INVALID_ARGUMENT: a handle is empty or of
   // another client, the range is not of whole chunks or the region too small, the chunk was pushed
   // in this step already, or the gradient has a NaN or infinity and the table rejects these;

@@ -63,7 +63,8 @@ struct RecordHeader {
   uint32_t reserved1;        // 0
   uint64_t destination;      // pull: remote address to write to
   uint64_t destination_key;  // pull: remote key of that memory
-  uint64_t min_version;      // pull, await: least version that may be answered
+  uint64_t min_version;      // pull, await: least version that may be answered. ssp, pull and
+                             // end-step: the worker's clock, the steps it has ended
 };
 static_assert(sizeof(RecordHeader) == 64 && std::is_trivially_copyable_v<RecordHeader>);
 
@@ -89,6 +90,9 @@ inline constexpr uint8_t kMaxReplyStatus = 15;
 
 inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
 
+// Histograms of the staleness of pulls: 0, 1, ...; the last bucket counts that much and more.
+inline constexpr uint32_t kStalenessBuckets = 33;
+
 struct Reply {
   uint32_t magic;
   uint32_t generation;
@@ -98,8 +102,9 @@ struct Reply {
   uint16_t group_count;
   uint16_t slot;
   uint16_t reserved0;
-  uint32_t detail;   // kTooEarly: chunks missing; await: see ReplyStatus
-  uint64_t version;  // pull: of the chunk written. push: the chunk's version afterwards
+  uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind
+  uint64_t version;  // pull: of the chunk written; ssp: the least clock of all workers.
+                     // push: the chunk's version afterwards
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[40];
 };

@@ -18,6 +18,8 @@ constexpr uint32_t kMinChunkBytes = 256;
 // A lane's large slot holds a chunk and its header, and a ring has several of them.
 constexpr uint32_t kMaxChunkBytes = 8 << 20;
 constexpr uint32_t kChunkAlignment = 64;
+// A bound nobody reaches is async.
+constexpr uint32_t kMaxStaleness = 1'000'000;
 constexpr uint32_t kElementBytes = sizeof(float);
 
 absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,
@@ -102,11 +104,19 @@ absl::Status FillEnums(v1::TableSpec* spec) {
   absl::Status status =
       CheckEnum(*spec, "dtype", v1::DType_IsValid(spec->dtype()), spec->dtype(), "1 (f32)");
   status.Update(CheckEnum(*spec, "consistency", v1::Consistency_IsValid(spec->consistency()),
-                          spec->consistency(), "1 (sync), 2 (async)"));
+                          spec->consistency(), "1 (sync), 2 (async), 3 (ssp)"));
   status.Update(CheckEnum(*spec, "reduction", v1::Reduction_IsValid(spec->reduction()),
                           spec->reduction(), "1 (sum), 2 (mean)"));
   status.Update(CheckEnum(*spec, "non_finite", v1::NonFinite_IsValid(spec->non_finite()),
                           spec->non_finite(), "1 (reject), 2 (apply), 3 (skip)"));
+  if (status.ok() && spec->staleness() > 0 && spec->consistency() != v1::CONSISTENCY_SSP) {
+    status = Bad(*spec, "staleness", absl::StrCat(spec->staleness()),
+                 "0, unless consistency is 3 (ssp)");
+  }
+  if (status.ok() && spec->staleness() > kMaxStaleness) {
+    status = Bad(*spec, "staleness", absl::StrCat(spec->staleness()),
+                 absl::StrCat("0..", kMaxStaleness));
+  }
   return status;
 }
 
@@ -223,6 +233,10 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   if (existing.consistency() != wanted.consistency()) {
     return Differs(wanted, "consistency", v1::Consistency_Name(existing.consistency()),
                    v1::Consistency_Name(wanted.consistency()));
+  }
+  if (existing.staleness() != wanted.staleness()) {
+    return Differs(wanted, "staleness", absl::StrCat(existing.staleness()),
+                   absl::StrCat(wanted.staleness()));
   }
   if (existing.reduction() != wanted.reduction()) {
     return Differs(wanted, "reduction", v1::Reduction_Name(existing.reduction()),

@@ -173,11 +173,14 @@ absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state
       DenseTable::Create(table, static_cast<uint32_t>(partitions.size()), &pool);
   if (!created.ok()) return created.status();
   state->table = *std::move(created);
-  state->parking = std::make_unique<Parking>(state->table.get(), &sink);
+  const v1::Consistency consistency = table.spec().consistency();
+  state->parking = std::make_unique<Parking>(state->table.get(), &sink,
+                                             /*by_version=*/consistency != v1::CONSISTENCY_SSP);
   const TableParts parts = {state->table.get(), state->parking.get(), &pool, &state->job->roster,
                             &sink};
-  const bool sync = table.spec().consistency() == v1::CONSISTENCY_SYNC;
-  state->consistency = sync ? MakeSync(parts) : MakeAsync(parts);
+  state->consistency = consistency == v1::CONSISTENCY_SYNC  ? MakeSync(parts)
+                       : consistency == v1::CONSISTENCY_SSP ? MakeSsp(parts)
+                                                            : MakeAsync(parts);
   return absl::OkStatus();
 }
 
@@ -368,15 +371,15 @@ PullOutcome Engine::Pull(const PullRequest& request) {
     e.CountAnswer(status);
     return {PullOutcome::Kind::kAnswer, {status, 0, 0}, {}};
   }
-  const uint64_t version = state->table->chunk(chunk).version;
-  if (version < request.min_version) {
+  Answer answer;
+  if (!state->consistency->Readable(*member, chunk, request.min_version, &answer)) {
     state->parking->ParkPull(chunk, request);
     return {PullOutcome::Kind::kParked, {}, {}};
   }
   const ChunkView view = state->table->Pin(chunk);
-  ++e.sink.counters.pulls;
-  e.sink.counters.pull_bytes += view.bytes;
-  return {PullOutcome::Kind::kReady, {ReplyStatus::kOk, 0, version}, view};
+  const bool ssp = state->table->spec().consistency() == v1::CONSISTENCY_SSP;
+  e.sink.Pulled(view, ssp ? &answer.detail : nullptr);
+  return {PullOutcome::Kind::kReady, answer, view};
 }
 
 GroupsOutcome Engine::Impl::RefuseGroups(const GroupsRequest& request, ReplyStatus status) {
@@ -399,7 +402,8 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
     ReplyStatus status = e.FindSlice(*state, g, &slice);
     if (status == ReplyStatus::kOk && slice != DenseTable::kNone) {
       uint32_t missing = 0;
-      status = state->consistency->EndStep(g, request.worker, *member, slice, &missing);
+      status = state->consistency->EndStep(g, request.min_version, request.worker, *member, slice,
+                                           &missing);
       outcome.answer.detail += missing;
     }
     e.group_status.push_back(status);

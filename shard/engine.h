@@ -13,12 +13,16 @@
 //  2. Nothing uncommitted is ever returned by Pull().
 //  3. A chunk that is pinned (being written out) is never changed: an apply goes to a spare buffer
 //     and swaps.
-//  4. async: a (worker, table, partition) sequence is applied exactly once, only as last + 1; a
+//  4. async and ssp: a (worker, table, partition) sequence is applied exactly once, only as last +
+//  1; a
 //     worker's first is 1.
-//  5. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
+//  5. ssp: a pull by a worker that has ended c steps is answered once every worker that counts has
+//     ended c - staleness on the partition; a joiner starts at the least.
+//  6. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,7 +47,7 @@ struct Token {
 
 struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
-  uint32_t detail = 0;
+  uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness
   uint64_t version = 0;
 };
 
@@ -74,13 +78,13 @@ struct PullRequest {
   uint64_t worker = 0;
   uint32_t table = 0;
   Group group = {};
-  uint64_t min_version = 0;
+  uint64_t min_version = 0;  // ssp: the worker's clock
   uint64_t destination = 0;  // carried for the caller
   uint64_t destination_key = 0;
 };
 struct PullOutcome {
   enum class Kind : uint8_t { kAnswer, kReady, kParked } kind = Kind::kAnswer;
-  Answer answer;   // kAnswer: a refusal
+  Answer answer;   // kAnswer: a refusal. kReady: version (ssp: the least clock) and staleness
   ChunkView view;  // kReady
 };
 
@@ -89,7 +93,7 @@ struct GroupsRequest {  // end-step and await
   uint64_t worker = 0;
   uint32_t table = 0;
   absl::Span<const Group> groups;
-  uint64_t min_version = 0;  // await
+  uint64_t min_version = 0;  // await. end-step of an ssp table: the worker's clock
 };
 struct GroupsOutcome {
   bool parked = false;  // await only; kAwaitDone follows
@@ -129,6 +133,8 @@ struct EngineCounters {
   uint64_t push_bytes = 0, pull_bytes = 0;
   uint64_t resident_bytes = 0;  // parameters, optimizer state, accumulators
   uint32_t held = 0, parked = 0;
+  // ssp: pulls answered, by how many steps the slowest worker was behind the puller.
+  std::array<uint64_t, kStalenessBuckets> staleness = {};
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk
 };
 

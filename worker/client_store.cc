@@ -16,6 +16,18 @@ bool Stopped(const ClusterOptions& options) {
   return options.stop != nullptr && options.stop->load(std::memory_order_relaxed);
 }
 
+v1::Consistency ConsistencyOf(Consistency consistency) {
+  switch (consistency) {
+    case Consistency::kSync:
+      return v1::CONSISTENCY_SYNC;
+    case Consistency::kSsp:
+      return v1::CONSISTENCY_SSP;
+    case Consistency::kAsync:
+      return v1::CONSISTENCY_ASYNC;
+  }
+  return v1::CONSISTENCY_UNSPECIFIED;
+}
+
 }  // namespace
 
 v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
@@ -25,7 +37,8 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
   table.set_job(job);
   for (const uint64_t dimension : tensor.shape) table.add_shape(dimension);
   table.set_dtype(v1::DTYPE_F32);
-  table.set_consistency(spec.sync ? v1::CONSISTENCY_SYNC : v1::CONSISTENCY_ASYNC);
+  table.set_consistency(ConsistencyOf(spec.consistency));
+  table.set_staleness(spec.staleness);
   table.set_reduction(v1::REDUCTION_MEAN);
   table.set_non_finite(v1::NON_FINITE_REJECT);
   v1::Initializer* initializer = table.mutable_initializer();

@@ -24,6 +24,9 @@ constexpr char kFooter[] =
     "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
     "128 + N ended by signal N. Workers that die are reported; the others go on.";
 
+constexpr uint32_t kDefaultStaleness = 4;
+constexpr uint32_t kMaxStaleness = 1'000'000;
+
 // Defaults by format. Found by trying: see worker/README.md.
 struct FormatDefaults {
   double epochs, l2;
@@ -85,9 +88,12 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
   app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
   app->add_option("--consistency", o->consistency,
-                  "sync: a step takes every worker's gradient; async: each is applied as it comes")
-      ->check(CLI::IsMember({"sync", "async"}))
+                  "sync: a step takes every worker's gradient; async: each is applied as it comes; "
+                  "ssp: as async, but no worker reads more than --staleness steps ahead")
+      ->check(CLI::IsMember({"sync", "ssp", "async"}))
       ->capture_default_str();
+  app->add_option("--staleness", o->staleness,
+                  "ssp: steps that a worker may be ahead of the slowest (default 4)");
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs"}))
       ->capture_default_str();
@@ -236,6 +242,11 @@ std::string Check(const Options& o) {
        }) {
     if (!problem.empty()) return problem;
   }
+  if (o.staleness.value_or(0) > kMaxStaleness) {
+    return absl::StrCat("--staleness: ", *o.staleness, " is not allowed; allowed: 0 to ",
+                        kMaxStaleness);
+  }
+  if (o.staleness && o.consistency != "ssp") return "--staleness is for --consistency ssp only";
   if (o.epochs && o.steps) return "--epochs and --steps exclude each other";
   if (o.count_models) {
     return o.format == "text" ? "" : "--count-models is for --format text only";
@@ -311,12 +322,16 @@ uint64_t StepsOf(const Options& options, uint64_t examples) {
 
 TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   TrainingSpec spec;
-  spec.sync = options.consistency == "sync";
+  if (options.consistency == "async") spec.consistency = Consistency::kAsync;
+  if (options.consistency == "ssp") {
+    spec.consistency = Consistency::kSsp;
+    spec.staleness = options.staleness.value_or(kDefaultStaleness);
+  }
   spec.optimizer = options.optimizer;
   spec.rate = RateOf(options).value_or(0);
   spec.weight_decay = options.weight_decay;
-  // In async every worker's push is an apply of its own.
-  const uint64_t applies = spec.sync ? 1 : options.workers;
+  // In async and ssp every worker's push is an apply of its own.
+  const uint64_t applies = spec.consistency == Consistency::kSync ? 1 : options.workers;
   spec.warmup_applies = options.warmup_steps * applies;
   if (options.schedule == "cosine") spec.cosine_applies = steps * applies;
   spec.seed = options.seed;

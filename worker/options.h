@@ -28,6 +28,7 @@ struct Options {
   double holdout = 0.1;
   uint32_t workers = 1;
   std::string consistency = "sync";
+  std::optional<uint32_t> staleness;  // ssp
   std::string optimizer = "adam";
   std::optional<double> rate;
   std::string schedule = "constant";

@@ -22,9 +22,12 @@
 
 namespace verbena::worker {
 
+enum class Consistency { kSync, kSsp, kAsync };
+
 // How the tables of a model are trained.
 struct TrainingSpec {
-  bool sync = true;
+  Consistency consistency = Consistency::kSync;
+  uint32_t staleness = 0;          // ssp
   std::string optimizer = "adam";  // one that the servers know
   double rate = 0.01;
   std::optional<double> weight_decay = std::nullopt;  // none: the optimizer's default

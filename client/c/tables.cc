@@ -38,6 +38,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   to->set_reduction(static_cast<v1::Reduction>(from.reduction));
   to->set_non_finite(static_cast<v1::NonFinite>(from.non_finite));
   to->set_chunk_bytes(from.chunk_bytes);
+  to->set_staleness(from.staleness);
   v1::Initializer* initializer = to->mutable_initializer();
   initializer->set_kind(static_cast<v1::Initializer::Kind>(from.initializer));
   initializer->set_a(from.initializer_a);
@@ -75,6 +76,7 @@ verbena_table_info InfoOf(uint32_t id, const v1::TableSpec& spec) {
   info.consistency = spec.consistency();
   info.reduction = spec.reduction();
   info.non_finite = spec.non_finite();
+  info.staleness = spec.staleness();
   return info;
 }
 

@@ -194,7 +194,8 @@ typedef enum verbena_dtype {
 typedef enum verbena_consistency {
   VERBENA_CONSISTENCY_DEFAULT = 0,  // sync
   VERBENA_CONSISTENCY_SYNC = 1,     // a step commits with every rank's contribution
-  VERBENA_CONSISTENCY_ASYNC = 2     // every push is applied when it arrives
+  VERBENA_CONSISTENCY_ASYNC = 2,    // every push is applied when it arrives
+  VERBENA_CONSISTENCY_SSP = 3       // as async, but no worker reads more than `staleness` ahead
 } verbena_consistency;
 
 // How the workers' contributions to a step become one.
@@ -208,7 +209,8 @@ typedef enum verbena_reduction {
 typedef enum verbena_non_finite {
   VERBENA_NON_FINITE_DEFAULT = 0,  // reject
   VERBENA_NON_FINITE_REJECT = 1,   // it is refused, and contributes zero
-  VERBENA_NON_FINITE_APPLY = 2     // not looked for
+  VERBENA_NON_FINITE_APPLY = 2,    // not looked for
+  VERBENA_NON_FINITE_SKIP = 3      // it contributes zero, and the push is OK
 } verbena_non_finite;
 
 // The first value of every element.
@@ -247,6 +249,7 @@ typedef struct verbena_table_spec {
   double rate;                          // learning rate, 0 or more; default 0
   const verbena_parameter* parameters;  // of the optimizer; what is not named has its default
   size_t parameter_count;               // of `parameters`; default 0
+  uint32_t staleness;                   // ssp: steps a worker may read ahead of the slowest
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
@@ -271,6 +274,7 @@ typedef struct verbena_table_info {
   int32_t consistency;      // a verbena_consistency
   int32_t reduction;        // a verbena_reduction
   int32_t non_finite;       // a verbena_non_finite
+  uint32_t staleness;       // ssp: steps a worker may read ahead of the slowest
 } verbena_table_info;
 
 // Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a

@@ -241,7 +241,7 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
     c.journal.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
-  const uint64_t version = min_version.value_or(target->table->sync ? target->table->step : 0);
+  const uint64_t version = min_version.value_or(target->table->VersionToPull());
   (*operation)->version = version;
   (*operation)->blocks[1] = slice.block;
   c.journal.AddPulls(*operation, target->first, target->chunks, slice.offset, version);
@@ -268,7 +268,7 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
     c.journal.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
-  const uint64_t version = state->sync ? state->step + 1 : 0;
+  const uint64_t version = state->sync ? state->step + 1 : state->VersionToPull();
   (*operation)->version = version;
   (*operation)->blocks[0] = gradient.block;
   (*operation)->blocks[1] = destination.block;
@@ -384,6 +384,7 @@ CoreStatistics ClientCore::statistics() const {
   statistics.pulls = journal.pulls;
   statistics.records_resent = journal.resent;
   statistics.staged_bytes = journal.staged_bytes;
+  statistics.staleness = journal.staleness;
   statistics.lanes_opened = lanes.opened;
   statistics.lanes_lost = lanes.lost;
   statistics.credit_stalls = lanes.credit_stalls;

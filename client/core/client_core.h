@@ -13,6 +13,7 @@
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control_channel.h"
+#include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
 #include "rdma/choice/transports.h"
@@ -60,6 +62,7 @@ struct CoreStatistics {
   uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
   uint64_t credit_stalls = 0;
   uint64_t staged_bytes = 0;
+  std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
   struct Lane {
     uint64_t server = 0;
     uint32_t shard = 0;

@@ -72,6 +72,14 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
 absl::Status PostedStatus(const Session& session, const std::string& what, const Entry& entry,
                           int64_t now) {
   const std::string server = DescribeServer(session, *entry.stream);
+  if (entry.type == RecordType::kPull && entry.table->ssp) {
+    const uint32_t bound = entry.table->info.spec().staleness();
+    return absl::DeadlineExceededError(
+        absl::StrCat(what, ": this worker has ended ", entry.min_version, " steps and may be ",
+                     bound, " ahead; waiting for the others to end ",
+                     entry.min_version > bound ? entry.min_version - bound : 0, " at ", server,
+                     "; ", DescribeRoster(session)));
+  }
   if (entry.type == RecordType::kPull && entry.min_version > 0) {
     return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for version ",
                                                     entry.min_version, " of chunk ", entry.chunk,

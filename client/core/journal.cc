@@ -134,6 +134,7 @@ void Journal::AddPushPulls(Operation* operation, uint32_t first, uint32_t count,
 }
 
 void Journal::AddEndStep(TableState* table, Operation* operation, bool await) {
+  if (table->ssp) table->clock = std::max(table->clock, table->seen) + 1;
   for (const auto& lane : table->lanes) {
     Entry* entry = nullptr;
     for (uint32_t p = 0; p < table->parts.size(); ++p) {
@@ -141,6 +142,7 @@ void Journal::AddEndStep(TableState* table, Operation* operation, bool await) {
       if (entry == nullptr) {
         entry = NewEntry(RecordType::kEndStep, table, table->sync ? nullptr : operation);
         entry->step = table->step;
+        entry->min_version = table->clock;
         entry->await_after = await;
       }
       entry->parts.push_back(p);

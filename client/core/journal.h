@@ -16,6 +16,7 @@
 #ifndef VERBENA_CLIENT_CORE_JOURNAL_H_
 #define VERBENA_CLIENT_CORE_JOURNAL_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -34,6 +35,7 @@ namespace verbena::client {
 struct JournalCounters {
   uint64_t bytes_pushed = 0, bytes_pulled = 0, pushes = 0, pulls = 0;
   uint64_t resent = 0, staged_bytes = 0;
+  std::array<uint64_t, kStalenessBuckets> staleness = {};
 };
 
 class Journal final : public LaneListener {

@@ -1,4 +1,5 @@
 // Answers: what each reply means for its record, its operation and the table's steps.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -101,6 +102,10 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
     if (table->sync) {
       const bool advanced = table->LearnChunk(entry->chunk, reply.version);
       Learned(table, entry->part, advanced);
+    }
+    if (table->ssp) {
+      table->seen = std::max(table->seen, reply.version);
+      ++counters_.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
     }
     return Settled(entry);
   }

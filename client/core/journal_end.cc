@@ -48,8 +48,8 @@ void Journal::EndEntry(Entry* entry) {
       if (entry->staging != nullptr) ReleaseBuffer(entry);
       return;
     case RecordType::kEndStep:
-      // sync: the step must end even if nobody waits for it, or the others wait for good.
-      if (queued && !entry->numbered && !entry->table->sync) {
+      // sync, ssp: the step must end even if nobody waits for it, or the others wait for good.
+      if (queued && !entry->numbered && !entry->table->sync && !entry->table->ssp) {
         Unqueue(entry);
         return Free(entry);
       }

@@ -275,7 +275,7 @@ bool Journal::PostGroups(Stream* stream, Entry* entry) {
   rdma::WorkerLane::Request request;
   request.header.type = entry->type;
   request.header.dtype = ElementType::kNone;
-  request.header.min_version = await ? entry->min_version : 0;
+  request.header.min_version = entry->min_version;  // end-step: 0, or the ssp clock
   request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
   if (!Send(stream, entry, &request)) return false;
   if (await) {

@@ -10,6 +10,7 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   info = table;
   layout = LayoutOf(table.spec());
   sync = table.spec().consistency() == v1::CONSISTENCY_SYNC;
+  ssp = table.spec().consistency() == v1::CONSISTENCY_SSP;
   partitions = cluster_partitions;
   chunk_version.assign(sync ? chunks() : 0, 0);
   chunk_pushed.assign(sync ? chunks() : 0, 0);

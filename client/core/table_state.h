@@ -61,9 +61,18 @@ struct TableState {
   v1::Table info;
   DenseLayout layout = {};
   bool sync = false;
+  bool ssp = false;
   bool dropped = false;
   uint32_t partitions = 0;  // of the cluster
   uint64_t step = 0;        // the open one: steps this worker has ended
+  // ssp: the clock of the last end-step, and the greatest least clock of all workers that was seen
+  // in an answer. The next end-step goes on from whichever is more: a joiner began there. Until
+  // then pulls say the old clock, because servers know no other of this worker.
+  uint64_t clock = 0;
+  uint64_t seen = 0;
+  // The least version a pull wants when its caller does not say: sync: the open step. ssp: this
+  // worker's clock, which the server compares with everybody's.
+  uint64_t VersionToPull() const { return sync ? step : clock; }
   std::vector<PartState> parts;
   std::vector<uint64_t> chunk_version;  // sync: known committed
   std::vector<uint64_t> chunk_pushed;   // sync: step + 1 of the last push

@@ -19,11 +19,11 @@ bool HasDeparted(const v1::Job& job, int32_t rank) {
 }
 
 // What a rank beyond expected_workers depends on: somebody to train with, and nobody who waits.
-bool OnlyAsyncTables(const v1::Job& job, const v1::ClusterView& view) {
+bool NoSyncTables(const v1::Job& job, const v1::ClusterView& view) {
   bool any = false;
   for (const v1::Table& table : view.tables()) {
     if (table.spec().job() != job.name()) continue;
-    if (table.spec().consistency() != v1::CONSISTENCY_ASYNC) return false;
+    if (table.spec().consistency() == v1::CONSISTENCY_SYNC) return false;
     any = true;
   }
   return any;
@@ -58,7 +58,7 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view
   for (int32_t rank = 0; rank < expected; ++rank) {
     if (!used.contains(rank)) return rank;
   }
-  if (!OnlyAsyncTables(job, view)) {
+  if (!NoSyncTables(job, view)) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job.name(), "' has its ", expected,
                      " workers already (expected_workers; living or departed); more may join only "

@@ -171,7 +171,8 @@ void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
       return Park(lane, header.operation, record.slot);
     case shard::PullOutcome::Kind::kReady: {
       ShardLane::Answer answer = AnswerAndSlot({}, header.operation, record.slot);
-      answer.version = outcome.view.version;
+      answer.version = outcome.answer.version;
+      answer.detail = outcome.answer.detail;
       return WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
     }
   }
@@ -291,9 +292,8 @@ void ShardExecutor::Impl::OnEngineEvent(const shard::Event& event) {
     case EventKind::kPushDone:
       return Reply(lane, AnswerAndSlot(event.answer, operation, event.token.slot));
     case EventKind::kPullReady: {
-      ShardLane::Answer answer = AnswerOf(event.answer, operation);
-      answer.version = event.view.version;
-      return WriteOut(lane, event.view, {event.destination, event.destination_key}, answer);
+      return WriteOut(lane, event.view, {event.destination, event.destination_key},
+                      AnswerOf(event.answer, operation));
     }
     case EventKind::kPullFailed:
       return Reply(lane, AnswerOf(event.answer, operation));

@@ -117,6 +117,21 @@ void AddHistogram(MetricFamily* family, const LatencyHistogram& histogram, Label
   family->metric.push_back(std::move(metric));
 }
 
+// Counts of 0, 1, 2 ...; the last is the rest.
+void AddStaleness(MetricFamily* family, const std::array<uint64_t, kStalenessBuckets>& counts,
+                  Labels labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  uint64_t cumulative = 0;
+  for (uint32_t i = 0; i < counts.size(); ++i) {
+    cumulative += counts[i];
+    metric.histogram.sample_sum += D(counts[i]) * i;
+    if (i + 1 < counts.size()) metric.histogram.bucket.push_back({cumulative, D(i)});
+  }
+  metric.histogram.sample_count = cumulative;
+  family->metric.push_back(std::move(metric));
+}
+
 // Reasons come from two sides and may say much: this many series at most, the rest together.
 constexpr size_t kMostLaneSeries = 32;
 
@@ -176,6 +191,10 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
                              "From a push's arrival to its reply.", MetricType::Histogram);
   MetricFamily pull = Family("verbena_shard_pull_latency_seconds",
                              "From a pull's arrival to its reply.", MetricType::Histogram);
+  MetricFamily staleness =
+      Family("verbena_shard_pull_staleness_steps",
+             "Pulls of ssp tables, by how many steps the slowest worker was behind the puller.",
+             MetricType::Histogram);
   MetricFamily lanes = LaneTransports(shards);
   MetricFamily settings = TransportSettings(shards);
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -188,6 +207,7 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
     if (!shard.snapshot.has_value()) continue;
     AddHistogram(&push, shard.snapshot->counters.push_latency, ShardLabel(i));
     AddHistogram(&pull, shard.snapshot->counters.pull_latency, ShardLabel(i));
+    AddStaleness(&staleness, shard.snapshot->counters.engine.staleness, ShardLabel(i));
   }
   for (const ShardValue& value : kShardValues) {
     MetricFamily family = Family(value.name, value.help, value.type);
@@ -198,7 +218,7 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
     out->push_back(std::move(family));
   }
   for (MetricFamily* family :
-       {&up, &cpu, &sleeps, &spins, &fruitless, &push, &pull, &lanes, &settings}) {
+       {&up, &cpu, &sleeps, &spins, &fruitless, &push, &pull, &staleness, &lanes, &settings}) {
     if (!family->metric.empty()) out->push_back(std::move(*family));
   }
 }

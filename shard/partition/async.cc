@@ -27,9 +27,14 @@ class Async final : public Consistency {
 
   PushOutcome Push(const PushRequest& request, const Roster::Member& member,
                    uint32_t chunk) override;
-  ReplyStatus EndStep(const Group& group, uint64_t worker, const Roster::Member& member,
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
                       uint32_t slice, uint32_t* detail) override;
   bool Reached(uint32_t, uint64_t) const override { return true; }
+  bool Readable(const Roster::Member&, uint32_t chunk, uint64_t min_version,
+                Answer* answer) const override {
+    answer->version = table_.chunk(chunk).version;
+    return answer->version >= min_version;
+  }
   void Retry() override;
   void Resize() override;
   void RosterChanged() override;
@@ -118,8 +123,8 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
   return {true, {}};
 }
 
-ReplyStatus Async::EndStep(const Group& group, uint64_t worker, const Roster::Member& member,
-                           uint32_t slice, uint32_t* detail) {
+ReplyStatus Async::EndStep(const Group& group, uint64_t, uint64_t worker,
+                           const Roster::Member& member, uint32_t slice, uint32_t* detail) {
   Slice& s = slices_[slice];
   uint64_t& last = s.last[member.index];
   if (group.sequence <= last) return ReplyStatus::kDuplicate;

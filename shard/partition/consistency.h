@@ -1,4 +1,4 @@
-// How pushes become applies: the interface of sync and async, one object per table.
+// How pushes become applies: the interface of sync, ssp and async, one object per table.
 //
 // The engine has checked the request: the worker is a member that may push, the chunk is resident
 // and its slice ready, the payload has the chunk's size (or is empty: a contribution of zero) and
@@ -34,11 +34,17 @@ class Consistency {
 
   virtual PushOutcome Push(const PushRequest& request, const Roster::Member& member,
                            uint32_t chunk) = 0;
-  // `slice` is ready. *detail: contributions missing, with kTooEarly.
-  virtual ReplyStatus EndStep(const Group& group, uint64_t worker, const Roster::Member& member,
-                              uint32_t slice, uint32_t* detail) = 0;
+  // `slice` is ready. clock: ssp, the steps this worker has ended now. *detail: contributions
+  // missing, with kTooEarly.
+  virtual ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
+                              const Roster::Member& member, uint32_t slice, uint32_t* detail) = 0;
   // Whether an await of min_version is answered already.
   virtual bool Reached(uint32_t slice, uint64_t min_version) const = 0;
+  // Whether a pull of min_version is answered now; otherwise it is parked. sync, async: a version
+  // of the chunk. ssp: the clock of `member`; answer->detail says by how much the least clock is
+  // behind it, and answer->version is that.
+  virtual bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
+                        Answer* answer) const = 0;
 
   // Goes on with what waited for a buffer. The engine calls it after every Unpin() that freed one,
   // and after a view or a dead lane has taken something out of the way.
@@ -57,6 +63,7 @@ class Consistency {
 
 std::unique_ptr<Consistency> MakeSync(const TableParts& parts);
 std::unique_ptr<Consistency> MakeAsync(const TableParts& parts);
+std::unique_ptr<Consistency> MakeSsp(const TableParts& parts);
 
 // True: the push contributes zero and is answered *answer: an empty one, or one with a NaN or Inf
 // where the table rejects (kNonFinite) or skips (kOk, counted here) such.

@@ -43,26 +43,35 @@ void Parking::EndAwait(uint32_t index, const ReplyStatus* why, uint64_t version)
   --sink_->counters.parked;
 }
 
+void Parking::ReleaseChunk(uint32_t chunk, Ready ready) {
+  if (chunk >= pulls_.size() || pulls_[chunk].empty()) return;
+  std::vector<Pull>& pulls = pulls_[chunk];
+  const auto answer = [&](const Pull& p) {
+    Answer reply;
+    if (!ready(p.worker, chunk, p.min_version, &reply)) return false;
+    const ChunkView view = table_->Pin(chunk);
+    sink_->events.push_back(
+        {Event::Kind::kPullReady, p.token, reply, view, p.destination, p.destination_key});
+    sink_->Pulled(view, by_version_ ? nullptr : &reply.detail);
+    --sink_->counters.parked;
+    --parked_pulls_;
+    return true;
+  };
+  pulls.erase(std::remove_if(pulls.begin(), pulls.end(), answer), pulls.end());
+}
+
+void Parking::Release(uint32_t slice, Ready ready) {
+  if (parked_pulls_ == 0) return;
+  for (const uint32_t chunk : table_->slice(slice).chunks) ReleaseChunk(chunk, ready);
+}
+
 void Parking::Advanced(uint32_t chunk) {
   const DenseTable::Chunk& c = table_->chunk(chunk);
-  if (parked_pulls_ > 0 && chunk < pulls_.size() && !pulls_[chunk].empty()) {
-    std::vector<Pull>& pulls = pulls_[chunk];
-    const auto ready = [&](const Pull& p) {
-      if (p.min_version > c.version) return false;
-      const ChunkView view = table_->Pin(chunk);
-      sink_->events.push_back({Event::Kind::kPullReady,
-                               p.token,
-                               {ReplyStatus::kOk, 0, c.version},
-                               view,
-                               p.destination,
-                               p.destination_key});
-      ++sink_->counters.pulls;
-      sink_->counters.pull_bytes += view.bytes;
-      --sink_->counters.parked;
-      --parked_pulls_;
-      return true;
-    };
-    pulls.erase(std::remove_if(pulls.begin(), pulls.end(), ready), pulls.end());
+  if (by_version_ && parked_pulls_ > 0) {
+    ReleaseChunk(chunk, [&](uint64_t, uint32_t, uint64_t min_version, Answer* answer) {
+      answer->version = c.version;
+      return min_version <= c.version;
+    });
   }
   if (parked_awaits_ == 0 || c.slice >= waiters_.size()) return;
   std::vector<Waiter>& waiters = waiters_[c.slice];

@@ -21,7 +21,9 @@ namespace verbena::shard {
 
 class Parking {
  public:
-  Parking(DenseTable* table, Sink* sink) : table_(table), sink_(sink) {}
+  // by_version: pulls wait for versions of their chunk. Otherwise (ssp) only Release() ends them.
+  Parking(DenseTable* table, Sink* sink, bool by_version)
+      : table_(table), sink_(sink), by_version_(by_version) {}
 
   void ParkPull(uint32_t chunk, const PullRequest& request);
   // Until every slice in `slices` (not empty) is at request.min_version.
@@ -29,6 +31,10 @@ class Parking {
 
   // A chunk's version grew.
   void Advanced(uint32_t chunk);
+  // Answers the pulls of a slice for which `ready` holds, with what it stores.
+  using Ready = absl::FunctionRef<bool(uint64_t worker, uint32_t chunk, uint64_t min_version,
+                                       Answer* answer)>;
+  void Release(uint32_t slice, Ready ready);
 
   void FailSlice(uint32_t slice, ReplyStatus why);
   void FailAll(ReplyStatus why);
@@ -57,6 +63,7 @@ class Parking {
   using PullMatch = absl::FunctionRef<bool(uint32_t chunk, const Pull&)>;
 
   void Resize();
+  void ReleaseChunk(uint32_t chunk, Ready ready);
   // Removes matching pulls; with kPullFailed of *why unless why is null.
   void RemovePulls(PullMatch match, const ReplyStatus* why);
   // Removes awaits marked failed; with kAwaitDone of *why unless why is null.
@@ -65,6 +72,7 @@ class Parking {
 
   DenseTable* const table_;
   Sink* const sink_;
+  const bool by_version_;
   std::vector<std::vector<Pull>> pulls_;      // by chunk index
   std::vector<std::vector<Waiter>> waiters_;  // by slice index
   std::vector<Await> awaits_;

@@ -5,6 +5,7 @@
 #ifndef VERBENA_SHARD_PARTITION_SINK_H_
 #define VERBENA_SHARD_PARTITION_SINK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,6 +19,12 @@ struct Sink {
   CommitObserver commit_observer;
   uint32_t blocked = 0;  // chunks and slices whose apply waits for an Unpin()
 
+  // A pull is answered; staleness: of an ssp table's.
+  void Pulled(const ChunkView& view, const uint32_t* staleness) {
+    ++counters.pulls;
+    counters.pull_bytes += view.bytes;
+    if (staleness != nullptr) ++counters.staleness[std::min(*staleness, kStalenessBuckets - 1)];
+  }
   // A held push is read or refused. Its payload is not looked at again.
   void PushDone(const Token& token, ReplyStatus status, uint64_t version) {
     --counters.held;

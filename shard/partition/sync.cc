@@ -34,10 +34,15 @@ class Sync final : public Consistency {
 
   PushOutcome Push(const PushRequest& request, const Roster::Member& member,
                    uint32_t chunk) override;
-  ReplyStatus EndStep(const Group& group, uint64_t worker, const Roster::Member& member,
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
                       uint32_t slice, uint32_t* detail) override;
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).min_version >= min_version;
+  }
+  bool Readable(const Roster::Member&, uint32_t chunk, uint64_t min_version,
+                Answer* answer) const override {
+    answer->version = table_.chunk(chunk).version;
+    return answer->version >= min_version;
   }
   void Retry() override;
   void Resize() override;
@@ -320,7 +325,7 @@ void Sync::Retry() {
   for (const uint32_t chunk : waiting) Advance(chunk);
 }
 
-ReplyStatus Sync::EndStep(const Group& group, uint64_t, const Roster::Member& member,
+ReplyStatus Sync::EndStep(const Group& group, uint64_t, uint64_t, const Roster::Member& member,
                           uint32_t slice, uint32_t* detail) {
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return ReplyStatus::kPermissionDenied;

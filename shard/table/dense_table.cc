@@ -26,7 +26,8 @@ absl::Status CheckServable(const v1::Table& table) {
   if (spec.chunk_bytes() < 64 || spec.chunk_bytes() % 64 != 0) {
     return refuse("chunk_bytes is ", spec.chunk_bytes(), "; allowed: a positive multiple of 64");
   }
-  if (spec.consistency() != v1::CONSISTENCY_SYNC && spec.consistency() != v1::CONSISTENCY_ASYNC) {
+  if (!v1::Consistency_IsValid(spec.consistency()) ||
+      spec.consistency() == v1::CONSISTENCY_UNSPECIFIED) {
     return refuse("consistency ", spec.consistency(), " is not served");
   }
   uint64_t elements = spec.shape_size() == 0 ? 0 : 1;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <string>
 
 #include "rdma/sim/sim_network.h"
@@ -18,7 +19,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 }
 
 struct Totals {
-  uint64_t commits = 0, crashed = 0, stalled = 0, resumed = 0;
+  uint64_t commits = 0, crashed = 0, stalled = 0, resumed = 0, joined = 0;
 };
 
 // Runs seeds until one shows a violation; prints how to replay it.
@@ -40,6 +41,7 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
     totals.commits += result.commits;
     totals.crashed += result.crashed;
     totals.stalled += result.stalled;
+    totals.joined += result.joined;
     totals.resumed += result.resumed_operations;
   }
   return totals;
@@ -93,6 +95,51 @@ TEST_CASE("async training under faults") {
   options.steps = 12;
   const Totals totals = RunSeeds("async training under faults", options, 600);
   CHECK(totals.commits + totals.crashed + totals.stalled > 0);
+}
+
+ScenarioOptions SspOptions(uint32_t staleness) {
+  ScenarioOptions options;
+  options.consistency = v1::CONSISTENCY_SSP;
+  options.staleness = staleness;
+  options.steps = 12;
+  options.joins = true;
+  return options;
+}
+
+TEST_CASE("ssp training under faults, with workers that come and go") {
+  const uint32_t staleness = GENERATE(0u, 2u);
+  const Totals totals = RunSeeds("ssp training under faults, with workers that come and go",
+                                 SspOptions(staleness), 500);
+  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.stalled > 0);
+    CHECK(totals.joined > 0);
+  }
+}
+
+TEST_CASE(
+    "with one worker five times slower, ssp is as stale as it may be, and between the others") {
+  ScenarioOptions options = SspOptions(3);
+  options.connection_loss = options.connect_failure = options.control_loss = 0;
+  options.death_delay_ns = 0;
+  options.crashes = options.stalls = options.coordinator_restarts = options.joins = false;
+  options.step_ns = 20 * kMilli;
+  options.slow_factor = 5;
+  const ScenarioResult ssp = RunScenario(options);
+  CHECK(ssp.violations == std::vector<std::string>{});
+  CHECK(ssp.staleness[3] > 0);
+  CHECK(std::accumulate(ssp.staleness.begin() + 4, ssp.staleness.end(), uint64_t{0}) == 0);
+  options.staleness = 0;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  const ScenarioResult async = RunScenario(options);
+  options.consistency = v1::CONSISTENCY_SYNC;
+  const ScenarioResult sync = RunScenario(options);
+  const auto took = [](const ScenarioResult& r) { return r.fast_ns - r.started_ns; };
+  // Virtual time: the same on every machine.
+  std::printf("12 steps of the fast workers: async %.0f ms, ssp(3) %.0f ms, sync %.0f ms\n",
+              took(async) * 1e-6, took(ssp) * 1e-6, took(sync) * 1e-6);
+  CHECK(took(async) < took(ssp));
+  CHECK(took(ssp) < took(sync));
 }
 
 TEST_CASE("planted bug: act on the sender's completion") {

@@ -49,14 +49,14 @@ class Scenario {
     const bool ended = cluster_->RunUntil([this] { return Turn(); }, kLimit);
     if (!ended && result_.violations.empty()) {
       std::string who;
-      for (const auto& worker : workers_) absl::StrAppend(&who, " ", worker->Describe(), ";");
+      for (const auto& worker : state_.workers) absl::StrAppend(&who, " ", worker->Describe(), ";");
       state_.Violation(absl::StrCat("the job did not go on after the faults stopped:", who));
     }
     if (result_.violations.empty()) CheckFinalState();
     if (const uint64_t count = cluster_->network().receiver_not_ready(); count > 0) {
       state_.Violation(absl::StrCat(count, " writes met no posted receive"));
     }
-    workers_.clear();
+    state_.workers.clear();
     cluster_.reset();
     return result_;
   }
@@ -68,6 +68,7 @@ class Scenario {
     spec.set_job("job");
     spec.add_shape(state_.options.elements);
     spec.set_consistency(state_.options.consistency);
+    spec.set_staleness(state_.options.staleness);
     spec.set_reduction(v1::REDUCTION_SUM);
     spec.set_chunk_bytes(kSimChunkBytes);
     spec.mutable_optimizer()->set_name("sgd");
@@ -78,10 +79,11 @@ class Scenario {
   void AddWorker(int rank) {
     SimWorker::Options worker;
     worker.expected_workers = state_.options.workers;
-    worker.rank = rank;
+    // Ranks beyond the expected ones are not asked for by name.
+    worker.rank = rank < state_.options.workers ? rank : -1;
     worker.seed = state_.options.seed * 17 + rank;
     SimWorker* process = cluster_->AddWorker(absl::StrCat("worker-", rank), worker);
-    workers_.push_back(
+    state_.workers.push_back(
         std::make_unique<ScenarioWorker>(&state_, process, rank, spec_, worker.seed * 3 + 1));
   }
 
@@ -105,21 +107,24 @@ class Scenario {
     next_fault_ = cluster_->now() + NextFaultDelay();
     const int kind = std::uniform_int_distribution<int>(0, 9)(random_);
     ScenarioWorker* victim =
-        workers_[std::uniform_int_distribution<size_t>(0, workers_.size() - 1)(random_)].get();
+        state_.workers[std::uniform_int_distribution<size_t>(0, state_.workers.size() - 1)(random_)]
+            .get();
     // Step 0 waits for every expected worker: one that is gone before all have joined would be
     // waited for for good.
-    const bool formed = std::all_of(workers_.begin(), workers_.end(), [](const auto& w) {
-      return w->process()->core().incarnation() != 0;
-    });
+    const bool formed =
+        std::all_of(state_.workers.begin(), state_.workers.end(),
+                    [](const auto& w) { return w->process()->core().incarnation() != 0; });
     if (kind == 0 && state_.options.crashes && formed && result_.crashed == 0) {
       ++result_.crashed;
       cluster_->CrashWorker(victim->process());
-      workers_.erase(std::find_if(workers_.begin(), workers_.end(),
-                                  [victim](const auto& w) { return w.get() == victim; }));
+      state_.workers.erase(std::find_if(state_.workers.begin(), state_.workers.end(),
+                                        [victim](const auto& w) { return w.get() == victim; }));
     } else if (kind >= 1 && kind <= 3 && state_.options.stalls && formed) {
       ++result_.stalled;
       const int64_t ms = std::uniform_int_distribution<int64_t>(1, 1500)(random_);
       victim->process()->StallUntil(cluster_->now() + ms * kMilli);
+    } else if (kind >= 5 && kind <= 6 && state_.options.joins && formed && result_.joined < 3) {
+      AddWorker(state_.options.workers + result_.joined++);
     } else if (kind == 4 && state_.options.coordinator_restarts) {
       cluster_->RestartCoordinator();
     }
@@ -136,7 +141,7 @@ class Scenario {
     if (cluster_->now() >= kFaultsEnd && !faults_stopped_) StopFaults();
     if (!faults_stopped_ && cluster_->now() >= next_fault_) InjectFault();
     bool ended = true;
-    for (const auto& worker : workers_) {
+    for (const auto& worker : state_.workers) {
       const uint64_t incarnation = worker->process()->core().incarnation();
       if (incarnation != 0) ranks_[incarnation] = worker->rank();
       worker->Run();
@@ -145,11 +150,11 @@ class Scenario {
     return ended;
   }
 
-  // async: every acknowledged push is there, and none twice.
+  // async, ssp: every acknowledged push is there, and none twice.
   void CheckFinalState() {
-    if (state_.options.consistency != v1::CONSISTENCY_ASYNC) return;
+    if (state_.options.consistency == v1::CONSISTENCY_SYNC) return;
     StopFaults();
-    for (const auto& worker : workers_) {
+    for (const auto& worker : state_.workers) {
       SimWorker* process = worker->process();
       cluster_->RunUntil([&] { return !process->core().Busy(); }, cluster_->now() + kSecond);
     }
@@ -157,7 +162,8 @@ class Scenario {
     if (block == nullptr) return;
     const float* data = reinterpret_cast<const float*>(block->data());
     const DenseLayout layout = LayoutOf(spec_);
-    for (const auto& worker : workers_) {
+    for (const auto& worker : state_.workers) {
+      if (worker->late()) continue;
       for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
         const uint32_t applied = AsyncCount(data[layout.first_element(chunk)], worker->rank());
         if (applied < worker->acknowledged() || applied > worker->attempted()) {
@@ -209,7 +215,6 @@ class Scenario {
   v1::TableSpec spec_;
   std::mt19937_64 random_;
   std::unique_ptr<SimCluster> cluster_;
-  std::vector<std::unique_ptr<ScenarioWorker>> workers_;
   std::map<uint64_t, int> ranks_;  // by incarnation
   int64_t next_fault_ = 0;
   bool faults_stopped_ = false;

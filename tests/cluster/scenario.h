@@ -7,6 +7,7 @@
 #ifndef VERBENA_TESTS_CLUSTER_SCENARIO_H_
 #define VERBENA_TESTS_CLUSTER_SCENARIO_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,6 +23,10 @@ namespace verbena::test {
 struct ScenarioOptions {
   uint64_t seed = 1;
   v1::Consistency consistency = v1::CONSISTENCY_SYNC;
+  uint32_t staleness = 0;  // ssp
+  int64_t step_ns = 0;     // a worker computes that long in each step
+  int slow_factor = 1;     // and rank 0 so many times longer
+  bool joins = false;      // workers beyond the expected ones come later
   int workers = 3;
   int steps = 6;
   uint64_t elements = 3 * kSimChunkBytes / 4 + 40;  // three whole chunks and a short one
@@ -41,6 +46,10 @@ struct ScenarioResult {
   int commits = 0;
   int crashed = 0;
   int stalled = 0;
+  int joined = 0;          // of those that came later
+  int64_t started_ns = 0;  // the first step
+  int64_t fast_ns = 0;     // when the last worker but rank 0 had finished its steps
+  std::array<uint64_t, kStalenessBuckets> staleness = {};
   int resumed_operations = 0;  // operations that ended by deadline and were tried again
 };
 

@@ -72,6 +72,8 @@ void ScenarioWorker::Join() {
   process_->core().Join(state_->cluster->now() + 2 * kSecond, [this](absl::Status status) {
     if (status.ok()) {
       phase_ = Phase::kJoined;
+      // Too late: the run it was to join is over, and another one waits for all its workers.
+      if (process_->core().view().jobs(0).generation() > 1) Leave();
     } else if (!Fatal(status)) {
       phase_ = Phase::kStart;
     }
@@ -92,12 +94,15 @@ void ScenarioWorker::Open() {
 }
 
 void ScenarioWorker::PushStep() {
+  int64_t& started = state_->result->started_ns;
+  if (started == 0) started = state_->cluster->now();
   auto use = NewUse(true);
   if (phase_ == Phase::kExpired) return;
   absl::Span<float> gradient = Floats(*use->block);
   const bool sync = spec_.consistency() == v1::CONSISTENCY_SYNC;
   for (uint64_t e = 0; e < gradient.size(); ++e) {
-    gradient[e] = sync ? SyncGradient(rank_, step_, e) : AsyncGradient(rank_);
+    // A float has room for the counts of three workers: those that come late push zeros.
+    gradient[e] = sync ? SyncGradient(rank_, step_, e) : late() ? 0 : AsyncGradient(rank_);
   }
   // Some sync steps leave chunks out: they count as zero, and only the end of the step says so.
   const DenseLayout layout = LayoutOf(spec_);
@@ -129,6 +134,7 @@ void ScenarioWorker::PushStep() {
   auto end_id = process_->core().EndStep(table_, end->deadline,
                                          [this, end](absl::Status status) { Ended(end, status); });
   if (!end_id.ok() && Fatal(end_id.status())) return;
+  ++ended_;
   if (phase_ == Phase::kStep) phase_ = Phase::kPull;
 }
 
@@ -171,6 +177,42 @@ void ScenarioWorker::CheckPull(const Use& use) {
     state_->Violation(absl::StrCat(process_->host(), " pulled ", data[0], " after ", last_seen_));
   }
   last_seen_ = data[0];
+  if (spec_.consistency() == v1::CONSISTENCY_SSP) CheckStaleness();
+}
+
+// A server cannot have counted more steps of a member than that member has ended.
+void ScenarioWorker::CheckStaleness() {
+  const auto& counts = process_->core().statistics().staleness;
+  for (uint32_t s = spec_.staleness() + 1; s < counts.size(); ++s) {
+    if (counts[s] == 0) continue;
+    state_->Violation(absl::StrCat(process_->host(), " read at staleness ", s));
+  }
+  if (late()) return;  // where it began, only the servers know
+  for (const auto& other : state_->workers) {
+    const uint64_t incarnation = other->process()->core().incarnation();
+    const auto& members = state_->cluster->view().jobs(0).members();
+    const bool member = std::any_of(members.begin(), members.end(), [&](const v1::Worker& w) {
+      return w.incarnation() == incarnation;
+    });
+    if (!member || other->late() || other->ended() + spec_.staleness() >= ended_) continue;
+    state_->Violation(absl::StrCat(process_->host(), " read after ", ended_, " steps, when ",
+                                   other->Describe(), " had ended ", other->ended()));
+  }
+}
+
+// Who stays without going on would hold up the others of an ssp table.
+void ScenarioWorker::Leave() {
+  int64_t& fast = state_->result->fast_ns;
+  if (rank_ != 0) fast = std::max(fast, state_->cluster->now());
+  const auto& counts = process_->core().statistics().staleness;
+  for (size_t s = 0; s < counts.size(); ++s) state_->result->staleness[s] += counts[s];
+  if (spec_.consistency() != v1::CONSISTENCY_SSP) {
+    phase_ = Phase::kFinished;
+    return;
+  }
+  phase_ = Phase::kLeaving;
+  process_->core().Leave(state_->cluster->now() + 2 * kSecond,
+                         [this](absl::Status) { phase_ = Phase::kFinished; });
 }
 
 // Buffers that are ours again are marked, and scribbled over, so that any later access shows.
@@ -200,8 +242,14 @@ void ScenarioWorker::Run() {
       break;
     case Phase::kStep:
       if (step_ == uint64_t(state_->options.steps)) {
-        phase_ = Phase::kFinished;
+        Leave();
+      } else if (state_->options.step_ns > 0 && !computed_) {
+        computed_ = true;
+        process_->StallUntil(state_->cluster->now() +
+                             state_->options.step_ns *
+                                 (rank_ == 0 ? state_->options.slow_factor : 1));
       } else {
+        computed_ = false;
         PushStep();
       }
       break;
@@ -226,8 +274,8 @@ void ScenarioWorker::Run() {
 }
 
 std::string ScenarioWorker::Describe() const {
-  static constexpr const char* kNames[] = {"start", "joining", "joined",   "opening", "step",
-                                           "pull",  "pulling", "finished", "expired"};
+  static constexpr const char* kNames[] = {"start", "joining", "joined",  "opening",  "step",
+                                           "pull",  "pulling", "leaving", "finished", "expired"};
   return absl::StrCat(process_->host(), " (rank ", rank_, ") at step ", step_, ", ",
                       kNames[static_cast<int>(phase_)]);
 }

@@ -19,12 +19,15 @@
 
 namespace verbena::test {
 
+class ScenarioWorker;
+
 // What all workers of a scenario share.
 struct ScenarioState {
   ScenarioOptions options;
   ScenarioResult* result = nullptr;
   SimCluster* cluster = nullptr;
   std::unique_ptr<SyncReference> reference;
+  std::vector<std::unique_ptr<ScenarioWorker>> workers;
   // (host, block) of every buffer that its worker was told is its own again.
   std::set<std::pair<std::string, uint64_t>> settled;
   void Violation(const std::string& what) { result->violations.push_back(what); }
@@ -41,6 +44,8 @@ class ScenarioWorker {
   bool expired() const { return phase_ == Phase::kExpired; }
   SimWorker* process() const { return process_; }
   int rank() const { return rank_; }
+  bool late() const { return rank_ >= state_->options.workers; }
+  uint64_t ended() const { return ended_; }  // steps
   uint32_t acknowledged() const { return acknowledged_; }
   uint32_t attempted() const { return attempted_; }
   std::string Describe() const;
@@ -54,6 +59,7 @@ class ScenarioWorker {
     kStep,
     kPull,
     kPulling,
+    kLeaving,
     kFinished,
     kExpired
   };
@@ -74,6 +80,8 @@ class ScenarioWorker {
   void PushStep();
   void StartPull();
   void CheckPull(const Use& use);
+  void CheckStaleness();
+  void Leave();
   void Settle();
   bool Fatal(const absl::Status& status);
 
@@ -84,7 +92,8 @@ class ScenarioWorker {
   std::mt19937_64 random_;
   Phase phase_ = Phase::kStart;
   uint32_t table_ = 0;
-  uint64_t step_ = 0;
+  uint64_t step_ = 0, ended_ = 0;
+  bool computed_ = false;  // this step's gradient
   uint32_t acknowledged_ = 0, attempted_ = 0;
   float last_seen_ = 0;
   std::shared_ptr<Use> pull_;

@@ -236,6 +236,8 @@ int64_t SimCluster::NextTimerNanos() const {
   for (const auto& worker : workers_) {
     const int64_t timer = worker->core().NextTimerNanos();
     next = std::min(next, std::max(timer, worker->stalled_until()));
+    // What runs in the process goes on then, too.
+    if (worker->stalled(now())) next = std::min(next, worker->stalled_until());
   }
   return next;
 }

@@ -80,6 +80,8 @@ TEST_CASE("a9a, async") {
   for (int workers : {1, 2, 4}) TrainAndCheck(workers, "async");
 }
 
+TEST_CASE("a9a, ssp") { TrainAndCheck(4, "ssp"); }
+
 }  // namespace
 }  // namespace verbena::test
 

@@ -61,6 +61,28 @@ TEST_CASE("a negative rate is refused in so many words") {
   CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(0); }), Equals("accepted"));
 }
 
+TEST_CASE("a staleness is for ssp, and bounded") {
+  v1::TableSpec one = Spec();
+  one.set_consistency(v1::CONSISTENCY_SSP);
+  one.set_staleness(1);
+  v1::TableSpec two = one;
+  two.set_staleness(2);
+  CHECK_THAT(
+      std::string(CheckSameSpec(*NormalizeTableSpec(one), *NormalizeTableSpec(two)).message()),
+      Contains("staleness is 1 in the existing table and 2"));
+  CHECK_THAT(Refused([](auto* s) { s->set_staleness(3); }),
+             Equals("table \"emb\": staleness is 3; allowed: 0, unless consistency is 3 (ssp)"));
+  const auto ssp = [](uint32_t staleness) {
+    return Refused([=](auto* s) {
+      s->set_consistency(v1::CONSISTENCY_SSP);
+      s->set_staleness(staleness);
+    });
+  };
+  CHECK_THAT(ssp(0), Equals("accepted"));
+  CHECK_THAT(ssp(1'000'000), Equals("accepted"));
+  CHECK_THAT(ssp(1'000'001), Contains("staleness is 1000001; allowed: 0..1000000"));
+}
+
 TEST_CASE("names") {
   CHECK_THAT(Refused([](auto* s) { s->set_name(""); }),
              Equals("table \"\": name is \"\"; allowed: 1..128 characters of [A-Za-z0-9_./-]"));

@@ -51,6 +51,7 @@ struct FixtureOptions {
   uint32_t chunk_elements = 16;
   uint32_t last_elements = 16;  // of the last chunk
   v1::Consistency consistency = v1::CONSISTENCY_SYNC;
+  uint32_t staleness = 0;  // ssp
   v1::Reduction reduction = v1::REDUCTION_SUM;
   std::string optimizer = "sgd";
   double rate = 1;
@@ -106,6 +107,7 @@ class Fixture {
     spec->add_shape((options.chunks - 1) * options.chunk_elements + options.last_elements);
     spec->set_dtype(v1::DTYPE_F32);
     spec->set_consistency(options.consistency);
+    spec->set_staleness(options.staleness);
     spec->set_reduction(options.reduction);
     spec->set_non_finite(options.non_finite);
     spec->mutable_initializer()->set_kind(v1::Initializer::CONSTANT);
@@ -203,11 +205,12 @@ class Fixture {
   }
 
   // One group: the partition of `chunk`, with `count` chunks contributed.
-  GroupsOutcome EndStep(uint32_t rank, uint32_t chunk, uint64_t sequence, uint32_t count) {
+  GroupsOutcome EndStep(uint32_t rank, uint32_t chunk, uint64_t sequence, uint32_t count,
+                        uint64_t clock = 0) {
     group = GroupOf(chunk, sequence);
     group.index = 0;
     group.count = count;
-    return engine->EndStep({{rank, 0, 0}, kFirstWorker + rank, kTable, {&group, 1}, 0});
+    return engine->EndStep({{rank, 0, 0}, kFirstWorker + rank, kTable, {&group, 1}, clock});
   }
   GroupsOutcome Await(uint64_t worker, const std::vector<uint32_t>& chunks, uint64_t min_version,
                       uint32_t lane = 0, uint32_t operation = 0) {

@@ -28,7 +28,7 @@ printf '1 1:1\n0 0:1\n' > "$work/bad"
 base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
-for option in cluster format data test workers optimizer rate schedule warmup-steps weight-decay \
+for option in cluster format data test workers staleness optimizer rate schedule warmup-steps weight-decay \
   predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
@@ -49,6 +49,10 @@ expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
 expect 2 "--cluster: needed" --format libsvm --data "$work/data"
 expect 2 "--workers: 0 is not allowed; allowed: 1 to 1024" "${base[@]}" --workers 0
 expect 2 "--epochs and --steps exclude each other" "${base[@]}" --epochs 1 --steps 1
+expect 2 "--staleness is for --consistency ssp only" "${base[@]}" --staleness 1
+expect 2 "--staleness: 1000001 is not allowed; allowed: 0 to 1000000" \
+  "${base[@]}" --consistency ssp --staleness 1000001
+expect 2 "--consistency: bsp not in {sync,ssp,async}" "${base[@]}" --consistency bsp
 expect 2 "--rank needs --job" "${base[@]}" --rank 0
 expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \
   "${base[@]}" --workers 2 --rank 2 --job j
