@@ -331,19 +331,25 @@ PushOutcome Engine::Impl::Push(const PushRequest& request) {
   if (status == ReplyStatus::kOk) status = FindChunk(*state, request.group, &chunk);
   if (status == ReplyStatus::kOk) status = CheckPayload(request, state->table->chunk(chunk));
   if (status != ReplyStatus::kOk) return {false, {status, 0, 0}};
-  return state->consistency->Push(request, *member, chunk);
+  const PushOutcome outcome = state->consistency->Push(request, *member, chunk);
+  if (outcome.held || outcome.answer.status == ReplyStatus::kOk) {
+    TableCounters& table = state->table->counters();
+    ++table.pushes;
+    table.push_bytes += request.payload.size();
+    ++sink.counters.pushes;
+    sink.counters.push_bytes += request.payload.size();
+  }
+  return outcome;
 }
 
 void Engine::Impl::CountAnswer(ReplyStatus status) {
   EngineCounters& c = sink.counters;
   switch (status) {
     case ReplyStatus::kOk:
+    case ReplyStatus::kNonFinite:  // counted where it was found
       return;
     case ReplyStatus::kDuplicate:
       ++c.duplicates;
-      return;
-    case ReplyStatus::kNonFinite:
-      ++c.non_finite;
       return;
     default:
       ++c.refused;
@@ -352,10 +358,6 @@ void Engine::Impl::CountAnswer(ReplyStatus status) {
 
 PushOutcome Engine::Push(const PushRequest& request) {
   const PushOutcome outcome = impl_->Push(request);
-  if (outcome.held || outcome.answer.status == ReplyStatus::kOk) {
-    ++impl_->sink.counters.pushes;
-    impl_->sink.counters.push_bytes += request.payload.size();
-  }
   if (!outcome.held) impl_->CountAnswer(outcome.answer.status);
   return outcome;
 }
@@ -378,7 +380,7 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   }
   const ChunkView view = state->table->Pin(chunk);
   const bool ssp = state->table->spec().consistency() == v1::CONSISTENCY_SSP;
-  e.sink.Pulled(view, ssp ? &answer.detail : nullptr);
+  e.sink.Pulled(view, &state->table->counters(), ssp ? &answer.detail : nullptr);
   return {PullOutcome::Kind::kReady, answer, view};
 }
 
@@ -480,6 +482,16 @@ bool Engine::TakeEvents(std::vector<Event>* events) {
 }
 
 const EngineCounters& Engine::counters() const { return impl_->sink.counters; }
+
+std::vector<TableStatistics> Engine::tables() const {
+  std::vector<TableStatistics> tables;
+  for (const auto& [id, state] : impl_->tables) {
+    if (state.table == nullptr) continue;
+    tables.push_back(
+        {id, state.table->spec().name(), state.table->parameter_bytes(), state.table->counters()});
+  }
+  return tables;
+}
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Engine::~Engine() = default;

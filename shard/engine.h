@@ -138,6 +138,18 @@ struct EngineCounters {
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk
 };
 
+// Of one table on this shard. What a push or pull is: a chunk.
+struct TableCounters {
+  uint64_t pushes = 0, pulls = 0, push_bytes = 0, pull_bytes = 0;
+  uint64_t non_finite = 0;  // pushes refused or skipped for a NaN or Inf
+};
+struct TableStatistics {
+  uint32_t id = 0;
+  std::string name;
+  uint64_t parameter_bytes = 0;  // resident, without optimizer state
+  TableCounters counters;
+};
+
 struct EngineOptions {
   Allocator* allocator = nullptr;
   // This server's incarnation and this shard's index: which partitions of a view are ours.
@@ -173,6 +185,8 @@ class Engine {
   bool TakeEvents(std::vector<Event>* events);
 
   const EngineCounters& counters() const;
+  // By id; without tables that cannot be served here. Takes memory: not for the hot path.
+  std::vector<TableStatistics> tables() const;
 
  private:
   struct Impl;

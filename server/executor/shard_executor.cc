@@ -131,7 +131,10 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   const Impl& s = *impl_;
   ShardSnapshot snapshot;
   snapshot.counters = s.counters;
-  if (s.engine != nullptr) snapshot.counters.engine = s.engine->counters();
+  if (s.engine != nullptr) {
+    snapshot.counters.engine = s.engine->counters();
+    snapshot.tables = s.engine->tables();
+  }
   snapshot.counters.credit_messages = s.retired_credit_messages;
   for (const auto& lane : s.lanes) {
     if (lane == nullptr) continue;

@@ -61,6 +61,7 @@ struct ShardCounters {
 
 struct ShardSnapshot {
   ShardCounters counters;
+  std::vector<shard::TableStatistics> tables;  // by id
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
 };

@@ -3,6 +3,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -223,6 +224,54 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
   }
 }
 
+// A job may have thousands of tables, and a series each: the first of a shard by id, and how many
+// are left out.
+constexpr size_t kTablesListed = 500;
+
+struct TableValue {
+  const char* name;
+  const char* help;
+  MetricType type;
+  uint64_t (*value)(const shard::TableStatistics& table);
+};
+const TableValue kTableValues[] = {
+    {"verbena_table_push_bytes_total", "Gradient bytes taken in, by table.", kCounter,
+     [](const shard::TableStatistics& t) { return t.counters.push_bytes; }},
+    {"verbena_table_pull_bytes_total", "Parameter bytes written out, by table.", kCounter,
+     [](const shard::TableStatistics& t) { return t.counters.pull_bytes; }},
+    {"verbena_table_pushes_total", "Pushes received, by table.", kCounter,
+     [](const shard::TableStatistics& t) { return t.counters.pushes; }},
+    {"verbena_table_pulls_total", "Pulls received, by table.", kCounter,
+     [](const shard::TableStatistics& t) { return t.counters.pulls; }},
+    {"verbena_table_non_finite_total", "Pushes refused or skipped for a NaN or Inf, by table.",
+     kCounter, [](const shard::TableStatistics& t) { return t.counters.non_finite; }},
+    {"verbena_table_parameter_bytes", "Parameters of a table that a shard holds.", kGauge,
+     [](const shard::TableStatistics& t) { return t.parameter_bytes; }},
+};
+
+void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
+  for (const TableValue& value : kTableValues) {
+    MetricFamily family = Family(value.name, value.help, value.type);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (!shards[i].snapshot.has_value()) continue;
+      const std::vector<shard::TableStatistics>& tables = shards[i].snapshot->tables;
+      for (size_t t = 0; t < std::min(tables.size(), kTablesListed); ++t) {
+        Add(&family, D(value.value(tables[t])),
+            {{"shard", absl::StrCat(i)}, {"table", tables[t].name}});
+      }
+    }
+    if (!family.metric.empty()) out->push_back(std::move(family));
+  }
+  MetricFamily unlisted =
+      Family("verbena_tables_unlisted", "Tables beyond those that have series here.", kGauge);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i].snapshot.has_value()) continue;
+    const size_t tables = shards[i].snapshot->tables.size();
+    Add(&unlisted, D(tables - std::min(tables, kTablesListed)), ShardLabel(i));
+  }
+  if (!unlisted.metric.empty()) out->push_back(std::move(unlisted));
+}
+
 void AddGauge(const char* name, const char* help, double value, std::vector<MetricFamily>* out,
               Labels labels = {}) {
   Add(&out->emplace_back(Family(name, help, kGauge)), value, std::move(labels));
@@ -271,7 +320,10 @@ std::string RenderMetrics(const NodeMetrics& node) {
   AddGauge("verbena_server_joined", "1 while this server is a member of its cluster.",
            node.joined ? 1 : 0, &families);
   AddMemory(node.memory, &families);
-  if (!node.shards.empty()) AddShards(node.shards, &families);
+  if (!node.shards.empty()) {
+    AddShards(node.shards, &families);
+    AddTables(node.shards, &families);
+  }
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -108,7 +108,7 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
 
   const auto* payload = reinterpret_cast<const float*>(request.payload.data());
   ReplyStatus status = ReplyStatus::kOk;
-  if (ContributesZero(table_, request, c.elements, &sink_, &status)) payload = nullptr;
+  if (ContributesZero(&table_, request, c.elements, &sink_, &status)) payload = nullptr;
   if (s.queue.empty() && (payload == nullptr || Apply(chunk, request.worker, payload))) {
     last = sequence;
     return answer(status);

@@ -66,9 +66,9 @@ std::unique_ptr<Consistency> MakeAsync(const TableParts& parts);
 std::unique_ptr<Consistency> MakeSsp(const TableParts& parts);
 
 // True: the push contributes zero and is answered *answer: an empty one, or one with a NaN or Inf
-// where the table rejects (kNonFinite) or skips (kOk, counted here) such.
-bool ContributesZero(const DenseTable& table, const PushRequest& request, uint32_t elements,
-                     Sink* sink, ReplyStatus* answer);
+// where the table rejects (kNonFinite) or skips (kOk) such; those are counted here.
+bool ContributesZero(DenseTable* table, const PushRequest& request, uint32_t elements, Sink* sink,
+                     ReplyStatus* answer);
 
 }  // namespace verbena::shard
 

@@ -52,7 +52,7 @@ void Parking::ReleaseChunk(uint32_t chunk, Ready ready) {
     const ChunkView view = table_->Pin(chunk);
     sink_->events.push_back(
         {Event::Kind::kPullReady, p.token, reply, view, p.destination, p.destination_key});
-    sink_->Pulled(view, by_version_ ? nullptr : &reply.detail);
+    sink_->Pulled(view, &table_->counters(), by_version_ ? nullptr : &reply.detail);
     --sink_->counters.parked;
     --parked_pulls_;
     return true;

@@ -20,9 +20,11 @@ struct Sink {
   uint32_t blocked = 0;  // chunks and slices whose apply waits for an Unpin()
 
   // A pull is answered; staleness: of an ssp table's.
-  void Pulled(const ChunkView& view, const uint32_t* staleness) {
+  void Pulled(const ChunkView& view, TableCounters* table, const uint32_t* staleness) {
     ++counters.pulls;
     counters.pull_bytes += view.bytes;
+    ++table->pulls;
+    table->pull_bytes += view.bytes;
     if (staleness != nullptr) ++counters.staleness[std::min(*staleness, kStalenessBuckets - 1)];
   }
   // A held push is read or refused. Its payload is not looked at again.

@@ -174,7 +174,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   Count(chunk, rank, 1);
   x.worker = request.worker;
   x.token = request.token;
-  if (ContributesZero(table_, request, c.elements, &sink_, &x.answer)) {
+  if (ContributesZero(&table_, request, c.elements, &sink_, &x.answer)) {
     const ReplyStatus status = x.answer;  // a commit takes x for the next step
     x.state = State::kEmpty;
     Advance(chunk);

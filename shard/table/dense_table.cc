@@ -159,6 +159,12 @@ void DenseTable::ResetVersions() {
   }
 }
 
+uint64_t DenseTable::parameter_bytes() const {
+  uint64_t chunks = 0;
+  for (const Slice& s : slices_) chunks += s.chunks.size();
+  return chunks * buffer_bytes_;
+}
+
 ChunkView DenseTable::Pin(uint32_t index) {
   const Chunk& c = chunks_[index];
   return {pool_->buffer(c.parameters), c.elements * static_cast<uint32_t>(sizeof(float)), c.version,

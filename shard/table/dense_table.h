@@ -89,6 +89,10 @@ class DenseTable {
   // A new generation of the job: versions restart, parameters and optimizer state stay.
   void ResetVersions();
 
+  TableCounters& counters() { return counters_; }
+  const TableCounters& counters() const { return counters_; }
+  uint64_t parameter_bytes() const;
+
   ChunkView Pin(uint32_t index);
   // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
   // by one. False, with nothing changed: the chunk is pinned and there is no spare.
@@ -111,6 +115,7 @@ class DenseTable {
   std::vector<uint32_t> slice_of_partition_;
   std::vector<Chunk> chunks_;
   std::vector<Slice> slices_;
+  TableCounters counters_;
 };
 
 }  // namespace verbena::shard

@@ -52,6 +52,25 @@ TEST_CASE("the settings that lanes travel with are exported once each") {
   CHECK_THAT(text, !Contains("verbena_transport_settings_info{transport=\"shm\""));
 }
 
+TEST_CASE("tables have series of their own, as many as can be borne") {
+  NodeMetrics node;
+  node.shards.resize(2);
+  node.shards[1].snapshot.emplace();
+  for (uint32_t id = 1; id <= 510; ++id) {
+    shard::TableStatistics& table = node.shards[1].snapshot->tables.emplace_back();
+    table.id = id;
+    table.name = absl::StrCat("layer.", id);
+    table.counters.push_bytes = 1000 + id;
+    table.counters.non_finite = id == 7 ? 3 : 0;
+  }
+  const std::string text = RenderMetrics(node);
+  CHECK_THAT(text,
+             Contains("verbena_table_push_bytes_total{shard=\"1\",table=\"layer.500\"} 1500"));
+  CHECK_THAT(text, Contains("verbena_table_non_finite_total{shard=\"1\",table=\"layer.7\"} 3"));
+  CHECK_THAT(text, !Contains("layer.501"));
+  CHECK_THAT(text, Contains("verbena_tables_unlisted{shard=\"1\"} 10"));
+}
+
 TEST_CASE("workers with many reasons do not make many series") {
   NodeMetrics node;
   node.shards.resize(1);

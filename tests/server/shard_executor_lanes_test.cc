@@ -117,6 +117,20 @@ TEST_CASE("a lane token is good once, for its worker, in time", "[verbs]") {
   ExpectWorks(&fixture, other);
 }
 
+TEST_CASE("another worker's token, of whatever job, is good for no record", "[verbs]") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100, 101});
+  TestWorker& thief = fixture.NewWorker("a", 101);
+  thief.Open(fixture.Grant(100));
+  REQUIRE(fixture.Until([&] { return thief.open(); }));
+  thief.values()[0] = 1;
+  REQUIRE(thief.Push(1, 1).ok());
+  REQUIRE(fixture.Until([&] { return thief.dead(); }));
+  CHECK(thief.Answer(1) == nullptr);
+  CHECK(fixture.counters().engine.pushes == 0);
+  ExpectWorks(&fixture, 100);
+}
+
 TEST_CASE("what connects without a lane hello is refused", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100});

@@ -32,6 +32,15 @@ TEST_CASE("sync: a skipped push is answered OK and contributes zero, and its wor
   CHECK(f.Read(0) == Filled(16, -4));
   CHECK(f.engine->counters().non_finite == 2);
   CHECK(f.engine->counters().refused == 0);
+  const std::vector<TableStatistics> tables = f.engine->tables();
+  REQUIRE(tables.size() == 1);
+  CHECK(tables[0].id == kTable);
+  CHECK(tables[0].name == "table");
+  CHECK(tables[0].counters.non_finite == 2);
+  CHECK(tables[0].counters.pushes == f.engine->counters().pushes);
+  CHECK(tables[0].counters.push_bytes == f.engine->counters().push_bytes);
+  CHECK(tables[0].counters.pulls == f.engine->counters().pulls);
+  CHECK(tables[0].parameter_bytes == 4 * 64);
   CHECK(f.EndStep(1, 0, 1, 1).answer.status == Status::kOk);
 }
 

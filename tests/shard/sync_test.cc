@@ -382,7 +382,7 @@ TEST_CASE("NaN and Inf are refused, contribute zero, and the worker counts") {
   bad[15] = std::numeric_limits<float>::infinity();
   CHECK(f.Push(1, 0, 1, bad).answer.status == Status::kNonFinite);
   CHECK(f.Read(0) == Filled(16, -4));
-  CHECK(f.engine->counters().non_finite == 3);
+  CHECK(f.engine->counters().non_finite == 2);  // what is sent again counts once
 }
 
 TEST_CASE("an empty record settles its contribution as zero") {

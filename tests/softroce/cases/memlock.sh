@@ -24,7 +24,7 @@ parameters=()
 note "too little for a worker"
 start_cluster auto 127.0.0.1
 coordinator=$(field coordinator address)
-under=("${limited[@]}") train_timeout=20
+under=("${limited[@]}") train_timeout=10
 train_start "$coordinator" verbs worker.json
 train_fails
 assert_says train.log "of memory with RDMA device $DEVICE: "
@@ -41,7 +41,7 @@ note "too little for a server"
 under=("${limited[@]}")
 start_cluster auto 127.0.0.1
 coordinator=$(field coordinator address)
-under=() train_timeout=20
+under=() train_timeout=10
 train_start "$coordinator" verbs server.json
 train_fails
 # A rejected connection carries 148 bytes: the server's log has the rest.
