@@ -90,6 +90,8 @@ inline constexpr uint8_t kMaxReplyStatus = 15;
 
 inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
 
+// The greatest bound of an ssp table: one nobody reaches is async.
+inline constexpr uint32_t kMaxStaleness = 1'000'000;
 // Histograms of the staleness of pulls: 0, 1, ...; the last bucket counts that much and more.
 inline constexpr uint32_t kStalenessBuckets = 33;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/optimizer_spec.h"
+#include "proto/record.h"
 #include "proto/spec_text.h"
 
 namespace verbena {
@@ -18,8 +19,6 @@ constexpr uint32_t kMinChunkBytes = 256;
 // A lane's large slot holds a chunk and its header, and a ring has several of them.
 constexpr uint32_t kMaxChunkBytes = 8 << 20;
 constexpr uint32_t kChunkAlignment = 64;
-// A bound nobody reaches is async.
-constexpr uint32_t kMaxStaleness = 1'000'000;
 constexpr uint32_t kElementBytes = sizeof(float);
 
 absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/record.h"
 #include "proto/version.h"
 
 namespace verbena::worker {
@@ -25,7 +26,6 @@ constexpr char kFooter[] =
     "128 + N ended by signal N. Workers that die are reported; the others go on.";
 
 constexpr uint32_t kDefaultStaleness = 4;
-constexpr uint32_t kMaxStaleness = 1'000'000;
 
 // Defaults by format. Found by trying: see worker/README.md.
 struct FormatDefaults {

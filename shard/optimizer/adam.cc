@@ -1,4 +1,7 @@
-// Adam (Kingma and Ba 2015, algorithm 1), with bias correction by the number of applies.
+// Adam (Kingma and Ba 2015, algorithm 1), with bias correction by the number of applies; and AdamW,
+// the same with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2). As most
+// implementations have it, that decay is multiplied by the rate: weight_decay is the paper's lambda
+// divided by its alpha.
 #include <cmath>
 
 #include "shard/optimizer/optimizer.h"
@@ -59,12 +62,9 @@ class Adam final : public Optimizer {
   float beta1_, beta2_, epsilon_;
 };
 
-}  // namespace
-
-OptimizerDefinition AdamOptimizer();
-OptimizerDefinition AdamOptimizer() {
-  return {"adam",
-          Decay::kL2,
+OptimizerDefinition Definition(const char* name, Decay decay) {
+  return {name,
+          decay,
           {{"beta1", 0.9, 0, 1, false, true},
            {"beta2", 0.999, 0, 1, false, true},
            {"epsilon", 1e-8, 1e-30, 1, false, false}},
@@ -72,5 +72,13 @@ OptimizerDefinition AdamOptimizer() {
             return std::make_unique<Adam>(v[0], v[1], v[2]);
           }};
 }
+
+}  // namespace
+
+OptimizerDefinition AdamOptimizer();
+OptimizerDefinition AdamOptimizer() { return Definition("adam", Decay::kL2); }
+
+OptimizerDefinition AdamWOptimizer();
+OptimizerDefinition AdamWOptimizer() { return Definition("adamw", Decay::kDecoupled); }
 
 }  // namespace verbena::shard

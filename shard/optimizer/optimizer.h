@@ -91,6 +91,7 @@ enum class Decay : uint8_t {
   kL2,              // weight_decay: that times the weights is added to the gradient
   kL2AndDecoupled,  // also decoupled_weight_decay: w -= rate * decay * w, apart from the gradient
                     // (Loshchilov and Hutter 2019, algorithm 1)
+  kDecoupled,       // weight_decay is decoupled, and 0.01 by default
 };
 
 struct OptimizerDefinition {

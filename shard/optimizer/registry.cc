@@ -64,7 +64,10 @@ bool Allowed(const ParameterDefinition& p, double value) {
 // Its own parameters, then the common ones it allows.
 Parameters ParametersOf(const OptimizerDefinition& d) {
   Parameters parameters(d.parameters.begin(), d.parameters.end());
-  if (d.decay != Decay::kNone) parameters.push_back({"weight_decay", 0, 0, 1000, false, false});
+  if (d.decay != Decay::kNone) {
+    const double fallback = d.decay == Decay::kDecoupled ? 0.01 : 0;
+    parameters.push_back({"weight_decay", fallback, 0, 1000, false, false});
+  }
   if (d.decay == Decay::kL2AndDecoupled) {
     parameters.push_back({"decoupled_weight_decay", 0, 0, 1000, false, false});
   }
@@ -119,8 +122,19 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& sp
   terms.schedule = Schedule(spec.rate(), spec.schedule());
   terms.clip_value = static_cast<float>(spec.clip_value());
   terms.clip_chunk_norm = spec.clip_chunk_norm();
-  if (d.decay != Decay::kNone) terms.weight_decay = static_cast<float>(values[own]);
-  if (d.decay == Decay::kL2AndDecoupled) terms.decoupled_weight_decay = values[own + 1];
+  switch (d.decay) {
+    case Decay::kNone:
+      break;
+    case Decay::kL2AndDecoupled:
+      terms.decoupled_weight_decay = values[own + 1];
+      [[fallthrough]];
+    case Decay::kL2:
+      terms.weight_decay = static_cast<float>(values[own]);
+      break;
+    case Decay::kDecoupled:
+      terms.decoupled_weight_decay = values[own];
+      break;
+  }
   return optimizer;
 }
 

@@ -2,8 +2,8 @@
 // synchronous parallel parameter server, NIPS 2013): pushes are applied as in async, and a pull by
 // a worker that has ended c steps waits until every worker has ended c - s here.
 //
-// A worker's clock is the steps it has ended. It is the worker's own, says so in each end-step and
-// pull, and is the same for all partitions: were it counted here, from wherever the least clock was
+// A worker's clock is the steps it has ended. It is the worker's own, said in each end-step and
+// pull, the same to all partitions: were it counted here, from wherever the least clock was
 // when each partition heard of a joiner, two joiners could wait for each other. A joiner counts
 // here as having the least clock, learns that from the answers to its pulls (Answer::version), and
 // goes on from the greatest it has seen, which nobody's clock is behind.
@@ -24,7 +24,6 @@ class Ssp final : public Consistency {
         table_(*parts.table),
         parking_(*parts.parking),
         roster_(*parts.roster),
-        sink_(*parts.sink),
         bound_(parts.table->spec().staleness()) {
     Follow();
   }
@@ -68,7 +67,6 @@ class Ssp final : public Consistency {
   DenseTable& table_;
   Parking& parking_;
   const Roster& roster_;
-  Sink& sink_;
   const uint64_t bound_;
   std::vector<Slice> slices_;
   std::vector<uint64_t> owners_;  // of each member index, as of the last roster
