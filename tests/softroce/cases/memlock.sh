@@ -21,6 +21,7 @@ train_over() {  # TRANSPORT FILE
 }
 parameters=()
 
+train_batch=32
 note "too little for a worker"
 start_cluster auto 127.0.0.1
 coordinator=$(field coordinator address)

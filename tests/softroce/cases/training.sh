@@ -9,6 +9,7 @@
 # shellcheck source=tests/softroce/training.sh
 . "$SOFTROCE/training.sh"
 
+train_batch=32
 start_cluster verbs 127.0.0.1
 sent=$(counter sent_pkts) sends=$(counter rdma_sends)
 train "$(field coordinator address)" verbs verbs.json

@@ -9,6 +9,7 @@
 # shellcheck source=tests/softroce/training.sh
 . "$SOFTROCE/training.sh"
 
+train_batch=32
 retries=0
 for wire in whole lossy; do
   if [ "$wire" = lossy ]; then
