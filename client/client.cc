@@ -70,14 +70,16 @@ absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKi
 
 // ---- data ---------------------------------------------------------------------------------------
 
-absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, const Region& region,
-                                                        const Range& range,
-                                                        const char* role) const {
+absl::Status Client::Impl::CheckTable(const Table& table) const {
   if (table.state_ == nullptr) return absl::InvalidArgumentError("the table is empty");
-  if (table.state_->hub != hub.get()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("table '", table.name(), "' was opened by another client"));
-  }
+  if (table.state_->hub == hub.get()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("table '", table.name(), "' was opened by another client"));
+}
+
+absl::Status Client::Impl::CheckHandles(const Table& table, const Region& region,
+                                        const char* role) const {
+  if (absl::Status s = CheckTable(table); !s.ok()) return s;
   if (region.state_ == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("the ", role, " region is empty, or was destroyed"));
@@ -86,6 +88,13 @@ absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, cons
     return absl::InvalidArgumentError(
         absl::StrCat("the ", role, " region belongs to another client"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, const Region& region,
+                                                        const Range& range,
+                                                        const char* role) const {
+  if (absl::Status s = CheckHandles(table, region, role); !s.ok()) return s;
   ClientCore::Slice slice;
   slice.block = region.state_->block;
   slice.offset = range.region_offset;
@@ -141,11 +150,7 @@ Ticket Client::EndStep(const Table& table, const PushOptions& options) {
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
-        if (table.state_ == nullptr) return absl::InvalidArgumentError("the table is empty");
-        if (table.state_->hub != impl_->hub.get()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("table '", table.name(), "' was opened by another client"));
-        }
+        if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
         return core.EndStep(table.id(), impl_->Deadline(options.timeout), std::move(done));
       });
   return ticket;

@@ -9,6 +9,14 @@
 //     verbena::Ticket pull = (*client)->Pull(*table, *params);
 //     absl::Status status = pull.Wait();
 //
+// A table is dense (a shape: Push(), Pull(), PushPull()) or an embedding table (`dim`: a row of dim
+// numbers for each uint64 key: PushRows(), Lookup(), Scan()):
+//
+//     verbena::Ticket rows = (*client)->Lookup(*items, keys, *activations);
+//     ...
+//     verbena::Ticket push = (*client)->PushRows(*items, keys, *gradients);
+//     verbena::Ticket end = (*client)->EndStep(*items);
+//
 // **Thread safety**: Client, Table, Region and Ticket may be used from any thread, also one object
 // from several at once; but one thread assigns to or destroys an object, when no other uses it.
 // Concurrent pushes to one table must not overlap; calls of one step and its EndStep() are ordered
@@ -19,8 +27,9 @@
 //   NOT_FOUND (no such table); ALREADY_EXISTS; DEADLINE_EXCEEDED (says what was waited for, such as
 //   the rank that has not ended the step); UNAVAILABLE (the server is silent or gone);
 //   DATA_LOSS (the partition's only copy is gone); ABORTED (outcome unknown: this worker's lease
-//   ended); RESOURCE_EXHAUSTED (no credit by the deadline); CANCELLED; FAILED_PRECONDITION (the
-//   client is closed or its lease has ended; an observer pushes).
+//   ended); RESOURCE_EXHAUSTED (no credit by the deadline; new rows at a server's memory limit);
+//   CANCELLED; FAILED_PRECONDITION (the client is closed or its lease has ended; an observer
+//   pushes).
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_
 
@@ -36,6 +45,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "client/rdma_options.h"
 #include "proto/export.h"
 #include "proto/verbena/v1/cluster.pb.h"
@@ -64,7 +74,9 @@ struct ClientOptions {
     kBackground,  // a thread takes over whenever records are unanswered and nobody waits
     kCaller,      // only threads inside Wait()
   } progress = Progress::kBackground;  // who makes progress
-  size_t staging_bytes = 16 << 20;     // for pulls into memory that shm cannot share
+  // Memory for pulls into what shm cannot share and for rows that are looked up; and as much again
+  // for rows that are pushed. In bytes.
+  size_t staging_bytes = 16 << 20;
 };
 
 // Memory known to the data plane. Destroying the last handle while tickets use it closes the lanes
@@ -100,11 +112,15 @@ class VERBENA_EXPORT Table {
   uint32_t id() const;
   // What it was created with, defaults filled in.
   const v1::TableSpec& spec() const;
-  // The product of its shape.
+  // Whether it is an embedding table: it has rows by key, and no shape.
+  bool embedding() const;
+  // Numbers in a row of an embedding table; 0 of a dense one.
+  uint32_t dim() const;
+  // The product of its shape; 0 of an embedding table.
   uint64_t elements() const;
   // Of the parameters as pulled, and of a gradient of the whole table: elements() of f32.
   size_t bytes() const;
-  // Elements of a chunk: ranges start at a multiple of this.
+  // Elements of a chunk: ranges start at a multiple of this. 0 of an embedding table.
   uint32_t chunk_elements() const;
 
  private:
@@ -170,19 +186,58 @@ struct PullOptions {
   std::optional<uint64_t> min_version;
 };
 
+// Of PushRows().
+struct RowOptions {
+  size_t region_offset = 0;                    // bytes to the first row; a multiple of 4
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+};
+
+// Of Lookup().
+struct LookupOptions {
+  size_t region_offset = 0;                    // bytes to the first row; a multiple of 4
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // Least version to be answered, as PullOptions::min_version.
+  std::optional<uint64_t> min_version = {};
+};
+
+// Of Scan().
+struct ScanOptions {
+  // Of each record that is asked for, so of RowScan::Next(); default: ClientOptions::timeout.
+  std::optional<absl::Duration> timeout = {};
+};
+
+// A walk through the rows of an embedding table, by Client::Scan(). A handle: copies go on from the
+// same place. A default-constructed one is empty.
+//
+// **Thread safety**: one thread at a time.
+class VERBENA_EXPORT RowScan {
+ public:
+  // The next rows, in no particular order: sets *keys to n keys and *rows to n x Table::dim() f32,
+  // one row after the other, n >= 1, and returns true. False, and both empty: that was all.
+  // INVALID_ARGUMENT: an argument is null; FAILED_PRECONDITION: the scan is empty, or the client
+  // closed; NOT_FOUND: the table was dropped; DATA_LOSS, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED,
+  // CANCELLED and RESOURCE_EXHAUSTED as at the top. After an error every call returns it.
+  absl::StatusOr<bool> Next(std::vector<uint64_t>* keys, std::vector<float>* rows);
+
+ private:
+  friend class Client;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
 // What a client has done since it connected.
 struct ClientStatistics {
-  uint64_t bytes_pushed = 0;    // of gradients, sent for the first time
-  uint64_t bytes_pulled = 0;    // of parameters that arrived
-  uint64_t pushes = 0;          // records of pushes: one a chunk
-  uint64_t pulls = 0;           // records of pulls: one a chunk
+  uint64_t bytes_pushed = 0;    // of gradients (of rows: with their keys), sent for the first time
+  uint64_t bytes_pulled = 0;    // of parameters that arrived, those of rows too
+  uint64_t pushes = 0;          // records of pushes: one a chunk; of rows, one a slot
+  uint64_t pulls = 0;           // records of pulls: one a chunk; of lookups and scans, one a slot
   uint64_t records_resent = 0;  // after a lane was lost, or refused for the time being
   uint64_t lanes_opened = 0;    // of all servers and shards
   uint64_t lanes_lost = 0;      // that ended before the client did
   uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
-  uint64_t staged_bytes = 0;    // pulled by way of staging
-  // Pulls (chunks) of ssp tables, by how many steps the slowest worker was behind this one when the
-  // server answered: 0, 1, ... 31, and 32 or more.
+  uint64_t staged_bytes = 0;    // of chunks, pulled by way of staging; rows always are
+  // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
+  // the server answered: 0, 1, ... 31, and 32 or more.
   std::vector<uint64_t> staleness;
   // A connection to a server's shard.
   struct Lane {
@@ -257,6 +312,33 @@ class VERBENA_EXPORT Client {
   // zero. sync: done when the step is committed on every partition. The next step is open at once.
   // RESOURCE_EXHAUSTED: 64 steps are ended and not committed; other errors as Push().
   Ticket EndStep(const Table& table, const PushOptions& options = {});
+
+  // Pushes gradients of rows: keys[i]'s are `table.dim()` f32 at
+  // options.region_offset + i * dim * 4 bytes. Keys are copied, in any order; those that repeat are
+  // summed in f32, in the order they have here. A row that does not exist is made. Any number of
+  // these may be pushed in a step, and count once each. sync: done when the step is committed on
+  // the partitions of these keys, so call EndStep() before waiting. async, ssp: done when applied.
+  // The region is read until Ticket::BufferReleased(); after a deadline or Cancel() that is at
+  // once. INVALID_ARGUMENT: no keys, or more than 4194304; a handle is empty or of another client;
+  // the table is dense; the region is too small or its offset no multiple of 4; or a gradient has a
+  // NaN or infinity and the table rejects these (what was in the same record and partition
+  // contributes zero, the rest counts); NOT_FOUND: the table was dropped; FAILED_PRECONDITION: this
+  // is an observer; RESOURCE_EXHAUSTED: too many operations are outstanding, or a server at its
+  // memory limit has no room for rows that are new (nothing that was in the same record and
+  // partition is applied, the rest is); DATA_LOSS: a partition of these keys; and as at the top.
+  Ticket PushRows(const Table& table, absl::Span<const uint64_t> keys, const Region& gradients,
+                  const RowOptions& options = {});
+  // Looks up rows: keys[i]'s come as `table.dim()` f32 to options.region_offset + i * dim * 4
+  // bytes. Keys are copied, in any order, and may repeat. A row that does not exist comes as it
+  // would be made, and is not made. Done when all are there. Errors as PushRows(), but for those of
+  // gradients and of memory limits; after one, which rows have come is not known.
+  Ticket Lookup(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
+                const LookupOptions& options = {});
+  // Starts a walk through all rows of an embedding table that were pushed, over all servers at
+  // once. Not a snapshot: of what is pushed meanwhile, by anybody, it shows some or none, row by
+  // row. INVALID_ARGUMENT: the table is empty, dense or of another client; NOT_FOUND: it was
+  // dropped; FAILED_PRECONDITION: the client is closed.
+  absl::StatusOr<RowScan> Scan(const Table& table, const ScanOptions& options = {});
 
   // Of this worker; never used again by another. 0 when closed.
   uint64_t incarnation() const;

@@ -120,6 +120,8 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   // Starts an operation by `start(core, done)`.
   template <typename F>
   std::shared_ptr<Ticket::State> Launch(F start);
+  absl::Status CheckTable(const Table& table) const;
+  absl::Status CheckHandles(const Table& table, const Region& region, const char* role) const;
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
                                                     const Range& range, const char* role) const;
   // Runs a control call and waits for its answer.

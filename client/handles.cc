@@ -20,12 +20,14 @@ uint32_t Table::id() const { return state_ == nullptr ? 0 : state_->info.id(); }
 const v1::TableSpec& Table::spec() const {
   return state_ == nullptr ? v1::TableSpec::default_instance() : state_->info.spec();
 }
+bool Table::embedding() const { return dim() > 0; }
+uint32_t Table::dim() const { return spec().dim(); }
 uint64_t Table::elements() const { return state_ == nullptr ? 0 : state_->layout.elements; }
 size_t Table::bytes() const {
   return state_ == nullptr ? 0 : state_->layout.elements * state_->layout.element_bytes;
 }
 uint32_t Table::chunk_elements() const {
-  return state_ == nullptr ? 0 : state_->layout.chunk_elements;
+  return state_ == nullptr || embedding() ? 0 : state_->layout.chunk_elements;
 }
 
 absl::Status Ticket::Wait() { return Wait(absl::InfiniteDuration()); }

@@ -2,6 +2,9 @@
 //
 // Fixed layout, little-endian, no padding left undefined. A request is
 //     RecordHeader | Group x group_count | zeros to a multiple of 64 | payload
+// The payload of a record about rows of an embedding table is
+//     key (uint64) x rows of group 0, of group 1, ... | zeros to a multiple of 64 | the rows
+// with the keys of a group in ascending order, no two alike; a lookup has the keys alone.
 // A reply is a Reply, of which ReplyBytes(group_count) bytes are written.
 // What comes from a peer is copied out and then validated (proto/record_check.h) before use.
 #ifndef VERBENA_PROTO_RECORD_H_
@@ -31,6 +34,11 @@ enum class RecordType : uint8_t {
   kPull = 2,     // one dense chunk: one group; the server writes it to `destination`
   kEndStep = 3,  // a worker's step is complete on the listed partitions
   kAwait = 4,    // a zero-length pull: answered once every listed partition is at min_version
+  // Of embedding tables. A group has `count` keys of one partition.
+  kPushRows = 5,  // payload = keys and gradients; a group with count 0 settles, contributing zero
+  kLookup = 6,    // payload = keys; the server writes their rows, in order, to `destination`
+  kScan = 7,      // one group: the server writes at most `count` rows of the partition, from cursor
+                  // `sequence` on, as keys and rows (laid out as a payload) to `destination`
 };
 
 enum class ElementType : uint8_t { kNone = 0, kF32 = 1 };
@@ -39,10 +47,12 @@ enum class ElementType : uint8_t { kNone = 0, kF32 = 1 };
 // accepted, deduplicated and resent.
 struct Group {
   uint32_t partition;
-  uint32_t index;     // push, pull: chunk of the table. end-step, await: 0
+  uint32_t index;     // push, pull: chunk of the table. sync push of rows: which of this worker's
+                      // records of the step on this partition it is: 0, 1, ... Others: 0
   uint64_t epoch;     // the sender's idea of the partition's epoch
-  uint64_t sequence;  // sync: step. async push and end-step: sequence. pull: 0
-  uint32_t count;     // push: elements. end-step: chunks pushed to this partition in this step
+  uint64_t sequence;  // sync: step. async push and end-step: sequence. scan: cursor. Others: 0
+  uint32_t count;     // push: elements. rows: keys. end-step: chunks (of an embedding table:
+                      // groups of rows) pushed to this partition in this step
   uint32_t reserved;  // 0
 };
 static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
@@ -85,8 +95,10 @@ enum class ReplyStatus : uint8_t {
   kResourceExhausted = 13,
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
+  kMemoryLimit = 16,  // push of rows: some do not exist and the server's memory limit leaves no
+                      // room for them: settled, none of the group's rows changed
 };
-inline constexpr uint8_t kMaxReplyStatus = 15;
+inline constexpr uint8_t kMaxReplyStatus = 16;
 
 inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
 
@@ -104,9 +116,11 @@ struct Reply {
   uint16_t group_count;
   uint16_t slot;
   uint16_t reserved0;
-  uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind
+  uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind;
+                     // scan: rows written; kMemoryLimit: the limit in MiB
   uint64_t version;  // pull: of the chunk written; ssp: the least clock of all workers.
-                     // push: the chunk's version afterwards
+                     // push: the chunk's version afterwards. Of rows: the least of the groups'.
+                     // scan: the cursor of the row after those written
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[40];
 };
@@ -125,6 +139,15 @@ constexpr uint32_t PayloadOffset(uint32_t group_count) {
   return (end + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
 static_assert(PayloadOffset(kMaxGroups) <= 4096);
+
+// The greatest `dim` of an embedding table.
+inline constexpr uint32_t kMaxRowElements = 1024;
+// The most bytes that the rows of one lookup or scan may have.
+inline constexpr uint64_t kMaxRowsBytes = 8 << 20;
+// Bytes of `count` keys and the zeros behind them: where the rows begin in a payload of rows.
+constexpr uint64_t KeyBytes(uint64_t count) {
+  return (count * sizeof(uint64_t) + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
 
 // The first entry a server writes into a new lane's mailbox (at index `operations`): where the
 // slot ring is. It travels on the lane because its key exists only once the lane is connected.

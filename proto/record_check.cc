@@ -1,5 +1,6 @@
 #include "proto/record_check.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -63,34 +64,74 @@ absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
 // What the type says about dtype, groups and payload.
 absl::Status CheckShape(const RecordHeader& h) {
   const uint32_t dtype = static_cast<uint32_t>(h.dtype);
+  bool payload = false;
+  bool numbers = true;
   switch (h.type) {
     case RecordType::kPush:
+      payload = true;
+      [[fallthrough]];
     case RecordType::kPull:
+    case RecordType::kScan:
       if (h.group_count != 1) {
-        return Bad(kRecord, "group_count", h.group_count, "1 for a push or a pull");
+        return Bad(kRecord, "group_count", h.group_count, "1 for a push, a pull or a scan");
       }
-      if (h.dtype != ElementType::kF32) {
-        return Bad(kRecord, "dtype", dtype, "1 (f32) for a push or a pull");
-      }
+      break;
+    case RecordType::kPushRows:
+    case RecordType::kLookup:
+      payload = true;
       break;
     case RecordType::kEndStep:
     case RecordType::kAwait:
-      if (h.group_count < 1 || h.group_count > kMaxGroups) {
-        return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
-      }
-      if (h.dtype != ElementType::kF32 && h.dtype != ElementType::kNone) {
-        return Bad(kRecord, "dtype", dtype, "0 (none), 1 (f32)");
-      }
+      numbers = false;
       break;
     default:
       return Bad(kRecord, "type", static_cast<uint32_t>(h.type),
-                 "1 (push), 2 (pull), 3 (end-step), 4 (await)");
+                 "1 (push), 2 (pull), 3 (end-step), 4 (await), 5 (push of rows), 6 (lookup), "
+                 "7 (scan)");
+  }
+  if (h.group_count < 1 || h.group_count > kMaxGroups) {
+    return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
+  }
+  if (numbers && h.dtype != ElementType::kF32) {
+    return Bad(kRecord, "dtype", dtype, "1 (f32) for a push, a pull, a lookup or a scan");
+  }
+  if (h.dtype != ElementType::kF32 && h.dtype != ElementType::kNone) {
+    return Bad(kRecord, "dtype", dtype, "0 (none), 1 (f32)");
   }
   // A push without a payload settles one whose buffer was given back: it contributes zero.
-  if (h.type != RecordType::kPush && h.payload_bytes != 0) {
-    return Bad(kRecord, "payload_bytes", h.payload_bytes, "0 unless it is a push");
+  if (!payload && h.payload_bytes != 0) {
+    return Bad(kRecord, "payload_bytes", h.payload_bytes, "0 unless it is a push or a lookup");
   }
   return absl::OkStatus();
+}
+
+// What the groups' counts say about the payload.
+absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
+  uint64_t count = 0;
+  for (uint32_t i = 0; i < h.group_count; ++i) count += groups[i].count;
+  const uint64_t bytes = h.payload_bytes;
+  switch (h.type) {
+    case RecordType::kPush:
+      if (bytes == count * sizeof(float)) return absl::OkStatus();
+      return Bad(kRecord, "payload_bytes", bytes,
+                 absl::StrCat("4 for each of the group's ", count, " elements"));
+    case RecordType::kPushRows: {
+      // How many numbers a row has is the table's to say.
+      const uint64_t rows = bytes - std::min(KeyBytes(count), bytes);
+      if (count == 0 ? bytes == 0 : rows > 0 && rows % (count * sizeof(float)) == 0) {
+        return absl::OkStatus();
+      }
+      return Bad(kRecord, "payload_bytes", bytes,
+                 absl::StrCat(count == 0 ? 0 : KeyBytes(count), " for the groups' ", count,
+                              " keys and as many rows of one or more f32"));
+    }
+    case RecordType::kLookup:
+      if (count > 0 && bytes == count * sizeof(uint64_t)) return absl::OkStatus();
+      return Bad(kRecord, "payload_bytes", bytes,
+                 absl::StrCat("8 for each of the groups' ", count, " keys, at least one"));
+    default:
+      return absl::OkStatus();
+  }
 }
 
 }  // namespace
@@ -123,12 +164,31 @@ absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLi
                        record->groups[i].reserved, 0);
     }
   }
-  if (h.type == RecordType::kPush &&
-      h.payload_bytes != uint64_t{record->groups[0].count} * sizeof(float)) {
-    return Bad(kRecord, "payload_bytes", h.payload_bytes,
-               absl::StrCat("4 for each of the group's ", record->groups[0].count, " elements"));
-  }
+  if (absl::Status s = CheckPayload(h, record->groups); !s.ok()) return s;
   *payload = absl::MakeConstSpan(slot + offset, h.payload_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
+                      std::vector<uint64_t>* keys) {
+  uint64_t count = 0;
+  for (const Group& group : record.group_span()) count += group.count;
+  if (count * sizeof(uint64_t) > payload.size()) {
+    return Bad(kRecord, "payload_bytes", payload.size(),
+               absl::StrCat("at least 8 for each of ", count, " keys"));
+  }
+  keys->resize(count);
+  if (count > 0) std::memcpy(keys->data(), payload.data(), count * sizeof(uint64_t));
+  CopiedOut(keys->data());
+  const uint64_t* key = keys->data();
+  for (const Group& group : record.group_span()) {
+    for (uint32_t i = 1; i < group.count; ++i) {
+      if (key[i - 1] < key[i]) continue;
+      return Bad(kRecord, absl::StrCat("keys[", key + i - keys->data(), "]"), key[i],
+                 absl::StrCat("more than the key before it in its group, ", key[i - 1]));
+    }
+    key += group.count;
+  }
   return absl::OkStatus();
 }
 
@@ -199,6 +259,12 @@ std::string_view RecordTypeName(RecordType type) {
       return "end-step";
     case RecordType::kAwait:
       return "await";
+    case RecordType::kPushRows:
+      return "push of rows";
+    case RecordType::kLookup:
+      return "lookup";
+    case RecordType::kScan:
+      return "scan";
   }
   return "unknown";
 }
@@ -237,6 +303,8 @@ std::string_view ReplyStatusName(ReplyStatus status) {
       return "permission denied";
     case ReplyStatus::kUnavailable:
       return "unavailable";
+    case ReplyStatus::kMemoryLimit:
+      return "memory limit";
   }
   return "unknown";
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,6 +35,11 @@ struct RecordLimits {
 // Never reads outside the slot, whatever the bytes are.
 absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLimits& limits,
                         Record* record, absl::Span<const std::byte>* payload);
+
+// Copies the keys of a push of rows or a lookup that CopyRecord() has returned. INVALID_ARGUMENT:
+// those of a group do not ascend.
+absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
+                      std::vector<uint64_t>* keys);
 
 // Validates a reply copied out of the mailbox entry `operation`.
 absl::Status CheckReply(const Reply& reply, uint32_t generation, uint32_t operation,

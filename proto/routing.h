@@ -1,4 +1,4 @@
-// Where a piece of a table lives: tensor -> chunks -> partitions. Every process computes the same.
+// Where a piece of a table lives: chunk or key -> partition. Every process computes the same.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_ROUTING_H_
@@ -14,7 +14,7 @@ inline constexpr uint32_t kDefaultChunkBytes = 256 * 1024;
 
 // How a dense table is cut: chunks of chunk_elements, the last one shorter.
 struct DenseLayout {
-  uint64_t elements;
+  uint64_t elements;  // 0: an embedding table
   uint32_t chunk_elements;
   uint32_t element_bytes;
 
@@ -34,6 +34,17 @@ constexpr uint32_t PartitionOfChunk(uint32_t table, uint32_t chunk, uint32_t par
   // Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4) of the table id.
   const uint32_t start = static_cast<uint32_t>((uint64_t{table} * 0x9e3779b97f4a7c15u) >> 32);
   return static_cast<uint32_t>((uint64_t{start} + chunk) % partitions);
+}
+
+// The partition of a key of an embedding table: the finalizer of SplitMix64 (Steele, Lea, Flood
+// 2014), so that keys which count up spread as well as random ones.
+constexpr uint32_t PartitionOfKey(uint32_t table, uint64_t key, uint32_t partitions) {
+  uint64_t x = key + table * 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  // The high bits times the range: no division (Lemire 2019).
+  return static_cast<uint32_t>(((x >> 32) * partitions) >> 32);
 }
 
 }  // namespace verbena

@@ -48,6 +48,16 @@ absl::Status CheckNames(const v1::TableSpec& spec) {
 }
 
 absl::Status CheckShape(const v1::TableSpec& spec) {
+  if (spec.dim() > 0) {
+    if (spec.dim() > kMaxRowElements) {
+      return Bad(
+          spec, "dim", absl::StrCat(spec.dim()),
+          absl::StrCat("1..", kMaxRowElements, " for an embedding table, 0 for a dense one"));
+    }
+    if (spec.shape_size() == 0) return absl::OkStatus();
+    return Bad(spec, "shape", ShapeString(spec),
+               absl::StrCat("none beside dim, which is ", spec.dim(), ": one of the two"));
+  }
   if (spec.shape_size() < 1 || spec.shape_size() > kMaxDimensions) {
     return Bad(spec, "shape",
                spec.shape_size() > kMaxDimensions
@@ -74,6 +84,11 @@ absl::Status CheckChunks(const v1::TableSpec& spec) {
     return Bad(spec, "chunk_bytes", absl::StrCat(spec.chunk_bytes()),
                absl::StrCat("a multiple of ", kChunkAlignment, " in ", kMinChunkBytes, "..",
                             kMaxChunkBytes, ", or 0 for ", kDefaultChunkBytes));
+  }
+  if (spec.dim() * kElementBytes > spec.chunk_bytes()) {
+    return Bad(spec, "chunk_bytes", absl::StrCat(spec.chunk_bytes()),
+               absl::StrCat("enough for a row of dim ", spec.dim(), ": ",
+                            spec.dim() * kElementBytes, " bytes"));
   }
   const DenseLayout layout = LayoutOf(spec);
   // DenseLayout counts chunks, and a group names one, in 32 bits.
@@ -210,7 +225,7 @@ absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
 }
 
 DenseLayout LayoutOf(const v1::TableSpec& spec) {
-  uint64_t elements = 1;
+  uint64_t elements = spec.dim() > 0 ? 0 : 1;
   for (uint64_t dimension : spec.shape()) elements *= dimension;
   return {elements, spec.chunk_bytes() / kElementBytes, kElementBytes};
 }
@@ -224,6 +239,9 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   }
   if (ShapeString(existing) != ShapeString(wanted)) {
     return Differs(wanted, "shape", ShapeString(existing), ShapeString(wanted));
+  }
+  if (existing.dim() != wanted.dim()) {
+    return Differs(wanted, "dim", absl::StrCat(existing.dim()), absl::StrCat(wanted.dim()));
   }
   if (existing.dtype() != wanted.dtype()) {
     return Differs(wanted, "dtype", v1::DType_Name(existing.dtype()),

@@ -19,7 +19,7 @@ namespace verbena {
 // registry. Errors name the field, the value and what is allowed.
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec);
 
-// Of a normalised spec.
+// Of a normalised spec. An embedding table has no elements and no chunks.
 DenseLayout LayoutOf(const v1::TableSpec& spec);
 
 // OK when `existing` and `wanted` (normalised) say the same; otherwise ALREADY_EXISTS naming the

@@ -19,6 +19,7 @@
 #include "server/control/membership_machine.h"
 #include "server/control/shard_service.h"
 #include "server/coordinator/sqlite_store.h"
+#include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
 #include "shard/optimizer/optimizer.h"
@@ -103,6 +104,7 @@ struct VerbenaNode::Impl {
   const NodeOptions options;
   const MonotonicClock clock;
   bool stopped = false;
+  std::shared_ptr<MemoryBudget> memory_budget;  // null without shards
   std::string address;
   std::string metrics_address;
 
@@ -132,7 +134,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
   coordinator_options.expected_servers = options.expected_servers;
-  coordinator_options.check_optimizer = shard::CheckOptimizer;
+  coordinator_options.check_optimizer = shard::CheckTableOptimizer;
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
       Coordinator::Create(coordinator_options, &clock, store.get());
   if (!created.ok()) return created.status();
@@ -157,6 +159,9 @@ absl::StatusOr<rdma::Transports> VerbenaNode::Impl::MakeTransportsOf(uint32_t sh
 
 absl::Status VerbenaNode::Impl::CreateShards() {
   if (options.shards == 0) return absl::OkStatus();
+  const uint64_t limit = options.memory_limit == 0 ? DefaultMemoryLimit() : options.memory_limit;
+  memory_budget = std::make_shared<MemoryBudget>(limit);
+  spdlog::info("memory limit: {} MiB", limit >> 20);
   const std::vector<int> processors = AllowedProcessors();
   absl::Duration spin = absl::ZeroDuration();
   // On a single processor a spin keeps its own peer from running. (Being bound to one of several is
@@ -173,6 +178,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.shard = i;
     shard.lane = options.lane;
     shard.lane_memory_limit = options.lane_memory_limit;
+    shard.memory_budget = memory_budget;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";
@@ -273,6 +279,10 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   metrics.incarnation = set.incarnation.load(std::memory_order_acquire);
   metrics.joined = membership != nullptr && Health().ok();
   metrics.memory = rdma::GetMemoryStatistics();
+  if (memory_budget != nullptr) {
+    metrics.memory_limit = memory_budget->limit();
+    metrics.memory_reserved = memory_budget->reserved();
+  }
   std::future<CoordinatorMetrics> coordinator_metrics;
   if (coordinator != nullptr) {
     auto promise = std::make_shared<std::promise<CoordinatorMetrics>>();

@@ -27,6 +27,7 @@ struct NodeOptions {
   rdma::LaneConfig lane;
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
+  uint64_t memory_limit = 0;                       // of all tables; 0: DefaultMemoryLimit()
   bool pin = false;
   int32_t spin_us = -1;  // -1: as long as waking a thread takes, measured at start
 };

@@ -22,6 +22,12 @@ class Allocator {
   // An empty buffer (data == nullptr) when there is no memory.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual void Free(const Buffer& buffer) = 0;
+
+  // For what passes through: rows on their way out, sums of an open step. It may still be had when
+  // Allocate() answers that the limit is reached, so that what exists can be served.
+  virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
+  // Of all that one server allocates; 0: none.
+  virtual uint64_t limit_bytes() const { return 0; }
 };
 
 // Plain aligned memory, for tests and tools.

@@ -17,7 +17,11 @@
 //     last + 1; a worker's first is 1.
 //  5. ssp: a pull by a worker that has ended c steps is answered once every worker that counts has
 //     ended c - staleness on the partition; a joiner starts at the least.
-//  6. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
+//  6. An embedding table has a version for each partition. sync: step t commits when every rank has
+//     ended it on the partition or departed; pushes are copied when they arrive, and summed by key
+//     in the order of (rank, index). Otherwise 2, 4 and 5 hold as for chunks; 3 has no need to,
+//     because rows are gathered into memory of their own.
+//  7. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 
@@ -46,11 +50,12 @@ struct Token {
 
 struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
-  uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness
+  uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness. scan: rows
+                        // in the view. kMemoryLimit: the limit in MiB
   uint64_t version = 0;
 };
 
-// A chunk's parameters, pinned until Unpin(pin).
+// A chunk's parameters, or rows gathered for a lookup or a scan; pinned until Unpin(pin).
 struct ChunkView {
   Buffer buffer;
   uint32_t bytes = 0;
@@ -85,6 +90,9 @@ struct PullOutcome {
   enum class Kind : uint8_t { kAnswer, kReady, kParked } kind = Kind::kAnswer;
   Answer answer;   // kAnswer: a refusal. kReady: version (ssp: the least clock) and staleness
   ChunkView view;  // kReady
+  // kAnswer to a lookup: one per group; kNotReady where nothing is wrong, because the rows of none
+  // are written. Valid until the next call.
+  absl::Span<const ReplyStatus> group_status;
 };
 
 struct GroupsRequest {  // end-step and await
@@ -101,11 +109,36 @@ struct GroupsOutcome {
   absl::Span<const ReplyStatus> group_status;
 };
 
+// Records about rows of an embedding table. Of a group's keys no two are alike, and they ascend.
+struct PushRowsRequest {
+  Token token;
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  absl::Span<const Group> groups;
+  absl::Span<const uint64_t> keys;   // of group 0, of group 1, ...
+  absl::Span<const std::byte> rows;  // their gradients, float-aligned: dim f32 each
+};
+struct LookupRequest {
+  Token token;
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  absl::Span<const Group> groups;
+  absl::Span<const uint64_t> keys;
+  uint64_t min_version = 0;  // sync: of the partitions. ssp: the worker's clock
+  uint64_t destination = 0;  // carried for the caller
+  uint64_t destination_key = 0;
+};
+struct ScanRequest {
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  Group group = {};
+};
+
 struct Event {
   enum class Kind : uint8_t {
     kPushDone,    // a held contribution was read (or refused): answer it and return its slot
-    kPullReady,   // write `view` to destination, then answer; Unpin() when written
-    kPullFailed,  // a parked pull cannot be answered any more
+    kPullReady,   // (lookups, too) write `view` to destination, then answer; Unpin() when written
+    kPullFailed,  // a parked pull cannot be answered any more (a lookup: for every group)
     kAwaitDone,   // answer with answer.status (for every group)
   };
   Kind kind;
@@ -137,7 +170,8 @@ struct EngineCounters {
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk
 };
 
-// Of one table on this shard. What a push or pull is: a chunk.
+// Of one table on this shard. What a push or pull is: a chunk; of rows, a push is a group, a pull a
+// whole lookup or scan.
 struct TableCounters {
   uint64_t pushes = 0, pulls = 0, push_bytes = 0, pull_bytes = 0;
   uint64_t non_finite = 0;  // pushes refused or skipped for a NaN or Inf
@@ -146,6 +180,7 @@ struct TableStatistics {
   uint32_t id = 0;
   std::string name;
   uint64_t parameter_bytes = 0;  // resident, without optimizer state
+  uint64_t rows = 0;             // of an embedding table, those of open steps included
   TableCounters counters;
 };
 
@@ -175,6 +210,16 @@ class Engine {
   PullOutcome Pull(const PullRequest& request);
   GroupsOutcome EndStep(const GroupsRequest& request);
   GroupsOutcome Await(const GroupsRequest& request);
+
+  // Of embedding tables. A push is never held: what it carries is read before the call returns.
+  // Memory that rows are gathered in comes from AllocateScratch(); without any a lookup is answered
+  // kResourceExhausted.
+  GroupsOutcome PushRows(const PushRowsRequest& request);
+  PullOutcome Lookup(const LookupRequest& request);
+  // Rows in the order they were made, those only that a push has changed, as keys, zeros to
+  // KeyBytes() of them, rows. answer.detail of them; answer.version is the next cursor. No rows:
+  // the end. What is pushed meanwhile is seen or not.
+  PullOutcome Scan(const ScanRequest& request);
 
   void Unpin(uint64_t pin);
   // Drops everything held or parked for a lane that is dead; no event follows for it.

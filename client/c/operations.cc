@@ -11,29 +11,6 @@ Range RangeOf(const verbena_range* range) {
   return {range->first, range->count, range->region_offset};
 }
 
-// Starts an operation by `start(timeout)`. One that ended at once, and not well, was not started.
-template <typename F>
-verbena_status Begin(const char* call, int64_t timeout_ms, verbena_ticket** ticket,
-                     std::initializer_list<std::pair<const char*, const void*>> handles,
-                     F start) noexcept {
-  return Guarded([&]() -> absl::Status {
-    if (ticket != nullptr) *ticket = nullptr;
-    for (const auto& [name, handle] : handles) {
-      if (handle == nullptr) return NullArgument(call, name);
-    }
-    std::optional<absl::Duration> timeout;
-    if (absl::Status s = ReadTimeout(call, timeout_ms, &timeout); !s.ok()) return s;
-    // First, so that nothing has started when there is no memory for it.
-    auto handle = ticket == nullptr ? nullptr : std::make_unique<verbena_ticket>();
-    Ticket started = start(timeout);
-    if (started.Done() && !started.status().ok()) return started.status();
-    if (ticket == nullptr) return absl::OkStatus();
-    handle->ticket = std::move(started);
-    *ticket = handle.release();
-    return absl::OkStatus();
-  });
-}
-
 }  // namespace
 }  // namespace verbena::c_api
 

@@ -19,7 +19,9 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   absl::Status status = ReadSized(kCall, "verbena_table_spec", given, kTableSpecFirst, &from);
   if (!status.ok()) return status;
   if (from.name == nullptr) return NullArgument(kCall, "spec->name");
-  if (from.shape == nullptr) return NullArgument(kCall, "spec->shape");
+  if (from.shape == nullptr && (from.dim == 0 || from.dimensions != 0)) {
+    return NullArgument(kCall, "spec->shape");
+  }
   if (from.parameters == nullptr && from.parameter_count != 0) {
     return NullArgument(kCall, "spec->parameters");
   }
@@ -39,6 +41,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   to->set_non_finite(static_cast<v1::NonFinite>(from.non_finite));
   to->set_chunk_bytes(from.chunk_bytes);
   to->set_staleness(from.staleness);
+  to->set_dim(from.dim);
   v1::Initializer* initializer = to->mutable_initializer();
   initializer->set_kind(static_cast<v1::Initializer::Kind>(from.initializer));
   initializer->set_a(from.initializer_a);
@@ -71,12 +74,13 @@ verbena_table_info InfoOf(uint32_t id, const v1::TableSpec& spec) {
   info.bytes = layout.elements * layout.element_bytes;
   info.rate = spec.optimizer().rate();
   info.id = id;
-  info.chunk_elements = layout.chunk_elements;
+  info.chunk_elements = spec.dim() > 0 ? 0 : layout.chunk_elements;
   info.dtype = spec.dtype();
   info.consistency = spec.consistency();
   info.reduction = spec.reduction();
   info.non_finite = spec.non_finite();
   info.staleness = spec.staleness();
+  info.dim = spec.dim();
   return info;
 }
 

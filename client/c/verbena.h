@@ -48,7 +48,7 @@ typedef enum verbena_status {
   VERBENA_NOT_FOUND = 5,            // there is no such table
   VERBENA_ALREADY_EXISTS = 6,       // a table with another specification; a rank that is taken
   VERBENA_PERMISSION_DENIED = 7,    // the server does not let this worker do it
-  VERBENA_RESOURCE_EXHAUSTED = 8,   // no memory; no slot of a lane became free by the deadline
+  VERBENA_RESOURCE_EXHAUSTED = 8,   // no memory, here or at a server; no slot of a lane in time
   VERBENA_FAILED_PRECONDITION = 9,  // closed; lease ended; an observer pushes; not done yet
   VERBENA_ABORTED = 10,             // outcome unknown: this worker's lease ended meanwhile
   VERBENA_OUT_OF_RANGE = 11,        // not used
@@ -94,7 +94,7 @@ typedef struct verbena_connect_options {
   int32_t observer;               // not 0: only pulls, and counts in no step; default 0
   int32_t progress;               // a verbena_progress; default VERBENA_PROGRESS_BACKGROUND
   int64_t timeout_ms;             // default deadline of every call, in milliseconds; default 30000
-  uint64_t staging_bytes;         // for pulls into memory that shm cannot share; default 16 MiB
+  uint64_t staging_bytes;         // for pulls that shm cannot write, for rows; default 16 MiB
   const char* rdma_device;        // "mlx5_0" or "mlx5_0:1" (device:port); default: the nearest
   const char* rdma_address;       // local IP address; default: the first of the device
   int32_t rdma_gid_index;         // default -1: the one that belongs to the address
@@ -137,18 +137,19 @@ typedef struct verbena_client_info {
 VERBENA_EXPORT verbena_status verbena_client_get_info(const verbena_client* client,
                                                       verbena_client_info* info);
 
-// What a client has done since it connected. A record is one chunk of a push or pull.
+// What a client has done since it connected. A record is one chunk of a push or pull, or as many
+// rows for one server's shard as a slot has room for.
 typedef struct verbena_statistics {
   size_t struct_size;       // sizeof(verbena_statistics), set by the caller
-  uint64_t bytes_pushed;    // of gradients, sent for the first time
-  uint64_t bytes_pulled;    // of parameters that arrived
+  uint64_t bytes_pushed;    // of gradients (of rows: with their keys), sent for the first time
+  uint64_t bytes_pulled;    // of parameters that arrived, those of rows too
   uint64_t pushes;          // records
   uint64_t pulls;           // records
   uint64_t records_resent;  // after a lane was lost, or refused for the time being
   uint64_t lanes_opened;    // connections to shards of servers
   uint64_t lanes_lost;      // that ended before the client did
   uint64_t credit_stalls;   // times a record waited for a slot or an operation
-  uint64_t staged_bytes;    // pulled by way of staging
+  uint64_t staged_bytes;    // of chunks, pulled by way of staging; rows always are
 } verbena_statistics;
 
 // Fills `statistics` as far as its struct_size goes; all 0 when closed.
@@ -228,28 +229,29 @@ typedef struct verbena_parameter {
   double value;      // finite
 } verbena_parameter;
 
-// What a table is to be. Set by verbena_table_spec_init(); `name`, `shape` and `dimensions` have no
-// default.
+// What a table is to be. Set by verbena_table_spec_init(); `name` has no default. A dense table has
+// a shape, an embedding table `dim`: one of the two.
 typedef struct verbena_table_spec {
-  size_t struct_size;                   // sizeof(verbena_table_spec)
-  const char* name;                     // 1 to 128 characters of [A-Za-z0-9_./-]
-  const char* job;                      // that writes it; default: the client's
-  const uint64_t* shape;                // `dimensions` of them, each 1 or more
-  size_t dimensions;                    // 1 to 8; at most 2^40 elements in all
-  int32_t dtype;                        // a verbena_dtype
-  int32_t consistency;                  // a verbena_consistency
-  int32_t reduction;                    // a verbena_reduction
-  int32_t non_finite;                   // a verbena_non_finite
-  int32_t initializer;                  // a verbena_initializer
-  uint32_t chunk_bytes;                 // a multiple of 64 in 256 to 8 MiB; 0: 256 KiB
-  double initializer_a;                 // see verbena_initializer
-  double initializer_b;                 // see verbena_initializer
-  uint64_t initializer_seed;            // of uniform and normal
-  const char* optimizer;                // "sgd" (default), "momentum", "adam", ...
-  double rate;                          // learning rate, 0 or more; default 0
+  size_t struct_size;         // sizeof(verbena_table_spec)
+  const char* name;           // 1 to 128 characters of [A-Za-z0-9_./-]
+  const char* job;            // that writes it; default: the client's
+  const uint64_t* shape;      // `dimensions` of them, each 1 or more; NULL with `dim`
+  size_t dimensions;          // 1 to 8, at most 2^40 elements in all; 0 with `dim`
+  int32_t dtype;              // a verbena_dtype
+  int32_t consistency;        // a verbena_consistency
+  int32_t reduction;          // a verbena_reduction
+  int32_t non_finite;         // a verbena_non_finite
+  int32_t initializer;        // a verbena_initializer
+  uint32_t chunk_bytes;       // a multiple of 64 in 256 to 8 MiB, a row at least; 0: 256 KiB
+  double initializer_a;       // see verbena_initializer
+  double initializer_b;       // see verbena_initializer
+  uint64_t initializer_seed;  // of uniform and normal
+  const char* optimizer;      // "sgd" (default), "momentum", "adam", ...
+  double rate;                // learning rate, 0 or more; default 0
   const verbena_parameter* parameters;  // of the optimizer; what is not named has its default
   size_t parameter_count;               // of `parameters`; default 0
   uint32_t staleness;                   // ssp: steps a worker may read ahead of the slowest
+  uint32_t dim;                         // numbers in a row, 1 to 1024; 0 (default): a dense table
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
@@ -264,17 +266,18 @@ typedef struct verbena_table_info {
   const char* job;          // that writes it
   const char* optimizer;    // as created
   const uint64_t* shape;    // `dimensions` of them
-  size_t dimensions;        // 1 to 8
-  uint64_t elements;        // the product of the shape
+  size_t dimensions;        // 1 to 8; 0 of an embedding table
+  uint64_t elements;        // the product of the shape; 0 of an embedding table
   uint64_t bytes;           // of the parameters as pulled, and of a gradient of the whole table
   double rate;              // learning rate
   uint32_t id;              // the cluster's number for it, never used again
-  uint32_t chunk_elements;  // elements of a chunk: ranges start at a multiple of this
+  uint32_t chunk_elements;  // of a chunk: ranges start at a multiple of it; 0 of an embedding table
   int32_t dtype;            // a verbena_dtype
   int32_t consistency;      // a verbena_consistency
   int32_t reduction;        // a verbena_reduction
   int32_t non_finite;       // a verbena_non_finite
   uint32_t staleness;       // ssp: steps a worker may read ahead of the slowest
+  uint32_t dim;             // numbers in a row of an embedding table; 0 of a dense one
 } verbena_table_info;
 
 // Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a
@@ -338,12 +341,12 @@ VERBENA_EXPORT void verbena_region_free(verbena_region* region);
 // These start an operation and return at once. OK: it is under way, and `ticket` (unless NULL:
 // nobody waits for it) tells how it ends. Otherwise it was not started.
 //
-// INVALID_ARGUMENT: a handle is of another client, the range is not of whole chunks or the region
-// too small for it, the chunk was pushed in this step already, or (of the ticket) the gradient has
-// a NaN or infinity and the table rejects these; NOT_FOUND: the table was dropped;
-// FAILED_PRECONDITION: the client is closed, its lease has ended, or an observer pushes;
-// RESOURCE_EXHAUSTED: too many operations are outstanding; DATA_LOSS. What a ticket ends with can
-// be these, and DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED and CANCELLED.
+// INVALID_ARGUMENT: a handle is of another client, the table is of the other kind (dense,
+// embedding), the range is not of whole chunks or the region too small for it, the chunk was pushed
+// in this step already, or (of the ticket) the gradient has a NaN or infinity and the table rejects
+// these; NOT_FOUND: the table was dropped; FAILED_PRECONDITION: the client is closed, its lease has
+// ended, or an observer pushes; RESOURCE_EXHAUSTED: too many operations are outstanding; DATA_LOSS.
+// What a ticket ends with can be these, and DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED and CANCELLED.
 
 // One asynchronous operation.
 typedef struct verbena_ticket verbena_ticket;
@@ -382,6 +385,40 @@ VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const ve
 // RESOURCE_EXHAUSTED also: 64 steps are ended and not committed.
 VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
                                                int64_t timeout_ms, verbena_ticket** ticket);
+
+// Pushes gradients of rows of an embedding table: that of keys[i] is `dim` f32 at
+// region_offset + i * dim * 4 bytes (region_offset: a multiple of 4). The `count` keys (1 to
+// 4194304) are copied; those that repeat are summed in f32, in this order. A row that does not
+// exist is made. sync: ends when the step is committed on the partitions of these keys, so call
+// verbena_end_step() before waiting. async, ssp: ends when applied. The region is read until
+// verbena_ticket_buffer_released(). RESOURCE_EXHAUSTED also: a server at its memory limit has no
+// room for rows that are new; what was in other records and partitions counts.
+VERBENA_EXPORT verbena_status verbena_push_rows(verbena_client* client, const verbena_table* table,
+                                                const uint64_t* keys, size_t count,
+                                                const verbena_region* gradients,
+                                                uint64_t region_offset, int64_t timeout_ms,
+                                                verbena_ticket** ticket);
+// Looks up rows of an embedding table: that of keys[i] comes as `dim` f32 to
+// region_offset + i * dim * 4 bytes, of `min_version` or later. The `count` keys (1 to 4194304) are
+// copied, and may repeat. A row that does not exist comes as it would be made, and is not made.
+// Ends when all are there.
+VERBENA_EXPORT verbena_status verbena_lookup(verbena_client* client, const verbena_table* table,
+                                             const uint64_t* keys, size_t count,
+                                             const verbena_region* rows, uint64_t region_offset,
+                                             uint64_t min_version, int64_t timeout_ms,
+                                             verbena_ticket** ticket);
+// Called with `count` keys (1 or more) and their rows of `dim` f32 each, one after the other, and
+// the `user` of the call. They are valid during the call. 0: go on; another number ends the scan.
+typedef int (*verbena_rows_function)(const uint64_t* keys, const float* rows, size_t count,
+                                     void* user);
+// Shows every row of an embedding table that was pushed, in no particular order, on this thread,
+// before it returns. Not a snapshot: of what is pushed meanwhile it shows some or none, row by row.
+// timeout_ms: of each wait for more rows. INVALID_ARGUMENT: the table is dense or of another
+// client; CANCELLED: `show` ended it; NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, DEADLINE_EXCEEDED,
+// UNAVAILABLE, ABORTED and RESOURCE_EXHAUSTED as above.
+VERBENA_EXPORT verbena_status verbena_scan(verbena_client* client, const verbena_table* table,
+                                           int64_t timeout_ms, verbena_rows_function show,
+                                           void* user);
 
 // Waits until the operation has ended, making progress, and returns what it ended with. A
 // timeout_ms of 0 or more limits the wait, not the operation: then DEADLINE_EXCEEDED ("still

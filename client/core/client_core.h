@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/control_channel.h"
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
@@ -56,9 +57,16 @@ struct CoreOptions {
 
 using OperationId = uint64_t;
 
+// What one record of a scan brought.
+struct ScanResult {
+  std::vector<uint64_t> keys;
+  std::vector<float> rows;  // `dim` for each key
+  uint64_t next = 0;        // the cursor to go on from; no keys: the partition's end
+};
+
 struct CoreStatistics {
   uint64_t bytes_pushed = 0, bytes_pulled = 0;
-  uint64_t pushes = 0, pulls = 0;  // records; one for each chunk
+  uint64_t pushes = 0, pulls = 0;  // records; one for each chunk, of rows for each lane and slotful
   uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
   uint64_t credit_stalls = 0;
   uint64_t staged_bytes = 0;
@@ -105,6 +113,21 @@ class ClientCore {
   absl::StatusOr<OperationId> PushPull(uint32_t table, const Slice& gradient,
                                        const Slice& destination, int64_t deadline_ns, Done done);
   absl::StatusOr<OperationId> EndStep(uint32_t table, int64_t deadline_ns, Done done);
+  // Of embedding tables: one row after the other, in the order of `keys`, which are copied.
+  struct Rows {
+    std::shared_ptr<rdma::MemoryBlock> block;
+    size_t offset = 0;
+  };
+  absl::StatusOr<OperationId> PushRows(uint32_t table, absl::Span<const uint64_t> keys,
+                                       const Rows& gradients, int64_t deadline_ns, Done done);
+  absl::StatusOr<OperationId> Lookup(uint32_t table, absl::Span<const uint64_t> keys,
+                                     const Rows& rows, std::optional<uint64_t> min_version,
+                                     int64_t deadline_ns, Done done);
+  // One record's rows of `partition` from `cursor` on. *result is written before `done` runs with
+  // OK, and not after an operation has ended.
+  absl::StatusOr<OperationId> Scan(uint32_t table, uint32_t partition, uint64_t cursor,
+                                   std::shared_ptr<ScanResult> result, int64_t deadline_ns,
+                                   Done done);
 
   void Cancel(OperationId id);
   bool BufferReleased(OperationId id) const;

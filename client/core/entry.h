@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "client/core/backoff.h"
+#include "client/core/key_plan.h"
 #include "client/core/list.h"
 #include "proto/record.h"
 #include "rdma/memory/memory.h"
@@ -22,6 +23,7 @@ struct TableState;
 struct Stream;
 struct TableLane;
 struct Operation;
+struct ScanResult;
 
 // One record, from the moment it is needed until it is settled.
 //
@@ -44,22 +46,42 @@ struct Entry {
   Operation* operation = nullptr;  // null: the protocol's own, or of an operation that is gone
   TableState* table = nullptr;
   Stream* stream = nullptr;  // where it is queued or posted
-  uint32_t part = 0;         // push, pull: index in table->parts
+  uint32_t part = 0;         // push, pull, scan: index in table->parts
   uint32_t chunk = 0;
-  uint64_t step = 0;                   // sync: step. async: sequence, once numbered
+  uint64_t step = 0;                   // sync: step. async: sequence, once numbered. scan: cursor
   uint64_t min_version = 0;            // pull, await
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when staged away
   std::byte* data = nullptr;
-  uint32_t elements = 0;
-  std::byte* staging = nullptr;  // pull: where the server writes instead
-  Entry* follow = nullptr;       // push: the pull that comes after it
-  bool await_after = false;      // end-step: an await follows once it is posted
+  uint32_t elements = 0;         // rows: how many keys
+  std::byte* staging = nullptr;  // pull: where the server writes instead. push of rows: as sent
+  uint32_t staging_bytes = 0;
+  Entry* follow = nullptr;   // push: the pull that comes after it
+  bool await_after = false;  // end-step: an await follows once it is posted
 
-  // end-step, await: the parts it is about; async end-step: their sequences, and for both kinds
-  // the counts.
+  // What has groups: end-step, await, push of rows, lookup. The parts it is about, and for each
+  // (or empty): async end-step: its sequence and count, once numbered; rows: how many keys and the
+  // first of them in the operation's plan, and of a push, once numbered, its sequence (sync:
+  // index).
   std::vector<uint32_t> parts;
   std::vector<uint64_t> sequences;
   std::vector<uint32_t> counts;
+  std::vector<uint32_t> firsts;
+
+  // Keeps the groups for which keep(i) is true; the others go to the end of `rest`, if any.
+  template <typename F>
+  void KeepGroups(F keep, Entry* rest = nullptr) {
+    size_t kept = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const bool stays = keep(i);
+      if (!stays && rest == nullptr) continue;
+      MoveGroup(i, stays ? nullptr : rest, kept);
+      if (stays) ++kept;
+    }
+    parts.resize(kept);
+    if (!sequences.empty()) sequences.resize(kept);
+    if (!counts.empty()) counts.resize(kept);
+    if (!firsts.empty()) firsts.resize(kept);
+  }
 
   ReplyStatus refused = ReplyStatus::kOk;  // last retryable refusal
   Backoff backoff;
@@ -67,13 +89,36 @@ struct Entry {
   int64_t posted_at = 0;
 
   Links<Entry> queue_links, operation_links;
+
+ private:
+  // To index `to` of this one, or to the end of `rest`.
+  void MoveGroup(size_t from, Entry* rest, size_t to) {
+    const auto move = [&](auto* own, auto* other) {
+      if (own->empty()) return;
+      if (rest == nullptr) {
+        (*own)[to] = (*own)[from];
+      } else {
+        other->push_back((*own)[from]);
+      }
+    };
+    move(&parts, rest == nullptr ? nullptr : &rest->parts);
+    move(&sequences, rest == nullptr ? nullptr : &rest->sequences);
+    move(&counts, rest == nullptr ? nullptr : &rest->counts);
+    move(&firsts, rest == nullptr ? nullptr : &rest->firsts);
+  }
 };
+
+// Goes through the queue of pulls: the server may park it, and it changes nothing.
+inline bool IsPull(RecordType type) {
+  return type == RecordType::kPull || type == RecordType::kAwait || type == RecordType::kLookup ||
+         type == RecordType::kScan;
+}
 
 using EntryQueue = List<Entry, &Entry::queue_links>;
 using EntryList = List<Entry, &Entry::operation_links>;
 
 struct Operation {
-  enum class Kind : uint8_t { kPush, kPull, kPushPull, kEndStep };
+  enum class Kind : uint8_t { kPush, kPull, kPushPull, kEndStep, kPushRows, kLookup, kScan };
 
   uint32_t index = 0;
   uint32_t generation = 0;  // of this use of the slot
@@ -92,6 +137,8 @@ struct Operation {
   uint32_t commits = 0;  // commits it waits for
   uint32_t buffers = 0;  // entries that may still read or write its memory
   std::shared_ptr<rdma::MemoryBlock> blocks[2];
+  std::unique_ptr<KeyPlan> plan;     // of rows; from Operations::NewPlan()
+  std::shared_ptr<ScanResult> scan;  // of a scan
   EntryList entries;
   Links<Operation> timer_links, finished_links;
 };

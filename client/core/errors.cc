@@ -10,7 +10,8 @@
 namespace verbena::client {
 namespace {
 
-constexpr const char* kNames[] = {"push", "pull", "push-pull", "end-step"};
+constexpr const char* kNames[] = {"push",         "pull",   "push-pull", "end-step",
+                                  "push of rows", "lookup", "scan"};
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
 
@@ -72,7 +73,8 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
 absl::Status PostedStatus(const Session& session, const std::string& what, const Entry& entry,
                           int64_t now) {
   const std::string server = DescribeServer(session, *entry.stream);
-  if (entry.type == RecordType::kPull && entry.table->ssp) {
+  const bool pull = entry.type == RecordType::kPull || entry.type == RecordType::kLookup;
+  if (pull && entry.table->ssp) {
     const uint32_t bound = entry.table->info.spec().staleness();
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": this worker has ended ", entry.min_version, " steps and may be ",
@@ -80,10 +82,11 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
                      entry.min_version > bound ? entry.min_version - bound : 0, " at ", server,
                      "; ", DescribeRoster(session)));
   }
-  if (entry.type == RecordType::kPull && entry.min_version > 0) {
-    return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for version ",
-                                                    entry.min_version, " of chunk ", entry.chunk,
-                                                    " at ", server, "; ", DescribeRoster(session)));
+  if (pull && entry.min_version > 0) {
+    const bool chunk = entry.type == RecordType::kPull;
+    return absl::DeadlineExceededError(absl::StrCat(
+        what, ": waiting for version ", entry.min_version, chunk ? " of chunk " : " of partition ",
+        chunk ? entry.chunk : entry.parts[0], " at ", server, "; ", DescribeRoster(session)));
   }
   return absl::DeadlineExceededError(absl::StrCat(what, ": ", server, " has not answered a ",
                                                   Name(entry.type), " for ",
@@ -106,7 +109,13 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
 
 bool WaitsForStep(const Entry& entry) {
   if (!entry.table->sync || entry.state != Entry::State::kQueued) return false;
-  return entry.type == RecordType::kPush && entry.table->chunk_version[entry.chunk] < entry.step;
+  if (entry.type == RecordType::kPush) {
+    return entry.table->chunk_version[entry.chunk] < entry.step;
+  }
+  return entry.type == RecordType::kPushRows &&
+         std::any_of(entry.parts.begin(), entry.parts.end(), [&](uint32_t part) {
+           return entry.table->parts[part].committed < entry.step;
+         });
 }
 
 absl::Status StepStatus(const Session& session, const std::string& what, const TableState& table,
@@ -129,10 +138,17 @@ std::string DescribeServer(const Session& session, const Stream& stream) {
 
 std::string DescribeEntry(const Entry& entry) {
   std::string text(RecordTypeName(entry.type));
-  if (entry.parts.empty()) absl::StrAppend(&text, " of chunk ", entry.chunk);
+  if (entry.type == RecordType::kScan) {
+    absl::StrAppend(&text, " of partition ", entry.part);
+  } else if (entry.parts.empty()) {
+    absl::StrAppend(&text, " of chunk ", entry.chunk);
+  }
   absl::StrAppend(&text, " of table '", entry.table->name(), "'");
-  if (entry.type != RecordType::kPull) {
-    absl::StrAppend(&text, entry.table->sync ? " in step " : ", sequence ", entry.step);
+  if (IsPull(entry.type)) return text;
+  if (entry.table->sync) {
+    absl::StrAppend(&text, " in step ", entry.step);
+  } else if (entry.type == RecordType::kPush) {
+    absl::StrAppend(&text, ", sequence ", entry.step);
   }
   return text;
 }
@@ -150,6 +166,16 @@ absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
   return absl::InternalError(absl::StrCat(what, "the server answers \"", Name(status), "\" (",
                                           entry.elements, " elements, part ", entry.part,
                                           ", least version ", entry.min_version, ")"));
+}
+
+absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
+                               uint32_t limit_mib) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      DescribeEntry(entry), ": ", DescribeServer(session, *entry.stream),
+      " has reached its memory limit of ", limit_mib,
+      " MiB, and some of the rows are new; nothing of this record was applied to partition ",
+      entry.table->parts[part].partition,
+      ". Rows that exist go on; raise --memory-limit or add servers"));
 }
 
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part) {

@@ -22,6 +22,9 @@ std::string DescribeEntry(const Entry& entry);
 
 // A final refusal of a record.
 absl::Status RefusalStatus(const Entry& entry, ReplyStatus status);
+// Rows of `part` were not made: the server has reached its limit.
+absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
+                               uint32_t limit_mib);
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);
 // The operation's deadline has passed: what it was still waiting for. UNAVAILABLE: a server does
 // not answer; RESOURCE_EXHAUSTED: no slot became free; DEADLINE_EXCEEDED: another worker.

@@ -20,7 +20,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->operation = operation;
   entry->table = table;
   entry->stream = nullptr;
-  entry->part = entry->chunk = entry->elements = 0;
+  entry->part = entry->chunk = entry->elements = entry->staging_bytes = 0;
   entry->step = entry->min_version = 0;
   entry->block = nullptr;
   entry->data = entry->staging = nullptr;
@@ -28,6 +28,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->parts.clear();
   entry->sequences.clear();
   entry->counts.clear();
+  entry->firsts.clear();
   entry->refused = ReplyStatus::kOk;
   entry->backoff.Reset();
   entry->retry_at = entry->posted_at = 0;
@@ -84,16 +85,22 @@ void Journal::Detach(Entry* entry) {
   operations_->MaybeFree(operation);
 }
 
+// The transport neither reads nor writes it any more.
+void Journal::GiveStaging(Entry* entry) {
+  if (entry->staging == nullptr) return;
+  Staging* staging = entry->type == RecordType::kPushRows ? packing_ : staging_;
+  staging->Give(entry->staging, entry->staging_bytes);
+  entry->staging = nullptr;
+  // A record may have waited for it, on any lane.
+  for (const auto& stream : lanes_->streams()) {
+    if (stream->stalled || !stream->pulls.empty()) Touch(stream.get());
+  }
+}
+
 // Not in any queue.
 void Journal::Free(Entry* entry) {
   Detach(entry);
-  if (entry->staging != nullptr) {
-    staging_->Give(entry->staging, entry->elements * entry->table->layout.element_bytes);
-    // A pull may have waited for it, on any lane.
-    for (const auto& stream : lanes_->streams()) {
-      if (!stream->pulls.empty()) Touch(stream.get());
-    }
-  }
+  GiveStaging(entry);
   entry->state = Entry::State::kFree;
   entries_.Put(entry);
 }
@@ -208,54 +215,62 @@ void Journal::EnqueueOn(TableLane* lane, Entry* entry) {
   lanes_->Want(lane->stream);
 }
 
+Entry* Journal::NewRest(const Entry& entry) {
+  Entry* rest = NewEntry(entry.type, entry.table, entry.operation);
+  rest->order = entry.order;
+  rest->step = entry.step;
+  rest->min_version = entry.min_version;
+  rest->numbered = entry.numbered;
+  rest->await_after = entry.await_after;
+  rest->posts = entry.posts;
+  rest->refused = entry.refused;
+  rest->block = entry.block;
+  rest->data = entry.data;
+  if (entry.holds_buffer) {
+    rest->holds_buffer = true;
+    ++rest->operation->buffers;
+  }
+  return rest;
+}
+
+template <typename F>
+Entry* Journal::SplitOff(Entry* entry, F same) {
+  const auto stays = [&](size_t i) { return same(entry->table->parts[entry->parts[i]]); };
+  size_t i = 0;
+  while (i < entry->parts.size() && stays(i)) ++i;
+  if (i == entry->parts.size()) return nullptr;
+  Entry* rest = NewRest(*entry);
+  entry->KeepGroups(stays, rest);
+  return rest;
+}
+
 void Journal::Enqueue(Entry* entry) {
   TableState* table = entry->table;
   if (entry->parts.empty()) return EnqueueOn(table->parts[entry->part].lane, entry);
-  // An end-step whose parts are on several lanes now goes out as one record for each.
-  while (true) {
+  // A record whose parts are on several lanes now goes out as one for each.
+  while (entry != nullptr) {
     TableLane* lane = table->parts[entry->parts[0]].lane;
-    Entry* rest = nullptr;
-    size_t kept = 0;
-    for (size_t i = 0; i < entry->parts.size(); ++i) {
-      Entry* to = entry;
-      if (table->parts[entry->parts[i]].lane != lane) {
-        if (rest == nullptr) {
-          rest = NewEntry(entry->type, table, entry->operation);
-          rest->order = entry->order;
-          rest->step = entry->step;
-          rest->numbered = entry->numbered;
-          rest->await_after = entry->await_after;
-          rest->posts = entry->posts;
-        }
-        to = rest;
-        to->parts.push_back(entry->parts[i]);
-        if (entry->numbered) {
-          to->sequences.push_back(entry->sequences[i]);
-          to->counts.push_back(entry->counts[i]);
-        }
-        continue;
-      }
-      entry->parts[kept] = entry->parts[i];
-      if (entry->numbered) {
-        entry->sequences[kept] = entry->sequences[i];
-        entry->counts[kept] = entry->counts[i];
-      }
-      ++kept;
-    }
-    entry->parts.resize(kept);
-    if (entry->numbered) {
-      entry->sequences.resize(kept);
-      entry->counts.resize(kept);
-    }
+    Entry* rest = SplitOff(entry, [lane](const PartState& part) { return part.lane == lane; });
     EnqueueOn(lane, entry);
-    if (rest == nullptr) return;
     entry = rest;
   }
 }
 
 void Journal::EnqueuePull(Entry* entry, bool front) {
-  const uint32_t part = entry->type == RecordType::kPull ? entry->part : entry->parts[0];
-  Stream* stream = entry->table->parts[part].stream;
+  TableState* table = entry->table;
+  if (entry->parts.empty()) {
+    return EnqueuePullOn(table->parts[entry->part].stream, entry, front);
+  }
+  while (entry != nullptr) {
+    Stream* stream = table->parts[entry->parts[0]].stream;
+    Entry* rest =
+        SplitOff(entry, [stream](const PartState& part) { return part.stream == stream; });
+    EnqueuePullOn(stream, entry, front);
+    entry = rest;
+  }
+}
+
+void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
   entry->state = Entry::State::kQueued;
   entry->stream = stream;
   if (front) {
@@ -295,7 +310,7 @@ void Journal::AddAwaits(TableState* table, uint64_t version) {
 
 void Journal::Unqueue(Entry* entry) {
   Stream* stream = entry->stream;
-  const bool pull = entry->type == RecordType::kPull || entry->type == RecordType::kAwait;
+  const bool pull = IsPull(entry->type);
   switch (entry->state) {
     case Entry::State::kQueued:
       if (pull) {
@@ -309,10 +324,10 @@ void Journal::Unqueue(Entry* entry) {
       break;
     case Entry::State::kPosted:
       stream->posted.Remove(entry);
-      if (entry->type == RecordType::kPull) {
-        --stream->pulls_out;
-      } else if (entry->type == RecordType::kAwait) {
+      if (entry->type == RecordType::kAwait) {
         --stream->awaits_out;
+      } else if (pull) {
+        --stream->pulls_out;
       } else {
         --entry->table->LaneOn(stream)->outstanding;
       }
@@ -396,18 +411,7 @@ void Journal::Reroute(TableState* table) {
   std::sort(moving.begin(), moving.end(),
             [](const Entry* a, const Entry* b) { return a->order < b->order; });
   for (Entry* entry : moving) Enqueue(entry);
-  for (Entry* entry : pulls) {
-    if (entry->type == RecordType::kPull) {
-      EnqueuePull(entry, false);
-      continue;
-    }
-    // Awaits are remade: their parts may be on several lanes now.
-    const uint64_t version = entry->min_version;
-    std::map<Stream*, std::vector<uint32_t>> by_stream;
-    for (const uint32_t p : entry->parts) by_stream[table->parts[p].stream].push_back(p);
-    Free(entry);
-    for (const auto& [stream, parts] : by_stream) AddAwait(table, version, stream, parts);
-  }
+  for (Entry* entry : pulls) EnqueuePull(entry, entry->type == RecordType::kAwait);
 }
 
 void Journal::OnView() {

@@ -1,5 +1,12 @@
 // The journal: every record from the moment it is needed until it is settled.
 //
+// Calls on rows of an embedding table are cut, when they are made, into records of groups: one
+// group for each partition (key_plan.h says which keys it has), one record a lane, more when groups
+// or bytes do not fit. Their numbers are packed into, and looked up by way of, staging, which is
+// taken when a record is posted and given back when it is answered or its lane is dead: so a push
+// that is sent again is packed again, without keys when its call is over. Pushes have staging of
+// their own, because lookups hold theirs while the server parks them.
+//
 // Pushes and end-steps of a table go through one queue per lane (TableLane), in order. sync: a
 // push of step t waits in it until step t - 1 of its chunk is known committed, an end-step until
 // step t - 1 of its partitions is. Pulls and awaits have a queue per lane and may use half of its
@@ -13,6 +20,7 @@
 //     posted again in order, after everything posted behind it is answered (TableLane::reordering).
 //  3. An operation that ends takes its unposted records with it. Posted pushes stay until settled,
 //     as empty records once their lane was lost; posted pulls until answered or their lane is dead.
+//  4. A group of rows keeps its sequence (sync: its index) however its record is cut again.
 #ifndef VERBENA_CLIENT_CORE_JOURNAL_H_
 #define VERBENA_CLIENT_CORE_JOURNAL_H_
 
@@ -40,11 +48,13 @@ struct JournalCounters {
 
 class Journal final : public LaneListener {
  public:
-  Journal(Session* session, Operations* operations, Staging* staging, const Clock* clock,
-          Random* random)
+  // `staging`: of what comes; `packing`: of rows that go.
+  Journal(Session* session, Operations* operations, Staging* staging, Staging* packing,
+          const Clock* clock, Random* random)
       : session_(session),
         operations_(operations),
         staging_(staging),
+        packing_(packing),
         clock_(clock),
         random_(random) {}
   void set_lanes(LaneSet* lanes) { lanes_ = lanes; }
@@ -67,6 +77,14 @@ class Journal final : public LaneListener {
   void AddEndStep(TableState* table, Operation* operation, bool await);
   // sync: the operation also waits until these chunks (all of the table: count 0) are committed.
   void WaitForCommit(Operation* operation, uint32_t first, uint32_t count, uint64_t version);
+  // Of rows: what operation->plan has, from or to `offset` of its block.
+  absl::Status CheckRowsLost(const TableState& table, const KeyPlan& plan) const;
+  void AddRowPushes(Operation* operation, size_t offset);
+  void AddLookups(Operation* operation, size_t offset, uint64_t min_version);
+  void WaitForRows(Operation* operation, uint64_t version);
+  // One record into operation->scan.
+  void AddScan(Operation* operation, uint32_t part, uint64_t cursor);
+  KeyScratch* key_scratch() { return &key_scratch_; }
   // After the last of the above.
   void Started(Operation* operation) { MaybeDone(operation); }
 
@@ -98,9 +116,14 @@ class Journal final : public LaneListener {
   Entry* NewEntry(RecordType type, TableState* table, Operation* operation);
   Entry* NewPush(Operation* operation, uint32_t chunk, std::byte* data);
   Entry* NewPull(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
+  Entry* NewRest(const Entry& entry);  // of the same record, without groups
+  // Splits off the groups whose part is not `same`, if any.
+  template <typename F>
+  Entry* SplitOff(Entry* entry, F same);
   void Enqueue(Entry* entry);  // by its order, on the lane(s) its parts have now
   void EnqueueOn(TableLane* lane, Entry* entry);
-  void EnqueuePull(Entry* entry, bool front);
+  void EnqueuePull(Entry* entry, bool front);  // on the stream(s) its parts have now
+  void EnqueuePullOn(Stream* stream, Entry* entry, bool front);
   void AddAwaits(TableState* table, uint64_t version);
   void AddAwait(TableState* table, uint64_t version, Stream* stream,
                 const std::vector<uint32_t>& parts);
@@ -108,6 +131,7 @@ class Journal final : public LaneListener {
   void Free(Entry* entry);
   void Detach(Entry* entry);  // from its operation
   void ReleaseBuffer(Entry* entry);
+  void GiveStaging(Entry* entry);
   void Route(TableState* table, bool* changed);
   void Reroute(TableState* table);
   void Touch(Stream* stream);
@@ -128,13 +152,33 @@ class Journal final : public LaneListener {
   void Prune(Entry* entry) const;  // parts that are committed or lost
   bool ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes);
 
+  // ---- rows (journal_rows.cc, journal_row_answers.cc) ----
+  uint32_t RowsInRecord(const TableState& table, const Staging& staging) const;
+  void Cut(Operation* operation, RecordType type, size_t offset, uint64_t min_version);
+  Entry* NewRows(Operation* operation, RecordType type, size_t offset, uint64_t min_version);
+  void EnqueueFilled(TableLane* lane);
+  // False: none is free now, or the operation has ended.
+  bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
+  bool PostRowPush(Stream* stream, Entry* entry);
+  bool PostLookup(Stream* stream, Entry* entry);
+  bool PostScan(Stream* stream, Entry* entry);
+  void NumberRows(Entry* entry) const;
+  void OnRowPushAnswer(Entry* entry, const Reply& reply);
+  void OnRowsSettled(Entry* entry, size_t group, const Reply& reply);
+  void EndRefused(Entry* entry, size_t groups, bool late);
+  void OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply);
+  void OnScanAnswer(Stream* stream, Entry* entry, const Reply& reply);
+
   // ---- answers (journal_answers.cc) ----
   void OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply);
   void OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, const Reply& reply);
   void OnEndAnswer(Entry* entry, const Reply& reply);
   void OnAwaitAnswer(Entry* entry, const Reply& reply);
-  // What ends more than this record: kExpired, kUnknownTable, kDataLoss. False: none of these.
+  // What ends more than this record: kExpired, kUnknownTable, kDataLoss. False: none of these. The
+  // entry stays, without an operation that is live.
   bool OnFatal(Entry* entry, uint32_t part, ReplyStatus status);
+  static bool Accepted(ReplyStatus status);
+  static bool Retryable(ReplyStatus status);  // another attempt may not meet it
   void Refuse(Entry* entry, ReplyStatus status);
   // Status of group i of a reply to `entry`.
   static ReplyStatus GroupStatus(const Entry& entry, const Reply& reply, size_t i);
@@ -158,6 +202,7 @@ class Journal final : public LaneListener {
   Session* session_;
   Operations* operations_;
   Staging* staging_;
+  Staging* packing_;
   const Clock* clock_;
   Random* random_;
   LaneSet* lanes_ = nullptr;
@@ -172,6 +217,8 @@ class Journal final : public LaneListener {
   int64_t now_ = 0;
   JournalCounters counters_;
   std::vector<Group> groups_ = std::vector<Group>(kMaxGroups);
+  std::vector<ReplyStatus> statuses_ = std::vector<ReplyStatus>(kMaxGroups);
+  KeyScratch key_scratch_;
 };
 
 }  // namespace verbena::client

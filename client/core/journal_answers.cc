@@ -8,14 +8,12 @@
 #include "client/core/journal.h"
 
 namespace verbena::client {
-namespace {
 
-bool Accepted(ReplyStatus status) {
+bool Journal::Accepted(ReplyStatus status) {
   return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
 }
 
-// Refusals that another attempt may not meet.
-bool Retryable(ReplyStatus status) {
+bool Journal::Retryable(ReplyStatus status) {
   switch (status) {
     case ReplyStatus::kWrongEpoch:
     case ReplyStatus::kNotReady:
@@ -29,8 +27,6 @@ bool Retryable(ReplyStatus status) {
       return false;
   }
 }
-
-}  // namespace
 
 ReplyStatus Journal::GroupStatus(const Entry& entry, const Reply& reply, size_t i) {
   return reply.group_count == entry.parts.size() ? reply.group_status[i] : reply.status;
@@ -51,6 +47,12 @@ void Journal::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
       return OnEndAnswer(entry, reply);
     case RecordType::kAwait:
       return OnAwaitAnswer(entry, reply);
+    case RecordType::kPushRows:
+      return OnRowPushAnswer(entry, reply);
+    case RecordType::kLookup:
+      return OnLookupAnswer(stream, entry, reply);
+    case RecordType::kScan:
+      return OnScanAnswer(stream, entry, reply);
   }
 }
 
@@ -85,7 +87,8 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
     return Settled(entry);
   }
   if (Retryable(status)) return Retry(entry, status);
-  if (!OnFatal(entry, entry->part, status)) Refuse(entry, status);
+  if (OnFatal(entry, entry->part, status)) return Settled(entry);
+  Refuse(entry, status);
 }
 
 void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, const Reply& reply) {
@@ -111,39 +114,26 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
   }
   if (!live) return Settled(entry);
   if (Retryable(status)) return RetryPull(stream, entry, status);
-  if (!OnFatal(entry, entry->part, status)) Refuse(entry, status);
+  if (OnFatal(entry, entry->part, status)) return Settled(entry);
+  Refuse(entry, status);
 }
 
 void Journal::OnEndAnswer(Entry* entry, const Reply& reply) {
   TableState* table = entry->table;
   if (entry->parts.empty()) return Settled(entry);
   ReplyStatus retry = ReplyStatus::kOk;
-  size_t kept = 0;
-  const size_t groups = entry->parts.size();
   std::vector<std::pair<uint32_t, ReplyStatus>> fatal;
-  for (size_t i = 0; i < groups; ++i) {
+  entry->KeepGroups([&](size_t i) {
     const ReplyStatus status = GroupStatus(*entry, reply, i);
     const bool accepted = Accepted(status) || status == ReplyStatus::kNonFinite;
     if (Retryable(status)) {
       retry = status;
-    } else if (!accepted) {
-      fatal.emplace_back(entry->parts[i], status);
-      continue;
+      return true;
     }
+    if (!accepted) fatal.emplace_back(entry->parts[i], status);
     // sync: kept until the commit. async: an accepted group is settled.
-    if (accepted && !table->sync) continue;
-    entry->parts[kept] = entry->parts[i];
-    if (entry->numbered) {
-      entry->sequences[kept] = entry->sequences[i];
-      entry->counts[kept] = entry->counts[i];
-    }
-    ++kept;
-  }
-  entry->parts.resize(kept);
-  if (entry->numbered) {
-    entry->sequences.resize(kept);
-    entry->counts.resize(kept);
-  }
+    return accepted && table->sync;
+  });
   for (const auto& [part, status] : fatal) {
     if (!OnFatal(entry, part, status) && entry->operation != nullptr) {
       End(entry->operation, RefusalStatus(*entry, status));
@@ -180,7 +170,6 @@ void Journal::OnAwaitAnswer(Entry* entry, const Reply& reply) {
 
 bool Journal::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
   TableState* table = entry->table;
-  const bool alone = entry->parts.empty();  // a push or a pull
   switch (status) {
     case ReplyStatus::kExpired:
       session_->Expire(DescribeServer(*session_, *entry->stream));
@@ -197,7 +186,6 @@ bool Journal::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
       return false;
   }
   // Its operation has ended with the others; the state kAnswered kept the entry itself.
-  if (alone) Settled(entry);
   return true;
 }
 
@@ -215,7 +203,9 @@ void Journal::Refuse(Entry* entry, ReplyStatus status) {
 void Journal::Retry(Entry* entry, ReplyStatus status) {
   if (closed_ || entry->table->dropped) return Settled(entry);
   if (entry->operation != nullptr && !entry->operation->live) {
-    if (entry->type == RecordType::kPush) MakeEmpty(entry);  // its buffer is due back
+    if (!IsPull(entry->type) && entry->type != RecordType::kEndStep) {
+      MakeEmpty(entry);  // its buffer is due back
+    }
   }
   entry->refused = status;
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();

@@ -30,6 +30,10 @@ void Journal::EndEntry(Entry* entry) {
   using State = Entry::State;
   const bool queued = entry->state == State::kQueued || entry->state == State::kDelayed;
   switch (entry->type) {
+    case RecordType::kPushRows:
+      // The server reads a copy of the caller's memory.
+      if (!queued) return Detach(entry);
+      [[fallthrough]];
     case RecordType::kPush:
       if (!queued) return;  // posted: until its answer, or its lane's end
       Unqueue(entry);
@@ -54,6 +58,11 @@ void Journal::EndEntry(Entry* entry) {
         return Free(entry);
       }
       return Detach(entry);
+    case RecordType::kLookup:
+    case RecordType::kScan:
+      if (!queued) return Detach(entry);  // the server writes to staging, which the entry keeps
+      Unqueue(entry);
+      return Free(entry);
     case RecordType::kAwait:
       return;
   }
@@ -75,6 +84,7 @@ void Journal::Uncount(Entry* entry) {
 // settles it and contributes zero.
 void Journal::MakeEmpty(Entry* entry) {
   Detach(entry);
+  GiveStaging(entry);
   entry->data = nullptr;
   entry->elements = 0;
 }
@@ -189,6 +199,9 @@ void Journal::Lost(Entry* entry) {
   const bool over = entry->operation != nullptr && !entry->operation->live;
   if (closed_ || entry->table->dropped) return Free(entry);
   switch (entry->type) {
+    case RecordType::kPushRows:
+      GiveStaging(entry);
+      [[fallthrough]];
     case RecordType::kPush:
       if (over) MakeEmpty(entry);
       return Enqueue(entry);
@@ -200,6 +213,11 @@ void Journal::Lost(Entry* entry) {
     case RecordType::kAwait:
       Prune(entry);
       return entry->parts.empty() ? Free(entry) : EnqueuePull(entry, true);
+    case RecordType::kLookup:
+    case RecordType::kScan:
+      if (entry->operation == nullptr) return Free(entry);
+      GiveStaging(entry);
+      return EnqueuePull(entry, true);
   }
 }
 

@@ -69,11 +69,12 @@ bool Journal::PumpTable(Stream* stream, TableLane* lane) {
 bool Journal::Pointless(Entry* entry) const {
   const TableState& table = *entry->table;
   if (!table.sync) return false;
-  if (entry->type == RecordType::kEndStep) {
-    Prune(entry);
-    return entry->parts.empty();
+  if (entry->type == RecordType::kPush) {
+    return entry->operation == nullptr && table.chunk_version[entry->chunk] > entry->step;
   }
-  return entry->operation == nullptr && table.chunk_version[entry->chunk] > entry->step;
+  if (entry->type == RecordType::kPushRows && entry->operation != nullptr) return false;
+  Prune(entry);
+  return entry->parts.empty();
 }
 
 // Invariant 4 of client_core.h.
@@ -113,8 +114,9 @@ bool Journal::PumpPulls(Stream* stream) {
 void Journal::Prune(Entry* entry) const {
   const TableState& table = *entry->table;
   const uint64_t version = entry->type == RecordType::kAwait ? entry->min_version : entry->step + 1;
-  std::erase_if(entry->parts, [&](uint32_t p) {
-    return table.parts[p].lost || table.parts[p].committed >= version;
+  entry->KeepGroups([&](size_t i) {
+    const PartState& part = table.parts[entry->parts[i]];
+    return !part.lost && part.committed < version;
   });
 }
 
@@ -127,6 +129,12 @@ bool Journal::Post(Stream* stream, Entry* entry) {
     case RecordType::kEndStep:
     case RecordType::kAwait:
       return PostGroups(stream, entry);
+    case RecordType::kPushRows:
+      return PostRowPush(stream, entry);
+    case RecordType::kLookup:
+      return PostLookup(stream, entry);
+    case RecordType::kScan:
+      return PostScan(stream, entry);
   }
   return false;
 }
@@ -148,14 +156,16 @@ bool Journal::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
 // created after the lane was opened may need a new lane. If that one is too small too, it is final.
 bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes) {
   const rdma::LaneConfig& config = stream->lane->ticket().config;
-  const uint32_t needed = PayloadOffset(1) + payload_bytes;
+  const size_t groups = std::max<size_t>(entry->parts.size(), 1);
+  const uint32_t needed = PayloadOffset(static_cast<uint32_t>(groups)) + payload_bytes;
   if (stream->wanted_slot_bytes < needed) {
     stream->wanted_slot_bytes = needed;
     lanes_->Close(stream, absl::UnavailableError("reopened for larger slots"));
     return false;
   }
   const absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat("a chunk of table '", entry->table->name(), "' has ", payload_bytes, " bytes; ",
+      absl::StrCat(entry->table->embedding() ? "a record of rows" : "a chunk", " of table '",
+                   entry->table->name(), "' has ", payload_bytes, " bytes; ",
                    DescribeServer(*session_, *stream), " grants slots of ", config.large_slot_bytes,
                    " bytes at most: create the table with smaller chunk_bytes"));
   if (entry->operation != nullptr) {
@@ -217,19 +227,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
   if (stream->needs_staging && !block->allocated()) {
-    if (entry->staging == nullptr) {
-      Staging::Buffer buffer;
-      if (absl::Status s = staging_->Take(bytes, &buffer); !s.ok()) {
-        End(entry->operation, s);
-        Touch(stream);
-        return false;
-      }
-      if (buffer.data == nullptr) {
-        stream->stalled = true;
-        return false;
-      }
-      entry->staging = buffer.data;
-    }
+    if (!TakeStaging(stream, entry, staging_, bytes)) return false;
     to = entry->staging;
     block = staging_->BlockOf(to);
   }
@@ -300,7 +298,7 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
     return false;
   }
   // The entry is in a queue of this stream: Post() is called for fronts of queues only.
-  if (entry->type == RecordType::kPull || entry->type == RecordType::kAwait) {
+  if (IsPull(entry->type)) {
     stream->pulls.Remove(entry);
   } else {
     TableLane* lane = entry->table->LaneOn(stream);

@@ -50,9 +50,18 @@ void Operations::MaybeFree(Operation* operation) {
   if (!operation->entries.empty()) return;
   operation->blocks[0].reset();
   operation->blocks[1].reset();
+  operation->scan.reset();
+  if (operation->plan != nullptr) plans_.push_back(std::move(operation->plan));
   operation->delivered = false;
   ++operation->generation;  // ids of it are unknown from here on
   pool_.Put(operation);
+}
+
+std::unique_ptr<KeyPlan> Operations::NewPlan() {
+  if (plans_.empty()) return std::make_unique<KeyPlan>();
+  std::unique_ptr<KeyPlan> plan = std::move(plans_.back());
+  plans_.pop_back();
+  return plan;
 }
 
 Operation* Operations::Find(uint64_t id) {

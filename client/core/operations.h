@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/core/entry.h"
@@ -32,6 +34,8 @@ class Operations {
   void End(Operation* operation, absl::Status status);
   // After the last entry let go of its memory.
   void MaybeFree(Operation* operation);
+  // For an operation on rows; comes back when that is freed.
+  std::unique_ptr<KeyPlan> NewPlan();
 
   uint64_t IdOf(const Operation& operation) const {
     return uint64_t{operation.generation} << 32 | operation.index;
@@ -54,6 +58,7 @@ class Operations {
 
  private:
   Pool<Operation> pool_;
+  std::vector<std::unique_ptr<KeyPlan>> plans_;  // not in use
   // By deadline. Callers mostly use one timeout, so a new one goes (nearly) to the end.
   List<Operation, &Operation::timer_links> timers_;
   List<Operation, &Operation::finished_links> finished_;

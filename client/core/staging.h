@@ -1,5 +1,5 @@
 // Staging: allocated memory that pulled chunks land in when the transport cannot write to their
-// destination; a bounded number of buffers per size.
+// destination, and that rows travel in; a bounded number of buffers per size.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_STAGING_H_
@@ -27,6 +27,7 @@ class Staging {
   absl::Status Take(uint32_t bytes, Buffer* buffer);
   void Give(std::byte* data, uint32_t bytes);
   const std::shared_ptr<rdma::MemoryBlock>& BlockOf(const std::byte* data) const;
+  size_t limit() const { return limit_; }
 
  private:
   struct Area {

@@ -12,11 +12,12 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   sync = table.spec().consistency() == v1::CONSISTENCY_SYNC;
   ssp = table.spec().consistency() == v1::CONSISTENCY_SSP;
   partitions = cluster_partitions;
+  dim = table.spec().dim();
   chunk_version.assign(sync ? chunks() : 0, 0);
   chunk_pushed.assign(sync ? chunks() : 0, 0);
   parts.resize(std::min(chunks(), partitions));
   for (uint32_t p = 0; p < parts.size(); ++p) {
-    parts[p].partition = PartitionOfChunk(id(), p, partitions);
+    parts[p].partition = embedding() ? p : PartitionOfChunk(id(), p, partitions);
     parts[p].behind = (chunks() - p + partitions - 1) / partitions;
   }
   behind = static_cast<uint32_t>(parts.size());

@@ -39,10 +39,12 @@ struct TableLane {
   bool reordering = false;
   int64_t retry_at = 0;
   Backoff backoff;
-  EntryQueue ended;  // end-steps accepted, not known committed
+  EntryQueue ended;          // end-steps accepted, not known committed
+  Entry* filling = nullptr;  // while a call on rows is cut into records
 };
 
-// The chunks of a table in one partition: part p holds chunks p, p + P, p + 2P ...
+// The chunks of a table in one partition: part p holds chunks p, p + P, p + 2P ... Of an embedding
+// table part p is partition p, and counts as one chunk.
 struct PartState {
   uint32_t partition = 0;
   uint64_t epoch = 0;
@@ -51,7 +53,7 @@ struct PartState {
   bool lost = false;
   uint64_t next_sequence = 1;     // async
   uint32_t pushes_since_end = 0;  // async
-  uint32_t pushed[2] = {0, 0};    // sync: pushes posted, by parity of the step
+  uint32_t pushed[2] = {0, 0};    // sync: pushes (groups of rows) posted, by parity of the step
   uint64_t committed = 0;         // sync
   uint32_t behind = 0;            // chunks at exactly `committed`
   std::vector<Waiter> waiters;
@@ -64,6 +66,7 @@ struct TableState {
   bool ssp = false;
   bool dropped = false;
   uint32_t partitions = 0;  // of the cluster
+  uint32_t dim = 0;         // more than 0: an embedding table
   uint64_t step = 0;        // the open one: steps this worker has ended
   // ssp: the clock of the last end-step, and the greatest least clock of all workers that was seen
   // in an answer. The next end-step goes on from whichever is more: a joiner began there. Until
@@ -83,7 +86,9 @@ struct TableState {
 
   uint32_t id() const { return info.id(); }
   const std::string& name() const { return info.spec().name(); }
-  uint32_t chunks() const { return layout.chunks(); }
+  bool embedding() const { return dim > 0; }
+  size_t row_bytes() const { return size_t{dim} * sizeof(float); }
+  uint32_t chunks() const { return embedding() ? partitions : layout.chunks(); }
   uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }
 
   void Init(const v1::Table& table, uint32_t cluster_partitions);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/cli/toml_config.h"
 #include "server/cli/validators.h"
+#include "server/memory_limit.h"
 
 namespace verbena::server {
 namespace {
@@ -169,6 +170,12 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
       ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
       ->capture_default_str();
+  app->add_option("--memory-limit", node.memory_limit,
+                  "Bytes that parameters, optimizer state and buffers of all shards may take, "
+                  "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "
+                  "the machine's, or of the control group's")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->capture_default_str();
   app->add_option("--transport", node.transports.transport,
                   "How workers' data travels. auto: the best of shm and verbs that works with each "
                   "worker. A named one never falls back")
@@ -204,6 +211,10 @@ std::string CheckTogether(const NodeOptions& node) {
   }
   if (!node.state.empty() && !node.coordinator) {
     return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
+  }
+  if (node.memory_limit != 0 && node.memory_limit < kLeastMemoryLimit) {
+    return absl::StrCat("--memory-limit ", node.memory_limit, " is too little: at least ",
+                        kLeastMemoryLimit, ", or 0");
   }
   if (node.lane.slots() > 256) {
     return absl::StrCat("--slots ", node.lane.small_slots, " and --large-slots ",

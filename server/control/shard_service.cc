@@ -31,6 +31,12 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_transport(missing.transport);
     said->set_reason(missing.reason);
   }
+  for (const shard::TableStatistics& table : snapshot.tables) {
+    v1::TableStatistics* said = out->add_tables();
+    said->set_table(table.id);
+    said->set_parameter_bytes(table.parameter_bytes);
+    said->set_rows(table.rows);
+  }
 }
 
 }  // namespace

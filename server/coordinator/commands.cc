@@ -108,7 +108,7 @@ absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& 
   absl::StatusOr<v1::TableSpec> spec = NormalizeTableSpec(std::move(wanted));
   if (!spec.ok()) return spec.status();
   if (options.check_optimizer) {
-    absl::Status status = options.check_optimizer(spec->optimizer());
+    absl::Status status = options.check_optimizer(*spec);
     if (!status.ok()) return status;
   }
   for (const v1::Table& existing : state->view.tables()) {

@@ -44,8 +44,8 @@ struct CoordinatorOptions {
   uint32_t partitions = 256;  // of a new cluster; an existing one keeps its number
   uint32_t lease_ms = 5000;
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
-  // Whether the servers know the optimizer and accept its parameters. Empty: not checked.
-  std::function<absl::Status(const v1::Optimizer&)> check_optimizer = {};
+  // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
+  std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
 };
 

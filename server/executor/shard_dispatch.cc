@@ -65,6 +65,19 @@ void ShardExecutor::Impl::Unpin(Lane* lane, const std::vector<uint64_t>& cookies
   }
 }
 
+ShardExecutor::Impl::Kind ShardExecutor::Impl::KindOf(RecordType type) {
+  switch (type) {
+    case RecordType::kPush:
+    case RecordType::kPushRows:
+      return Kind::kPush;
+    case RecordType::kPull:
+    case RecordType::kLookup:
+      return Kind::kPull;
+    default:
+      return Kind::kOther;
+  }
+}
+
 void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   const rdma::LaneConfig& config = lane->lane->params().config;
@@ -76,9 +89,7 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
   }
   Operation& operation = lane->operations[header.operation];
   operation = {.arrived_ns = now_ns,
-               .kind = header.type == RecordType::kPush   ? Kind::kPush
-                       : header.type == RecordType::kPull ? Kind::kPull
-                                                          : Kind::kOther,
+               .kind = KindOf(header.type),
                .parked = false,
                .group_count = header.group_count};
   const bool large = record.slot >= config.small_slots;
@@ -96,6 +107,12 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
     case RecordType::kEndStep:
     case RecordType::kAwait:
       return Groups(lane, record);
+    case RecordType::kPushRows:
+      return PushRows(lane, record);
+    case RecordType::kLookup:
+      return Lookup(lane, record);
+    case RecordType::kScan:
+      return Scan(lane, record);
   }
   Close(lane, absl::InvalidArgumentError("unknown record type"));
 }
@@ -163,19 +180,23 @@ void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
   request.min_version = header.min_version;
   request.destination = header.destination;
   request.destination_key = header.destination_key;
-  const shard::PullOutcome outcome = lane->engine->Pull(request);
-  switch (outcome.kind) {
-    case shard::PullOutcome::Kind::kAnswer:
-      return Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
-    case shard::PullOutcome::Kind::kParked:
-      return Park(lane, header.operation, record.slot);
-    case shard::PullOutcome::Kind::kReady: {
-      ShardLane::Answer answer = AnswerAndSlot({}, header.operation, record.slot);
-      answer.version = outcome.answer.version;
-      answer.detail = outcome.answer.detail;
-      return WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
-    }
+  OnPullOutcome(lane, record, lane->engine->Pull(request));
+}
+
+void ShardExecutor::Impl::OnPullOutcome(Lane* lane, const ShardLane::Arrival& record,
+                                        const shard::PullOutcome& outcome) {
+  const RecordHeader& header = record.record.header;
+  if (outcome.kind == shard::PullOutcome::Kind::kParked) {
+    return Park(lane, header.operation, record.slot);
   }
+  ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
+  answer.group_count = header.group_count;
+  answer.group_status = outcome.group_status;
+  // A scan that is at its end writes nothing.
+  if (outcome.kind == shard::PullOutcome::Kind::kAnswer || outcome.view.bytes == 0) {
+    return Reply(lane, answer);
+  }
+  WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
 }
 
 void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
@@ -191,6 +212,12 @@ void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
   const shard::GroupsOutcome outcome =
       await ? lane->engine->Await(request) : lane->engine->EndStep(request);
   if (outcome.parked) return Park(lane, header.operation, record.slot);
+  ReplyToGroups(lane, record, outcome);
+}
+
+void ShardExecutor::Impl::ReplyToGroups(Lane* lane, const ShardLane::Arrival& record,
+                                        const shard::GroupsOutcome& outcome) {
+  const RecordHeader& header = record.record.header;
   ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
   answer.group_count = header.group_count;
   answer.group_status = outcome.group_status;
@@ -288,20 +315,16 @@ void ShardExecutor::Impl::OnEngineEvent(const shard::Event& event) {
     return;
   }
   const uint32_t operation = event.token.operation;
+  ShardLane::Answer answer = AnswerOf(event.answer, operation);
+  answer.group_count = lane->operations[operation].group_count;
   switch (event.kind) {
     case EventKind::kPushDone:
       return Reply(lane, AnswerAndSlot(event.answer, operation, event.token.slot));
-    case EventKind::kPullReady: {
-      return WriteOut(lane, event.view, {event.destination, event.destination_key},
-                      AnswerOf(event.answer, operation));
-    }
+    case EventKind::kPullReady:
+      return WriteOut(lane, event.view, {event.destination, event.destination_key}, answer);
     case EventKind::kPullFailed:
-      return Reply(lane, AnswerOf(event.answer, operation));
-    case EventKind::kAwaitDone: {
-      ShardLane::Answer answer = AnswerOf(event.answer, operation);
-      answer.group_count = lane->operations[operation].group_count;
+    case EventKind::kAwaitDone:
       return Reply(lane, answer);
-    }
   }
 }
 

@@ -18,10 +18,22 @@ void LatencyHistogram::Add(int64_t ns) {
   ++count;
 }
 
+namespace {
+
+// So small that a slab which is begun does not decide whether the limit is kept.
+size_t SlabBytes(const ShardExecutorOptions& options) {
+  if (options.memory_budget == nullptr) return options.slab_bytes;
+  const uint64_t share = std::bit_floor(options.memory_budget->limit() / 256);
+  return std::clamp<uint64_t>(share, uint64_t{1} << 20, options.slab_bytes);
+}
+
+}  // namespace
+
 ShardExecutor::Impl::Impl(const ShardExecutorOptions& o, const Clock* c)
     : options(o),
       clock(c),
-      allocator(absl::StrCat("verbena-shard-", o.shard), o.slab_bytes),
+      allocator(absl::StrCat("verbena-shard-", o.shard), SlabBytes(o), rdma::HugePages::kAuto,
+                o.memory_budget.get()),
       missing(o.missing),
       token_state(o.seed) {
   completions.resize(64);

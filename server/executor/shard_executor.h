@@ -32,6 +32,7 @@
 #include "rdma/lane/lane_config.h"
 #include "rdma/transport.h"
 #include "server/executor/inbox.h"
+#include "server/executor/memory_budget.h"
 #include "shard/engine.h"
 
 namespace verbena::server {
@@ -79,7 +80,9 @@ struct ShardExecutorOptions {
   uint64_t seed = 0;  // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;
   uint64_t slab_bytes = uint64_t{64} << 20;  // table memory is taken from the system in these
-  shard::CommitObserver commit_observer;     // tests
+  // Of all shards of the server; null: no limit.
+  std::shared_ptr<MemoryBudget> memory_budget;
+  shard::CommitObserver commit_observer;  // tests
   // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
   std::function<void(const std::string&)> log;
   // Transports this server does not have, and why: workers are told.

@@ -118,10 +118,17 @@ struct ShardExecutor::Impl {
   bool PollCompletions(size_t transport);
   Lane* FindLane(Link* link, rdma::ConnectionId connection);
   void Unpin(Lane* lane, const std::vector<uint64_t>& cookies);
+  // By whose latency it counts.
+  static Kind KindOf(RecordType type);
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Push(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Pull(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // What the engine said of a pull, a lookup or a scan.
+  void OnPullOutcome(Lane* lane, const rdma::ShardLane::Arrival& arrival,
+                     const shard::PullOutcome& outcome);
   void Groups(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void ReplyToGroups(Lane* lane, const rdma::ShardLane::Arrival& arrival,
+                     const shard::GroupsOutcome& outcome);
   // True: refused with kResourceExhausted, because the lane may park no more.
   bool RefuseParking(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Park(Lane* lane, uint32_t operation, uint32_t slot);
@@ -137,6 +144,13 @@ struct ShardExecutor::Impl {
   bool DrainEngine();
   void OnEngineEvent(const shard::Event& event);
   void FlushSamples();
+
+  // ---- shard_rows.cc: records about rows ----
+  void PushRows(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Lookup(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Scan(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // Copies the record's keys to `keys`. False: they break the rules, and the lane is closed.
+  bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
   void ReadClock() { now_ns = clock->NowNanos(); }
   int64_t NextTimer() const;
@@ -180,6 +194,7 @@ struct ShardExecutor::Impl {
   std::vector<shard::Event> engine_events;
   std::vector<uint64_t> written;
   std::vector<Sample> samples;
+  std::vector<uint64_t> keys;
   rdma::ShardLane::Arrival arrival;
 };
 

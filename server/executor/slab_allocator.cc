@@ -27,18 +27,29 @@ size_t RoundToClass(size_t bytes) {
 
 }  // namespace
 
-SlabAllocator::SlabAllocator(std::string label, size_t slab_bytes, rdma::HugePages huge_pages)
+SlabAllocator::SlabAllocator(std::string label, size_t slab_bytes, rdma::HugePages huge_pages,
+                             MemoryBudget* budget)
     : label_(std::move(label)),
       slab_bytes_(AlignUp(std::max(slab_bytes, kPage), kPage)),
-      huge_pages_(huge_pages) {}
+      huge_pages_(huge_pages),
+      budget_(budget) {}
 
-SlabAllocator::Slab* SlabAllocator::NewSlab(size_t bytes) {
+SlabAllocator::~SlabAllocator() {
+  if (budget_ != nullptr) budget_->Release(reserved_bytes_);
+}
+
+SlabAllocator::Slab* SlabAllocator::NewSlab(Arena* arena, size_t bytes) {
+  if (budget_ != nullptr && !budget_->Reserve(bytes, arena->use)) return nullptr;
   // Tables are never shared with a peer, only written out from: private, so that huge pages are
   // safe. On the node of the thread that touches them: the shard's, which asks here.
   const rdma::PageOptions pages = {rdma::NodeOfThisThread(), huge_pages_};
   auto block = rdma::MemoryBlock::AllocatePrivate(bytes, pages, label_);
-  if (!block.ok()) return nullptr;
+  if (!block.ok()) {
+    if (budget_ != nullptr) budget_->Release(bytes);
+    return nullptr;
+  }
   auto slab = std::make_unique<Slab>();
+  slab->arena = arena;
   slab->block = *std::move(block);
   reserved_bytes_ += slab->block->size();
   Slab* result = slab.get();
@@ -56,37 +67,43 @@ shard::Buffer SlabAllocator::Take(Slab* slab, size_t bytes, size_t rounded) {
   return {slab->block->data() + start, bytes, slab->block.get()};
 }
 
-shard::Buffer SlabAllocator::Allocate(size_t bytes) {
+shard::Buffer SlabAllocator::Reuse(Arena* arena, size_t bytes, size_t rounded) {
+  const auto it = arena->with_free.find(rounded);
+  if (it == arena->with_free.end()) return {};
+  while (!it->second.empty()) {
+    const auto slab = slabs_.find(it->second.back());
+    if (slab != slabs_.end()) {
+      auto& free = slab->second->free[rounded];
+      if (!free.empty()) {
+        std::byte* data = slab->second->block->data() + free.back();
+        free.pop_back();
+        if (free.empty()) it->second.pop_back();
+        ++slab->second->live;
+        std::memset(data, 0, bytes);
+        return {data, bytes, slab->first};
+      }
+    }
+    it->second.pop_back();
+  }
+  return {};
+}
+
+shard::Buffer SlabAllocator::From(Arena* arena, size_t bytes) {
   if (bytes == 0 || bytes > (size_t{1} << 46)) return {};
   const size_t rounded = RoundToClass(bytes);
   if (rounded > slab_bytes_ / 2) {
-    Slab* own = NewSlab(AlignUp(rounded, kPage));
+    Slab* own = NewSlab(arena, AlignUp(rounded, kPage));
     return own == nullptr ? shard::Buffer{} : Take(own, bytes, rounded);
   }
-  if (auto it = with_free_.find(rounded); it != with_free_.end()) {
-    while (!it->second.empty()) {
-      const auto slab = slabs_.find(it->second.back());
-      if (slab != slabs_.end()) {
-        auto& free = slab->second->free[rounded];
-        if (!free.empty()) {
-          std::byte* data = slab->second->block->data() + free.back();
-          free.pop_back();
-          if (free.empty()) it->second.pop_back();
-          ++slab->second->live;
-          std::memset(data, 0, bytes);
-          return {data, bytes, slab->first};
-        }
-      }
-      it->second.pop_back();
-    }
-  }
-  if (current_ != nullptr) {
-    const shard::Buffer buffer = Take(current_, bytes, rounded);
+  const shard::Buffer again = Reuse(arena, bytes, rounded);
+  if (again.data != nullptr) return again;
+  if (arena->current != nullptr) {
+    const shard::Buffer buffer = Take(arena->current, bytes, rounded);
     if (buffer.data != nullptr) return buffer;
   }
-  Slab* fresh = NewSlab(slab_bytes_);
+  Slab* fresh = NewSlab(arena, slab_bytes_);
   if (fresh == nullptr) return {};
-  current_ = fresh;
+  arena->current = fresh;
   return Take(fresh, bytes, rounded);
 }
 
@@ -96,14 +113,15 @@ void SlabAllocator::Free(const shard::Buffer& buffer) {
   if (it == slabs_.end()) return;
   Slab* slab = it->second.get();
   // The current slab stays although empty: the next request would only make another.
-  if (--slab->live == 0 && slab != current_) {
+  if (--slab->live == 0 && slab != slab->arena->current) {
     reserved_bytes_ -= slab->block->size();
+    if (budget_ != nullptr) budget_->Release(slab->block->size());
     slabs_.erase(it);
     return;
   }
   const size_t rounded = RoundToClass(buffer.bytes);
   auto& free = slab->free[rounded];
-  if (free.empty()) with_free_[rounded].push_back(buffer.handle);
+  if (free.empty()) slab->arena->with_free[rounded].push_back(buffer.handle);
   free.push_back(static_cast<size_t>(buffer.data - slab->block->data()));
 }
 

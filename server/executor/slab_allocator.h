@@ -3,7 +3,8 @@
 // Requests are rounded up to a size class (eight per doubling, so at most an eighth is lost) and
 // come from a free list or from the end of the current slab. A request beyond half a slab gets a
 // block of its own. A slab whose buffers have all come back is returned to the system. Slabs are on
-// the NUMA node of the thread that asks, in huge pages when there are any.
+// the NUMA node of the thread that asks, in huge pages when there are any. Scratch memory has slabs
+// of its own: tables that grow cannot use it up.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
@@ -16,17 +17,23 @@
 #include <vector>
 
 #include "rdma/memory/memory.h"
+#include "server/executor/memory_budget.h"
 #include "shard/allocator.h"
 
 namespace verbena::server {
 
 class SlabAllocator final : public shard::Allocator {
  public:
+  // `budget` outlives the allocator; null: no limit.
   explicit SlabAllocator(std::string label, size_t slab_bytes = size_t{64} << 20,
-                         rdma::HugePages huge_pages = rdma::HugePages::kAuto);
+                         rdma::HugePages huge_pages = rdma::HugePages::kAuto,
+                         MemoryBudget* budget = nullptr);
+  ~SlabAllocator() override;
 
   // `handle` of the buffer is its rdma::MemoryBlock.
-  shard::Buffer Allocate(size_t bytes) override;
+  shard::Buffer Allocate(size_t bytes) override { return From(&tables_, bytes); }
+  shard::Buffer AllocateScratch(size_t bytes) override { return From(&scratch_, bytes); }
+  uint64_t limit_bytes() const override { return budget_ == nullptr ? 0 : budget_->limit(); }
   void Free(const shard::Buffer& buffer) override;
 
   // The block that `buffer` lies in.
@@ -37,24 +44,35 @@ class SlabAllocator final : public shard::Allocator {
   size_t reserved_bytes() const { return reserved_bytes_; }
 
  private:
+  struct Arena;
   struct Slab {
+    Arena* arena = nullptr;
     std::shared_ptr<rdma::MemoryBlock> block;
     size_t used = 0;  // bytes handed out from the front so far
     size_t live = 0;  // buffers out
     // Freed pieces by size class, as offsets.
     std::unordered_map<size_t, std::vector<size_t>> free;
   };
-  Slab* NewSlab(size_t bytes);
+  // Slabs that serve one use.
+  struct Arena {
+    const MemoryBudget::Use use;
+    // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.
+    std::unordered_map<size_t, std::vector<const void*>> with_free = {};
+    Slab* current = nullptr;
+  };
+  shard::Buffer From(Arena* arena, size_t bytes);
+  shard::Buffer Reuse(Arena* arena, size_t bytes, size_t rounded);
+  Slab* NewSlab(Arena* arena, size_t bytes);
   shard::Buffer Take(Slab* slab, size_t bytes, size_t rounded);
 
   std::string label_;
   size_t slab_bytes_;
   rdma::HugePages huge_pages_;
+  MemoryBudget* const budget_;
   size_t reserved_bytes_ = 0;
   std::unordered_map<const void*, std::unique_ptr<Slab>> slabs_;
-  // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.
-  std::unordered_map<size_t, std::vector<const void*>> with_free_;
-  Slab* current_ = nullptr;
+  Arena tables_{MemoryBudget::Use::kTables};
+  Arena scratch_{MemoryBudget::Use::kScratch};
 };
 
 }  // namespace verbena::server

@@ -247,6 +247,8 @@ const TableValue kTableValues[] = {
      kCounter, [](const shard::TableStatistics& t) { return t.counters.non_finite; }},
     {"verbena_table_parameter_bytes", "Parameters of a table that a shard holds.", kGauge,
      [](const shard::TableStatistics& t) { return t.parameter_bytes; }},
+    {"verbena_table_rows", "Rows of an embedding table that a shard holds.", kGauge,
+     [](const shard::TableStatistics& t) { return t.rows; }},
 };
 
 void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
@@ -320,6 +322,12 @@ std::string RenderMetrics(const NodeMetrics& node) {
   AddGauge("verbena_server_joined", "1 while this server is a member of its cluster.",
            node.joined ? 1 : 0, &families);
   AddMemory(node.memory, &families);
+  if (node.memory_limit > 0) {
+    AddGauge("verbena_memory_limit_bytes", "What --memory-limit allows for tables.",
+             D(node.memory_limit), &families);
+    AddGauge("verbena_memory_reserved_bytes", "Taken from the system for tables.",
+             D(node.memory_reserved), &families);
+  }
   if (!node.shards.empty()) {
     AddShards(node.shards, &families);
     AddTables(node.shards, &families);

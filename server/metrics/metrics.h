@@ -39,6 +39,8 @@ struct NodeMetrics {
   uint64_t incarnation = 0;
   bool joined = false;
   rdma::MemoryStatistics memory;
+  uint64_t memory_limit = 0;     // 0: this process has no shards
+  uint64_t memory_reserved = 0;  // of it
   std::vector<ShardMetrics> shards;
   std::optional<CoordinatorMetrics> coordinator;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "proto/record.h"
 #include "shard/kernel/gradient.h"
 #include "shard/kernel/reduce.h"
 
@@ -13,6 +14,7 @@ namespace {
 constexpr size_t kBlock = 2048;
 constexpr std::array<float, kBlock> kZeros = {};
 static_assert(kBlock % SquaredNorm::kLanes == 0);
+static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in one block");
 
 // The gradient of a block: in `sum`, or where it lies already.
 const float* ReduceBlock(Isa isa, absl::Span<const float* const> sources, float divisor,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "proto/record.h"
 #include "shard/kernel/gradient.h"
 
 namespace verbena::shard {
@@ -10,11 +11,12 @@ namespace {
 
 // The adjusted gradient, beside the fused pass's blocks: 4 KiB of the first-level cache.
 constexpr size_t kBlock = 1024;
+static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in one block");
 
 }  // namespace
 
-ApplyScalars Optimizer::Prepare(uint64_t t) const {
-  const double rate = terms_.schedule.RateAt(t);
+ApplyScalars Optimizer::Prepare(uint64_t step, uint64_t t) const {
+  const double rate = terms_.schedule.RateAt(step);
   ApplyScalars scalars = Scalars(rate, t);
   scalars.decay = static_cast<float>(rate * terms_.decoupled_weight_decay);
   return scalars;

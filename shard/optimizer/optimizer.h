@@ -7,8 +7,8 @@
 // **Thread safety**: optimizers are immutable; their state lives with the chunks.
 //
 // Invariants:
-//  1. Apply() is elementwise: cutting a chunk into blocks, or a wider instruction set, gives the
-//     same bits.
+//  1. Apply() is elementwise, unless row_wise(): cutting a chunk into blocks gives the same bits. A
+//     wider instruction set always does.
 #ifndef VERBENA_SHARD_OPTIMIZER_OPTIMIZER_H_
 #define VERBENA_SHARD_OPTIMIZER_OPTIMIZER_H_
 
@@ -52,9 +52,15 @@ class Optimizer {
   virtual ~Optimizer() = default;
   // Arrays of the parameters' size, zero at first.
   virtual size_t state_arrays() const = 0;
+  // True: its one array has a single element for a whole row; for embedding tables only. Such an
+  // optimizer is not elementwise: a row comes in one block, which kMaxRowElements is for.
+  virtual bool row_wise() const { return false; }
 
   // For the t-th apply to a chunk, t >= 1: a pure function of t.
-  ApplyScalars Prepare(uint64_t t) const;
+  ApplyScalars Prepare(uint64_t t) const { return Prepare(t, t); }
+  // For a row: the schedule is at the step-th apply to the row's partition, which is the t-th apply
+  // to the row.
+  ApplyScalars Prepare(uint64_t step, uint64_t t) const;
   // True: a zero gradient leaves parameters and state as they are.
   bool ignores_zero() const;
   // The greatest L2 norm a chunk's gradient may have; 0: any. See GradientScale().
@@ -64,7 +70,7 @@ class Optimizer {
              const float* gradient, size_t n) const;
 
  protected:
-  // `rate` is the schedule's at the t-th apply.
+  // `rate` is the schedule's; t counts applies to what the state belongs to, from 1.
   virtual ApplyScalars Scalars(double rate, uint64_t t) const = 0;
   virtual bool StaysAtZero() const { return false; }
   virtual void Update(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
@@ -108,6 +114,8 @@ float GradientScale(double squared_norm, double limit);
 // INVALID_ARGUMENT names an unknown optimizer or parameter, or a value out of range, and says what
 // is known or allowed. An empty name means "sgd". A rate of 0 is allowed (pushes change nothing).
 absl::Status CheckOptimizer(const v1::Optimizer& spec);
+// The same for a table: a row-wise optimizer is refused where there are no rows.
+absl::Status CheckTableOptimizer(const v1::TableSpec& spec);
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec);
 
 }  // namespace verbena::shard

@@ -17,6 +17,7 @@
   X(Momentum)                 \
   X(Nesterov)                 \
   X(Rmsprop)                  \
+  X(RowwiseAdagrad)           \
   X(Sgd)
 
 namespace verbena::shard {
@@ -110,6 +111,15 @@ absl::Status CheckOptimizer(const v1::Optimizer& spec) {
   v1::Optimizer normal = spec;
   if (status.ok()) status = NormalizeOptimizer(&normal);
   return status;
+}
+
+absl::Status CheckTableOptimizer(const v1::TableSpec& spec) {
+  const absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(spec.optimizer());
+  if (!optimizer.ok()) return optimizer.status();
+  if (!(*optimizer)->row_wise() || spec.dim() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "optimizer \"", spec.optimizer().name(), "\" keeps one number for each row and table \"",
+      spec.name(), "\" is dense (dim is 0); allowed: embedding tables. Hint: \"adagrad\""));
 }
 
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec) {

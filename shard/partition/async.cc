@@ -5,24 +5,21 @@
 // order, and `last` never runs ahead of a push that could still be forgotten with its lane.
 #include <algorithm>
 
-#include "shard/partition/consistency.h"
+#include "shard/partition/dense_consistency.h"
+#include "shard/partition/sequences.h"
 
 namespace verbena::shard {
 
 namespace {
 
-class Async final : public Consistency {
+class Async final : public DenseConsistency {
  public:
-  explicit Async(const TableParts& parts)
-      : table_(*parts.table),
-        parking_(*parts.parking),
-        roster_(*parts.roster),
-        sink_(*parts.sink),
-        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+  explicit Async(const DenseParts& parts)
+      : table_(*parts.table), parking_(*parts.parking), roster_(*parts.roster), sink_(*parts.sink) {
     Resize();
   }
   ~Async() override {
-    for (const Slice& s : slices_) sink_.blocked -= s.queue.empty() ? 0 : 1;
+    for (const Queue& queue : queues_) sink_.blocked -= queue.empty() ? 0 : 1;
   }
 
   PushOutcome Push(const PushRequest& request, const Roster::Member& member,
@@ -52,36 +49,29 @@ class Async final : public Consistency {
     const float* payload;  // null: nothing to apply, answered `answer`
     ReplyStatus answer;
   };
-  struct Slice {
-    std::vector<uint64_t> last;  // by member index: the last sequence applied
-    std::vector<Queued> queue;
-  };
+  using Queue = std::vector<Queued>;
 
   bool Apply(uint32_t chunk, uint64_t worker, const float* payload);
-  void Drain(Slice* slice);
+  void Drain(uint32_t slice);
   // Forgets queued pushes for which `match` holds; with an event unless why is null.
   template <typename Match>
-  void RemoveQueued(Slice* slice, const ReplyStatus* why, Match match);
+  void RemoveQueued(Queue* queue, const ReplyStatus* why, Match match);
 
   DenseTable& table_;
-  Parking& parking_;
+  PullParking& parking_;
   const Roster& roster_;
   Sink& sink_;
-  const bool mean_;
-  std::vector<Slice> slices_;
-  std::vector<uint64_t> owners_;  // of each member index, as of the last roster
+  Sequences sequences_;
+  std::vector<Queue> queues_;  // by slice
 };
 
 void Async::Resize() {
-  const uint32_t known = static_cast<uint32_t>(owners_.size());
-  owners_.resize(std::max(known, roster_.indices()));
-  for (uint32_t i = known; i < owners_.size(); ++i) owners_[i] = roster_.index_owner(i);
-  slices_.resize(table_.slices());
-  for (Slice& s : slices_) s.last.resize(owners_.size());
+  sequences_.Resize(roster_, table_.slices());
+  queues_.resize(table_.slices());
 }
 
 bool Async::Apply(uint32_t chunk, uint64_t worker, const float* payload) {
-  const uint32_t divisor = mean_ ? std::max(roster_.expected(), 1u) : 1;
+  const uint32_t divisor = AsyncDivisor(table_.spec(), roster_);
   if (!table_.Apply(chunk, {&payload, 1}, static_cast<float>(divisor))) return false;
   ++sink_.counters.applies;
   if (sink_.commit_observer) {
@@ -97,54 +87,50 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
   const auto answer = [&](ReplyStatus status) {
     return PushOutcome{false, {status, 0, c.version}};
   };
-  Slice& s = slices_[c.slice];
-  uint64_t& last = s.last[member.index];
+  Queue& queue = queues_[c.slice];
+  uint64_t& last = sequences_.last(c.slice, member.index);
   const uint64_t sequence = request.group.sequence;
   uint64_t next = last + 1;
-  for (const Queued& q : s.queue) next += q.worker == request.worker ? 1 : 0;
-  if (sequence <= last) return answer(ReplyStatus::kDuplicate);
+  for (const Queued& q : queue) next += q.worker == request.worker ? 1 : 0;
   // Between last and next: queued, so its lane is alive and this is no resend.
-  if (sequence != next) return answer(ReplyStatus::kSequenceGap);
+  const ReplyStatus order = Sequences::Check(sequence, last, next);
+  if (order != ReplyStatus::kOk) return answer(order);
 
-  const auto* payload = reinterpret_cast<const float*>(request.payload.data());
+  const float* payload = GradientOf(request).data();
   ReplyStatus status = ReplyStatus::kOk;
-  if (ContributesZero(&table_, request, c.elements, &sink_, &status)) payload = nullptr;
-  if (s.queue.empty() && (payload == nullptr || Apply(chunk, request.worker, payload))) {
+  if (ContributesZero(&table_, GradientOf(request), &sink_, &status)) payload = nullptr;
+  if (queue.empty() && (payload == nullptr || Apply(chunk, request.worker, payload))) {
     last = sequence;
     return answer(status);
   }
-  if (s.queue.empty()) {
+  if (queue.empty()) {
     ++sink_.blocked;
     ++sink_.counters.spare_exhausted;
   }
-  s.queue.push_back(
-      {request.token, request.worker, member.index, chunk, sequence, payload, status});
+  queue.push_back({request.token, request.worker, member.index, chunk, sequence, payload, status});
   ++sink_.counters.held;
   return {true, {}};
 }
 
 ReplyStatus Async::EndStep(const Group& group, uint64_t, uint64_t worker,
                            const Roster::Member& member, uint32_t slice, uint32_t* detail) {
-  Slice& s = slices_[slice];
-  uint64_t& last = s.last[member.index];
-  if (group.sequence <= last) return ReplyStatus::kDuplicate;
-  const auto queued = std::count_if(s.queue.begin(), s.queue.end(),
+  const Queue& queue = queues_[slice];
+  const auto queued = std::count_if(queue.begin(), queue.end(),
                                     [&](const Queued& q) { return q.worker == worker; });
-  if (queued > 0) {
+  if (queued > 0 && group.sequence > sequences_.last(slice, member.index)) {
     *detail = static_cast<uint32_t>(queued);
     return ReplyStatus::kTooEarly;
   }
-  if (group.sequence != last + 1) return ReplyStatus::kSequenceGap;
-  last = group.sequence;
-  return ReplyStatus::kOk;
+  return sequences_.Take(slice, member.index, group.sequence);
 }
 
 // Applies what is queued, in order, as far as buffers allow.
-void Async::Drain(Slice* slice) {
+void Async::Drain(uint32_t slice) {
+  Queue& queue = queues_[slice];
   size_t done = 0;
-  for (; done < slice->queue.size(); ++done) {
-    const Queued& q = slice->queue[done];
-    uint64_t& last = slice->last[q.index];
+  for (; done < queue.size(); ++done) {
+    const Queued& q = queue[done];
+    uint64_t& last = sequences_.last(slice, q.index);
     ReplyStatus status = q.answer;
     if (q.sequence != last + 1) {
       status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
@@ -155,13 +141,13 @@ void Async::Drain(Slice* slice) {
     }
     sink_.PushDone(q.token, status, table_.chunk(q.chunk).version);
   }
-  slice->queue.erase(slice->queue.begin(), slice->queue.begin() + static_cast<ptrdiff_t>(done));
-  if (done > 0 && slice->queue.empty()) --sink_.blocked;
+  queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(done));
+  if (done > 0 && queue.empty()) --sink_.blocked;
 }
 
 template <typename Match>
-void Async::RemoveQueued(Slice* slice, const ReplyStatus* why, Match match) {
-  if (slice->queue.empty()) return;
+void Async::RemoveQueued(Queue* queue, const ReplyStatus* why, Match match) {
+  if (queue->empty()) return;
   const auto remove = [&](const Queued& q) {
     if (!match(q)) return false;
     if (why != nullptr) {
@@ -171,53 +157,45 @@ void Async::RemoveQueued(Slice* slice, const ReplyStatus* why, Match match) {
     }
     return true;
   };
-  slice->queue.erase(std::remove_if(slice->queue.begin(), slice->queue.end(), remove),
-                     slice->queue.end());
-  if (slice->queue.empty()) --sink_.blocked;
+  queue->erase(std::remove_if(queue->begin(), queue->end(), remove), queue->end());
+  if (queue->empty()) --sink_.blocked;
 }
 
 void Async::Retry() {
-  for (Slice& s : slices_) {
-    if (!s.queue.empty()) Drain(&s);
+  for (uint32_t s = 0; s < queues_.size(); ++s) {
+    if (!queues_[s].empty()) Drain(s);
   }
 }
 
 void Async::RosterChanged() {
   const ReplyStatus why = ReplyStatus::kExpired;
-  for (Slice& s : slices_) {
-    RemoveQueued(&s, &why, [&](const Queued& q) { return roster_.Find(q.worker) == nullptr; });
+  for (Queue& queue : queues_) {
+    RemoveQueued(&queue, &why, [&](const Queued& q) { return roster_.Find(q.worker) == nullptr; });
   }
-  for (uint32_t i = 0; i < owners_.size(); ++i) {
-    if (owners_[i] == roster_.index_owner(i)) continue;
-    owners_[i] = roster_.index_owner(i);
-    for (Slice& s : slices_) s.last[i] = 0;
-  }
+  sequences_.RosterChanged(roster_);
 }
 
 void Async::Reset() {
   const ReplyStatus why = ReplyStatus::kExpired;
-  for (Slice& s : slices_) {
-    RemoveQueued(&s, &why, [](const Queued&) { return true; });
-  }
-  slices_.clear();
-  owners_.clear();
+  for (Queue& queue : queues_) RemoveQueued(&queue, &why, [](const Queued&) { return true; });
+  sequences_.Reset();
   Resize();
 }
 
 void Async::FailSlice(uint32_t slice, ReplyStatus why, bool) {
-  RemoveQueued(&slices_[slice], &why, [](const Queued&) { return true; });
+  RemoveQueued(&queues_[slice], &why, [](const Queued&) { return true; });
 }
 
 void Async::ForgetLane(uint32_t lane) {
   if (sink_.counters.held == 0) return;
-  for (Slice& s : slices_) {
-    RemoveQueued(&s, nullptr, [&](const Queued& q) { return q.token.lane == lane; });
+  for (Queue& queue : queues_) {
+    RemoveQueued(&queue, nullptr, [&](const Queued& q) { return q.token.lane == lane; });
   }
 }
 
 }  // namespace
 
-std::unique_ptr<Consistency> MakeAsync(const TableParts& parts) {
+std::unique_ptr<DenseConsistency> MakeAsync(const DenseParts& parts) {
   return std::make_unique<Async>(parts);
 }
 

@@ -1,20 +1,28 @@
 #include "shard/partition/consistency.h"
 
+#include <algorithm>
+
 #include "shard/kernel/reduce.h"
 
 namespace verbena::shard {
 
-bool ContributesZero(DenseTable* table, const PushRequest& request, uint32_t elements, Sink* sink,
+bool ContributesZero(SlicedTable* table, absl::Span<const float> gradient, Sink* sink,
                      ReplyStatus* answer) {
   *answer = ReplyStatus::kOk;
-  if (request.payload.empty()) return true;
+  if (gradient.empty()) return true;
   const v1::NonFinite policy = table->spec().non_finite();
-  const auto* payload = reinterpret_cast<const float*>(request.payload.data());
-  if (policy == v1::NON_FINITE_APPLY || !HasNonFinite(BestIsa(), payload, elements)) return false;
+  if (policy == v1::NON_FINITE_APPLY ||
+      !HasNonFinite(BestIsa(), gradient.data(), gradient.size())) {
+    return false;
+  }
   ++sink->counters.non_finite;
   ++table->counters().non_finite;
   if (policy != v1::NON_FINITE_SKIP) *answer = ReplyStatus::kNonFinite;
   return true;
+}
+
+uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster) {
+  return spec.reduction() == v1::REDUCTION_MEAN ? std::max(roster.expected(), 1u) : 1;
 }
 
 }  // namespace verbena::shard

@@ -19,6 +19,13 @@ struct Sink {
   CommitObserver commit_observer;
   uint32_t blocked = 0;  // chunks and slices whose apply waits for an Unpin()
 
+  // A push (of rows: a group) is accepted.
+  void Pushed(uint64_t bytes, TableCounters* table) {
+    ++counters.pushes;
+    counters.push_bytes += bytes;
+    ++table->pushes;
+    table->push_bytes += bytes;
+  }
   // A pull is answered; staleness: of an ssp table's.
   void Pulled(const ChunkView& view, TableCounters* table, const uint32_t* staleness) {
     ++counters.pulls;

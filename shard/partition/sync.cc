@@ -11,14 +11,14 @@
 #include <utility>
 
 #include "shard/kernel/fused_pass.h"
-#include "shard/partition/consistency.h"
+#include "shard/partition/dense_consistency.h"
 
 namespace verbena::shard {
 namespace {
 
-class Sync final : public Consistency {
+class Sync final : public DenseConsistency {
  public:
-  explicit Sync(const TableParts& parts)
+  explicit Sync(const DenseParts& parts)
       : table_(*parts.table),
         parking_(*parts.parking),
         pool_(*parts.pool),
@@ -99,7 +99,7 @@ class Sync final : public Consistency {
   void ClearBlocked(uint32_t chunk);
 
   DenseTable& table_;
-  Parking& parking_;
+  PullParking& parking_;
   BufferPool& pool_;
   const Roster& roster_;
   Sink& sink_;
@@ -170,11 +170,11 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   // The rank was passed, or its worker said that nothing more would come.
   if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
 
-  const auto* payload = reinterpret_cast<const float*>(request.payload.data());
+  const absl::Span<const float> gradient = GradientOf(request);
   Count(chunk, rank, 1);
   x.worker = request.worker;
   x.token = request.token;
-  if (ContributesZero(&table_, request, c.elements, &sink_, &x.answer)) {
+  if (ContributesZero(&table_, gradient, &sink_, &x.answer)) {
     const ReplyStatus status = x.answer;  // a commit takes x for the next step
     x.state = State::kEmpty;
     Advance(chunk);
@@ -182,7 +182,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   }
   x.state = State::kArrived;
   x.answer = ReplyStatus::kOk;
-  x.payload = payload;
+  x.payload = gradient.data();
   Advance(chunk);
   if (x.state == State::kOwed) return answer(ReplyStatus::kResourceExhausted);
   if (x.state != State::kArrived) return answer(ReplyStatus::kOk);
@@ -413,7 +413,7 @@ void Sync::ForgetLane(uint32_t lane) {
 
 }  // namespace
 
-std::unique_ptr<Consistency> MakeSync(const TableParts& parts) {
+std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts) {
   return std::make_unique<Sync>(parts);
 }
 

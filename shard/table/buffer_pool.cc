@@ -1,6 +1,18 @@
 #include "shard/table/buffer_pool.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace verbena::shard {
+namespace {
+
+// Four sizes per doubling, so that requests of any size meet again and a fifth is lost at most.
+size_t RoundScratch(size_t bytes) {
+  const size_t step = std::max<size_t>(64, std::bit_floor(bytes) / 4);
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
 
 BufferPool::BufferPool(Allocator* allocator, uint32_t spare_limit, uint64_t* resident_bytes)
     : allocator_(allocator), spare_limit_(spare_limit), resident_bytes_(resident_bytes) {}
@@ -10,13 +22,15 @@ BufferPool::~BufferPool() {
     if (e.state != State::kUnused) Free(e.buffer);
   }
   for (const Buffer& b : idle_accumulators_) Free(b);
+  for (const Buffer& b : idle_scratch_) Free(b);
 }
 
-Buffer BufferPool::Allocate(size_t bytes) {
-  const Buffer buffer = allocator_->Allocate(bytes);
+Buffer BufferPool::Counted(const Buffer& buffer) {
   if (buffer.data != nullptr) *resident_bytes_ += buffer.bytes;
   return buffer;
 }
+
+Buffer BufferPool::Allocate(size_t bytes) { return Counted(allocator_->Allocate(bytes)); }
 
 void BufferPool::Free(const Buffer& buffer) {
   if (buffer.data == nullptr) return;
@@ -76,6 +90,13 @@ bool BufferPool::Unpin(uint64_t pin) {
     FreeEntry(id);
     return false;
   }
+  if (e.state == State::kScratch) {
+    ReturnScratch(e.buffer);
+    e.buffer = {};
+    e.state = State::kUnused;
+    unused_.push_back(id);
+    return false;
+  }
   if (e.state == State::kRetired) {
     e.state = State::kIdleSpare;
     idle_spares_.push_back(id);
@@ -121,10 +142,34 @@ Buffer BufferPool::TakeAccumulator(size_t bytes) {
     idle_accumulators_.pop_back();
     return buffer;
   }
-  return Allocate(bytes);
+  return Counted(allocator_->AllocateScratch(bytes));
 }
 
 void BufferPool::ReturnAccumulator(const Buffer& buffer) { idle_accumulators_.push_back(buffer); }
+
+Buffer BufferPool::TakeScratch(size_t bytes) {
+  const size_t rounded = RoundScratch(bytes);
+  for (size_t i = idle_scratch_.size(); i-- > 0;) {
+    if (idle_scratch_[i].bytes < rounded || idle_scratch_[i].bytes > 2 * rounded) continue;
+    const Buffer buffer = idle_scratch_[i];
+    idle_scratch_[i] = idle_scratch_.back();
+    idle_scratch_.pop_back();
+    idle_scratch_bytes_ -= buffer.bytes;
+    return buffer;
+  }
+  return Counted(allocator_->AllocateScratch(rounded));
+}
+
+void BufferPool::ReturnScratch(const Buffer& buffer) {
+  if (buffer.data == nullptr) return;
+  if (idle_scratch_bytes_ + buffer.bytes > kIdleScratchBytes) return Free(buffer);
+  idle_scratch_bytes_ += buffer.bytes;
+  idle_scratch_.push_back(buffer);
+}
+
+uint64_t BufferPool::PinScratch(const Buffer& buffer) {
+  return Pin(NewEntry(buffer, State::kScratch));
+}
 
 void BufferPool::Trim() {
   for (const uint32_t id : idle_spares_) {
@@ -134,6 +179,9 @@ void BufferPool::Trim() {
   idle_spares_.clear();
   for (const Buffer& b : idle_accumulators_) Free(b);
   idle_accumulators_.clear();
+  for (const Buffer& b : idle_scratch_) Free(b);
+  idle_scratch_.clear();
+  idle_scratch_bytes_ = 0;
 }
 
 }  // namespace verbena::shard

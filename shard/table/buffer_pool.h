@@ -1,15 +1,19 @@
 // Memory of a shard's tables: parameter buffers that can be pinned while they are written out,
-// spares to update a pinned chunk out of place, and accumulators.
+// spares to update a pinned chunk out of place, accumulators, and scratch that rows are gathered
+// in.
 //
 // **Thread safety**: one owner thread.
 //
 // A parameter buffer is
 //     current  --(apply while pinned: swapped)-->  retired  --(last unpin)-->  idle spare
 //     current  --(table dropped while pinned)-->   orphan   --(last unpin)-->  freed
+// and scratch memory
+//     taken  --(PinScratch)-->  on its way out  --(unpin)-->  idle, or freed
 //
 // Invariants:
 //  1. A pinned buffer is neither written nor freed.
 //  2. Spares (idle or retired) never exceed `spare_limit`; accumulators are not counted.
+//  3. Idle scratch never exceeds kIdleScratchBytes.
 #ifndef VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 #define VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 
@@ -24,6 +28,8 @@ namespace verbena::shard {
 class BufferPool {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
+  // Enough for the lookups that a few lanes have on their way; memory that idles serves no row.
+  static constexpr size_t kIdleScratchBytes = size_t{32} << 20;
 
   // *resident_bytes is kept at what is allocated.
   BufferPool(Allocator* allocator, uint32_t spare_limit, uint64_t* resident_bytes);
@@ -54,11 +60,19 @@ class BufferPool {
   Buffer TakeAccumulator(size_t bytes);
   void ReturnAccumulator(const Buffer& buffer);
 
+  // Scratch memory of any size, at least `bytes`, not zeroed; empty when there is no memory.
+  Buffer TakeScratch(size_t bytes);
+  void ReturnScratch(const Buffer& buffer);
+  // The last Unpin() returns it.
+  uint64_t PinScratch(const Buffer& buffer);
+  // The limit on all of the server's memory; 0: none.
+  uint64_t limit_bytes() const { return allocator_->limit_bytes(); }
+
   // Frees what is idle: sizes may not be needed any more once a table is gone.
   void Trim();
 
  private:
-  enum class State : uint8_t { kUnused, kCurrent, kRetired, kOrphan, kIdleSpare };
+  enum class State : uint8_t { kUnused, kCurrent, kRetired, kOrphan, kIdleSpare, kScratch };
   struct Entry {
     Buffer buffer;
     uint32_t pins = 0;
@@ -66,6 +80,7 @@ class BufferPool {
     State state = State::kUnused;
   };
 
+  Buffer Counted(const Buffer& buffer);
   uint32_t NewEntry(const Buffer& buffer, State state);
   void FreeEntry(uint32_t id);
 
@@ -77,6 +92,8 @@ class BufferPool {
   std::vector<uint32_t> idle_spares_;
   uint32_t spares_ = 0;  // idle and retired
   std::vector<Buffer> idle_accumulators_;
+  std::vector<Buffer> idle_scratch_;
+  size_t idle_scratch_bytes_ = 0;
 };
 
 }  // namespace verbena::shard

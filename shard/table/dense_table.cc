@@ -16,19 +16,15 @@ constexpr uint64_t kMaxChunks = uint64_t{1} << 24;
 
 float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data); }
 
-absl::Status CheckServable(const v1::Table& table) {
+absl::Status CheckDense(const v1::Table& table) {
+  if (const absl::Status s = CheckServable(table); !s.ok()) return s;
   const v1::TableSpec& spec = table.spec();
   const auto refuse = [&](const auto&... why) {
     return absl::InvalidArgumentError(
         absl::StrCat("table ", table.id(), " \"", spec.name(), "\": ", why...));
   };
-  if (spec.dtype() != v1::DTYPE_F32) return refuse("dtype ", spec.dtype(), " is not served");
   if (spec.chunk_bytes() < 64 || spec.chunk_bytes() % 64 != 0) {
     return refuse("chunk_bytes is ", spec.chunk_bytes(), "; allowed: a positive multiple of 64");
-  }
-  if (!v1::Consistency_IsValid(spec.consistency()) ||
-      spec.consistency() == v1::CONSISTENCY_UNSPECIFIED) {
-    return refuse("consistency ", spec.consistency(), " is not served");
   }
   uint64_t elements = spec.shape_size() == 0 ? 0 : 1;
   for (const uint64_t n : spec.shape()) {
@@ -38,7 +34,7 @@ absl::Status CheckServable(const v1::Table& table) {
   if (elements == 0 || elements / chunk_elements >= kMaxChunks) {
     return refuse("it has ", elements / chunk_elements, " chunks; allowed: 1..", kMaxChunks);
   }
-  return absl::OkStatus();
+  return CheckTableOptimizer(spec);
 }
 
 }  // namespace
@@ -46,7 +42,7 @@ absl::Status CheckServable(const v1::Table& table) {
 absl::StatusOr<std::unique_ptr<DenseTable>> DenseTable::Create(const v1::Table& table,
                                                                uint32_t partitions,
                                                                BufferPool* pool) {
-  if (const absl::Status s = CheckServable(table); !s.ok()) return s;
+  if (const absl::Status s = CheckDense(table); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(table.spec().optimizer());
   if (!optimizer.ok()) return optimizer.status();
   return std::unique_ptr<DenseTable>(
@@ -55,13 +51,11 @@ absl::StatusOr<std::unique_ptr<DenseTable>> DenseTable::Create(const v1::Table& 
 
 DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
                        std::unique_ptr<Optimizer> optimizer)
-    : id_(table.id()),
-      spec_(table.spec()),
+    : SlicedTable(table, partitions),
       layout_(LayoutOf(table.spec())),
       optimizer_(std::move(optimizer)),
       pool_(pool),
-      local_chunk_(layout_.chunks(), kNone),
-      slice_of_partition_(partitions, kNone) {
+      local_chunk_(layout_.chunks(), kNone) {
   const uint64_t largest = std::min<uint64_t>(layout_.elements, layout_.chunk_elements);
   buffer_bytes_ = (largest * sizeof(float) + 63) / 64 * 64;
 }
@@ -107,7 +101,7 @@ void DenseTable::Release(uint32_t slice, bool gone) {
   s.chunks.clear();
   s.min_version = UINT64_MAX;
   s.at_min = 0;
-  s.state = gone ? SliceState::kGone : SliceState::kAbsent;
+  set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
 }
 
 absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
@@ -115,34 +109,27 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   std::vector<uint32_t> wanted;
   bool enough = true;
   for (uint32_t id = 0; id < layout_.chunks() && enough; ++id) {
-    const uint32_t partition = partition_of(id);
-    uint32_t& index = slice_of_partition_[partition];
-    if (index != kNone && placement[partition].lost) slices_[index].state = SliceState::kAbsent;
-    if (!placement[partition].ours || placement[partition].lost) continue;
-    if (local_chunk_[id] != kNone) continue;
-    if (index == kNone) {
-      index = slices();
-      slices_.emplace_back().partition = partition;
-    }
-    if (slices_[index].state == SliceState::kGone) continue;
-    if (slices_[index].state != SliceState::kReady) wanted.push_back(index);
-    slices_[index].state = SliceState::kReady;
+    const uint32_t index = Claim(partition_of(id), placement[partition_of(id)]);
+    if (index == kNone || local_chunk_[id] != kNone) continue;
+    slices_.resize(slices());
+    if (!ready(index)) wanted.push_back(index);
+    set_state(index, SliceState::kReady);
     enough = AllocateChunk(id, index);
   }
   if (!enough) {
     for (const uint32_t index : wanted) {
       Release(index, /*gone=*/false);
-      slices_[index].state = SliceState::kStarved;
+      set_state(index, SliceState::kStarved);
     }
     chunks_.resize(first_new);
     return absl::ResourceExhaustedError(
-        absl::StrCat("table ", id_, " \"", spec_.name(), "\": no memory for its ",
+        absl::StrCat("table ", id(), " \"", spec().name(), "\": no memory for its ",
                      layout_.elements * sizeof(float), " bytes of parameters and ",
                      optimizer_->state_arrays(), " times as much optimizer state"));
   }
   for (uint32_t i = first_new; i < chunks(); ++i) {
     const Chunk& c = chunks_[i];
-    Initialize(spec_.initializer(), layout_.first_element(c.id),
+    Initialize(spec().initializer(), layout_.first_element(c.id),
                Floats(pool_->buffer(c.parameters)), c.elements);
     Slice& s = slices_[c.slice];
     s.min_version = 0;

@@ -94,10 +94,12 @@ double InverseNormal(double p) {
   return q < 0 ? -tail : tail;
 }
 
-void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, size_t n) {
+namespace {
+
+void InitializeFrom(const v1::Initializer& initializer, uint64_t seed, uint64_t first, float* out,
+                    size_t n) {
   const double a = initializer.a();
   const double b = initializer.b();
-  const uint64_t seed = initializer.seed();
   switch (initializer.kind()) {
     case v1::Initializer::CONSTANT:
       std::fill_n(out, n, static_cast<float>(a));
@@ -121,6 +123,18 @@ void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, 
     default:
       std::fill_n(out, n, 0.0f);
   }
+}
+
+}  // namespace
+
+void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, size_t n) {
+  InitializeFrom(initializer, initializer.seed(), first, out, n);
+}
+
+void InitializeRow(const v1::Initializer& initializer, uint64_t key, float* out, size_t dim) {
+  // Not Bits(seed, key), which is an element of a dense table with this seed.
+  const uint64_t seed = Mix(Mix(initializer.seed() ^ 0xd1b54a32d192ed03u) + Mix(key));
+  InitializeFrom(initializer, seed, 0, out, dim);
 }
 
 }  // namespace verbena::shard

@@ -1,5 +1,6 @@
-// Initial parameters: a pure function of (initializer, element index), so they are the same however
-// a table is spread over servers, and on every machine.
+// Initial parameters: a pure function of the initializer and of the element's index, in a table or
+// in the row of a key, so they are the same however a table is spread over servers, and on every
+// machine.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SHARD_TABLE_INITIALIZER_H_
@@ -14,6 +15,10 @@ namespace verbena::shard {
 
 // Writes elements first, first + 1, ..., first + n - 1 of the table.
 void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, size_t n);
+
+// Writes the row of a key of an embedding table. The key goes into the seed: were it an index, keys
+// and elements together would not fit 64 bits.
+void InitializeRow(const v1::Initializer& initializer, uint64_t key, float* out, size_t dim);
 
 // The standard normal value below which a fraction `p` of the distribution lies; 0 < p < 1.
 // Uses only + - * / and sqrt, which IEEE 754 defines to the bit: library log() differs between

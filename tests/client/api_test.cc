@@ -1,5 +1,6 @@
 // The public client in C++: empty handles, and a client that is closed before it is destroyed. What
 // it does with real data, and in failures, is in tests/faults/client_test.cc.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <thread>
@@ -51,6 +52,14 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   CHECK(table.elements() == 0);
   CHECK(table.bytes() == 0);
   CHECK(table.chunk_elements() == 0);
+  CHECK_FALSE(table.embedding());
+  CHECK(table.dim() == 0);
+  RowScan scan;
+  std::vector<uint64_t> keys;
+  std::vector<float> rows;
+  Says(scan.Next(&keys, &rows).status(), kPrecondition, "an empty scan");
+  Says(scan.Next(nullptr, &rows).status(), kInvalid, "null");
+  Says(scan.Next(&keys, nullptr).status(), kInvalid, "null");
   Ticket ticket;
   CHECK(ticket.Done());
   CHECK(ticket.BufferReleased());
@@ -66,6 +75,12 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   Says(f.client->Push(table, f.region).Wait(), kInvalid, "the table is empty");
   Says(f.client->Pull(table, f.region).Wait(), kInvalid, "the table is empty");
   Says(f.client->EndStep(table).Wait(), kInvalid, "the table is empty");
+  Says(f.client->PushRows(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
+  Says(f.client->Lookup(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
+  Says(f.client->Scan(table).status(), kInvalid, "the table is empty");
+  Says(f.client->Scan(f.table).status(), kInvalid, "dense");
+  Says(f.client->PushRows(f.table, {1}, region).Wait(), kInvalid, "gradient region is empty");
+  Says(f.client->Lookup(f.table, {1}, region).Wait(), kInvalid, "destination region is empty");
   Says(f.client->Push(f.table, region).Wait(), kInvalid, "gradient region is empty");
   Says(f.client->Pull(f.table, region).Wait(), kInvalid, "destination region is empty");
   Says(f.client->PushPull(f.table, f.region, region).Wait(), kInvalid,
@@ -92,7 +107,8 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   f.client->Close();
   for (Ticket ticket :
        {f.client->Push(f.table, f.region), f.client->Pull(f.table, f.region),
-        f.client->PushPull(f.table, f.region, f.region), f.client->EndStep(f.table)}) {
+        f.client->PushPull(f.table, f.region, f.region), f.client->EndStep(f.table),
+        f.client->PushRows(f.table, {1}, f.region), f.client->Lookup(f.table, {1}, f.region)}) {
     CHECK(ticket.Done());
     Says(ticket.Wait(), kPrecondition, "the client is closed");
     ticket.Cancel();
@@ -102,6 +118,7 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   Says(f.client->OpenTable("weights").status(), kPrecondition, "the client is closed");
   Says(f.client->ListTables().status(), kPrecondition, "the client is closed");
   Says(f.client->DropTable("weights"), kPrecondition, "the client is closed");
+  Says(f.client->Scan(f.table).status(), kPrecondition, "the client is closed");
   CHECK(f.client->incarnation() == 0);
   CHECK(f.client->rank() == -1);
   CHECK(f.client->live_workers() == 0);
@@ -109,6 +126,77 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   f.client.reset();
   CHECK(f.table.name() == "weights");
   CHECK(f.region.floats()[0] == 0);
+}
+
+TEST_CASE("rows of an embedding table, in three kinds of consistency") {
+  Fixture f;
+  for (const auto consistency :
+       {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP}) {
+    v1::TableSpec spec;
+    spec.set_name(v1::Consistency_Name(consistency));
+    spec.set_dim(4);
+    spec.set_consistency(consistency);
+    spec.mutable_optimizer()->set_rate(1);
+    const Table table = *f.client->CreateTable(spec);
+    CHECK(table.embedding());
+    CHECK(table.dim() == 4);
+    CHECK(table.elements() == 0);
+    CHECK(table.chunk_elements() == 0);
+    const std::vector<uint64_t> keys = {5, UINT64_MAX, 5, 0};
+    std::fill_n(f.region.floats(), 16, -1.0f);
+    Ticket push = f.client->PushRows(table, keys, f.region);
+    Ticket end = f.client->EndStep(table);
+    CHECK(push.Wait().ok());
+    CHECK(end.Wait().ok());
+    Ticket lookup = f.client->Lookup(table, keys, f.region, {.region_offset = 16});
+    CHECK(lookup.Wait().ok());
+    CHECK(lookup.BufferReleased());
+    CHECK(f.region.floats()[4] == 2);
+    CHECK(f.region.floats()[8] == 1);
+    CHECK(f.region.floats()[15] == 2);
+    CHECK(f.region.floats()[16] == 1);
+    auto scan = f.client->Scan(table);
+    REQUIRE(scan.ok());
+    std::vector<uint64_t> found, all;
+    std::vector<float> rows;
+    while (true) {
+      const auto more = scan->Next(&found, &rows);
+      REQUIRE(more.ok());
+      if (!*more) break;
+      REQUIRE(rows.size() == found.size() * 4);
+      all.insert(all.end(), found.begin(), found.end());
+    }
+    CHECK(found.empty());
+    CHECK(rows.empty());
+    CHECK_FALSE(*scan->Next(&found, &rows));
+    std::sort(all.begin(), all.end());
+    CHECK(all == std::vector<uint64_t>{0, 5, UINT64_MAX});
+  }
+}
+
+TEST_CASE("a scan ends with its client and with its table") {
+  Fixture f;
+  v1::TableSpec spec;
+  spec.set_name("items");
+  spec.set_dim(4);
+  const Table table = *f.client->CreateTable(spec);
+  auto dropped = f.client->Scan(table);
+  REQUIRE(dropped.ok());
+  CHECK(f.client->DropTable("items").ok());
+  std::vector<uint64_t> keys;
+  std::vector<float> rows;
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) more = dropped->Next(&keys, &rows);
+  // What it had asked for before may be all there was.
+  CHECK((more.ok() || absl::IsNotFound(more.status())));
+  CHECK(Eventually([&] { return absl::IsNotFound(f.client->Scan(table).status()); }));
+  spec.set_name("others");
+  auto closed = f.client->Scan(*f.client->CreateTable(spec));
+  REQUIRE(closed.ok());
+  f.client->Close();
+  more = closed->Next(&keys, &rows);
+  CHECK_FALSE(more.ok());
+  CHECK(closed->Next(&keys, &rows).status() == more.status());
 }
 
 }  // namespace

@@ -59,6 +59,18 @@ TEST_CASE("a table's specification that is wrong is named") {
   const verbena_parameter unnamed[] = {{nullptr, 1}};
   spec.parameters = unnamed;
   refuse(spec, {"parameters[0].name is NULL"});
+  spec = EmbeddingSpec("t");
+  spec.dim = 1025;
+  refuse(spec, {"dim is 1025", "1..1024"});
+  spec.dim = 100;
+  spec.chunk_bytes = 256;
+  refuse(spec, {"chunk_bytes is 256", "dim 100", "400 bytes"});
+  spec = Spec("t");
+  spec.dim = 4;
+  refuse(spec, {"shape", "dim", "4"});
+  spec = EmbeddingSpec("t");
+  spec.dimensions = 1;
+  refuse(spec, {"spec->shape is NULL"});
   spec = Spec("weights");
   spec.rate = 2;
   verbena_table* raw = nullptr;
@@ -131,6 +143,19 @@ TEST_CASE("NULL is refused by name, in every argument") {
        "destination");
   null(verbena_end_step(nullptr, table, kDefault, &ticket), "client");
   null(verbena_end_step(client, nullptr, kDefault, &ticket), "table");
+  const uint64_t key = 0;
+  null(verbena_push_rows(nullptr, table, &key, 1, region, 0, kDefault, &ticket), "client");
+  null(verbena_push_rows(client, nullptr, &key, 1, region, 0, kDefault, &ticket), "table");
+  null(verbena_push_rows(client, table, nullptr, 1, region, 0, kDefault, &ticket), "keys");
+  null(verbena_push_rows(client, table, &key, 1, nullptr, 0, kDefault, &ticket), "gradients");
+  null(verbena_lookup(nullptr, table, &key, 1, region, 0, 0, kDefault, &ticket), "client");
+  null(verbena_lookup(client, nullptr, &key, 1, region, 0, 0, kDefault, &ticket), "table");
+  null(verbena_lookup(client, table, nullptr, 1, region, 0, 0, kDefault, &ticket), "keys");
+  null(verbena_lookup(client, table, &key, 1, nullptr, 0, 0, kDefault, &ticket), "rows");
+  const auto show = [](const uint64_t*, const float*, size_t, void*) { return 0; };
+  null(verbena_scan(nullptr, table, kDefault, show, nullptr), "client");
+  null(verbena_scan(client, nullptr, kDefault, show, nullptr), "table");
+  null(verbena_scan(client, table, kDefault, nullptr, nullptr), "show");
   null(verbena_ticket_wait(nullptr, kDefault), "ticket");
   null(verbena_ticket_status(nullptr), "ticket");
   null(verbena_ticket_cancel(nullptr), "ticket");
@@ -304,6 +329,12 @@ TEST_CASE("a closed client ends what waits and refuses what comes; its handles s
   closed(verbena_push_pull(client, f.table.get(), f.gradient.get(), f.gradient.get(), nullptr,
                            kDefault, nullptr));
   closed(verbena_end_step(client, f.table.get(), kDefault, nullptr));
+  const uint64_t key = 0;
+  closed(verbena_push_rows(client, f.table.get(), &key, 1, f.gradient.get(), 0, kDefault, nullptr));
+  closed(verbena_lookup(client, f.table.get(), &key, 1, f.gradient.get(), 0, 0, kDefault, nullptr));
+  closed(verbena_scan(
+      client, f.table.get(), kDefault,
+      [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr));
   const verbena_table_spec spec = Spec("t");
   verbena_table* table = nullptr;
   closed(verbena_table_create(client, &spec, kDefault, &table));

@@ -74,6 +74,16 @@ inline verbena_table_spec Spec(const char* name) {
   return spec;
 }
 
+inline constexpr uint32_t kDim = 8;
+
+inline verbena_table_spec EmbeddingSpec(const char* name) {
+  verbena_table_spec spec = Spec(name);
+  spec.shape = nullptr;
+  spec.dimensions = 0;
+  spec.dim = kDim;
+  return spec;
+}
+
 inline Handle<verbena_table> Create(verbena_client* client, const verbena_table_spec& spec) {
   verbena_table* table = nullptr;
   Good(verbena_table_create(client, &spec, kDefault, &table));

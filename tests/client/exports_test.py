@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 # Public classes of C++, as client.h has them.
-CLASSES = ("Client", "Region", "Table", "Ticket")
+CLASSES = ("Client", "Region", "RowScan", "Table", "Ticket")
 # Of the messages that client.h shows, generated code also has these, outside of any class.
 MESSAGES = re.compile(
     r"(verbena::v1::\w+\* )?google::protobuf::Arena::CreateMaybeMessage<verbena::v1::\w+>\("

@@ -51,220 +51,6 @@ bool FakeControl::RunOnce() {
   return worked;
 }
 
-// ---- FakeServer ---------------------------------------------------------------------------------
-
-FakeServer::FakeServer(std::unique_ptr<rdma::Endpoint> endpoint, const Clock* clock,
-                       uint64_t incarnation, std::string host)
-    : endpoint_(std::move(endpoint)),
-      clock_(clock),
-      incarnation_(incarnation),
-      host_(std::move(host)) {
-  config.small_slots = 16;
-  config.large_slots = 2;
-  config.large_slot_bytes = 4096 + 4096;
-  config.operations = 16;
-  lane_address_ = *endpoint_->Listen();
-}
-
-absl::StatusOr<v1::OpenLaneResponse> FakeServer::OpenLane(const v1::OpenLaneRequest& request) {
-  if (!open_status.ok()) return open_status;
-  if (request.server_incarnation() != incarnation_) {
-    return absl::FailedPreconditionError("another incarnation lives here");
-  }
-  rdma::ShardLane::Params params;
-  params.lane = next_lane_++;
-  params.generation = params.lane;
-  params.incarnation = request.incarnation();
-  params.config = config;
-  granted_[params.lane] = params;
-  v1::OpenLaneResponse response;
-  response.set_lane(params.lane);
-  response.set_generation(params.generation);
-  std::string token(16, '\0');
-  std::memcpy(token.data(), &params.lane, sizeof(params.lane));
-  response.set_token(token);
-  response.set_wire_version(kWireVersion);
-  response.set_transport(std::string(endpoint_->transport()));
-  response.set_transport_reason("a test");
-  response.set_address(lane_address_);
-  last_open = request;
-  if (request.offers(0).transport() == "broken") {
-    response.set_transport("broken");
-    response.set_address("sim:nowhere/1");
-  }
-  response.set_small_slots(config.small_slots);
-  response.set_small_slot_bytes(config.small_slot_bytes);
-  response.set_large_slots(config.large_slots);
-  response.set_large_slot_bytes(config.large_slot_bytes);
-  response.set_operations(config.operations);
-  return response;
-}
-
-void FakeServer::Accept(const rdma::ConnectionEvent& event) {
-  const auto hello = ParseHello(event.private_data);
-  uint32_t id = 0;
-  if (hello.ok()) std::memcpy(&id, hello->token, sizeof(id));
-  const auto it = granted_.find(id);
-  if (it == granted_.end()) return endpoint_->Reject(event.connection, "unknown token");
-  auto lane = rdma::ShardLane::Accept(endpoint_.get(), event.connection, *hello, it->second);
-  if (!lane.ok()) return;
-  by_connection_[event.connection] = id;
-  lanes_[id] = *std::move(lane);
-  ++lanes_opened;
-}
-
-bool FakeServer::RunOnce() {
-  bool worked = false;
-  std::vector<rdma::ConnectionEvent> events(8);
-  const size_t n = endpoint_->PollEvents(absl::MakeSpan(events));
-  for (size_t i = 0; i < n; ++i) {
-    worked = true;
-    if (events[i].kind == rdma::ConnectionEvent::Kind::kRequest) {
-      Accept(events[i]);
-    } else if (const auto it = by_connection_.find(events[i].connection);
-               it != by_connection_.end()) {
-      lanes_[it->second]->OnEvent(events[i]);
-    }
-  }
-  std::vector<rdma::Completion> completions(32);
-  const size_t c = endpoint_->Poll(absl::MakeSpan(completions));
-  for (size_t i = 0; i < c; ++i) {
-    worked = true;
-    const auto it = by_connection_.find(completions[i].connection);
-    if (it == by_connection_.end()) continue;
-    Held held;
-    held.lane = it->second;
-    std::vector<uint64_t> written;
-    if (!lanes_[held.lane]->OnCompletion(completions[i], &held.arrival, &written)) continue;
-    held.payload.assign(held.arrival.payload.begin(), held.arrival.payload.end());
-    const RecordHeader& h = held.arrival.record.header;
-    float value = 0;
-    if (held.payload.size() >= sizeof(value)) {
-      std::memcpy(&value, held.payload.data(), sizeof(value));
-    }
-    for (const Group& g : held.arrival.record.group_span()) {
-      seen.push_back({h.type, h.table, g.partition, g.index, g.epoch, g.sequence, g.count,
-                      h.min_version, value, held.lane, clock_->NowNanos()});
-    }
-    held_.push_back(std::move(held));
-  }
-  for (auto& [id, lane] : lanes_) worked |= lane->RunOnce();
-  if (silent) return worked;
-  // What was answered may let an earlier record go.
-  for (size_t i = 0; i < held_.size();) {
-    if (lanes_[held_[i].lane]->state() != rdma::ShardLane::State::kOpen || Handle(&held_[i])) {
-      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
-      i = 0;
-      worked = true;
-    } else {
-      ++i;
-    }
-  }
-  return worked;
-}
-
-uint64_t FakeServer::CommittedOf(uint32_t table, uint32_t partition) const {
-  if (hold_commits) return 0;
-  const auto it = ended_.find({table, partition});
-  return it == ended_.end() ? 0 : it->second;
-}
-
-ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, uint64_t* version) {
-  const Group& g = record.groups[group];
-  const std::pair<uint32_t, uint32_t> key(record.header.table, g.partition);
-  // Odd tables are async (FakeCluster::AddTable).
-  if (record.header.table % 2 == 1) {
-    uint64_t& last = last_[key];
-    if (g.sequence <= last) return ReplyStatus::kDuplicate;
-    if (g.sequence > last + 1) return ReplyStatus::kSequenceGap;
-    last = g.sequence;
-    if (record.header.type == RecordType::kPush) applied[{key.first, g.index}] += value;
-    return ReplyStatus::kOk;
-  }
-  const uint64_t committed = CommittedOf(key.first, key.second);
-  *version = committed;
-  if (g.sequence < committed) return ReplyStatus::kDuplicate;
-  if (record.header.type == RecordType::kEndStep) {
-    ended_[key] = std::max(ended_[key], g.sequence + 1);
-    return ReplyStatus::kOk;
-  }
-  if (g.sequence > committed) return ReplyStatus::kWrongStep;
-  applied[{key.first, g.index}] += value;
-  return ReplyStatus::kOk;
-}
-
-bool FakeServer::Handle(Held* held) {
-  rdma::ShardLane* lane = lanes_[held->lane].get();
-  const Record& record = held->arrival.record;
-  const RecordHeader& h = record.header;
-  rdma::ShardLane::Answer answer;
-  answer.operation = h.operation;
-  answer.group_count = h.group_count;
-  answer.return_slot = !held->slot_returned;
-  answer.slot = held->arrival.slot;
-  float value = 0;
-  if (held->payload.size() >= sizeof(value)) {
-    std::memcpy(&value, held->payload.data(), sizeof(value));
-  }
-  if (refuse) {
-    const Group& g = record.groups[0];
-    const Seen first = {h.type,  h.table,       g.partition, g.index,    g.epoch, g.sequence,
-                        g.count, h.min_version, value,       held->lane, 0};
-    if (const auto status = refuse(first)) {
-      answer.status = *status;
-      answer.version = reply_version;
-      lane->SendReply(answer);
-      return true;
-    }
-  }
-  if (h.type == RecordType::kPush || h.type == RecordType::kEndStep) {
-    if (h.type == RecordType::kPush && hold_pushes) return false;
-    std::vector<ReplyStatus> statuses;
-    for (size_t i = 0; i < h.group_count; ++i) {
-      statuses.push_back(Apply(record, i, value, &answer.version));
-      if (statuses.back() != ReplyStatus::kOk && answer.status == ReplyStatus::kOk) {
-        answer.status = statuses.back();
-      }
-    }
-    answer.group_status = statuses;
-    lane->SendReply(answer);
-    return true;
-  }
-  // Pulls and awaits of async tables never wait.
-  uint64_t version = h.table % 2 == 1 ? h.min_version : UINT64_MAX;
-  for (const Group& g : record.group_span()) {
-    if (h.table % 2 == 0) version = std::min(version, CommittedOf(h.table, g.partition));
-  }
-  if (version < h.min_version) {
-    if (!held->slot_returned) lane->ReturnSlot(held->arrival.slot);
-    held->slot_returned = true;
-    return false;
-  }
-  answer.version = version;
-  if (h.type == RecordType::kAwait) {
-    lane->SendReply(answer);
-    return true;
-  }
-  const Group& g = record.groups[0];
-  auto block = rdma::MemoryBlock::Allocate(g.count * sizeof(float), rdma::MemoryKind::kHost, "out");
-  std::fill_n(reinterpret_cast<float*>((*block)->data()), g.count, applied[{h.table, g.index}]);
-  outgoing_.push_back(*block);
-  lane->WriteAndReply({(*block)->data(), static_cast<uint32_t>((*block)->size()), block->get()},
-                      {h.destination, h.destination_key}, 0, answer);
-  return true;
-}
-
-void FakeServer::CloseLanes(const std::string& why) {
-  for (auto& [id, lane] : lanes_) lane->Close(absl::UnavailableError(why));
-}
-
-std::vector<Seen> FakeServer::Of(RecordType type) const {
-  std::vector<Seen> result;
-  std::copy_if(seen.begin(), seen.end(), std::back_inserter(result),
-               [&](const Seen& s) { return s.type == type; });
-  return result;
-}
-
 // ---- FakeCluster --------------------------------------------------------------------------------
 
 FakeCluster::FakeCluster(const Options& options)
@@ -374,15 +160,19 @@ std::unique_ptr<rdma::Endpoint> FakeCluster::NewEndpoint(const std::string& host
 
 uint32_t FakeCluster::AddTable(v1::Consistency consistency, uint32_t chunks, uint32_t chunk_bytes,
                                const std::string& name) {
-  uint32_t id = view.tables_size() == 0 ? 1 : view.tables(view.tables_size() - 1).id() + 1;
-  // The fake server tells by the id: odd is async.
-  if ((id % 2 == 1) != (consistency == v1::CONSISTENCY_ASYNC)) ++id;
   v1::TableSpec spec;
   spec.set_name(name);
-  spec.set_job("job");
   spec.add_shape(uint64_t{chunks} * chunk_bytes / sizeof(float));
   spec.set_consistency(consistency);
   spec.set_chunk_bytes(chunk_bytes);
+  return Add(spec);
+}
+
+uint32_t FakeCluster::Add(v1::TableSpec spec) {
+  uint32_t id = view.tables_size() == 0 ? 1 : view.tables(view.tables_size() - 1).id() + 1;
+  // The fake server tells by the id: odd is async.
+  if ((id % 2 == 1) != (spec.consistency() != v1::CONSISTENCY_SYNC)) ++id;
+  spec.set_job("job");
   v1::Table* table = view.add_tables();
   table->set_id(id);
   *table->mutable_spec() = *NormalizeTableSpec(spec);

@@ -2,7 +2,8 @@
 // test edits, and servers that are ShardLanes over sim with a log and a very small memory.
 //
 // The fake server applies the rules a client must keep, in the simplest form: async sequences only
-// as last + 1; a sync step of a partition commits when this one worker ends it.
+// as last + 1; a sync step of a partition commits when this one worker ends it. Rows of a sync push
+// are told apart by index, and an end-step must count them.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_
@@ -13,7 +14,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -72,6 +75,8 @@ struct Seen {
   float value;  // of the payload's first element
   uint32_t lane;
   int64_t at;
+  std::vector<uint64_t> keys;               // of the group, of a record of rows
+  uint32_t index() const { return chunk; }  // of a sync push of rows
 };
 
 class FakeServer {
@@ -85,10 +90,14 @@ class FakeServer {
 
   // ---- the script ----
   std::function<std::optional<ReplyStatus>(const Seen&)> refuse;  // first group decides
-  bool silent = false;        // receives, answers nothing; answers later when false again
-  bool hold_commits = false;  // ended steps do not commit until false
-  bool hold_pushes = false;   // pushes are not answered while true
-  absl::Status open_status;   // of OpenLane
+  // The same for one group of a push of rows.
+  std::function<std::optional<ReplyStatus>(const Seen&)> refuse_group;
+  uint32_t reply_detail = 0;          // of pushes of rows
+  std::map<uint32_t, uint32_t> dims;  // of embedding tables
+  bool silent = false;                // receives, answers nothing; answers later when false again
+  bool hold_commits = false;          // ended steps do not commit until false
+  bool hold_pushes = false;           // pushes are not answered while true
+  absl::Status open_status;           // of OpenLane
   v1::OpenLaneRequest last_open;
   uint64_t reply_version = 0;  // of refusals
   rdma::LaneConfig config;
@@ -98,6 +107,8 @@ class FakeServer {
   std::vector<Seen> Of(RecordType type) const;
   // Sum of pushed first elements by (table, chunk): each applied once.
   std::map<std::pair<uint32_t, uint32_t>, float> applied;
+  // The sum of what was pushed for each key of a table, each group applied once.
+  std::map<uint32_t, std::map<uint64_t, std::vector<float>>> rows;
   uint64_t CommittedOf(uint32_t table, uint32_t partition) const;
   int lanes_opened = 0;
   const std::string& host() const { return host_; }
@@ -113,6 +124,19 @@ class FakeServer {
   };
   // False: it must wait.
   bool Handle(Held* held);
+  // Of rows (fake_rows.cc).
+  bool HandleRows(Held* held);
+  bool HandleLookup(Held* held);
+  bool HandleScan(Held* held);
+  ReplyStatus ApplyRows(const Record& record, size_t group, const uint64_t* keys, const float* rows,
+                        uint64_t* version);
+  bool Refuse(Held* held);
+  rdma::ShardLane::Answer AnswerTo(const Held& held) const;
+  // False, and the slot is returned: the version is not there yet.
+  bool AtVersion(Held* held, uint64_t* version);
+  void Write(Held* held, const std::shared_ptr<rdma::MemoryBlock>& block,
+             const rdma::ShardLane::Answer& answer);
+  void Note(const Held& held);
   ReplyStatus Apply(const Record& record, size_t group, float value, uint64_t* version);
   void Accept(const rdma::ConnectionEvent& event);
 
@@ -126,6 +150,9 @@ class FakeServer {
   std::map<rdma::ConnectionId, uint32_t> by_connection_;
   std::deque<Held> held_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> last_, ended_;
+  // sync: indices of the pushes of rows of a step, by (table, partition, step).
+  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, std::set<uint32_t>> indices_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> made_;  // keys, as they came
   std::vector<std::shared_ptr<rdma::MemoryBlock>> outgoing_;
 };
 
@@ -147,6 +174,8 @@ class FakeCluster {
   // A table of `chunks` chunks of `chunk_bytes`; its id.
   uint32_t AddTable(v1::Consistency consistency, uint32_t chunks, uint32_t chunk_bytes = 4096,
                     const std::string& name = "weights");
+  uint32_t AddEmbedding(v1::Consistency consistency, uint32_t dim, uint32_t chunk_bytes = 4096,
+                        const std::string& name = "items");
   void Join();
   // Publishes what was changed in `view`.
   void Publish();
@@ -171,11 +200,19 @@ class FakeCluster {
   CallPtr PushPull(uint32_t table, client::ClientCore::Slice from, client::ClientCore::Slice to,
                    int64_t timeout_ns = 30 * kSecond);
   CallPtr EndStep(uint32_t table, int64_t timeout_ns = 30 * kSecond);
+  CallPtr PushRows(uint32_t table, const std::vector<uint64_t>& keys,
+                   client::ClientCore::Rows gradients, int64_t timeout_ns = 30 * kSecond);
+  CallPtr Lookup(uint32_t table, const std::vector<uint64_t>& keys, client::ClientCore::Rows rows,
+                 std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
+  CallPtr Scan(uint32_t table, uint32_t partition, uint64_t cursor,
+               std::shared_ptr<client::ScanResult> result, int64_t timeout_ns = 30 * kSecond);
   bool Wait(const CallPtr& call, int64_t at_most_ns = 60 * kSecond) {
     return RunUntil([&] { return call->done; }, at_most_ns);
   }
   // Memory for the whole table, filled with `value`; chunks may be cut from it.
   client::ClientCore::Slice Memory(uint32_t table, float value);
+  // Memory for `rows` rows of `dim`, filled with `value`.
+  static client::ClientCore::Rows RowMemory(size_t rows, uint32_t dim, float value);
   static client::ClientCore::Slice Chunk(const client::ClientCore::Slice& whole, uint32_t chunk,
                                          uint32_t chunk_elements);
 
@@ -194,6 +231,7 @@ class FakeCluster {
   std::unique_ptr<rdma::Endpoint> NewEndpoint(const std::string& host);
   CallPtr Track(
       const std::function<absl::StatusOr<client::OperationId>(client::ClientCore::Done)>& start);
+  uint32_t Add(v1::TableSpec spec);
   Options options_;
 };
 

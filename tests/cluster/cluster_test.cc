@@ -117,6 +117,23 @@ TEST_CASE("ssp training under faults, with workers that come and go") {
   }
 }
 
+// Keys of an embedding table instead of chunks of a dense one: each step's push and pull are one
+// record a lane, whose groups are accepted, refused and sent again each for itself.
+TEST_CASE("rows of an embedding table under faults") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  ScenarioOptions options;
+  if (consistency == v1::CONSISTENCY_SSP) options = SspOptions(2);
+  options.consistency = consistency;
+  options.keys = 60;
+  const Totals totals = RunSeeds("rows of an embedding table under faults", options, 400);
+  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.stalled > 0);
+    CHECK(totals.resumed > 0);
+  }
+}
+
 TEST_CASE(
     "with one worker five times slower, ssp is as stale as it may be, and between the others") {
   ScenarioOptions options = SspOptions(3);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/routing.h"
+#include "tests/cluster/scenario_table.h"
 
 namespace verbena::test {
 
@@ -22,20 +22,21 @@ inline float SyncGradient(int rank, uint64_t step, uint64_t element) {
 
 class SyncReference {
  public:
-  explicit SyncReference(const DenseLayout& layout) : layout_(layout), chunks_(layout.chunks()) {}
+  // `table` outlives the reference.
+  explicit SyncReference(const ScenarioTable* table) : table_(*table), chunks_(table->chunks()) {}
 
   // Step `step` of `chunk` was committed with the contributions of `ranks`. Returns what is wrong
   // with that (a step out of order), or an empty string.
   std::string Commit(uint32_t chunk, uint64_t step, absl::Span<const int> ranks) {
     auto& versions = chunks_[chunk];
-    if (versions.empty()) versions.emplace_back(layout_.elements_of(chunk), 0.0f);
+    if (versions.empty()) versions.emplace_back(table_.end(chunk) - table_.first(chunk), 0.0f);
     if (versions.size() != step + 1) {
       return "chunk " + std::to_string(chunk) + " committed step " + std::to_string(step) +
              " as its commit number " + std::to_string(versions.size() - 1);
     }
     std::vector<float> next = versions.back();
     for (size_t i = 0; i < next.size(); ++i) {
-      for (int rank : ranks) next[i] -= SyncGradient(rank, step, layout_.first_element(chunk) + i);
+      for (int rank : ranks) next[i] -= SyncGradient(rank, step, table_.first(chunk) + i);
     }
     versions.push_back(std::move(next));
     return "";
@@ -43,14 +44,14 @@ class SyncReference {
 
   // Whether `data` (the whole table) is version `version` of every chunk; says where it is not.
   std::string Check(absl::Span<const float> data, uint64_t version) const {
-    for (uint32_t chunk = 0; chunk < layout_.chunks(); ++chunk) {
+    for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
       if (chunks_[chunk].size() <= version) {
         return "chunk " + std::to_string(chunk) + " was served at version " +
                std::to_string(version) + " before it was committed";
       }
       const std::vector<float>& want = chunks_[chunk][version];
       for (size_t i = 0; i < want.size(); ++i) {
-        const uint64_t element = layout_.first_element(chunk) + i;
+        const uint64_t element = table_.first(chunk) + i;
         if (data[element] != want[i]) {
           return "element " + std::to_string(element) + " (chunk " + std::to_string(chunk) +
                  ") at version " + std::to_string(version) + " is " +
@@ -62,7 +63,7 @@ class SyncReference {
   }
 
  private:
-  DenseLayout layout_;
+  const ScenarioTable& table_;
   std::vector<std::vector<std::vector<float>>> chunks_;  // [chunk][version][element]
 };
 

@@ -13,14 +13,18 @@ namespace {
 
 constexpr int64_t kFaultsEnd = 8 * kSecond;
 constexpr int64_t kLimit = 120 * kSecond;
+constexpr uint32_t kFirstTable = 1;  // the id that the coordinator gives
 
 class Scenario {
  public:
   explicit Scenario(const ScenarioOptions& options) : random_(options.seed * 31 + 7) {
     state_.options = options;
     state_.result = &result_;
-    spec_ = Spec();
-    state_.reference = std::make_unique<SyncReference>(LayoutOf(spec_));
+    const v1::TableSpec spec = Spec();
+    state_.table = options.keys > 0 ? std::make_unique<ScenarioTable>(spec, kFirstTable,
+                                                                      options.keys, kSimPartitions)
+                                    : std::make_unique<ScenarioTable>(spec);
+    state_.reference = std::make_unique<SyncReference>(state_.table.get());
     ClusterOptions cluster;
     cluster.seed = options.seed;
     cluster.network.connection_loss = options.connection_loss;
@@ -66,7 +70,11 @@ class Scenario {
     v1::TableSpec spec;
     spec.set_name("weights");
     spec.set_job("job");
-    spec.add_shape(state_.options.elements);
+    if (state_.options.keys > 0) {
+      spec.set_dim(2);
+    } else {
+      spec.add_shape(state_.options.elements);
+    }
     spec.set_consistency(state_.options.consistency);
     spec.set_staleness(state_.options.staleness);
     spec.set_reduction(v1::REDUCTION_SUM);
@@ -84,7 +92,7 @@ class Scenario {
     worker.seed = state_.options.seed * 17 + rank;
     SimWorker* process = cluster_->AddWorker(absl::StrCat("worker-", rank), worker);
     state_.workers.push_back(
-        std::make_unique<ScenarioWorker>(&state_, process, rank, spec_, worker.seed * 3 + 1));
+        std::make_unique<ScenarioWorker>(&state_, process, rank, worker.seed * 3 + 1));
   }
 
   void OnCommit(const shard::Commit& commit) {
@@ -161,11 +169,12 @@ class Scenario {
     std::shared_ptr<rdma::MemoryBlock> block = FinalPull();
     if (block == nullptr) return;
     const float* data = reinterpret_cast<const float*>(block->data());
-    const DenseLayout layout = LayoutOf(spec_);
+    const ScenarioTable& layout = *state_.table;
     for (const auto& worker : state_.workers) {
       if (worker->late()) continue;
       for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-        const uint32_t applied = AsyncCount(data[layout.first_element(chunk)], worker->rank());
+        if (layout.first(chunk) == layout.end(chunk)) continue;
+        const uint32_t applied = AsyncCount(data[layout.first(chunk)], worker->rank());
         if (applied < worker->acknowledged() || applied > worker->attempted()) {
           state_.Violation(absl::StrCat("chunk ", chunk, " holds ", applied, " pushes of ",
                                         worker->Describe(), ": ", worker->acknowledged(),
@@ -191,16 +200,20 @@ class Scenario {
     core.Join(deadline, [&](absl::Status s) { status = s, done = true; });
     wait();
     done = false;
-    core.OpenTable(spec_.name(), deadline, [&](absl::StatusOr<v1::Table> t) {
+    const ScenarioTable& layout = *state_.table;
+    core.OpenTable(layout.spec().name(), deadline, [&](absl::StatusOr<v1::Table> t) {
       status = t.status(), done = true;
       if (t.ok()) table = t->id();
     });
     wait();
-    auto block = *rdma::MemoryBlock::Allocate(spec_.shape(0) * sizeof(float),
+    auto block = *rdma::MemoryBlock::Allocate(layout.elements() * sizeof(float),
                                               rdma::MemoryKind::kHost, "final");
     done = false;
-    auto id = core.Pull(table, {block, 0, 0, spec_.shape(0)}, std::nullopt, deadline,
-                        [&](absl::Status s) { status = s, done = true; });
+    const auto ended = [&](absl::Status s) { status = s, done = true; };
+    auto id = layout.embedding() ? core.Lookup(table, layout.keys(0, layout.elements()), {block, 0},
+                                               std::nullopt, deadline, ended)
+                                 : core.Pull(table, {block, 0, 0, layout.elements()}, std::nullopt,
+                                             deadline, ended);
     if (!id.ok()) status = id.status();
     if (id.ok()) wait();
     if (!status.ok()) {
@@ -212,7 +225,6 @@ class Scenario {
 
   ScenarioResult result_;
   ScenarioState state_;
-  v1::TableSpec spec_;
   std::mt19937_64 random_;
   std::unique_ptr<SimCluster> cluster_;
   std::map<uint64_t, int> ranks_;  // by incarnation

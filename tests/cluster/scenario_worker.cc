@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_spec.h"
 
 namespace verbena::test {
 namespace {
@@ -17,9 +16,8 @@ absl::Span<float> Floats(rdma::MemoryBlock& block) {
 
 }  // namespace
 
-ScenarioWorker::ScenarioWorker(ScenarioState* state, SimWorker* process, int rank,
-                               v1::TableSpec spec, uint64_t seed)
-    : state_(state), process_(process), rank_(rank), spec_(std::move(spec)), random_(seed) {}
+ScenarioWorker::ScenarioWorker(ScenarioState* state, SimWorker* process, int rank, uint64_t seed)
+    : state_(state), process_(process), rank_(rank), spec_(state->table->spec()), random_(seed) {}
 
 int64_t ScenarioWorker::RandomDeadline() {
   return state_->cluster->now() +
@@ -29,8 +27,8 @@ int64_t ScenarioWorker::RandomDeadline() {
 // Every operation gets memory of its own, so that a late access is seen whoever makes it.
 std::shared_ptr<ScenarioWorker::Use> ScenarioWorker::NewUse(bool is_push) {
   auto use = std::make_shared<Use>();
-  auto block = rdma::MemoryBlock::Allocate(spec_.shape(0) * sizeof(float), rdma::MemoryKind::kHost,
-                                           "scenario");
+  auto block = rdma::MemoryBlock::Allocate(state_->table->elements() * sizeof(float),
+                                           rdma::MemoryKind::kHost, "scenario");
   if (!block.ok()) {
     state_->Violation(block.status().ToString());
     phase_ = Phase::kExpired;
@@ -105,21 +103,17 @@ void ScenarioWorker::PushStep() {
     gradient[e] = sync ? SyncGradient(rank_, step_, e) : late() ? 0 : AsyncGradient(rank_);
   }
   // Some sync steps leave chunks out: they count as zero, and only the end of the step says so.
-  const DenseLayout layout = LayoutOf(spec_);
-  uint32_t first = 0, chunks = layout.chunks();
+  const ScenarioTable& table = *state_->table;
+  uint32_t first = 0, chunks = table.chunks();
   if (sync && std::bernoulli_distribution(0.3)(random_)) {
     first = std::uniform_int_distribution<uint32_t>(0, chunks)(random_);
     chunks = std::uniform_int_distribution<uint32_t>(0, chunks - first)(random_);
   }
-  if (chunks > 0) {
-    const uint64_t begin = layout.first_element(first);
-    const uint64_t end = std::min<uint64_t>(layout.elements, layout.first_element(first + chunks));
-    const client::ClientCore::Slice slice{use->block, begin * sizeof(float), begin, end - begin};
+  const uint64_t begin = table.first(first);
+  const uint64_t end = table.first(first + chunks);
+  if (begin < end) {
     ++attempted_;
-    auto id = process_->core().Push(table_, slice, use->deadline, [this, use](absl::Status status) {
-      if (status.ok()) ++acknowledged_;
-      Ended(use, status);
-    });
+    auto id = Push(use, begin, end);
     if (!id.ok()) {
       Ended(use, id.status());
       Fatal(id.status());
@@ -129,26 +123,45 @@ void ScenarioWorker::PushStep() {
   } else {
     use->done = true;
   }
-  auto end = std::make_shared<Use>();
-  end->deadline = RandomDeadline();
-  auto end_id = process_->core().EndStep(table_, end->deadline,
-                                         [this, end](absl::Status status) { Ended(end, status); });
+  auto last = std::make_shared<Use>();
+  last->deadline = RandomDeadline();
+  auto end_id = process_->core().EndStep(
+      table_, last->deadline, [this, last](absl::Status status) { Ended(last, status); });
   if (!end_id.ok() && Fatal(end_id.status())) return;
   ++ended_;
   if (phase_ == Phase::kStep) phase_ = Phase::kPull;
+}
+
+absl::StatusOr<client::OperationId> ScenarioWorker::Push(const std::shared_ptr<Use>& use,
+                                                         uint64_t begin, uint64_t end) {
+  const auto done = [this, use](absl::Status status) {
+    if (status.ok()) ++acknowledged_;
+    Ended(use, status);
+  };
+  client::ClientCore& core = process_->core();
+  const size_t offset = begin * sizeof(float);
+  if (state_->table->embedding()) {
+    return core.PushRows(table_, state_->table->keys(begin, end), {use->block, offset},
+                         use->deadline, done);
+  }
+  return core.Push(table_, {use->block, offset, begin, end - begin}, use->deadline, done);
 }
 
 void ScenarioWorker::StartPull() {
   pull_ = NewUse(false);
   if (phase_ == Phase::kExpired) return;
   phase_ = Phase::kPulling;
-  client::ClientCore::Slice slice{pull_->block, 0, 0, spec_.shape(0)};
+  const ScenarioTable& table = *state_->table;
   const bool sync = spec_.consistency() == v1::CONSISTENCY_SYNC;
   std::optional<uint64_t> version;
   if (sync) version = step_ + 1;
   auto use = pull_;
-  auto id = process_->core().Pull(table_, slice, version, use->deadline,
-                                  [this, use](absl::Status status) { Ended(use, status); });
+  client::ClientCore& core = process_->core();
+  const auto done = [this, use](absl::Status status) { Ended(use, status); };
+  auto id = table.embedding() ? core.Lookup(table_, table.keys(0, table.elements()),
+                                            {use->block, 0}, version, use->deadline, done)
+                              : core.Pull(table_, {use->block, 0, 0, table.elements()}, version,
+                                          use->deadline, done);
   if (id.ok()) {
     use->id = *id;
   } else {
@@ -164,10 +177,11 @@ void ScenarioWorker::CheckPull(const Use& use) {
     if (!wrong.empty()) state_->Violation(absl::StrCat(process_->host(), " pulled: ", wrong));
     return;
   }
-  const DenseLayout layout = LayoutOf(spec_);
-  for (uint64_t e = 0; e < data.size(); ++e) {
-    const uint64_t first = e / layout.chunk_elements * layout.chunk_elements;
-    if (data[e] != data[first]) {
+  const ScenarioTable& table = *state_->table;
+  for (uint32_t chunk = 0; chunk < table.chunks(); ++chunk) {
+    const uint64_t first = table.first(chunk);
+    for (uint64_t e = first; e < table.end(chunk); ++e) {
+      if (data[e] == data[first]) continue;
       state_->Violation(absl::StrCat(process_->host(), " pulled half a chunk: element ", first,
                                      " is ", data[first], ", element ", e, " is ", data[e]));
       return;

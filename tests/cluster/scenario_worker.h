@@ -26,6 +26,7 @@ struct ScenarioState {
   ScenarioOptions options;
   ScenarioResult* result = nullptr;
   SimCluster* cluster = nullptr;
+  std::unique_ptr<ScenarioTable> table;
   std::unique_ptr<SyncReference> reference;
   std::vector<std::unique_ptr<ScenarioWorker>> workers;
   // (host, block) of every buffer that its worker was told is its own again.
@@ -35,8 +36,7 @@ struct ScenarioState {
 
 class ScenarioWorker {
  public:
-  ScenarioWorker(ScenarioState* state, SimWorker* process, int rank, v1::TableSpec spec,
-                 uint64_t seed);
+  ScenarioWorker(ScenarioState* state, SimWorker* process, int rank, uint64_t seed);
 
   // Advances the worker's program; call between turns of the cluster.
   void Run();
@@ -78,6 +78,9 @@ class ScenarioWorker {
   void Join();
   void Open();
   void PushStep();
+  // Of the elements [begin, end) of the table, which lie where they do in the table.
+  absl::StatusOr<client::OperationId> Push(const std::shared_ptr<Use>& use, uint64_t begin,
+                                           uint64_t end);
   void StartPull();
   void CheckPull(const Use& use);
   void CheckStaleness();
@@ -88,7 +91,7 @@ class ScenarioWorker {
   ScenarioState* state_;
   SimWorker* process_;
   int rank_;
-  v1::TableSpec spec_;
+  const v1::TableSpec& spec_;
   std::mt19937_64 random_;
   Phase phase_ = Phase::kStart;
   uint32_t table_ = 0;

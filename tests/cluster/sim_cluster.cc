@@ -162,10 +162,10 @@ SimCluster::~SimCluster() {
 void SimCluster::RestartCoordinator() {
   coordinator_.reset();
   server::CoordinatorOptions coordinator;
-  coordinator.partitions = 16;
+  coordinator.partitions = kSimPartitions;
   coordinator.lease_ms = options_.lease_ms;
   coordinator.expected_servers = options_.servers;
-  coordinator.check_optimizer = shard::CheckOptimizer;
+  coordinator.check_optimizer = shard::CheckTableOptimizer;
   coordinator_ = Must(server::Coordinator::Create(coordinator, &network_.clock(), &store_));
   ServeCoordinator();
 }

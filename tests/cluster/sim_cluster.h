@@ -27,6 +27,7 @@ inline constexpr int64_t kMilli = 1'000'000;
 inline constexpr int64_t kSecond = 1'000'000'000;
 // Chunks of a page: a record with one does not fit a small slot.
 inline constexpr uint32_t kSimChunkBytes = 4096;
+inline constexpr uint32_t kSimPartitions = 16;
 inline constexpr char kCoordinatorAddress[] = "coordinator:1";
 
 struct ClusterOptions {

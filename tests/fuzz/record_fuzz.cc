@@ -30,12 +30,29 @@ std::string Request(RecordType type, uint16_t groups, uint32_t elements) {
   return bytes;
 }
 
+// Rows of two numbers; each group's keys are 0, 1, 2 ...
+std::string Rows(RecordType type, uint16_t groups, uint32_t keys) {
+  const bool push = type == RecordType::kPushRows;
+  std::string bytes = Request(RecordType::kAwait, groups, keys).substr(0, PayloadOffset(groups));
+  const uint64_t count = uint64_t{groups} * keys;
+  std::string payload;
+  for (uint64_t i = 0; i < count; ++i) payload += BytesOf(i % keys);
+  if (push && count > 0) payload.resize(KeyBytes(count) + count * 8);
+  RecordHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  header.type = type;
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  return BytesOf(header) + bytes.substr(sizeof(header)) + payload;
+}
+
 }  // namespace
 
 std::vector<std::string> Seeds() {
   return {Request(RecordType::kPush, 1, 0),    Request(RecordType::kPush, 1, 1),
           Request(RecordType::kPush, 1, 100),  Request(RecordType::kPull, 1, 0),
-          Request(RecordType::kEndStep, 3, 0), Request(RecordType::kAwait, kMaxGroups, 0)};
+          Request(RecordType::kEndStep, 3, 0), Request(RecordType::kAwait, kMaxGroups, 0),
+          Rows(RecordType::kPushRows, 3, 5),   Rows(RecordType::kPushRows, 1, 0),
+          Rows(RecordType::kLookup, 2, 9),     Request(RecordType::kScan, 1, 0)};
 }
 
 }  // namespace verbena::fuzz
@@ -57,7 +74,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(h.group_count >= 1 && h.group_count <= kMaxGroups);
   FUZZ_CHECK(payload.size() == h.payload_bytes);
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
-  FUZZ_CHECK(h.type == RecordType::kPush || payload.empty());
+  const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
+  FUZZ_CHECK(h.type == RecordType::kPush || rows || payload.empty());
+  if (rows) {
+    uint64_t count = 0;
+    for (const Group& group : record.group_span()) count += group.count;
+    std::vector<uint64_t> keys;
+    const absl::Status copied = CopyKeys(record, payload, &keys);
+    FUZZ_CHECK(copied.ok() || !copied.message().empty());
+    FUZZ_CHECK(!copied.ok() || keys.size() == count);
+    if (count > 0 && h.type == RecordType::kPushRows) FUZZ_CHECK(payload.size() > KeyBytes(count));
+  }
   if (h.type == RecordType::kPush) FUZZ_CHECK(payload.size() == 4ull * record.groups[0].count);
   unsigned sum = 0;
   for (std::byte b : payload) sum += static_cast<unsigned>(b);

@@ -29,6 +29,23 @@ TEST_CASE("the partition of a chunk is the same for ever") {
   CHECK(PartitionOfChunk(1, 256, 256) == 0xb9);
 }
 
+TEST_CASE("the partition of a key is the same for ever, and keys spread") {
+  CHECK(PartitionOfKey(1, 0, 256) == PartitionOfKey(1, 0, 256));
+  CHECK(PartitionOfKey(0, 0, 256) == 0);
+  CHECK(PartitionOfKey(1, 0, 256) == 226);
+  CHECK(PartitionOfKey(1, 1, 256) == 145);
+  CHECK(PartitionOfKey(2, 1, 256) == 190);
+  CHECK(PartitionOfKey(7, UINT64_MAX, 1) == 0);
+  for (const uint64_t stride : {uint64_t{1}, uint64_t{4096}, uint64_t{1} << 40}) {
+    std::vector<int> keys(256);
+    for (uint64_t i = 0; i < 25600; ++i) ++keys[PartitionOfKey(3, i * stride, 256)];
+    for (int count : keys) {
+      CHECK(count > 50);
+      CHECK(count < 150);
+    }
+  }
+}
+
 TEST_CASE("a large table fills all partitions evenly, small tables start in different ones") {
   std::vector<int> chunks(256);
   for (uint32_t chunk = 0; chunk < 2560; ++chunk) ++chunks[PartitionOfChunk(3, chunk, 256)];

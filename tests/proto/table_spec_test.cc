@@ -114,6 +114,35 @@ TEST_CASE("shapes") {
   CHECK_THAT(Refused([](auto* s) { s->set_shape(1, uint64_t{1} << 33); }), Equals("accepted"));
 }
 
+TEST_CASE("an embedding table has a dim and no shape") {
+  const auto rows = [](uint32_t dim) {
+    return Refused([dim](auto* s) {
+      s->clear_shape();
+      s->set_dim(dim);
+    });
+  };
+  CHECK_THAT(rows(16), Equals("accepted"));
+  CHECK_THAT(rows(1024), Equals("accepted"));
+  CHECK_THAT(rows(1025),
+             Contains("dim is 1025; allowed: 1..1024 for an embedding table, 0 for a dense one"));
+  CHECK_THAT(Refused([](auto* s) { s->set_dim(16); }),
+             Contains("shape is [128, 64]; allowed: none beside dim, which is 16"));
+  CHECK_THAT(Refused([](auto* s) {
+               s->clear_shape();
+               s->set_dim(65);
+               s->set_chunk_bytes(256);
+             }),
+             Contains("chunk_bytes is 256; allowed: enough for a row of dim 65: 260 bytes"));
+  v1::TableSpec spec = Spec();
+  spec.clear_shape();
+  spec.set_dim(16);
+  const v1::TableSpec table = *NormalizeTableSpec(spec);
+  CHECK(LayoutOf(table).chunks() == 0);
+  spec.set_dim(8);
+  CHECK_THAT(std::string(CheckSameSpec(table, *NormalizeTableSpec(spec)).message()),
+             Contains("dim is 16 in the existing table and 8 in the one asked for"));
+}
+
 TEST_CASE("chunks") {
   const auto chunk = [](uint32_t bytes) {
     return Refused([bytes](auto* s) { s->set_chunk_bytes(bytes); });

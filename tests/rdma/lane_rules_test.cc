@@ -421,11 +421,11 @@ TEST_CASE("worker lane: a malformed reply closes the lane with the reason") {
   }
   SECTION("status") {
     reply.status = static_cast<ReplyStatus>(99);
-    expected = "reply.status is 99; allowed: 0..15";
+    expected = "reply.status is 99; allowed: 0..";
   }
   SECTION("group status") {
-    reply.group_status[0] = static_cast<ReplyStatus>(16);
-    expected = "reply.group_status[0] is 16";
+    reply.group_status[0] = static_cast<ReplyStatus>(kMaxReplyStatus + 1);
+    expected = "reply.group_status[0] is ";
   }
   SECTION("group count") {
     reply.group_count = 2;

@@ -266,7 +266,7 @@ TEST_CASE("a stopped server is named, and does not keep the others from being sh
   CHECK_THAT(run("workers", false),
              Contains("server-1") && Contains("lanes to it are not counted"));
   CHECK(Json(run("workers", true))["unanswered_servers"].size() == 1);
-  // These ask the coordinator alone.
+  // What it says of dense tables, the coordinator knows.
   CHECK(Cli({"tables", "--cluster", cluster.address()}).status == 0);
 
   cluster.server(1).Signal(SIGCONT);

@@ -83,10 +83,10 @@ TEST_CASE("the first table spreads the partitions evenly over all shards") {
 
 TEST_CASE("a table is made once, and told apart from another of its name") {
   CoordinatorOptions options;
-  options.check_optimizer = [](const v1::Optimizer& optimizer) {
-    return optimizer.name() == "sgd"
+  options.check_optimizer = [](const v1::TableSpec& spec) {
+    return spec.optimizer().name() == "sgd"
                ? absl::OkStatus()
-               : absl::InvalidArgumentError("unknown optimizer " + optimizer.name());
+               : absl::InvalidArgumentError("unknown optimizer " + spec.optimizer().name());
   };
   TestCoordinator c(options);
   c.JoinServer("a");

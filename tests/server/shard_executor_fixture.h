@@ -27,6 +27,8 @@ inline constexpr uint64_t kServer = 7;  // the server's incarnation
 inline constexpr uint32_t kTable = 1;
 inline constexpr uint32_t kElements = 16;
 inline constexpr uint32_t kBytes = kElements * sizeof(float);
+inline constexpr uint32_t kRowTable = 2;  // an embedding table, beside the other
+inline constexpr uint32_t kDim = 4;
 
 inline bool OverVerbs() {
   const char* transport = std::getenv("VERBENA_TEST_TRANSPORT");
@@ -117,6 +119,35 @@ class TestWorker {
     return lane_->Post(request);
   }
 
+  // `keys` ascend; row i is at values() + i * kDim.
+  absl::Status PushRows(uint64_t sequence, const std::vector<uint64_t>& keys, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Rows(RecordType::kPushRows, sequence, keys, cookie);
+    const uint64_t bytes = KeyBytes(keys.size());
+    std::memcpy(packed() + bytes, values(), keys.size() * kDim * sizeof(float));
+    request.payload.bytes = static_cast<uint32_t>(bytes + keys.size() * kDim * sizeof(float));
+    return lane_->Post(request);
+  }
+  absl::Status Lookup(const std::vector<uint64_t>& keys, uint64_t min_version, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Rows(RecordType::kLookup, 0, keys, cookie);
+    request.payload.bytes = static_cast<uint32_t>(keys.size() * sizeof(uint64_t));
+    request.header.min_version = min_version;
+    const absl::Status status = SetDestination(&request);
+    return status.ok() ? lane_->Post(request) : status;
+  }
+  absl::Status Scan(uint64_t cursor, uint32_t count, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Rows(RecordType::kScan, cursor, {}, cookie);
+    group_.count = count;
+    request.payload = {};
+    const absl::Status status = SetDestination(&request);
+    return status.ok() ? lane_->Post(request) : status;
+  }
+  absl::Status EndStepOfRows(uint64_t step, uint32_t pushed, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Base(RecordType::kEndStep, step, cookie);
+    request.header.table = kRowTable;
+    group_.count = pushed;
+    return lane_->Post(request);
+  }
+
   // The reply to `cookie`; null while there is none.
   const Reply* Answer(uint64_t cookie) const {
     for (const auto& answer : answers_) {
@@ -136,6 +167,24 @@ class TestWorker {
   }
 
  private:
+  std::byte* packed() { return block_->data() + 1024; }
+  absl::Status SetDestination(rdma::WorkerLane::Request* request) {
+    auto remote = lane_->Expose(block_);
+    if (!remote.ok()) return remote.status();
+    request->header.destination = remote->address + 2048;
+    request->header.destination_key = remote->key;
+    return absl::OkStatus();
+  }
+  rdma::WorkerLane::Request Rows(RecordType type, uint64_t sequence,
+                                 const std::vector<uint64_t>& keys, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Base(type, sequence, cookie);
+    request.header.table = kRowTable;
+    request.header.dtype = ElementType::kF32;
+    group_.count = static_cast<uint32_t>(keys.size());
+    if (!keys.empty()) std::memcpy(packed(), keys.data(), keys.size() * sizeof(uint64_t));
+    request.payload = {packed(), 0, block_.get()};
+    return request;
+  }
   rdma::WorkerLane::Request Base(RecordType type, uint64_t sequence, uint64_t cookie) {
     group_ = {
         .partition = 0, .index = 0, .epoch = 1, .sequence = sequence, .count = 0, .reserved = 0};
@@ -208,6 +257,16 @@ class ShardFixture {
     v1::Table* table = view->add_tables();
     table->set_id(kTable);
     *table->mutable_spec() = *normalised;
+    spec.set_name("rows");
+    spec.clear_shape();
+    spec.set_dim(kDim);
+    spec.mutable_initializer()->set_kind(v1::Initializer::UNIFORM);
+    spec.mutable_initializer()->set_b(1);
+    normalised = NormalizeTableSpec(spec);
+    REQUIRE(normalised.ok());
+    v1::Table* rows = view->add_tables();
+    rows->set_id(kRowTable);
+    *rows->mutable_spec() = *normalised;
     v1::Partition* partition = view->add_partitions();
     partition->set_epoch(1);
     partition->set_primary(kServer);

@@ -135,5 +135,39 @@ TEST_CASE("a table starts with the same parameters for any number of servers") {
   CHECK(SameBits(one, start(3)));
 }
 
+TEST_CASE("a row is a function of seed and key, and rows are as random as elements") {
+  const v1::Initializer init = Make(v1::Initializer::NORMAL, 0, 1, 42);
+  const auto row = [&](uint64_t key, size_t dim) {
+    std::vector<float> out(dim, -7);
+    InitializeRow(init, key, out.data(), dim);
+    return out;
+  };
+  // Keys that a product with dim, or a sum with an element's index, would confuse.
+  CHECK_FALSE(SameBits(row(0, 8), row(uint64_t{1} << 61, 8)));
+  CHECK(row(5, 8)[1] != row(6, 8)[0]);
+  std::vector<float> shorter = row(9, 8);
+  shorter.resize(4);
+  CHECK(SameBits(shorter, row(9, 4)));
+  CHECK_FALSE(SameBits(row(0, 8), Run(init, 0, 8)));
+  double sum = 0;
+  double squares = 0;
+  double neighbours = 0;  // of the same element in the rows of keys that count up
+  constexpr uint64_t kKeys = 20000;
+  float last = 0;
+  for (uint64_t key = 0; key < kKeys; ++key) {
+    const float x = row(key, 3)[2];
+    sum += x;
+    squares += double{x} * x;
+    neighbours += double{x} * last;
+    last = x;
+  }
+  CHECK(sum / kKeys == Approx(0).margin(0.03));
+  CHECK(squares / kKeys == Approx(1).margin(0.05));
+  CHECK(neighbours / kKeys == Approx(0).margin(0.03));
+  std::vector<float> zeros(5, 1);
+  InitializeRow(Make(v1::Initializer::ZEROS, 0, 0, 1), 3, zeros.data(), 5);
+  CHECK(zeros == std::vector<float>(5, 0));
+}
+
 }  // namespace
 }  // namespace verbena::shard

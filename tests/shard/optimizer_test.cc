@@ -26,7 +26,7 @@ TEST_CASE("a wrong optimizer specification is refused with the name and what is 
   };
   CHECK(message(Spec("lion", 1)) ==
         "unknown optimizer \"lion\"; known: \"adagrad\", \"adam\", \"adamw\", \"ftrl\", "
-        "\"momentum\", \"nesterov\", \"rmsprop\", \"sgd\"");
+        "\"momentum\", \"nesterov\", \"rmsprop\", \"rowwise_adagrad\", \"sgd\"");
   CHECK(message(Spec("sgd", -0.5)) ==
         "optimizer \"sgd\": rate is -0.5; allowed: finite and not negative");
   CHECK_FALSE(message(Spec("sgd", std::nan(""))).empty());
@@ -83,6 +83,19 @@ TEST_CASE("what is right is accepted") {
   CHECK(CheckOptimizer(Spec("sgd", 0)).ok());
   CHECK(CheckOptimizer(Spec("momentum", 0.1, {{"momentum", 0}})).ok());
   CHECK(CheckOptimizer(Spec("adam", 0.1, {{"epsilon", 1e-4}})).ok());
+}
+
+TEST_CASE("a row-wise optimizer is for embedding tables only") {
+  v1::TableSpec spec;
+  spec.set_name("tower");
+  *spec.mutable_optimizer() = Spec("rowwise_adagrad", 0.1);
+  CHECK(CheckTableOptimizer(spec).message() ==
+        "optimizer \"rowwise_adagrad\" keeps one number for each row and table \"tower\" is dense "
+        "(dim is 0); allowed: embedding tables. Hint: \"adagrad\"");
+  spec.set_dim(16);
+  CHECK(CheckTableOptimizer(spec).ok());
+  *spec.mutable_optimizer() = Spec("sgd", -1);
+  CHECK(CheckTableOptimizer(spec) == CheckOptimizer(spec.optimizer()));
 }
 
 }  // namespace

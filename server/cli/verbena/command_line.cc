@@ -37,7 +37,9 @@ constexpr CommandText kCommands[] = {
      "Example:\n"
      "  verbena status --cluster 10.0.0.1:7000 --timeout 2 || echo 'look at the cluster'"},
     {Command::kTables, "tables",
-     "Tables: shape, type, consistency, optimizer, size, partitions lost",
+     "Tables: shape, type, consistency, optimizer, rows, size, partitions lost",
+     "Rows and bytes of an embedding table are those of the servers that answer; exit status "
+     "1\nwhen one does not and there are such tables.\n\n"
      "Example:\n"
      "  verbena tables --json | jq -r '.tables[] | select(.bytes > 1e9) | .name'"},
     {Command::kJobs, "jobs", "Jobs: generation, workers there and expected, departed ranks",

@@ -72,10 +72,13 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("id", table.id());
     json.Add("job", spec.job());
     json.Add("shape", NumbersOf(spec.shape()));
+    json.Add("dim", spec.dim());
     json.Add("dtype", TypeWord(spec.dtype()));
     json.Add("consistency", ConsistencyWord(spec.consistency()));
     json.Add("optimizer", optimizer);
-    json.Add("bytes", TableBytes(spec));
+    const TableSize size = SizeOf(table, state);
+    json.Add("rows", size.rows);
+    json.Add("bytes", size.bytes);
     json.Add("lost_partitions", NumbersOf(table.lost_partitions()));
     tables.Add(json);
   }

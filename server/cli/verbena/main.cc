@@ -23,6 +23,7 @@
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
+#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {
@@ -61,9 +62,7 @@ class Program {
         reader_(&channel_, options.cluster, options.timeout, signal_fd) {}
 
   int Run() {
-    const bool servers = options_.command == Command::kStatus ||
-                         options_.command == Command::kWorkers ||
-                         options_.command == Command::kShards;
+    const bool servers = options_.command != Command::kJobs;
     absl::StatusOr<ClusterState> state = reader_.Read(servers);
     if (!state.ok()) return Failed(state.status());
     if (options_.watch) return Watch(std::move(*state));
@@ -93,6 +92,8 @@ class Program {
 
   int StatusOf(const ClusterState& state) const {
     if (options_.command == Command::kStatus) return Problems(state).empty() ? kExitOk : kExitWrong;
+    // Only rows of embedding tables are the servers' to say.
+    if (options_.command == Command::kTables && !HasRows(state)) return kExitOk;
     return Unanswered(state) == 0 ? kExitOk : kExitWrong;
   }
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "proto/table_spec.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/text_table.h"
 #include "server/cli/verbena/words.h"
@@ -135,6 +134,7 @@ std::string StatusText(const ClusterState& state) {
 }
 
 std::string TablesText(const ClusterState& state) {
+  const v1::ClusterView& view = state.view;
   TextTable table({{"TABLE"},
                    {"ID", kRight},
                    {"JOB"},
@@ -142,16 +142,21 @@ std::string TablesText(const ClusterState& state) {
                    {"TYPE"},
                    {"CONSISTENCY"},
                    {"OPTIMIZER"},
+                   {"ROWS", kRight},
                    {"BYTES", kRight},
                    {"LOST", kRight}});
-  for (const v1::Table& row : state.view.tables()) {
+  for (const v1::Table& row : view.tables()) {
     const v1::TableSpec& spec = row.spec();
+    const TableSize size = SizeOf(row, state);
     table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
-                  ShapeString(spec), TypeWord(spec.dtype()), ConsistencyWord(spec.consistency()),
+                  ShapeWord(spec), TypeWord(spec.dtype()), ConsistencyWord(spec.consistency()),
                   absl::StrCat(Printable(spec.optimizer().name()), " ", spec.optimizer().rate()),
-                  Bytes(TableBytes(spec)), absl::StrCat(row.lost_partitions_size())});
+                  spec.dim() > 0 ? absl::StrCat(size.rows) : "-", Bytes(size.bytes),
+                  absl::StrCat(row.lost_partitions_size())});
   }
-  return OrSaying(table, "no tables");
+  const std::string missing =
+      HasRows(state) ? UnansweredText(state, " did not answer, so its rows are not counted") : "";
+  return OrSaying(table, "no tables") + missing;
 }
 
 std::string JobsText(const ClusterState& state) {

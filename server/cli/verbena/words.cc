@@ -25,9 +25,27 @@ std::string ConsistencyWord(v1::Consistency consistency) {
   return Word(v1::Consistency_Name(consistency), "CONSISTENCY_", static_cast<int>(consistency));
 }
 
-uint64_t TableBytes(const v1::TableSpec& spec) {
-  const DenseLayout layout = LayoutOf(spec);
-  return layout.elements * layout.element_bytes;
+std::string ShapeWord(const v1::TableSpec& spec) {
+  return spec.dim() > 0 ? absl::StrCat("rows of ", spec.dim()) : ShapeString(spec);
+}
+
+TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
+  if (table.spec().dim() == 0) {
+    const DenseLayout layout = LayoutOf(table.spec());
+    return {layout.elements * layout.element_bytes, 0};
+  }
+  TableSize size;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::TableStatistics& part : shard.tables()) {
+        if (part.table() != table.id()) continue;
+        size.bytes += part.parameter_bytes();
+        size.rows += part.rows();
+      }
+    }
+  }
+  return size;
 }
 
 std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state) {
@@ -41,6 +59,11 @@ std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state) {
     }
   }
   return workers;
+}
+
+bool HasRows(const ClusterState& state) {
+  return std::any_of(state.view.tables().begin(), state.view.tables().end(),
+                     [](const v1::Table& table) { return table.spec().dim() > 0; });
 }
 
 int Observers(const v1::Job& job) {

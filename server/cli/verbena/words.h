@@ -16,12 +16,22 @@ namespace verbena::cli {
 std::string TypeWord(v1::DType dtype);
 std::string ConsistencyWord(v1::Consistency consistency);
 
-// Of the parameters, without optimizer state.
-uint64_t TableBytes(const v1::TableSpec& spec);
+// "[100, 10]" of a dense table, "rows of 16" of an embedding table.
+std::string ShapeWord(const v1::TableSpec& spec);
+
+// Of a table's parameters, without optimizer state. An embedding table has what its servers say
+// that it has, all of them together.
+struct TableSize {
+  uint64_t bytes = 0;
+  uint64_t rows = 0;  // of an embedding table
+};
+TableSize SizeOf(const v1::Table& table, const ClusterState& state);
 
 // Open lanes of each worker by transport.
 using LaneCounts = std::map<std::string, uint64_t>;
 std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state);
+
+bool HasRows(const ClusterState& state);  // an embedding table
 
 int Observers(const v1::Job& job);  // members that only pull
 

@@ -1,0 +1,68 @@
+// What ClientCore is made of; private to client_core.cc and the files with its calls.
+//
+// **Thread safety**: as ClientCore.
+#ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
+#define VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/core/client_core.h"
+#include "client/core/journal.h"
+#include "client/core/lane_set.h"
+#include "client/core/operations.h"
+#include "client/core/session.h"
+#include "client/core/staging.h"
+
+namespace verbena::client {
+
+struct ClientCore::Impl {
+  explicit Impl(CoreOptions o);
+
+  void OnView() {
+    lanes.OnView();
+    journal.OnView();
+  }
+  void Close(const absl::Status& status) {
+    journal.EndAll(status);
+    lanes.CloseAll(status);
+  }
+
+  // What a call on a dense table is about, checked.
+  struct Target {
+    TableState* table = nullptr;
+    uint32_t first = 0, chunks = 0;
+  };
+  absl::StatusOr<Target> Check(std::string_view what, uint32_t table, const Slice& slice,
+                               bool push);
+  // The same of an embedding table.
+  absl::StatusOr<TableState*> CheckRows(std::string_view what, uint32_t table,
+                                        absl::Span<const uint64_t> keys, const Rows& rows,
+                                        bool push);
+  absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
+  absl::Status CheckRange(const TableState& table, const Slice& slice) const;
+  absl::Status CheckMemory(const TableState& table, const Slice& slice) const;
+  absl::StatusOr<Operation*> Start(Operation::Kind kind, TableState* table, int64_t deadline_ns,
+                                   Done done);
+  OperationId Started(Operation* operation) {
+    journal.Started(operation);
+    journal.Pump();
+    return operations.IdOf(*operation);
+  }
+
+  const CoreOptions options;
+  Random random;
+  Operations operations;
+  Staging staging, packing;
+  Session session;
+  Journal journal;
+  LaneSet lanes;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_

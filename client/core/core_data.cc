@@ -1,0 +1,212 @@
+// Calls on dense tables and the end of a step: checked, then handed to the journal.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/client_core_impl.h"
+
+namespace verbena::client {
+namespace {
+
+// EndStep() calls of a table whose steps are not known committed: a worker that runs away is told.
+constexpr uint64_t kMaxStepsAhead = 64;
+
+}  // namespace
+
+// ---- checks -------------------------------------------------------------------------------------
+
+absl::Status ClientCore::Impl::CheckRange(const TableState& table, const Slice& slice) const {
+  const DenseLayout& layout = table.layout;
+  const std::string name = absl::StrCat("table '", table.name(), "'");
+  if (slice.count == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the range has 0 elements; ", name, " has ", layout.elements));
+  }
+  if (slice.first >= layout.elements || slice.count > layout.elements - slice.first) {
+    return absl::InvalidArgumentError(absl::StrCat("the range [", slice.first, ", +", slice.count,
+                                                   ") lies outside ", name, ", which has ",
+                                                   layout.elements, " elements"));
+  }
+  const uint64_t end = slice.first + slice.count;
+  if (slice.first % layout.chunk_elements != 0 ||
+      (end % layout.chunk_elements != 0 && end != layout.elements)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the range [", slice.first, ", ", end, ") does not start and end at chunks of ", name,
+        ": multiples of ", layout.chunk_elements, " elements, or its end ", layout.elements));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ClientCore::Impl::CheckMemory(const TableState& table, const Slice& slice) const {
+  if (slice.block == nullptr) {
+    return absl::InvalidArgumentError("the region is empty, or was destroyed");
+  }
+  const size_t size = slice.block->size();
+  const uint64_t needed = slice.count * table.layout.element_bytes;
+  if (slice.offset % sizeof(float) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("region_offset is ", slice.offset, "; allowed: multiples of ", sizeof(float)));
+  }
+  if (slice.offset > size || needed > size - slice.offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the region is too small: ", slice.count, " elements of table '", table.name(),
+                     "' need ", needed, " bytes; the region has ", size, " bytes, ",
+                     slice.offset > size ? 0 : size - slice.offset, " from offset ", slice.offset));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TableState*> ClientCore::Impl::CheckTable(std::string_view what, uint32_t id,
+                                                         bool push) {
+  const absl::string_view call(what.data(), what.size());
+  if (absl::Status s = session.Usable(); !s.ok()) return s;
+  if (push && options.observer) {
+    return absl::FailedPreconditionError(absl::StrCat(call, ": an observer only pulls"));
+  }
+  TableState* table = journal.FindTable(id);
+  if (table != nullptr) return table;
+  return absl::NotFoundError(absl::StrCat(call, ": no table with id ", id, " in cluster ",
+                                          options.cluster, "; it may have been dropped"));
+}
+
+absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_view what, uint32_t id,
+                                                                 const Slice& slice, bool push) {
+  const absl::string_view call(what.data(), what.size());
+  auto table = CheckTable(what, id, push);
+  if (!table.ok()) return table.status();
+  Target target;
+  target.table = *table;
+  if (target.table->embedding()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call, ": table '", target.table->name(), "' is an embedding table of dim ",
+                     target.table->dim, ": use PushRows() and Lookup()"));
+  }
+  absl::Status status = CheckRange(*target.table, slice);
+  if (status.ok()) status = CheckMemory(*target.table, slice);
+  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
+  const DenseLayout& layout = target.table->layout;
+  target.first = static_cast<uint32_t>(slice.first / layout.chunk_elements);
+  target.chunks =
+      static_cast<uint32_t>((slice.count + layout.chunk_elements - 1) / layout.chunk_elements);
+  if (push && target.table->sync) {
+    for (uint32_t c = target.first; c < target.first + target.chunks; ++c) {
+      if (target.table->chunk_pushed[c] != target.table->step + 1) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          call, ": chunk ", c, " of table '", target.table->name(), "' was pushed in step ",
+          target.table->step, " already: a step takes one contribution; EndStep() opens the next"));
+    }
+  }
+  return target;
+}
+
+absl::StatusOr<Operation*> ClientCore::Impl::Start(Operation::Kind kind, TableState* table,
+                                                   int64_t deadline_ns, Done done) {
+  Operation* operation =
+      operations.Start(kind, table, options.clock->NowNanos(), deadline_ns, std::move(done));
+  if (operation == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kMaxOperations, " operations are outstanding; wait for some"));
+  }
+  operation->step = table->step;
+  return operation;
+}
+
+// ---- data ---------------------------------------------------------------------------------------
+
+absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
+                                             int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto target = c.Check("push", table, slice, true);
+  if (!target.ok()) return target.status();
+  auto operation = c.Start(Operation::Kind::kPush, target->table, deadline_ns, std::move(done));
+  if (!operation.ok()) return operation.status();
+  const absl::Status lost = c.journal.CheckLost(*target->table, target->first, target->chunks);
+  if (!lost.ok()) {
+    c.journal.End(*operation, lost);
+    return c.operations.IdOf(**operation);
+  }
+  (*operation)->blocks[0] = slice.block;
+  c.journal.AddPushes(*operation, target->first, target->chunks, slice.offset);
+  if (target->table->sync) {
+    c.journal.WaitForCommit(*operation, target->first, target->chunks, target->table->step + 1);
+  }
+  return c.Started(*operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
+                                             std::optional<uint64_t> min_version,
+                                             int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto target = c.Check("pull", table, slice, false);
+  if (!target.ok()) return target.status();
+  auto operation = c.Start(Operation::Kind::kPull, target->table, deadline_ns, std::move(done));
+  if (!operation.ok()) return operation.status();
+  const absl::Status lost = c.journal.CheckLost(*target->table, target->first, target->chunks);
+  if (!lost.ok()) {
+    c.journal.End(*operation, lost);
+    return c.operations.IdOf(**operation);
+  }
+  const uint64_t version = min_version.value_or(target->table->VersionToPull());
+  (*operation)->version = version;
+  (*operation)->blocks[1] = slice.block;
+  c.journal.AddPulls(*operation, target->first, target->chunks, slice.offset, version);
+  return c.Started(*operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gradient,
+                                                 const Slice& destination, int64_t deadline_ns,
+                                                 Done done) {
+  Impl& c = *impl_;
+  auto target = c.Check("push-pull", table, gradient, true);
+  if (!target.ok()) return target.status();
+  if (absl::Status s = c.CheckMemory(*target->table, destination); !s.ok()) {
+    return absl::Status(s.code(), absl::StrCat("push-pull destination: ", s.message()));
+  }
+  if (destination.first != gradient.first || destination.count != gradient.count) {
+    return absl::InvalidArgumentError("push-pull: both slices must be of the same range");
+  }
+  TableState* state = target->table;
+  auto operation = c.Start(Operation::Kind::kPushPull, state, deadline_ns, std::move(done));
+  if (!operation.ok()) return operation.status();
+  const absl::Status lost = c.journal.CheckLost(*state, target->first, target->chunks);
+  if (!lost.ok()) {
+    c.journal.End(*operation, lost);
+    return c.operations.IdOf(**operation);
+  }
+  const uint64_t version = state->sync ? state->step + 1 : state->VersionToPull();
+  (*operation)->version = version;
+  (*operation)->blocks[0] = gradient.block;
+  (*operation)->blocks[1] = destination.block;
+  c.journal.AddPushPulls(*operation, target->first, target->chunks, gradient.offset,
+                         destination.offset, version);
+  if (state->sync && target->chunks == state->chunks()) {
+    (*operation)->ends_step = true;
+    c.journal.AddEndStep(state, nullptr, false);
+  }
+  return c.Started(*operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto found = c.CheckTable("end-step", table, true);
+  if (!found.ok()) return found.status();
+  TableState* state = *found;
+  if (state->sync && state->step >= state->committed + kMaxStepsAhead) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("end-step: ", kMaxStepsAhead, " steps of table '", state->name(),
+                     "' are ended and not committed; wait for them"));
+  }
+  auto operation = c.Start(Operation::Kind::kEndStep, state, deadline_ns, std::move(done));
+  if (!operation.ok()) return operation.status();
+  const absl::Status lost = c.journal.CheckLost(*state, 0, state->chunks());
+  // What is left of the table goes on: the step ends there all the same.
+  c.journal.AddEndStep(state, *operation, state->sync);
+  if (!lost.ok()) {
+    c.journal.End(*operation, lost);
+    return c.operations.IdOf(**operation);
+  }
+  if (state->sync) c.journal.WaitForCommit(*operation, 0, 0, state->step);
+  return c.Started(*operation);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,118 @@
+// Calls on embedding tables: checked, then handed to the journal.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/client_core_impl.h"
+
+namespace verbena::client {
+namespace {
+
+absl::Status NotEmbedding(absl::string_view call, const TableState& table) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      call, ": table '", table.name(), "' is a dense table (dim is 0): use Push() and Pull()"));
+}
+
+absl::Status CheckRowMemory(const TableState& table, size_t keys, const ClientCore::Rows& rows) {
+  if (rows.block == nullptr) {
+    return absl::InvalidArgumentError("the region is empty, or was destroyed");
+  }
+  if (rows.offset % sizeof(float) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("region_offset is ", rows.offset, "; allowed: multiples of ", sizeof(float)));
+  }
+  const size_t size = rows.block->size();
+  const size_t left = rows.offset > size ? 0 : size - rows.offset;
+  const size_t needed = keys * table.row_bytes();
+  if (needed <= left) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the region is too small: ", keys, " rows of table '", table.name(), "' (dim ",
+                   table.dim, ") need ", needed, " bytes; the region has ", size, " bytes, ", left,
+                   " from offset ", rows.offset));
+}
+
+}  // namespace
+
+absl::StatusOr<TableState*> ClientCore::Impl::CheckRows(std::string_view what, uint32_t id,
+                                                        absl::Span<const uint64_t> keys,
+                                                        const Rows& rows, bool push) {
+  const absl::string_view call(what.data(), what.size());
+  auto table = CheckTable(what, id, push);
+  if (!table.ok()) return table;
+  if (!(*table)->embedding()) return NotEmbedding(call, **table);
+  if (keys.empty() || keys.size() > kMaxKeys) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        call, ": there are ", keys.size(), " keys; allowed: 1..", kMaxKeys, " in one call"));
+  }
+  if (absl::Status s = CheckRowMemory(**table, keys.size(), rows); !s.ok()) {
+    return absl::Status(s.code(), absl::StrCat(call, ": ", s.message()));
+  }
+  return table;
+}
+
+absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<const uint64_t> keys,
+                                                 const Rows& gradients, int64_t deadline_ns,
+                                                 Done done) {
+  Impl& c = *impl_;
+  auto state = c.CheckRows("push of rows", table, keys, gradients, true);
+  if (!state.ok()) return state.status();
+  auto started = c.Start(Operation::Kind::kPushRows, *state, deadline_ns, std::move(done));
+  if (!started.ok()) return started.status();
+  Operation* operation = *started;
+  operation->plan = c.operations.NewPlan();
+  operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
+  if (absl::Status lost = c.journal.CheckRowsLost(**state, *operation->plan); !lost.ok()) {
+    c.journal.End(operation, lost);
+    return c.operations.IdOf(*operation);
+  }
+  operation->blocks[0] = gradients.block;
+  c.journal.AddRowPushes(operation, gradients.offset);
+  if ((*state)->sync) c.journal.WaitForRows(operation, (*state)->step + 1);
+  return c.Started(operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const uint64_t> keys,
+                                               const Rows& rows,
+                                               std::optional<uint64_t> min_version,
+                                               int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto state = c.CheckRows("lookup", table, keys, rows, false);
+  if (!state.ok()) return state.status();
+  auto started = c.Start(Operation::Kind::kLookup, *state, deadline_ns, std::move(done));
+  if (!started.ok()) return started.status();
+  Operation* operation = *started;
+  operation->plan = c.operations.NewPlan();
+  operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
+  if (absl::Status lost = c.journal.CheckRowsLost(**state, *operation->plan); !lost.ok()) {
+    c.journal.End(operation, lost);
+    return c.operations.IdOf(*operation);
+  }
+  operation->version = min_version.value_or((*state)->VersionToPull());
+  operation->blocks[1] = rows.block;
+  c.journal.AddLookups(operation, rows.offset, operation->version);
+  return c.Started(operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::Scan(uint32_t table, uint32_t partition, uint64_t cursor,
+                                             std::shared_ptr<ScanResult> result,
+                                             int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto state = c.CheckTable("scan", table, false);
+  if (!state.ok()) return state.status();
+  if (!(*state)->embedding()) return NotEmbedding("scan", **state);
+  if (partition >= (*state)->partitions) {
+    return absl::InvalidArgumentError(absl::StrCat("scan: partition is ", partition,
+                                                   "; allowed: less than ", (*state)->partitions));
+  }
+  auto started = c.Start(Operation::Kind::kScan, *state, deadline_ns, std::move(done));
+  if (!started.ok()) return started.status();
+  Operation* operation = *started;
+  if (absl::Status lost = c.journal.CheckLost(**state, partition, 1); !lost.ok()) {
+    c.journal.End(operation, lost);
+    return c.operations.IdOf(*operation);
+  }
+  operation->scan = std::move(result);
+  c.journal.AddScan(operation, partition, cursor);
+  return c.Started(operation);
+}
+
+}  // namespace verbena::client

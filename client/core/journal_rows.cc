@@ -1,0 +1,285 @@
+// Rows of embedding tables: how calls are cut into records, and what these say.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "client/core/client_core.h"
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+namespace {
+
+// Of the staging, for one record: so that several lanes have some.
+constexpr size_t kStagingShare = 8;
+constexpr size_t kLeastRecord = 4096;
+
+// The keys of the record's groups, one after the other, and the zeros behind them.
+void FillKeys(const Entry& entry, std::byte* to) {
+  const KeyPlan& plan = *entry.operation->plan;
+  std::byte* const end = to + KeyBytes(entry.elements);
+  for (size_t i = 0; i < entry.parts.size(); ++i) {
+    const size_t bytes = size_t{entry.counts[i]} * sizeof(uint64_t);
+    std::memcpy(to, plan.keys().data() + entry.firsts[i], bytes);
+    to += bytes;
+  }
+  std::memset(to, 0, static_cast<size_t>(end - to));
+}
+
+// Their rows: what the call has for a key, summed in its order.
+void FillRows(const Entry& entry, std::byte* to) {
+  const KeyPlan& plan = *entry.operation->plan;
+  const size_t dim = entry.table->dim;
+  const size_t row_bytes = entry.table->row_bytes();
+  for (size_t i = 0; i < entry.parts.size(); ++i) {
+    for (uint32_t k = entry.firsts[i]; k < entry.firsts[i] + entry.counts[i]; ++k) {
+      const absl::Span<const uint32_t> positions = plan.positions(k);
+      std::memcpy(to, entry.data + positions[0] * row_bytes, row_bytes);
+      float* const sum = reinterpret_cast<float*>(to);
+      for (const uint32_t position : positions.subspan(1)) {
+        const auto* row = reinterpret_cast<const float*>(entry.data + position * row_bytes);
+        for (size_t d = 0; d < dim; ++d) sum[d] += row[d];
+      }
+      to += row_bytes;
+    }
+  }
+}
+
+uint32_t CountKeys(const Entry& entry) {
+  uint32_t keys = 0;
+  for (const uint32_t count : entry.counts) keys += count;
+  return keys;
+}
+
+}  // namespace
+
+// ---- starting -----------------------------------------------------------------------------------
+
+absl::Status Journal::CheckRowsLost(const TableState& table, const KeyPlan& plan) const {
+  for (const KeyPlan::Range& range : plan.ranges()) {
+    if (!table.parts[range.partition].lost) continue;
+    return DataLossStatus(*session_, table, range.partition);
+  }
+  return absl::OkStatus();
+}
+
+// Keys and rows together are no more than a chunk, for which a lane's large slots are made; one row
+// fits all the same, because servers leave room for more than its key.
+uint32_t Journal::RowsInRecord(const TableState& table, const Staging& staging) const {
+  const uint64_t chunk = uint64_t{table.layout.chunk_elements} * table.layout.element_bytes;
+  const uint64_t limit = std::min<uint64_t>(
+      {chunk, std::max(staging.limit() / kStagingShare, kLeastRecord), kMaxRowsBytes});
+  uint64_t rows = limit / (sizeof(uint64_t) + table.row_bytes());
+  while (rows > 1 && KeyBytes(rows) + rows * table.row_bytes() > limit) --rows;
+  return static_cast<uint32_t>(std::max<uint64_t>(rows, 1));
+}
+
+Entry* Journal::NewRows(Operation* operation, RecordType type, size_t offset,
+                        uint64_t min_version) {
+  Entry* entry = NewEntry(type, operation->table, operation);
+  entry->step = type == RecordType::kPushRows && operation->table->sync ? operation->step : 0;
+  entry->min_version = min_version;
+  entry->block = operation->blocks[type == RecordType::kPushRows ? 0 : 1].get();
+  entry->data = entry->block->data() + offset;
+  entry->holds_buffer = true;
+  ++operation->buffers;
+  return entry;
+}
+
+void Journal::EnqueueFilled(TableLane* lane) {
+  Entry* entry = std::exchange(lane->filling, nullptr);
+  if (entry->type == RecordType::kPushRows) return EnqueueOn(lane, entry);
+  EnqueuePullOn(lane->stream, entry, false);
+}
+
+void Journal::Cut(Operation* operation, RecordType type, size_t offset, uint64_t min_version) {
+  TableState* table = operation->table;
+  const uint32_t most = RowsInRecord(*table, type == RecordType::kPushRows ? *packing_ : *staging_);
+  for (const KeyPlan::Range& range : operation->plan->ranges()) {
+    TableLane* lane = table->parts[range.partition].lane;
+    uint32_t first = range.first;
+    for (uint32_t left = range.count; left > 0;) {
+      if (lane->filling == nullptr) {
+        lane->filling = NewRows(operation, type, offset, min_version);
+      }
+      Entry* entry = lane->filling;
+      const uint32_t count = std::min(left, most - entry->elements);
+      entry->parts.push_back(range.partition);
+      entry->counts.push_back(count);
+      entry->firsts.push_back(first);
+      entry->elements += count;
+      first += count;
+      left -= count;
+      if (entry->elements == most || entry->parts.size() == kMaxGroups) EnqueueFilled(lane);
+    }
+  }
+  for (const auto& lane : table->lanes) {
+    if (lane->filling != nullptr) EnqueueFilled(lane.get());
+  }
+}
+
+void Journal::AddRowPushes(Operation* operation, size_t offset) {
+  Cut(operation, RecordType::kPushRows, offset, 0);
+}
+
+void Journal::AddLookups(Operation* operation, size_t offset, uint64_t min_version) {
+  Cut(operation, RecordType::kLookup, offset, min_version);
+}
+
+void Journal::WaitForRows(Operation* operation, uint64_t version) {
+  for (const KeyPlan::Range& range : operation->plan->ranges()) {
+    PartState& part = operation->table->parts[range.partition];
+    if (part.committed >= version) continue;
+    part.waiters.push_back({{operation, operation->generation}, version});
+    ++operation->commits;
+  }
+}
+
+void Journal::AddScan(Operation* operation, uint32_t part, uint64_t cursor) {
+  Entry* entry = NewEntry(RecordType::kScan, operation->table, operation);
+  entry->part = part;
+  entry->step = cursor;
+  entry->elements = RowsInRecord(*operation->table, *staging_);
+  EnqueuePull(entry, false);
+}
+
+// ---- posting ------------------------------------------------------------------------------------
+
+bool Journal::TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes) {
+  // It may have some from an attempt that the lane did not take.
+  if (entry->staging != nullptr && entry->staging_bytes == bytes) return true;
+  GiveStaging(entry);
+  Staging::Buffer buffer;
+  if (absl::Status s = from->Take(static_cast<uint32_t>(bytes), &buffer); !s.ok()) {
+    End(entry->operation, s);
+    Touch(stream);
+    return false;
+  }
+  if (buffer.data == nullptr) {
+    stream->stalled = true;
+    return false;
+  }
+  entry->staging = buffer.data;
+  entry->staging_bytes = static_cast<uint32_t>(bytes);
+  return true;
+}
+
+void Journal::NumberRows(Entry* entry) const {
+  if (std::exchange(entry->numbered, true)) return;
+  TableState* table = entry->table;
+  for (const uint32_t p : entry->parts) {
+    PartState& part = table->parts[p];
+    if (table->sync) {
+      entry->sequences.push_back(part.pushed[entry->step & 1]++);
+    } else {
+      entry->sequences.push_back(part.next_sequence++);
+      ++part.pushes_since_end;
+    }
+  }
+}
+
+bool Journal::PostRowPush(Stream* stream, Entry* entry) {
+  TableState* table = entry->table;
+  const bool empty = entry->operation == nullptr;  // its buffer was given back
+  entry->elements = empty ? 0 : CountKeys(*entry);
+  const uint64_t keys = KeyBytes(entry->elements);
+  const uint64_t bytes = keys + entry->elements * table->row_bytes();
+  if (!Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
+  rdma::WorkerLane::Request request;
+  if (!empty) {
+    if (!TakeStaging(stream, entry, packing_, bytes)) return false;
+    const auto& block = packing_->BlockOf(entry->staging);
+    // Before it takes its sequences: memory that cannot be registered ends the call, not the lane.
+    if (absl::Status s = lanes_->Register(stream, *block); !s.ok()) {
+      End(entry->operation, s);
+      Touch(stream);
+      return false;
+    }
+    FillKeys(*entry, entry->staging);
+    FillRows(*entry, entry->staging + keys);
+    request.payload = {entry->staging, static_cast<uint32_t>(bytes), block.get()};
+  }
+  NumberRows(entry);
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const PartState& part = table->parts[entry->parts[i]];
+    const uint64_t number = entry->sequences[i];
+    groups_[i] = {part.partition,
+                  table->sync ? static_cast<uint32_t>(number) : 0,
+                  part.epoch,
+                  table->sync ? entry->step : number,
+                  empty ? 0 : entry->counts[i],
+                  0};
+  }
+  request.header.type = RecordType::kPushRows;
+  request.header.dtype = ElementType::kF32;
+  request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
+  if (!Send(stream, entry, &request)) return false;
+  if (entry->posts == 1) {
+    ++counters_.pushes;
+    counters_.bytes_pushed += bytes;
+  }
+  return true;
+}
+
+bool Journal::PostLookup(Stream* stream, Entry* entry) {
+  TableState* table = entry->table;
+  entry->elements = CountKeys(*entry);
+  const uint64_t keys = KeyBytes(entry->elements);
+  const auto key_bytes = static_cast<uint32_t>(entry->elements * sizeof(uint64_t));
+  if (!Fits(stream, entry, key_bytes)) return false;
+  if (!TakeStaging(stream, entry, staging_, keys + entry->elements * table->row_bytes())) {
+    return false;
+  }
+  const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
+  auto remote = stream->lane->Expose(block);
+  if (absl::Status s = remote.ok() ? lanes_->Register(stream, *block) : remote.status(); !s.ok()) {
+    End(entry->operation, s);
+    Touch(stream);
+    return false;
+  }
+  FillKeys(*entry, entry->staging);
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const PartState& part = table->parts[entry->parts[i]];
+    groups_[i] = {part.partition, 0, part.epoch, 0, entry->counts[i], 0};
+  }
+  rdma::WorkerLane::Request request;
+  request.header.type = RecordType::kLookup;
+  request.header.dtype = ElementType::kF32;
+  request.header.destination =
+      remote->address + static_cast<uint64_t>(entry->staging - block->data()) + keys;
+  request.header.destination_key = remote->key;
+  request.header.min_version = entry->min_version;
+  request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
+  request.payload = {entry->staging, key_bytes, block.get()};
+  if (!Send(stream, entry, &request)) return false;
+  ++stream->pulls_out;
+  return true;
+}
+
+bool Journal::PostScan(Stream* stream, Entry* entry) {
+  TableState* table = entry->table;
+  if (!Fits(stream, entry, 0)) return false;
+  const uint64_t bytes = KeyBytes(entry->elements) + entry->elements * table->row_bytes();
+  if (!TakeStaging(stream, entry, staging_, bytes)) return false;
+  const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
+  const auto remote = stream->lane->Expose(block);
+  if (!remote.ok()) {
+    End(entry->operation, remote.status());
+    Touch(stream);
+    return false;
+  }
+  const PartState& part = table->parts[entry->part];
+  groups_[0] = {part.partition, 0, part.epoch, entry->step, entry->elements, 0};
+  rdma::WorkerLane::Request request;
+  request.header.type = RecordType::kScan;
+  request.header.dtype = ElementType::kF32;
+  request.header.destination =
+      remote->address + static_cast<uint64_t>(entry->staging - block->data());
+  request.header.destination_key = remote->key;
+  request.groups = absl::MakeConstSpan(groups_.data(), 1);
+  if (!Send(stream, entry, &request)) return false;
+  ++stream->pulls_out;
+  return true;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,153 @@
+// Calls on embedding tables, and the walk through one.
+#include <utility>
+
+#include "client/client_impl.h"
+
+namespace verbena {
+
+using client::ClientCore;
+
+Ticket Client::PushRows(const Table& table, absl::Span<const uint64_t> keys,
+                        const Region& gradients, const RowOptions& options) {
+  Ticket ticket;
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        if (absl::Status s = impl_->CheckHandles(table, gradients, "gradient"); !s.ok()) return s;
+        return core.PushRows(table.id(), keys, {gradients.state_->block, options.region_offset},
+                             impl_->Deadline(options.timeout), std::move(done));
+      });
+  return ticket;
+}
+
+Ticket Client::Lookup(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
+                      const LookupOptions& options) {
+  Ticket ticket;
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        if (absl::Status s = impl_->CheckHandles(table, rows, "destination"); !s.ok()) return s;
+        return core.Lookup(table.id(), keys, {rows.state_->block, options.region_offset},
+                           options.min_version, impl_->Deadline(options.timeout), std::move(done));
+      });
+  return ticket;
+}
+
+// ---- scans --------------------------------------------------------------------------------------
+
+// Guarded by the hub's lock, but for what is of a part that is not running.
+struct __attribute__((visibility("hidden"))) RowScan::State {
+  // A partition on its way: one record of it at a time.
+  struct Part {
+    uint32_t partition = 0;
+    uint64_t cursor = 0;
+    bool open = false;     // has a partition
+    bool running = false;  // a record of it is asked for
+    absl::Status status;
+    std::shared_ptr<client::ScanResult> result = std::make_shared<client::ScanResult>();
+  };
+  // So many partitions at once: enough for several records at every server.
+  static constexpr size_t kParts = 16;
+
+  std::shared_ptr<Hub> hub;
+  Table table;
+  absl::Duration timeout;
+  uint32_t partitions = 0;
+  uint32_t next = 0;  // the first partition that was not begun
+  std::vector<Part> parts = std::vector<Part>(kParts);
+  absl::Status failed;
+
+  static void Ask(const std::shared_ptr<State>& self, ClientCore& core, Part* part);
+  // Asks for what can be asked for. False: nothing is left.
+  static bool AskAll(const std::shared_ptr<State>& self, ClientCore& core);
+};
+
+void RowScan::State::Ask(const std::shared_ptr<State>& self, ClientCore& core, Part* part) {
+  part->running = true;
+  const auto id =
+      core.Scan(self->table.id(), part->partition, part->cursor, part->result,
+                After(self->hub->Now(), self->timeout), [self, part](absl::Status status) {
+                  part->running = false;
+                  part->status = std::move(status);
+                });
+  if (id.ok()) return;
+  part->running = false;
+  part->status = id.status();
+}
+
+bool RowScan::State::AskAll(const std::shared_ptr<State>& self, ClientCore& core) {
+  bool left = false;
+  for (Part& part : self->parts) {
+    if (!part.open && self->next < self->partitions) {
+      part.partition = self->next++;
+      part.cursor = 0;
+      part.open = true;
+      Ask(self, core, &part);
+    }
+    left |= part.open;
+  }
+  return left;
+}
+
+absl::StatusOr<RowScan> Client::Scan(const Table& table, const ScanOptions& options) {
+  if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+  auto state = std::make_shared<RowScan::State>();
+  state->hub = impl_->hub;
+  state->table = table;
+  state->timeout = options.timeout.value_or(impl_->options.timeout);
+  absl::Status status = absl::FailedPreconditionError("the client is closed");
+  impl_->hub->Run([&](ClientCore& core) {
+    status = absl::OkStatus();
+    state->partitions = static_cast<uint32_t>(core.view().partitions_size());
+    RowScan::State::AskAll(state, core);
+    for (const RowScan::State::Part& part : state->parts) {
+      // Refused at the call; what ends later is Next()'s to tell.
+      if (status.ok() && !part.running) status = part.status;
+    }
+  });
+  if (!status.ok()) return status;
+  RowScan scan;
+  scan.state_ = std::move(state);
+  return scan;
+}
+
+absl::StatusOr<bool> RowScan::Next(std::vector<uint64_t>* keys, std::vector<float>* rows) {
+  if (keys == nullptr || rows == nullptr) {
+    return absl::InvalidArgumentError("RowScan::Next: keys or rows is null");
+  }
+  if (state_ == nullptr) return absl::FailedPreconditionError("RowScan::Next: an empty scan");
+  State& s = *state_;
+  keys->clear();
+  rows->clear();
+  while (s.failed.ok()) {
+    State::Part* ready = nullptr;
+    const auto find = [&] {
+      for (State::Part& part : s.parts) {
+        if (part.open && !part.running) ready = &part;
+      }
+      return ready != nullptr;
+    };
+    bool left = false;
+    if (!s.hub->Run([&](ClientCore& core) { left = State::AskAll(state_, core); })) {
+      s.failed = absl::FailedPreconditionError("the client is closed");
+      break;
+    }
+    if (!left) return false;
+    s.hub->WaitUntil(find, INT64_MAX);
+    if (ready == nullptr) continue;  // closed meanwhile
+    if (!ready->status.ok()) {
+      s.failed = ready->status;
+      break;
+    }
+    if (ready->result->keys.empty()) {
+      ready->open = false;
+      continue;
+    }
+    keys->swap(ready->result->keys);
+    rows->swap(ready->result->rows);
+    ready->cursor = ready->result->next;
+    s.hub->Run([&](ClientCore& core) { State::Ask(state_, core, ready); });
+    return true;
+  }
+  return s.failed;
+}
+
+}  // namespace verbena

@@ -1,0 +1,48 @@
+// The memory that the shards of one server may take from the system for tables, together.
+//
+// **Thread safety**: all threads.
+//
+// Invariants:
+//  1. reserved() is never more than limit(), nor more than room_for_tables() by Reserve(kTables).
+#ifndef VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_
+#define VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace verbena::server {
+
+class MemoryBudget {
+ public:
+  // What stays: parameters, optimizer state, indices. What passes through: rows on their way out,
+  // sums of an open step. The last sixteenth is for the latter alone, so that a full server still
+  // serves what it has.
+  enum class Use : uint8_t { kTables, kScratch };
+
+  explicit MemoryBudget(uint64_t limit) : limit_(limit) {}
+
+  uint64_t limit() const { return limit_; }
+  uint64_t room_for_tables() const { return limit_ - limit_ / 16; }
+  // Relaxed: a number that says nothing about other memory.
+  uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
+
+  // False, with nothing taken: that would be beyond the limit.
+  bool Reserve(uint64_t bytes, Use use) {
+    const uint64_t most = use == Use::kTables ? room_for_tables() : limit_;
+    uint64_t now = reserved_.load(std::memory_order_relaxed);
+    do {
+      if (bytes > most || now > most - bytes) return false;
+      // Relaxed: the number alone is agreed on.
+    } while (!reserved_.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+    return true;
+  }
+  void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+ private:
+  const uint64_t limit_;
+  std::atomic<uint64_t> reserved_ = 0;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_

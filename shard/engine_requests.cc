@@ -1,0 +1,201 @@
+// Requests about dense tables, and ends of steps of all tables.
+#include <algorithm>
+
+#include "shard/engine_impl.h"
+
+namespace verbena::shard {
+
+ReplyStatus Worse(ReplyStatus a, ReplyStatus b) {
+  const auto bad = [](ReplyStatus s) {
+    return s == ReplyStatus::kDuplicate ? ReplyStatus::kOk : s;
+  };
+  return std::max(bad(a), bad(b));
+}
+
+ReplyStatus Engine::Impl::Find(uint64_t worker, uint32_t table, TableState** state,
+                               const Roster::Member** member) {
+  const auto it = tables.find(table);
+  if (it == tables.end()) {
+    return table > highest_table ? ReplyStatus::kNotReady : ReplyStatus::kUnknownTable;
+  }
+  *state = &it->second;
+  if (it->second.table == nullptr) return ReplyStatus::kUnavailable;
+  const Roster& roster = it->second.job->roster;
+  if (!roster.known()) return ReplyStatus::kNotReady;
+  *member = roster.Find(worker);
+  return *member == nullptr ? ReplyStatus::kExpired : ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::FindSlice(const TableState& state, const Group& group,
+                                    uint32_t* slice) const {
+  if (group.partition >= partitions.size()) return ReplyStatus::kOutOfRange;
+  const PartitionInfo& p = partitions[group.partition];
+  if (!p.ours || p.epoch != group.epoch) return ReplyStatus::kWrongEpoch;
+  if (state.placement[group.partition].lost) return ReplyStatus::kDataLoss;
+  *slice = state.table->slice_of(group.partition);
+  if (*slice != SlicedTable::kNone) {
+    switch (state.table->life(*slice).state) {
+      case SlicedTable::SliceState::kReady:
+        return ReplyStatus::kOk;
+      case SlicedTable::SliceState::kGone:
+        return ReplyStatus::kDataLoss;
+      default:
+        break;
+    }
+  }
+  if (state.starved) return ReplyStatus::kResourceExhausted;
+  return *slice == SlicedTable::kNone ? ReplyStatus::kOk : ReplyStatus::kNotReady;
+}
+
+ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
+                                    uint32_t* chunk) const {
+  uint32_t slice = 0;
+  const ReplyStatus status = FindSlice(state, group, &slice);
+  if (status != ReplyStatus::kOk) return status;
+  const DenseTable* table = state.dense.table.get();
+  if (table == nullptr) return ReplyStatus::kOutOfRange;  // an embedding table has no chunks
+  if (group.index >= table->layout().chunks() ||
+      table->partition_of(group.index) != group.partition) {
+    return ReplyStatus::kOutOfRange;
+  }
+  *chunk = table->local_chunk(group.index);
+  return *chunk == SlicedTable::kNone ? ReplyStatus::kNotReady : ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request,
+                                       const DenseTable::Chunk& chunk) const {
+  if (request.dtype != ElementType::kF32) return ReplyStatus::kMalformed;
+  // An empty record: its buffer was released, it only settles. It contributes zero.
+  if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
+  if (request.group.count != chunk.elements) return ReplyStatus::kOutOfRange;
+  const bool aligned = reinterpret_cast<uintptr_t>(request.payload.data()) % alignof(float) == 0;
+  if (request.payload.size() != size_t{chunk.elements} * sizeof(float) || !aligned) {
+    return ReplyStatus::kMalformed;
+  }
+  return ReplyStatus::kOk;
+}
+
+PushOutcome Engine::Impl::Push(const PushRequest& request) {
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  uint32_t chunk = 0;
+  ReplyStatus status = Find(request.worker, request.table, &state, &member);
+  if (status == ReplyStatus::kOk && member->rank < 0) status = ReplyStatus::kPermissionDenied;
+  if (status == ReplyStatus::kOk) status = FindChunk(*state, request.group, &chunk);
+  if (status == ReplyStatus::kOk) status = CheckPayload(request, state->dense.table->chunk(chunk));
+  if (status != ReplyStatus::kOk) return {false, {status, 0, 0}};
+  const PushOutcome outcome = state->dense.consistency->Push(request, *member, chunk);
+  if (outcome.held || outcome.answer.status == ReplyStatus::kOk) {
+    sink.Pushed(request.payload.size(), &state->table->counters());
+  }
+  return outcome;
+}
+
+void Engine::Impl::CountAnswer(ReplyStatus status) {
+  EngineCounters& c = sink.counters;
+  switch (status) {
+    case ReplyStatus::kOk:
+    case ReplyStatus::kNonFinite:  // counted where it was found
+      return;
+    case ReplyStatus::kDuplicate:
+      ++c.duplicates;
+      return;
+    default:
+      ++c.refused;
+  }
+}
+
+PushOutcome Engine::Push(const PushRequest& request) {
+  const PushOutcome outcome = impl_->Push(request);
+  if (!outcome.held) impl_->CountAnswer(outcome.answer.status);
+  return outcome;
+}
+
+PullOutcome Engine::Pull(const PullRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  uint32_t chunk = 0;
+  ReplyStatus status = e.Find(request.worker, request.table, &state, &member);
+  if (status == ReplyStatus::kOk) status = e.FindChunk(*state, request.group, &chunk);
+  PullOutcome outcome;
+  if (status != ReplyStatus::kOk) {
+    e.CountAnswer(status);
+    outcome.answer.status = status;
+    return outcome;
+  }
+  const DenseState& dense = state->dense;
+  if (!dense.consistency->Readable(*member, chunk, request.min_version, &outcome.answer)) {
+    dense.parking->ParkPull(chunk, request);
+    outcome.kind = PullOutcome::Kind::kParked;
+    return outcome;
+  }
+  outcome.kind = PullOutcome::Kind::kReady;
+  outcome.view = dense.table->Pin(chunk);
+  const bool ssp = dense.table->spec().consistency() == v1::CONSISTENCY_SSP;
+  e.sink.Pulled(outcome.view, &dense.table->counters(), ssp ? &outcome.answer.detail : nullptr);
+  return outcome;
+}
+
+GroupsOutcome Engine::Impl::RefuseGroups(size_t groups, ReplyStatus status) {
+  group_status.assign(groups, status);
+  CountAnswer(status);
+  return {false, {status, 0, 0}, group_status};
+}
+
+GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
+  if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
+  if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
+  GroupsOutcome outcome;
+  e.group_status.clear();
+  for (const Group& g : request.groups) {
+    uint32_t slice = 0;
+    ReplyStatus status = e.FindSlice(*state, g, &slice);
+    if (status == ReplyStatus::kOk && slice != SlicedTable::kNone) {
+      uint32_t missing = 0;
+      status = state->consistency->EndStep(g, request.min_version, request.worker, *member, slice,
+                                           &missing);
+      outcome.answer.detail += missing;
+    }
+    e.group_status.push_back(status);
+    outcome.answer.status = Worse(outcome.answer.status, status);
+  }
+  e.CountAnswer(outcome.answer.status);
+  outcome.group_status = e.group_status;
+  return outcome;
+}
+
+GroupsOutcome Engine::Await(const GroupsRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  const ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
+  if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
+  GroupsOutcome outcome;
+  e.group_status.clear();
+  e.await_slices.clear();
+  for (const Group& g : request.groups) {
+    uint32_t slice = 0;
+    const ReplyStatus status = e.FindSlice(*state, g, &slice);
+    const bool waits = status == ReplyStatus::kOk && slice != SlicedTable::kNone &&
+                       !state->consistency->Reached(slice, request.min_version);
+    if (waits) e.await_slices.push_back(slice);
+    // Matters only when another group is refused, so that nothing is parked.
+    e.group_status.push_back(waits ? ReplyStatus::kNotReady : status);
+    outcome.answer.status = Worse(outcome.answer.status, status);
+  }
+  if (outcome.answer.status == ReplyStatus::kOk && !e.await_slices.empty()) {
+    state->parking->ParkAwait(request, e.await_slices);
+    outcome.parked = true;
+    return outcome;
+  }
+  e.CountAnswer(outcome.answer.status);
+  outcome.group_status = e.group_status;
+  return outcome;
+}
+
+}  // namespace verbena::shard

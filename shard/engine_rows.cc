@@ -1,0 +1,161 @@
+// Requests about rows of embedding tables.
+#include <algorithm>
+
+#include "shard/engine_impl.h"
+
+namespace verbena::shard {
+namespace {
+
+bool Aligned(absl::Span<const std::byte> rows) {
+  return reinterpret_cast<uintptr_t>(rows.data()) % alignof(float) == 0;
+}
+
+uint64_t KeysOf(absl::Span<const Group> groups) {
+  uint64_t keys = 0;
+  for (const Group& g : groups) keys += g.count;
+  return keys;
+}
+
+}  // namespace
+
+ReplyStatus Engine::Impl::FindRows(uint64_t worker, uint32_t table, TableState** state,
+                                   const Roster::Member** member) {
+  const ReplyStatus status = Find(worker, table, state, member);
+  if (status != ReplyStatus::kOk) return status;
+  return (*state)->rows.table == nullptr ? ReplyStatus::kOutOfRange : ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::FindKeys(const TableState& state, const Group& group,
+                                   absl::Span<const uint64_t> keys, uint32_t* slice) const {
+  const ReplyStatus status = FindSlice(state, group, slice);
+  if (status != ReplyStatus::kOk) return status;
+  if (*slice == SlicedTable::kNone) return ReplyStatus::kNotReady;
+  const uint32_t table = state.table->id();
+  const auto count = static_cast<uint32_t>(partitions.size());
+  for (const uint64_t key : keys) {
+    if (PartitionOfKey(table, key, count) != group.partition) return ReplyStatus::kOutOfRange;
+  }
+  return ReplyStatus::kOk;
+}
+
+GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
+  if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
+  const uint64_t keys = KeysOf(request.groups);
+  if (found == ReplyStatus::kOk && (keys != request.keys.size() || !Aligned(request.rows) ||
+                                    request.rows.size() != keys * state->rows.table->row_bytes())) {
+    found = ReplyStatus::kMalformed;
+  }
+  if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
+  const RowState& rows = state->rows;
+  const size_t dim = rows.table->dim();
+  RowPush push = {request.worker,
+                  {},
+                  request.keys,
+                  {reinterpret_cast<const float*>(request.rows.data()), keys * dim}};
+  absl::Span<const uint64_t> keys_left = push.keys;
+  absl::Span<const float> rows_left = push.rows;
+  GroupsOutcome outcome;
+  outcome.answer.version = UINT64_MAX;
+  e.group_status.clear();
+  for (const Group& group : request.groups) {
+    push.group = group;
+    push.keys = keys_left.first(group.count);
+    push.rows = rows_left.first(group.count * dim);
+    keys_left.remove_prefix(group.count);
+    rows_left.remove_prefix(group.count * dim);
+    uint32_t slice = 0;
+    Answer answer = {e.FindKeys(*state, group, push.keys, &slice), 0, 0};
+    if (answer.status == ReplyStatus::kOk) {
+      answer = rows.consistency->Push(push, *member, slice);
+      outcome.answer.version = std::min(outcome.answer.version, answer.version);
+      outcome.answer.detail = std::max(outcome.answer.detail, answer.detail);
+    }
+    if (answer.status == ReplyStatus::kOk) {
+      e.sink.Pushed(push.keys.size() * (sizeof(uint64_t) + rows.table->row_bytes()),
+                    &rows.table->counters());
+    }
+    e.CountAnswer(answer.status);
+    e.group_status.push_back(answer.status);
+    outcome.answer.status = Worse(outcome.answer.status, answer.status);
+  }
+  if (outcome.answer.version == UINT64_MAX) outcome.answer.version = 0;
+  outcome.group_status = e.group_status;
+  return outcome;
+}
+
+PullOutcome Engine::Impl::RefuseLookup(size_t groups, ReplyStatus status) {
+  group_status.assign(groups, status);
+  CountAnswer(status);
+  PullOutcome outcome;
+  outcome.answer.status = status;
+  outcome.group_status = group_status;
+  return outcome;
+}
+
+PullOutcome Engine::Lookup(const LookupRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
+  if (found == ReplyStatus::kOk) {
+    if (request.keys.empty() || KeysOf(request.groups) != request.keys.size()) {
+      found = ReplyStatus::kMalformed;
+    } else if (request.keys.size() > kMaxRowsBytes / state->rows.table->row_bytes()) {
+      found = ReplyStatus::kOutOfRange;
+    }
+  }
+  if (found != ReplyStatus::kOk) return e.RefuseLookup(request.groups.size(), found);
+  PullOutcome outcome;
+  absl::Span<const uint64_t> keys_left = request.keys;
+  e.group_status.clear();
+  for (const Group& group : request.groups) {
+    uint32_t slice = 0;
+    const ReplyStatus status = e.FindKeys(*state, group, keys_left.first(group.count), &slice);
+    keys_left.remove_prefix(group.count);
+    // Matters only when another group is refused: this one's rows are not written either.
+    e.group_status.push_back(status == ReplyStatus::kOk ? ReplyStatus::kNotReady : status);
+    outcome.answer.status = Worse(outcome.answer.status, status);
+  }
+  if (outcome.answer.status == ReplyStatus::kOk) {
+    const RowConsistency& rules = *state->rows.consistency;
+    outcome = state->rows.parking->Lookup(
+        request, [&](uint64_t worker, uint32_t slice, uint64_t min_version, Answer* answer) {
+          return rules.Readable(worker, slice, min_version, answer);
+        });
+    if (outcome.kind != PullOutcome::Kind::kAnswer) return outcome;
+    return e.RefuseLookup(request.groups.size(), outcome.answer.status);
+  }
+  e.CountAnswer(outcome.answer.status);
+  outcome.group_status = e.group_status;
+  return outcome;
+}
+
+PullOutcome Engine::Scan(const ScanRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  uint32_t slice = 0;
+  PullOutcome outcome;
+  ReplyStatus& status = outcome.answer.status;
+  status = e.FindRows(request.worker, request.table, &state, &member);
+  if (status == ReplyStatus::kOk) status = e.FindKeys(*state, request.group, {}, &slice);
+  if (status == ReplyStatus::kOk && request.group.count == 0) status = ReplyStatus::kOutOfRange;
+  if (status == ReplyStatus::kOk) {
+    EmbeddingTable& table = *state->rows.table;
+    if (table.Scan(slice, request.group.sequence, request.group.count, &outcome.view,
+                   &outcome.answer.version, &outcome.answer.detail)) {
+      outcome.kind = PullOutcome::Kind::kReady;
+      e.sink.Pulled(outcome.view, &table.counters(), nullptr);
+      return outcome;
+    }
+    outcome.answer = {ReplyStatus::kResourceExhausted, 0, 0};
+  }
+  e.CountAnswer(status);
+  return outcome;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,204 @@
+// What a view of the cluster changes: tables, the partitions that are ours, jobs.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "shard/engine_impl.h"
+
+namespace verbena::shard {
+namespace {
+
+// A contribution entry is kept per chunk and rank.
+constexpr uint32_t kMaxWorkers = 1 << 16;
+
+}  // namespace
+
+absl::Status Engine::Impl::CheckPartitions(const v1::ClusterView& view) const {
+  const auto count = static_cast<uint32_t>(view.partitions_size());
+  if (!partitions.empty() && count != partitions.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("view ", view.revision(), " has ", count,
+                                                      " partitions; this cluster has ",
+                                                      partitions.size()));
+  }
+  for (const v1::Partition& p : view.partitions()) {
+    if (p.id() >= count) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("view ", view.revision(), ": partition ", p.id(), " of ", count));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
+  partitions.resize(view.partitions_size());
+  for (const v1::Partition& p : view.partitions()) {
+    PartitionInfo& info = partitions[p.id()];
+    info.epoch_changed = info.epoch != p.epoch();
+    info.epoch = p.epoch();
+    info.ours = p.primary() != 0 && p.primary() == options.server && p.shard() == options.shard;
+  }
+}
+
+void Engine::Impl::DropTables(const v1::ClusterView& view) {
+  absl::flat_hash_set<uint32_t> present;
+  for (const v1::Table& t : view.tables()) present.insert(t.id());
+  bool dropped = false;
+  for (auto it = tables.begin(); it != tables.end();) {
+    if (present.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    TableState& state = it->second;
+    if (state.table != nullptr) {
+      for (uint32_t s = 0; s < state.table->slices(); ++s) {
+        state.consistency->FailSlice(s, ReplyStatus::kUnknownTable, /*keep=*/false);
+      }
+      state.parking->FailAll(ReplyStatus::kUnknownTable);
+    }
+    it = tables.erase(it);
+    dropped = true;
+  }
+  if (dropped) pool.Trim();
+}
+
+absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
+  absl::Status status;
+  absl::flat_hash_map<std::string, const v1::Job*> present;
+  for (const v1::Job& j : view.jobs()) {
+    if (j.expected_workers() > kMaxWorkers) {
+      status.Update(absl::InvalidArgumentError(
+          absl::StrCat("job \"", j.name(), "\" expects ", j.expected_workers(),
+                       " workers; allowed: at most ", kMaxWorkers)));
+      continue;
+    }
+    present[j.name()] = &j;
+    jobs.try_emplace(j.name());
+  }
+  for (auto& [name, job] : jobs) {
+    const auto it = present.find(name);
+    job.change = it == present.end() ? job.roster.Clear() : job.roster.Update(*it->second);
+  }
+  return status;
+}
+
+absl::Status Engine::Impl::CreateDense(const v1::Table& table, TableState* state) {
+  absl::StatusOr<std::unique_ptr<DenseTable>> created =
+      DenseTable::Create(table, static_cast<uint32_t>(partitions.size()), &pool);
+  if (!created.ok()) return created.status();
+  DenseState& dense = state->dense;
+  dense.table = *std::move(created);
+  const v1::Consistency consistency = table.spec().consistency();
+  dense.parking = std::make_unique<PullParking>(dense.table.get(), &sink,
+                                                /*by_version=*/consistency != v1::CONSISTENCY_SSP);
+  const DenseParts parts = {dense.table.get(), dense.parking.get(), &pool, &state->job->roster,
+                            &sink};
+  dense.consistency = consistency == v1::CONSISTENCY_SYNC  ? MakeSync(parts)
+                      : consistency == v1::CONSISTENCY_SSP ? MakeSsp(parts)
+                                                           : MakeAsync(parts);
+  state->table = dense.table.get();
+  state->parking = dense.parking.get();
+  state->consistency = dense.consistency.get();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state) {
+  absl::StatusOr<std::unique_ptr<EmbeddingTable>> created =
+      EmbeddingTable::Create(table, static_cast<uint32_t>(partitions.size()), &pool);
+  if (!created.ok()) return created.status();
+  RowState& rows = state->rows;
+  rows.table = *std::move(created);
+  const v1::Consistency consistency = table.spec().consistency();
+  rows.parking = std::make_unique<LookupParking>(rows.table.get(), &sink,
+                                                 /*by_version=*/consistency != v1::CONSISTENCY_SSP);
+  const RowParts parts = {rows.table.get(), rows.parking.get(), &pool, &state->job->roster, &sink};
+  rows.consistency =
+      consistency == v1::CONSISTENCY_SYNC ? MakeSyncRows(parts) : MakeAsyncRows(parts);
+  state->table = rows.table.get();
+  state->parking = rows.parking.get();
+  state->consistency = rows.consistency.get();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state) {
+  state->job = &jobs[table.spec().job()];
+  return table.spec().dim() > 0 ? CreateRows(table, state) : CreateDense(table, state);
+}
+
+// Follows what the view says of the table's partitions.
+absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
+  std::vector<Placement> placement(partitions.size());
+  for (size_t p = 0; p < partitions.size(); ++p) placement[p].ours = partitions[p].ours;
+  for (const uint32_t p : table.lost_partitions()) {
+    if (p < placement.size()) placement[p].lost = true;
+  }
+  SlicedTable& sliced = *state->table;
+  for (uint32_t s = 0; s < sliced.slices(); ++s) {
+    if (!sliced.ready(s)) continue;
+    const uint32_t p = sliced.life(s).partition;
+    const bool keep = placement[p].ours && !placement[p].lost;
+    if (keep && !partitions[p].epoch_changed) continue;
+    const ReplyStatus why = placement[p].lost ? ReplyStatus::kDataLoss : ReplyStatus::kWrongEpoch;
+    state->consistency->FailSlice(s, why, keep);
+    state->parking->FailSlice(s, why);
+    if (!keep) sliced.Release(s, /*gone=*/!placement[p].lost);
+  }
+  if (placement == state->placement && !state->starved) return absl::OkStatus();
+  const absl::Status acquired = sliced.Acquire(placement);
+  state->starved = !acquired.ok();
+  state->placement = std::move(placement);
+  state->consistency->Resize();
+  return acquired;
+}
+
+absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
+  const auto [it, is_new] = tables.try_emplace(table.id());
+  TableState& state = it->second;
+  highest_table = std::max(highest_table, table.id());
+  if (is_new) {
+    if (const absl::Status s = CreateTable(table, &state); !s.ok()) return s;
+  }
+  if (state.table == nullptr) return absl::OkStatus();
+  const absl::Status placed = Place(table, &state);
+  if (is_new || state.job->change == Roster::Change::kNone) return placed;
+  if (state.job->change == Roster::Change::kGeneration) {
+    state.consistency->Reset();
+    state.table->ResetVersions();
+  } else {
+    state.consistency->Resize();
+    state.consistency->RosterChanged();
+  }
+  const Roster& roster = state.job->roster;
+  state.parking->FailWorkers([&](uint64_t worker) { return roster.Find(worker) == nullptr; });
+  return placed;
+}
+
+// Jobs that the view has no more and no table names.
+void Engine::Impl::ForgetJobs() {
+  absl::flat_hash_set<const JobState*> named;
+  for (const auto& [id, state] : tables) named.insert(state.job);
+  for (auto it = jobs.begin(); it != jobs.end();) {
+    const bool forget = !it->second.roster.known() && !named.contains(&it->second);
+    it = forget ? jobs.erase(it) : std::next(it);
+  }
+}
+
+absl::Status Engine::ApplyView(const v1::ClusterView& view) {
+  Impl& e = *impl_;
+  if (view.revision() < e.revision) return absl::OkStatus();
+  if (const absl::Status s = e.CheckPartitions(view); !s.ok()) return s;
+  e.revision = view.revision();
+  e.UpdatePartitions(view);
+  e.DropTables(view);
+  absl::Status first = e.UpdateJobs(view);
+  // Without partitions nothing can be placed: tables are not known yet.
+  if (!e.partitions.empty()) {
+    for (const v1::Table& t : view.tables()) first.Update(e.UpdateTable(t));
+  }
+  e.ForgetJobs();
+  e.RetryBlocked();
+  return first;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,83 @@
+#include "shard/partition/clocks.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace verbena::shard {
+namespace {
+
+constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+
+}  // namespace
+
+uint64_t Clocks::Least(const Slice& slice) const {
+  if (!complete_) return slice.least;  // step 0 waits for all expected workers
+  uint64_t least = kMax;
+  for (size_t i = 0; i < slice.clocks.size(); ++i) {
+    if (counts_[i] != 0) least = std::min(least, slice.clocks[i]);
+  }
+  return least == kMax ? slice.least : std::max(least, slice.least);
+}
+
+void Clocks::Follow(uint32_t slices) {
+  // Those who left first, so that a joiner starts at the least clock of those who stay.
+  std::vector<uint32_t> joined;
+  owners_.resize(std::max<size_t>(owners_.size(), roster_.indices()));
+  counts_.resize(owners_.size());
+  for (uint32_t i = 0; i < owners_.size(); ++i) {
+    const uint64_t owner = i < roster_.indices() ? roster_.index_owner(i) : 0;
+    if (owners_[i] == owner) continue;
+    owners_[i] = owner;
+    counts_[i] = 0;
+    if (owner != 0) joined.push_back(i);
+  }
+  slices_.resize(slices);
+  for (Slice& s : slices_) {
+    s.clocks.resize(owners_.size());
+    // Before complete_ changes: the last expected worker to come starts where all did.
+    s.least = Least(s);
+    for (const uint32_t i : joined) s.clocks[i] = s.least;
+  }
+  for (const uint32_t i : joined) {
+    const Roster::Member* member = roster_.Find(owners_[i]);
+    counts_[i] = member != nullptr && member->rank >= 0 ? 1 : 0;
+  }
+  complete_ = true;
+  for (uint32_t rank = 0; rank < roster_.expected(); ++rank) {
+    complete_ &= roster_.owner(rank) != 0 || roster_.departed(rank);
+  }
+  for (Slice& s : slices_) s.least = Least(s);
+}
+
+bool Clocks::EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock) {
+  Slice& s = slices_[slice];
+  uint64_t& mine = s.clocks[member.index];
+  if (clock <= mine) return false;
+  const bool was_least = mine == s.least;
+  mine = clock;
+  if (!was_least) return false;
+  const uint64_t least = Least(s);
+  if (least == s.least) return false;
+  s.least = least;
+  return true;
+}
+
+bool Clocks::Readable(const Roster::Member& member, uint32_t slice, uint64_t clock,
+                      Answer* answer) const {
+  const uint64_t least = slices_[slice].least;
+  answer->version = least;
+  answer->detail = 0;
+  if (member.rank < 0) return true;  // an observer has no clock
+  const uint64_t behind = clock > least ? clock - least : 0;
+  answer->detail = static_cast<uint32_t>(std::min<uint64_t>(behind, UINT32_MAX));
+  return behind <= bound_;
+}
+
+void Clocks::Reset() {
+  slices_.clear();
+  owners_.clear();
+  counts_.clear();
+  complete_ = false;
+}
+
+}  // namespace verbena::shard

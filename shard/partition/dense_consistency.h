@@ -1,0 +1,52 @@
+// How pushes of chunks become applies: sync, ssp and async of a dense table.
+//
+// The engine has checked the request: the worker is a member that may push, the chunk is resident
+// and its slice ready, the payload has the chunk's size (or is empty: a contribution of zero) and
+// is aligned.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_PARTITION_DENSE_CONSISTENCY_H_
+#define VERBENA_SHARD_PARTITION_DENSE_CONSISTENCY_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "shard/partition/consistency.h"
+#include "shard/partition/pull_parking.h"
+#include "shard/table/dense_table.h"
+
+namespace verbena::shard {
+
+// What a table's consistency works with; all outlive it.
+struct DenseParts {
+  DenseTable* table;
+  PullParking* parking;
+  BufferPool* pool;
+  const Roster* roster;
+  Sink* sink;
+};
+
+class DenseConsistency : public Consistency {
+ public:
+  virtual PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+                           uint32_t chunk) = 0;
+  // Whether a pull of min_version is answered now; otherwise it is parked. sync, async: a version
+  // of the chunk. ssp: the clock of `member`; answer->detail says by how much the least clock is
+  // behind it, and answer->version is that.
+  virtual bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
+                        Answer* answer) const = 0;
+};
+
+std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts);
+std::unique_ptr<DenseConsistency> MakeAsync(const DenseParts& parts);
+std::unique_ptr<DenseConsistency> MakeSsp(const DenseParts& parts);
+
+// The numbers that a push carries.
+inline absl::Span<const float> GradientOf(const PushRequest& request) {
+  return {reinterpret_cast<const float*>(request.payload.data()),
+          request.payload.size() / sizeof(float)};
+}
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_DENSE_CONSISTENCY_H_

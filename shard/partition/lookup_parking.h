@@ -1,0 +1,75 @@
+// Lookups of one embedding table that wait for versions of partitions, or for clocks.
+//
+// A lookup waits at the first of its groups that is not readable; when that one's slice goes on, it
+// is looked at again from there.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_PARTITION_LOOKUP_PARKING_H_
+#define VERBENA_SHARD_PARTITION_LOOKUP_PARKING_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "shard/partition/parking.h"
+#include "shard/table/embedding_table.h"
+
+namespace verbena::shard {
+
+class LookupParking final : public Parking {
+ public:
+  // by_version: lookups wait for versions of their partitions. Otherwise (ssp) only Release() ends
+  // them.
+  LookupParking(EmbeddingTable* table, Sink* sink, bool by_version)
+      : Parking(sink), table_(table), by_version_(by_version) {}
+
+  // Whether a slice is readable now, with its version (ssp: least clock) and staleness.
+  using Ready = absl::FunctionRef<bool(uint64_t worker, uint32_t slice, uint64_t min_version,
+                                       Answer* answer)>;
+  // Answers a lookup, all of whose groups' slices are ready, or parks it.
+  PullOutcome Lookup(const LookupRequest& request, Ready readable);
+
+  // A slice's version grew.
+  void Advanced(uint32_t slice);
+  // Looks again at the lookups that wait for a slice.
+  void Release(uint32_t slice, Ready readable);
+
+ private:
+  struct Parked {
+    Token token;
+    uint64_t worker = 0;
+    uint64_t min_version = 0;
+    uint64_t destination = 0;
+    uint64_t destination_key = 0;
+    uint32_t waits_at = 0;  // index of groups
+    std::vector<Group> groups;
+    std::vector<uint64_t> keys;
+  };
+
+  // The first group from `first` on that is not readable; groups.size() when all are.
+  uint32_t FirstUnready(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
+                        uint32_t first, Ready readable) const;
+  // Gathers the rows of a lookup that is readable as a whole; its answer, kResourceExhausted
+  // without memory for it.
+  Answer Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
+               absl::Span<const uint64_t> keys, Ready readable, ChunkView* view);
+  // True: the lookup is answered, with an event. False: it waits, maybe at a later group.
+  bool TryAgain(Parked* lookup, Ready readable);
+  void RemoveReads(Match match, const ReplyStatus* why) override;
+  void RemoveReadsOf(uint32_t slice, ReplyStatus why) override;
+  template <typename Condition>
+  void RemoveIf(Condition condition, const ReplyStatus* why);
+  uint32_t SliceOf(const Parked& lookup) const {
+    return table_->slice_of(lookup.groups[lookup.waits_at].partition);
+  }
+
+  EmbeddingTable* const table_;
+  const bool by_version_;
+  std::vector<std::vector<Parked>> parked_;  // by the slice they wait for
+  uint32_t count_ = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_LOOKUP_PARKING_H_

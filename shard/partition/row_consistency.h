@@ -1,0 +1,67 @@
+// How pushes of rows become applies: sync, ssp and async of an embedding table.
+//
+// The engine has checked the group: the worker is a member that may push, the slice is ready, the
+// keys belong to its partition, and there is a row of the table's dim for each.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. A push is read before the call returns: nothing is ever held.
+#ifndef VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
+#define VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "shard/partition/consistency.h"
+#include "shard/partition/lookup_parking.h"
+#include "shard/table/embedding_table.h"
+
+namespace verbena::shard {
+
+// What an embedding table's consistency works with; all outlive it.
+struct RowParts {
+  EmbeddingTable* table;
+  LookupParking* parking;
+  BufferPool* pool;
+  const Roster* roster;
+  Sink* sink;
+};
+
+// One group of a push.
+struct RowPush {
+  uint64_t worker;
+  Group group;
+  absl::Span<const uint64_t> keys;
+  absl::Span<const float> rows;
+};
+
+class RowConsistency : public Consistency {
+ public:
+  virtual Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) = 0;
+  // Whether a lookup of min_version by `worker`, a member, is answered now. sync, async: a version
+  // of the partition. ssp: the worker's clock; answer->detail says by how much the least clock is
+  // behind it, and answer->version is that.
+  virtual bool Readable(uint64_t worker, uint32_t slice, uint64_t min_version,
+                        Answer* answer) const = 0;
+
+  // Nothing waits for a buffer, and nothing is held for a lane.
+  void Retry() override {}
+  void ForgetLane(uint32_t) override {}
+};
+
+std::unique_ptr<RowConsistency> MakeSyncRows(const RowParts& parts);
+std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, too
+
+// What a push says when rows could not be made.
+inline Answer NoRoom(const BufferPool& pool, uint64_t version) {
+  const uint64_t mib = pool.limit_bytes() >> 20;
+  return {ReplyStatus::kMemoryLimit, static_cast<uint32_t>(std::min<uint64_t>(mib, UINT32_MAX)),
+          version};
+}
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_

@@ -1,0 +1,35 @@
+#include "shard/partition/sequences.h"
+
+#include <algorithm>
+
+namespace verbena::shard {
+
+void Sequences::Resize(const Roster& roster, uint32_t slices) {
+  const auto known = static_cast<uint32_t>(owners_.size());
+  owners_.resize(std::max(known, roster.indices()));
+  for (uint32_t i = known; i < owners_.size(); ++i) owners_[i] = roster.index_owner(i);
+  last_.resize(slices);
+  for (std::vector<uint64_t>& last : last_) last.resize(owners_.size());
+}
+
+void Sequences::RosterChanged(const Roster& roster) {
+  for (uint32_t i = 0; i < owners_.size(); ++i) {
+    if (owners_[i] == roster.index_owner(i)) continue;
+    owners_[i] = roster.index_owner(i);
+    for (std::vector<uint64_t>& last : last_) last[i] = 0;
+  }
+}
+
+void Sequences::Reset() {
+  last_.clear();
+  owners_.clear();
+}
+
+ReplyStatus Sequences::Take(uint32_t slice, uint32_t member, uint64_t sequence) {
+  uint64_t& last = last_[slice][member];
+  const ReplyStatus status = Check(sequence, last, last + 1);
+  if (status == ReplyStatus::kOk) last = sequence;
+  return status;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,40 @@
+// The last sequence that each member of a job has had applied in each slice of a table.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_PARTITION_SEQUENCES_H_
+#define VERBENA_SHARD_PARTITION_SEQUENCES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/record.h"
+#include "shard/partition/roster.h"
+
+namespace verbena::shard {
+
+class Sequences {
+ public:
+  // The table got slices, or the roster members.
+  void Resize(const Roster& roster, uint32_t slices);
+  // Who comes in the place of a member that is gone starts at 1. Resize() has been called.
+  void RosterChanged(const Roster& roster);
+  // A new generation of the job.
+  void Reset();
+
+  uint64_t& last(uint32_t slice, uint32_t member) { return last_[slice][member]; }
+  // kOk: `sequence` is `next`. It is not above `last`, which is below next: a resend.
+  static ReplyStatus Check(uint64_t sequence, uint64_t last, uint64_t next) {
+    if (sequence <= last) return ReplyStatus::kDuplicate;
+    return sequence == next ? ReplyStatus::kOk : ReplyStatus::kSequenceGap;
+  }
+  // Takes the sequence if it is the next one.
+  ReplyStatus Take(uint32_t slice, uint32_t member, uint64_t sequence);
+
+ private:
+  std::vector<std::vector<uint64_t>> last_;  // by slice, by member index
+  std::vector<uint64_t> owners_;             // of each member index, as of the last roster
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_SEQUENCES_H_

@@ -1,0 +1,301 @@
+// Bulk synchronous steps of an embedding table. See engine.h, invariants 1 and 6.
+//
+// A push is copied, and its rows are made, when it arrives: nothing holds a slot, and only then can
+// it still be said that there is no room. A partition's step commits when every rank has ended it
+// or departed; the copies are then summed by key, in the order of (rank, index), and the rows that
+// were named are changed.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "shard/partition/row_consistency.h"
+
+namespace verbena::shard {
+namespace {
+
+// Rows on their way to the cache while others are changed.
+constexpr uint32_t kAhead = 8;
+
+class SyncRows final : public RowConsistency {
+ public:
+  explicit SyncRows(const RowParts& parts)
+      : table_(*parts.table),
+        parking_(*parts.parking),
+        pool_(*parts.pool),
+        roster_(*parts.roster),
+        sink_(*parts.sink),
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+    Resize();
+  }
+  ~SyncRows() override {
+    for (Slice& s : slices_) Drop(&s);
+  }
+
+  Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) override;
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
+                      uint32_t slice, uint32_t* detail) override;
+  bool Reached(uint32_t slice, uint64_t min_version) const override {
+    return table_.slice(slice).version >= min_version;
+  }
+  bool Readable(uint64_t, uint32_t slice, uint64_t min_version, Answer* answer) const override {
+    answer->version = table_.slice(slice).version;
+    return answer->version >= min_version;
+  }
+  void Resize() override;
+  void RosterChanged() override;
+  void Reset() override;
+  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+
+ private:
+  // What a rank has pushed to the open step of a slice by one record.
+  struct Contribution {
+    uint32_t rank;
+    uint32_t index;
+    uint64_t worker;
+    ReplyStatus answer;  // not kOk: it was refused, and contributes zero
+    uint32_t count;      // of keys; 0: it contributes zero
+    Buffer copy;         // keys, numbers of their rows, gradients
+
+    const uint64_t* keys() const { return reinterpret_cast<const uint64_t*>(copy.data); }
+    uint32_t* rows() const {
+      return reinterpret_cast<uint32_t*>(copy.data + size_t{count} * sizeof(uint64_t));
+    }
+    float* gradients() const { return reinterpret_cast<float*>(rows() + count); }
+  };
+  struct Slice {
+    std::vector<Contribution> contributions;  // of the open step, by (rank, index)
+    std::vector<uint64_t> ended;              // by rank: steps below this one are ended
+  };
+  // The next key of a contribution, while they are merged.
+  struct Head {
+    uint64_t key;
+    uint32_t contribution;
+    uint32_t at;
+    // For a heap with the least in front.
+    bool operator<(const Head& other) const {
+      return key != other.key ? key > other.key : contribution > other.contribution;
+    }
+  };
+
+  bool Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyStatus* refused);
+  uint32_t Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const;
+  // Commits as long as steps are complete.
+  void Advance(uint32_t slice);
+  bool Commit(uint32_t slice);
+  uint32_t Listed(const Slice& slice) const;
+  void ApplyStep(const Slice& slice, float divisor);
+  void PushHead(const Slice& slice, uint32_t contribution, uint32_t at);
+  void Drop(Slice* slice);
+
+  EmbeddingTable& table_;
+  LookupParking& parking_;
+  BufferPool& pool_;
+  const Roster& roster_;
+  Sink& sink_;
+  const bool mean_;
+  uint32_t ranks_ = 0;
+  std::vector<Slice> slices_;
+  std::vector<uint64_t> owners_;       // of each rank, as of the last roster
+  std::vector<Head> heads_;            // scratch of ApplyStep()
+  std::vector<const float*> sources_;  // the same
+  std::vector<uint64_t> contributors_;
+};
+
+void SyncRows::Resize() {
+  // A change of the number of ranks comes with Reset().
+  if (owners_.empty()) {
+    ranks_ = roster_.expected();
+    owners_.assign(ranks_, 0);
+    for (uint32_t r = 0; r < ranks_; ++r) owners_[r] = roster_.owner(r);
+  }
+  slices_.resize(table_.slices());
+  for (Slice& s : slices_) s.ended.resize(ranks_);
+}
+
+// Copies a push and makes its rows. False, with nothing changed: *refused says why.
+bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyStatus* refused) {
+  const size_t count = push.keys.size();
+  const size_t row_bytes = table_.row_bytes();
+  x->copy = pool_.TakeScratch(count * (sizeof(uint64_t) + sizeof(uint32_t) + row_bytes));
+  if (x->copy.data == nullptr) {
+    *refused = ReplyStatus::kResourceExhausted;
+    return false;
+  }
+  x->count = static_cast<uint32_t>(count);
+  if (!table_.FindOrCreate(slice, push.keys, x->rows())) {
+    pool_.ReturnScratch(x->copy);
+    x->copy = {};
+    x->count = 0;
+    *refused = ReplyStatus::kMemoryLimit;
+    return false;
+  }
+  std::memcpy(x->copy.data, push.keys.data(), count * sizeof(uint64_t));
+  std::memcpy(x->gradients(), push.rows.data(), count * row_bytes);
+  return true;
+}
+
+Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
+  const uint64_t version = table_.slice(slice).version;
+  const auto answer = [&](ReplyStatus status) {
+    return status == ReplyStatus::kMemoryLimit ? NoRoom(pool_, version)
+                                               : Answer{status, 0, version};
+  };
+  const auto rank = static_cast<uint32_t>(member.rank);
+  if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
+  const uint64_t step = push.group.sequence;
+  if (step < version) return answer(ReplyStatus::kDuplicate);
+  if (step > version) return answer(ReplyStatus::kWrongStep);
+  Slice& s = slices_[slice];
+  const auto before = [](const Contribution& a, const Contribution& b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.index < b.index;
+  };
+  Contribution x = {rank, push.group.index, push.worker, ReplyStatus::kOk, 0, {}};
+  const auto at = std::lower_bound(s.contributions.begin(), s.contributions.end(), x, before);
+  if (at != s.contributions.end() && !before(x, *at)) {
+    if (at->worker != push.worker) return answer(ReplyStatus::kWrongStep);
+    return answer(at->answer == ReplyStatus::kOk ? ReplyStatus::kDuplicate : at->answer);
+  }
+  // Its worker said that nothing more would come.
+  if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
+  if (!ContributesZero(&table_, push.rows, &sink_, &x.answer) &&
+      !Copy(push, slice, &x, &x.answer) && x.answer == ReplyStatus::kResourceExhausted) {
+    return answer(x.answer);  // not settled: it will be sent again
+  }
+  s.contributions.insert(at, x);
+  return answer(x.answer);
+}
+
+uint32_t SyncRows::Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const {
+  return static_cast<uint32_t>(
+      std::count_if(slice.contributions.begin(), slice.contributions.end(),
+                    [&](const Contribution& x) { return x.rank == rank && x.worker == worker; }));
+}
+
+ReplyStatus SyncRows::EndStep(const Group& group, uint64_t, uint64_t worker,
+                              const Roster::Member& member, uint32_t slice, uint32_t* detail) {
+  const auto rank = static_cast<uint32_t>(member.rank);
+  if (rank >= ranks_) return ReplyStatus::kPermissionDenied;
+  const uint64_t step = group.sequence;
+  const uint64_t version = table_.slice(slice).version;
+  Slice& s = slices_[slice];
+  if (step < version) return ReplyStatus::kDuplicate;
+  if (step < s.ended[rank]) return ReplyStatus::kOk;
+  if (step > version) return ReplyStatus::kWrongStep;
+  const uint32_t arrived = Arrived(s, rank, worker);
+  if (arrived < group.count) {
+    *detail = group.count - arrived;
+    return ReplyStatus::kTooEarly;
+  }
+  s.ended[rank] = step + 1;
+  Advance(slice);
+  return ReplyStatus::kOk;
+}
+
+void SyncRows::Advance(uint32_t slice) {
+  while (Commit(slice)) {
+  }
+}
+
+// How many workers the commit lists: who contributed, and who has ended the step.
+uint32_t SyncRows::Listed(const Slice& slice) const {
+  uint32_t listed = 0;
+  auto x = slice.contributions.begin();
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    bool contributed = false;
+    for (; x != slice.contributions.end() && x->rank == r; ++x) contributed = true;
+    if (contributed || !roster_.departed(r)) ++listed;
+  }
+  return listed;
+}
+
+bool SyncRows::Commit(uint32_t slice) {
+  Slice& s = slices_[slice];
+  const uint64_t version = table_.slice(slice).version;
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    if (!roster_.departed(r) && s.ended[r] <= version) return false;
+  }
+  const uint32_t listed = Listed(s);
+  if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  table_.BeginApply(slice);
+  ApplyStep(s, mean_ ? static_cast<float>(listed) : 1.0f);
+  table_.EndApply();
+  ++sink_.counters.applies;
+  ++sink_.counters.commits;
+  contributors_.clear();
+  for (const Contribution& x : s.contributions) {
+    const bool again = !contributors_.empty() && contributors_.back() == x.worker;
+    if (x.count > 0 && !again) contributors_.push_back(x.worker);
+  }
+  Drop(&s);
+  if (sink_.commit_observer) {
+    const uint32_t partition = table_.life(slice).partition;
+    sink_.commit_observer({table_.id(), partition, version, contributors_, listed});
+  }
+  parking_.Advanced(slice);
+  return true;
+}
+
+void SyncRows::PushHead(const Slice& slice, uint32_t contribution, uint32_t at) {
+  const Contribution& x = slice.contributions[contribution];
+  if (at >= x.count) return;
+  if (at + kAhead < x.count) table_.Prefetch(x.rows()[at + kAhead]);
+  heads_.push_back({x.keys()[at], contribution, at});
+  std::push_heap(heads_.begin(), heads_.end());
+}
+
+// Merges the contributions, whose keys ascend: a row's are met together, in their order.
+void SyncRows::ApplyStep(const Slice& slice, float divisor) {
+  heads_.clear();
+  for (uint32_t i = 0; i < slice.contributions.size(); ++i) PushHead(slice, i, 0);
+  while (!heads_.empty()) {
+    const Head first = heads_.front();
+    sources_.clear();
+    while (!heads_.empty() && heads_.front().key == first.key) {
+      const Head head = heads_.front();
+      std::pop_heap(heads_.begin(), heads_.end());
+      heads_.pop_back();
+      const Contribution& x = slice.contributions[head.contribution];
+      sources_.push_back(x.gradients() + size_t{head.at} * table_.dim());
+      PushHead(slice, head.contribution, head.at + 1);
+    }
+    const Contribution& x = slice.contributions[first.contribution];
+    table_.ApplyRow(x.rows()[first.at], sources_, divisor);
+  }
+}
+
+void SyncRows::Drop(Slice* slice) {
+  for (const Contribution& x : slice->contributions) pool_.ReturnScratch(x.copy);
+  slice->contributions.clear();
+}
+
+void SyncRows::RosterChanged() {
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    if (roster_.owner(r) == owners_[r]) continue;
+    owners_[r] = roster_.owner(r);
+    for (Slice& s : slices_) s.ended[r] = 0;
+  }
+  for (uint32_t s = 0; s < slices_.size(); ++s) {
+    if (table_.ready(s)) Advance(s);
+  }
+}
+
+void SyncRows::Reset() {
+  for (Slice& s : slices_) Drop(&s);
+  slices_.clear();
+  owners_.clear();
+  Resize();
+}
+
+void SyncRows::FailSlice(uint32_t slice, ReplyStatus, bool keep) {
+  if (keep) return;
+  Drop(&slices_[slice]);
+  slices_[slice].ended.assign(ranks_, 0);
+}
+
+}  // namespace
+
+std::unique_ptr<RowConsistency> MakeSyncRows(const RowParts& parts) {
+  return std::make_unique<SyncRows>(parts);
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,160 @@
+#include "shard/table/embedding_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/kernel/fused_pass.h"
+#include "shard/table/initializer.h"
+
+namespace verbena::shard {
+namespace {
+
+absl::Status CheckEmbedding(const v1::Table& table) {
+  if (const absl::Status s = CheckServable(table); !s.ok()) return s;
+  const v1::TableSpec& spec = table.spec();
+  if (spec.dim() < 1 || spec.dim() > kMaxRowElements) {
+    return absl::InvalidArgumentError(absl::StrCat("table ", table.id(), " \"", spec.name(),
+                                                   "\": dim is ", spec.dim(), "; allowed: 1..",
+                                                   kMaxRowElements));
+  }
+  return CheckTableOptimizer(spec);
+}
+
+uint32_t StateOf(const Optimizer& optimizer, uint32_t dim) {
+  return static_cast<uint32_t>(optimizer.state_arrays()) * (optimizer.row_wise() ? 1 : dim);
+}
+
+float* Floats(std::byte* data) { return reinterpret_cast<float*>(data); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const v1::Table& table,
+                                                                       uint32_t partitions,
+                                                                       BufferPool* pool) {
+  if (const absl::Status s = CheckEmbedding(table); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(table.spec().optimizer());
+  if (!optimizer.ok()) return optimizer.status();
+  return std::unique_ptr<EmbeddingTable>(
+      new EmbeddingTable(table, partitions, pool, *std::move(optimizer)));
+}
+
+EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
+                               std::unique_ptr<Optimizer> optimizer)
+    : SlicedTable(table, partitions),
+      dim_(table.spec().dim()),
+      optimizer_(std::move(optimizer)),
+      pool_(pool),
+      memos_(kMemos) {}
+
+void EmbeddingTable::Release(uint32_t slice, bool gone) {
+  slices_[slice] = {};
+  set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
+}
+
+absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
+  for (uint32_t p = 0; p < placement.size(); ++p) {
+    const uint32_t index = Claim(p, placement[p]);
+    if (index == kNone || ready(index)) continue;
+    slices_.resize(slices());
+    slices_[index].rows =
+        std::make_unique<RowStore>(dim_, StateOf(*optimizer_, dim_), &spec().initializer(), pool_);
+    set_state(index, SliceState::kReady);
+  }
+  return absl::OkStatus();
+}
+
+void EmbeddingTable::ResetVersions() {
+  for (Slice& s : slices_) s.version = 0;
+}
+
+uint64_t EmbeddingTable::row_count() const {
+  uint64_t rows = 0;
+  for (const Slice& s : slices_) rows += s.rows != nullptr ? s.rows->size() : 0;
+  return rows;
+}
+
+uint64_t EmbeddingTable::parameter_bytes() const { return row_count() * row_bytes(); }
+
+void EmbeddingTable::BeginApply(uint32_t slice) { applying_ = &slices_[slice]; }
+
+const ApplyScalars& EmbeddingTable::ScalarsFor(uint64_t t) {
+  const uint64_t step = applying_->applies + 1;
+  Memo& m = memos_[t % kMemos];
+  if (m.t != t || m.step != step) m = {step, t, optimizer_->Prepare(step, t)};
+  return m.scalars;
+}
+
+void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const float* const> sources, float divisor) {
+  RowStore& rows = *applying_->rows;
+  float* parameters = rows.parameters(row);
+  ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
+                 divisor, parameters, parameters, rows.state(row), dim_, dim_);
+  rows.CountApply(row);
+}
+
+void EmbeddingTable::EndApply() {
+  ++applying_->applies;
+  ++applying_->version;
+}
+
+bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+                            ChunkView* view) {
+  const size_t bytes = keys.size() * row_bytes();
+  const Buffer buffer = pool_->TakeScratch(bytes);
+  if (buffer.data == nullptr) return false;
+  float* out = Floats(buffer.data);
+  for (const Group& group : groups) {
+    const RowStore& rows = *slices_[slice_of(group.partition)].rows;
+    const absl::Span<const uint64_t> of_group = keys.first(group.count);
+    keys.remove_prefix(group.count);
+    found_.resize(std::max<size_t>(found_.size(), group.count));
+    rows.Find(of_group, found_.data());
+    for (uint32_t i = 0; i < group.count; ++i, out += dim_) {
+      if (found_[i] == RowStore::kNone) {
+        InitializeRow(spec().initializer(), of_group[i], out, dim_);
+      } else {
+        std::memcpy(out, rows.parameters(found_[i]), row_bytes());
+      }
+    }
+  }
+  *view = {buffer, static_cast<uint32_t>(bytes), 0, pool_->PinScratch(buffer)};
+  return true;
+}
+
+bool EmbeddingTable::Scan(uint32_t slice, uint64_t cursor, uint32_t count, ChunkView* view,
+                          uint64_t* next, uint32_t* found) {
+  const RowStore& rows = *slices_[slice].rows;
+  const uint64_t most = std::min<uint64_t>(count, kMaxRowsBytes / row_bytes());
+  found_.clear();
+  uint64_t at = cursor;
+  for (; at < rows.size() && found_.size() < most; ++at) {
+    const auto row = static_cast<uint32_t>(at);
+    if (rows.applies(row) > 0) found_.push_back(row);
+  }
+  *next = at;
+  *found = static_cast<uint32_t>(found_.size());
+  *view = {};
+  if (found_.empty()) return true;
+  const size_t key_bytes = KeyBytes(found_.size());
+  const size_t bytes = key_bytes + found_.size() * row_bytes();
+  const Buffer buffer = pool_->TakeScratch(bytes);
+  if (buffer.data == nullptr) return false;
+  std::byte* key = buffer.data;
+  for (const uint32_t row : found_) {
+    const uint64_t value = rows.key(row);
+    std::memcpy(key, &value, sizeof(value));
+    key += sizeof(value);
+  }
+  std::memset(key, 0, static_cast<size_t>(buffer.data + key_bytes - key));
+  std::byte* out = buffer.data + key_bytes;
+  for (const uint32_t row : found_) {
+    std::memcpy(out, rows.parameters(row), row_bytes());
+    out += row_bytes();
+  }
+  *view = {buffer, static_cast<uint32_t>(bytes), slices_[slice].version, pool_->PinScratch(buffer)};
+  return true;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,103 @@
+// The rows of one embedding table that live on this shard: by partition, with a version each.
+//
+// **Thread safety**: one owner thread.
+//
+// A slice has all the rows of a partition. It takes no memory before the first is pushed, so it is
+// never starved.
+//
+// Invariants:
+//  1. Slice::applies counts every apply to the slice since it was made; Slice::version restarts
+//  with
+//     the job. A row's own count is of the applies that named it.
+//  2. Rows are gathered into memory of their own: none is ever pinned.
+#ifndef VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
+#define VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/record.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "shard/engine.h"
+#include "shard/optimizer/optimizer.h"
+#include "shard/table/buffer_pool.h"
+#include "shard/table/row_store.h"
+#include "shard/table/sliced_table.h"
+
+namespace verbena::shard {
+
+class EmbeddingTable final : public SlicedTable {
+ public:
+  struct Slice {
+    std::unique_ptr<RowStore> rows;  // null unless ready
+    uint64_t version = 0;
+    uint64_t applies = 0;
+  };
+
+  // INVALID_ARGUMENT for a specification this shard cannot serve.
+  static absl::StatusOr<std::unique_ptr<EmbeddingTable>> Create(const v1::Table& table,
+                                                                uint32_t partitions,
+                                                                BufferPool* pool);
+
+  uint32_t dim() const { return dim_; }
+  size_t row_bytes() const { return dim_ * sizeof(float); }
+  const Slice& slice(uint32_t index) const { return slices_[index]; }
+
+  void Release(uint32_t slice, bool gone) override;
+  absl::Status Acquire(absl::Span<const Placement> placement) override;
+  void ResetVersions() override;
+  uint64_t parameter_bytes() const override;
+  uint64_t row_count() const override;
+
+  // The rows of keys, made where there is none. False, with nothing changed: no memory for them.
+  bool FindOrCreate(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows) {
+    return slices_[slice].rows->FindOrCreate(keys, rows);
+  }
+
+  // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
+  void BeginApply(uint32_t slice);
+  // By sum(sources) / divisor. At least one source.
+  void ApplyRow(uint32_t row, absl::Span<const float* const> sources, float divisor);
+  void Prefetch(uint32_t row) const { applying_->rows->Prefetch(row); }
+  // Version and apply count go up by one.
+  void EndApply();
+
+  // The rows of the groups' keys, initial ones for keys without; the groups' slices are ready.
+  // False: no memory to gather them in.
+  bool Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, ChunkView* view);
+  // At most `count` committed rows from `cursor` on, as keys, zeros to KeyBytes(), rows.
+  // *next is the cursor behind them; *found says how many. False: no memory.
+  bool Scan(uint32_t slice, uint64_t cursor, uint32_t count, ChunkView* view, uint64_t* next,
+            uint32_t* found);
+
+ private:
+  // Scalars are a function of the slice's count and the row's own; most rows of an apply share
+  // them.
+  struct Memo {
+    uint64_t step = 0;
+    uint64_t t = 0;
+    ApplyScalars scalars;
+  };
+  static constexpr size_t kMemos = 256;
+
+  EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
+                 std::unique_ptr<Optimizer> optimizer);
+  const ApplyScalars& ScalarsFor(uint64_t t);
+
+  const uint32_t dim_;
+  const std::unique_ptr<Optimizer> optimizer_;
+  BufferPool* const pool_;
+  std::vector<Slice> slices_;  // by slice index
+  // Of the apply under way.
+  Slice* applying_ = nullptr;
+  std::vector<Memo> memos_;
+  std::vector<uint32_t> found_;  // scratch of Gather() and Scan()
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_

@@ -1,0 +1,202 @@
+// The fake cluster's embedding tables.
+#include <algorithm>
+#include <cstring>
+
+#include "proto/record_check.h"
+#include "proto/routing.h"
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+
+ReplyStatus FakeServer::ApplyRows(const Record& record, size_t group, const uint64_t* keys,
+                                  const float* gradients, uint64_t* version) {
+  const Group& g = record.groups[group];
+  const uint32_t table = record.header.table;
+  if (table % 2 == 1) {
+    uint64_t& last = last_[{table, g.partition}];
+    if (g.sequence <= last) return ReplyStatus::kDuplicate;
+    if (g.sequence > last + 1) return ReplyStatus::kSequenceGap;
+    last = g.sequence;
+  } else {
+    const uint64_t committed = CommittedOf(table, g.partition);
+    *version = std::min(*version, committed);
+    if (g.sequence < committed) return ReplyStatus::kDuplicate;
+    if (g.sequence > committed) return ReplyStatus::kWrongStep;
+    if (!indices_[{table, g.partition, g.sequence}].insert(g.index).second) {
+      return ReplyStatus::kDuplicate;
+    }
+  }
+  const uint32_t dim = dims[table];
+  for (uint32_t k = 0; k < g.count; ++k) {
+    std::vector<float>& row = rows[table][keys[k]];
+    if (row.empty()) {
+      row.resize(dim);
+      made_[{table, g.partition}].push_back(keys[k]);
+    }
+    for (uint32_t d = 0; d < dim; ++d) row[d] += gradients[size_t{k} * dim + d];
+  }
+  return ReplyStatus::kOk;
+}
+
+bool FakeServer::HandleRows(Held* held) {
+  if (hold_pushes) return false;
+  const Record& record = held->arrival.record;
+  const RecordHeader& h = record.header;
+  rdma::ShardLane* lane = lanes_[held->lane].get();
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  std::vector<uint64_t> keys;
+  if (!CopyKeys(record, held->payload, &keys).ok()) {
+    answer.status = ReplyStatus::kMalformed;
+    lane->SendReply(answer);
+    return true;
+  }
+  std::vector<float> gradients(keys.size() * dims[h.table]);
+  if (!keys.empty() &&
+      held->payload.size() == KeyBytes(keys.size()) + gradients.size() * sizeof(float)) {
+    std::memcpy(gradients.data(), held->payload.data() + KeyBytes(keys.size()),
+                gradients.size() * sizeof(float));
+  } else if (!keys.empty()) {
+    answer.status = ReplyStatus::kOutOfRange;
+    lane->SendReply(answer);
+    return true;
+  }
+  answer.version = UINT64_MAX;
+  answer.detail = reply_detail;
+  std::vector<ReplyStatus> statuses;
+  size_t first = 0;
+  for (size_t i = 0; i < h.group_count; ++i) {
+    const Group& g = record.groups[i];
+    std::optional<ReplyStatus> refused;
+    if (refuse_group) {
+      refused = refuse_group({h.type,
+                              h.table,
+                              g.partition,
+                              g.index,
+                              g.epoch,
+                              g.sequence,
+                              g.count,
+                              h.min_version,
+                              0,
+                              held->lane,
+                              0,
+                              {}});
+    }
+    // What settles without an effect is counted all the same.
+    if (refused == ReplyStatus::kNonFinite || refused == ReplyStatus::kMemoryLimit) {
+      Record empty = record;
+      empty.groups[i].count = 0;
+      ApplyRows(empty, i, nullptr, nullptr, &answer.version);
+    }
+    statuses.push_back(refused.has_value()
+                           ? *refused
+                           : ApplyRows(record, i, keys.data() + first,
+                                       gradients.data() + first * dims[h.table], &answer.version));
+    if (statuses.back() != ReplyStatus::kOk && answer.status == ReplyStatus::kOk) {
+      answer.status = statuses.back();
+    }
+    first += g.count;
+  }
+  if (answer.version == UINT64_MAX) answer.version = 0;
+  answer.group_status = statuses;
+  lane->SendReply(answer);
+  return true;
+}
+
+// A key that was not pushed has a row of -1.
+bool FakeServer::HandleLookup(Held* held) {
+  const RecordHeader& h = held->arrival.record.header;
+  uint64_t version = 0;
+  if (!AtVersion(held, &version)) return false;
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  answer.version = version;
+  std::vector<uint64_t> keys;
+  if (!CopyKeys(held->arrival.record, held->payload, &keys).ok()) {
+    answer.status = ReplyStatus::kMalformed;
+    lanes_[held->lane]->SendReply(answer);
+    return true;
+  }
+  const uint32_t dim = dims[h.table];
+  auto block = *rdma::MemoryBlock::Allocate(keys.size() * dim * sizeof(float),
+                                            rdma::MemoryKind::kHost, "out");
+  auto* to = reinterpret_cast<float*>(block->data());
+  for (const uint64_t key : keys) {
+    const auto it = rows[h.table].find(key);
+    if (it == rows[h.table].end()) {
+      std::fill_n(to, dim, -1.0f);
+    } else {
+      std::copy(it->second.begin(), it->second.end(), to);
+    }
+    to += dim;
+  }
+  Write(held, block, answer);
+  return true;
+}
+
+bool FakeServer::HandleScan(Held* held) {
+  const RecordHeader& h = held->arrival.record.header;
+  const Group& g = held->arrival.record.groups[0];
+  const std::vector<uint64_t>& made = made_[{h.table, g.partition}];
+  const uint64_t first = std::min<uint64_t>(g.sequence, made.size());
+  // Few at a time: a server may have reasons to.
+  const uint64_t count = std::min<uint64_t>({g.count, made.size() - first, 5});
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  answer.detail = static_cast<uint32_t>(count);
+  answer.version = first + count;
+  if (count == 0) {
+    lanes_[held->lane]->SendReply(answer);
+    return true;
+  }
+  const size_t row_bytes = dims[h.table] * sizeof(float);
+  auto block = *rdma::MemoryBlock::Allocate(KeyBytes(count) + count * row_bytes,
+                                            rdma::MemoryKind::kHost, "out");
+  std::memcpy(block->data(), made.data() + first, count * sizeof(uint64_t));
+  for (uint64_t i = 0; i < count; ++i) {
+    std::memcpy(block->data() + KeyBytes(count) + i * row_bytes,
+                rows[h.table][made[first + i]].data(), row_bytes);
+  }
+  Write(held, block, answer);
+  return true;
+}
+
+uint32_t FakeCluster::AddEmbedding(v1::Consistency consistency, uint32_t dim, uint32_t chunk_bytes,
+                                   const std::string& name) {
+  v1::TableSpec spec;
+  spec.set_name(name);
+  spec.set_dim(dim);
+  spec.set_consistency(consistency);
+  spec.set_chunk_bytes(chunk_bytes);
+  const uint32_t id = Add(spec);
+  for (const auto& server : servers) server->dims[id] = dim;
+  return id;
+}
+
+FakeCluster::CallPtr FakeCluster::PushRows(uint32_t table, const std::vector<uint64_t>& keys,
+                                           client::ClientCore::Rows gradients, int64_t timeout_ns) {
+  return Track(
+      [&](auto done) { return core->PushRows(table, keys, gradients, now() + timeout_ns, done); });
+}
+
+FakeCluster::CallPtr FakeCluster::Lookup(uint32_t table, const std::vector<uint64_t>& keys,
+                                         client::ClientCore::Rows rows,
+                                         std::optional<uint64_t> min_version, int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->Lookup(table, keys, rows, min_version, now() + timeout_ns, done);
+  });
+}
+
+FakeCluster::CallPtr FakeCluster::Scan(uint32_t table, uint32_t partition, uint64_t cursor,
+                                       std::shared_ptr<client::ScanResult> result,
+                                       int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->Scan(table, partition, cursor, result, now() + timeout_ns, done);
+  });
+}
+
+client::ClientCore::Rows FakeCluster::RowMemory(size_t rows, uint32_t dim, float value) {
+  auto block = *rdma::MemoryBlock::Allocate(rows * dim * sizeof(float), rdma::MemoryKind::kHost,
+                                            "test-rows");
+  std::fill_n(reinterpret_cast<float*>(block->data()), rows * dim, value);
+  return {block, 0};
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,279 @@
+// The fake cluster's servers: lanes, dense tables, and the end of a step.
+#include <algorithm>
+#include <cstring>
+
+#include "proto/record_check.h"
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+
+FakeServer::FakeServer(std::unique_ptr<rdma::Endpoint> endpoint, const Clock* clock,
+                       uint64_t incarnation, std::string host)
+    : endpoint_(std::move(endpoint)),
+      clock_(clock),
+      incarnation_(incarnation),
+      host_(std::move(host)) {
+  config.small_slots = 16;
+  config.large_slots = 2;
+  config.large_slot_bytes = 4096 + 4096;
+  config.operations = 16;
+  lane_address_ = *endpoint_->Listen();
+}
+
+absl::StatusOr<v1::OpenLaneResponse> FakeServer::OpenLane(const v1::OpenLaneRequest& request) {
+  if (!open_status.ok()) return open_status;
+  if (request.server_incarnation() != incarnation_) {
+    return absl::FailedPreconditionError("another incarnation lives here");
+  }
+  rdma::ShardLane::Params params;
+  params.lane = next_lane_++;
+  params.generation = params.lane;
+  params.incarnation = request.incarnation();
+  params.config = config;
+  granted_[params.lane] = params;
+  v1::OpenLaneResponse response;
+  response.set_lane(params.lane);
+  response.set_generation(params.generation);
+  std::string token(16, '\0');
+  std::memcpy(token.data(), &params.lane, sizeof(params.lane));
+  response.set_token(token);
+  response.set_wire_version(kWireVersion);
+  response.set_transport(std::string(endpoint_->transport()));
+  response.set_transport_reason("a test");
+  response.set_address(lane_address_);
+  last_open = request;
+  if (request.offers(0).transport() == "broken") {
+    response.set_transport("broken");
+    response.set_address("sim:nowhere/1");
+  }
+  response.set_small_slots(config.small_slots);
+  response.set_small_slot_bytes(config.small_slot_bytes);
+  response.set_large_slots(config.large_slots);
+  response.set_large_slot_bytes(config.large_slot_bytes);
+  response.set_operations(config.operations);
+  return response;
+}
+
+void FakeServer::Accept(const rdma::ConnectionEvent& event) {
+  const auto hello = ParseHello(event.private_data);
+  uint32_t id = 0;
+  if (hello.ok()) std::memcpy(&id, hello->token, sizeof(id));
+  const auto it = granted_.find(id);
+  if (it == granted_.end()) return endpoint_->Reject(event.connection, "unknown token");
+  auto lane = rdma::ShardLane::Accept(endpoint_.get(), event.connection, *hello, it->second);
+  if (!lane.ok()) return;
+  by_connection_[event.connection] = id;
+  lanes_[id] = *std::move(lane);
+  ++lanes_opened;
+}
+
+bool FakeServer::RunOnce() {
+  bool worked = false;
+  std::vector<rdma::ConnectionEvent> events(8);
+  const size_t n = endpoint_->PollEvents(absl::MakeSpan(events));
+  for (size_t i = 0; i < n; ++i) {
+    worked = true;
+    if (events[i].kind == rdma::ConnectionEvent::Kind::kRequest) {
+      Accept(events[i]);
+    } else if (const auto it = by_connection_.find(events[i].connection);
+               it != by_connection_.end()) {
+      lanes_[it->second]->OnEvent(events[i]);
+    }
+  }
+  std::vector<rdma::Completion> completions(32);
+  const size_t c = endpoint_->Poll(absl::MakeSpan(completions));
+  for (size_t i = 0; i < c; ++i) {
+    worked = true;
+    const auto it = by_connection_.find(completions[i].connection);
+    if (it == by_connection_.end()) continue;
+    Held held;
+    held.lane = it->second;
+    std::vector<uint64_t> written;
+    if (!lanes_[held.lane]->OnCompletion(completions[i], &held.arrival, &written)) continue;
+    held.payload.assign(held.arrival.payload.begin(), held.arrival.payload.end());
+    Note(held);
+    held_.push_back(std::move(held));
+  }
+  for (auto& [id, lane] : lanes_) worked |= lane->RunOnce();
+  if (silent) return worked;
+  // What was answered may let an earlier record go.
+  for (size_t i = 0; i < held_.size();) {
+    if (lanes_[held_[i].lane]->state() != rdma::ShardLane::State::kOpen || Handle(&held_[i])) {
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+      i = 0;
+      worked = true;
+    } else {
+      ++i;
+    }
+  }
+  return worked;
+}
+
+uint64_t FakeServer::CommittedOf(uint32_t table, uint32_t partition) const {
+  if (hold_commits) return 0;
+  const auto it = ended_.find({table, partition});
+  return it == ended_.end() ? 0 : it->second;
+}
+
+ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, uint64_t* version) {
+  const Group& g = record.groups[group];
+  const std::pair<uint32_t, uint32_t> key(record.header.table, g.partition);
+  // Odd tables are async (FakeCluster::AddTable).
+  if (record.header.table % 2 == 1) {
+    uint64_t& last = last_[key];
+    if (g.sequence <= last) return ReplyStatus::kDuplicate;
+    if (g.sequence > last + 1) return ReplyStatus::kSequenceGap;
+    last = g.sequence;
+    if (record.header.type == RecordType::kPush) applied[{key.first, g.index}] += value;
+    return ReplyStatus::kOk;
+  }
+  const uint64_t committed = CommittedOf(key.first, key.second);
+  *version = committed;
+  if (g.sequence < committed) return ReplyStatus::kDuplicate;
+  if (record.header.type == RecordType::kEndStep) {
+    if (dims.count(key.first) > 0 &&
+        indices_[{key.first, key.second, g.sequence}].size() != g.count) {
+      return ReplyStatus::kTooEarly;
+    }
+    ended_[key] = std::max(ended_[key], g.sequence + 1);
+    return ReplyStatus::kOk;
+  }
+  if (g.sequence > committed) return ReplyStatus::kWrongStep;
+  applied[{key.first, g.index}] += value;
+  return ReplyStatus::kOk;
+}
+
+void FakeServer::Note(const Held& held) {
+  const RecordHeader& h = held.arrival.record.header;
+  const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
+  float value = 0;
+  if (held.payload.size() >= sizeof(value)) {
+    std::memcpy(&value, held.payload.data(), sizeof(value));
+  }
+  const std::byte* key = held.payload.data();
+  for (const Group& g : held.arrival.record.group_span()) {
+    Seen s = {
+        h.type, h.table,   g.partition,        g.index, g.epoch, g.sequence, g.count, h.min_version,
+        value,  held.lane, clock_->NowNanos(), {}};
+    if (keyed && g.count > 0) {
+      s.keys.resize(g.count);
+      std::memcpy(s.keys.data(), key, g.count * sizeof(uint64_t));
+      key += g.count * sizeof(uint64_t);
+    }
+    seen.push_back(std::move(s));
+  }
+}
+
+rdma::ShardLane::Answer FakeServer::AnswerTo(const Held& held) const {
+  rdma::ShardLane::Answer answer;
+  answer.operation = held.arrival.record.header.operation;
+  answer.group_count = held.arrival.record.header.group_count;
+  answer.return_slot = !held.slot_returned;
+  answer.slot = held.arrival.slot;
+  return answer;
+}
+
+bool FakeServer::Refuse(Held* held) {
+  if (!refuse) return false;
+  const RecordHeader& h = held->arrival.record.header;
+  const Group& g = held->arrival.record.groups[0];
+  float value = 0;
+  if (held->payload.size() >= sizeof(value)) {
+    std::memcpy(&value, held->payload.data(), sizeof(value));
+  }
+  const auto status = refuse({h.type,
+                              h.table,
+                              g.partition,
+                              g.index,
+                              g.epoch,
+                              g.sequence,
+                              g.count,
+                              h.min_version,
+                              value,
+                              held->lane,
+                              0,
+                              {}});
+  if (!status) return false;
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  answer.status = *status;
+  answer.version = reply_version;
+  lanes_[held->lane]->SendReply(answer);
+  return true;
+}
+
+bool FakeServer::AtVersion(Held* held, uint64_t* version) {
+  const RecordHeader& h = held->arrival.record.header;
+  // Pulls and awaits of async tables never wait.
+  *version = h.table % 2 == 1 ? h.min_version : UINT64_MAX;
+  for (const Group& g : held->arrival.record.group_span()) {
+    if (h.table % 2 == 0) *version = std::min(*version, CommittedOf(h.table, g.partition));
+  }
+  if (*version >= h.min_version) return true;
+  if (!held->slot_returned) lanes_[held->lane]->ReturnSlot(held->arrival.slot);
+  held->slot_returned = true;
+  return false;
+}
+
+void FakeServer::Write(Held* held, const std::shared_ptr<rdma::MemoryBlock>& block,
+                       const rdma::ShardLane::Answer& answer) {
+  const RecordHeader& h = held->arrival.record.header;
+  outgoing_.push_back(block);
+  lanes_[held->lane]->WriteAndReply(
+      {block->data(), static_cast<uint32_t>(block->size()), block.get()},
+      {h.destination, h.destination_key}, 0, answer);
+}
+
+bool FakeServer::Handle(Held* held) {
+  const Record& record = held->arrival.record;
+  const RecordHeader& h = record.header;
+  if (Refuse(held)) return true;
+  if (h.type == RecordType::kPushRows) return HandleRows(held);
+  if (h.type == RecordType::kLookup) return HandleLookup(held);
+  if (h.type == RecordType::kScan) return HandleScan(held);
+  rdma::ShardLane* lane = lanes_[held->lane].get();
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  if (h.type == RecordType::kPush || h.type == RecordType::kEndStep) {
+    if (h.type == RecordType::kPush && hold_pushes) return false;
+    float value = 0;
+    if (held->payload.size() >= sizeof(value)) {
+      std::memcpy(&value, held->payload.data(), sizeof(value));
+    }
+    std::vector<ReplyStatus> statuses;
+    for (size_t i = 0; i < h.group_count; ++i) {
+      statuses.push_back(Apply(record, i, value, &answer.version));
+      if (statuses.back() != ReplyStatus::kOk && answer.status == ReplyStatus::kOk) {
+        answer.status = statuses.back();
+      }
+    }
+    answer.group_status = statuses;
+    lane->SendReply(answer);
+    return true;
+  }
+  uint64_t version = 0;
+  if (!AtVersion(held, &version)) return false;
+  answer = AnswerTo(*held);
+  answer.version = version;
+  if (h.type == RecordType::kAwait) {
+    lane->SendReply(answer);
+    return true;
+  }
+  const Group& g = record.groups[0];
+  auto block =
+      *rdma::MemoryBlock::Allocate(g.count * sizeof(float), rdma::MemoryKind::kHost, "out");
+  std::fill_n(reinterpret_cast<float*>(block->data()), g.count, applied[{h.table, g.index}]);
+  Write(held, block, answer);
+  return true;
+}
+
+void FakeServer::CloseLanes(const std::string& why) {
+  for (auto& [id, lane] : lanes_) lane->Close(absl::UnavailableError(why));
+}
+
+std::vector<Seen> FakeServer::Of(RecordType type) const {
+  std::vector<Seen> result;
+  std::copy_if(seen.begin(), seen.end(), std::back_inserter(result),
+               [&](const Seen& s) { return s.type == type; });
+  return result;
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,149 @@
+// Rows of embedding tables through a shard executor.
+#include "tests/server/shard_executor_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+std::vector<float> Pulled(TestWorker& worker, size_t rows, size_t first = 0) {
+  return {worker.pulled() + first * kDim, worker.pulled() + (first + rows) * kDim};
+}
+
+TEST_CASE("rows that are pushed can be looked up, others have their initial values") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  REQUIRE(worker.Lookup({3, 5}, 0, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  CHECK(worker.Answer(1)->status == ReplyStatus::kOk);
+  const std::vector<float> initial = Pulled(worker, 2);
+  CHECK(initial[0] != initial[kDim]);
+  for (const float value : initial) {
+    CHECK(value >= 0);
+    CHECK(value < 1);
+  }
+
+  for (uint32_t i = 0; i < kDim; ++i) worker.values()[i] = 1;
+  REQUIRE(worker.PushRows(1, {5}, 2).ok());
+  REQUIRE(fixture.Answered(worker, 2));
+  CHECK(worker.Answer(2)->status == ReplyStatus::kOk);
+  CHECK(worker.Answer(2)->group_status[0] == ReplyStatus::kOk);
+  REQUIRE(worker.PushRows(1, {5}, 3).ok());
+  REQUIRE(fixture.Answered(worker, 3));
+  CHECK(worker.Answer(3)->group_status[0] == ReplyStatus::kDuplicate);
+
+  REQUIRE(worker.Lookup({3, 5}, 0, 4).ok());
+  REQUIRE(fixture.Answered(worker, 4));
+  const std::vector<float> now = Pulled(worker, 2);
+  for (uint32_t i = 0; i < kDim; ++i) {
+    CHECK(now[i] == initial[i]);
+    CHECK(now[kDim + i] == initial[kDim + i] - 1);
+  }
+  const ShardSnapshot snapshot = fixture.shard().Snapshot();
+  REQUIRE(snapshot.tables.size() == 2);
+  CHECK(snapshot.tables[1].rows == 1);
+  CHECK(snapshot.counters.push_latency.count == 2);
+  CHECK(snapshot.counters.pull_latency.count == 2);
+}
+
+TEST_CASE("a scan gives the rows there are, and then none") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  REQUIRE(worker.PushRows(1, {2, 4, 8}, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  std::vector<uint64_t> keys;
+  uint64_t cursor = 0;
+  uint64_t cookie = 2;
+  for (;; ++cookie) {
+    REQUIRE(worker.Scan(cursor, 2, cookie).ok());
+    REQUIRE(fixture.Answered(worker, cookie));
+    const Reply& reply = *worker.Answer(cookie);
+    REQUIRE(reply.status == ReplyStatus::kOk);
+    if (reply.detail == 0) break;
+    for (uint32_t i = 0; i < reply.detail; ++i) {
+      uint64_t key = 0;
+      std::memcpy(&key, reinterpret_cast<std::byte*>(worker.pulled()) + i * 8, 8);
+      keys.push_back(key);
+    }
+    cursor = reply.version;
+  }
+  CHECK(cookie == 4);
+  CHECK(keys == std::vector<uint64_t>{2, 4, 8});
+}
+
+TEST_CASE("a lookup of a step to come is parked, and answered when the step is committed") {
+  ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  worker.values()[0] = 2;
+  REQUIRE(worker.Lookup({5}, 0, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  const float initial = worker.pulled()[0];
+  REQUIRE(worker.PushRows(0, {5}, 2).ok());
+  REQUIRE(worker.Lookup({5}, 1, 3).ok());
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 1; }));
+  REQUIRE(fixture.Answered(worker, 2));
+  CHECK(worker.Answer(3) == nullptr);
+  REQUIRE(worker.EndStepOfRows(0, 1, 4).ok());
+  REQUIRE(fixture.Answered(worker, 3));
+  CHECK(worker.Answer(3)->status == ReplyStatus::kOk);
+  CHECK(worker.Answer(3)->version == 1);
+  CHECK(worker.pulled()[0] == initial - 2);
+}
+
+TEST_CASE("a parked lookup of a worker that has left costs nothing") {
+  ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  REQUIRE(worker.Lookup({5}, 1, 1).ok());
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 1; }));
+  fixture.SetWorkers({});
+  CHECK(fixture.Until([&] { return fixture.counters().lanes_open == 0; }));
+  CHECK(fixture.counters().engine.parked == 0);
+}
+
+TEST_CASE("keys out of order cost the worker its lane") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  REQUIRE(worker.PushRows(1, {5, 5}, 1).ok());
+  CHECK(fixture.Until([&] { return worker.dead(); }));
+  CHECK(fixture.counters().lanes_lost == 1);
+  CHECK(fixture.shard().Snapshot().tables[1].rows == 0);
+}
+
+TEST_CASE("a full server refuses new rows, and serves those it has") {
+  ShardExecutorOptions options;
+  options.memory_budget = std::make_shared<MemoryBudget>(uint64_t{4} << 20);
+  ShardFixture fixture(options);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  worker.values()[0] = 1;
+  REQUIRE(worker.PushRows(1, {7}, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  uint64_t sequence = 2;
+  ReplyStatus status = ReplyStatus::kOk;
+  for (uint64_t first = 100; status == ReplyStatus::kOk && first < 10'000'000; first += 30) {
+    std::vector<uint64_t> keys;
+    for (uint64_t key = first; key < first + 30; ++key) keys.push_back(key);
+    const uint64_t cookie = sequence;
+    REQUIRE(worker.PushRows(sequence++, keys, cookie).ok());
+    REQUIRE(fixture.Answered(worker, cookie));
+    status = worker.Answer(cookie)->status;
+    if (status != ReplyStatus::kOk) CHECK(worker.Answer(cookie)->detail == 4);
+  }
+  CHECK(status == ReplyStatus::kMemoryLimit);
+  CHECK(options.memory_budget->reserved() <= options.memory_budget->limit());
+
+  worker.values()[0] = 1;
+  REQUIRE(worker.PushRows(sequence, {7}, 1'000'000'000).ok());
+  REQUIRE(fixture.Answered(worker, 1'000'000'000));
+  CHECK(worker.Answer(1'000'000'000)->status == ReplyStatus::kOk);
+  REQUIRE(worker.Lookup({7, uint64_t{1} << 60}, 0, 1'000'000'001).ok());
+  REQUIRE(fixture.Answered(worker, 1'000'000'001));
+  CHECK(worker.Answer(1'000'000'001)->status == ReplyStatus::kOk);
+  CHECK(fixture.shard().Snapshot().tables[1].rows > 10'000);
+}
+
+}  // namespace
+}  // namespace verbena::server
