@@ -1,7 +1,7 @@
 // What a worker process and its launcher tell each other over a SOCK_SEQPACKET pair.
 //
-//     worker -> launcher: kProgress*, then kTrained (waits for an order) or kFailed (and exits);
-//                         after kEvaluate: kQuality or kFailed
+//     worker -> launcher: kProgress and kNote*, then kTrained (waits for an order) or kFailed (and
+//                         exits); after kEvaluate: kQuality or kFailed
 //     launcher -> worker: kEvaluate, kExit; closing means kExit
 //
 // **Thread safety**: pure functions.
@@ -24,15 +24,16 @@
 namespace verbena::worker {
 
 struct ChannelMessage {
-  enum class Kind : uint32_t { kProgress, kTrained, kQuality, kFailed, kEvaluate, kExit };
+  enum class Kind : uint32_t { kProgress, kNote, kTrained, kQuality, kFailed, kEvaluate, kExit };
 
   Kind kind = Kind::kProgress;
   Totals totals;
   uint64_t planned_steps = 0;
   uint64_t parameters_hash = 0;  // kQuality
   Quality quality;               // kQuality
+  bool stopped_early = false;    // kTrained
   char transport[64] = {};       // kTrained
-  char text[2048] = {};          // kFailed
+  char text[2048] = {};          // kFailed; kNote: a line for the user
 
   void SetText(std::string_view value);
   void SetTransport(std::string_view value);

@@ -28,36 +28,34 @@ v1::Consistency ConsistencyOf(Consistency consistency) {
   return v1::CONSISTENCY_UNSPECIFIED;
 }
 
-}  // namespace
-
-v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
-                          const TrainingSpec& spec) {
+// What tables of all kinds have. `index` counts the tables of the job.
+v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double scale, size_t index,
+                       const std::string& job, const TrainingSpec& spec) {
   v1::TableSpec table;
-  table.set_name(absl::StrCat(job, "/", tensor.name));
+  table.set_name(absl::StrCat(job, "/", name));
   table.set_job(job);
-  for (const uint64_t dimension : tensor.shape) table.add_shape(dimension);
   table.set_dtype(v1::DTYPE_F32);
   table.set_consistency(ConsistencyOf(spec.consistency));
   table.set_staleness(spec.staleness);
   table.set_reduction(v1::REDUCTION_MEAN);
   table.set_non_finite(v1::NON_FINITE_REJECT);
   v1::Initializer* initializer = table.mutable_initializer();
-  switch (tensor.initial) {
+  switch (initial) {
     case Tensor::Initial::kZeros:
       initializer->set_kind(v1::Initializer::ZEROS);
       break;
     case Tensor::Initial::kUniform:
       initializer->set_kind(v1::Initializer::UNIFORM);
-      initializer->set_a(-tensor.scale);
-      initializer->set_b(tensor.scale);
+      initializer->set_a(-scale);
+      initializer->set_b(scale);
       break;
     case Tensor::Initial::kNormal:
       initializer->set_kind(v1::Initializer::NORMAL);
       initializer->set_a(0);
-      initializer->set_b(tensor.scale);
+      initializer->set_b(scale);
       break;
   }
-  // Tensors of one shape must not start equal.
+  // Tables of one shape must not start equal.
   initializer->set_seed(spec.seed * 1000003 + index);
   v1::Optimizer* optimizer = table.mutable_optimizer();
   optimizer->set_name(spec.optimizer);
@@ -71,9 +69,30 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
   return table;
 }
 
-absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(const ClusterOptions& options,
-                                                                  const Layout& layout,
-                                                                  const TrainingSpec& spec) {
+}  // namespace
+
+v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
+                          const TrainingSpec& spec) {
+  v1::TableSpec table = BaseSpec(tensor.name, tensor.initial, tensor.scale, index, job, spec);
+  for (const uint64_t dimension : tensor.shape) table.add_shape(dimension);
+  if (tensor.counter) {
+    table.clear_optimizer();
+    table.mutable_optimizer()->set_name("sgd");
+    table.mutable_optimizer()->set_rate(1);
+  }
+  return table;
+}
+
+v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::string& job,
+                          const TrainingSpec& spec) {
+  v1::TableSpec result = BaseSpec(table.name, table.initial, table.scale, index, job, spec);
+  result.set_dim(table.dim);
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
+    const ClusterOptions& options, const Layout& layout, absl::Span<const EmbeddingTable> tables,
+    const TrainingSpec& spec) {
   ClientOptions client_options;
   client_options.cluster = options.cluster;
   client_options.job = options.job;
@@ -86,7 +105,7 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(const ClusterO
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);
   if (!client.ok()) return client.status();
   store->client_ = *std::move(client);
-  if (absl::Status status = store->CreateTables(spec); !status.ok()) return status;
+  if (absl::Status status = store->CreateTables(tables, spec); !status.ok()) return status;
   const size_t bytes = layout.floats() * sizeof(float);
   for (std::optional<Region>* region : {&store->gradient_, &store->parameters_}) {
     absl::StatusOr<Region> allocated = store->client_->AllocateRegion(bytes);
@@ -96,7 +115,8 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(const ClusterO
   return store;
 }
 
-absl::Status ClientStore::CreateTables(const TrainingSpec& spec) {
+absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddings,
+                                       const TrainingSpec& spec) {
   const absl::Time deadline = absl::Now() + options_.timeout;
   for (size_t i = 0; i < layout_.size(); ++i) {
     absl::StatusOr<Table> table =
@@ -104,6 +124,14 @@ absl::Status ClientStore::CreateTables(const TrainingSpec& spec) {
     if (!table.ok()) return table.status();
     tables_.push_back(*std::move(table));
   }
+  std::vector<Table> tables;
+  for (size_t i = 0; i < embeddings.size(); ++i) {
+    absl::StatusOr<Table> table =
+        CreateTable(TableSpecOf(embeddings[i], layout_.size() + i, options_.job, spec), deadline);
+    if (!table.ok()) return table.status();
+    tables.push_back(*std::move(table));
+  }
+  rows_ = std::make_unique<ClientRows>(client_.get(), embeddings, std::move(tables), options_.stop);
   return absl::OkStatus();
 }
 
@@ -127,6 +155,7 @@ void ClientStore::Push(size_t tensor) {
 
 void ClientStore::EndStep() {
   for (const Table& table : tables_) tickets_.push_back(client_->EndStep(table));
+  rows_->EndStep();
 }
 
 void ClientStore::Pull(size_t tensor) {
@@ -134,20 +163,8 @@ void ClientStore::Pull(size_t tensor) {
 }
 
 absl::Status ClientStore::Wait() {
-  absl::Status first;
-  for (Ticket& ticket : tickets_) {
-    absl::Status status;
-    for (;;) {
-      status = ticket.Wait(kStopCheck);
-      if (ticket.Done()) {
-        status = ticket.status();
-        break;
-      }
-      if (Stopped(options_)) return absl::CancelledError("stopped by a signal");
-    }
-    if (first.ok()) first = std::move(status);
-  }
-  tickets_.clear();
+  absl::Status first = WaitAll(&tickets_, options_.stop);
+  first.Update(rows_->Wait());
   return first;
 }
 
@@ -171,6 +188,7 @@ absl::Status ClientStore::DropTables() {
   for (size_t i = 0; i < layout_.size(); ++i) {
     first.Update(client_->DropTable(tables_[i].name()));
   }
+  first.Update(rows_->DropTables());
   return first;
 }
 

@@ -1,4 +1,5 @@
-// The parameters on a cluster: one dense table a tensor, through verbena::Client.
+// The parameters on a cluster: one dense table a tensor, one embedding table each of the model's,
+// through verbena::Client.
 //
 // **Thread safety**: one thread; `stop` may be set from anywhere.
 #ifndef VERBENA_WORKER_CLIENT_STORE_H_
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "worker/client_rows.h"
 #include "worker/parameter_store.h"
 
 namespace verbena::worker {
@@ -33,9 +35,9 @@ class ClientStore : public ParameterStore {
  public:
   // Joins the job, then creates or opens the tables JOB/TENSOR; waits up to the timeout for a
   // cluster that is still assembling.
-  static absl::StatusOr<std::unique_ptr<ClientStore>> Connect(const ClusterOptions& options,
-                                                              const Layout& layout,
-                                                              const TrainingSpec& spec);
+  static absl::StatusOr<std::unique_ptr<ClientStore>> Connect(
+      const ClusterOptions& options, const Layout& layout, absl::Span<const EmbeddingTable> tables,
+      const TrainingSpec& spec);
 
   const Layout& layout() const override { return layout_; }
   float* gradient() override { return gradient_->floats(); }
@@ -44,6 +46,7 @@ class ClientStore : public ParameterStore {
   void EndStep() override;
   void Pull(size_t tensor) override;
   absl::Status Wait() override;
+  ClientRows* rows() override { return rows_.get(); }
   StoreStatistics statistics() const override;
 
   absl::Status DropTables();
@@ -51,7 +54,7 @@ class ClientStore : public ParameterStore {
  private:
   ClientStore(const ClusterOptions& options, const Layout& layout)
       : options_(options), layout_(layout) {}
-  absl::Status CreateTables(const TrainingSpec& spec);
+  absl::Status CreateTables(absl::Span<const EmbeddingTable> embeddings, const TrainingSpec& spec);
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, absl::Time deadline);
   Range RangeOf(size_t tensor) const;
 
@@ -62,10 +65,13 @@ class ClientStore : public ParameterStore {
   std::vector<Table> tables_;
   std::optional<Region> gradient_, parameters_;
   std::vector<Ticket> tickets_;
+  std::unique_ptr<ClientRows> rows_;
 };
 
 // What CreateTable() is asked for.
 v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
+                          const TrainingSpec& spec);
+v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::string& job,
                           const TrainingSpec& spec);
 
 }  // namespace verbena::worker

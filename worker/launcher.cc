@@ -130,6 +130,7 @@ class Launcher {
   std::set<std::string> said_;  // failures that were told already
   std::optional<ChannelMessage> evaluated_;
   bool evaluation_failed_ = false;
+  bool stopped_early_ = false;
   bool finished_ = false;
 };
 
@@ -177,9 +178,13 @@ void Launcher::Take(size_t rank, const ChannelMessage& message) {
   switch (message.kind) {
     case ChannelMessage::Kind::kProgress:
       break;
+    case ChannelMessage::Kind::kNote:
+      progress_.Note(message.text);
+      break;
     case ChannelMessage::Kind::kTrained:
       worker.phase = Phase::kTrained;
       worker.transport = message.transport;
+      stopped_early_ = stopped_early_ || message.stopped_early;
       break;
     case ChannelMessage::Kind::kQuality:
       worker.phase = Phase::kDone;
@@ -290,6 +295,7 @@ int Launcher::Conclude() {
   Report report;
   report.totals = Sum();
   report.workers_lost = Count(Phase::kLost);
+  report.stopped_early = stopped_early_;
   if (report.workers_lost == workers_.size()) {
     progress_.Note("verbena-train: no worker finished");
     return kExitFailure;

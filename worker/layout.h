@@ -1,4 +1,5 @@
-// The tensors of a model and where each lies in one contiguous arena of floats.
+// What a model is made of: dense tensors, which lie in one contiguous arena of floats, and
+// embedding tables, whose rows are fetched by key.
 //
 // **Thread safety**: immutable once made.
 //
@@ -22,6 +23,9 @@ struct Tensor {
   std::vector<uint64_t> shape;
   Initial initial = Initial::kZeros;
   double scale = 0;  // kUniform: [-scale, scale); kNormal: the standard deviation
+  // Adds up what is pushed (sgd of rate 1 on the negated gradient), whatever trains the model: for
+  // what workers tell each other.
+  bool counter = false;
 
   uint64_t elements() const {
     uint64_t n = 1;
@@ -30,14 +34,27 @@ struct Tensor {
   }
 };
 
+// Rows of `dim` floats by 64-bit key. A row that nobody pushed to has its initial value, a pure
+// function of the run's seed and the key.
+struct EmbeddingTable {
+  std::string name;
+  uint32_t dim = 0;
+  Tensor::Initial initial = Tensor::Initial::kZeros;
+  double scale = 0;  // as of a tensor
+};
+
 class Layout {
  public:
   Layout() = default;
   explicit Layout(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {
-    for (const Tensor& tensor : tensors_) {
-      offsets_.push_back(floats_);
-      floats_ += (tensor.elements() + kAlign - 1) / kAlign * kAlign;
-    }
+    for (const Tensor& tensor : tensors_) Place(tensor);
+  }
+  // With one tensor more; the others stay where they are.
+  Layout With(Tensor tensor) const {
+    Layout with = *this;
+    with.Place(tensor);
+    with.tensors_.push_back(std::move(tensor));
+    return with;
   }
 
   size_t size() const { return tensors_.size(); }
@@ -47,6 +64,11 @@ class Layout {
 
  private:
   static constexpr uint64_t kAlign = 64 / sizeof(float);
+  void Place(const Tensor& tensor) {
+    offsets_.push_back(floats_);
+    floats_ += (tensor.elements() + kAlign - 1) / kAlign * kAlign;
+  }
+
   std::vector<Tensor> tensors_;
   std::vector<uint64_t> offsets_;
   uint64_t floats_ = 0;

@@ -1,76 +1,33 @@
 #include "worker/local_store.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
-
-#include "absl/strings/str_cat.h"
-#include "worker/random.h"
 
 namespace verbena::worker {
-namespace {
 
-// The defaults of the servers' optimizers.
-constexpr float kMomentum = 0.9f;
-constexpr double kBeta1 = 0.9;
-constexpr double kBeta2 = 0.999;
-constexpr float kEpsilon = 1e-8f;
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<LocalStore>> LocalStore::Create(const Layout& layout,
-                                                               const TrainingSpec& spec) {
-  Kind kind;
-  if (spec.optimizer == "sgd") {
-    kind = Kind::kSgd;
-  } else if (spec.optimizer == "momentum") {
-    kind = Kind::kMomentum;
-  } else if (spec.optimizer == "adam") {
-    kind = Kind::kAdam;
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the local store has no optimizer \"", spec.optimizer, "\"; it has: sgd, momentum, adam"));
-  }
-  if (!(spec.rate > 0) || !std::isfinite(spec.rate)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rate ", spec.rate, " is not allowed; it must be positive and finite"));
-  }
-  return std::unique_ptr<LocalStore>(new LocalStore(layout, spec, kind));
+absl::StatusOr<std::unique_ptr<LocalStore>> LocalStore::Create(
+    const Layout& layout, const TrainingSpec& spec, absl::Span<const EmbeddingTable> tables) {
+  const absl::StatusOr<LocalOptimizer> optimizer =
+      LocalOptimizer::Create(spec.optimizer, spec.rate);
+  if (!optimizer.ok()) return optimizer.status();
+  return std::unique_ptr<LocalStore>(new LocalStore(layout, spec, *optimizer, tables));
 }
 
-LocalStore::LocalStore(const Layout& layout, const TrainingSpec& spec, Kind kind)
-    : layout_(layout), spec_(spec), kind_(kind) {
+LocalStore::LocalStore(const Layout& layout, const TrainingSpec& spec, LocalOptimizer optimizer,
+                       absl::Span<const EmbeddingTable> tables)
+    : layout_(layout),
+      optimizer_(optimizer),
+      rows_({tables.begin(), tables.end()}, optimizer, spec.seed) {
   gradient_.resize(layout.floats());
   parameters_.resize(layout.floats());
   master_.resize(layout.floats());
-  if (kind != Kind::kSgd) first_.resize(layout.floats());
-  if (kind == Kind::kAdam) second_.resize(layout.floats());
+  if (optimizer.states() > 0) first_.resize(layout.floats());
+  if (optimizer.states() > 1) second_.resize(layout.floats());
   pushed_.resize(layout.size());
   statistics_.transport = "local";
-  Initialize();
-}
-
-void LocalStore::Initialize() {
-  for (size_t i = 0; i < layout_.size(); ++i) {
-    const Tensor& tensor = layout_[i];
-    Random random(spec_.seed * 0x9e3779b97f4a7c15u + i);
-    float* out = master_.data() + layout_.offset(i);
-    for (uint64_t k = 0; k < tensor.elements(); ++k) {
-      switch (tensor.initial) {
-        case Tensor::Initial::kZeros:
-          out[k] = 0;
-          break;
-        case Tensor::Initial::kUniform:
-          out[k] = static_cast<float>((2 * random.Uniform() - 1) * tensor.scale);
-          break;
-        case Tensor::Initial::kNormal: {  // Box and Muller, 1958
-          const double radius = std::sqrt(-2 * std::log(1 - random.Uniform()));
-          const double angle = 2 * std::numbers::pi * random.Uniform();
-          out[k] = static_cast<float>(radius * std::cos(angle) * tensor.scale);
-          break;
-        }
-      }
-    }
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const Tensor& tensor = layout[i];
+    LocalInitialize(tensor.initial, tensor.scale, spec.seed * 0x9e3779b97f4a7c15u + i,
+                    master_.data() + layout.offset(i), tensor.elements());
   }
 }
 
@@ -95,43 +52,24 @@ void LocalStore::Pull(size_t tensor) {
 void LocalStore::EndStep() {
   ++step_;
   for (size_t i = 0; i < layout_.size(); ++i) {
-    if (!pushed_[i]) {  // what was not pushed counts as zero
-      std::fill_n(gradient_.data() + layout_.offset(i), layout_[i].elements(), 0.0f);
-    }
-    Apply(i);
+    const uint64_t at = layout_.offset(i);
+    const uint64_t n = layout_[i].elements();
+    // What was not pushed counts as zero.
+    if (!pushed_[i]) std::fill_n(gradient_.data() + at, n, 0.0f);
+    const LocalOptimizer optimizer = layout_[i].counter ? LocalOptimizer::Counter() : optimizer_;
+    optimizer.Apply(step_, gradient_.data() + at, n, master_.data() + at,
+                    first_.empty() ? nullptr : first_.data() + at,
+                    second_.empty() ? nullptr : second_.data() + at);
     pushed_[i] = false;
   }
+  rows_.EndStep();
 }
 
-void LocalStore::Apply(size_t tensor) {
-  const uint64_t first = layout_.offset(tensor);
-  const uint64_t last = first + layout_[tensor].elements();
-  const float rate = static_cast<float>(spec_.rate);
-  switch (kind_) {
-    case Kind::kSgd:
-      for (uint64_t i = first; i < last; ++i) master_[i] -= rate * gradient_[i];
-      return;
-    case Kind::kMomentum:
-      for (uint64_t i = first; i < last; ++i) {
-        first_[i] = kMomentum * first_[i] + gradient_[i];
-        master_[i] -= rate * first_[i];
-      }
-      return;
-    case Kind::kAdam: {  // Kingma and Ba, 2015, algorithm 1
-      const auto t = static_cast<double>(step_);
-      const auto correct1 = static_cast<float>(1 / (1 - std::pow(kBeta1, t)));
-      const auto correct2 = static_cast<float>(1 / (1 - std::pow(kBeta2, t)));
-      constexpr auto beta1 = static_cast<float>(kBeta1);
-      constexpr auto beta2 = static_cast<float>(kBeta2);
-      for (uint64_t i = first; i < last; ++i) {
-        const float g = gradient_[i];
-        first_[i] = beta1 * first_[i] + (1 - beta1) * g;
-        second_[i] = beta2 * second_[i] + (1 - beta2) * g * g;
-        master_[i] -= rate * (first_[i] * correct1) / (std::sqrt(second_[i] * correct2) + kEpsilon);
-      }
-      return;
-    }
-  }
+StoreStatistics LocalStore::statistics() const {
+  StoreStatistics statistics = statistics_;
+  statistics.bytes_pushed += rows_.bytes_pushed();
+  statistics.bytes_pulled += rows_.bytes_pulled();
+  return statistics;
 }
 
 }  // namespace verbena::worker

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/local_optimizer.h"
+#include "worker/local_rows.h"
 #include "worker/parameter_store.h"
 
 namespace verbena::worker {
@@ -15,8 +18,8 @@ namespace verbena::worker {
 class LocalStore : public ParameterStore {
  public:
   // INVALID_ARGUMENT for an unknown optimizer or a rate that is not positive.
-  static absl::StatusOr<std::unique_ptr<LocalStore>> Create(const Layout& layout,
-                                                            const TrainingSpec& spec);
+  static absl::StatusOr<std::unique_ptr<LocalStore>> Create(
+      const Layout& layout, const TrainingSpec& spec, absl::Span<const EmbeddingTable> tables = {});
 
   // Starts from these parameters (an arena) instead of the initial ones.
   void Reset(const float* parameters);
@@ -28,23 +31,21 @@ class LocalStore : public ParameterStore {
   void EndStep() override;
   void Pull(size_t tensor) override;
   absl::Status Wait() override { return absl::OkStatus(); }
-  StoreStatistics statistics() const override { return statistics_; }
+  LocalRows* rows() override { return &rows_; }
+  StoreStatistics statistics() const override;
 
  private:
-  enum class Kind { kSgd, kMomentum, kAdam };
-
-  LocalStore(const Layout& layout, const TrainingSpec& spec, Kind kind);
-  void Initialize();
-  void Apply(size_t tensor);
+  LocalStore(const Layout& layout, const TrainingSpec& spec, LocalOptimizer optimizer,
+             absl::Span<const EmbeddingTable> tables);
 
   Layout layout_;
-  TrainingSpec spec_;
-  Kind kind_;
+  LocalOptimizer optimizer_;
+  LocalRows rows_;
   uint64_t step_ = 0;
   // The master copy is apart from parameters(), as it is on a server.
   std::vector<float> gradient_, parameters_, master_, first_, second_;
   std::vector<bool> pushed_;
-  StoreStatistics statistics_;
+  StoreStatistics statistics_;  // of the tensors
 };
 
 }  // namespace verbena::worker

@@ -1,9 +1,9 @@
 #include "worker/logistic_regression.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "worker/logistic.h"
 #include "worker/metrics.h"
 
 namespace verbena::worker {
@@ -11,10 +11,6 @@ namespace {
 
 constexpr size_t kWeights = 0;
 constexpr size_t kBias = 1;
-
-// log(1 + exp(x)) without overflow.
-double Softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
@@ -37,15 +33,15 @@ double LogisticRegression::Score(const SparseExamples& examples, size_t row,
   return score;
 }
 
-double LogisticRegression::Gradient(absl::Span<const uint32_t> ids, double scale,
-                                    const float* parameters, float* gradient) {
+double LogisticRegression::Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                                    const Gradients& gradients) {
   // Sums in double: how a batch is split among workers then shows only in the last bit.
   std::fill(sums_.begin(), sums_.end(), 0.0);
   double bias = 0;
   double loss = 0;
-  for (const uint32_t id : ids) {
+  for (const uint32_t id : batch.ids) {
     const double label = train_.labels[id];
-    const double score = Score(train_, id, parameters);
+    const double score = Score(train_, id, parameters.dense);
     const double error = Sigmoid(score) - label;
     loss += Softplus(score) - label * score;
     bias += error;
@@ -53,30 +49,31 @@ double LogisticRegression::Gradient(absl::Span<const uint32_t> ids, double scale
       sums_[train_.indices[k]] += error * train_.values[k];
     }
   }
-  const float* weights = parameters + layout_.offset(kWeights);
-  float* out = gradient + layout_.offset(kWeights);
+  const float* weights = parameters.dense + layout_.offset(kWeights);
+  float* out = gradients.dense + layout_.offset(kWeights);
   for (size_t i = 0; i < sums_.size(); ++i) {
     out[i] = static_cast<float>(scale * sums_[i] + l2_ * static_cast<double>(weights[i]));
   }
-  gradient[layout_.offset(kBias)] = static_cast<float>(scale * bias);
+  gradients.dense[layout_.offset(kBias)] = static_cast<float>(scale * bias);
   return loss;
 }
 
-absl::StatusOr<Quality> LogisticRegression::Evaluate(const float* parameters,
-                                                     std::FILE* predictions) {
+absl::StatusOr<Quality> LogisticRegression::Evaluate(const Evaluation& evaluation) {
   if (!test_) return absl::FailedPreconditionError("no test data was given");
-  std::vector<float> probabilities(test_->rows());
-  for (size_t row = 0; row < test_->rows(); ++row) {
-    probabilities[row] = static_cast<float>(Sigmoid(Score(*test_, row, parameters)));
-    if (predictions != nullptr) {
+  const size_t examples = std::min<uint64_t>(test_->rows(), evaluation.limit);
+  std::vector<float> probabilities(examples);
+  for (size_t row = 0; row < examples; ++row) {
+    probabilities[row] = static_cast<float>(Sigmoid(Score(*test_, row, evaluation.parameters)));
+    if (evaluation.predictions != nullptr) {
       // Nine digits name every float exactly, so that ties in the file are ties here.
-      std::fprintf(predictions, "%.9g\n", static_cast<double>(probabilities[row]));
+      std::fprintf(evaluation.predictions, "%.9g\n", static_cast<double>(probabilities[row]));
     }
   }
+  const absl::Span<const float> labels = absl::MakeConstSpan(test_->labels).first(examples);
   Quality quality;
-  quality.examples = test_->rows();
-  quality.auc = AreaUnderCurve(probabilities, test_->labels);
-  quality.accuracy = Accuracy(probabilities, test_->labels);
+  quality.examples = examples;
+  quality.auc = AreaUnderCurve(probabilities, labels);
+  quality.accuracy = Accuracy(probabilities, labels);
   return quality;
 }
 

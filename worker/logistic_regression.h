@@ -21,9 +21,9 @@ class LogisticRegression : public Model {
   const Layout& layout() const override { return layout_; }
   uint64_t examples() const override { return train_.rows(); }
   bool has_test() const override { return test_.has_value(); }
-  double Gradient(absl::Span<const uint32_t> ids, double scale, const float* parameters,
-                  float* gradient) override;
-  absl::StatusOr<Quality> Evaluate(const float* parameters, std::FILE* predictions) override;
+  double Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                  const Gradients& gradients) override;
+  absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  private:
   double Score(const SparseExamples& examples, size_t row, const float* parameters) const;

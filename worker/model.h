@@ -1,4 +1,5 @@
-// What the training loop needs of a model: its tensors, a gradient, a measure of quality.
+// What the training loop needs of a model: its tensors and embedding tables, which rows a batch
+// uses, a gradient given those rows, a measure of quality.
 //
 // **Thread safety**: one thread at a time.
 #ifndef VERBENA_WORKER_MODEL_H_
@@ -6,7 +7,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -17,9 +20,43 @@ namespace verbena::worker {
 // On examples that were not trained on.
 struct Quality {
   uint64_t examples = 0;
-  std::optional<double> auc;
-  std::optional<double> accuracy;
-  std::optional<double> bits_per_byte;
+  std::optional<double> auc = std::nullopt;
+  std::optional<double> accuracy = std::nullopt;
+  std::optional<double> bits_per_byte = std::nullopt;
+};
+
+// One worker's examples of a step. Who makes one sets the ids; Model::Prepare() does the rest.
+struct Batch {
+  std::vector<uint32_t> ids;
+  // By table: the distinct keys of the rows that these examples use.
+  std::vector<std::vector<uint64_t>> keys;
+
+  // For models with embedding tables: the examples, with rows in place of keys. Features k with
+  // begin[r] <= k < begin[r + 1] are those of example r: values[k] times row places[k].
+  std::vector<uint32_t> begin, places;
+  std::vector<float> values;
+  std::vector<float> labels;
+  std::vector<float> inputs;  // that have no row; as many for each example
+};
+
+// By table: row i is that of batch.keys[table][i].
+using Rows = absl::Span<const float* const>;
+
+struct Parameters {
+  const float* dense = nullptr;  // an arena laid out by layout()
+  Rows rows;
+};
+struct Gradients {
+  float* dense = nullptr;
+  absl::Span<float* const> rows;
+};
+
+struct Evaluation {
+  const float* parameters = nullptr;  // dense
+  // The rows of a prepared batch, valid until the next call. May be empty without tables.
+  std::function<absl::StatusOr<Rows>(const Batch&)> rows = {};
+  std::FILE* predictions = nullptr;  // if any, gets one prediction a line
+  uint64_t limit = UINT64_MAX;       // only the first so many test examples
 };
 
 class Model {
@@ -27,17 +64,21 @@ class Model {
   virtual ~Model() = default;
 
   virtual const Layout& layout() const = 0;
+  virtual absl::Span<const EmbeddingTable> tables() const { return {}; }
   virtual uint64_t examples() const = 0;  // to train on
   virtual bool has_test() const = 0;
 
-  // Overwrites `gradient` with scale times the sum, over the examples `ids`, of the loss's
-  // gradient, plus once the gradient of what does not depend on examples (such as L2). Returns the
-  // sum of the losses in nats. Both arenas are laid out by layout().
-  virtual double Gradient(absl::Span<const uint32_t> ids, double scale, const float* parameters,
-                          float* gradient) = 0;
+  // Finds out what the training examples batch->ids need. Buffers of an earlier use are used again.
+  virtual void Prepare(Batch* /*batch*/) {}
 
-  // On the test data. With a file, writes one prediction a line to it.
-  virtual absl::StatusOr<Quality> Evaluate(const float* parameters, std::FILE* predictions) = 0;
+  // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
+  // the loss's gradient, plus once the gradient of what does not depend on examples (such as L2 on
+  // dense weights). Returns the sum of the losses in nats.
+  virtual double Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                          const Gradients& gradients) = 0;
+
+  // On the test data.
+  virtual absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) = 0;
 };
 
 }  // namespace verbena::worker

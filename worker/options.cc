@@ -19,7 +19,8 @@ constexpr char kAbout[] =
     "Trains a model on a Verbena cluster with worker processes on this machine.\n\n"
     "  verbena-train --cluster 127.0.0.1:7000 --format text --data FILE... --workers 2\n"
     "  verbena-train --cluster 127.0.0.1:7000 --format libsvm --data a9a --test a9a.t --json\n\n"
-    "libsvm: logistic regression on examples LABEL INDEX:VALUE ... (labels 0, 1, -1, +1).\n"
+    "libsvm: examples LABEL INDEX:VALUE ... (labels 0, 1, -1, +1).\n"
+    "criteo: click logs, a line a label, 13 integers and 26 categories between tabs.\n"
     "text: a byte-level neural language model: embedded context bytes, one hidden layer, softmax.";
 constexpr char kFooter[] =
     "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
@@ -27,32 +28,49 @@ constexpr char kFooter[] =
 
 constexpr uint32_t kDefaultStaleness = 4;
 
-// Defaults by format. Found by trying: see worker/README.md.
-struct FormatDefaults {
+// Defaults by model. Found by trying: see worker/README.md.
+struct ModelDefaults {
+  const char* model;
   double epochs, l2;
   uint64_t batch;
+  int embedding, hidden;
 };
-FormatDefaults DefaultsOf(const std::string& format) {
-  if (format == "text") return {5, 6e-5, 1024};
-  return {8, 1e-5, 256};
+constexpr ModelDefaults kModelDefaults[] = {
+    {"text", 5, 6e-5, 1024, 32, 320},
+    {"logistic", 8, 1e-5, 256, 0, 0},
+    {"embedding-logistic", 8, 1e-5, 256, 1, 0},
+    {"fm", 4, 1e-5, 256, 8, 0},
+    {"mlp", 4, 1e-5, 256, 8, 64},
+};
+
+const ModelDefaults& DefaultsOf(const Options& options) {
+  const std::string model = ModelOf(options);
+  for (const ModelDefaults& d : kModelDefaults) {
+    if (model == d.model) return d;
+  }
+  return kModelDefaults[0];
 }
 
 // Which optimizers there are, the servers know: these are the ones with a default rate.
 struct DefaultRates {
   const char* optimizer;
-  double libsvm, text;
+  double logistic, text, embedding_logistic, deep;  // deep: fm and mlp
 };
 constexpr DefaultRates kDefaultRates[] = {
-    {"adagrad", 0.1, 0.1},     {"adam", 0.01, 0.005},
-    {"adamw", 0.01, 0.005},    {"ftrl", 1, 1},
-    {"momentum", 0.05, 0.05},  {"nesterov", 0.05, 0.05},
-    {"rmsprop", 0.003, 0.003}, {"sgd", 0.5, 0.5},
+    {"adagrad", 0.1, 0.1, 0.1, 0.05},        {"adam", 0.01, 0.005, 0.005, 0.002},
+    {"adamw", 0.01, 0.005, 0.005, 0.002},    {"ftrl", 1, 1, 0.5, 0.1},
+    {"momentum", 0.05, 0.05, 0.05, 0.02},    {"nesterov", 0.05, 0.05, 0.05, 0.02},
+    {"rmsprop", 0.003, 0.003, 0.003, 0.001}, {"sgd", 0.5, 0.5, 0.5, 0.2},
 };
 
 std::optional<double> RateOf(const Options& o) {
   if (o.rate) return o.rate;
+  const std::string model = ModelOf(o);
   for (const DefaultRates& d : kDefaultRates) {
-    if (o.optimizer == d.optimizer) return o.format == "text" ? d.text : d.libsvm;
+    if (o.optimizer != d.optimizer) continue;
+    if (model == "text") return d.text;
+    if (model == "logistic") return d.logistic;
+    return model == "embedding-logistic" ? d.embedding_logistic : d.deep;
   }
   return std::nullopt;
 }
@@ -65,17 +83,23 @@ std::string KnownOptimizers() {
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_option("--format", o->format, "What the files hold")
-      ->check(CLI::IsMember({"libsvm", "text"}))
+      ->check(CLI::IsMember({"libsvm", "criteo", "text"}))
       ->required();
+  app->add_option("--model", o->model,
+                  "libsvm and criteo: logistic (libsvm only): logistic regression, dense; "
+                  "embedding-logistic: the same, its weights rows of an embedding table; fm: "
+                  "factorization machine; mlp: embedding bags and a hidden layer. Default: libsvm "
+                  "logistic, criteo mlp")
+      ->check(CLI::IsMember({"logistic", "embedding-logistic", "fm", "mlp"}));
   app->add_option("--data", o->data, "Files to train on, in this order")->required();
   app->add_option("--test", o->test, "Files to measure the result on");
   app->add_option("--holdout", o->holdout,
-                  "text without --test: this share of the bytes, at the end, is held out for the "
-                  "test")
+                  "text and criteo without --test: this share of the bytes or lines, at the end, "
+                  "is held out for the test")
       ->capture_default_str();
   app->add_option("--predictions", o->predictions,
-                  "Write one line per test example in file order: libsvm, the probability of the "
-                  "positive class; text, the bits that each byte costs");
+                  "Write one line per test example in file order: the probability of the positive "
+                  "class, or with text the bits that each byte costs");
   app->add_flag("--json", o->json, "Print the result as one JSON object on stdout");
   app->add_flag("--checksum", o->checksum,
                 "Add parameters_xxh64, the xxHash64 of the final parameters, to the result");
@@ -155,8 +179,8 @@ void AddTraining(CLI::App* app, Options* o) {
                                "; any other that they know needs --rate"))
       ->capture_default_str();
   app->add_option("--rate", o->rate,
-                  "Learning rate, positive. Default: by optimizer and format; for adam with libsvm "
-                  "0.01, with text 0.005");
+                  "Learning rate, positive. Default: by optimizer and model; for adam with "
+                  "logistic 0.01, with embedding-logistic and text 0.005, with fm and mlp 0.002");
   app->add_option("--schedule", o->schedule,
                   "How the servers change the rate: constant; cosine: falls to 0 over this run's "
                   "steps, as half a cosine")
@@ -169,18 +193,36 @@ void AddTraining(CLI::App* app, Options* o) {
                   "The optimizer's weight_decay: L2, except with adamw. Default: the optimizer's "
                   "own, 0 except with adamw");
   app->add_option("--epochs", o->epochs,
-                  "Passes over the training data. Default: libsvm 8, text 5");
+                  "Passes over the training data. Default: logistic and embedding-logistic 8, text "
+                  "5, fm and mlp 4");
   app->add_option("--steps", o->steps, "Steps to train; instead of --epochs");
   app->add_option("--batch", o->batch,
-                  "Examples a step, of all workers together. Default: libsvm 256, text 1024");
-  app->add_option("--l2", o->l2, "Weight of the L2 penalty. Default: libsvm 0.00001, text 0.00006");
+                  "Examples a step, of all workers together. Default: text 1024, else 256");
+  app->add_option("--l2", o->l2,
+                  "Weight of the L2 penalty; on rows of embedding tables once for each use. "
+                  "Default: text 0.00006, else 0.00001");
   app->add_option("--seed", o->seed, "Of the initial parameters and the order of examples")
+      ->capture_default_str();
+  app->add_option("--validate-every", o->validate_every,
+                  "Rank 0 measures the model on the test data after every so many steps and says "
+                  "the result; others wait meanwhile, at most --timeout")
+      ->capture_default_str();
+  app->add_option("--validate-examples", o->validate_examples,
+                  "Examples (text: bytes) of the test data, from its start, to do that on")
+      ->capture_default_str();
+  app->add_option("--early-stop", o->early_stop,
+                  "All workers stop once so many validations in a row were no better than the "
+                  "best; 0: never")
       ->capture_default_str();
   app->add_option("--context", o->text.shape.context, "text: bytes that predict the next")
       ->capture_default_str();
-  app->add_option("--embedding", o->text.shape.embedding, "text: floats that stand for a byte")
-      ->capture_default_str();
-  app->add_option("--hidden", o->text.shape.hidden, "text: units of the hidden layer")
+  app->add_option("--embedding", o->embedding,
+                  "Floats that stand for a byte (text, default 32) or a feature (mlp, 8); factors "
+                  "of a feature (fm, 8)");
+  app->add_option("--hidden", o->hidden, "Units of the hidden layer. Default: text 320, mlp 64");
+  app->add_option(
+         "--ngrams", o->text.ngrams,
+         "text: also rows of an embedding table for the last 2 to N bytes, hashed; 0: none")
       ->capture_default_str();
   app->add_option("--dropout", o->text.dropout,
                   "text: share of hidden units left out of each training example")
@@ -202,6 +244,33 @@ std::string CheckRange(const char* name, double value, double low, double high, 
   return absl::StrCat(name, ": ", value, " is not allowed; allowed: ", want);
 }
 
+std::string CheckModel(const Options& o) {
+  const std::string model = ModelOf(o);
+  if (o.format == "text" && !o.model.empty()) {
+    return absl::StrCat("--model: ", o.model,
+                        " does not go with --format text, which has one model");
+  }
+  if (o.format == "criteo" && model == "logistic") {
+    return "--model: logistic is for --format libsvm; with criteo it is embedding-logistic";
+  }
+  if (o.hidden && model != "text" && model != "mlp") {
+    return absl::StrCat("--hidden: --model ", model, " has no hidden layer");
+  }
+  if (o.embedding && model != "text" && model != "mlp" && model != "fm") {
+    return absl::StrCat("--embedding does not go with --model ", model);
+  }
+  return "";
+}
+
+std::string CheckValidation(const Options& o) {
+  if (o.early_stop > 0 && o.validate_every == 0) return "--early-stop needs --validate-every";
+  if (o.validate_every == 0) return "";
+  if (o.validate_examples == 0) return "--validate-examples: 0 is not allowed; allowed: 1 and more";
+  const bool holds_out = o.format != "libsvm" && o.holdout > 0;
+  if (o.test.empty() && !holds_out) return "--validate-every needs --test";
+  return "";
+}
+
 // What CLI11 does not check; empty when all is well.
 std::string Check(const Options& o) {
   const std::optional<double> known_rate = RateOf(o);
@@ -217,7 +286,9 @@ std::string Check(const Options& o) {
   if (!(epochs > 0) || !std::isfinite(epochs)) {
     return absl::StrCat("--epochs: ", epochs, " is not allowed; allowed: a positive number");
   }
-  const TextShape& shape = o.text.shape;
+  for (const std::string& problem : {CheckModel(o), CheckValidation(o)}) {
+    if (!problem.empty()) return problem;
+  }
   for (const std::string& problem : {
            CheckRange("--workers", o.workers, 1, 1024, "1 to 1024"),
            CheckRange("--holdout", o.holdout, 0, 0.9, "0 to 0.9"),
@@ -235,9 +306,10 @@ std::string Check(const Options& o) {
                       "1 to 16777216"),
            CheckRange("--steps", static_cast<double>(o.steps.value_or(1)), 1, 1e12,
                       "1 to 1000000000000"),
-           CheckRange("--context", shape.context, 1, 256, "1 to 256"),
-           CheckRange("--embedding", shape.embedding, 1, 256, "1 to 256"),
-           CheckRange("--hidden", shape.hidden, 1, 8192, "1 to 8192"),
+           CheckRange("--context", o.text.shape.context, 1, 256, "1 to 256"),
+           CheckRange("--embedding", o.embedding.value_or(1), 1, 256, "1 to 256"),
+           CheckRange("--hidden", o.hidden.value_or(1), 1, 8192, "1 to 8192"),
+           CheckRange("--ngrams", o.text.ngrams == 0 ? 2 : o.text.ngrams, 2, 7, "0, 2 to 7"),
            CheckRange("--dropout", o.text.dropout, 0, 0.9, "0 to 0.9"),
        }) {
     if (!problem.empty()) return problem;
@@ -268,7 +340,8 @@ std::string Check(const Options& o) {
   if (o.rank >= 0 && o.job.empty()) {
     return "--rank needs --job, a name that all workers of the job share";
   }
-  if (!o.predictions.empty() && o.test.empty() && o.format == "libsvm") {
+  const bool holds_out = o.format != "libsvm" && o.holdout > 0;
+  if (!o.predictions.empty() && o.test.empty() && !holds_out) {
     return "--predictions needs --test";
   }
   return "";
@@ -301,22 +374,43 @@ Parsed ParseOptions(int argc, const char* const* argv) {
     parsed.exit_status = kExitUsage;
     return parsed;
   }
+  o.text.shape.embedding = static_cast<int>(EmbeddingOf(o));
+  o.text.shape.hidden = static_cast<int>(HiddenOf(o));
   o.text.l2 = L2Of(o);
   parsed.options = std::move(o);
   return parsed;
 }
 
-double L2Of(const Options& options) { return options.l2.value_or(DefaultsOf(options.format).l2); }
+std::string ModelOf(const Options& options) {
+  if (options.format == "text") return "text";
+  if (!options.model.empty()) return options.model;
+  return options.format == "criteo" ? "mlp" : "logistic";
+}
+
+bool HasEmbeddingTable(const Options& options) {
+  const std::string model = ModelOf(options);
+  return model != "text" && model != "logistic";
+}
+
+uint32_t EmbeddingOf(const Options& options) {
+  return static_cast<uint32_t>(options.embedding.value_or(DefaultsOf(options).embedding));
+}
+
+uint32_t HiddenOf(const Options& options) {
+  return static_cast<uint32_t>(options.hidden.value_or(DefaultsOf(options).hidden));
+}
+
+double L2Of(const Options& options) { return options.l2.value_or(DefaultsOf(options).l2); }
 
 uint64_t BatchOf(const Options& options) {
-  return options.batch.value_or(DefaultsOf(options.format).batch);
+  return options.batch.value_or(DefaultsOf(options).batch);
 }
 
 uint64_t StepsOf(const Options& options, uint64_t examples) {
   if (options.steps) return *options.steps;
   const uint64_t batch = std::min(BatchOf(options), examples);
   const auto per_epoch = static_cast<double>((examples + batch - 1) / batch);
-  const double epochs = options.epochs.value_or(DefaultsOf(options.format).epochs);
+  const double epochs = options.epochs.value_or(DefaultsOf(options).epochs);
   return static_cast<uint64_t>(std::clamp(std::llround(epochs * per_epoch), 1LL, 1000000000000LL));
 }
 

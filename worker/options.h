@@ -23,6 +23,7 @@ inline constexpr int kExitUsage = 2;
 struct Options {
   std::string cluster;
   std::string format;
+  std::string model;  // empty: the format's default
   std::vector<std::string> data;
   std::vector<std::string> test;
   double holdout = 0.1;
@@ -50,6 +51,10 @@ struct Options {
   bool keep_tables = false;
   bool local = false;
   bool count_models = false;
+  uint64_t validate_every = 0;
+  uint64_t validate_examples = 100000;
+  uint64_t early_stop = 0;
+  std::optional<int> embedding, hidden;  // default: by model
   TextModelOptions text;
 
   // For tests and for the processes that the launcher starts; not in the help.
@@ -69,7 +74,11 @@ struct Parsed {
 // Prints help to stdout and errors to stderr.
 Parsed ParseOptions(int argc, const char* const* argv);
 
-// With the format's defaults filled in.
+// With the defaults of the format and the model filled in. ModelOf() is "text" for text.
+std::string ModelOf(const Options& options);
+bool HasEmbeddingTable(const Options& options);
+uint32_t EmbeddingOf(const Options& options);
+uint32_t HiddenOf(const Options& options);
 double L2Of(const Options& options);
 uint64_t BatchOf(const Options& options);
 uint64_t StepsOf(const Options& options, uint64_t examples);

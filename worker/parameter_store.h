@@ -5,6 +5,9 @@
 //     store->Pull(i) ...; store->Wait();                       parameters() are the initial ones
 //     fill gradient(); store->Push(i) ...; store->EndStep(); store->Pull(i) ...; store->Wait();
 //
+// Embedding tables have operations of their own on rows() (row_store.h); EndStep() ends their step
+// too, and Wait() waits for their pushes too, but not for lookups.
+//
 // **Thread safety**: one thread.
 //
 // Invariants:
@@ -19,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "worker/layout.h"
+#include "worker/row_store.h"
 
 namespace verbena::worker {
 
@@ -52,10 +56,13 @@ class ParameterStore {
   virtual float* parameters() = 0;
 
   virtual void Push(size_t tensor) = 0;
-  virtual void EndStep() = 0;  // of every tensor
+  virtual void EndStep() = 0;  // of every tensor and embedding table
   virtual void Pull(size_t tensor) = 0;
   // The first error of what was started since the last Wait().
   virtual absl::Status Wait() = 0;
+
+  // Never null; a model without embedding tables has none here.
+  virtual RowStore* rows() = 0;
 
   virtual StoreStatistics statistics() const = 0;
 };

@@ -8,17 +8,22 @@
 
 namespace verbena::worker {
 
+// A bijection of 64-bit numbers whose every output bit depends on every input bit: the finalizer of
 // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+inline uint64_t Mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// SplitMix64.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
   uint64_t Next() {
     state_ += 0x9e3779b97f4a7c15u;
-    uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return Mix(state_);
   }
   // In [0, bound), bound > 0: multiply and shift (Lemire, 2019); its bias is below 2^-32 for every
   // bound that fits in 32 bits.

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/json.h"
+#include "worker/validation.h"
 
 namespace verbena::worker {
 namespace {
@@ -24,9 +25,11 @@ std::string Json(const Options& options, const Report& report) {
   json.Add("workers", uint64_t{options.workers});
   json.Add("workers_lost", report.workers_lost);
   json.Add("format", options.format);
+  if (options.format != "text") json.Add("model", ModelOf(options));
   json.Add("consistency", options.consistency);
   json.Add("optimizer", options.optimizer);
   json.Add("transport", report.transport);
+  if (options.early_stop > 0) json.Add("stopped_early", report.stopped_early);
   if (report.quality) {
     json.Add("test_examples", report.quality->examples);
     json.Add("auc", report.quality->auc);
@@ -50,17 +53,13 @@ std::string FormatReport(const Options& options, const Report& report) {
       totals.steps, totals.seconds, options.workers, options.consistency, report.transport,
       SamplesPerSecond(totals), totals.loss, static_cast<double>(totals.bytes_pushed) / 1e6,
       static_cast<double>(totals.bytes_pulled) / 1e6);
+  if (report.stopped_early) text += "stopped early: validation no longer got better\n";
   if (report.workers_lost > 0) absl::StrAppend(&text, "workers lost: ", report.workers_lost, "\n");
   if (report.quality) {
     const Quality& quality = *report.quality;
     absl::StrAppendFormat(&text, "on %d test %s:", quality.examples,
                           quality.bits_per_byte ? "bytes" : "examples");
-    if (quality.auc) absl::StrAppendFormat(&text, " AUC %.4f", *quality.auc);
-    if (quality.accuracy) absl::StrAppendFormat(&text, " accuracy %.4f", *quality.accuracy);
-    if (quality.bits_per_byte) {
-      absl::StrAppendFormat(&text, " %.4f bits per byte", *quality.bits_per_byte);
-    }
-    text += "\n";
+    absl::StrAppend(&text, QualityText(quality), "\n");
   }
   if (report.parameters_hash) {
     absl::StrAppendFormat(&text, "parameters xxh64 %016x\n", *report.parameters_hash);

@@ -17,6 +17,7 @@ namespace verbena::worker {
 struct Report {
   Totals totals;  // of all workers; steps, seconds and loss as of the whole job
   uint64_t workers_lost = 0;
+  bool stopped_early = false;
   std::string transport;
   std::optional<Quality> quality;
   std::optional<uint64_t> parameters_hash;

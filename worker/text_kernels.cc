@@ -37,6 +37,7 @@ void Forward(const TextShape& shape, const TextParameters& parameters,
     auto row = p.row(r);
     row += RowIn(parameters.c2, kTextClasses);
     row += RowIn(parameters.skip + last * kTextClasses, kTextClasses);
+    if (workspace.add != nullptr) row += RowIn(workspace.add + r * kTextClasses, kTextClasses);
     const float greatest = row.maxCoeff();
     const float target = row(targets[r]) - greatest;
     row = (row.array() - greatest).exp();

@@ -2,7 +2,8 @@
 //
 //     x = [E[b_1] ... E[b_K]]         embedded context bytes, b_K the nearest
 //     h = tanh(x W1 + c1)             hidden layer
-//     p = softmax(h W2 + S[b_K] + c2) S: what the last byte alone says
+//     p = softmax(h W2 + S[b_K] + c2 + a)   S: what the last byte alone says; a: given by the
+//     caller
 //
 // **Thread safety**: pure functions over caller memory; a workspace is for one thread at a time.
 //
@@ -49,6 +50,7 @@ struct TextWorkspace {
   float *h, *dh;      // [rows, hidden]
   float* p;           // [rows, 256]
   const float* mask;  // [rows, hidden]; multiplies h. Null: not at all
+  const float* add;   // [rows, 256]; a. Null: zeros
 };
 
 struct TextKernels {
@@ -58,7 +60,8 @@ struct TextKernels {
   void (*forward)(const TextShape& shape, const TextParameters& parameters,
                   const TextWorkspace& workspace, const uint8_t* contexts, const uint8_t* targets,
                   int rows, float* losses);
-  // After forward on the same arguments: adds scale times the losses' gradient to *gradient.
+  // After forward on the same arguments: adds scale times the losses' gradient to *gradient. Leaves
+  // in workspace.p what it is by the softmax's input, and so by a.
   void (*backward)(const TextShape& shape, const TextParameters& parameters,
                    const TextWorkspace& workspace, const uint8_t* contexts, const uint8_t* targets,
                    int rows, float scale, const TextGradient& gradient);

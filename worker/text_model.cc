@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "worker/file.h"
@@ -72,6 +73,8 @@ TextModel::TextModel(TextData data, const TextModelOptions& options, const TextK
                     {"output_skip", {classes, classes}},
                     {"output_bias", {classes}}});
 
+  if (options_.ngrams > 1) tables_ = {{"ngrams", kTextClasses}};
+
   constexpr size_t kAlign = 64 / sizeof(float);
   const size_t input_floats = (kTextRows * input + kAlign - 1) / kAlign * kAlign;
   const size_t hidden_floats = (kTextRows * hidden + kAlign - 1) / kAlign * kAlign;
@@ -89,6 +92,10 @@ TextModel::TextModel(TextData data, const TextModelOptions& options, const TextK
   contexts_.resize(kTextRows * static_cast<size_t>(shape.context));
   targets_.resize(kTextRows);
   losses_.resize(kTextRows);
+  if (!tables_.empty()) {
+    added_.resize(kTextRows * classes);
+    workspace_.add = added_.data();
+  }
 }
 
 TextParameters TextModel::ParametersAt(const float* arena) const {
@@ -119,13 +126,57 @@ void TextModel::FillMask(size_t row, uint32_t id) {
   }
 }
 
-double TextModel::Gradient(absl::Span<const uint32_t> ids, double scale, const float* parameters,
-                           float* gradient) {
+void TextModel::FillKeys(const std::string& text, Batch* batch) {
+  if (tables_.empty()) return;
+  index_.Clear();
+  batch->keys.resize(1);
+  batch->keys[0].clear();
+  batch->places.clear();
+  for (const uint32_t position : batch->ids) {
+    // Seven bytes and n fill the 64 bits that Mix() takes one to one. Bytes before the start are 0.
+    uint64_t bytes = position > 0 ? static_cast<uint8_t>(text[position - 1]) : 0;
+    for (uint64_t n = 2; n <= static_cast<uint64_t>(options_.ngrams); ++n) {
+      const uint64_t byte = position >= n ? static_cast<uint8_t>(text[position - n]) : 0;
+      bytes |= byte << (8 * (n - 1));
+      batch->places.push_back(index_.Place(Mix(n << 56 | bytes), batch->keys.data()));
+    }
+  }
+}
+
+void TextModel::FillAdded(const Batch& batch, size_t first, size_t rows, const float* table) {
+  const auto places = static_cast<size_t>(options_.ngrams - 1);
+  std::fill_n(added_.begin(), rows * kTextClasses, 0.0f);
+  for (size_t i = 0; i < rows * places; ++i) {
+    const float* from = table + size_t{batch.places[first * places + i]} * kTextClasses;
+    float* to = added_.data() + i / places * kTextClasses;
+    for (size_t c = 0; c < kTextClasses; ++c) to[c] += from[c];
+  }
+}
+
+void TextModel::AddRowGradients(const Batch& batch, double scale, size_t first, size_t rows,
+                                const float* table, float* gradients) const {
+  const auto places = static_cast<size_t>(options_.ngrams - 1);
+  const auto l2 = static_cast<float>(options_.l2 * scale);
+  for (size_t i = 0; i < rows * places; ++i) {
+    const float* from = workspace_.p + i / places * kTextClasses;
+    const size_t at = size_t{batch.places[first * places + i]} * kTextClasses;
+    for (size_t c = 0; c < kTextClasses; ++c) gradients[at + c] += from[c] + l2 * table[at + c];
+  }
+}
+
+double TextModel::Gradient(const Batch& batch, double scale, const Parameters& given,
+                           const Gradients& gradients) {
+  const std::vector<uint32_t>& ids = batch.ids;
+  const float* parameters = given.dense;
+  float* gradient = gradients.dense;
   const TextParameters view = ParametersAt(parameters);
   const TextGradient out = {gradient + layout_.offset(kEmbedding), gradient + layout_.offset(kW1),
                             gradient + layout_.offset(kC1),        gradient + layout_.offset(kW2),
                             gradient + layout_.offset(kSkip),      gradient + layout_.offset(kC2)};
   std::fill_n(gradient, layout_.floats(), 0.0f);
+  if (!tables_.empty()) {
+    std::fill_n(gradients.rows[0], batch.keys[0].size() * kTextClasses, 0.0f);
+  }
   if (options_.l2 > 0) {
     const auto l2 = static_cast<float>(options_.l2);
     for (const size_t tensor : {kW1, kW2, kSkip}) {
@@ -143,37 +194,51 @@ double TextModel::Gradient(absl::Span<const uint32_t> ids, double scale, const f
       Fill(data_.train, r, ids[done + r]);
       if (workspace_.mask != nullptr) FillMask(r, ids[done + r]);
     }
+    if (!tables_.empty()) FillAdded(batch, done, rows, given.rows[0]);
     kernels_.forward(options_.shape, view, workspace_, contexts_.data(), targets_.data(),
                      static_cast<int>(rows), losses_.data());
     for (size_t r = 0; r < rows; ++r) loss += losses_[r];
     kernels_.backward(options_.shape, view, workspace_, contexts_.data(), targets_.data(),
                       static_cast<int>(rows), static_cast<float>(scale), out);
+    if (!tables_.empty()) {
+      AddRowGradients(batch, scale, done, rows, given.rows[0], gradients.rows[0]);
+    }
     done += rows;
   }
   return loss;
 }
 
-absl::StatusOr<Quality> TextModel::Evaluate(const float* parameters, std::FILE* predictions) {
+absl::StatusOr<Quality> TextModel::Evaluate(const Evaluation& evaluation) {
   if (!has_test()) return absl::FailedPreconditionError("no test data was given or held out");
-  const TextParameters view = ParametersAt(parameters);
+  const TextParameters view = ParametersAt(evaluation.parameters);
   workspace_.mask = nullptr;
+  const uint64_t bytes = std::min<uint64_t>(data_.test.size(), evaluation.limit);
+  Batch batch;
   double nats = 0;
-  for (uint64_t done = 0; done < data_.test.size();) {
-    const size_t rows = std::min<uint64_t>(kTextRows, data_.test.size() - done);
+  for (uint64_t done = 0; done < bytes;) {
+    const size_t rows = std::min<uint64_t>(kTextRows, bytes - done);
     for (size_t r = 0; r < rows; ++r) Fill(data_.test, r, done + r);
+    if (!tables_.empty()) {
+      batch.ids.resize(rows);
+      std::iota(batch.ids.begin(), batch.ids.end(), static_cast<uint32_t>(done));
+      FillKeys(data_.test, &batch);
+      const absl::StatusOr<Rows> found = evaluation.rows(batch);
+      if (!found.ok()) return found.status();
+      FillAdded(batch, 0, rows, (*found)[0]);
+    }
     kernels_.forward(options_.shape, view, workspace_, contexts_.data(), targets_.data(),
                      static_cast<int>(rows), losses_.data());
     for (size_t r = 0; r < rows; ++r) {
       nats += losses_[r];
-      if (predictions != nullptr) {
-        std::fprintf(predictions, "%.6g\n", losses_[r] / std::log(2.0));
+      if (evaluation.predictions != nullptr) {
+        std::fprintf(evaluation.predictions, "%.6g\n", losses_[r] / std::log(2.0));
       }
     }
     done += rows;
   }
   Quality quality;
-  quality.examples = data_.test.size();
-  quality.bits_per_byte = nats / std::log(2.0) / static_cast<double>(data_.test.size());
+  quality.examples = bytes;
+  quality.bits_per_byte = nats / std::log(2.0) / static_cast<double>(bytes);
   return quality;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/key_index.h"
 #include "worker/model.h"
 #include "worker/text_kernels.h"
 
@@ -19,7 +20,10 @@ namespace verbena::worker {
 struct TextModelOptions {
   TextShape shape = {.context = 6, .embedding = 32, .hidden = 320};
   double dropout = 0.1;  // share of hidden units left out while training
-  double l2 = 0;         // on W1, W2 and S
+  double l2 = 0;         // on W1, W2 and S, and on rows once for each use
+  // Also add, for each n from 2 to this, the row of an embedding table that belongs to the last n
+  // bytes to the softmax's input. 0: no table. At most 7.
+  int ngrams = 0;
 };
 
 struct TextData {
@@ -37,31 +41,41 @@ class TextModel : public Model {
             const TextKernels& kernels = BestTextKernels());
 
   const Layout& layout() const override { return layout_; }
+  absl::Span<const EmbeddingTable> tables() const override { return tables_; }
   uint64_t examples() const override { return data_.train.size(); }
   bool has_test() const override { return !data_.test.empty(); }
+  void Prepare(Batch* batch) override { FillKeys(data_.train, batch); }
   // An example's dropped units depend on its id and the call's position among the calls alone, so
   // a batch split among workers drops the same ones.
-  double Gradient(absl::Span<const uint32_t> ids, double scale, const float* parameters,
-                  float* gradient) override;
+  double Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                  const Gradients& gradients) override;
   // Predictions are bits: what each test byte costs.
-  absl::StatusOr<Quality> Evaluate(const float* parameters, std::FILE* predictions) override;
+  absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  private:
   TextParameters ParametersAt(const float* arena) const;
   // Fills contexts_ and targets_ with rows of `text`; bytes before its start are zero.
   void Fill(const std::string& text, size_t row, uint64_t position);
   void FillMask(size_t row, uint32_t id);
+  // Keys and places of the n-grams before the positions batch->ids.
+  void FillKeys(const std::string& text, Batch* batch);
+  // What the rows add to the softmax's input, for `rows` examples of the batch from `first` on.
+  void FillAdded(const Batch& batch, size_t first, size_t rows, const float* table);
+  void AddRowGradients(const Batch& batch, double scale, size_t first, size_t rows,
+                       const float* table, float* gradients) const;
 
   TextData data_;
   TextModelOptions options_;
   const TextKernels& kernels_;
   Layout layout_;
+  std::vector<EmbeddingTable> tables_;  // none or one
+  KeyIndex index_;
   uint64_t calls_ = 0;
   std::vector<float> scratch_;
   float* mask_ = nullptr;
   TextWorkspace workspace_ = {};
   std::vector<uint8_t> contexts_, targets_;
-  std::vector<float> losses_;
+  std::vector<float> losses_, added_;
 };
 
 }  // namespace verbena::worker

@@ -2,7 +2,11 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "worker/schedule.h"
@@ -11,6 +15,10 @@ namespace verbena::worker {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+
+// Examples and rows looked at together when a model is hashed.
+constexpr size_t kHashExamples = 65536;
+constexpr size_t kHashRows = 16384;
 
 double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
@@ -51,34 +59,79 @@ class Average {
   std::vector<float> values_;
 };
 
+// Which examples and rows a step uses. Two are in use at a time: this step's and the next one's.
+struct Prepared {
+  Batch batch;
+  uint64_t batch_size = 0;  // of all workers
+  std::vector<const float*> rows;
+  std::vector<float*> row_gradients;
+};
+
 class Loop {
  public:
   Loop(Model* model, ParameterStore* store, const TrainOptions& options, const TrainHooks& hooks)
       : model_(*model),
         store_(*store),
+        rows_(*store->rows()),
+        tables_(model->tables().size()),
         options_(options),
         hooks_(hooks),
-        schedule_(model->examples(), options.batch, options.workers, options.rank, options.seed) {}
+        schedule_(model->examples(), options.batch, options.workers, options.rank, options.seed),
+        patience_(options.early_stop) {
+    // Behind the model's own: see StoreLayout().
+    if (options.early_stop > 0) stop_tensor_ = model->layout().size();
+  }
+  // Rows may still be on their way into the store's buffers when a loop ends early.
+  ~Loop() { (void)rows_.WaitLookups(looking_up_ % 2); }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Once, before the first step.
+  absl::Status Begin() {
+    if (absl::Status status = PullAll(&store_); !status.ok()) return status;
+    stop_at_start_ = StopCount();
+    BeginLookup(0);
+    return absl::OkStatus();
+  }
 
   absl::Status Step(uint64_t step) {
-    const Schedule::Share share = schedule_.Step(step);
-    // The tables take the mean over the workers, so each scales by how many there are: the mean is
-    // then the batch's, however unevenly it was split.
-    const double scale = static_cast<double>(options_.workers) / static_cast<double>(share.batch);
-    const double loss = model_.Gradient(share.ids, scale, store_.parameters(), store_.gradient());
+    Prepared& now = prepared_[step % 2];
+    if (absl::Status status = rows_.WaitLookups(step % 2); !status.ok()) return status;
+    const bool more = step + 1 < options_.steps;
+    if (more && options_.prefetch) BeginLookup(step + 1);
+    const absl::StatusOr<double> loss = Gradient(step % 2);
+    if (!loss.ok()) return loss.status();
     const size_t tensors = store_.layout().size();
     for (size_t i = 0; i < tensors; ++i) {
       store_.Push(i);
       if (i == 0 && hooks_.mid_step) hooks_.mid_step(step);
     }
+    for (size_t t = 0; t < tables_; ++t) rows_.Push(t, now.batch.keys[t]);
     store_.EndStep();
+    if (more && !options_.prefetch) BeginLookup(step + 1);
     for (size_t i = 0; i < tensors; ++i) store_.Pull(i);
     if (absl::Status status = store_.Wait(); !status.ok()) return status;
-    recent_.Add(step, loss, share.ids.size());
+    recent_.Add(step, *loss, now.batch.ids.size());
     totals_.steps = step + 1;
-    totals_.samples += share.ids.size();
+    totals_.samples += now.batch.ids.size();
     return absl::OkStatus();
   }
+
+  // After a step of rank 0.
+  absl::Status Validate(const float* parameters) {
+    if (options_.validate_every == 0 || totals_.steps % options_.validate_every != 0) {
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<Quality> quality = EvaluateWith(
+        &model_, &rows_, {.parameters = parameters, .limit = options_.validate_examples});
+    if (!quality.ok()) return quality.status();
+    const bool best = patience_.Add(*quality);
+    if (hooks_.validated) hooks_.validated({totals_.steps, *quality, best});
+    return absl::OkStatus();
+  }
+
+  // Whether some worker, this one included, has said to stop by the end of the last step.
+  bool Stopped() const { return stop_tensor_ && StopCount() != stop_at_start_; }
 
   const Totals& Count(double seconds) {
     const StoreStatistics statistics = store_.statistics();
@@ -90,14 +143,79 @@ class Loop {
   }
 
  private:
+  float StopCount() const {
+    return stop_tensor_ ? store_.parameters()[store_.layout().offset(*stop_tensor_)] : 0;
+  }
+
+  void BeginLookup(uint64_t step) {
+    Prepared& next = prepared_[step % 2];
+    const Schedule::Share share = schedule_.Step(step);
+    next.batch.ids.assign(share.ids.begin(), share.ids.end());
+    next.batch_size = share.batch;
+    model_.Prepare(&next.batch);
+    looking_up_ = step;
+    for (size_t t = 0; t < tables_; ++t) rows_.Lookup(step % 2, t, next.batch.keys[t]);
+  }
+
+  // Into the store's gradient and row gradients. Returns the loss.
+  absl::StatusOr<double> Gradient(size_t slot) {
+    Prepared& now = prepared_[slot];
+    now.rows.resize(tables_);
+    now.row_gradients.resize(tables_);
+    for (size_t t = 0; t < tables_; ++t) {
+      now.rows[t] = rows_.rows(slot, t);
+      absl::StatusOr<float*> gradients = rows_.Gradients(t, now.batch.keys[t].size());
+      if (!gradients.ok()) return gradients.status();
+      now.row_gradients[t] = *gradients;
+    }
+    // The tables take the mean over the workers, so each scales by how many there are: the mean is
+    // then the batch's, however unevenly it was split.
+    const double scale =
+        static_cast<double>(options_.workers) / static_cast<double>(now.batch_size);
+    const double loss = model_.Gradient(now.batch, scale, {store_.parameters(), now.rows},
+                                        {store_.gradient(), absl::MakeSpan(now.row_gradients)});
+    if (stop_tensor_) {
+      // Until this worker has seen it too: in async that may be a step later.
+      const bool stop = options_.rank == 0 && patience_.exhausted();
+      store_.gradient()[store_.layout().offset(*stop_tensor_)] = stop ? -1.0f : 0.0f;
+    }
+    return loss;
+  }
+
   Model& model_;
   ParameterStore& store_;
+  RowStore& rows_;
+  const size_t tables_;
   const TrainOptions& options_;
   const TrainHooks& hooks_;
   Schedule schedule_;
+  Patience patience_;
+  std::optional<size_t> stop_tensor_;
+  float stop_at_start_ = 0;  // an earlier run of the job may have stopped early
+  Prepared prepared_[2];
+  uint64_t looking_up_ = 0;  // the step whose rows were asked for last
   RecentLoss recent_;
   Totals totals_;
 };
+
+absl::Status CheckTraining(const Model& model, const ParameterStore& store,
+                           const TrainOptions& options) {
+  if (model.examples() == 0 || options.batch == 0 || options.workers == 0 ||
+      options.rank >= options.workers) {
+    return absl::InvalidArgumentError(
+        "training needs examples, a batch and workers above zero, and a rank below workers");
+  }
+  if (options.early_stop > 0 && options.validate_every == 0) {
+    return absl::InvalidArgumentError("early stop needs validations");
+  }
+  if (options.validate_every > 0 && !model.has_test()) {
+    return absl::InvalidArgumentError("validation needs test data, given or held out");
+  }
+  if (store.layout().size() != StoreLayout(model, options).size()) {
+    return absl::InvalidArgumentError("the store is not laid out for this model and these options");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -106,40 +224,99 @@ absl::Status PullAll(ParameterStore* store) {
   return store->Wait();
 }
 
+Layout StoreLayout(const Model& model, const TrainOptions& options) {
+  if (options.early_stop == 0) return model.layout();
+  return model.layout().With({.name = "stop", .shape = {1}, .counter = true});
+}
+
 absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const TrainOptions& options,
                                   const TrainHooks& hooks) {
-  if (model->examples() == 0 || options.batch == 0 || options.workers == 0 ||
-      options.rank >= options.workers) {
-    return absl::InvalidArgumentError(
-        "training needs examples, a batch and workers above zero, and a rank below workers");
-  }
+  if (absl::Status status = CheckTraining(*model, *store, options); !status.ok()) return status;
   Loop loop(model, store, options, hooks);
   TrainResult result;
-  Average average(store->layout().floats());
-  if (absl::Status status = PullAll(store); !status.ok()) return status;
+  const bool averages = model->tables().empty();
+  Average average(averages ? model->layout().floats() : 0);
+  if (absl::Status status = loop.Begin(); !status.ok()) return status;
   const auto start = SteadyClock::now();
-  for (uint64_t step = 0; step < options.steps; ++step) {
+  for (uint64_t step = 0; step < options.steps && !result.stopped_early; ++step) {
     if (hooks.stop != nullptr && hooks.stop->load(std::memory_order_relaxed)) {
       return absl::CancelledError("stopped by a signal");
     }
     if (absl::Status status = loop.Step(step); !status.ok()) return status;
-    average.Add(step, store->parameters());
+    if (averages) average.Add(step, store->parameters());
     if (hooks.after_step) hooks.after_step(loop.Count(SecondsSince(start)));
+    result.stopped_early = loop.Stopped();
+    if (options.rank != 0 || result.stopped_early) continue;
+    absl::Status status = loop.Validate(averages ? average.values().data() : store->parameters());
+    if (!status.ok()) return status;
   }
   result.totals = loop.Count(SecondsSince(start));
+  if (!averages) {
+    average.values().assign(store->parameters(), store->parameters() + model->layout().floats());
+  }
   result.average = std::move(average.values());
   return result;
 }
 
-uint64_t HashParameters(const Layout& layout, const float* parameters) {
-  XXH64_state_t* state = XXH64_createState();
-  XXH64_reset(state, 0);
+namespace {
+
+void HashTensors(const Layout& layout, const float* parameters, XXH64_state_t* state) {
   for (size_t i = 0; i < layout.size(); ++i) {
     XXH64_update(state, parameters + layout.offset(i), layout[i].elements() * sizeof(float));
   }
+}
+
+// By table: every key that a training example has, in order.
+std::vector<std::vector<uint64_t>> AllKeys(Model* model) {
+  std::vector<std::vector<uint64_t>> keys(model->tables().size());
+  Batch batch;
+  for (uint64_t done = 0; done < model->examples(); done += batch.ids.size()) {
+    batch.ids.resize(std::min<uint64_t>(kHashExamples, model->examples() - done));
+    std::iota(batch.ids.begin(), batch.ids.end(), static_cast<uint32_t>(done));
+    model->Prepare(&batch);
+    for (size_t t = 0; t < keys.size(); ++t) {
+      const size_t middle = keys[t].size();
+      std::sort(batch.keys[t].begin(), batch.keys[t].end());
+      keys[t].insert(keys[t].end(), batch.keys[t].begin(), batch.keys[t].end());
+      std::inplace_merge(keys[t].begin(), keys[t].begin() + static_cast<std::ptrdiff_t>(middle),
+                         keys[t].end());
+      keys[t].erase(std::unique(keys[t].begin(), keys[t].end()), keys[t].end());
+    }
+  }
+  return keys;
+}
+
+}  // namespace
+
+uint64_t HashParameters(const Layout& layout, const float* parameters) {
+  XXH64_state_t* state = XXH64_createState();
+  XXH64_reset(state, 0);
+  HashTensors(layout, parameters, state);
   const uint64_t hash = XXH64_digest(state);
   XXH64_freeState(state);
   return hash;
+}
+
+absl::StatusOr<uint64_t> HashModel(Model* model, ParameterStore* store) {
+  const std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> state(XXH64_createState(),
+                                                                                &XXH64_freeState);
+  XXH64_reset(state.get(), 0);
+  HashTensors(model->layout(), store->parameters(), state.get());
+  if (model->tables().empty()) return XXH64_digest(state.get());
+  const std::vector<std::vector<uint64_t>> keys = AllKeys(model);
+  RowStore& rows = *store->rows();
+  for (size_t t = 0; t < keys.size(); ++t) {
+    for (size_t done = 0; done < keys[t].size();) {
+      const auto part = absl::MakeConstSpan(keys[t]).subspan(done, kHashRows);
+      rows.Lookup(RowStore::kEvaluationSlot, t, part);
+      absl::Status status = rows.WaitLookups(RowStore::kEvaluationSlot);
+      if (!status.ok()) return status;
+      XXH64_update(state.get(), rows.rows(RowStore::kEvaluationSlot, t),
+                   part.size() * model->tables()[t].dim * sizeof(float));
+      done += part.size();
+    }
+  }
+  return XXH64_digest(state.get());
 }
 
 }  // namespace verbena::worker

@@ -1,5 +1,16 @@
 // The training loop of one worker.
 //
+// Rows of embedding tables: with `prefetch` the lookup for batch t + 1 starts before the gradient
+// of batch t is computed, so that the rows travel meanwhile; they then lack this worker's own push
+// of step t (one step of staleness more than a lookup after it). Without, it starts once step t is
+// ended, as sync demands: step t + 1 has to see step t.
+//
+// Early stop: rank 0 validates. When that has not become better for long enough it adds to a
+// counter tensor of the job, which every worker pulls with the parameters of each step; who sees it
+// changed stops. In sync a step's pull is the same for all, so all stop after the same step and
+// nobody is waited for; in ssp and async each stops at its next step's end. Workers need no other
+// channel.
+//
 // **Thread safety**: one thread; `stop` may be set from anywhere, a signal handler included.
 #ifndef VERBENA_WORKER_TRAINER_H_
 #define VERBENA_WORKER_TRAINER_H_
@@ -13,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "worker/model.h"
 #include "worker/parameter_store.h"
+#include "worker/validation.h"
 
 namespace verbena::worker {
 
@@ -22,6 +34,14 @@ struct TrainOptions {
   uint64_t steps = 0;
   uint64_t batch = 1024;  // examples a step, of all workers together
   uint64_t seed = 1;      // of the order of examples
+  bool prefetch = false;  // rows of the next batch; not for sync tables
+
+  // By rank 0, after every so many steps; 0: never. Needs test data.
+  uint64_t validate_every = 0;
+  uint64_t validate_examples = UINT64_MAX;  // at most, from the start of the test data
+  // Stop when so many validations in a row were no better than the best; 0: do not. The store is
+  // then laid out by StoreLayout().
+  uint64_t early_stop = 0;
 };
 
 // What this worker has done so far.
@@ -37,6 +57,8 @@ struct Totals {
 struct TrainHooks {
   // After each step. May be empty.
   std::function<void(const Totals&)> after_step;
+  // Rank 0, after each validation. May be empty.
+  std::function<void(const Validation&)> validated;
   // In the middle of each step (its first tensor is pushed, the others not); for fault tests.
   std::function<void(uint64_t step)> mid_step;
   const std::atomic<bool>* stop = nullptr;  // ends the loop with CANCELLED at a step's boundary
@@ -44,10 +66,15 @@ struct TrainHooks {
 
 struct TrainResult {
   Totals totals;
-  // The parameters to evaluate: an average of those pulled, over about the last tenth of the steps.
-  // It stands in for the decay of the rate, which is fixed per table.
+  // The dense parameters to evaluate: an average of those pulled, over about the last tenth of the
+  // steps. It stands in for the decay of the rate, which is fixed per table. With embedding tables
+  // it is what was pulled last: their rows are not averaged, and belong to no other parameters.
   std::vector<float> average;
+  bool stopped_early = false;
 };
+
+// How the store that trains the model is laid out: the model's tensors, then what the options need.
+Layout StoreLayout(const Model& model, const TrainOptions& options);
 
 absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const TrainOptions& options,
                                   const TrainHooks& hooks = {});
@@ -57,6 +84,10 @@ absl::Status PullAll(ParameterStore* store);
 
 // xxHash64 of every tensor's bytes, in order, without the gaps between them.
 uint64_t HashParameters(const Layout& layout, const float* parameters);
+
+// The same, and then of the rows of every key that a training example has: by table, in increasing
+// order of keys, as the store has them now.
+absl::StatusOr<uint64_t> HashModel(Model* model, ParameterStore* store);
 
 }  // namespace verbena::worker
 

@@ -4,24 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker/channel.h"
 #include "worker/client_store.h"
+#include "worker/load_model.h"
 #include "worker/local_store.h"
-#include "worker/logistic_regression.h"
 #include "worker/progress.h"
 #include "worker/report.h"
-#include "worker/text_model.h"
 #include "worker/trainer.h"
 
 namespace verbena::worker {
@@ -56,6 +52,11 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.steps = StepsOf(options, model.examples());
   train.batch = BatchOf(options);
   train.seed = options.seed;
+  // Nothing is read ahead of a step that has to see the one before.
+  train.prefetch = options.consistency != "sync";
+  train.validate_every = options.validate_every;
+  train.validate_examples = options.validate_examples;
+  train.early_stop = options.early_stop;
   return train;
 }
 
@@ -72,10 +73,14 @@ void PauseSelf(const Options& options, const std::string& where) {
 }
 
 // Adds what tests ask for: a log of steps, and pauses that SIGCONT ends.
-TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step) {
+TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step,
+                   std::function<void(const std::string&)> note) {
   const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;
   TrainHooks hooks;
   hooks.stop = &g_stop;
+  hooks.validated = [say = std::move(note)](const Validation& validation) {
+    say(ValidationText(validation));
+  };
   hooks.after_step = [&options, pauses, next = std::move(after_step)](const Totals& totals) {
     next(totals);
     if (options.log_steps) Say(options, absl::StrCat("step ", totals.steps));
@@ -93,70 +98,73 @@ TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> af
   return hooks;
 }
 
-// Of the tables' last parameters, with this worker's own last step in them. Counts the bytes this
-// takes, so that a run's totals are what the servers counted.
-absl::StatusOr<uint64_t> HashFinal(ParameterStore* store, Totals* totals) {
-  if (absl::Status status = PullAll(store); !status.ok()) return status;
-  totals->bytes_pulled = store->statistics().bytes_pulled;
-  return HashParameters(store->layout(), store->parameters());
-}
-
-absl::Status WritePredictions(const std::string& path,
-                              const std::function<absl::Status(FILE*)>& fill) {
-  // Beside it and then renamed: nobody sees half a file, and workers may all write it.
-  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
-  std::FILE* file = std::fopen(partial.c_str(), "we");
-  const auto failed = [&path](const char* what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
-  };
-  if (file == nullptr) return failed("write");
-  auto remover = absl::MakeCleanup([&partial] { unlink(partial.c_str()); });
-  absl::Status status = fill(file);
-  const bool wrote = std::ferror(file) == 0;
-  const bool closed = std::fclose(file) == 0;
-  if (!status.ok()) return status;
-  if (!wrote || !closed) return failed("write");
-  if (rename(partial.c_str(), path.c_str()) != 0) return failed("rename to");
-  std::move(remover).Cancel();
-  return absl::OkStatus();
-}
-
 struct Trained {
   std::unique_ptr<Model> model;
   std::unique_ptr<ParameterStore> store;
   TrainResult result;
 };
 
+// Pulls the tables' last parameters, with this worker's own last step in them, and hashes them if
+// that was asked for. Counts the bytes this takes, so that a run's totals are what the servers
+// counted.
+absl::StatusOr<std::optional<uint64_t>> Settle(const Options& options, Trained* trained) {
+  ParameterStore* store = trained->store.get();
+  if (absl::Status status = PullAll(store); !status.ok()) return status;
+  std::optional<uint64_t> hash;
+  if (options.checksum) {
+    const absl::StatusOr<uint64_t> hashed = HashModel(trained->model.get(), store);
+    if (!hashed.ok()) return hashed.status();
+    hash = *hashed;
+  }
+  trained->result.totals.bytes_pulled = store->statistics().bytes_pulled;
+  return hash;
+}
+
+// On the test data, if there is any.
+absl::StatusOr<std::optional<Quality>> Test(const Options& options, Trained* trained) {
+  Model* model = trained->model.get();
+  if (!model->has_test()) return std::optional<Quality>();
+  // Rows are those of now, so what goes with them is too.
+  const float* parameters =
+      model->tables().empty() ? trained->result.average.data() : trained->store->parameters();
+  const absl::StatusOr<Quality> quality =
+      EvaluateModel(options, model, trained->store->rows(), parameters);
+  if (!quality.ok()) return quality.status();
+  return *quality;
+}
+
 absl::StatusOr<std::unique_ptr<ParameterStore>> OpenStore(const Options& options,
-                                                          const Layout& layout,
-                                                          const TrainingSpec& spec) {
+                                                          const Model& model,
+                                                          const TrainOptions& train) {
+  const Layout layout = StoreLayout(model, train);
+  const TrainingSpec spec = TrainingSpecOf(options, train.steps);
   if (options.local) {
-    absl::StatusOr<std::unique_ptr<LocalStore>> store = LocalStore::Create(layout, spec);
+    absl::StatusOr<std::unique_ptr<LocalStore>> store =
+        LocalStore::Create(layout, spec, model.tables());
     if (!store.ok()) return store.status();
     return *std::move(store);
   }
   absl::StatusOr<std::unique_ptr<ClientStore>> store =
-      ClientStore::Connect(ClusterOptionsOf(options), layout, spec);
+      ClientStore::Connect(ClusterOptionsOf(options), layout, model.tables(), spec);
   if (!store.ok()) return store.status();
   return *std::move(store);
 }
 
 absl::StatusOr<Trained> TrainOnce(const Options& options,
                                   const std::function<void(uint64_t steps)>& started,
-                                  const std::function<void(const Totals&)>& after_step) {
+                                  const std::function<void(const Totals&)>& after_step,
+                                  const std::function<void(const std::string&)>& note) {
   Trained trained;
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options);
   if (!model.ok()) return model.status();
   trained.model = *std::move(model);
   const TrainOptions train = TrainOptionsOf(options, *trained.model);
-  absl::StatusOr<std::unique_ptr<ParameterStore>> store =
-      OpenStore(options, trained.model->layout(), TrainingSpecOf(options, train.steps));
+  absl::StatusOr<std::unique_ptr<ParameterStore>> store = OpenStore(options, *trained.model, train);
   if (!store.ok()) return store.status();
   trained.store = *std::move(store);
   started(train.steps);
   absl::StatusOr<TrainResult> result =
-      Train(trained.model.get(), trained.store.get(), train, HooksOf(options, after_step));
+      Train(trained.model.get(), trained.store.get(), train, HooksOf(options, after_step, note));
   if (!result.ok()) return result.status();
   trained.result = *std::move(result);
   return trained;
@@ -183,17 +191,14 @@ bool WaitForOrder(int channel) {
 
 ChannelMessage EvaluateForLauncher(const Options& options, Trained trained) {
   ChannelMessage message;
+  const absl::StatusOr<std::optional<uint64_t>> hash = Settle(options, &trained);
   message.totals = trained.result.totals;
-  const absl::StatusOr<uint64_t> hash = HashFinal(trained.store.get(), &message.totals);
   absl::Status status = hash.status();
   if (status.ok()) {
-    message.parameters_hash = *hash;
-    if (trained.model->has_test()) {
-      absl::StatusOr<Quality> quality =
-          EvaluateModel(options, trained.model.get(), trained.result.average.data());
-      status = quality.status();
-      if (quality.ok()) message.quality = *quality;
-    }
+    message.parameters_hash = hash->value_or(0);
+    const absl::StatusOr<std::optional<Quality>> quality = Test(options, &trained);
+    status = quality.status();
+    if (quality.ok() && *quality) message.quality = **quality;
   }
   if (options.drop_tables) {
     if (auto* cluster = dynamic_cast<ClientStore*>(trained.store.get())) {
@@ -218,36 +223,6 @@ const std::atomic<bool>* InstallStopHandler() {
 
 int StopSignal() { return g_signal.load(); }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options) {
-  if (options.format == "text") {
-    absl::StatusOr<TextData> data = ReadText(options.data, options.test, options.holdout);
-    if (!data.ok()) return data.status();
-    return std::make_unique<TextModel>(*std::move(data), options.text);
-  }
-  absl::StatusOr<SparseExamples> train = ReadLibsvm(options.data);
-  if (!train.ok()) return train.status();
-  std::optional<SparseExamples> test;
-  if (!options.test.empty()) {
-    absl::StatusOr<SparseExamples> read = ReadLibsvm(options.test);
-    if (!read.ok()) return read.status();
-    test = *std::move(read);
-  }
-  return std::make_unique<LogisticRegression>(*std::move(train), std::move(test), L2Of(options));
-}
-
-absl::StatusOr<Quality> EvaluateModel(const Options& options, Model* model,
-                                      const float* parameters) {
-  if (options.predictions.empty()) return model->Evaluate(parameters, nullptr);
-  Quality quality;
-  absl::Status status = WritePredictions(options.predictions, [&](FILE* file) {
-    absl::StatusOr<Quality> evaluated = model->Evaluate(parameters, file);
-    if (evaluated.ok()) quality = *evaluated;
-    return evaluated.status();
-  });
-  if (!status.ok()) return status;
-  return quality;
-}
-
 int RunLaunchedWorker(const Options& options) {
   InstallStopHandler();
   ChannelMessage progress;
@@ -264,6 +239,12 @@ int RunLaunchedWorker(const Options& options) {
         progress.totals = totals;
         // A launcher that is gone has sent its signal, or its exit does.
         (void)SendMessage(options.channel, progress);
+      },
+      [&](const std::string& line) {
+        ChannelMessage note = progress;
+        note.kind = ChannelMessage::Kind::kNote;
+        note.SetText(line);
+        (void)SendMessage(options.channel, note);
       });
   if (StopSignal() != 0) return 128 + StopSignal();
   ChannelMessage message;
@@ -277,6 +258,7 @@ int RunLaunchedWorker(const Options& options) {
   }
   message.kind = ChannelMessage::Kind::kTrained;
   message.totals = trained->result.totals;
+  message.stopped_early = trained->result.stopped_early;
   message.SetTransport(trained->store->statistics().transport);
   if (!SendMessage(options.channel, message).ok()) return kExitFailure;
   if (!WaitForOrder(options.channel)) return StopSignal() != 0 ? 128 + StopSignal() : kExitOk;
@@ -293,22 +275,23 @@ int RunSeparateWorker(const Options& options) {
       [&](uint64_t steps) {
         progress = std::make_unique<Progress>(stderr, isatty(STDERR_FILENO) == 1, steps);
       },
-      [&](const Totals& totals) { progress->Update(totals); });
+      [&](const Totals& totals) { progress->Update(totals); },
+      [&](const std::string& line) { progress->Note(line); });
   Report report;
   absl::Status status = trained.status();
   if (status.ok()) {
     progress->Finish(trained->result.totals);
-    report.totals = trained->result.totals;
     report.transport = trained->store->statistics().transport;
-    const absl::StatusOr<uint64_t> hash = HashFinal(trained->store.get(), &report.totals);
+    report.stopped_early = trained->result.stopped_early;
+    const absl::StatusOr<std::optional<uint64_t>> hash = Settle(options, &*trained);
+    report.totals = trained->result.totals;
     status = hash.status();
-    if (status.ok() && options.checksum) report.parameters_hash = *hash;
-    if (status.ok() && trained->model->has_test()) {
-      absl::StatusOr<Quality> quality =
-          EvaluateModel(options, trained->model.get(), trained->result.average.data());
-      status = quality.status();
-      if (quality.ok()) report.quality = *quality;
-    }
+    if (hash.ok()) report.parameters_hash = *hash;
+  }
+  if (status.ok()) {
+    const absl::StatusOr<std::optional<Quality>> quality = Test(options, &*trained);
+    status = quality.status();
+    if (quality.ok()) report.quality = *quality;
   }
   progress.reset();  // ends a live line
   if (StopSignal() != 0) return 128 + StopSignal();

@@ -28,7 +28,8 @@ printf '1 1:1\n0 0:1\n' > "$work/bad"
 base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
-for option in cluster format data test workers staleness optimizer rate schedule warmup-steps weight-decay \
+for option in cluster format model data test workers validate-every validate-examples early-stop \
+  embedding hidden ngrams staleness optimizer rate schedule warmup-steps weight-decay \
   predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
@@ -67,6 +68,20 @@ expect 2 "--rate: -2 is not allowed" "${base[@]}" --config "$work/toml"
 printf 'rate = [[\n' > "$work/toml"
 expect 2 "" "${base[@]}" --config "$work/toml"
 
+expect 2 "--model: tree not in {logistic,embedding-logistic,fm,mlp}" "${base[@]}" --model tree
+expect 2 "--model: logistic is for --format libsvm; with criteo it is embedding-logistic" \
+  --local --format criteo --data "$work/data" --model logistic
+expect 2 "--model: fm does not go with --format text" \
+  --local --format text --data "$work/data" --model fm
+expect 2 "--hidden: --model fm has no hidden layer" "${base[@]}" --model fm --hidden 8
+expect 2 "--embedding does not go with --model logistic" "${base[@]}" --embedding 8
+expect 2 "--embedding: 0 is not allowed; allowed: 1 to 256" "${base[@]}" --model fm --embedding 0
+expect 2 "--ngrams: 1 is not allowed; allowed: 0, 2 to 7" "${base[@]}" --ngrams 1
+expect 2 "--early-stop needs --validate-every" "${base[@]}" --test "$work/data" --early-stop 2
+expect 2 "--validate-every needs --test" "${base[@]}" --validate-every 2
+expect 2 "--validate-examples: 0 is not allowed" \
+  "${base[@]}" --test "$work/data" --validate-every 2 --validate-examples 0
+
 local=(--local --format libsvm)
 expect 1 "cannot open $work/none: No such file or directory" "${local[@]}" --data "$work/none"
 expect 1 "$work/empty: the file is empty" "${local[@]}" --data "$work/empty"
@@ -103,6 +118,38 @@ assert one["steps"] == 60 and one["samples"] == 600 and one["workers"] == 1
 assert one["workers_lost"] == 0 and one["consistency"] == "sync" and one["transport"] == "local"
 assert one["auc"] == 1 and one["parameters_xxh64"] == two["parameters_xxh64"]
 PYTHON
+
+for model in embedding-logistic fm mlp; do
+  "$train" "${local[@]}" --data "$work/data" --test "$work/data" --model $model --steps 200 \
+    --batch 10 --rate 0.02 --validate-every 20 --early-stop 3 --predictions "$work/p1" --json \
+    --checksum > "$work/json1" 2> "$work/err" || fail "training $model"
+  grep -q "^validation after step 20: AUC " "$work/err" || fail "$model: no validation is told"
+  [ "$(wc -l < "$work/p1")" = 40 ] || fail "$model: not one prediction a row"
+  python3 - "$work/json1" $model << 'PYTHON' || fail "the JSON object of $model is not right"
+import json, sys
+one = json.load(open(sys.argv[1]))
+assert one["model"] == sys.argv[2] and one["auc"] == 1 and one["stopped_early"] is True
+assert 60 < one["steps"] < 200 and one["steps"] % 20 == 1 and len(one["parameters_xxh64"]) == 16
+PYTHON
+done
+
+# A click log: 40 lines, the last ten of them held out. The first category is the label.
+for i in $(seq 40); do
+  printf '%s\t5\t\t%s' $((i % 2)) "$i"
+  printf '\t%.0s' $(seq 10)
+  printf '\t%08x' $((i % 2))
+  printf '\t%.0s' $(seq 25)
+  echo
+done > "$work/clicks"
+"$train" --local --format criteo --data "$work/clicks" --holdout 0.25 --steps 100 --rate 0.05 --json \
+  > "$work/json1" 2> "$work/err" || fail "training on a click log"
+python3 -c 'import json, sys; o = json.load(open(sys.argv[1]))
+assert o["model"] == "mlp" and o["test_examples"] == 10 and o["auc"] == 1' "$work/json1" ||
+  fail "the JSON object of a click log is not right"
+expect 1 "$work/data:1: field 1 (label) \"1 2:1 10:1\": not a label" \
+  --local --format criteo --data "$work/data"
+expect 1 "leaves nothing to train on or nothing to test on" \
+  --local --format criteo --data "$work/clicks" --holdout 0.01
 
 head -c 20000 "$0" > "$work/text"
 "$train" --count-models --format text --data "$work/text" --json > "$work/json1" 2> "$work/err" ||

@@ -44,10 +44,10 @@ TEST_CASE("without training bytes every byte costs eight bits") {
 TEST_CASE("probabilities over all bytes sum to one") {
   const std::string train = "the theory of the thing";
   double sums[3] = {};
+  const auto prefix = CountModelBitsPerByte(train, "th");
   for (int byte = 0; byte < 256; ++byte) {
     const std::string test = std::string("th") + static_cast<char>(byte);
     const auto whole = CountModelBitsPerByte(train, test);
-    const auto prefix = CountModelBitsPerByte(train, "th");
     for (size_t order = 0; order < 3; ++order) {
       sums[order] += std::exp2(-(whole[order] * 3 - prefix[order] * 2));
     }

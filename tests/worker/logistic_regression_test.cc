@@ -37,7 +37,7 @@ TEST_CASE("test features that training never had are ignored") {
   LogisticRegression model(train, test, 0);
   std::vector<float> parameters(model.layout().floats());
   parameters[0] = 2;
-  const auto quality = model.Evaluate(parameters.data(), nullptr);
+  const auto quality = model.Evaluate({.parameters = parameters.data()});
   REQUIRE(quality.ok());
   CHECK(quality->auc == 1.0);
   CHECK(quality->examples == 2);
@@ -54,8 +54,7 @@ TEST_CASE("scores of any size give finite losses and probabilities") {
   std::vector<float> parameters(model.layout().floats()), gradient(model.layout().floats());
   for (const float weight : {1e6f, -1e6f}) {
     parameters[0] = weight;
-    CHECK(std::isfinite(
-        model.Gradient(std::vector<uint32_t>{0, 1}, 0.5, parameters.data(), gradient.data())));
+    CHECK(std::isfinite(DenseGradient(&model, {0, 1}, 0.5, parameters, &gradient)));
     CHECK(std::isfinite(gradient[0]));
   }
 }

@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tests/worker/shared_store.h"
 #include "tests/worker/synthetic.h"
+#include "worker/embedding_mlp.h"
+#include "worker/factorization_machine.h"
 #include "worker/local_store.h"
 #include "worker/logistic_regression.h"
 #include "worker/schedule.h"
@@ -52,36 +58,25 @@ TEST_CASE("epochs and seeds shuffle differently") {
   CHECK(copy(schedule.Step(0)) == first);
 }
 
-// Sync training of several ranks in one thread: what the servers do, a mean in rank order.
+// The parameters that several ranks arrive at: dense ones, then all rows that `keys` name.
 std::vector<float> TrainRanks(const std::function<std::unique_ptr<Model>()>& make,
-                              const TrainingSpec& spec, uint64_t workers, uint64_t steps) {
-  std::vector<std::unique_ptr<Model>> models;
-  std::vector<Schedule> schedules;
-  for (uint64_t rank = 0; rank < workers; ++rank) {
-    models.push_back(make());
-    schedules.emplace_back(models[0]->examples(), 50, workers, rank, 1);
+                              const TrainingSpec& spec, uint64_t workers, uint64_t steps,
+                              const std::vector<uint64_t>& keys = {}) {
+  const std::unique_ptr<Model> model = make();
+  auto store = *LocalStore::Create(model->layout(), spec, model->tables());
+  for (const auto& result :
+       TrainShared(make, store.get(), {.steps = steps, .batch = 50}, workers)) {
+    REQUIRE(result.ok());
+    REQUIRE(result->totals.steps == steps);
   }
-  const Layout& layout = models[0]->layout();
-  auto store = *LocalStore::Create(layout, spec);
   REQUIRE(PullAll(store.get()).ok());
-  std::vector<float> gradient(layout.floats());
-  for (uint64_t step = 0; step < steps; ++step) {
-    std::fill_n(store->gradient(), layout.floats(), 0.0f);
-    for (uint64_t rank = 0; rank < workers; ++rank) {
-      const Schedule::Share share = schedules[rank].Step(step);
-      models[rank]->Gradient(share.ids,
-                             static_cast<double>(workers) / static_cast<double>(share.batch),
-                             store->parameters(), gradient.data());
-      for (size_t i = 0; i < gradient.size(); ++i) store->gradient()[i] += gradient[i];
-    }
-    for (size_t i = 0; i < gradient.size(); ++i) {
-      store->gradient()[i] /= static_cast<float>(workers);
-    }
-    for (size_t t = 0; t < layout.size(); ++t) store->Push(t);
-    store->EndStep();
-    REQUIRE(PullAll(store.get()).ok());
+  std::vector<float> all(store->parameters(), store->parameters() + store->layout().floats());
+  for (size_t t = 0; t < model->tables().size(); ++t) {
+    store->rows()->Lookup(0, t, keys);
+    const float* rows = store->rows()->rows(0, t);
+    all.insert(all.end(), rows, rows + keys.size() * model->tables()[t].dim);
   }
-  return {store->parameters(), store->parameters() + layout.floats()};
+  return all;
 }
 
 double RelativeDifference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -111,6 +106,26 @@ TEST_CASE("a batch split among 2, 3 or 4 ranks trains as the single loop does") 
       INFO(optimizer << " with " << workers << " ranks");
       const auto split = TrainRanks(make, spec, workers, 200);
       CHECK(RelativeDifference(alone, split) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("rows train the same however a batch is split") {
+  std::vector<uint64_t> keys(30);
+  std::iota(keys.begin(), keys.end(), uint64_t{0});
+  const auto data = [] { return KeyedFromSparse(SyntheticExamples(1010, 30, 4)); };
+  const auto machine = [&] {
+    return std::make_unique<FactorizationMachine>(data(), std::nullopt, 3, 1e-3);
+  };
+  const auto network = [&] {
+    return std::make_unique<EmbeddingMlp>(data(), std::nullopt, 4, 6, 1e-3);
+  };
+  const TrainingSpec spec = {.optimizer = "momentum", .rate = 0.02};
+  for (const auto& make : {std::function<std::unique_ptr<Model>()>(machine),
+                           std::function<std::unique_ptr<Model>()>(network)}) {
+    const std::vector<float> one = TrainRanks(make, spec, 1, 100, keys);
+    for (const uint64_t workers : {2, 3}) {
+      CHECK(RelativeDifference(one, TrainRanks(make, spec, workers, 100, keys)) < 1e-4);
     }
   }
 }
@@ -145,7 +160,7 @@ TEST_CASE("text training learns what counting cannot") {
   auto store = *LocalStore::Create(model.layout(), {.rate = 0.02});
   const auto result = Train(&model, store.get(), {.steps = 150, .batch = 256});
   REQUIRE(result.ok());
-  const auto quality = model.Evaluate(result->average.data(), nullptr);
+  const auto quality = model.Evaluate({.parameters = result->average.data()});
   REQUIRE(quality.ok());
   // Six equal words: a first letter costs log2 6 bits or less, the others nearly nothing.
   CHECK(*quality->bits_per_byte < 0.75);

@@ -1,0 +1,37 @@
+// Writes click logs in Criteo's format and prints the best AUC that a model can have on them.
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "proto/json.h"
+#include "tests/worker/criteo_generator.h"
+#include "worker/metrics.h"
+
+int main(int argc, char** argv) {
+  using namespace verbena::worker;
+  uint64_t rows = 0;
+  uint64_t first = 0;
+  uint64_t seed = 1;
+  std::string path;
+  CLI::App app("Writes click logs in Criteo's format with known click probabilities.");
+  app.add_option("rows", rows, "Lines to write")->required();
+  app.add_option("file", path, "Where to")->required();
+  app.add_option("--first", first, "Number of the first; other numbers, other examples");
+  app.add_option("--seed", seed, "Of the probabilities and the examples");
+  CLI11_PARSE(app, argc, argv);
+  const CriteoRows made = CriteoGenerator(seed).Make(first, rows);
+  std::FILE* file = std::fopen(path.c_str(), "we");
+  const bool wrote = file != nullptr &&
+                     std::fwrite(made.text.data(), 1, made.text.size(), file) == made.text.size();
+  if (file == nullptr || std::fclose(file) != 0 || !wrote) {
+    std::perror(path.c_str());
+    return 1;
+  }
+  verbena::JsonWriter json;
+  json.Add("rows", rows);
+  json.Add("bayes_auc", BayesAuc(made.probabilities));
+  // On the labels that were drawn: what a model on this file is to be compared with.
+  json.Add("auc_of_probabilities", AreaUnderCurve(made.probabilities, made.labels));
+  std::printf("%s\n", json.ToString().c_str());
+}

@@ -1,0 +1,171 @@
+#include "worker/criteo_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "worker/file.h"
+#include "worker/random.h"
+
+namespace verbena::worker {
+namespace {
+
+constexpr uint32_t kFields = 1 + kCriteoIntegers + kCriteoCategories;
+// Longer than any field that means something: a sign and 19 digits.
+constexpr size_t kMaxFieldBytes = 24;
+constexpr size_t kMaxCategoryDigits = 8;
+
+// As Criteo's description numbers them.
+std::string FieldName(uint32_t field) {
+  if (field == 0) return "label";
+  if (field <= kCriteoIntegers) return absl::StrCat("I", field);
+  if (field < kFields) return absl::StrCat("C", field - kCriteoIntegers);
+  return "one too many";
+}
+
+template <typename T>
+bool ParseWhole(std::string_view text, int base, T* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+uint64_t CriteoKey(uint32_t field, std::optional<uint32_t> category) {
+  // Mix() is a bijection, so keys collide only if its arguments do.
+  constexpr uint64_t kMissing = 1u << 8;
+  const uint64_t high = category ? field : field | kMissing;
+  return Mix(high << 32 | category.value_or(0));
+}
+
+CriteoParser::CriteoParser(std::string_view name, KeyedExamples* out) : name_(name), out_(out) {
+  out_->fields = kCriteoCategories;
+  out_->input_width = kCriteoIntegers;
+}
+
+absl::Status CriteoParser::Error(std::string_view field, std::string_view problem) const {
+  const std::string_view shown = field.substr(0, kMaxFieldBytes);
+  return absl::InvalidArgumentError(
+      absl::StrCat(name_, ":", line_, ": field ", field_count_ + 1, " (", FieldName(field_count_),
+                   ") \"", absl::CHexEscape(absl::string_view(shown.data(), shown.size())),
+                   shown.size() < field.size() ? "..." : "",
+                   "\": ", absl::string_view(problem.data(), problem.size())));
+}
+
+absl::Status CriteoParser::Parse(std::string_view piece) {
+  bytes_ += piece.size();
+  while (!piece.empty()) {
+    const auto* end =
+        std::find_if(piece.begin(), piece.end(), [](char c) { return c == '\t' || c == '\n'; });
+    const auto length = static_cast<size_t>(end - piece.begin());
+    const std::string_view part = piece.substr(0, length);
+    if (length == piece.size()) {
+      partial_.append(part.substr(0, 2 * kMaxFieldBytes));
+      if (partial_.size() > kMaxFieldBytes) return EndField(partial_, false);
+      return absl::OkStatus();
+    }
+    absl::Status status;
+    if (partial_.empty()) {
+      status = EndField(part, *end == '\n');
+    } else {
+      partial_.append(part.substr(0, 2 * kMaxFieldBytes));
+      status = EndField(partial_, *end == '\n');
+      partial_.clear();
+    }
+    if (!status.ok()) return status;
+    piece.remove_prefix(length + 1);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CriteoParser::Finish() {
+  if (field_count_ > 0 || !partial_.empty()) {
+    if (absl::Status status = EndField(partial_, true); !status.ok()) return status;
+  }
+  if (bytes_ == 0) return absl::InvalidArgumentError(absl::StrCat(name_, ": the file is empty"));
+  if (examples_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name_, ": no example in it; a line is a label, 13 integers and 26 categories, with tabs"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CriteoParser::EndField(std::string_view field, bool ends_line) {
+  if (ends_line && !field.empty() && field.back() == '\r') field.remove_suffix(1);
+  if (ends_line && field_count_ == 0 && field.empty()) {
+    ++line_;
+    return absl::OkStatus();
+  }
+  if (field_count_ >= kFields) return Error(field, "allowed: 40 fields on a line");
+  absl::Status status;
+  if (field_count_ == 0) {
+    status = Label(field);
+  } else if (field_count_ <= kCriteoIntegers) {
+    status = Integer(field);
+  } else {
+    status = Category(field);
+  }
+  if (!status.ok()) return status;
+  if (ends_line) return EndLine(field);
+  ++field_count_;
+  return absl::OkStatus();
+}
+
+absl::Status CriteoParser::EndLine(std::string_view last_field) {
+  if (field_count_ + 1 != kFields) {
+    return Error(last_field, absl::StrCat("the line ends after ", field_count_ + 1,
+                                          field_count_ == 0 ? " field" : " fields",
+                                          "; allowed: 40 (label, 13 integers, 26 categories)"));
+  }
+  out_->row_begin.push_back(out_->keys.size());
+  ++examples_;
+  ++line_;
+  field_count_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status CriteoParser::Label(std::string_view field) {
+  if (field != "0" && field != "1") return Error(field, "not a label; allowed: 0, 1");
+  out_->labels.push_back(field == "1" ? 1.0f : 0.0f);
+  return absl::OkStatus();
+}
+
+absl::Status CriteoParser::Integer(std::string_view field) {
+  int64_t value = 0;
+  if (!field.empty() && !ParseWhole(field, 10, &value)) {
+    return Error(field, "not an integer; allowed: nothing, or a decimal integer of 64 bits");
+  }
+  out_->inputs.push_back(
+      static_cast<float>(std::log1p(static_cast<double>(std::max<int64_t>(value, 0)))));
+  return absl::OkStatus();
+}
+
+absl::Status CriteoParser::Category(std::string_view field) {
+  std::optional<uint32_t> category;
+  if (!field.empty()) {
+    // from_chars would take a sign from no unsigned number, but any number of zeros.
+    uint32_t value = 0;
+    if (field.size() > kMaxCategoryDigits || !ParseWhole(field, 16, &value)) {
+      return Error(field, "not a category; allowed: nothing, or 1 to 8 hexadecimal digits");
+    }
+    category = value;
+  }
+  out_->keys.push_back(CriteoKey(field_count_ - 1 - kCriteoIntegers, category));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<KeyedExamples> ReadCriteo(const std::vector<std::string>& paths) {
+  KeyedExamples examples;
+  for (const std::string& path : paths) {
+    CriteoParser parser(path, &examples);
+    absl::Status status =
+        ReadPieces(path, [&](std::string_view piece) { return parser.Parse(piece); });
+    if (status.ok()) status = parser.Finish();
+    if (!status.ok()) return status;
+  }
+  return examples;
+}
+
+}  // namespace verbena::worker

@@ -1,0 +1,71 @@
+// Reads click logs in Criteo's text format, strictly.
+//
+//     line     = label 13*(tab integer) 26*(tab category)
+//     label    = "0" | "1"
+//     integer  = "" | ["-"] 1*digit          fits 64 bits
+//     category = "" | 1*8 hexadecimal digits
+//
+// That is the format of the Kaggle display advertising challenge and of the terabyte click logs. An
+// empty field is a missing value. Blank lines and CRLF are fine.
+//
+// An integer x becomes the input log(1 + x), a missing or negative one 0: what DLRM (Naumov et al.,
+// 2019) and the MLPerf benchmark made of it do. A category becomes a key that no other (field,
+// category) has; that it is missing is a category too.
+//
+// **Thread safety**: one thread per object.
+#ifndef VERBENA_WORKER_CRITEO_READER_H_
+#define VERBENA_WORKER_CRITEO_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/keyed_examples.h"
+
+namespace verbena::worker {
+
+inline constexpr uint32_t kCriteoIntegers = 13;
+inline constexpr uint32_t kCriteoCategories = 26;
+
+// The key of a category, or of its absence, in field 0 to 25. Distinct arguments, distinct keys.
+uint64_t CriteoKey(uint32_t field, std::optional<uint32_t> category);
+
+class CriteoParser {
+ public:
+  // Appends to *out, which outlives the parser. `name` is the file's, for errors.
+  CriteoParser(std::string_view name, KeyedExamples* out);
+
+  // Any piece of the file; pieces may end anywhere. INVALID_ARGUMENT names file, line, field, value
+  // and what is allowed; do not go on after it.
+  absl::Status Parse(std::string_view piece);
+  // The file ends. INVALID_ARGUMENT when it had no example.
+  absl::Status Finish();
+
+ private:
+  absl::Status EndField(std::string_view field, bool ends_line);
+  absl::Status EndLine(std::string_view last_field);
+  absl::Status Label(std::string_view field);
+  absl::Status Integer(std::string_view field);
+  absl::Status Category(std::string_view field);
+  absl::Status Error(std::string_view field, std::string_view problem) const;
+
+  std::string name_;
+  KeyedExamples* out_;
+  uint64_t line_ = 1;
+  uint32_t field_count_ = 0;  // of this line, before the current field
+  uint64_t bytes_ = 0;
+  uint64_t examples_ = 0;
+  std::string partial_;  // a field whose start was in an earlier piece
+};
+
+// Of one file after the other.
+absl::StatusOr<KeyedExamples> ReadCriteo(const std::vector<std::string>& paths);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_CRITEO_READER_H_

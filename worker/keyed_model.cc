@@ -1,0 +1,110 @@
+#include "worker/keyed_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/logistic.h"
+#include "worker/metrics.h"
+#include "worker/random.h"
+
+namespace verbena::worker {
+namespace {
+
+// Test examples looked up at a time.
+constexpr size_t kEvaluationRows = 4096;
+
+// Of the feature that input `i` is. Apart from every CriteoKey(): that argument of Mix() is
+// smaller.
+uint64_t InputKey(uint32_t i) { return Mix((uint64_t{1} << 48) + i); }
+
+}  // namespace
+
+void KeyedModel::Fill(const KeyedExamples& from, Batch* batch) {
+  index_.Clear();
+  batch->keys.resize(1);
+  std::vector<uint64_t>* keys = batch->keys.data();
+  keys->clear();
+  batch->begin.assign(1, 0);
+  batch->places.clear();
+  batch->values.clear();
+  batch->labels.clear();
+  batch->inputs.clear();
+  for (const uint32_t id : batch->ids) {
+    batch->labels.push_back(from.labels[id]);
+    for (uint64_t k = from.row_begin[id]; k < from.row_begin[id + 1]; ++k) {
+      batch->places.push_back(index_.Place(from.keys[k], keys));
+      batch->values.push_back(from.values.empty() ? 1.0f : from.values[k]);
+    }
+    const float* inputs = from.inputs.data() + size_t{id} * from.input_width;
+    if (inputs_ == Inputs::kAsInputs) {
+      batch->inputs.insert(batch->inputs.end(), inputs, inputs + from.input_width);
+    } else {
+      for (uint32_t i = 0; i < from.input_width; ++i) {
+        if (inputs[i] == 0) continue;
+        batch->places.push_back(index_.Place(InputKey(i), keys));
+        batch->values.push_back(inputs[i]);
+      }
+    }
+    batch->begin.push_back(static_cast<uint32_t>(batch->places.size()));
+  }
+}
+
+double KeyedModel::Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                            const Gradients& gradients) {
+  const float* rows = parameters.rows[0];
+  float* row_gradients = gradients.rows[0];
+  std::fill_n(gradients.dense, layout_.floats(), 0.0f);
+  std::fill_n(row_gradients, batch.keys[0].size() * table_.dim, 0.0f);
+  scores_.resize(batch.ids.size());
+  errors_.resize(batch.ids.size());
+  Forward(batch, parameters, &scores_);
+  double loss = 0;
+  for (size_t r = 0; r < batch.ids.size(); ++r) {
+    const double label = batch.labels[r];
+    loss += Softplus(scores_[r]) - label * scores_[r];
+    errors_[r] = scale * (Sigmoid(scores_[r]) - label);
+  }
+  Backward(batch, parameters, errors_, gradients);
+  if (l2_ > 0) {
+    const auto weight = static_cast<float>(l2_ * scale);
+    for (const uint32_t place : batch.places) {
+      const size_t at = size_t{place} * table_.dim;
+      for (size_t i = at; i < at + table_.dim; ++i) row_gradients[i] += weight * rows[i];
+    }
+  }
+  return loss;
+}
+
+absl::StatusOr<Quality> KeyedModel::Evaluate(const Evaluation& evaluation) {
+  if (!test_) return absl::FailedPreconditionError("no test data was given");
+  const size_t examples = std::min<uint64_t>(test_->rows(), evaluation.limit);
+  std::vector<float> probabilities(examples);
+  Batch batch;
+  for (size_t done = 0; done < examples;) {
+    const size_t n = std::min(kEvaluationRows, examples - done);
+    batch.ids.resize(n);
+    for (size_t r = 0; r < n; ++r) batch.ids[r] = static_cast<uint32_t>(done + r);
+    Fill(*test_, &batch);
+    const absl::StatusOr<Rows> rows = evaluation.rows(batch);
+    if (!rows.ok()) return rows.status();
+    scores_.resize(n);
+    Forward(batch, {evaluation.parameters, *rows}, &scores_);
+    for (size_t r = 0; r < n; ++r) {
+      probabilities[done + r] = static_cast<float>(Sigmoid(scores_[r]));
+      if (evaluation.predictions != nullptr) {
+        // Nine digits name every float exactly, so that ties in the file are ties here.
+        std::fprintf(evaluation.predictions, "%.9g\n",
+                     static_cast<double>(probabilities[done + r]));
+      }
+    }
+    done += n;
+  }
+  const absl::Span<const float> labels = absl::MakeConstSpan(test_->labels).first(examples);
+  Quality quality;
+  quality.examples = examples;
+  quality.auc = AreaUnderCurve(probabilities, labels);
+  quality.accuracy = Accuracy(probabilities, labels);
+  return quality;
+}
+
+}  // namespace verbena::worker

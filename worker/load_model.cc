@@ -1,0 +1,121 @@
+#include "worker/load_model.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "worker/criteo_reader.h"
+#include "worker/embedding_mlp.h"
+#include "worker/factorization_machine.h"
+#include "worker/libsvm_reader.h"
+#include "worker/logistic_regression.h"
+#include "worker/text_model.h"
+#include "worker/validation.h"
+
+namespace verbena::worker {
+namespace {
+
+absl::Status WritePredictions(const std::string& path,
+                              const std::function<absl::Status(FILE*)>& fill) {
+  // Beside it and then renamed: nobody sees half a file, and workers may all write it.
+  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
+  std::FILE* file = std::fopen(partial.c_str(), "we");
+  const auto failed = [&path](const char* what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
+  };
+  if (file == nullptr) return failed("write");
+  auto remover = absl::MakeCleanup([&partial] { unlink(partial.c_str()); });
+  absl::Status status = fill(file);
+  const bool wrote = std::ferror(file) == 0;
+  const bool closed = std::fclose(file) == 0;
+  if (!status.ok()) return status;
+  if (!wrote || !closed) return failed("write");
+  if (rename(partial.c_str(), path.c_str()) != 0) return failed("rename to");
+  std::move(remover).Cancel();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadText(const Options& options) {
+  absl::StatusOr<TextData> data = ReadText(options.data, options.test, options.holdout);
+  if (!data.ok()) return data.status();
+  return std::make_unique<TextModel>(*std::move(data), options.text);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadLogistic(const Options& options) {
+  absl::StatusOr<SparseExamples> train = ReadLibsvm(options.data);
+  if (!train.ok()) return train.status();
+  std::optional<SparseExamples> test;
+  if (!options.test.empty()) {
+    absl::StatusOr<SparseExamples> read = ReadLibsvm(options.test);
+    if (!read.ok()) return read.status();
+    test = *std::move(read);
+  }
+  return std::make_unique<LogisticRegression>(*std::move(train), std::move(test), L2Of(options));
+}
+
+absl::StatusOr<KeyedExamples> ReadKeyed(const std::string& format,
+                                        const std::vector<std::string>& paths) {
+  if (format == "criteo") return ReadCriteo(paths);
+  const absl::StatusOr<SparseExamples> examples = ReadLibsvm(paths);
+  if (!examples.ok()) return examples.status();
+  return KeyedFromSparse(*examples);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadKeyed(const Options& options) {
+  absl::StatusOr<KeyedExamples> train = ReadKeyed(options.format, options.data);
+  if (!train.ok()) return train.status();
+  std::optional<KeyedExamples> test;
+  if (!options.test.empty()) {
+    absl::StatusOr<KeyedExamples> read = ReadKeyed(options.format, options.test);
+    if (!read.ok()) return read.status();
+    test = *std::move(read);
+  } else if (options.format == "criteo" && options.holdout > 0) {
+    test = HoldOut(options.holdout, &*train);
+    if (train->rows() == 0 || test->rows() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("holding out ", options.holdout, " of ", train->rows() + test->rows(),
+                       " lines leaves nothing to train on or nothing to test on; give --test, or "
+                       "--holdout 0"));
+    }
+  }
+  if (ModelOf(options) == "mlp") {
+    return std::make_unique<EmbeddingMlp>(*std::move(train), std::move(test), EmbeddingOf(options),
+                                          HiddenOf(options), L2Of(options));
+  }
+  const uint32_t factors = ModelOf(options) == "fm" ? EmbeddingOf(options) : 0;
+  return std::make_unique<FactorizationMachine>(*std::move(train), std::move(test), factors,
+                                                L2Of(options));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options) {
+  if (options.format == "text") return LoadText(options);
+  return HasEmbeddingTable(options) ? LoadKeyed(options) : LoadLogistic(options);
+}
+
+absl::StatusOr<Quality> EvaluateModel(const Options& options, Model* model, RowStore* rows,
+                                      const float* parameters) {
+  Evaluation evaluation;
+  evaluation.parameters = parameters;
+  if (options.predictions.empty()) return EvaluateWith(model, rows, evaluation);
+  Quality quality;
+  absl::Status status = WritePredictions(options.predictions, [&](FILE* file) {
+    evaluation.predictions = file;
+    absl::StatusOr<Quality> evaluated = EvaluateWith(model, rows, evaluation);
+    if (evaluated.ok()) quality = *evaluated;
+    return evaluated.status();
+  });
+  if (!status.ok()) return status;
+  return quality;
+}
+
+}  // namespace verbena::worker

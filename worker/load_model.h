@@ -1,0 +1,25 @@
+// The model that the options ask for, with its data; and its test, as they want it written.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_WORKER_LOAD_MODEL_H_
+#define VERBENA_WORKER_LOAD_MODEL_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/model.h"
+#include "worker/options.h"
+#include "worker/row_store.h"
+
+namespace verbena::worker {
+
+// Reads the data.
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options);
+
+// Tests the model; writes --predictions (whole or not at all).
+absl::StatusOr<Quality> EvaluateModel(const Options& options, Model* model, RowStore* rows,
+                                      const float* parameters);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_LOAD_MODEL_H_
