@@ -180,4 +180,15 @@ int64_t Cluster::CpuNanos() const {
   return total;
 }
 
+int64_t Cluster::ResidentBytes() const {
+  int64_t pages = 0;
+  for (const pid_t pid : pids_) {
+    std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+    int64_t size = 0;
+    int64_t resident = 0;
+    if (file >> size >> resident) pages += resident;
+  }
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
 }  // namespace verbena::bench

@@ -42,6 +42,9 @@ class Cluster {
   const std::string& address() const { return address_; }  // host:port of the coordinator
   // CPU time all processes of the cluster have used.
   int64_t CpuNanos() const;
+  // Memory that the processes have in use, pages of files and of shared memory included
+  // (/proc/PID/statm).
+  int64_t ResidentBytes() const;
 
  private:
   Cluster() = default;

@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(push_pull lane)
+all=(push_pull lane embedding)
 
 usage() {
   cat <<EOF
@@ -48,7 +48,7 @@ trap 'rm -rf "$rows"' EXIT
 status=0
 for name in "${names[@]}"; do
   with=()
-  [ "$name" != push_pull ] || with=(--verbenad "$build/verbenad")
+  [ "$name" = lane ] || with=(--verbenad "$build/verbenad")
   "$build/bench/$name" "${with[@]}" --json "$rows/$name.json" "${extra[@]}" || status=$?
 done
 if [ -n "$json" ]; then

@@ -1,0 +1,304 @@
+// What rows of an embedding table cost to push, look up and export, beside the same work on a hash
+// map of one process.
+//
+//     embedding --verbenad build/release/verbenad [--rows N] [--dim N] [--batch N] [--json FILE]
+//
+// Figures of the cases push and lookup are medians of interleaved runs (ours, limit, ours, ...);
+// loading and exporting are done once.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "bench/cluster.h"
+#include "bench/embedding/local_table.h"
+#include "bench/report.h"
+#include "client/client.h"
+
+namespace verbena::bench {
+namespace {
+
+struct Settings {
+  std::string verbenad;
+  Wire wire;
+  std::string json;
+  uint64_t rows = 10'000'000;
+  uint32_t dim = 16;
+  uint32_t batch = 8192;
+  int shards = 1;
+  int repeats = 5;
+};
+
+constexpr char kBench[] = "embedding";
+constexpr int kDepth = 4;  // batches in flight
+constexpr float kRate = 0.01f;
+
+using std::chrono::steady_clock;
+
+double Seconds(steady_clock::time_point since) {
+  return std::chrono::duration<double>(steady_clock::now() - since).count();
+}
+
+// Batches of keys: all of them in turn, or drawn evenly from all.
+class Keys {
+ public:
+  explicit Keys(const Settings& settings) : settings_(settings) {}
+  // Spread over 64 bits, as hashed categories are; a bijection, so that no two are alike.
+  static uint64_t Key(uint64_t i) { return i * 0x9e3779b97f4a7c15u; }
+  void InTurn(uint64_t first, std::vector<uint64_t>* keys) const {
+    keys->resize(std::min<uint64_t>(settings_.batch, settings_.rows - first));
+    for (size_t i = 0; i < keys->size(); ++i) (*keys)[i] = Key(first + i);
+  }
+  void Random(std::vector<uint64_t>* keys) {
+    keys->resize(settings_.batch);
+    std::uniform_int_distribution<uint64_t> any(0, settings_.rows - 1);
+    for (uint64_t& key : *keys) key = Key(any(random_));
+  }
+
+ private:
+  const Settings& settings_;
+  std::mt19937_64 random_{1};
+};
+
+// A worker with kDepth batches in flight.
+class Worker {
+ public:
+  static absl::StatusOr<std::unique_ptr<Worker>> Connect(const Settings& settings,
+                                                         const std::string& cluster) {
+    std::unique_ptr<Worker> worker(new Worker(settings));
+    ClientOptions options;
+    options.cluster = cluster;
+    options.job = kBench;
+    options.transport = settings.wire.transport;
+    options.rdma.device = settings.wire.device;
+    auto connected = Client::Connect(options);
+    if (!connected.ok()) return connected.status();
+    worker->client_ = *std::move(connected);
+    v1::TableSpec spec;
+    spec.set_name("rows");
+    spec.set_job(kBench);
+    spec.set_dim(settings.dim);
+    spec.set_consistency(v1::CONSISTENCY_ASYNC);
+    spec.set_reduction(v1::REDUCTION_SUM);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->set_rate(kRate);
+    auto table = worker->client_->CreateTable(spec);
+    if (!table.ok()) return table.status();
+    worker->table_ = *table;
+    for (int k = 0; k < kDepth; ++k) {
+      auto region =
+          worker->client_->AllocateRegion(size_t{settings.batch} * settings.dim * sizeof(float));
+      if (!region.ok()) return region.status();
+      std::fill_n(region->floats(), size_t{settings.batch} * settings.dim, 0.5f);
+      worker->regions_.push_back(*std::move(region));
+    }
+    return worker;
+  }
+
+  // `next` fills in the keys of a batch; no keys: the end. Rows a second.
+  template <typename Next>
+  absl::StatusOr<double> Run(bool push, Next next) {
+    std::vector<Ticket> tickets(kDepth);
+    std::vector<uint64_t> keys;
+    uint64_t rows = 0;
+    const auto start = steady_clock::now();
+    for (int k = 0; next(&keys); k = (k + 1) % kDepth) {
+      if (absl::Status status = Ended(&tickets[k]); !status.ok()) return status;
+      tickets[k] = push ? client_->PushRows(table_, keys, regions_[k])
+                        : client_->Lookup(table_, keys, regions_[k]);
+      rows += keys.size();
+    }
+    for (Ticket& ticket : tickets) {
+      if (absl::Status status = Ended(&ticket); !status.ok()) return status;
+    }
+    return static_cast<double>(rows) / Seconds(start);
+  }
+
+  // Rows a second; `rows` gets how many there are.
+  absl::StatusOr<double> Export(uint64_t* rows) {
+    const auto start = steady_clock::now();
+    std::vector<uint64_t> keys;
+    std::vector<float> values;
+    auto scan = client_->Scan(table_);
+    if (!scan.ok()) return scan.status();
+    for (;;) {
+      auto more = scan->Next(&keys, &values);
+      if (!more.ok()) return more.status();
+      if (!*more) break;
+      *rows += keys.size();
+    }
+    return static_cast<double>(*rows) / Seconds(start);
+  }
+
+ private:
+  explicit Worker(const Settings& settings) : settings_(settings) {}
+  static absl::Status Ended(Ticket* ticket) {
+    return ticket->Done() && ticket->status().code() == absl::StatusCode::kFailedPrecondition
+               ? absl::OkStatus()  // an empty one
+               : ticket->Wait();
+  }
+
+  const Settings& settings_;
+  std::unique_ptr<Client> client_;
+  Table table_;
+  std::vector<Region> regions_;
+};
+
+class Bench {
+ public:
+  explicit Bench(const Settings& settings)
+      : settings_(settings),
+        local_(settings.rows, settings.dim),
+        gradients_(size_t{settings.batch} * settings.dim, 0.5f) {}
+
+  absl::Status Run() {
+    auto cluster = Cluster::Start({.verbenad = settings_.verbenad,
+                                   .wire = settings_.wire,
+                                   .servers = 1,
+                                   .shards = settings_.shards,
+                                   .server_cpu = -1});
+    if (!cluster.ok()) return cluster.status();
+    auto worker = Worker::Connect(settings_, (*cluster)->address());
+    if (!worker.ok()) return worker.status();
+    const int64_t before = (*cluster)->ResidentBytes();
+    if (absl::Status status = Load(worker->get()); !status.ok()) return status;
+    const int64_t grown = (*cluster)->ResidentBytes() - before;
+    std::printf("resident bytes a row: %.1f, of which %zu are the row and its key\n",
+                static_cast<double>(grown) / static_cast<double>(settings_.rows),
+                settings_.dim * sizeof(float) + sizeof(uint64_t));
+    for (const bool push : {true, false}) {
+      if (absl::Status status = Random(worker->get(), push); !status.ok()) return status;
+    }
+    return Export(worker->get());
+  }
+  const Report& report() const { return report_; }
+
+ private:
+  static Row RowOf(const std::string& name) {
+    return {kBench, name, "Mrow/s", Better::kHigher, {}, {}};
+  }
+
+  absl::Status Load(Worker* worker) {
+    Row row = RowOf(absl::StrCat("load ", settings_.rows, " rows of ", settings_.dim));
+    uint64_t first = 0;
+    const auto next = [&](std::vector<uint64_t>* keys) {
+      if (first == settings_.rows) return false;
+      keys_.InTurn(first, keys);
+      first += keys->size();
+      return true;
+    };
+    auto rate = worker->Run(true, next);
+    if (!rate.ok()) return rate.status();
+    row.value.Add(*rate / 1e6);
+    first = 0;
+    std::vector<uint64_t> keys;
+    const auto start = steady_clock::now();
+    while (next(&keys)) local_.Push(keys, gradients_.data(), kRate);
+    row.limit.Add(static_cast<double>(settings_.rows) / Seconds(start) / 1e6);
+    report_.Add(std::move(row));
+    return absl::OkStatus();
+  }
+
+  absl::Status Random(Worker* worker, bool push) {
+    Row row = RowOf(absl::StrCat(push ? "push" : "look up", " batches of ", settings_.batch));
+    const uint64_t batches = std::max<uint64_t>(2'000'000 / settings_.batch, 8);
+    for (int repeat = 0; repeat < settings_.repeats; ++repeat) {
+      uint64_t left = batches;
+      const auto next = [&](std::vector<uint64_t>* keys) {
+        if (left == 0) return false;
+        --left;
+        keys_.Random(keys);
+        return true;
+      };
+      auto rate = worker->Run(push, next);
+      if (!rate.ok()) return rate.status();
+      row.value.Add(*rate / 1e6);
+      left = batches;
+      std::vector<uint64_t> keys;
+      std::vector<float> out(gradients_.size());
+      const auto start = steady_clock::now();
+      while (next(&keys)) {
+        if (push) {
+          local_.Push(keys, gradients_.data(), kRate);
+        } else {
+          local_.Lookup(keys, out.data());
+        }
+      }
+      row.limit.Add(static_cast<double>(batches * settings_.batch) / Seconds(start) / 1e6);
+    }
+    report_.Add(std::move(row));
+    return absl::OkStatus();
+  }
+
+  absl::Status Export(Worker* worker) {
+    Row row = RowOf("export all");
+    uint64_t rows = 0;
+    auto rate = worker->Export(&rows);
+    if (!rate.ok()) return rate.status();
+    if (rows != settings_.rows) {
+      return absl::DataLossError(
+          absl::StrCat(rows, " rows were exported of the ", settings_.rows, " pushed"));
+    }
+    row.value.Add(*rate / 1e6);
+    std::vector<float> out(gradients_.size());
+    const auto start = steady_clock::now();
+    local_.Scan(out.data(), settings_.batch);
+    row.limit.Add(static_cast<double>(rows) / Seconds(start) / 1e6);
+    report_.Add(std::move(row));
+    return absl::OkStatus();
+  }
+
+  const Settings& settings_;
+  Keys keys_{settings_};
+  LocalTable local_;
+  std::vector<float> gradients_;
+  Report report_;
+};
+
+}  // namespace
+}  // namespace verbena::bench
+
+int main(int argc, char** argv) {
+  verbena::bench::Settings settings;
+  CLI::App app("What rows of an embedding table cost, beside a hash map of one process");
+  app.add_option("--verbenad", settings.verbenad, "the daemon's program")->required();
+  app.add_option("--transport", settings.wire.transport, "shm or verbs")
+      ->check(CLI::IsMember({"shm", "verbs"}));
+  app.add_option("--device", settings.wire.device,
+                 "verbs: DEVICE or DEVICE:PORT; default: the nearest usable");
+  app.add_option("--rows", settings.rows, "rows of the table")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 36))
+      ->capture_default_str();
+  app.add_option("--dim", settings.dim, "numbers of a row")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--batch", settings.batch, "keys of a push or lookup")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--shards", settings.shards, "shards of the server")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--repeats", settings.repeats, "interleaved runs of push and lookup")
+      ->check(CLI::Range(1, 99))
+      ->capture_default_str();
+  app.add_option("--json", settings.json, "write the rows to this file");
+  CLI11_PARSE(app, argc, argv);
+  verbena::bench::Bench bench(settings);
+  if (const absl::Status status = bench.Run(); !status.ok()) {
+    std::fprintf(stderr, "embedding: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  if (!settings.json.empty() && !bench.report().WriteJson(settings.json)) {
+    std::fprintf(stderr, "embedding: cannot write %s\n", settings.json.c_str());
+    return 1;
+  }
+  return 0;
+}
