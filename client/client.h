@@ -310,7 +310,10 @@ class VERBENA_EXPORT Client {
                   const Range& range = {}, const PushOptions& options = {});
   // This worker has pushed all of its open step of this table. What it did not push counts as
   // zero. sync: done when the step is committed on every partition. The next step is open at once.
-  // RESOURCE_EXHAUSTED: 64 steps are ended and not committed; other errors as Push().
+  // With clip_global_norm a step is committed once it is ended on all tables of the job that set
+  // it: end it on each before waiting, and create them before the first step. FAILED_PRECONDITION
+  // (also of a PushPull() that ends the step): one of them is at another step; RESOURCE_EXHAUSTED:
+  // 64 steps are ended and not committed; other errors as Push().
   Ticket EndStep(const Table& table, const PushOptions& options = {});
 
   // Pushes gradients of rows: keys[i]'s are `table.dim()` f32 at

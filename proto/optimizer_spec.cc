@@ -122,6 +122,26 @@ absl::Status CheckClip(const char* field, double value) {
              absl::StrCat("0 for no clipping, or a finite number >= ", Number(kLeastClip)));
 }
 
+// At most one way of clipping.
+absl::Status CheckClips(const v1::Optimizer& optimizer) {
+  const std::pair<const char*, double> clips[] = {
+      {"clip_value", optimizer.clip_value()},
+      {"clip_chunk_norm", optimizer.clip_chunk_norm()},
+      {"clip_global_norm", optimizer.clip_global_norm()}};
+  const std::pair<const char*, double>* set = nullptr;
+  for (const auto& clip : clips) {
+    if (absl::Status status = CheckClip(clip.first, clip.second); !status.ok()) return status;
+    if (clip.second == 0) continue;
+    if (set != nullptr) {
+      return Bad(clip.first, Number(clip.second),
+                 absl::StrCat("0 beside optimizer.", set->first, ", which is ", Number(set->second),
+                              ": one of the three"));
+    }
+    set = &clip;
+  }
+  return absl::OkStatus();
+}
+
 // In the order in which a difference is reported.
 std::vector<std::pair<std::string, std::string>> Fields(const v1::Optimizer& optimizer) {
   const v1::Schedule& schedule = optimizer.schedule();
@@ -137,7 +157,8 @@ std::vector<std::pair<std::string, std::string>> Fields(const v1::Optimizer& opt
           {"schedule.boundaries", Boundaries(schedule)},
           {"schedule.rates", absl::StrCat("[", absl::StrJoin(rates, ", "), "]")},
           {"clip_value", Number(optimizer.clip_value())},
-          {"clip_chunk_norm", Number(optimizer.clip_chunk_norm())}};
+          {"clip_chunk_norm", Number(optimizer.clip_chunk_norm())},
+          {"clip_global_norm", Number(optimizer.clip_global_norm())}};
 }
 
 std::string ParameterOf(const v1::Optimizer& optimizer, const std::string& name) {
@@ -157,14 +178,8 @@ absl::Status NormalizeOptimizer(v1::Optimizer* optimizer) {
       return Bad(absl::StrCat("parameters[", Quoted(name), "]"), Number(value), "a finite number");
     }
   }
-  absl::Status status = CheckClip("clip_value", optimizer->clip_value());
-  if (status.ok()) status = CheckClip("clip_chunk_norm", optimizer->clip_chunk_norm());
+  absl::Status status = CheckClips(*optimizer);
   if (!status.ok()) return status;
-  if (optimizer->clip_value() != 0 && optimizer->clip_chunk_norm() != 0) {
-    return Bad("clip_chunk_norm", Number(optimizer->clip_chunk_norm()),
-               absl::StrCat("0 beside optimizer.clip_value, which is ",
-                            Number(optimizer->clip_value()), ": one of the two"));
-  }
   if (!optimizer->has_schedule()) return absl::OkStatus();
   v1::Schedule* schedule = optimizer->mutable_schedule();
   status = CheckSchedule(*schedule, optimizer->rate());
@@ -174,6 +189,12 @@ absl::Status NormalizeOptimizer(v1::Optimizer* optimizer) {
     optimizer->clear_schedule();
   }
   return absl::OkStatus();
+}
+
+bool NeedsTrustRatio(const v1::Optimizer& optimizer) { return optimizer.name() == "lamb"; }
+
+bool NeedsStepNorms(const v1::Optimizer& optimizer) {
+  return optimizer.clip_global_norm() > 0 || NeedsTrustRatio(optimizer);
 }
 
 std::optional<FieldDifference> FirstDifference(const v1::Optimizer& first,

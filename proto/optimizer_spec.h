@@ -17,6 +17,11 @@ namespace verbena {
 // a field that the kind of schedule does not use must not be set.
 absl::Status NormalizeOptimizer(v1::Optimizer* optimizer);
 
+// Whether a step needs the norms of a whole table's weights and update: LAMB's trust ratio.
+bool NeedsTrustRatio(const v1::Optimizer& optimizer);
+// Whether a step commits in two phases, because its norm spans several chunks (record.h: kNorms).
+bool NeedsStepNorms(const v1::Optimizer& optimizer);
+
 struct FieldDifference {
   std::string field;  // "optimizer.rate"
   std::string first;

@@ -39,7 +39,22 @@ enum class RecordType : uint8_t {
   kLookup = 6,    // payload = keys; the server writes their rows, in order, to `destination`
   kScan = 7,      // one group: the server writes at most `count` rows of the partition, from cursor
                   // `sequence` on, as keys and rows (laid out as a payload) to `destination`
+  // Of a sync table whose step needs a norm over several chunks: the first phase of its commit asks
+  // for parts of sums, the second tells the sums. All groups are of one step (`sequence`) and one
+  // NormKind (`index`).
+  kNorms = 8,   // answered once every chunk of the listed partitions has its part: for each group,
+                // for each of the partition's chunks in order, NormNumbers() f64 are written to
+                // `destination`. kDuplicate, and nothing written: that step is over
+  kTotals = 9,  // what all chunks' parts add up to. The first that comes counts
 };
+
+// Which norm. The numbers are squares of L2 norms.
+enum class NormKind : uint8_t {
+  kGradient = 0,  // of the gradient, for clip_global_norm
+  kTrust = 1,     // of the weights and of the update, for a trust ratio
+};
+inline constexpr uint32_t kNormKinds = 2;
+constexpr uint32_t NormNumbers(NormKind kind) { return kind == NormKind::kGradient ? 1 : 2; }
 
 enum class ElementType : uint8_t { kNone = 0, kF32 = 1 };
 
@@ -48,9 +63,11 @@ enum class ElementType : uint8_t { kNone = 0, kF32 = 1 };
 struct Group {
   uint32_t partition;
   uint32_t index;     // push, pull: chunk of the table. sync push of rows: which of this worker's
-                      // records of the step on this partition it is: 0, 1, ... Others: 0
+                      // records of the step on this partition it is: 0, 1, ... norms and
+                      // totals: NormKind. Others: 0
   uint64_t epoch;     // the sender's idea of the partition's epoch
-  uint64_t sequence;  // sync: step. async push and end-step: sequence. scan: cursor. Others: 0
+  uint64_t sequence;  // sync, norms, totals: step. async push and end-step: sequence. scan: cursor.
+                      // Others: 0
   uint32_t count;     // push: elements. rows: keys. end-step: chunks (of an embedding table:
                       // groups of rows) pushed to this partition in this step
   uint32_t reserved;  // 0
@@ -71,8 +88,8 @@ struct RecordHeader {
   uint8_t reserved0;     // 0
   uint32_t payload_bytes;
   uint32_t reserved1;        // 0
-  uint64_t destination;      // pull: remote address to write to
-  uint64_t destination_key;  // pull: remote key of that memory
+  uint64_t destination;      // pull: remote address to write to. totals: the bits of the first f64
+  uint64_t destination_key;  // pull: remote key of that memory. totals: of the second f64, or 0
   uint64_t min_version;      // pull, await: least version that may be answered. ssp, pull and
                              // end-step: the worker's clock, the steps it has ended
 };

@@ -82,12 +82,14 @@ absl::Status CheckShape(const RecordHeader& h) {
       break;
     case RecordType::kEndStep:
     case RecordType::kAwait:
+    case RecordType::kNorms:
+    case RecordType::kTotals:
       numbers = false;
       break;
     default:
       return Bad(kRecord, "type", static_cast<uint32_t>(h.type),
                  "1 (push), 2 (pull), 3 (end-step), 4 (await), 5 (push of rows), 6 (lookup), "
-                 "7 (scan)");
+                 "7 (scan), 8 (norms), 9 (totals)");
   }
   if (h.group_count < 1 || h.group_count > kMaxGroups) {
     return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
@@ -101,6 +103,22 @@ absl::Status CheckShape(const RecordHeader& h) {
   // A push without a payload settles one whose buffer was given back: it contributes zero.
   if (!payload && h.payload_bytes != 0) {
     return Bad(kRecord, "payload_bytes", h.payload_bytes, "0 unless it is a push or a lookup");
+  }
+  return absl::OkStatus();
+}
+
+// One step and one kind of norm.
+absl::Status CheckNorms(const RecordHeader& h, const Group* groups) {
+  for (uint32_t i = 0; i < h.group_count; ++i) {
+    if (groups[i].index >= kNormKinds) {
+      return BadBelow(kRecord, absl::StrCat("groups[", i, "].index"), groups[i].index, kNormKinds);
+    }
+    if (groups[i].index != groups[0].index || groups[i].sequence != groups[0].sequence) {
+      return Bad(
+          kRecord, absl::StrCat("groups[", i, "]"),
+          absl::StrCat("kind ", groups[i].index, " of step ", groups[i].sequence),
+          absl::StrCat("that of group 0, kind ", groups[0].index, " of step ", groups[0].sequence));
+    }
   }
   return absl::OkStatus();
 }
@@ -129,6 +147,9 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
       if (count > 0 && bytes == count * sizeof(uint64_t)) return absl::OkStatus();
       return Bad(kRecord, "payload_bytes", bytes,
                  absl::StrCat("8 for each of the groups' ", count, " keys, at least one"));
+    case RecordType::kNorms:
+    case RecordType::kTotals:
+      return CheckNorms(h, groups);
     default:
       return absl::OkStatus();
   }
@@ -265,6 +286,10 @@ std::string_view RecordTypeName(RecordType type) {
       return "lookup";
     case RecordType::kScan:
       return "scan";
+    case RecordType::kNorms:
+      return "norms";
+    case RecordType::kTotals:
+      return "totals";
   }
   return "unknown";
 }

@@ -174,9 +174,27 @@ absl::Status FillInitializer(v1::TableSpec* spec) {
   return absl::OkStatus();
 }
 
+// A norm over several chunks is summed between a step's contributions and its commit: only a step
+// of all workers has such a moment, and only the chunks of a dense table are known beforehand.
+absl::Status CheckStepNorms(const v1::TableSpec& spec) {
+  if (!NeedsStepNorms(spec.optimizer())) return absl::OkStatus();
+  if (spec.consistency() == v1::CONSISTENCY_SYNC && spec.dim() == 0) return absl::OkStatus();
+  const char* what = spec.dim() > 0 ? "an embedding table" : "an async or ssp table";
+  if (spec.optimizer().clip_global_norm() > 0) {
+    return Bad(spec, "optimizer.clip_global_norm", Number(spec.optimizer().clip_global_norm()),
+               absl::StrCat("0 for ", what,
+                            ": the norm of a step is known in dense sync tables alone; "
+                            "clip_chunk_norm and clip_value work everywhere"));
+  }
+  return Bad(spec, "optimizer.name", Quoted(spec.optimizer().name()),
+             absl::StrCat("another for ", what,
+                          ": a trust ratio is known in dense sync tables alone; adamw works "
+                          "everywhere"));
+}
+
 absl::Status FillOptimizer(v1::TableSpec* spec) {
   const absl::Status status = NormalizeOptimizer(spec->mutable_optimizer());
-  if (status.ok()) return status;
+  if (status.ok()) return CheckStepNorms(*spec);
   return absl::InvalidArgumentError(
       absl::StrCat("table ", Quoted(spec->name()), ": ", std::string(status.message())));
 }

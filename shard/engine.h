@@ -10,6 +10,7 @@
 //  1. sync: a chunk at version t holds t committed steps; step t commits when every rank of the
 //     roster has contributed, ended the step on the partition or departed; contributions are
 //     summed in rank order, each longest contiguous run in one pass, whatever the order of arrival.
+//     Where its norm spans several chunks, it then waits for totals (partition/norms.h).
 //  2. Nothing uncommitted is ever returned by Pull().
 //  3. A chunk that is pinned (being written out) is never changed: an apply goes to a spare buffer
 //     and swaps.
@@ -134,11 +135,24 @@ struct ScanRequest {
   Group group = {};
 };
 
+// The first phase of a step whose norm spans several chunks. All groups are of one step and kind.
+struct NormsRequest {
+  Token token;
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  absl::Span<const Group> groups;
+  uint64_t destination = 0;  // carried for the caller
+  uint64_t destination_key = 0;
+  bool may_park = true;  // false: kTooEarly instead
+};
+using NormTotals = std::array<double, 2>;  // as many as NormNumbers()
+
 struct Event {
   enum class Kind : uint8_t {
     kPushDone,    // a held contribution was read (or refused): answer it and return its slot
-    kPullReady,   // (lookups, too) write `view` to destination, then answer; Unpin() when written
-    kPullFailed,  // a parked pull cannot be answered any more (a lookup: for every group)
+    kPullReady,   // (lookups and norms, too) write `view` to destination, then answer; Unpin() when
+                  // written
+    kPullFailed,  // a parked pull cannot be answered any more (others: for every group)
     kAwaitDone,   // answer with answer.status (for every group)
   };
   Kind kind;
@@ -220,6 +234,14 @@ class Engine {
   // KeyBytes() of them, rows. answer.detail of them; answer.version is the next cursor. No rows:
   // the end. What is pushed meanwhile is seen or not.
   PullOutcome Scan(const ScanRequest& request);
+
+  // Parts of norms, as record.h has them; parked until they are there. kDuplicate: the step is
+  // over.
+  PullOutcome Norms(const NormsRequest& request);
+  // What the parts of all chunks add up to: chunks that wait for it commit, or go on to the next
+  // kind. A partition that has taken totals of that kind answers kDuplicate; kWrongStep: not all of
+  // its parts can be in these totals.
+  GroupsOutcome Totals(const GroupsRequest& request, const NormTotals& totals);
 
   void Unpin(uint64_t pin);
   // Drops everything held or parked for a lane that is dead; no event follows for it.

@@ -1,6 +1,6 @@
 // The inside of an Engine, for the files that make it up: engine.cc (life, events, counters),
 // engine_view.cc (what a view changes), engine_requests.cc (dense tables, steps), engine_rows.cc
-// (embedding tables).
+// (embedding tables), engine_norms.cc (steps in two phases).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_ENGINE_IMPL_H_
@@ -93,6 +93,8 @@ struct Engine::Impl {
   // kOk: *slice is ready and has all the group's keys.
   ReplyStatus FindKeys(const TableState& state, const Group& group, absl::Span<const uint64_t> keys,
                        uint32_t* slice) const;
+  // The same of a table whose steps need norms over several chunks.
+  ReplyStatus FindNorms(uint64_t worker, uint32_t table, TableState** state, shard::Norms** norms);
   GroupsOutcome RefuseGroups(size_t groups, ReplyStatus status);
   PullOutcome RefuseLookup(size_t groups, ReplyStatus status);
   void CountAnswer(ReplyStatus status);

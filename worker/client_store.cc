@@ -61,6 +61,7 @@ v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double 
   optimizer->set_name(spec.optimizer);
   optimizer->set_rate(spec.rate);
   if (spec.weight_decay) (*optimizer->mutable_parameters())["weight_decay"] = *spec.weight_decay;
+  optimizer->set_clip_global_norm(spec.clip_global_norm);
   optimizer->mutable_schedule()->set_warmup_steps(spec.warmup_applies);
   if (spec.cosine_applies > 0) {
     optimizer->mutable_schedule()->set_kind(v1::Schedule::COSINE);

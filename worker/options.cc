@@ -57,10 +57,11 @@ struct DefaultRates {
   double logistic, text, embedding_logistic, deep;  // deep: fm and mlp
 };
 constexpr DefaultRates kDefaultRates[] = {
-    {"adagrad", 0.1, 0.1, 0.1, 0.05},        {"adam", 0.01, 0.005, 0.005, 0.002},
-    {"adamw", 0.01, 0.005, 0.005, 0.002},    {"ftrl", 1, 1, 0.5, 0.1},
-    {"momentum", 0.05, 0.05, 0.05, 0.02},    {"nesterov", 0.05, 0.05, 0.05, 0.02},
-    {"rmsprop", 0.003, 0.003, 0.003, 0.001}, {"sgd", 0.5, 0.5, 0.5, 0.2},
+    {"adagrad", 0.1, 0.1, 0.1, 0.05},     {"adam", 0.01, 0.005, 0.005, 0.002},
+    {"adamw", 0.01, 0.005, 0.005, 0.002}, {"ftrl", 1, 1, 0.5, 0.1},
+    {"lamb", 0.01, 0.005, 0.005, 0.002},  {"momentum", 0.05, 0.05, 0.05, 0.02},
+    {"nesterov", 0.05, 0.05, 0.05, 0.02}, {"rmsprop", 0.003, 0.003, 0.003, 0.001},
+    {"sgd", 0.5, 0.5, 0.5, 0.2},
 };
 
 std::optional<double> RateOf(const Options& o) {
@@ -190,8 +191,12 @@ void AddTraining(CLI::App* app, Options* o) {
                   "The rate rises to its value over so many steps")
       ->capture_default_str();
   app->add_option("--weight-decay", o->weight_decay,
-                  "The optimizer's weight_decay: L2, except with adamw. Default: the optimizer's "
-                  "own, 0 except with adamw");
+                  "The optimizer's weight_decay: L2, except with adamw and lamb. Default: the "
+                  "optimizer's own, 0.01 with these two, else 0");
+  app->add_option("--clip-global-norm", o->clip_global_norm,
+                  "The greatest L2 norm of a step's gradient, over all parameters; 0: any. For "
+                  "--consistency sync")
+      ->capture_default_str();
   app->add_option("--epochs", o->epochs,
                   "Passes over the training data. Default: logistic and embedding-logistic 8, text "
                   "5, fm and mlp 4");
@@ -262,6 +267,23 @@ std::string CheckModel(const Options& o) {
   return "";
 }
 
+// A norm of the whole step: servers know it of dense sync tables alone.
+std::string CheckStepNorms(const Options& o) {
+  if (o.clip_global_norm == 0 && o.optimizer != "lamb") return "";
+  const char* what = o.optimizer == "lamb" ? "--optimizer lamb" : "--clip-global-norm";
+  if (o.consistency != "sync") {
+    return absl::StrCat(what, " is for --consistency sync: only there a step has a norm");
+  }
+  if (HasEmbeddingTable(o)) {
+    return absl::StrCat(what, " does not go with --model ", ModelOf(o),
+                        ", which has an embedding table");
+  }
+  if (o.format == "text" && o.text.ngrams > 0) {
+    return absl::StrCat(what, " does not go with --ngrams, which has an embedding table");
+  }
+  return "";
+}
+
 std::string CheckValidation(const Options& o) {
   if (o.early_stop > 0 && o.validate_every == 0) return "--early-stop needs --validate-every";
   if (o.validate_every == 0) return "";
@@ -299,6 +321,7 @@ std::string Check(const Options& o) {
            CheckRange("--rdma-timeout", o.rdma.timeout, 1, 31, "1 to 31"),
            CheckRange("--rdma-retries", o.rdma.retries, 0, 7, "0 to 7"),
            CheckRange("--weight-decay", o.weight_decay.value_or(0), 0, 1000, "0 to 1000"),
+           CheckRange("--clip-global-norm", o.clip_global_norm, 0, 1e30, "0 to 1e30"),
            CheckRange("--warmup-steps", static_cast<double>(o.warmup_steps), 0, 1e12,
                       "0 to 1000000000000"),
            CheckRange("--l2", o.l2.value_or(0), 0, 1, "0 to 1"),
@@ -329,9 +352,11 @@ std::string Check(const Options& o) {
     if (o.schedule != "constant" || o.warmup_steps != 0) {
       return "--local has a constant rate: --schedule and --warmup-steps do not go with it";
     }
+    if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
     if (o.weight_decay) return "--local has no weight decay but --l2";
     return "";
   }
+  if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
   if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
   if (o.rank < -1 || o.rank >= static_cast<int>(o.workers)) {
     return absl::StrCat("--rank: ", o.rank, " is not allowed; allowed with --workers ", o.workers,
@@ -424,6 +449,7 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.optimizer = options.optimizer;
   spec.rate = RateOf(options).value_or(0);
   spec.weight_decay = options.weight_decay;
+  spec.clip_global_norm = options.clip_global_norm;
   // In async and ssp every worker's push is an apply of its own.
   const uint64_t applies = spec.consistency == Consistency::kSync ? 1 : options.workers;
   spec.warmup_applies = options.warmup_steps * applies;

@@ -35,6 +35,7 @@ struct Options {
   std::string schedule = "constant";
   uint64_t warmup_steps = 0;
   std::optional<double> weight_decay;
+  double clip_global_norm = 0;
   std::optional<double> epochs;
   std::optional<uint64_t> batch;
   std::optional<uint64_t> steps;

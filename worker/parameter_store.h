@@ -35,6 +35,7 @@ struct TrainingSpec {
   std::string optimizer = "adam";  // one that the servers know
   double rate = 0.01;
   std::optional<double> weight_decay = std::nullopt;  // none: the optimizer's default
+  double clip_global_norm = 0;                        // of a step, over all tables; 0: none
   uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
   uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
   uint64_t seed = 1;            // of the initial parameters

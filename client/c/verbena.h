@@ -382,7 +382,9 @@ VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const ve
                                                 verbena_ticket** ticket);
 // This worker has pushed all of its open step of this table; what it did not push counts as zero.
 // sync: ends when the step is committed on every partition. The next step is open at once.
-// RESOURCE_EXHAUSTED also: 64 steps are ended and not committed.
+// With clip_global_norm a step is committed once it is ended on all tables of the job that set it.
+// FAILED_PRECONDITION also: one of those is at another step; RESOURCE_EXHAUSTED also: 64 steps are
+// ended and not committed.
 VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
                                                int64_t timeout_ms, verbena_ticket** ticket);
 

@@ -166,6 +166,10 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
     return absl::InvalidArgumentError("push-pull: both slices must be of the same range");
   }
   TableState* state = target->table;
+  const bool ends_step = state->sync && target->chunks == state->chunks();
+  if (ends_step) {
+    if (absl::Status s = c.journal.CheckNormStep("push-pull", *state); !s.ok()) return s;
+  }
   auto operation = c.Start(Operation::Kind::kPushPull, state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost = c.journal.CheckLost(*state, target->first, target->chunks);
@@ -179,7 +183,7 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   (*operation)->blocks[1] = destination.block;
   c.journal.AddPushPulls(*operation, target->first, target->chunks, gradient.offset,
                          destination.offset, version);
-  if (state->sync && target->chunks == state->chunks()) {
+  if (ends_step) {
     (*operation)->ends_step = true;
     c.journal.AddEndStep(state, nullptr, false);
   }
@@ -196,6 +200,7 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
         absl::StrCat("end-step: ", kMaxStepsAhead, " steps of table '", state->name(),
                      "' are ended and not committed; wait for them"));
   }
+  if (absl::Status s = c.journal.CheckNormStep("end-step", *state); !s.ok()) return s;
   auto operation = c.Start(Operation::Kind::kEndStep, state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost = c.journal.CheckLost(*state, 0, state->chunks());

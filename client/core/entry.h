@@ -28,7 +28,7 @@ struct ScanResult;
 // One record, from the moment it is needed until it is settled.
 //
 // States: kHeld (a pull waiting for its push) -> kQueued <-> kPosted -> free, with
-//   kDelayed: a pull or await that waits for its backoff;
+//   kDelayed: a pull, an await, norms or totals, waiting for its backoff;
 //   kAnswered: its answer is being handled; in no queue;
 //   kEnded:   a sync end-step that the server has accepted: kept until its step is committed,
 //             because it is sent again after a lane loss.
@@ -45,9 +45,10 @@ struct Entry {
 
   Operation* operation = nullptr;  // null: the protocol's own, or of an operation that is gone
   TableState* table = nullptr;
-  Stream* stream = nullptr;  // where it is queued or posted
-  uint32_t part = 0;         // push, pull, scan: index in table->parts
-  uint32_t chunk = 0;
+  Stream* stream = nullptr;            // where it is queued or posted
+  uint32_t part = 0;                   // push, pull, scan: index in table->parts
+  uint32_t chunk = 0;                  // norms, totals: their kind
+  uint64_t norm = 0;                   // norms, totals: the NormStep it is of
   uint64_t step = 0;                   // sync: step. async: sequence, once numbered. scan: cursor
   uint64_t min_version = 0;            // pull, await
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when staged away
@@ -58,10 +59,10 @@ struct Entry {
   Entry* follow = nullptr;   // push: the pull that comes after it
   bool await_after = false;  // end-step: an await follows once it is posted
 
-  // What has groups: end-step, await, push of rows, lookup. The parts it is about, and for each
-  // (or empty): async end-step: its sequence and count, once numbered; rows: how many keys and the
-  // first of them in the operation's plan, and of a push, once numbered, its sequence (sync:
-  // index).
+  // What has groups: end-step, await, push of rows, lookup, norms, totals. The parts it is about,
+  // and for each (or empty): async end-step: its sequence and count, once numbered; rows: how many
+  // keys and the first of them in the operation's plan, and of a push, once numbered, its sequence
+  // (sync: index).
   std::vector<uint32_t> parts;
   std::vector<uint64_t> sequences;
   std::vector<uint32_t> counts;

@@ -21,7 +21,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->table = table;
   entry->stream = nullptr;
   entry->part = entry->chunk = entry->elements = entry->staging_bytes = 0;
-  entry->step = entry->min_version = 0;
+  entry->step = entry->min_version = entry->norm = 0;
   entry->block = nullptr;
   entry->data = entry->staging = nullptr;
   entry->follow = nullptr;
@@ -88,12 +88,14 @@ void Journal::Detach(Entry* entry) {
 // The transport neither reads nor writes it any more.
 void Journal::GiveStaging(Entry* entry) {
   if (entry->staging == nullptr) return;
-  Staging* staging = entry->type == RecordType::kPushRows ? packing_ : staging_;
+  Staging* staging = entry->type == RecordType::kPushRows ? packing_
+                     : entry->type == RecordType::kNorms  ? &norm_staging_
+                                                          : staging_;
   staging->Give(entry->staging, entry->staging_bytes);
   entry->staging = nullptr;
   // A record may have waited for it, on any lane.
   for (const auto& stream : lanes_->streams()) {
-    if (stream->stalled || !stream->pulls.empty()) Touch(stream.get());
+    if (stream->stalled || !stream->pulls.empty() || !stream->norms.empty()) Touch(stream.get());
   }
 }
 
@@ -171,6 +173,7 @@ void Journal::AddEndStep(TableState* table, Operation* operation, bool await) {
     }
   }
   ++table->step;
+  norms_dirty_ |= table->clipped || table->trust;
 }
 
 void Journal::WaitForCommit(Operation* operation, uint32_t first, uint32_t count,
@@ -315,6 +318,8 @@ void Journal::Unqueue(Entry* entry) {
     case Entry::State::kQueued:
       if (pull) {
         stream->pulls.Remove(entry);
+      } else if (IsNorms(*entry)) {
+        stream->norms.Remove(entry);
       } else {
         entry->table->LaneOn(stream)->queue.Remove(entry);
       }
@@ -324,11 +329,11 @@ void Journal::Unqueue(Entry* entry) {
       break;
     case Entry::State::kPosted:
       stream->posted.Remove(entry);
-      if (entry->type == RecordType::kAwait) {
+      if (entry->type == RecordType::kAwait || entry->type == RecordType::kNorms) {
         --stream->awaits_out;
       } else if (pull) {
         --stream->pulls_out;
-      } else {
+      } else if (entry->type != RecordType::kTotals) {
         --entry->table->LaneOn(stream)->outstanding;
       }
       break;
@@ -396,7 +401,7 @@ void Journal::Reroute(TableState* table) {
     }
   }
   for (const auto& stream : lanes_->streams()) {
-    for (EntryQueue* queue : {&stream->pulls, &stream->delayed}) {
+    for (EntryQueue* queue : {&stream->pulls, &stream->norms, &stream->delayed}) {
       for (Entry* entry = queue->front(); entry != nullptr;) {
         Entry* next = EntryQueue::Next(entry);
         if (entry->table == table) {
@@ -411,7 +416,13 @@ void Journal::Reroute(TableState* table) {
   std::sort(moving.begin(), moving.end(),
             [](const Entry* a, const Entry* b) { return a->order < b->order; });
   for (Entry* entry : moving) Enqueue(entry);
-  for (Entry* entry : pulls) EnqueuePull(entry, entry->type == RecordType::kAwait);
+  for (Entry* entry : pulls) {
+    if (IsNorms(*entry)) {
+      ReturnNorms(entry);
+    } else {
+      EnqueuePull(entry, entry->type == RecordType::kAwait);
+    }
+  }
 }
 
 void Journal::OnView() {
@@ -433,6 +444,7 @@ void Journal::OnView() {
       }
     }
   }
+  norms_dirty_ = true;
   // Epochs have changed: what waited for them may go.
   for (const auto& stream : lanes_->streams()) Touch(stream.get());
 }

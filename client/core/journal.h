@@ -10,7 +10,9 @@
 // Pushes and end-steps of a table go through one queue per lane (TableLane), in order. sync: a
 // push of step t waits in it until step t - 1 of its chunk is known committed, an end-step until
 // step t - 1 of its partitions is. Pulls and awaits have a queue per lane and may use half of its
-// operations, because the server may park them (record.h) and pushes must always get through.
+// operations, because the server may park them (record.h) and pushes must always get through. Norms
+// and totals of steps that commit in two phases have one, too: without them nothing commits, so a
+// server that may park no more of them says so at once (kTooEarly) and they are sent again.
 //
 // **Thread safety**: one owner at a time.
 //
@@ -31,8 +33,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/norm_step.h"
 #include "client/core/operations.h"
 #include "client/core/session.h"
 #include "client/core/staging.h"
@@ -85,6 +89,9 @@ class Journal final : public LaneListener {
   // One record into operation->scan.
   void AddScan(Operation* operation, uint32_t part, uint64_t cursor);
   KeyScratch* key_scratch() { return &key_scratch_; }
+  // FAILED_PRECONDITION: the open step of `table` cannot end, because a table that its norm spans
+  // is at another step.
+  absl::Status CheckNormStep(absl::string_view call, const TableState& table);
   // After the last of the above.
   void Started(Operation* operation) { MaybeDone(operation); }
 
@@ -137,6 +144,28 @@ class Journal final : public LaneListener {
   void Touch(Stream* stream);
   void NoteTimer(int64_t at);
 
+  // ---- norms over several chunks (journal_norms.cc) ----
+  // Starts, goes on with and ends the first phases of steps, as far as what is known allows.
+  void RunNorms();
+  void RunNormGroup(NormGroup* group, const std::vector<TableState*>& tables);
+  void FindNormGroups();
+  std::vector<TableState*> NormTables(const NormGroup& group);
+  bool MayStart(const NormGroup& group, const std::vector<TableState*>& tables,
+                uint64_t* step) const;
+  void EndNormStep(NormGroup* group, bool over);
+  void IssueNorms(NormStep* step);
+  void EnqueueNorms(Entry* entry);
+  NormStep* NormStepOf(const Entry& entry) const;
+  void ReturnNorms(Entry* entry);  // its parts are to be asked for, or told, by another; frees it
+  bool PumpNorms(Stream* stream);
+  void NormGroups(const Entry& entry);  // into groups_
+  bool PostNorms(Stream* stream, Entry* entry);
+  bool PostTotals(Stream* stream, Entry* entry);
+  void OnNormsAnswer(Stream* stream, Entry* entry, const Reply& reply);
+  bool OnFatalNorms(Entry* entry, const Reply& reply);
+  void OnTotalsAnswer(Stream* stream, Entry* entry, const Reply& reply);
+  absl::Status WithNormHint(const Operation& operation, absl::Status status);
+
   // ---- posting (journal_post.cc) ----
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
@@ -180,6 +209,9 @@ class Journal final : public LaneListener {
   static bool Accepted(ReplyStatus status);
   static bool Retryable(ReplyStatus status);  // another attempt may not meet it
   void Refuse(Entry* entry, ReplyStatus status);
+  static bool IsNorms(const Entry& entry) {
+    return entry.type == RecordType::kNorms || entry.type == RecordType::kTotals;
+  }
   // Status of group i of a reply to `entry`.
   static ReplyStatus GroupStatus(const Entry& entry, const Reply& reply, size_t i);
   void Retry(Entry* entry, ReplyStatus status);
@@ -211,7 +243,12 @@ class Journal final : public LaneListener {
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
   TableState* last_table_ = nullptr;
   std::vector<Stream*> dirty_, pumping_;
-  bool closed_ = false;  // EndAll() was called: nothing is sent again
+  std::vector<std::unique_ptr<NormGroup>> norm_groups_;
+  Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
+  bool norms_dirty_ = false;       // RunNorms() may have something to do
+  uint64_t norm_steps_ = 0;
+  uint64_t norm_revision_ = 0;  // of the view that norm_groups_ follow
+  bool closed_ = false;         // EndAll() was called: nothing is sent again
   uint64_t order_ = 0;
   int64_t timer_ = kNever;  // not later than the next retry
   int64_t now_ = 0;

@@ -47,6 +47,10 @@ void Journal::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
       return OnEndAnswer(entry, reply);
     case RecordType::kAwait:
       return OnAwaitAnswer(entry, reply);
+    case RecordType::kNorms:
+      return OnNormsAnswer(stream, entry, reply);
+    case RecordType::kTotals:
+      return OnTotalsAnswer(stream, entry, reply);
     case RecordType::kPushRows:
       return OnRowPushAnswer(entry, reply);
     case RecordType::kLookup:
@@ -245,6 +249,7 @@ void Journal::Learned(TableState* table, uint32_t part, bool advanced) {
   PartState& state = table->parts[part];
   if (state.stream != nullptr) Touch(state.stream);  // a gate may have opened
   if (!advanced) return;
+  norms_dirty_ |= table->clipped || table->trust;
   Notify(&state.waiters, state.committed);
   Notify(&table->waiters, table->committed);
 }

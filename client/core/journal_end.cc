@@ -64,6 +64,8 @@ void Journal::EndEntry(Entry* entry) {
       Unqueue(entry);
       return Free(entry);
     case RecordType::kAwait:
+    case RecordType::kNorms:
+    case RecordType::kTotals:
       return;
   }
 }
@@ -91,6 +93,7 @@ void Journal::MakeEmpty(Entry* entry) {
 
 void Journal::EndAll(const absl::Status& status) {
   closed_ = true;
+  norm_groups_.clear();
   while (Operation* operation = operations_->first_live()) End(operation, status);
   for (const auto& [id, table] : tables_) DropQueued(table.get());
 }
@@ -103,7 +106,7 @@ void Journal::DropQueued(TableState* table) {
         Free(entry);
       }
     }
-    for (EntryQueue* queue : {&lane->stream->pulls, &lane->stream->delayed}) {
+    for (EntryQueue* queue : {&lane->stream->pulls, &lane->stream->norms, &lane->stream->delayed}) {
       for (Entry* entry = queue->front(); entry != nullptr;) {
         Entry* next = EntryQueue::Next(entry);
         if (entry->table == table) {
@@ -126,6 +129,7 @@ void Journal::DropTable(TableState* table, const absl::Status& status) {
     operation = next;
   }
   DropQueued(table);
+  norms_dirty_ = true;
 }
 
 bool Journal::Touches(const Operation& operation, uint32_t part) const {
@@ -150,7 +154,8 @@ bool Journal::Touches(const Operation& operation, uint32_t part) const {
 }
 
 void Journal::LosePart(TableState* table, uint32_t part) {
-  table->parts[part].lost = true;
+  if (!std::exchange(table->parts[part].lost, true)) ++table->lost_parts;
+  norms_dirty_ = true;
   for (Operation* operation = operations_->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
     if (operation->table == table && Touches(*operation, part)) {
@@ -187,7 +192,7 @@ void Journal::OnLaneDead(Stream* stream) {
     }
   }
   stream->wanted = false;
-  const bool queued = !stream->pulls.empty() ||
+  const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
                       std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
                                   [](const TableLane* lane) { return !lane->queue.empty(); });
   if (queued && !closed_) lanes_->Want(stream);
@@ -213,6 +218,9 @@ void Journal::Lost(Entry* entry) {
     case RecordType::kAwait:
       Prune(entry);
       return entry->parts.empty() ? Free(entry) : EnqueuePull(entry, true);
+    case RecordType::kNorms:
+    case RecordType::kTotals:
+      return ReturnNorms(entry);
     case RecordType::kLookup:
     case RecordType::kScan:
       if (entry->operation == nullptr) return Free(entry);
@@ -283,7 +291,7 @@ bool Journal::RunTimers(int64_t now) {
   now_ = now;
   while (Operation* operation = operations_->first_deadline()) {
     if (operation->deadline_ns > now) break;
-    End(operation, DeadlineStatus(*session_, *operation, now));
+    End(operation, WithNormHint(*operation, DeadlineStatus(*session_, *operation, now)));
     worked = true;
   }
   if (timer_ > now) return worked;
@@ -293,7 +301,11 @@ bool Journal::RunTimers(int64_t now) {
       Entry* next = EntryQueue::Next(entry);
       if (entry->retry_at <= now) {
         stream->delayed.Remove(entry);
-        EnqueuePull(entry, entry->type == RecordType::kAwait);
+        if (IsNorms(*entry)) {
+          EnqueueNorms(entry);
+        } else {
+          EnqueuePull(entry, entry->type == RecordType::kAwait);
+        }
       } else {
         NoteTimer(entry->retry_at);
       }
@@ -309,7 +321,7 @@ int64_t Journal::NextTimerNanos() const {
   if (const Operation* first = operations_->first_deadline()) {
     next = std::min(next, first->deadline_ns);
   }
-  if (!dirty_.empty()) next = 0;
+  if (!dirty_.empty() || norms_dirty_) next = 0;
   return next;
 }
 

@@ -16,9 +16,10 @@ constexpr uint32_t kAwaitReserve = 4;
 }  // namespace
 
 bool Journal::Pump() {
-  if (dirty_.empty()) return false;
+  if (dirty_.empty() && !norms_dirty_) return false;
   now_ = clock_->NowNanos();
   bool worked = false;
+  if (norms_dirty_) RunNorms();
   // What a stream's pumping touches is pumped in the same call, but not for ever.
   for (int round = 0; round < 4 && !dirty_.empty(); ++round) {
     pumping_.swap(dirty_);
@@ -38,6 +39,7 @@ bool Journal::PumpStream(Stream* stream) {
   for (size_t i = 0; i < stream->table_lanes.size() && stream->open(); ++i) {
     worked |= PumpTable(stream, stream->table_lanes[i]);
   }
+  if (stream->open()) worked |= PumpNorms(stream);
   if (stream->open()) worked |= PumpPulls(stream);
   return worked;
 }
@@ -129,6 +131,10 @@ bool Journal::Post(Stream* stream, Entry* entry) {
     case RecordType::kEndStep:
     case RecordType::kAwait:
       return PostGroups(stream, entry);
+    case RecordType::kNorms:
+      return PostNorms(stream, entry);
+    case RecordType::kTotals:
+      return PostTotals(stream, entry);
     case RecordType::kPushRows:
       return PostRowPush(stream, entry);
     case RecordType::kLookup:
@@ -300,6 +306,8 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
   // The entry is in a queue of this stream: Post() is called for fronts of queues only.
   if (IsPull(entry->type)) {
     stream->pulls.Remove(entry);
+  } else if (IsNorms(*entry)) {
+    stream->norms.Remove(entry);
   } else {
     TableLane* lane = entry->table->LaneOn(stream);
     lane->queue.Remove(entry);

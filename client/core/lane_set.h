@@ -64,6 +64,7 @@ struct Stream {
   // ---- the journal's ----
   std::vector<TableLane*> table_lanes;
   EntryQueue pulls;    // pulls and awaits to be posted
+  EntryQueue norms;    // norms and totals to be posted
   EntryQueue delayed;  // waiting for their backoff
   EntryQueue posted;   // all records unanswered on the lane
   uint32_t pulls_out = 0, awaits_out = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/optimizer_spec.h"
 #include "proto/table_spec.h"
 
 namespace verbena::client {
@@ -11,6 +12,8 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   layout = LayoutOf(table.spec());
   sync = table.spec().consistency() == v1::CONSISTENCY_SYNC;
   ssp = table.spec().consistency() == v1::CONSISTENCY_SSP;
+  clipped = sync && table.spec().optimizer().clip_global_norm() > 0;
+  trust = sync && NeedsTrustRatio(table.spec().optimizer());
   partitions = cluster_partitions;
   dim = table.spec().dim();
   chunk_version.assign(sync ? chunks() : 0, 0);

@@ -65,6 +65,9 @@ struct TableState {
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
+  bool clipped = false;     // by the global norm of the job's step
+  bool trust = false;       // its optimizer has a trust ratio
+  uint32_t lost_parts = 0;  // whose only copy is gone
   uint32_t partitions = 0;  // of the cluster
   uint32_t dim = 0;         // more than 0: an embedding table
   uint64_t step = 0;        // the open one: steps this worker has ended

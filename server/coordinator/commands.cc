@@ -27,10 +27,26 @@ absl::Status CheckEnoughServers(const CoordinatorOptions& options, const v1::Clu
                                              " expected servers have joined", silent));
 }
 
+// One norm has one limit.
+absl::Status CheckGlobalNorm(const v1::TableSpec& spec, const v1::ClusterView& view) {
+  const double wanted = spec.optimizer().clip_global_norm();
+  if (wanted == 0) return absl::OkStatus();
+  for (const v1::Table& existing : view.tables()) {
+    const double value = existing.spec().optimizer().clip_global_norm();
+    if (existing.spec().job() != spec.job() || value == 0 || value == wanted) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table '", spec.name(), "': optimizer.clip_global_norm is ", wanted, "; allowed: ", value,
+        ", as in table '", existing.spec().name(), "' of the same job '", spec.job(),
+        "', or 0: the gradients of these tables are clipped by one norm"));
+  }
+  return absl::OkStatus();
+}
+
 // Whatever says that a valid specification cannot become a table now.
 absl::Status CheckNewTable(const v1::TableSpec& spec, const CoordinatorOptions& options,
                            CoordinatorState* state) {
   if (absl::Status status = CheckEnoughServers(options, state->view); !status.ok()) return status;
+  if (absl::Status status = CheckGlobalNorm(spec, state->view); !status.ok()) return status;
   if (spec.consistency() == v1::CONSISTENCY_SYNC) {
     absl::Status status = CheckJobOfSyncTable(spec.job(), &state->view);
     if (!status.ok()) return status;

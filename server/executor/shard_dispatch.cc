@@ -1,5 +1,6 @@
 // Records to the engine, its answers to the lanes.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -107,6 +108,10 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
     case RecordType::kEndStep:
     case RecordType::kAwait:
       return Groups(lane, record);
+    case RecordType::kNorms:
+      return Norms(lane, record);
+    case RecordType::kTotals:
+      return Totals(lane, record);
     case RecordType::kPushRows:
       return PushRows(lane, record);
     case RecordType::kLookup:
@@ -151,7 +156,7 @@ void ShardExecutor::Impl::Push(Lane* lane, const ShardLane::Arrival& record) {
 }
 
 bool ShardExecutor::Impl::RefuseParking(Lane* lane, const ShardLane::Arrival& record) {
-  if (lane->parked < std::max(lane->lane->params().config.operations / 2, 1u)) return false;
+  if (MayPark(*lane)) return false;
   ShardLane::Answer answer = AnswerAndSlot({.status = ReplyStatus::kResourceExhausted},
                                            record.record.header.operation, record.slot);
   answer.group_count = record.record.header.group_count;
@@ -222,6 +227,31 @@ void ShardExecutor::Impl::ReplyToGroups(Lane* lane, const ShardLane::Arrival& re
   answer.group_count = header.group_count;
   answer.group_status = outcome.group_status;
   Reply(lane, answer);
+}
+
+void ShardExecutor::Impl::Norms(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
+  shard::NormsRequest request;
+  request.token = {lane->id, header.operation, record.slot};
+  request.worker = lane->worker;
+  request.table = header.table;
+  request.groups = record.record.group_span();
+  request.destination = header.destination;
+  request.destination_key = header.destination_key;
+  request.may_park = MayPark(*lane);
+  OnPullOutcome(lane, record, lane->engine->Norms(request));
+}
+
+void ShardExecutor::Impl::Totals(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
+  shard::GroupsRequest request;
+  request.token = {lane->id, header.operation, record.slot};
+  request.worker = lane->worker;
+  request.table = header.table;
+  request.groups = record.record.group_span();
+  const shard::NormTotals totals = {std::bit_cast<double>(header.destination),
+                                    std::bit_cast<double>(header.destination_key)};
+  ReplyToGroups(lane, record, lane->engine->Totals(request, totals));
 }
 
 void ShardExecutor::Impl::SlotFreed(Lane* lane, uint32_t slot) {

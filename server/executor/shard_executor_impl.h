@@ -4,6 +4,7 @@
 #ifndef VERBENA_SERVER_EXECUTOR_SHARD_EXECUTOR_IMPL_H_
 #define VERBENA_SERVER_EXECUTOR_SHARD_EXECUTOR_IMPL_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -123,12 +124,17 @@ struct ShardExecutor::Impl {
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Push(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Pull(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // What the engine said of a pull, a lookup or a scan.
+  // What the engine said of a pull, a lookup, a scan or norms.
   void OnPullOutcome(Lane* lane, const rdma::ShardLane::Arrival& arrival,
                      const shard::PullOutcome& outcome);
   void Groups(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void ReplyToGroups(Lane* lane, const rdma::ShardLane::Arrival& arrival,
                      const shard::GroupsOutcome& outcome);
+  void Norms(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Totals(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  bool MayPark(const Lane& lane) const {
+    return lane.parked < std::max(lane.lane->params().config.operations / 2, 1u);
+  }
   // True: refused with kResourceExhausted, because the lane may park no more.
   bool RefuseParking(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Park(Lane* lane, uint32_t operation, uint32_t slot);

@@ -32,7 +32,45 @@ const float* ReduceBlock(Isa isa, absl::Span<const float* const> sources, float 
   return gradient;
 }
 
+// With the scale of clipping by the chunk's norm, where the optimizer has that.
+ApplyScalars WithScale(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
+                       absl::Span<const float* const> sources, float divisor, size_t n) {
+  ApplyScalars with_scale = scalars;
+  if (optimizer.clip_chunk_norm() > 0) {
+    // The gradient is worked out once more afterwards: that needs no memory for a whole chunk.
+    with_scale.gradient_scale =
+        GradientScale(SquaredGradient(isa, sources, divisor, n), optimizer.clip_chunk_norm());
+  }
+  return with_scale;
+}
+
 }  // namespace
+
+double SquaredGradient(Isa isa, absl::Span<const float* const> sources, float divisor, size_t n) {
+  alignas(64) float sum[kBlock];
+  SquaredNorm norm;
+  for (size_t i = 0; i < n; i += kBlock) {
+    const size_t count = std::min(kBlock, n - i);
+    norm.Add(isa, ReduceBlock(isa, sources, divisor, i, sum, count), count);
+  }
+  return norm.Total();
+}
+
+TrustParts MeasureTrust(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
+                        absl::Span<const float* const> sources, float divisor, const float* in,
+                        const float* state, size_t stride, size_t n) {
+  alignas(64) float sum[kBlock];
+  const float* arrays[kMaxStateArrays] = {};
+  const ApplyScalars with_scale = WithScale(isa, optimizer, scalars, sources, divisor, n);
+  SquaredNorm weights, update;
+  for (size_t i = 0; i < n; i += kBlock) {
+    const size_t count = std::min(kBlock, n - i);
+    const float* gradient = ReduceBlock(isa, sources, divisor, i, sum, count);
+    for (size_t a = 0; a < optimizer.state_arrays(); ++a) arrays[a] = state + a * stride + i;
+    optimizer.MeasureTrust(isa, with_scale, in + i, arrays, gradient, count, &weights, &update);
+  }
+  return {weights.Total(), update.Total()};
+}
 
 void Accumulate(Isa isa, absl::Span<const float* const> sources, float* accumulator, size_t n) {
   for (size_t i = 0; i < n; i += kBlock) {
@@ -45,16 +83,7 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
                     float* out, float* state, size_t stride, size_t n) {
   alignas(64) float sum[kBlock];
   float* arrays[kMaxStateArrays] = {};
-  ApplyScalars with_scale = scalars;
-  if (optimizer.clip_chunk_norm() > 0) {
-    // The gradient is worked out once more below: that needs no memory for a whole chunk.
-    SquaredNorm norm;
-    for (size_t i = 0; i < n; i += kBlock) {
-      const size_t count = std::min(kBlock, n - i);
-      norm.Add(isa, ReduceBlock(isa, sources, divisor, i, sum, count), count);
-    }
-    with_scale.gradient_scale = GradientScale(norm.Total(), optimizer.clip_chunk_norm());
-  }
+  const ApplyScalars with_scale = WithScale(isa, optimizer, scalars, sources, divisor, n);
   for (size_t i = 0; i < n; i += kBlock) {
     const size_t count = std::min(kBlock, n - i);
     const float* gradient = ReduceBlock(isa, sources, divisor, i, sum, count);

@@ -23,6 +23,19 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
                     absl::Span<const float* const> sources, float divisor, const float* in,
                     float* out, float* state, size_t stride, size_t n);
 
+// The squared L2 norm of sum of sources / divisor.
+double SquaredGradient(Isa isa, absl::Span<const float* const> sources, float divisor, size_t n);
+
+// Of an optimizer with a trust ratio: what ReduceAndApply() with the same arguments adds to the
+// squared L2 norms of the weights and of the update. Changes nothing.
+struct TrustParts {
+  double weights = 0;
+  double update = 0;
+};
+TrustParts MeasureTrust(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
+                        absl::Span<const float* const> sources, float divisor, const float* in,
+                        const float* state, size_t stride, size_t n);
+
 }  // namespace verbena::shard
 
 #endif  // VERBENA_SHARD_KERNEL_FUSED_PASS_H_

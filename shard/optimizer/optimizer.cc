@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "proto/record.h"
-#include "shard/kernel/gradient.h"
 
 namespace verbena::shard {
 namespace {
@@ -26,6 +25,24 @@ bool Optimizer::ignores_zero() const {
   return terms_.weight_decay == 0 && terms_.decoupled_weight_decay == 0 && StaysAtZero();
 }
 
+const float* Optimizer::Adjust(Isa isa, const ApplyScalars& scalars, const float* in,
+                               const float* gradient, float* room, size_t n) const {
+  const float* g = gradient;
+  if (terms_.clip_value != 0) {
+    ClipBlock(isa, g, terms_.clip_value, room, n);
+    g = room;
+  }
+  if (scalars.gradient_scale != 1) {
+    ScaleBlock(isa, g, scalars.gradient_scale, room, n);
+    g = room;
+  }
+  if (terms_.weight_decay != 0) {
+    AddScaledBlock(isa, g, terms_.weight_decay, in, room, n);
+    g = room;
+  }
+  return g;
+}
+
 void Optimizer::Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
                       float* const* state, const float* gradient, size_t n) const {
   const bool decoupled = terms_.decoupled_weight_decay != 0;
@@ -37,20 +54,8 @@ void Optimizer::Apply(Isa isa, const ApplyScalars& scalars, const float* in, flo
   float* arrays[kMaxStateArrays] = {};
   for (size_t i = 0; i < n; i += kBlock) {
     const size_t count = std::min(kBlock, n - i);
-    const float* g = gradient + i;
     const float* w = in + i;
-    if (terms_.clip_value != 0) {
-      ClipBlock(isa, g, terms_.clip_value, adjusted, count);
-      g = adjusted;
-    }
-    if (scalars.gradient_scale != 1) {
-      ScaleBlock(isa, g, scalars.gradient_scale, adjusted, count);
-      g = adjusted;
-    }
-    if (terms_.weight_decay != 0) {
-      AddScaledBlock(isa, g, terms_.weight_decay, w, adjusted, count);
-      g = adjusted;
-    }
+    const float* g = Adjust(isa, scalars, w, gradient + i, adjusted, count);
     if (decoupled) {
       // Not w * (1 - decay): f32 would round most of a small decay away.
       AddScaledBlock(isa, w, -scalars.decay, w, out + i, count);
@@ -61,9 +66,31 @@ void Optimizer::Apply(Isa isa, const ApplyScalars& scalars, const float* in, flo
   }
 }
 
+void Optimizer::MeasureTrust(Isa isa, const ApplyScalars& scalars, const float* in,
+                             const float* const* state, const float* gradient, size_t n,
+                             SquaredNorm* weights, SquaredNorm* update) const {
+  static_assert(kBlock % SquaredNorm::kLanes == 0);
+  alignas(64) float adjusted[kBlock];
+  alignas(64) float direction[kBlock];
+  const float* arrays[kMaxStateArrays] = {};
+  for (size_t i = 0; i < n; i += kBlock) {
+    const size_t count = std::min(kBlock, n - i);
+    const float* g = Adjust(isa, scalars, in + i, gradient + i, adjusted, count);
+    for (size_t a = 0; a < state_arrays(); ++a) arrays[a] = state[a] + i;
+    Direction(isa, scalars, in + i, arrays, g, direction, count);
+    weights->Add(isa, in + i, count);
+    update->Add(isa, direction, count);
+  }
+}
+
 float GradientScale(double squared_norm, double limit) {
   const double norm = std::sqrt(squared_norm);
   return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
+}
+
+float TrustRatio(double squared_weights, double squared_update) {
+  const double ratio = std::sqrt(squared_weights) / std::sqrt(squared_update);
+  return ratio > 0 && std::isfinite(static_cast<float>(ratio)) ? static_cast<float>(ratio) : 1.0f;
 }
 
 }  // namespace verbena::shard

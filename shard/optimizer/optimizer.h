@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "shard/kernel/gradient.h"
 #include "shard/kernel/isa.h"
 #include "shard/optimizer/schedule.h"
 
@@ -35,6 +36,7 @@ struct ApplyScalars {
   float value[4] = {};  // the optimizer's own
   // Common to all; Update() finds them applied.
   float gradient_scale = 1;  // of clipping by norm: set by who knows the norm
+  float trust = 1;           // of the update, for those with a trust ratio: set as gradient_scale
   float decay = 0;           // of the weights, decoupled: rate * decoupled_weight_decay
 };
 
@@ -43,6 +45,7 @@ struct CommonTerms {
   Schedule schedule;
   float clip_value = 0;
   double clip_chunk_norm = 0;
+  double clip_global_norm = 0;
   float weight_decay = 0;
   double decoupled_weight_decay = 0;
 };
@@ -65,9 +68,18 @@ class Optimizer {
   bool ignores_zero() const;
   // The greatest L2 norm a chunk's gradient may have; 0: any. See GradientScale().
   double clip_chunk_norm() const { return terms_.clip_chunk_norm; }
+  // The greatest L2 norm that a job's gradient may have in a step; 0: any.
+  double clip_global_norm() const { return terms_.clip_global_norm; }
+  // True: Apply() wants scalars.trust, from the norms that MeasureTrust() gives parts of.
+  virtual bool has_trust_ratio() const { return false; }
   // One block: `out` gets what `in` becomes by `gradient`; out may be in.
   void Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out, float* const* state,
              const float* gradient, size_t n) const;
+  // Adds one block of the weights to *weights, and of the update that Apply() would make with the
+  // same arguments, but for rate and trust ratio, to *update. Changes no state.
+  void MeasureTrust(Isa isa, const ApplyScalars& scalars, const float* in,
+                    const float* const* state, const float* gradient, size_t n,
+                    SquaredNorm* weights, SquaredNorm* update) const;
 
  protected:
   // `rate` is the schedule's; t counts applies to what the state belongs to, from 1.
@@ -75,8 +87,15 @@ class Optimizer {
   virtual bool StaysAtZero() const { return false; }
   virtual void Update(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
                       float* const* state, const float* gradient, size_t n) const = 0;
+  // With a trust ratio: the update of a block, to be multiplied by rate and ratio.
+  virtual void Direction(Isa, const ApplyScalars&, const float* /*in*/,
+                         const float* const* /*state*/, const float* /*gradient*/, float* /*out*/,
+                         size_t) const {}
 
  private:
+  // The gradient of at most kBlock elements, clipped and with L2 decay: in `room`, or where it is.
+  const float* Adjust(Isa isa, const ApplyScalars& scalars, const float* in, const float* gradient,
+                      float* room, size_t n) const;
   friend absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec);
   CommonTerms terms_;
 };
@@ -108,8 +127,11 @@ struct OptimizerDefinition {
   std::unique_ptr<Optimizer> (*make)(absl::Span<const double> values);
 };
 
-// By what a gradient of this squared L2 norm is multiplied to have no greater norm than `limit`.
+// By what a gradient of this squared L2 norm is multiplied to have no greater norm than `limit`. A
+// NaN: 1.
 float GradientScale(double squared_norm, double limit);
+// The norm of the weights by that of the update; 1 where that is no positive number.
+float TrustRatio(double squared_weights, double squared_update);
 
 // INVALID_ARGUMENT names an unknown optimizer or parameter, or a value out of range, and says what
 // is known or allowed. An empty name means "sgd". A rate of 0 is allowed (pushes change nothing).

@@ -14,6 +14,7 @@
   X(Adam)                     \
   X(AdamW)                    \
   X(Ftrl)                     \
+  X(Lamb)                     \
   X(Momentum)                 \
   X(Nesterov)                 \
   X(Rmsprop)                  \
@@ -132,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& sp
   terms.schedule = Schedule(spec.rate(), spec.schedule());
   terms.clip_value = static_cast<float>(spec.clip_value());
   terms.clip_chunk_norm = spec.clip_chunk_norm();
+  terms.clip_global_norm = spec.clip_global_norm();
   switch (d.decay) {
     case Decay::kNone:
       break;

@@ -26,6 +26,8 @@ struct DenseParts {
   Sink* sink;
 };
 
+class Norms;
+
 class DenseConsistency : public Consistency {
  public:
   virtual PushOutcome Push(const PushRequest& request, const Roster::Member& member,
@@ -35,6 +37,11 @@ class DenseConsistency : public Consistency {
   // behind it, and answer->version is that.
   virtual bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
                         Answer* answer) const = 0;
+
+  // Of a step whose norm spans several chunks; null: this table has none.
+  virtual Norms* norms() { return nullptr; }
+  // The slice was told totals: its chunks go on.
+  virtual void Told(uint32_t /*slice*/) {}
 };
 
 std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts);

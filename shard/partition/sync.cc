@@ -12,6 +12,7 @@
 
 #include "shard/kernel/fused_pass.h"
 #include "shard/partition/dense_consistency.h"
+#include "shard/partition/norms.h"
 
 namespace verbena::shard {
 namespace {
@@ -25,6 +26,10 @@ class Sync final : public DenseConsistency {
         roster_(*parts.roster),
         sink_(*parts.sink),
         mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+    const Optimizer& optimizer = table_.optimizer();
+    if (optimizer.clip_global_norm() > 0 || optimizer.has_trust_ratio()) {
+      norms_ = std::make_unique<Norms>(&table_, &pool_, &sink_);
+    }
     Resize();
   }
   ~Sync() override {
@@ -44,6 +49,8 @@ class Sync final : public DenseConsistency {
     answer->version = table_.chunk(chunk).version;
     return answer->version >= min_version;
   }
+  Norms* norms() override { return norms_.get(); }
+  void Told(uint32_t slice) override;
   void Retry() override;
   void Resize() override;
   void RosterChanged() override;
@@ -89,6 +96,7 @@ class Sync final : public DenseConsistency {
 
   void Advance(uint32_t chunk);
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
+  bool Totalled(uint32_t chunk, size_t payloads);
   bool Commit(uint32_t chunk);
   uint32_t Listed(uint32_t chunk);
   void Settle(uint32_t chunk, Contribution* x, State next);
@@ -104,6 +112,7 @@ class Sync final : public DenseConsistency {
   const Roster& roster_;
   Sink& sink_;
   const bool mean_;
+  std::unique_ptr<Norms> norms_;  // null: steps of this table commit in one phase
   uint32_t ranks_ = 0;
   std::vector<Chunk> chunks_;
   std::vector<Contribution> contributions_;  // chunk major
@@ -126,6 +135,7 @@ void Sync::Resize() {
   progress_.resize(size_t{table_.slices()} * ranks_);
   sources_.reserve(ranks_ + 1);
   contributors_.reserve(ranks_);
+  if (norms_ != nullptr) norms_->Resize();
 }
 
 bool Sync::Passes(uint32_t chunk, uint32_t rank) {
@@ -213,6 +223,7 @@ void Sync::Advance(uint32_t chunk) {
       Consume(chunk, end, sources_.size() - sums);
       return;
     }
+    if (norms_ != nullptr && !Totalled(chunk, sources_.size() - sums)) return;
     if (!Commit(chunk)) return;
   }
 }
@@ -240,6 +251,30 @@ void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
   s.cursor = end;
 }
 
+// Of a table with norms over several chunks; all contributions are there. True: so are the totals,
+// and sources_ is what Commit() applies. Slots do not wait for the totals: the sum does.
+bool Sync::Totalled(uint32_t chunk, size_t payloads) {
+  Chunk& s = chunks_[chunk];
+  if (norms_->open(chunk)) {
+    const uint32_t listed = Listed(chunk);
+    if (listed == 0) return false;
+    Consume(chunk, ranks_, payloads);
+    if (s.cursor < ranks_) return false;  // no memory: contributions are owed
+    sources_.clear();
+    if (s.accumulator.data != nullptr) {
+      sources_.push_back(reinterpret_cast<const float*>(s.accumulator.data));
+    }
+    norms_->Begin(chunk, listed);
+  }
+  return norms_->Step(chunk, sources_);
+}
+
+void Sync::Told(uint32_t slice) {
+  for (const uint32_t chunk : table_.slice(slice).chunks) {
+    if (!norms_->open(chunk)) Advance(chunk);
+  }
+}
+
 // How many workers the commit lists.
 uint32_t Sync::Listed(uint32_t chunk) {
   uint32_t listed = 0;
@@ -252,13 +287,15 @@ uint32_t Sync::Listed(uint32_t chunk) {
 }
 
 bool Sync::Commit(uint32_t chunk) {
-  const uint32_t listed = Listed(chunk);
+  const uint32_t listed = norms_ != nullptr ? norms_->divisor(chunk) : Listed(chunk);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
-  if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f)) {
+  const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
+  if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f, scale)) {
     SetBlocked(chunk);
     return false;
   }
   ClearBlocked(chunk);
+  if (norms_ != nullptr) norms_->Committed(chunk);
   ++sink_.counters.applies;
   ++sink_.counters.commits;
   contributors_.clear();
@@ -362,6 +399,9 @@ void Sync::RosterChanged() {
     }
     for (uint32_t slice = 0; slice < table_.slices(); ++slice) ProgressOf(slice, r) = {};
   }
+  if (norms_ != nullptr) {
+    norms_->FailWorkers([&](uint64_t worker) { return roster_.Find(worker) == nullptr; });
+  }
   for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
     if (table_.resident(chunk)) Advance(chunk);
   }
@@ -380,10 +420,12 @@ void Sync::Reset() {
   contributions_.clear();
   progress_.clear();
   owners_.clear();
+  if (norms_ != nullptr) norms_->Reset();
   Resize();
 }
 
 void Sync::FailSlice(uint32_t slice, ReplyStatus why, bool keep) {
+  if (norms_ != nullptr) norms_->FailSlice(slice, why, keep);
   for (const uint32_t chunk : table_.slice(slice).chunks) {
     for (uint32_t r = 0; r < ranks_; ++r) {
       if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kOwed, &why);
@@ -400,6 +442,7 @@ void Sync::FailSlice(uint32_t slice, ReplyStatus why, bool keep) {
 }
 
 void Sync::ForgetLane(uint32_t lane) {
+  if (norms_ != nullptr) norms_->ForgetLane(lane);
   if (sink_.counters.held == 0) return;
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     for (uint32_t r = 0; r < ranks_; ++r) {

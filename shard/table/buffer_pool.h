@@ -1,6 +1,6 @@
 // Memory of a shard's tables: parameter buffers that can be pinned while they are written out,
-// spares to update a pinned chunk out of place, accumulators, and scratch that rows are gathered
-// in.
+// spares to update a pinned chunk out of place, accumulators, and scratch that rows and
+// parts of norms are gathered in.
 //
 // **Thread safety**: one owner thread.
 //

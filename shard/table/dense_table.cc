@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
-#include "shard/kernel/fused_pass.h"
 #include "shard/table/initializer.h"
 
 namespace verbena::shard {
@@ -158,12 +157,33 @@ ChunkView DenseTable::Pin(uint32_t index) {
           pool_->Pin(c.parameters)};
 }
 
-bool DenseTable::Apply(uint32_t index, absl::Span<const float* const> sources, float divisor) {
+ApplyScalars DenseTable::ScalarsOf(const Chunk& chunk, const StepScale& scale) const {
+  ApplyScalars scalars = optimizer_->Prepare(chunk.applies + 1);
+  scalars.gradient_scale = scale.gradient;
+  scalars.trust = scale.trust;
+  return scalars;
+}
+
+double DenseTable::SquaredGradient(uint32_t index, absl::Span<const float* const> sources,
+                                   float divisor) const {
+  return shard::SquaredGradient(BestIsa(), sources, divisor, chunks_[index].elements);
+}
+
+TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const float* const> sources,
+                                    float divisor, float gradient_scale) const {
+  const Chunk& c = chunks_[index];
+  return shard::MeasureTrust(BestIsa(), *optimizer_, ScalarsOf(c, {gradient_scale, 1}), sources,
+                             divisor, Floats(pool_->buffer(c.parameters)), Floats(c.state),
+                             buffer_bytes_ / sizeof(float), c.elements);
+}
+
+bool DenseTable::Apply(uint32_t index, absl::Span<const float* const> sources, float divisor,
+                       const StepScale& scale) {
   Chunk& c = chunks_[index];
   if (!sources.empty() || !optimizer_->ignores_zero()) {
     const uint32_t target = pool_->WritableFor(c.parameters);
     if (target == BufferPool::kNone) return false;
-    ReduceAndApply(BestIsa(), *optimizer_, optimizer_->Prepare(c.applies + 1), sources, divisor,
+    ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor,
                    Floats(pool_->buffer(c.parameters)), Floats(pool_->buffer(target)),
                    Floats(c.state), buffer_bytes_ / sizeof(float), c.elements);
     if (target != c.parameters) {

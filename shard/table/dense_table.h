@@ -18,11 +18,18 @@
 #include "proto/routing.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/engine.h"
+#include "shard/kernel/fused_pass.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/sliced_table.h"
 
 namespace verbena::shard {
+
+// What the norms over several chunks make of a chunk's gradient and update.
+struct StepScale {
+  float gradient = 1;
+  float trust = 1;
+};
 
 class DenseTable final : public SlicedTable {
  public:
@@ -66,7 +73,16 @@ class DenseTable final : public SlicedTable {
   ChunkView Pin(uint32_t index);
   // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
   // by one. False, with nothing changed: the chunk is pinned and there is no spare.
-  bool Apply(uint32_t index, absl::Span<const float* const> sources, float divisor);
+  bool Apply(uint32_t index, absl::Span<const float* const> sources, float divisor,
+             const StepScale& scale = {});
+
+  // This chunk's part of the norms of its next Apply(), which changes nothing. gradient_scale: as
+  // Apply() will have it.
+  double SquaredGradient(uint32_t index, absl::Span<const float* const> sources,
+                         float divisor) const;
+  TrustParts MeasureTrust(uint32_t index, absl::Span<const float* const> sources, float divisor,
+                          float gradient_scale) const;
+  const Optimizer& optimizer() const { return *optimizer_; }
 
  private:
   DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
@@ -74,6 +90,7 @@ class DenseTable final : public SlicedTable {
   bool AllocateChunk(uint32_t id, uint32_t slice);
   void FreeChunk(Chunk* chunk);
   void Advance(Chunk* chunk);
+  ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
 
   const DenseLayout layout_;
   const std::unique_ptr<Optimizer> optimizer_;

@@ -52,7 +52,8 @@ std::vector<std::string> Seeds() {
           Request(RecordType::kPush, 1, 100),  Request(RecordType::kPull, 1, 0),
           Request(RecordType::kEndStep, 3, 0), Request(RecordType::kAwait, kMaxGroups, 0),
           Rows(RecordType::kPushRows, 3, 5),   Rows(RecordType::kPushRows, 1, 0),
-          Rows(RecordType::kLookup, 2, 9),     Request(RecordType::kScan, 1, 0)};
+          Rows(RecordType::kLookup, 2, 9),     Request(RecordType::kScan, 1, 0),
+          Request(RecordType::kNorms, 5, 0),   Request(RecordType::kTotals, kMaxGroups, 0)};
 }
 
 }  // namespace verbena::fuzz
@@ -86,6 +87,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (count > 0 && h.type == RecordType::kPushRows) FUZZ_CHECK(payload.size() > KeyBytes(count));
   }
   if (h.type == RecordType::kPush) FUZZ_CHECK(payload.size() == 4ull * record.groups[0].count);
+  if (h.type == RecordType::kNorms || h.type == RecordType::kTotals) {
+    for (const Group& group : record.group_span()) FUZZ_CHECK(group.index < kNormKinds);
+  }
   unsigned sum = 0;
   for (std::byte b : payload) sum += static_cast<unsigned>(b);
   for (const Group& group : record.group_span()) sum += group.count;

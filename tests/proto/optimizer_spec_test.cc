@@ -59,9 +59,13 @@ TEST_CASE("a table's error names the table and the field") {
 TEST_CASE("clipping") {
   const auto value = [](double v) { return Refused([v](auto* o) { o->set_clip_value(v); }); };
   const auto norm = [](double v) { return Refused([v](auto* o) { o->set_clip_chunk_norm(v); }); };
+  const auto global = [](double v) {
+    return Refused([v](auto* o) { o->set_clip_global_norm(v); });
+  };
   for (const double good : {0.0, 1e-30, 1.0, 3e38}) {
     CHECK(value(good) == "accepted");
     CHECK(norm(good) == "accepted");
+    CHECK(global(good) == "accepted");
   }
   CHECK_THAT(value(1e-31), Contains("optimizer.clip_value is 1e-31; allowed: 0 for no clipping"));
   CHECK_THAT(value(1e39), Contains("optimizer.clip_value is 1e+39"));
@@ -73,7 +77,14 @@ TEST_CASE("clipping") {
           o->set_clip_chunk_norm(5);
         }) ==
         "optimizer.clip_chunk_norm is 5; allowed: 0 beside optimizer.clip_value, which is 2: "
-        "one of the two");
+        "one of the three");
+  CHECK_THAT(global(-1), Contains("optimizer.clip_global_norm is -1; allowed: 0 for no clipping"));
+  CHECK(Refused([](auto* o) {
+          o->set_clip_chunk_norm(2);
+          o->set_clip_global_norm(5);
+        }) ==
+        "optimizer.clip_global_norm is 5; allowed: 0 beside optimizer.clip_chunk_norm, which is 2: "
+        "one of the three");
 }
 
 TEST_CASE("a constant schedule, with and without warm-up") {
@@ -203,6 +214,8 @@ TEST_CASE("what says the same is the same; differences name the field and both v
         "optimizer.clip_value: 0 and 2");
   CHECK(Difference(plain, [](auto* o) { o->set_clip_chunk_norm(2); }) ==
         "optimizer.clip_chunk_norm: 0 and 2");
+  CHECK(Difference(plain, [](auto* o) { o->set_clip_global_norm(2); }) ==
+        "optimizer.clip_global_norm: 0 and 2");
   CHECK(Difference([](auto* o) { (*o->mutable_parameters())["l1"] = 2; }, plain) ==
         "optimizer.parameters[\"l1\"]: 2 and not set");
 }

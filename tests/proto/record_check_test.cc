@@ -179,6 +179,36 @@ TEST_CASE("a record about rows that does not add up is refused") {
              Contains("payload_bytes is 4; allowed: 0"));
 }
 
+TEST_CASE("norms and totals are of one step and one kind") {
+  for (const RecordType type : {RecordType::kNorms, RecordType::kTotals}) {
+    RecordHeader h = PushHeader(0);
+    h.type = type;
+    h.dtype = ElementType::kNone;
+    h.group_count = kMaxGroups;
+    std::vector<Group> groups(kMaxGroups, GroupOf(0));
+    for (Group& g : groups) g.index = 1;
+    Slot slot;
+    slot.Put(h, groups);
+    CHECK(slot.Check().ok());
+    groups[7].index = 0;
+    slot.Put(h, groups);
+    CHECK_THAT(Message(slot.Check()),
+               Contains("record.groups[7] is kind 0 of step 9; allowed: that of group 0, kind 1 of "
+                        "step 9"));
+    groups[7].index = 1;
+    groups[8].sequence = 3;
+    slot.Put(h, groups);
+    CHECK_THAT(Message(slot.Check()), Contains("record.groups[8] is kind 1 of step 3"));
+    groups[0].index = 2;
+    slot.Put(h, groups);
+    CHECK_THAT(Message(slot.Check()),
+               Contains("record.groups[0].index is 2; allowed: less than 2"));
+    h.payload_bytes = 8;
+    slot.Put(h, groups);
+    CHECK_THAT(Message(slot.Check()), Contains("record.payload_bytes is 8; allowed: 0 unless"));
+  }
+}
+
 TEST_CASE("a record with one field wrong is refused, and the message names it") {
   struct Case {
     const char* message;
@@ -189,7 +219,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
       {"record.version is 2; allowed: 1", [](auto* h, auto*) { h->version = 2; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 99", [](auto* h, auto*) { h->type = static_cast<RecordType>(99); }},
+      {"record.type is 10", [](auto* h, auto*) { h->type = static_cast<RecordType>(10); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
       {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
       {"record.reserved1 is 1", [](auto* h, auto*) { h->reserved1 = 1; }},
@@ -316,7 +346,7 @@ TEST_CASE("a hello may arrive padded but not cut short") {
 }
 
 TEST_CASE("every type and status has a name") {
-  for (uint8_t type = 1; type <= 7; ++type) {
+  for (uint8_t type = 1; type <= 9; ++type) {
     CHECK(RecordTypeName(static_cast<RecordType>(type)) != "unknown");
   }
   for (uint8_t status = 0; status <= kMaxReplyStatus; ++status) {

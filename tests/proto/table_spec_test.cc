@@ -83,6 +83,29 @@ TEST_CASE("a staleness is for ssp, and bounded") {
   CHECK_THAT(ssp(1'000'001), Contains("staleness is 1000001; allowed: 0..1000000"));
 }
 
+TEST_CASE("norms over several chunks are for dense sync tables") {
+  const auto with = [](v1::Consistency consistency, uint32_t dim, const char* name, double clip) {
+    return Refused([=](auto* s) {
+      s->set_consistency(consistency);
+      s->set_dim(dim);
+      if (dim > 0) s->clear_shape();
+      s->mutable_optimizer()->set_name(name);
+      s->mutable_optimizer()->set_clip_global_norm(clip);
+    });
+  };
+  CHECK_THAT(with(v1::CONSISTENCY_SYNC, 0, "adam", 1), Equals("accepted"));
+  CHECK_THAT(with(v1::CONSISTENCY_SYNC, 0, "lamb", 1), Equals("accepted"));
+  CHECK_THAT(with(v1::CONSISTENCY_ASYNC, 0, "adam", 0), Equals("accepted"));
+  for (const v1::Consistency c : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP}) {
+    CHECK_THAT(with(c, 0, "adam", 2),
+               Contains("optimizer.clip_global_norm is 2; allowed: 0 for an async or ssp table"));
+    CHECK_THAT(with(c, 0, "lamb", 0),
+               Contains("optimizer.name is \"lamb\"; allowed: another for an async or ssp table"));
+  }
+  CHECK_THAT(with(v1::CONSISTENCY_SYNC, 8, "adam", 2), Contains("0 for an embedding table"));
+  CHECK_THAT(with(v1::CONSISTENCY_SYNC, 8, "lamb", 0), Contains("another for an embedding table"));
+}
+
 TEST_CASE("names") {
   CHECK_THAT(Refused([](auto* s) { s->set_name(""); }),
              Equals("table \"\": name is \"\"; allowed: 1..128 characters of [A-Za-z0-9_./-]"));

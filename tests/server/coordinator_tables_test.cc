@@ -111,6 +111,28 @@ TEST_CASE("a table is made once, and told apart from another of its name") {
   REQUIRE(c.CreateTable(nameless)->spec().job() == "default");
 }
 
+TEST_CASE("tables of a job that clip by a global norm agree on it") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const auto create = [&](const std::string& name, const std::string& job, double clip) {
+    v1::TableSpec spec = c.Spec(name, 64);
+    spec.set_job(job);
+    spec.set_consistency(v1::CONSISTENCY_ASYNC);
+    if (clip > 0) spec.set_consistency(v1::CONSISTENCY_SYNC);
+    spec.mutable_optimizer()->set_clip_global_norm(clip);
+    return c.CreateTable(spec).status();
+  };
+  REQUIRE(create("a", "job", 2).ok());
+  REQUIRE(create("b", "job", 2).ok());
+  REQUIRE(create("c", "job", 0).ok());
+  REQUIRE(create("d", "other", 3).ok());
+  REQUIRE_STATUS(create("e", "job", 3), kFailedPrecondition,
+                 "table 'e': optimizer.clip_global_norm is 3; allowed: 2, as in table 'a'");
+  REQUIRE(c.DropTable("a").ok());
+  REQUIRE(c.DropTable("b").ok());
+  REQUIRE(create("e", "job", 3).ok());
+}
+
 TEST_CASE("a new incarnation under a server's name loses what the tables had there") {
   TestCoordinator c({.partitions = 16, .expected_servers = 2});
   const uint64_t a = c.JoinServer("a", 2);

@@ -224,8 +224,8 @@ TEST_CASE("with l1, ftrl gives weights that are exactly zero") {
 }
 
 TEST_CASE("a rate of zero changes no weight, whatever the optimizer") {
-  for (const char* name : {"adagrad", "adam", "adamw", "ftrl", "momentum", "nesterov", "rmsprop",
-                           "rowwise_adagrad", "sgd"}) {
+  for (const char* name : {"adagrad", "adam", "adamw", "ftrl", "lamb", "momentum", "nesterov",
+                           "rmsprop", "rowwise_adagrad", "sgd"}) {
     INFO(name);
     const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(Spec(name, 0));
     const std::vector<float> w = {0.25f, -3, 1e-20f};

@@ -25,7 +25,7 @@ TEST_CASE("a wrong optimizer specification is refused with the name and what is 
     return std::string(status.message());
   };
   CHECK(message(Spec("lion", 1)) ==
-        "unknown optimizer \"lion\"; known: \"adagrad\", \"adam\", \"adamw\", \"ftrl\", "
+        "unknown optimizer \"lion\"; known: \"adagrad\", \"adam\", \"adamw\", \"ftrl\", \"lamb\", "
         "\"momentum\", \"nesterov\", \"rmsprop\", \"rowwise_adagrad\", \"sgd\"");
   CHECK(message(Spec("sgd", -0.5)) ==
         "optimizer \"sgd\": rate is -0.5; allowed: finite and not negative");

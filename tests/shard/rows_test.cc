@@ -154,6 +154,17 @@ TEST_CASE("who may not push, and tables that are not of rows") {
   pull.table = kTable;
   pull.group = f.GroupOf(0, 0, 0);
   CHECK(f.engine->Pull(pull).answer.status == Status::kOutOfRange);
+  // Nor has its step a norm.
+  NormsRequest norms;
+  norms.worker = kFirstWorker;
+  norms.table = kTable;
+  norms.groups = absl::MakeConstSpan(&pull.group, 1);
+  CHECK(f.engine->Norms(norms).answer.status == Status::kMalformed);
+  GroupsRequest totals;
+  totals.worker = kFirstWorker;
+  totals.table = kTable;
+  totals.groups = norms.groups;
+  CHECK(f.engine->Totals(totals, {1, 0}).group_status[0] == Status::kMalformed);
 
   Fixture dense(FixtureOptions{});
   CHECK(dense.engine->PushRows(f.PushOf(0)).group_status[0] == Status::kOutOfRange);

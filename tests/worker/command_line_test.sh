@@ -30,7 +30,7 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness optimizer rate schedule warmup-steps weight-decay \
-  predictions json epochs batch steps \
+  clip-global-norm predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -77,6 +77,17 @@ expect 2 "--hidden: --model fm has no hidden layer" "${base[@]}" --model fm --hi
 expect 2 "--embedding does not go with --model logistic" "${base[@]}" --embedding 8
 expect 2 "--embedding: 0 is not allowed; allowed: 1 to 256" "${base[@]}" --model fm --embedding 0
 expect 2 "--ngrams: 1 is not allowed; allowed: 0, 2 to 7" "${base[@]}" --ngrams 1
+expect 2 "--clip-global-norm: -1 is not allowed; allowed: 0 to 1e30" "${base[@]}" \
+  --clip-global-norm -1
+expect 2 "--local clips nothing" "${base[@]}" --local --clip-global-norm 1
+expect 2 "--clip-global-norm is for --consistency sync" \
+  "${base[@]}" --consistency async --clip-global-norm 1
+expect 2 "--optimizer lamb is for --consistency sync" \
+  "${base[@]}" --consistency ssp --optimizer lamb
+expect 2 "--clip-global-norm does not go with --model fm, which has an embedding table" \
+  "${base[@]}" --model fm --clip-global-norm 1
+expect 2 "--optimizer lamb does not go with --ngrams, which has an embedding table" \
+  --format text --data "$work/data" --cluster 127.0.0.1:1 --ngrams 3 --optimizer lamb
 expect 2 "--early-stop needs --validate-every" "${base[@]}" --test "$work/data" --early-stop 2
 expect 2 "--validate-every needs --test" "${base[@]}" --validate-every 2
 expect 2 "--validate-examples: 0 is not allowed" \

@@ -1,0 +1,127 @@
+// The two phases of a sync table whose step needs a norm over several chunks: each chunk's part of
+// the sums, who asks for the parts, and what the sums make of the chunk's apply.
+//
+// A chunk whose contributions are all there works out its part and waits; a worker asks for the
+// parts of all chunks (kNorms), adds them up and tells the sums (kTotals); then the chunk commits.
+// A table that is clipped by a global norm and has a trust ratio does that twice, since the
+// update's norm is known only once its gradient is clipped.
+//
+// States of a chunk:
+//     open  --(contributions are there)-->  measured(kind)  --(totals)-->  told(kind)
+//     told  --(another kind is needed)-->  measured(that)
+//     told  --(none is)-->  commits  -->  open
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. A part of a step, once it was worked out, stays the same until the step is over in every
+//     chunk of the job. So whoever asks gets the same parts, and the totals of all workers are
+//     equal.
+//  2. Parts of two steps are kept. A chunk works out its part of step t + 2 only after its step
+//     t + 1 was told totals, for which every chunk of the norm was past step t: nobody needs those.
+//  3. Measuring changes neither parameters nor optimizer state.
+//  4. A parked request gets exactly one event, unless its lane is forgotten: then none.
+#ifndef VERBENA_SHARD_PARTITION_NORMS_H_
+#define VERBENA_SHARD_PARTITION_NORMS_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "shard/engine.h"
+#include "shard/partition/sink.h"
+#include "shard/table/buffer_pool.h"
+#include "shard/table/dense_table.h"
+
+namespace verbena::shard {
+
+class Norms {
+ public:
+  // All outlive it. The table's optimizer needs at least one kind of norm.
+  Norms(DenseTable* table, BufferPool* pool, Sink* sink);
+  ~Norms();
+
+  // ---- a chunk's open step, by its index in the table ----
+  bool open(uint32_t chunk) const { return chunks_[chunk].phase == Phase::kOpen; }
+  // Its contributions are all there and their sum will be divided by `divisor`.
+  void Begin(uint32_t chunk, uint32_t divisor);
+  // Goes on, with what Begin() has found or totals have come for. sources: the sum, or none for a
+  // gradient of zero. True: it may commit.
+  bool Step(uint32_t chunk, absl::Span<const float* const> sources);
+  const StepScale& scale(uint32_t chunk) const { return chunks_[chunk].scale; }
+  uint32_t divisor(uint32_t chunk) const { return chunks_[chunk].divisor; }
+  void Committed(uint32_t chunk) { chunks_[chunk].phase = Phase::kOpen; }
+
+  // ---- requests. slices: those of the groups, ready; one for each group ----
+  PullOutcome Ask(const NormsRequest& request, absl::Span<const uint32_t> slices);
+  // kOk: every chunk of the slice that was waiting for these totals took them: Step() goes on.
+  ReplyStatus Tell(uint32_t slice, uint64_t step, NormKind kind, const NormTotals& totals);
+
+  // ---- the view ----
+  void Resize();
+  // Requests that name the slice are answered `why`. !keep: its parts are forgotten.
+  void FailSlice(uint32_t slice, ReplyStatus why, bool keep);
+  void FailWorkers(absl::FunctionRef<bool(uint64_t worker)> expired);
+  // A new generation: requests are answered kExpired, parts are forgotten.
+  void Reset();
+  void ForgetLane(uint32_t lane);
+
+ private:
+  enum class Phase : uint8_t { kOpen, kBegun, kMeasured, kTold };
+  // By parity of the step.
+  struct Chunk {
+    Phase phase = Phase::kOpen;
+    NormKind kind = NormKind::kGradient;
+    uint32_t divisor = 1;
+    StepScale scale;
+    NormTotals parts[2][kNormKinds] = {};
+  };
+  // How many chunks of a slice have their part of a step.
+  struct Count {
+    uint64_t step = UINT64_MAX;
+    uint32_t chunks = 0;
+  };
+  struct Slice {
+    Count counts[2][kNormKinds];
+    std::vector<uint32_t> waiters;  // indices of asks_
+  };
+  struct Asked {
+    Token token;
+    uint64_t worker = 0;
+    uint64_t step = 0;
+    NormKind kind = NormKind::kGradient;
+    uint32_t remaining = 0;  // slices without all parts. 0: the entry is free
+    uint64_t destination = 0;
+    uint64_t destination_key = 0;
+    std::vector<uint32_t> slices;
+  };
+
+  Count& CountOf(uint32_t slice, uint64_t step, NormKind kind) {
+    return slices_[slice].counts[step & 1][static_cast<size_t>(kind)];
+  }
+  bool Complete(uint32_t slice, uint64_t step, NormKind kind);
+  // The step is over everywhere: its parts may be forgotten.
+  bool Over(uint32_t slice, uint64_t step, NormKind kind);
+  void Measure(uint32_t chunk, NormKind kind, absl::Span<const float* const> sources);
+  // The parts of the slices, in a pinned buffer. data is null when there is no memory.
+  ChunkView Gather(uint64_t step, NormKind kind, absl::Span<const uint32_t> slices);
+  void Park(const NormsRequest& request, absl::Span<const uint32_t> slices, uint32_t remaining);
+  void Release(uint32_t slice, uint64_t step, NormKind kind);
+  void Fail(absl::FunctionRef<bool(const Asked&)> match, const ReplyStatus* why);
+  void Free(Asked* ask);
+
+  DenseTable& table_;
+  BufferPool& pool_;
+  Sink& sink_;
+  const bool gradient_, trust_;  // which kinds a step needs
+  std::vector<Chunk> chunks_;
+  std::vector<Slice> slices_;
+  std::vector<Asked> asks_;
+  uint32_t parked_ = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_NORMS_H_

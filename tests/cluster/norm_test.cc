@@ -1,0 +1,70 @@
+// Steps in two phases survive faults: global-norm clipping and LAMB over many seeds.
+//
+// VERBENA_SEEDS=N runs N seeds of each; VERBENA_SEED=S replays one.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/cluster/norm_scenario.h"
+
+namespace verbena::test {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+NormResult RunSeeds(const std::string& name, NormOptions options, uint64_t count) {
+  NormResult totals;
+  const uint64_t replay = FromEnvironment("VERBENA_SEED", 0);
+  const uint64_t first = replay != 0 ? replay : 1;
+  const uint64_t last = replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", count);
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    options.seed = seed;
+    const NormResult result = RunNormScenario(options);
+    for (const std::string& violation : result.violations) {
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                   violation.c_str());
+    }
+    if (!result.violations.empty()) {
+      FAIL("replay: VERBENA_SEED=" << seed << " ./cluster_norm_test '" << name << "'");
+    }
+    totals.commits += result.commits;
+    totals.checked += result.checked;
+    totals.crashed += result.crashed;
+    totals.left += result.left;
+    totals.stalled += result.stalled;
+    totals.resumed += result.resumed;
+  }
+  return totals;
+}
+
+TEST_CASE("steps in two phases give the reference's bits on 1, 2 and 5 servers") {
+  NormOptions options;
+  options.faults = false;
+  for (const int servers : {1, 2, 5}) {
+    options.servers = servers;
+    const NormResult totals = RunSeeds(
+        "steps in two phases give the reference's bits on 1, 2 and 5 servers", options, 10);
+    CHECK(totals.checked > 0);
+  }
+}
+
+TEST_CASE("steps in two phases under faults") {
+  const NormResult totals = RunSeeds("steps in two phases under faults", NormOptions(), 400);
+  CHECK(totals.checked > 0);
+  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.left > 0);
+    CHECK(totals.stalled > 0);
+    CHECK(totals.resumed > 0);
+  }
+  std::printf("%d commits, %d pulls checked, %d crashed, %d left, %d stalled, %d pulled again\n",
+              totals.commits, totals.checked, totals.crashed, totals.left, totals.stalled,
+              totals.resumed);
+}
+
+}  // namespace
+}  // namespace verbena::test
