@@ -1,6 +1,7 @@
 // Records and replies from a peer are taken only when every field makes sense.
 #include "proto/record_check.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -127,7 +128,8 @@ struct RowsRecord {
                                          : KeyBytes(all.size()) + all.size() * dim * 4;
     header.payload_bytes = static_cast<uint32_t>(bytes);
     slot.Put(header, groups);
-    std::memcpy(slot.data() + PayloadOffset(header.group_count), all.data(), all.size() * 8);
+    std::copy(all.begin(), all.end(),
+              reinterpret_cast<uint64_t*>(slot.data() + PayloadOffset(header.group_count)));
   }
   absl::Status Check() {
     absl::Span<const std::byte> payload;

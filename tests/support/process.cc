@@ -76,8 +76,27 @@ Process::~Process() {
   }
 }
 
+namespace {
+
+// Every thread is stopped, or none is left (proc(5): /proc/PID/task/TID/stat).
+bool Stopped(pid_t pid) {
+  std::error_code gone;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    const std::string stat = ReadFile(task.path().string() + "/stat");
+    // The name before the state is in parentheses and may hold any character.
+    const size_t name = stat.rfind(')');
+    if (name != std::string::npos && name + 2 < stat.size() && stat[name + 2] != 'T') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 void Process::Signal(int signal) const {
-  if (!status_) kill(pid_, signal);
+  if (status_) return;
+  kill(pid_, signal);
+  if (signal == SIGSTOP) Eventually([this] { return Stopped(pid_); });
 }
 
 std::optional<int> Process::Wait(absl::Duration at_most) {

@@ -44,6 +44,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
+  // SIGSTOP: returns once every thread has stopped, which on a busy machine takes a while.
   void Signal(int signal) const;
   // The exit status (or 128 + signal) once it has ended; nullopt when it runs on after `at_most`.
   std::optional<int> Wait(absl::Duration at_most = absl::Seconds(60));
