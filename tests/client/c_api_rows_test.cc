@@ -180,6 +180,14 @@ TEST_CASE("how calls on rows end that started") {
   Good(verbena_end_step(f.client.get(), f.items.get(), kDefault, nullptr));
   Says(verbena_ticket_wait(push.get(), kDefault), VERBENA_INVALID_ARGUMENT, {"items", "NaN"});
   Good(verbena_table_drop(f.client.get(), "items", kDefault));
+  // The servers hear of it a moment later.
+  REQUIRE(Eventually([&] {
+    const verbena_status started = verbena_lookup(f.client.get(), f.items.get(), f.keys.data(), 1,
+                                                  f.rows.get(), 0, 0, kDefault, &raw);
+    const Handle<verbena_ticket> ticket(raw);
+    return (started == VERBENA_OK ? verbena_ticket_wait(raw, kDefault) : started) ==
+           VERBENA_NOT_FOUND;
+  }));
   ends(verbena_lookup(f.client.get(), f.items.get(), f.keys.data(), 1, f.rows.get(), 0, 0, kDefault,
                       &raw),
        VERBENA_NOT_FOUND, {});
