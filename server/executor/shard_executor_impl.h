@@ -103,7 +103,8 @@ struct ShardExecutor::Impl {
   void OnRequest(size_t transport, const rdma::ConnectionEvent& event);
   absl::StatusOr<Pending> TakeToken(size_t transport, const std::string& private_data,
                                     LaneHello* hello);
-  void NewToken(std::string* token);
+  // From the system's random source, or from options.seed. False: there is none yet.
+  bool NewToken(std::string* token);
   void DropPending(const std::string& token);
   // Closes a lane; the engine forgets it at once.
   void Close(Lane* lane, absl::Status reason);

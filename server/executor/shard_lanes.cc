@@ -36,16 +36,18 @@ bool Shrink(rdma::LaneConfig* config) {
 
 }  // namespace
 
-void ShardExecutor::Impl::NewToken(std::string* token) {
+bool ShardExecutor::Impl::NewToken(std::string* token) {
   token->resize(kTokenBytes);
-  if (options.seed == 0 &&
-      getrandom(token->data(), kTokenBytes, GRND_NONBLOCK) == static_cast<ssize_t>(kTokenBytes)) {
-    return;
+  if (options.seed == 0) {
+    // Not waiting: other lanes' records would wait, too. Early after boot there is none yet.
+    return getrandom(token->data(), kTokenBytes, GRND_NONBLOCK) ==
+           static_cast<ssize_t>(kTokenBytes);
   }
   for (size_t i = 0; i < kTokenBytes; i += sizeof(uint64_t)) {
     const uint64_t word = NextRandom(&token_state);
     std::memcpy(token->data() + i, &word, sizeof(word));
   }
+  return true;
 }
 
 absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) const {
@@ -103,6 +105,10 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
 absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
     const v1::OpenLaneRequest& request) {
   if (absl::Status status = CheckOpen(request); !status.ok()) return status;
+  v1::OpenLaneResponse response;
+  if (!NewToken(response.mutable_token())) {
+    return absl::UnavailableError("the system's random numbers are not ready yet; try again");
+  }
   Pending grant;
   absl::StatusOr<size_t> transport = ChooseTransport(request, &grant.reason);
   if (!transport.ok()) return transport.status();
@@ -127,8 +133,6 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   next_pending_check_ns = std::min(next_pending_check_ns, grant.expires_ns);
   lane_memory += grant.config.ring_bytes();
 
-  v1::OpenLaneResponse response;
-  NewToken(response.mutable_token());
   response.set_lane(grant.id);
   response.set_generation(grant.generation);
   response.set_wire_version(kWireVersion);
