@@ -45,14 +45,29 @@ double Auc(const std::vector<int>& labels, const std::vector<double>& scores) {
   return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives);
 }
 
-void TrainAndCheck(int workers, const std::string& consistency) {
+void TrainAndCheck(int workers, const std::string& consistency,
+                   const std::vector<std::string>& more = {}) {
   ProcessCluster cluster;
   TemporaryDirectory directory;
   const std::string predictions = directory.File("predictions");
-  const Finished train = RunProgram(
-      {TrainPath(), "--cluster", cluster.address(), "--format", "libsvm", "--data", DataFile("a9a"),
-       "--test", DataFile("a9a.t"), "--workers", std::to_string(workers), "--consistency",
-       consistency, "--predictions", predictions, "--json"});
+  std::vector<std::string> command = {TrainPath(),
+                                      "--cluster",
+                                      cluster.address(),
+                                      "--format",
+                                      "libsvm",
+                                      "--data",
+                                      DataFile("a9a"),
+                                      "--test",
+                                      DataFile("a9a.t"),
+                                      "--workers",
+                                      std::to_string(workers),
+                                      "--consistency",
+                                      consistency,
+                                      "--predictions",
+                                      predictions,
+                                      "--json"};
+  command.insert(command.end(), more.begin(), more.end());
+  const Finished train = RunProgram(command);
   INFO(train.err);
   REQUIRE(train.status == 0);
   const std::vector<int> labels = Labels(DataFile("a9a.t"));
@@ -81,6 +96,13 @@ TEST_CASE("a9a, async") {
 }
 
 TEST_CASE("a9a, ssp") { TrainAndCheck(4, "ssp"); }
+
+TEST_CASE("a9a through an embedding table: a row for each feature") {
+  const std::vector<std::string> model = {"--model", "embedding-logistic"};
+  TrainAndCheck(2, "sync", model);
+  TrainAndCheck(2, "async", model);
+  TrainAndCheck(2, "ssp", {"--model", "embedding-logistic", "--staleness", "4"});
+}
 
 }  // namespace
 }  // namespace verbena::test
