@@ -86,6 +86,7 @@ struct PullRequest {
   uint64_t min_version = 0;  // ssp: the worker's clock
   uint64_t destination = 0;  // carried for the caller
   uint64_t destination_key = 0;
+  bool may_park = true;  // false: kResourceExhausted instead
 };
 struct PullOutcome {
   enum class Kind : uint8_t { kAnswer, kReady, kParked } kind = Kind::kAnswer;
@@ -102,6 +103,7 @@ struct GroupsRequest {  // end-step and await
   uint32_t table = 0;
   absl::Span<const Group> groups;
   uint64_t min_version = 0;  // await. end-step of an ssp table: the worker's clock
+  bool may_park = true;      // await. false: kResourceExhausted instead, for groups that wait
 };
 struct GroupsOutcome {
   bool parked = false;  // await only; kAwaitDone follows
@@ -128,6 +130,7 @@ struct LookupRequest {
   uint64_t min_version = 0;  // sync: of the partitions. ssp: the worker's clock
   uint64_t destination = 0;  // carried for the caller
   uint64_t destination_key = 0;
+  bool may_park = true;  // false: kResourceExhausted instead
 };
 struct ScanRequest {
   uint64_t worker = 0;

@@ -126,6 +126,11 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   }
   const DenseState& dense = state->dense;
   if (!dense.consistency->Readable(*member, chunk, request.min_version, &outcome.answer)) {
+    if (!request.may_park) {
+      outcome.answer = {ReplyStatus::kResourceExhausted, 0, 0};
+      e.CountAnswer(outcome.answer.status);
+      return outcome;
+    }
     dense.parking->ParkPull(chunk, request);
     outcome.kind = PullOutcome::Kind::kParked;
     return outcome;
@@ -184,9 +189,12 @@ GroupsOutcome Engine::Await(const GroupsRequest& request) {
     const bool waits = status == ReplyStatus::kOk && slice != SlicedTable::kNone &&
                        !state->consistency->Reached(slice, request.min_version);
     if (waits) e.await_slices.push_back(slice);
-    // Matters only when another group is refused, so that nothing is parked.
-    e.group_status.push_back(waits ? ReplyStatus::kNotReady : status);
-    outcome.answer.status = Worse(outcome.answer.status, status);
+    // Matters only when nothing is parked: it may not be, or another group is refused.
+    e.group_status.push_back(!waits             ? status
+                             : request.may_park ? ReplyStatus::kNotReady
+                                                : ReplyStatus::kResourceExhausted);
+    const bool refused = !waits || !request.may_park;
+    if (refused) outcome.answer.status = Worse(outcome.answer.status, e.group_status.back());
   }
   if (outcome.answer.status == ReplyStatus::kOk && !e.await_slices.empty()) {
     state->parking->ParkAwait(request, e.await_slices);

@@ -175,6 +175,8 @@ class Journal final : public LaneListener {
   bool PostPush(Stream* stream, Entry* entry);
   bool PostPull(Stream* stream, Entry* entry);
   bool PostGroups(Stream* stream, Entry* entry);
+  static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const Entry& entry, bool oldest);
+  static bool Oldest(const Stream& stream, const Entry& entry);
   bool Fits(Stream* stream, Entry* entry, uint32_t payload_bytes);
   bool Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request);
   bool Pointless(Entry* entry) const;

@@ -10,8 +10,16 @@ namespace verbena::client {
 namespace {
 
 // Of the operations a server parks (half of the lane's), these are kept for awaits: a step must be
-// able to end behind any number of pulls.
+// able to end behind any number of pulls. One more await (or question for norms) is sent when they
+// are taken, too: it is answered if it can be, and otherwise refused and sent again later, so that
+// all get their turn.
 constexpr uint32_t kAwaitReserve = 4;
+
+// Too small to leave anything free in: what ReserveOf() promises holds for lanes beyond this.
+bool IsTiny(const Stream& stream) {
+  const rdma::LaneConfig& config = stream.lane->ticket().config;
+  return config.operations < 8 || config.small_slots < 4;
+}
 
 }  // namespace
 
@@ -102,7 +110,9 @@ bool Journal::PumpPulls(Stream* stream) {
         continue;
       }
     }
-    const uint32_t limit = entry->type == RecordType::kAwait ? parked : pulls;
+    const bool await = entry->type == RecordType::kAwait;
+    const bool asks = await || entry->type == RecordType::kNorms;
+    const uint32_t limit = asks && !IsTiny(*stream) ? parked + 1 : await ? parked : pulls;
     if (stream->pulls_out + stream->awaits_out >= limit) {
       stream->stalled = true;
       break;
@@ -145,9 +155,42 @@ bool Journal::Post(Stream* stream, Entry* entry) {
   return false;
 }
 
+// Servers hold sync pushes in their slots until lower ranks have pushed the same, which these may
+// do only after a step before it is over. So pushes leave room for what is answered at once and for
+// the push made first of those that are not posted: then the earliest step always goes on, whatever
+// later ones of other tables hold.
+rdma::WorkerLane::Reserve Journal::ReserveOf(const Stream& stream, const Entry& entry,
+                                             bool oldest) {
+  if (IsTiny(stream)) return {0, 0, 0};
+  switch (entry.type) {
+    case RecordType::kEndStep:
+    case RecordType::kAwait:
+    case RecordType::kNorms:
+    case RecordType::kTotals:
+    case RecordType::kPushRows:
+      return {0, 0, 0};
+    case RecordType::kPush:
+      return oldest ? rdma::WorkerLane::Reserve{1, 1, 0} : rdma::WorkerLane::Reserve{2, 2, 1};
+    default:
+      return {2, 0, 0};
+  }
+}
+
+// Of the pushes and end-steps that wait on this stream.
+bool Journal::Oldest(const Stream& stream, const Entry& entry) {
+  return std::none_of(stream.table_lanes.begin(), stream.table_lanes.end(),
+                      [&](const TableLane* lane) {
+                        return !lane->queue.empty() && lane->queue.front()->order < entry.order;
+                      });
+}
+
 bool Journal::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
   const size_t groups = std::max<size_t>(entry->parts.size(), 1);
-  if (stream->lane->CanPost(groups, payload_bytes)) return true;
+  if (stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, false))) return true;
+  if (entry->type == RecordType::kPush && Oldest(*stream, *entry) &&
+      stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, true))) {
+    return true;
+  }
   const rdma::LaneConfig& config = stream->lane->ticket().config;
   const uint32_t slot =
       std::max(config.small_slot_bytes, config.large_slots == 0 ? 0u : config.large_slot_bytes);

@@ -390,10 +390,13 @@ const absl::Status& WorkerLane::error() const { return impl_->error; }
 const WorkerLaneCounters& WorkerLane::counters() const { return impl_->counters; }
 const LaneTicket& WorkerLane::ticket() const { return impl_->ticket; }
 
-bool WorkerLane::CanPost(size_t group_count, size_t payload_bytes) const {
-  if (impl_->state != State::kOpen || impl_->broken || impl_->free_operations.empty()) return false;
+bool WorkerLane::CanPost(size_t group_count, size_t payload_bytes, const Reserve& reserve) const {
+  if (impl_->state != State::kOpen || impl_->broken) return false;
+  if (impl_->free_operations.size() <= reserve.operations) return false;
   const std::vector<uint32_t>* slots = impl_->FreeSlots(group_count, payload_bytes);
-  return slots != nullptr && !slots->empty();
+  if (slots == nullptr) return false;
+  const bool small = slots == &impl_->free_small;
+  return slots->size() > (small ? reserve.small_slots : reserve.large_slots);
 }
 
 absl::Status WorkerLane::Post(const Request& request) { return impl_->Post(request); }

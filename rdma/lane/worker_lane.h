@@ -73,7 +73,13 @@ class WorkerLane {
     Segment payload;
     uint64_t cookie = 0;  // comes back with the reply
   };
-  bool CanPost(size_t group_count, size_t payload_bytes) const;
+  // What is to be left free for others.
+  struct Reserve {
+    uint32_t operations = 0;
+    uint32_t small_slots = 0;  // for a record that takes one; else:
+    uint32_t large_slots = 0;
+  };
+  bool CanPost(size_t group_count, size_t payload_bytes, const Reserve& reserve = {0, 0, 0}) const;
   // RESOURCE_EXHAUSTED when there is no slot or operation (CanPost() was false);
   // INVALID_ARGUMENT when the record fits no slot; FAILED_PRECONDITION when not open or the
   // connection is in error (its kLost event follows). After an error nothing was posted. Posts one

@@ -155,15 +155,6 @@ void ShardExecutor::Impl::Push(Lane* lane, const ShardLane::Arrival& record) {
   if (!outcome.held) Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
 }
 
-bool ShardExecutor::Impl::RefuseParking(Lane* lane, const ShardLane::Arrival& record) {
-  if (MayPark(*lane)) return false;
-  ShardLane::Answer answer = AnswerAndSlot({.status = ReplyStatus::kResourceExhausted},
-                                           record.record.header.operation, record.slot);
-  answer.group_count = record.record.header.group_count;
-  Reply(lane, answer);
-  return true;
-}
-
 void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
   lane->operations[operation].parked = true;
   ++lane->parked;
@@ -172,7 +163,6 @@ void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
 
 void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
-  if (RefuseParking(lane, record)) return;
   if (header.dtype != ElementType::kF32) {
     return Reply(lane,
                  AnswerAndSlot({.status = ReplyStatus::kMalformed}, header.operation, record.slot));
@@ -185,6 +175,7 @@ void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
   request.min_version = header.min_version;
   request.destination = header.destination;
   request.destination_key = header.destination_key;
+  request.may_park = MayPark(*lane);
   OnPullOutcome(lane, record, lane->engine->Pull(request));
 }
 
@@ -207,13 +198,13 @@ void ShardExecutor::Impl::OnPullOutcome(Lane* lane, const ShardLane::Arrival& re
 void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   const bool await = header.type == RecordType::kAwait;
-  if (await && RefuseParking(lane, record)) return;
   shard::GroupsRequest request;
   request.token = {lane->id, header.operation, record.slot};
   request.worker = lane->worker;
   request.table = header.table;
   request.groups = record.record.group_span();
   request.min_version = header.min_version;
+  request.may_park = MayPark(*lane);
   const shard::GroupsOutcome outcome =
       await ? lane->engine->Await(request) : lane->engine->EndStep(request);
   if (outcome.parked) return Park(lane, header.operation, record.slot);

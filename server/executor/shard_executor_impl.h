@@ -133,11 +133,11 @@ struct ShardExecutor::Impl {
                      const shard::GroupsOutcome& outcome);
   void Norms(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Totals(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // Half of a lane's operations may be parked, so that pushes always get through. What is beyond
+  // that is answered if it can be at once, and asked again otherwise.
   bool MayPark(const Lane& lane) const {
     return lane.parked < std::max(lane.lane->params().config.operations / 2, 1u);
   }
-  // True: refused with kResourceExhausted, because the lane may park no more.
-  bool RefuseParking(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Park(Lane* lane, uint32_t operation, uint32_t slot);
   void Reply(Lane* lane, const rdma::ShardLane::Answer& answer);
   void WriteOut(Lane* lane, const shard::ChunkView& view, const rdma::RemoteMemory& destination,

@@ -28,7 +28,7 @@ void ShardExecutor::Impl::PushRows(Lane* lane, const ShardLane::Arrival& record)
 }
 
 void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
-  if (RefuseParking(lane, record) || !TakeKeys(lane, record)) return;
+  if (!TakeKeys(lane, record)) return;
   const RecordHeader& header = record.record.header;
   shard::LookupRequest request;
   request.token = {lane->id, header.operation, record.slot};
@@ -39,6 +39,7 @@ void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
   request.min_version = header.min_version;
   request.destination = header.destination;
   request.destination_key = header.destination_key;
+  request.may_park = MayPark(*lane);
   OnPullOutcome(lane, record, lane->engine->Lookup(request));
 }
 

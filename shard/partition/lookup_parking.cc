@@ -42,6 +42,11 @@ PullOutcome LookupParking::Lookup(const LookupRequest& request, Ready readable) 
     if (outcome.answer.status == ReplyStatus::kOk) outcome.kind = PullOutcome::Kind::kReady;
     return outcome;
   }
+  PullOutcome parked;
+  if (!request.may_park) {
+    parked.answer.status = ReplyStatus::kResourceExhausted;
+    return parked;
+  }
   const uint32_t slice = table_->slice_of(request.groups[unready].partition);
   if (slice >= parked_.size()) parked_.resize(slice + 1);
   parked_[slice].push_back({request.token,
@@ -54,7 +59,6 @@ PullOutcome LookupParking::Lookup(const LookupRequest& request, Ready readable) 
                             {request.keys.begin(), request.keys.end()}});
   ++count_;
   ++sink_->counters.parked;
-  PullOutcome parked;
   parked.kind = PullOutcome::Kind::kParked;
   return parked;
 }

@@ -35,7 +35,13 @@ v1::TableSpec Spec(const std::string& name, uint64_t elements, uint32_t chunk_by
 }
 
 // One norm over three of them, two trust ratios, one with neither; slices of one and more chunks.
-std::vector<v1::TableSpec> Specs() {
+// Without norms the same in one phase.
+std::vector<v1::TableSpec> Specs(bool norms) {
+  if (!norms) {
+    return {Spec("a", 2 * kSimChunkBytes / 4 + 40, kSimChunkBytes, "sgd", 1, 0),
+            Spec("b", 20 * 64 + 7, 256, "momentum", 0.1, 0), Spec("c", 5 * 64, 256, "sgd", 1, 0),
+            Spec("d", 3 * 64 + 1, 256, "sgd", 1, 0), Spec("e", 64, 256, "sgd", 1, 0)};
+  }
   return {Spec("a", 2 * kSimChunkBytes / 4 + 40, kSimChunkBytes, "sgd", 1, 50),
           Spec("b", 20 * 64 + 7, 256, "momentum", 0.1, 50),
           Spec("c", 5 * 64, 256, "lamb", 0.01, 50), Spec("d", 3 * 64 + 1, 256, "lamb", 0.02, 0),
@@ -53,7 +59,7 @@ struct Shared {
   NormOptions options;
   NormResult result;
   SimCluster* cluster = nullptr;
-  std::vector<v1::TableSpec> specs = Specs();
+  std::vector<v1::TableSpec> specs;
   std::map<uint32_t, size_t> tables;  // by id
   std::deque<Pulled> pulled;
   void Violation(const std::string& what) { result.violations.push_back(what); }
@@ -214,7 +220,13 @@ class NormWorker {
       missing_[table] = false;
     }
     // Some go with a step that they have ended.
-    if (leaving_ && phase_ != Phase::kEnded) Leave();
+    if (leaving_ && phase_ != Phase::kEnded) return Leave();
+    const bool last = step_ + 1 == static_cast<uint64_t>(shared_->options.steps);
+    const bool ahead = shared_->options.run_ahead && std::bernoulli_distribution(0.4)(random_);
+    if (!ahead || last || phase_ != Phase::kPull) return;
+    missing_.clear();
+    ++step_;
+    phase_ = Phase::kStep;
   }
 
   // Pulls what is neither here nor under way.
@@ -264,8 +276,9 @@ class NormWorker {
 class NormScenario {
  public:
   explicit NormScenario(const NormOptions& options)
-      : random_(options.seed * 131 + 3), reference_(Specs()) {
+      : random_(options.seed * 131 + 3), reference_(Specs(options.norms)) {
     shared_.options = options;
+    shared_.specs = Specs(options.norms);
     ClusterOptions cluster;
     cluster.seed = options.seed;
     cluster.servers = options.servers;
@@ -276,9 +289,11 @@ class NormScenario {
       cluster.network.max_death_delay_ns = 20 * kMilli;
       cluster.control.loss = 0.02;
     }
-    cluster.small_slots = std::uniform_int_distribution<uint32_t>(1, 8)(random_);
+    // Who runs ahead needs room for what others hold, and for what they wait for.
+    const bool ahead = options.run_ahead;
+    cluster.small_slots = std::uniform_int_distribution<uint32_t>(ahead ? 4 : 1, 8)(random_);
     cluster.large_slots = std::uniform_int_distribution<uint32_t>(1, 2)(random_);
-    cluster.operations = std::uniform_int_distribution<uint32_t>(2, 16)(random_);
+    cluster.operations = std::uniform_int_distribution<uint32_t>(ahead ? 8 : 2, 32)(random_);
     cluster.commit_observer = [this](const shard::Commit& commit) { OnCommit(commit); };
     cluster_ = std::make_unique<SimCluster>(cluster);
     shared_.cluster = cluster_.get();

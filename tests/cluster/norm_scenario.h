@@ -18,6 +18,8 @@ struct NormOptions {
   int workers = 3;
   int steps = 5;
   int servers = 2;
+  bool norms = true;       // false: plain tables, each step in one phase
+  bool run_ahead = false;  // some steps begin before the one before them was seen committed
 };
 
 struct NormResult {

@@ -66,5 +66,16 @@ TEST_CASE("steps in two phases under faults") {
               totals.resumed);
 }
 
+// Slots filled with contributions to a later step, which other workers can make only after this
+// one, and operations filled with pulls of it, once kept the earlier step from ending.
+TEST_CASE("regression: workers that begin a step before they have seen the last one end") {
+  NormOptions options;
+  options.run_ahead = true;
+  options.norms = GENERATE(false, true);
+  const NormResult totals = RunSeeds(
+      "regression: workers that begin a step before they have seen the last one end", options, 150);
+  CHECK(totals.checked > 0);
+}
+
 }  // namespace
 }  // namespace verbena::test

@@ -100,6 +100,10 @@ TEST_CASE("a lane parks half of its operations and no more, and no slot with the
   REQUIRE(fixture.Answered(worker, 5));
   CHECK(worker.Answer(5)->status == ReplyStatus::kResourceExhausted);
   CHECK(fixture.counters().engine.parked == 4);
+  // What needs no parking is answered all the same.
+  REQUIRE(worker.Pull(0, 8).ok());
+  REQUIRE(fixture.Answered(worker, 8));
+  CHECK(worker.Answer(8)->status == ReplyStatus::kOk);
   // The pulls wait for this push, which still finds an operation and a slot.
   worker.values()[0] = 1;
   REQUIRE(worker.Push(0, 6).ok());
