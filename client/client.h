@@ -166,7 +166,8 @@ struct CallOptions {
 };
 
 // Which part of the table (elements; starts at a chunk boundary and ends at one or at the table's
-// end) and where it lies in the region (bytes; multiple of 4).
+// end) and where it lies in the region (bytes; a multiple of what an element has there: 4 of f32, 2
+// of bf16 and f16).
 struct Range {
   uint64_t first = 0;           // element of the table, a multiple of Table::chunk_elements()
   uint64_t count = UINT64_MAX;  // elements; UINT64_MAX: to the end of the table

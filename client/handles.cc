@@ -24,7 +24,7 @@ bool Table::embedding() const { return dim() > 0; }
 uint32_t Table::dim() const { return spec().dim(); }
 uint64_t Table::elements() const { return state_ == nullptr ? 0 : state_->layout.elements; }
 size_t Table::bytes() const {
-  return state_ == nullptr ? 0 : state_->layout.elements * state_->layout.element_bytes;
+  return state_ == nullptr ? 0 : state_->layout.elements * state_->layout.parameter_bytes;
 }
 uint32_t Table::chunk_elements() const {
   return state_ == nullptr || embedding() ? 0 : state_->layout.chunk_elements;

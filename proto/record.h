@@ -56,7 +56,12 @@ enum class NormKind : uint8_t {
 inline constexpr uint32_t kNormKinds = 2;
 constexpr uint32_t NormNumbers(NormKind kind) { return kind == NormKind::kGradient ? 1 : 2; }
 
-enum class ElementType : uint8_t { kNone = 0, kF32 = 1 };
+// The numbers are those of verbena.v1.DType.
+enum class ElementType : uint8_t { kNone = 0, kF32 = 1, kBf16 = 2, kF16 = 3 };
+constexpr uint32_t ElementBytes(ElementType type) {
+  if (type == ElementType::kNone) return 0;
+  return type == ElementType::kF32 ? 4 : 2;
+}
 
 // The part of a request that says what it is about, partition by partition: a group is what is
 // accepted, deduplicated and resent.
@@ -84,7 +89,7 @@ struct RecordHeader {
   uint64_t incarnation;  // of the worker
   uint32_t table;
   uint16_t group_count;  // 1..kMaxGroups
-  ElementType dtype;     // of the payload (push) or of what is wanted (pull)
+  ElementType dtype;     // of the payload (push) or of what is wanted (pull): as the table says
   uint8_t reserved0;     // 0
   uint32_t payload_bytes;
   uint32_t reserved1;        // 0

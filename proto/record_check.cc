@@ -61,11 +61,33 @@ absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
   return absl::OkStatus();
 }
 
+// What the type of the record says about that of its numbers.
+absl::Status CheckType(const RecordHeader& h) {
+  const auto refuse = [&](const char* allowed) {
+    return Bad(kRecord, "dtype", static_cast<uint32_t>(h.dtype), allowed);
+  };
+  switch (h.type) {
+    case RecordType::kPush:
+      if (h.dtype == ElementType::kF32 || h.dtype == ElementType::kBf16) break;
+      return refuse("1 (f32), 2 (bf16) for a push");
+    case RecordType::kPull:
+      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kF16) break;
+      return refuse("1 (f32), 2 (bf16), 3 (f16) for a pull");
+    case RecordType::kPushRows:
+    case RecordType::kLookup:
+    case RecordType::kScan:
+      if (h.dtype == ElementType::kF32) break;
+      return refuse("1 (f32) for a push of rows, a lookup or a scan");
+    default:
+      if (h.dtype == ElementType::kF32 || h.dtype == ElementType::kNone) break;
+      return refuse("0 (none), 1 (f32)");
+  }
+  return absl::OkStatus();
+}
+
 // What the type says about dtype, groups and payload.
 absl::Status CheckShape(const RecordHeader& h) {
-  const uint32_t dtype = static_cast<uint32_t>(h.dtype);
   bool payload = false;
-  bool numbers = true;
   switch (h.type) {
     case RecordType::kPush:
       payload = true;
@@ -84,7 +106,6 @@ absl::Status CheckShape(const RecordHeader& h) {
     case RecordType::kAwait:
     case RecordType::kNorms:
     case RecordType::kTotals:
-      numbers = false;
       break;
     default:
       return Bad(kRecord, "type", static_cast<uint32_t>(h.type),
@@ -94,12 +115,7 @@ absl::Status CheckShape(const RecordHeader& h) {
   if (h.group_count < 1 || h.group_count > kMaxGroups) {
     return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
   }
-  if (numbers && h.dtype != ElementType::kF32) {
-    return Bad(kRecord, "dtype", dtype, "1 (f32) for a push, a pull, a lookup or a scan");
-  }
-  if (h.dtype != ElementType::kF32 && h.dtype != ElementType::kNone) {
-    return Bad(kRecord, "dtype", dtype, "0 (none), 1 (f32)");
-  }
+  if (const absl::Status s = CheckType(h); !s.ok()) return s;
   // A push without a payload settles one whose buffer was given back: it contributes zero.
   if (!payload && h.payload_bytes != 0) {
     return Bad(kRecord, "payload_bytes", h.payload_bytes, "0 unless it is a push or a lookup");
@@ -130,9 +146,10 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
   const uint64_t bytes = h.payload_bytes;
   switch (h.type) {
     case RecordType::kPush:
-      if (bytes == count * sizeof(float)) return absl::OkStatus();
-      return Bad(kRecord, "payload_bytes", bytes,
-                 absl::StrCat("4 for each of the group's ", count, " elements"));
+      if (bytes == count * ElementBytes(h.dtype)) return absl::OkStatus();
+      return Bad(
+          kRecord, "payload_bytes", bytes,
+          absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count, " elements"));
     case RecordType::kPushRows: {
       // How many numbers a row has is the table's to say.
       const uint64_t rows = bytes - std::min(KeyBytes(count), bytes);

@@ -16,7 +16,8 @@ inline constexpr uint32_t kDefaultChunkBytes = 256 * 1024;
 struct DenseLayout {
   uint64_t elements;  // 0: an embedding table
   uint32_t chunk_elements;
-  uint32_t element_bytes;
+  uint32_t parameter_bytes;  // an element has when it is pulled
+  uint32_t gradient_bytes;   // and when it is pushed
 
   uint32_t chunks() const {
     return static_cast<uint32_t>((elements + chunk_elements - 1) / chunk_elements);

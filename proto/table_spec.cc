@@ -1,5 +1,6 @@
 #include "proto/table_spec.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -7,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/optimizer_spec.h"
-#include "proto/record.h"
 #include "proto/spec_text.h"
 
 namespace verbena {
@@ -19,7 +19,6 @@ constexpr uint32_t kMinChunkBytes = 256;
 // A lane's large slot holds a chunk and its header, and a ring has several of them.
 constexpr uint32_t kMaxChunkBytes = 8 << 20;
 constexpr uint32_t kChunkAlignment = 64;
-constexpr uint32_t kElementBytes = sizeof(float);
 
 absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,
                  const std::string& allowed) {
@@ -85,10 +84,10 @@ absl::Status CheckChunks(const v1::TableSpec& spec) {
                absl::StrCat("a multiple of ", kChunkAlignment, " in ", kMinChunkBytes, "..",
                             kMaxChunkBytes, ", or 0 for ", kDefaultChunkBytes));
   }
-  if (spec.dim() * kElementBytes > spec.chunk_bytes()) {
+  if (spec.dim() * sizeof(float) > spec.chunk_bytes()) {
     return Bad(spec, "chunk_bytes", absl::StrCat(spec.chunk_bytes()),
                absl::StrCat("enough for a row of dim ", spec.dim(), ": ",
-                            spec.dim() * kElementBytes, " bytes"));
+                            spec.dim() * sizeof(float), " bytes"));
   }
   const DenseLayout layout = LayoutOf(spec);
   // DenseLayout counts chunks, and a group names one, in 32 bits.
@@ -107,16 +106,33 @@ absl::Status CheckEnum(const v1::TableSpec& spec, const char* field, bool valid,
   return Bad(spec, field, absl::StrCat(static_cast<int>(value)), allowed);
 }
 
-absl::Status FillEnums(v1::TableSpec* spec) {
+absl::Status FillTypes(v1::TableSpec* spec) {
   if (spec->dtype() == v1::DTYPE_UNSPECIFIED) spec->set_dtype(v1::DTYPE_F32);
+  if (spec->gradient_dtype() == v1::DTYPE_UNSPECIFIED) spec->set_gradient_dtype(v1::DTYPE_F32);
+  const v1::DType dtype = spec->dtype();
+  const v1::DType gradient = spec->gradient_dtype();
+  if (spec->dim() > 0) {
+    const char* allowed = "1 (f32) for an embedding table";
+    absl::Status status = CheckEnum(*spec, "dtype", dtype == v1::DTYPE_F32, dtype, allowed);
+    status.Update(CheckEnum(*spec, "gradient_dtype", gradient == v1::DTYPE_F32, gradient, allowed));
+    return status;
+  }
+  absl::Status status =
+      CheckEnum(*spec, "dtype", v1::DType_IsValid(dtype), dtype, "1 (f32), 2 (bf16), 3 (f16)");
+  status.Update(CheckEnum(*spec, "gradient_dtype",
+                          gradient == v1::DTYPE_F32 || gradient == v1::DTYPE_BF16, gradient,
+                          "1 (f32), 2 (bf16)"));
+  return status;
+}
+
+absl::Status FillEnums(v1::TableSpec* spec) {
   if (spec->consistency() == v1::CONSISTENCY_UNSPECIFIED) {
     spec->set_consistency(v1::CONSISTENCY_SYNC);
   }
   if (spec->reduction() == v1::REDUCTION_UNSPECIFIED) spec->set_reduction(v1::REDUCTION_MEAN);
   if (spec->non_finite() == v1::NON_FINITE_UNSPECIFIED) spec->set_non_finite(v1::NON_FINITE_REJECT);
   // proto3 keeps numbers it does not know: a newer peer's, or a faulty one's.
-  absl::Status status =
-      CheckEnum(*spec, "dtype", v1::DType_IsValid(spec->dtype()), spec->dtype(), "1 (f32)");
+  absl::Status status = FillTypes(spec);
   status.Update(CheckEnum(*spec, "consistency", v1::Consistency_IsValid(spec->consistency()),
                           spec->consistency(), "1 (sync), 2 (async), 3 (ssp)"));
   status.Update(CheckEnum(*spec, "reduction", v1::Reduction_IsValid(spec->reduction()),
@@ -242,10 +258,23 @@ absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
   return spec;
 }
 
+ElementType ParameterType(const v1::TableSpec& spec) {
+  return static_cast<ElementType>(spec.dtype());
+}
+
+ElementType GradientType(const v1::TableSpec& spec) {
+  // A table that was stored before there was a choice.
+  if (spec.gradient_dtype() == v1::DTYPE_UNSPECIFIED) return ElementType::kF32;
+  return static_cast<ElementType>(spec.gradient_dtype());
+}
+
 DenseLayout LayoutOf(const v1::TableSpec& spec) {
   uint64_t elements = spec.dim() > 0 ? 0 : 1;
   for (uint64_t dimension : spec.shape()) elements *= dimension;
-  return {elements, spec.chunk_bytes() / kElementBytes, kElementBytes};
+  const uint32_t parameter = ElementBytes(ParameterType(spec));
+  const uint32_t gradient = ElementBytes(GradientType(spec));
+  // A slot takes a chunk's gradients, and its parameters come in one write.
+  return {elements, spec.chunk_bytes() / std::max(parameter, gradient), parameter, gradient};
 }
 
 absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
@@ -264,6 +293,10 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   if (existing.dtype() != wanted.dtype()) {
     return Differs(wanted, "dtype", v1::DType_Name(existing.dtype()),
                    v1::DType_Name(wanted.dtype()));
+  }
+  if (GradientType(existing) != GradientType(wanted)) {
+    return Differs(wanted, "gradient_dtype", v1::DType_Name(existing.gradient_dtype()),
+                   v1::DType_Name(wanted.gradient_dtype()));
   }
   if (existing.consistency() != wanted.consistency()) {
     return Differs(wanted, "consistency", v1::Consistency_Name(existing.consistency()),

@@ -9,15 +9,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/record.h"
 #include "proto/routing.h"
 #include "proto/verbena/v1/cluster.pb.h"
 
 namespace verbena {
 
-// Fills defaults (dtype F32, consistency SYNC, chunk_bytes, reduction MEAN, non_finite REJECT,
-// initializer ZEROS, optimizer "sgd") and validates everything that does not need the optimizer
-// registry. Errors name the field, the value and what is allowed.
+// Fills defaults (dtype and gradient_dtype F32, consistency SYNC, chunk_bytes, reduction MEAN,
+// non_finite REJECT, initializer ZEROS, optimizer "sgd") and validates everything that does not
+// need the optimizer registry. Errors name the field, the value and what is allowed.
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec);
+
+// What a record about a normalised spec's table carries: pulled parameters, pushed gradients.
+ElementType ParameterType(const v1::TableSpec& spec);
+ElementType GradientType(const v1::TableSpec& spec);
 
 // Of a normalised spec. An embedding table has no elements and no chunks.
 DenseLayout LayoutOf(const v1::TableSpec& spec);

@@ -69,8 +69,9 @@ struct PushRequest {
   uint64_t worker = 0;  // incarnation
   uint32_t table = 0;
   Group group = {};
-  ElementType dtype = ElementType::kF32;
-  // Float-aligned. Empty, with group.count 0: a record that only settles; it contributes zero.
+  ElementType dtype = ElementType::kF32;  // the table's of gradients
+  // Aligned for its numbers. Empty, with group.count 0: a record that only settles; it contributes
+  // zero.
   absl::Span<const std::byte> payload;
 };
 struct PushOutcome {
@@ -83,8 +84,9 @@ struct PullRequest {
   uint64_t worker = 0;
   uint32_t table = 0;
   Group group = {};
-  uint64_t min_version = 0;  // ssp: the worker's clock
-  uint64_t destination = 0;  // carried for the caller
+  ElementType dtype = ElementType::kF32;  // the table's
+  uint64_t min_version = 0;               // ssp: the worker's clock
+  uint64_t destination = 0;               // carried for the caller
   uint64_t destination_key = 0;
   bool may_park = true;  // false: kResourceExhausted instead
 };

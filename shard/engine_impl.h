@@ -85,7 +85,8 @@ struct Engine::Impl {
   // kOk: *slice is ready, or kNone when the table has no chunk in the partition.
   ReplyStatus FindSlice(const TableState& state, const Group& group, uint32_t* slice) const;
   ReplyStatus FindChunk(const TableState& state, const Group& group, uint32_t* chunk) const;
-  ReplyStatus CheckPayload(const PushRequest& request, const DenseTable::Chunk& chunk) const;
+  ReplyStatus CheckPayload(const PushRequest& request, const DenseTable& table,
+                           const DenseTable::Chunk& chunk) const;
   PushOutcome Push(const PushRequest& request);
   // The same of requests about rows: the table is an embedding table.
   ReplyStatus FindRows(uint64_t worker, uint32_t table, TableState** state,

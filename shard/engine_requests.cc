@@ -62,14 +62,15 @@ ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
   return *chunk == SlicedTable::kNone ? ReplyStatus::kNotReady : ReplyStatus::kOk;
 }
 
-ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request,
+ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTable& table,
                                        const DenseTable::Chunk& chunk) const {
-  if (request.dtype != ElementType::kF32) return ReplyStatus::kMalformed;
+  if (request.dtype != table.gradient_type()) return ReplyStatus::kMalformed;
   // An empty record: its buffer was released, it only settles. It contributes zero.
   if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
   if (request.group.count != chunk.elements) return ReplyStatus::kOutOfRange;
-  const bool aligned = reinterpret_cast<uintptr_t>(request.payload.data()) % alignof(float) == 0;
-  if (request.payload.size() != size_t{chunk.elements} * sizeof(float) || !aligned) {
+  const uint32_t bytes = table.layout().gradient_bytes;
+  const bool aligned = reinterpret_cast<uintptr_t>(request.payload.data()) % bytes == 0;
+  if (request.payload.size() != size_t{chunk.elements} * bytes || !aligned) {
     return ReplyStatus::kMalformed;
   }
   return ReplyStatus::kOk;
@@ -82,7 +83,10 @@ PushOutcome Engine::Impl::Push(const PushRequest& request) {
   ReplyStatus status = Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk && member->rank < 0) status = ReplyStatus::kPermissionDenied;
   if (status == ReplyStatus::kOk) status = FindChunk(*state, request.group, &chunk);
-  if (status == ReplyStatus::kOk) status = CheckPayload(request, state->dense.table->chunk(chunk));
+  if (status == ReplyStatus::kOk) {
+    const DenseTable& table = *state->dense.table;
+    status = CheckPayload(request, table, table.chunk(chunk));
+  }
   if (status != ReplyStatus::kOk) return {false, {status, 0, 0}};
   const PushOutcome outcome = state->dense.consistency->Push(request, *member, chunk);
   if (outcome.held || outcome.answer.status == ReplyStatus::kOk) {
@@ -118,6 +122,9 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   uint32_t chunk = 0;
   ReplyStatus status = e.Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk) status = e.FindChunk(*state, request.group, &chunk);
+  if (status == ReplyStatus::kOk && request.dtype != state->dense.table->parameter_type()) {
+    status = ReplyStatus::kMalformed;
+  }
   PullOutcome outcome;
   if (status != ReplyStatus::kOk) {
     e.CountAnswer(status);

@@ -71,7 +71,7 @@ verbena_table_info InfoOf(uint32_t id, const v1::TableSpec& spec) {
   info.shape = spec.shape().data();
   info.dimensions = static_cast<size_t>(spec.shape_size());
   info.elements = layout.elements;
-  info.bytes = layout.elements * layout.element_bytes;
+  info.bytes = layout.elements * layout.parameter_bytes;
   info.rate = spec.optimizer().rate();
   info.id = id;
   info.chunk_elements = spec.dim() > 0 ? 0 : layout.chunk_elements;

@@ -37,15 +37,16 @@ absl::Status ClientCore::Impl::CheckRange(const TableState& table, const Slice& 
   return absl::OkStatus();
 }
 
-absl::Status ClientCore::Impl::CheckMemory(const TableState& table, const Slice& slice) const {
+absl::Status ClientCore::Impl::CheckMemory(const TableState& table, const Slice& slice,
+                                           uint32_t element_bytes) const {
   if (slice.block == nullptr) {
     return absl::InvalidArgumentError("the region is empty, or was destroyed");
   }
   const size_t size = slice.block->size();
-  const uint64_t needed = slice.count * table.layout.element_bytes;
-  if (slice.offset % sizeof(float) != 0) {
+  const uint64_t needed = slice.count * element_bytes;
+  if (slice.offset % element_bytes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("region_offset is ", slice.offset, "; allowed: multiples of ", sizeof(float)));
+        absl::StrCat("region_offset is ", slice.offset, "; allowed: multiples of ", element_bytes));
   }
   if (slice.offset > size || needed > size - slice.offset) {
     return absl::InvalidArgumentError(
@@ -82,9 +83,12 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
                      target.table->dim, ": use PushRows() and Lookup()"));
   }
   absl::Status status = CheckRange(*target.table, slice);
-  if (status.ok()) status = CheckMemory(*target.table, slice);
-  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
   const DenseLayout& layout = target.table->layout;
+  if (status.ok()) {
+    status =
+        CheckMemory(*target.table, slice, push ? layout.gradient_bytes : layout.parameter_bytes);
+  }
+  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
   target.first = static_cast<uint32_t>(slice.first / layout.chunk_elements);
   target.chunks =
       static_cast<uint32_t>((slice.count + layout.chunk_elements - 1) / layout.chunk_elements);
@@ -159,7 +163,9 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   Impl& c = *impl_;
   auto target = c.Check("push-pull", table, gradient, true);
   if (!target.ok()) return target.status();
-  if (absl::Status s = c.CheckMemory(*target->table, destination); !s.ok()) {
+  if (absl::Status s =
+          c.CheckMemory(*target->table, destination, target->table->layout.parameter_bytes);
+      !s.ok()) {
     return absl::Status(s.code(), absl::StrCat("push-pull destination: ", s.message()));
   }
   if (destination.first != gradient.first || destination.count != gradient.count) {

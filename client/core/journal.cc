@@ -113,7 +113,7 @@ void Journal::AddPushes(Operation* operation, uint32_t first, uint32_t count, si
   std::byte* data = operation->blocks[0]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
     Entry* push = NewPush(operation, c, data);
-    data += size_t{push->elements} * operation->table->layout.element_bytes;
+    data += size_t{push->elements} * operation->table->layout.gradient_bytes;
     Enqueue(push);
   }
 }
@@ -123,7 +123,7 @@ void Journal::AddPulls(Operation* operation, uint32_t first, uint32_t count, siz
   std::byte* data = operation->blocks[1]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
     Entry* pull = NewPull(operation, c, data, min_version);
-    data += size_t{pull->elements} * operation->table->layout.element_bytes;
+    data += size_t{pull->elements} * operation->table->layout.parameter_bytes;
     EnqueuePull(pull, false);
   }
 }
@@ -135,9 +135,8 @@ void Journal::AddPushPulls(Operation* operation, uint32_t first, uint32_t count,
   for (uint32_t c = first; c < first + count; ++c) {
     Entry* push = NewPush(operation, c, from);
     push->follow = NewPull(operation, c, to, min_version);
-    const size_t bytes = size_t{push->elements} * operation->table->layout.element_bytes;
-    from += bytes;
-    to += bytes;
+    from += size_t{push->elements} * operation->table->layout.gradient_bytes;
+    to += size_t{push->elements} * operation->table->layout.parameter_bytes;
     Enqueue(push);
   }
 }

@@ -99,7 +99,7 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
   if (Accepted(status)) {
-    const uint32_t bytes = entry->elements * table->layout.element_bytes;
+    const uint32_t bytes = entry->elements * table->layout.parameter_bytes;
     ++counters_.pulls;
     counters_.bytes_pulled += bytes;
     if (entry->staging != nullptr && live) {

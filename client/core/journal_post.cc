@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
+#include "proto/table_spec.h"
 
 namespace verbena::client {
 namespace {
@@ -230,7 +231,7 @@ bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes)
 bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
-  const uint32_t bytes = entry->elements * table->layout.element_bytes;
+  const uint32_t bytes = entry->elements * table->layout.gradient_bytes;
   if (!Fits(stream, entry, bytes)) return false;
   if (bytes > 0 && entry->operation != nullptr) {
     // Before it takes its sequence: memory that cannot be registered ends the call, not the lane.
@@ -252,7 +253,7 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = RecordType::kPush;
-  request.header.dtype = ElementType::kF32;
+  request.header.dtype = GradientType(table->info.spec());
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
   request.payload = {entry->data, bytes, entry->block};
   if (!Send(stream, entry, &request)) return false;
@@ -272,7 +273,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   if (!Fits(stream, entry, 0)) return false;
-  const uint32_t bytes = entry->elements * table->layout.element_bytes;
+  const uint32_t bytes = entry->elements * table->layout.parameter_bytes;
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
   if (stream->needs_staging && !block->allocated()) {
@@ -289,7 +290,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   groups_[0] = {part.partition, entry->chunk, part.epoch, 0, entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = RecordType::kPull;
-  request.header.dtype = ElementType::kF32;
+  request.header.dtype = ParameterType(table->info.spec());
   request.header.destination = remote->address + static_cast<uint64_t>(to - block->data());
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;

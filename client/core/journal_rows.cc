@@ -66,7 +66,7 @@ absl::Status Journal::CheckRowsLost(const TableState& table, const KeyPlan& plan
 // Keys and rows together are no more than a chunk, for which a lane's large slots are made; one row
 // fits all the same, because servers leave room for more than its key.
 uint32_t Journal::RowsInRecord(const TableState& table, const Staging& staging) const {
-  const uint64_t chunk = uint64_t{table.layout.chunk_elements} * table.layout.element_bytes;
+  const uint64_t chunk = table.info.spec().chunk_bytes();
   const uint64_t limit = std::min<uint64_t>(
       {chunk, std::max(staging.limit() / kStagingShare, kLeastRecord), kMaxRowsBytes});
   uint64_t rows = limit / (sizeof(uint64_t) + table.row_bytes());

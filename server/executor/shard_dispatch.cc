@@ -163,15 +163,12 @@ void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
 
 void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
-  if (header.dtype != ElementType::kF32) {
-    return Reply(lane,
-                 AnswerAndSlot({.status = ReplyStatus::kMalformed}, header.operation, record.slot));
-  }
   shard::PullRequest request;
   request.token = {lane->id, header.operation, record.slot};
   request.worker = lane->worker;
   request.table = header.table;
   request.group = record.record.groups[0];
+  request.dtype = header.dtype;
   request.min_version = header.min_version;
   request.destination = header.destination;
   request.destination_key = header.destination_key;

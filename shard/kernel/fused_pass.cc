@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "proto/record.h"
+#include "shard/kernel/convert.h"
 #include "shard/kernel/gradient.h"
 #include "shard/kernel/reduce.h"
 
@@ -17,13 +17,14 @@ static_assert(kBlock % SquaredNorm::kLanes == 0);
 static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in one block");
 
 // The gradient of a block: in `sum`, or where it lies already.
-const float* ReduceBlock(Isa isa, absl::Span<const float* const> sources, float divisor,
-                         size_t first, float* sum, size_t n) {
+const float* ReduceBlock(Isa isa, absl::Span<const Source> sources, float divisor, size_t first,
+                         float* sum, size_t n) {
   if (sources.empty()) return kZeros.data();
-  const float* gradient = sources[0] + first;
-  if (sources.size() > 1) {
+  const float* gradient = sum;
+  if (sources.size() == 1 && !sources[0].bf16) {
+    gradient = sources[0].floats() + first;
+  } else {
     SumBlock(isa, sources, first, sum, n);
-    gradient = sum;
   }
   if (divisor != 1) {
     DivideBlock(isa, gradient, divisor, sum, n);
@@ -34,7 +35,7 @@ const float* ReduceBlock(Isa isa, absl::Span<const float* const> sources, float 
 
 // With the scale of clipping by the chunk's norm, where the optimizer has that.
 ApplyScalars WithScale(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
-                       absl::Span<const float* const> sources, float divisor, size_t n) {
+                       absl::Span<const Source> sources, float divisor, size_t n) {
   ApplyScalars with_scale = scalars;
   if (optimizer.clip_chunk_norm() > 0) {
     // The gradient is worked out once more afterwards: that needs no memory for a whole chunk.
@@ -46,7 +47,7 @@ ApplyScalars WithScale(Isa isa, const Optimizer& optimizer, const ApplyScalars& 
 
 }  // namespace
 
-double SquaredGradient(Isa isa, absl::Span<const float* const> sources, float divisor, size_t n) {
+double SquaredGradient(Isa isa, absl::Span<const Source> sources, float divisor, size_t n) {
   alignas(64) float sum[kBlock];
   SquaredNorm norm;
   for (size_t i = 0; i < n; i += kBlock) {
@@ -57,7 +58,7 @@ double SquaredGradient(Isa isa, absl::Span<const float* const> sources, float di
 }
 
 TrustParts MeasureTrust(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
-                        absl::Span<const float* const> sources, float divisor, const float* in,
+                        absl::Span<const Source> sources, float divisor, const float* in,
                         const float* state, size_t stride, size_t n) {
   alignas(64) float sum[kBlock];
   const float* arrays[kMaxStateArrays] = {};
@@ -72,15 +73,15 @@ TrustParts MeasureTrust(Isa isa, const Optimizer& optimizer, const ApplyScalars&
   return {weights.Total(), update.Total()};
 }
 
-void Accumulate(Isa isa, absl::Span<const float* const> sources, float* accumulator, size_t n) {
+void Accumulate(Isa isa, absl::Span<const Source> sources, float* accumulator, size_t n) {
   for (size_t i = 0; i < n; i += kBlock) {
     SumBlock(isa, sources, i, accumulator + i, std::min(kBlock, n - i));
   }
 }
 
 void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
-                    absl::Span<const float* const> sources, float divisor, const float* in,
-                    float* out, float* state, size_t stride, size_t n) {
+                    absl::Span<const Source> sources, float divisor, const float* in, float* out,
+                    float* state, size_t stride, size_t n, const RoundedCopy& rounded) {
   alignas(64) float sum[kBlock];
   float* arrays[kMaxStateArrays] = {};
   const ApplyScalars with_scale = WithScale(isa, optimizer, scalars, sources, divisor, n);
@@ -89,6 +90,7 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
     const float* gradient = ReduceBlock(isa, sources, divisor, i, sum, count);
     for (size_t a = 0; a < optimizer.state_arrays(); ++a) arrays[a] = state + a * stride + i;
     optimizer.Apply(isa, with_scale, in + i, out + i, arrays, gradient, count);
+    if (rounded.to != nullptr) Round(isa, rounded.type, out + i, rounded.to + i, count);
   }
 }
 

@@ -6,25 +6,34 @@
 #define VERBENA_SHARD_KERNEL_FUSED_PASS_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/types/span.h"
+#include "proto/record.h"
 #include "shard/kernel/isa.h"
+#include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"
 
 namespace verbena::shard {
 
 // accumulator = sources[0] + sources[1] + ... in this order; it may be sources[0].
-void Accumulate(Isa isa, absl::Span<const float* const> sources, float* accumulator, size_t n);
+void Accumulate(Isa isa, absl::Span<const Source> sources, float* accumulator, size_t n);
+
+// Where else the result goes, in 16 bits.
+struct RoundedCopy {
+  uint16_t* to = nullptr;  // null: nowhere
+  ElementType type = ElementType::kNone;
+};
 
 // out = optimizer(in, sum of sources / divisor). No source: the gradient is zero. `state` holds the
 // optimizer's arrays, `stride` elements apart. out may be in. Clipping by the chunk's norm costs a
 // pass over the sources before this one.
 void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
-                    absl::Span<const float* const> sources, float divisor, const float* in,
-                    float* out, float* state, size_t stride, size_t n);
+                    absl::Span<const Source> sources, float divisor, const float* in, float* out,
+                    float* state, size_t stride, size_t n, const RoundedCopy& rounded = {});
 
 // The squared L2 norm of sum of sources / divisor.
-double SquaredGradient(Isa isa, absl::Span<const float* const> sources, float divisor, size_t n);
+double SquaredGradient(Isa isa, absl::Span<const Source> sources, float divisor, size_t n);
 
 // Of an optimizer with a trust ratio: what ReduceAndApply() with the same arguments adds to the
 // squared L2 norms of the weights and of the update. Changes nothing.
@@ -33,7 +42,7 @@ struct TrustParts {
   double update = 0;
 };
 TrustParts MeasureTrust(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
-                        absl::Span<const float* const> sources, float divisor, const float* in,
+                        absl::Span<const Source> sources, float divisor, const float* in,
                         const float* state, size_t stride, size_t n);
 
 }  // namespace verbena::shard

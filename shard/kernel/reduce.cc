@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "shard/kernel/convert.h"
+
 namespace verbena::shard {
 namespace {
 
@@ -21,6 +23,16 @@ VERBENA_KERNEL_BODY Sum4Body(const float* a, const float* b, const float* c, con
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) out[i] = ((a[i] + b[i]) + c[i]) + d[i];
 }
+// The same of bf16, each added to what is there. A bf16 is the upper half of the f32 it stands for.
+VERBENA_KERNEL_BODY AddBf16Body(const uint16_t* a, float* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] += std::bit_cast<float>(uint32_t{a[i]} << 16);
+}
+VERBENA_KERNEL_BODY Add2Bf16Body(const uint16_t* a, const uint16_t* b, float* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const float sum = out[i] + std::bit_cast<float>(uint32_t{a[i]} << 16);
+    out[i] = sum + std::bit_cast<float>(uint32_t{b[i]} << 16);
+  }
+}
 VERBENA_KERNEL_BODY DivideBody(const float* in, float divisor, float* out, size_t n) {
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) out[i] = in[i] / divisor;
@@ -33,6 +45,14 @@ VERBENA_KERNEL_BODY NonFiniteBody(const float* values, size_t n, uint32_t* carri
   }
   *carries = found;
 }
+// The exponent of a bf16 lies where the upper half of an f32's does.
+VERBENA_KERNEL_BODY NonFiniteBf16Body(const uint16_t* values, size_t n, uint32_t* carries) {
+  uint16_t found = 0;
+  for (size_t i = 0; i < n; ++i) {
+    found = static_cast<uint16_t>(found | ((values[i] & 0x7f80u) + 0x0080u));
+  }
+  *carries = uint32_t{found} << 16;
+}
 
 VERBENA_KERNEL(Sum2, (const float* a, const float* b, float* out, size_t n), (a, b, out, n));
 VERBENA_KERNEL(Sum3, (const float* a, const float* b, const float* c, float* out, size_t n),
@@ -41,15 +61,20 @@ VERBENA_KERNEL(Sum4,
                (const float* a, const float* b, const float* c, const float* d, float* out,
                 size_t n),
                (a, b, c, d, out, n));
+VERBENA_KERNEL(AddBf16, (const uint16_t* a, float* out, size_t n), (a, out, n));
+VERBENA_KERNEL(Add2Bf16, (const uint16_t* a, const uint16_t* b, float* out, size_t n),
+               (a, b, out, n));
 VERBENA_KERNEL(Divide, (const float* in, float divisor, float* out, size_t n),
                (in, divisor, out, n));
 VERBENA_KERNEL(NonFinite, (const float* values, size_t n, uint32_t* carries), (values, n, carries));
+VERBENA_KERNEL(NonFiniteBf16, (const uint16_t* values, size_t n, uint32_t* carries),
+               (values, n, carries));
 
-}  // namespace
-
-void SumBlock(Isa isa, absl::Span<const float* const> sources, size_t first, float* out, size_t n) {
+// Of f32 sources alone.
+void SumFloats(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
   const auto v = static_cast<size_t>(isa);
-  const auto at = [&](size_t s) { return sources[s] + first; };
+  const auto at = [&](size_t s) { return sources[s].floats() + first; };
+
   size_t done = 0;
   switch (sources.size()) {
     case 1:
@@ -81,15 +106,51 @@ void SumBlock(Isa isa, absl::Span<const float* const> sources, size_t first, flo
   }
 }
 
+// The block stays in the first-level cache, so a pass for each source or two is cheap.
+void SumMixed(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
+  const auto v = static_cast<size_t>(isa);
+  const auto halves = [&](size_t s) { return sources[s].halves() + first; };
+  if (sources[0].bf16) {
+    FloatsFromBf16(isa, halves(0), out, n);
+  } else if (out != sources[0].floats() + first) {
+    std::memcpy(out, sources[0].floats() + first, n * sizeof(float));
+  }
+  for (size_t done = 1; done < sources.size();) {
+    if (!sources[done].bf16) {
+      Sum2[v](out, sources[done].floats() + first, out, n);
+      done += 1;
+    } else if (done + 1 < sources.size() && sources[done + 1].bf16) {
+      Add2Bf16[v](halves(done), halves(done + 1), out, n);
+      done += 2;
+    } else {
+      AddBf16[v](halves(done), out, n);
+      done += 1;
+    }
+  }
+}
+
+}  // namespace
+
+void SumBlock(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
+  const bool mixed = std::any_of(sources.begin(), sources.end(), [](auto& s) { return s.bf16; });
+  return mixed ? SumMixed(isa, sources, first, out, n) : SumFloats(isa, sources, first, out, n);
+}
+
 void DivideBlock(Isa isa, const float* in, float divisor, float* out, size_t n) {
   Divide[static_cast<size_t>(isa)](in, divisor, out, n);
 }
 
-bool HasNonFinite(Isa isa, const float* values, size_t n) {
+bool HasNonFinite(Isa isa, const Source& values, size_t n) {
+  const auto v = static_cast<size_t>(isa);
   constexpr size_t kStep = 16384;  // often enough to stop early, seldom enough to be free
   for (size_t i = 0; i < n; i += kStep) {
     uint32_t carries = 0;
-    NonFinite[static_cast<size_t>(isa)](values + i, std::min(kStep, n - i), &carries);
+    const size_t count = std::min(kStep, n - i);
+    if (values.bf16) {
+      NonFiniteBf16[v](values.halves() + i, count, &carries);
+    } else {
+      NonFinite[v](values.floats() + i, count, &carries);
+    }
     if ((carries & 0x80000000u) != 0) return true;
   }
   return false;

@@ -8,20 +8,35 @@
 #define VERBENA_SHARD_KERNEL_REDUCE_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/types/span.h"
+#include "proto/record.h"
 #include "shard/kernel/isa.h"
 
 namespace verbena::shard {
 
+// Numbers that a sum reads: f32, or bf16 that is widened, which is exact.
+struct Source {
+  Source() = default;
+  Source(const float* values) : data(values) {}  // NOLINT: a float is what a source mostly is
+  Source(const std::byte* values, ElementType type)
+      : data(values), bf16(type == ElementType::kBf16) {}
+  const float* floats() const { return static_cast<const float*>(data); }
+  const uint16_t* halves() const { return static_cast<const uint16_t*>(data); }
+
+  const void* data = nullptr;
+  bool bf16 = false;
+};
+
 // out[i] = ((sources[0][first + i] + sources[1][first + i]) + ...) for i < n. At least one source;
-// out may be sources[0] + first.
-void SumBlock(Isa isa, absl::Span<const float* const> sources, size_t first, float* out, size_t n);
+// out may be sources[0] + first, if that is f32.
+void SumBlock(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n);
 
 // out[i] = in[i] / divisor; out may be in.
 void DivideBlock(Isa isa, const float* in, float divisor, float* out, size_t n);
 
-bool HasNonFinite(Isa isa, const float* values, size_t n);
+bool HasNonFinite(Isa isa, const Source& values, size_t n);
 
 }  // namespace verbena::shard
 

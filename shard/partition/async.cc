@@ -46,12 +46,12 @@ class Async final : public DenseConsistency {
     uint32_t index;  // the member's
     uint32_t chunk;
     uint64_t sequence;
-    const float* payload;  // null: nothing to apply, answered `answer`
+    Source gradient;  // without data: nothing to apply, answered `answer`
     ReplyStatus answer;
   };
   using Queue = std::vector<Queued>;
 
-  bool Apply(uint32_t chunk, uint64_t worker, const float* payload);
+  bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient);
   void Drain(uint32_t slice);
   // Forgets queued pushes for which `match` holds; with an event unless why is null.
   template <typename Match>
@@ -70,9 +70,9 @@ void Async::Resize() {
   queues_.resize(table_.slices());
 }
 
-bool Async::Apply(uint32_t chunk, uint64_t worker, const float* payload) {
+bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient) {
   const uint32_t divisor = AsyncDivisor(table_.spec(), roster_);
-  if (!table_.Apply(chunk, {&payload, 1}, static_cast<float>(divisor))) return false;
+  if (!table_.Apply(chunk, {&gradient, 1}, static_cast<float>(divisor))) return false;
   ++sink_.counters.applies;
   if (sink_.commit_observer) {
     const DenseTable::Chunk& c = table_.chunk(chunk);
@@ -96,10 +96,10 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
   const ReplyStatus order = Sequences::Check(sequence, last, next);
   if (order != ReplyStatus::kOk) return answer(order);
 
-  const float* payload = GradientOf(request).data();
+  Source gradient = GradientOf(request);
   ReplyStatus status = ReplyStatus::kOk;
-  if (ContributesZero(&table_, GradientOf(request), &sink_, &status)) payload = nullptr;
-  if (queue.empty() && (payload == nullptr || Apply(chunk, request.worker, payload))) {
+  if (ContributesZero(&table_, gradient, request.group.count, &sink_, &status)) gradient = {};
+  if (queue.empty() && (gradient.data == nullptr || Apply(chunk, request.worker, gradient))) {
     last = sequence;
     return answer(status);
   }
@@ -107,7 +107,7 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
     ++sink_.blocked;
     ++sink_.counters.spare_exhausted;
   }
-  queue.push_back({request.token, request.worker, member.index, chunk, sequence, payload, status});
+  queue.push_back({request.token, request.worker, member.index, chunk, sequence, gradient, status});
   ++sink_.counters.held;
   return {true, {}};
 }
@@ -134,7 +134,7 @@ void Async::Drain(uint32_t slice) {
     ReplyStatus status = q.answer;
     if (q.sequence != last + 1) {
       status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
-    } else if (q.payload != nullptr && !Apply(q.chunk, q.worker, q.payload)) {
+    } else if (q.gradient.data != nullptr && !Apply(q.chunk, q.worker, q.gradient)) {
       break;
     } else {
       last = q.sequence;

@@ -86,7 +86,8 @@ Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32
   ReplyStatus status = Sequences::Check(push.group.sequence, last, last + 1);
   if (status != ReplyStatus::kOk) return {status, 0, version};
   last = push.group.sequence;
-  if (ContributesZero(&table_, push.rows, &sink_, &status)) return {status, 0, version};
+  if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status))
+    return {status, 0, version};
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
   if (!table_.FindOrCreate(slice, push.keys, rows_.data())) return NoRoom(pool_, version);
   Apply(push, slice);
@@ -98,7 +99,7 @@ void AsyncRows::Apply(const RowPush& push, uint32_t slice) {
   table_.BeginApply(slice);
   for (size_t i = 0; i < push.keys.size(); ++i) {
     if (i + kAhead < push.keys.size()) table_.Prefetch(rows_[i + kAhead]);
-    const float* gradient = push.rows.data() + i * table_.dim();
+    const Source gradient = push.rows.data() + i * table_.dim();
     table_.ApplyRow(rows_[i], {&gradient, 1}, static_cast<float>(divisor));
   }
   table_.EndApply();

@@ -2,19 +2,14 @@
 
 #include <algorithm>
 
-#include "shard/kernel/reduce.h"
-
 namespace verbena::shard {
 
-bool ContributesZero(SlicedTable* table, absl::Span<const float> gradient, Sink* sink,
+bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
                      ReplyStatus* answer) {
   *answer = ReplyStatus::kOk;
-  if (gradient.empty()) return true;
+  if (n == 0) return true;
   const v1::NonFinite policy = table->spec().non_finite();
-  if (policy == v1::NON_FINITE_APPLY ||
-      !HasNonFinite(BestIsa(), gradient.data(), gradient.size())) {
-    return false;
-  }
+  if (policy == v1::NON_FINITE_APPLY || !HasNonFinite(BestIsa(), gradient, n)) return false;
   ++sink->counters.non_finite;
   ++table->counters().non_finite;
   if (policy != v1::NON_FINITE_SKIP) *answer = ReplyStatus::kNonFinite;

@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "shard/engine.h"
+#include "shard/kernel/reduce.h"
 #include "shard/partition/roster.h"
 #include "shard/partition/sink.h"
 #include "shard/table/sliced_table.h"
@@ -41,9 +42,10 @@ class Consistency {
   virtual void ForgetLane(uint32_t lane) = 0;
 };
 
-// True: a push of `gradient` contributes zero and is answered *answer: an empty one, or one with a
-// NaN or Inf where the table rejects (kNonFinite) or skips (kOk) such; those are counted here.
-bool ContributesZero(SlicedTable* table, absl::Span<const float> gradient, Sink* sink,
+// True: a push of the n numbers of `gradient` contributes zero and is answered *answer: an empty
+// one, or one with a NaN or Inf where the table rejects (kNonFinite) or skips (kOk) such; those are
+// counted here.
+bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
                      ReplyStatus* answer);
 
 // By what a mean divides where every push is an apply of its own.

@@ -48,10 +48,9 @@ std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts);
 std::unique_ptr<DenseConsistency> MakeAsync(const DenseParts& parts);
 std::unique_ptr<DenseConsistency> MakeSsp(const DenseParts& parts);
 
-// The numbers that a push carries.
-inline absl::Span<const float> GradientOf(const PushRequest& request) {
-  return {reinterpret_cast<const float*>(request.payload.data()),
-          request.payload.size() / sizeof(float)};
+// The numbers that a push carries: group.count of them.
+inline Source GradientOf(const PushRequest& request) {
+  return {request.payload.data(), request.dtype};
 }
 
 }  // namespace verbena::shard

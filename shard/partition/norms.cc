@@ -30,7 +30,7 @@ void Norms::Begin(uint32_t chunk, uint32_t divisor) {
   c.scale = {};
 }
 
-bool Norms::Step(uint32_t chunk, absl::Span<const float* const> sources) {
+bool Norms::Step(uint32_t chunk, absl::Span<const Source> sources) {
   Chunk& c = chunks_[chunk];
   if (c.phase == Phase::kMeasured) return false;
   if (c.phase == Phase::kBegun) {
@@ -44,7 +44,7 @@ bool Norms::Step(uint32_t chunk, absl::Span<const float* const> sources) {
   return true;
 }
 
-void Norms::Measure(uint32_t chunk, NormKind kind, absl::Span<const float* const> sources) {
+void Norms::Measure(uint32_t chunk, NormKind kind, absl::Span<const Source> sources) {
   Chunk& c = chunks_[chunk];
   const DenseTable::Chunk& t = table_.chunk(chunk);
   const auto divisor =

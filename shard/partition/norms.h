@@ -49,7 +49,7 @@ class Norms {
   void Begin(uint32_t chunk, uint32_t divisor);
   // Goes on, with what Begin() has found or totals have come for. sources: the sum, or none for a
   // gradient of zero. True: it may commit.
-  bool Step(uint32_t chunk, absl::Span<const float* const> sources);
+  bool Step(uint32_t chunk, absl::Span<const Source> sources);
   const StepScale& scale(uint32_t chunk) const { return chunks_[chunk].scale; }
   uint32_t divisor(uint32_t chunk) const { return chunks_[chunk].divisor; }
   void Committed(uint32_t chunk) { chunks_[chunk].phase = Phase::kOpen; }
@@ -104,7 +104,7 @@ class Norms {
   bool Complete(uint32_t slice, uint64_t step, NormKind kind);
   // The step is over everywhere: its parts may be forgotten.
   bool Over(uint32_t slice, uint64_t step, NormKind kind);
-  void Measure(uint32_t chunk, NormKind kind, absl::Span<const float* const> sources);
+  void Measure(uint32_t chunk, NormKind kind, absl::Span<const Source> sources);
   // The parts of the slices, in a pinned buffer. data is null when there is no memory.
   ChunkView Gather(uint64_t step, NormKind kind, absl::Span<const uint32_t> slices);
   void Park(const NormsRequest& request, absl::Span<const uint32_t> slices, uint32_t remaining);

@@ -63,7 +63,7 @@ class Sync final : public DenseConsistency {
   struct Contribution {
     State state = State::kNone;
     ReplyStatus answer = ReplyStatus::kOk;  // of an empty one
-    const float* payload = nullptr;
+    Source gradient;
     uint64_t worker = 0;
     Token token;
   };
@@ -119,7 +119,7 @@ class Sync final : public DenseConsistency {
   std::vector<Progress> progress_;           // slice major
   std::vector<uint64_t> owners_;             // of each rank, as of the last roster
   std::vector<uint32_t> blocked_;
-  std::vector<const float*> sources_;   // scratch of Advance()
+  std::vector<Source> sources_;         // scratch of Advance()
   std::vector<uint64_t> contributors_;  // scratch of Commit()
 };
 
@@ -180,11 +180,10 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   // The rank was passed, or its worker said that nothing more would come.
   if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
 
-  const absl::Span<const float> gradient = GradientOf(request);
   Count(chunk, rank, 1);
   x.worker = request.worker;
   x.token = request.token;
-  if (ContributesZero(&table_, gradient, &sink_, &x.answer)) {
+  if (ContributesZero(&table_, GradientOf(request), request.group.count, &sink_, &x.answer)) {
     const ReplyStatus status = x.answer;  // a commit takes x for the next step
     x.state = State::kEmpty;
     Advance(chunk);
@@ -192,7 +191,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   }
   x.state = State::kArrived;
   x.answer = ReplyStatus::kOk;
-  x.payload = gradient.data();
+  x.gradient = GradientOf(request);
   Advance(chunk);
   if (x.state == State::kOwed) return answer(ReplyStatus::kResourceExhausted);
   if (x.state != State::kArrived) return answer(ReplyStatus::kOk);
@@ -207,14 +206,14 @@ void Sync::Advance(uint32_t chunk) {
   for (;;) {
     sources_.clear();
     if (s.accumulator.data != nullptr) {
-      sources_.push_back(reinterpret_cast<const float*>(s.accumulator.data));
+      sources_.emplace_back(reinterpret_cast<const float*>(s.accumulator.data));
     }
     const size_t sums = sources_.size();
     uint32_t end = s.cursor;
     for (; end < ranks_; ++end) {
       const Contribution& x = At(chunk, end);
       if (Pending(x)) {
-        sources_.push_back(x.payload);
+        sources_.push_back(x.gradient);
       } else if (!Passes(chunk, end)) {
         break;
       }
@@ -262,7 +261,7 @@ bool Sync::Totalled(uint32_t chunk, size_t payloads) {
     if (s.cursor < ranks_) return false;  // no memory: contributions are owed
     sources_.clear();
     if (s.accumulator.data != nullptr) {
-      sources_.push_back(reinterpret_cast<const float*>(s.accumulator.data));
+      sources_.emplace_back(reinterpret_cast<const float*>(s.accumulator.data));
     }
     norms_->Begin(chunk, listed);
   }
@@ -319,7 +318,7 @@ void Sync::Settle(uint32_t chunk, Contribution* x, State next) {
     sink_.PushDone(x->token, ReplyStatus::kOk, table_.chunk(chunk).version);
   }
   x->state = next;
-  x->payload = nullptr;
+  x->gradient = {};
 }
 
 void Sync::Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why) {
@@ -333,7 +332,7 @@ void Sync::Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* wh
   }
   Count(chunk, rank, -1);
   x.state = next;
-  x.payload = nullptr;
+  x.gradient = {};
 }
 
 void Sync::DropAccumulator(Chunk* chunk) {

@@ -95,9 +95,9 @@ class SyncRows final : public RowConsistency {
   const bool mean_;
   uint32_t ranks_ = 0;
   std::vector<Slice> slices_;
-  std::vector<uint64_t> owners_;       // of each rank, as of the last roster
-  std::vector<Head> heads_;            // scratch of ApplyStep()
-  std::vector<const float*> sources_;  // the same
+  std::vector<uint64_t> owners_;  // of each rank, as of the last roster
+  std::vector<Head> heads_;       // scratch of ApplyStep()
+  std::vector<Source> sources_;   // the same
   std::vector<uint64_t> contributors_;
 };
 
@@ -157,7 +157,7 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
   }
   // Its worker said that nothing more would come.
   if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
-  if (!ContributesZero(&table_, push.rows, &sink_, &x.answer) &&
+  if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &x.answer) &&
       !Copy(push, slice, &x, &x.answer) && x.answer == ReplyStatus::kResourceExhausted) {
     return answer(x.answer);  // not settled: it will be sent again
   }
@@ -255,7 +255,7 @@ void SyncRows::ApplyStep(const Slice& slice, float divisor) {
       std::pop_heap(heads_.begin(), heads_.end());
       heads_.pop_back();
       const Contribution& x = slice.contributions[head.contribution];
-      sources_.push_back(x.gradients() + size_t{head.at} * table_.dim());
+      sources_.emplace_back(x.gradients() + size_t{head.at} * table_.dim());
       PushHead(slice, head.contribution, head.at + 1);
     }
     const Contribution& x = slice.contributions[first.contribution];

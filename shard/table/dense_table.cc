@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_spec.h"
+#include "shard/kernel/convert.h"
 #include "shard/table/initializer.h"
 
 namespace verbena::shard {
@@ -14,6 +14,9 @@ namespace {
 constexpr uint64_t kMaxChunks = uint64_t{1} << 24;
 
 float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data); }
+uint16_t* Halves(const Buffer& buffer) { return reinterpret_cast<uint16_t*>(buffer.data); }
+
+size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 absl::Status CheckDense(const v1::Table& table) {
   if (const absl::Status s = CheckServable(table); !s.ok()) return s;
@@ -29,7 +32,14 @@ absl::Status CheckDense(const v1::Table& table) {
   for (const uint64_t n : spec.shape()) {
     if (n == 0 || __builtin_mul_overflow(elements, n, &elements)) elements = 0;
   }
-  const uint64_t chunk_elements = spec.chunk_bytes() / sizeof(float);
+  if (!v1::DType_IsValid(spec.dtype()) || spec.dtype() == v1::DTYPE_UNSPECIFIED) {
+    return refuse("dtype ", spec.dtype(), " is not served");
+  }
+  const ElementType gradient = GradientType(spec);
+  if (gradient != ElementType::kF32 && gradient != ElementType::kBf16) {
+    return refuse("gradient_dtype ", spec.gradient_dtype(), " is not served");
+  }
+  const uint64_t chunk_elements = LayoutOf(spec).chunk_elements;
   if (elements == 0 || elements / chunk_elements >= kMaxChunks) {
     return refuse("it has ", elements / chunk_elements, " chunks; allowed: 1..", kMaxChunks);
   }
@@ -54,9 +64,11 @@ DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* 
       layout_(LayoutOf(table.spec())),
       optimizer_(std::move(optimizer)),
       pool_(pool),
+      type_(ParameterType(table.spec())),
       local_chunk_(layout_.chunks(), kNone) {
   const uint64_t largest = std::min<uint64_t>(layout_.elements, layout_.chunk_elements);
-  buffer_bytes_ = (largest * sizeof(float) + 63) / 64 * 64;
+  parameter_buffer_bytes_ = RoundUp(largest * layout_.parameter_bytes);
+  array_bytes_ = RoundUp(largest * sizeof(float));
 }
 
 DenseTable::~DenseTable() {
@@ -76,10 +88,10 @@ bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
   c.id = id;
   c.elements = layout_.elements_of(id);
   c.slice = slice;
-  c.parameters = pool_->NewParameters(buffer_bytes_);
+  c.parameters = pool_->NewParameters(parameter_buffer_bytes_);
   if (c.parameters == BufferPool::kNone) return false;
-  if (optimizer_->state_arrays() > 0) {
-    c.state = pool_->Allocate(buffer_bytes_ * optimizer_->state_arrays());
+  if (StateArrays() > 0) {
+    c.state = pool_->Allocate(array_bytes_ * StateArrays());
     if (c.state.data == nullptr) {
       pool_->DropParameters(c.parameters);
       return false;
@@ -123,13 +135,16 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
     chunks_.resize(first_new);
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", id(), " \"", spec().name(), "\": no memory for its ",
-                     layout_.elements * sizeof(float), " bytes of parameters and ",
-                     optimizer_->state_arrays(), " times as much optimizer state"));
+                     layout_.elements * layout_.parameter_bytes, " bytes of parameters and ",
+                     layout_.elements * sizeof(float) * StateArrays(), " of optimizer state",
+                     has_master() ? " and master copies" : ""));
   }
   for (uint32_t i = first_new; i < chunks(); ++i) {
     const Chunk& c = chunks_[i];
-    Initialize(spec().initializer(), layout_.first_element(c.id),
-               Floats(pool_->buffer(c.parameters)), c.elements);
+    Initialize(spec().initializer(), layout_.first_element(c.id), Weights(c), c.elements);
+    if (has_master()) {
+      Round(BestIsa(), type_, Weights(c), Halves(pool_->buffer(c.parameters)), c.elements);
+    }
     Slice& s = slices_[c.slice];
     s.min_version = 0;
     s.at_min = static_cast<uint32_t>(s.chunks.size());
@@ -148,12 +163,17 @@ void DenseTable::ResetVersions() {
 uint64_t DenseTable::parameter_bytes() const {
   uint64_t chunks = 0;
   for (const Slice& s : slices_) chunks += s.chunks.size();
-  return chunks * buffer_bytes_;
+  return chunks * (parameter_buffer_bytes_ + (has_master() ? array_bytes_ : 0));
+}
+
+float* DenseTable::Weights(const Chunk& chunk) const {
+  if (!has_master()) return Floats(pool_->buffer(chunk.parameters));
+  return Floats(chunk.state) + optimizer_->state_arrays() * (array_bytes_ / sizeof(float));
 }
 
 ChunkView DenseTable::Pin(uint32_t index) {
   const Chunk& c = chunks_[index];
-  return {pool_->buffer(c.parameters), c.elements * static_cast<uint32_t>(sizeof(float)), c.version,
+  return {pool_->buffer(c.parameters), c.elements * layout_.parameter_bytes, c.version,
           pool_->Pin(c.parameters)};
 }
 
@@ -164,28 +184,31 @@ ApplyScalars DenseTable::ScalarsOf(const Chunk& chunk, const StepScale& scale) c
   return scalars;
 }
 
-double DenseTable::SquaredGradient(uint32_t index, absl::Span<const float* const> sources,
+double DenseTable::SquaredGradient(uint32_t index, absl::Span<const Source> sources,
                                    float divisor) const {
   return shard::SquaredGradient(BestIsa(), sources, divisor, chunks_[index].elements);
 }
 
-TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const float* const> sources,
-                                    float divisor, float gradient_scale) const {
+TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
+                                    float gradient_scale) const {
   const Chunk& c = chunks_[index];
   return shard::MeasureTrust(BestIsa(), *optimizer_, ScalarsOf(c, {gradient_scale, 1}), sources,
-                             divisor, Floats(pool_->buffer(c.parameters)), Floats(c.state),
-                             buffer_bytes_ / sizeof(float), c.elements);
+                             divisor, Weights(c), Floats(c.state), array_bytes_ / sizeof(float),
+                             c.elements);
 }
 
-bool DenseTable::Apply(uint32_t index, absl::Span<const float* const> sources, float divisor,
+bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
                        const StepScale& scale) {
   Chunk& c = chunks_[index];
   if (!sources.empty() || !optimizer_->ignores_zero()) {
     const uint32_t target = pool_->WritableFor(c.parameters);
     if (target == BufferPool::kNone) return false;
-    ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor,
-                   Floats(pool_->buffer(c.parameters)), Floats(pool_->buffer(target)),
-                   Floats(c.state), buffer_bytes_ / sizeof(float), c.elements);
+    const Buffer& to = pool_->buffer(target);
+    float* const weights = Weights(c);
+    const RoundedCopy rounded = has_master() ? RoundedCopy{Halves(to), type_} : RoundedCopy{};
+    ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor, weights,
+                   has_master() ? weights : Floats(to), Floats(c.state),
+                   array_bytes_ / sizeof(float), c.elements, rounded);
     if (target != c.parameters) {
       pool_->Swap(c.parameters, target);
       c.parameters = target;

@@ -4,7 +4,9 @@
 //
 // Invariants:
 //  1. A pinned buffer is never written: Apply() goes to a spare and swaps.
-//  2. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
+//  2. Of a table of 16 bits the optimizer works on the master copy, in f32; the parameters are it,
+//     rounded.
+//  3. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
 #ifndef VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 #define VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 
@@ -15,7 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/record.h"
 #include "proto/routing.h"
+#include "proto/table_spec.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/engine.h"
 #include "shard/kernel/fused_pass.h"
@@ -38,7 +42,7 @@ class DenseTable final : public SlicedTable {
     uint32_t elements = 0;
     uint32_t slice = 0;
     uint32_t parameters = BufferPool::kNone;
-    Buffer state;
+    Buffer state;  // the optimizer's arrays; then the master copy, if the table has those
     uint64_t version = 0;
     uint64_t applies = 0;
   };
@@ -54,6 +58,8 @@ class DenseTable final : public SlicedTable {
   ~DenseTable() override;
 
   const DenseLayout& layout() const { return layout_; }
+  ElementType parameter_type() const { return type_; }
+  ElementType gradient_type() const { return GradientType(spec()); }
   uint32_t partition_of(uint32_t chunk) const {
     return PartitionOfChunk(id(), chunk, partitions());
   }
@@ -73,14 +79,13 @@ class DenseTable final : public SlicedTable {
   ChunkView Pin(uint32_t index);
   // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
   // by one. False, with nothing changed: the chunk is pinned and there is no spare.
-  bool Apply(uint32_t index, absl::Span<const float* const> sources, float divisor,
+  bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {});
 
   // This chunk's part of the norms of its next Apply(), which changes nothing. gradient_scale: as
   // Apply() will have it.
-  double SquaredGradient(uint32_t index, absl::Span<const float* const> sources,
-                         float divisor) const;
-  TrustParts MeasureTrust(uint32_t index, absl::Span<const float* const> sources, float divisor,
+  double SquaredGradient(uint32_t index, absl::Span<const Source> sources, float divisor) const;
+  TrustParts MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
                           float gradient_scale) const;
   const Optimizer& optimizer() const { return *optimizer_; }
 
@@ -91,11 +96,18 @@ class DenseTable final : public SlicedTable {
   void FreeChunk(Chunk* chunk);
   void Advance(Chunk* chunk);
   ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
+  // What the optimizer works on: the parameters, or their master copy.
+  float* Weights(const Chunk& chunk) const;
+  size_t StateArrays() const { return optimizer_->state_arrays() + (has_master() ? 1 : 0); }
+  bool has_master() const { return type_ != ElementType::kF32; }
 
   const DenseLayout layout_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
-  size_t buffer_bytes_ = 0;  // of every chunk, also the short last one: buffers are swapped
+  const ElementType type_;  // of the parameters as they are pulled
+  // Of every chunk, also the short last one: buffers are swapped.
+  size_t parameter_buffer_bytes_ = 0;
+  size_t array_bytes_ = 0;  // of each array of the state
   std::vector<uint32_t> local_chunk_;
   std::vector<Chunk> chunks_;
   std::vector<Slice> slices_;  // by slice index

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/table_spec.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/table/initializer.h"
 
@@ -18,6 +19,11 @@ absl::Status CheckEmbedding(const v1::Table& table) {
     return absl::InvalidArgumentError(absl::StrCat("table ", table.id(), " \"", spec.name(),
                                                    "\": dim is ", spec.dim(), "; allowed: 1..",
                                                    kMaxRowElements));
+  }
+  if (ParameterType(spec) != ElementType::kF32 || GradientType(spec) != ElementType::kF32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", table.id(), " \"", spec.name(), "\": dtype ", spec.dtype(),
+                     " with gradient_dtype ", spec.gradient_dtype(), " is not served with rows"));
   }
   return CheckTableOptimizer(spec);
 }
@@ -86,7 +92,7 @@ const ApplyScalars& EmbeddingTable::ScalarsFor(uint64_t t) {
   return m.scalars;
 }
 
-void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const float* const> sources, float divisor) {
+void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor) {
   RowStore& rows = *applying_->rows;
   float* parameters = rows.parameters(row);
   ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,

@@ -23,6 +23,7 @@
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/engine.h"
+#include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/row_store.h"
@@ -61,7 +62,7 @@ class EmbeddingTable final : public SlicedTable {
   // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
   void BeginApply(uint32_t slice);
   // By sum(sources) / divisor. At least one source.
-  void ApplyRow(uint32_t row, absl::Span<const float* const> sources, float divisor);
+  void ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor);
   void Prefetch(uint32_t row) const { applying_->rows->Prefetch(row); }
   // Version and apply count go up by one.
   void EndApply();

@@ -21,7 +21,6 @@ absl::Status CheckServable(const v1::Table& table) {
     return absl::InvalidArgumentError(
         absl::StrCat("table ", table.id(), " \"", spec.name(), "\": ", why...));
   };
-  if (spec.dtype() != v1::DTYPE_F32) return refuse("dtype ", spec.dtype(), " is not served");
   if (!v1::Consistency_IsValid(spec.consistency()) ||
       spec.consistency() == v1::CONSISTENCY_UNSPECIFIED) {
     return refuse("consistency ", spec.consistency(), " is not served");

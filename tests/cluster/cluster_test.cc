@@ -134,6 +134,19 @@ TEST_CASE("rows of an embedding table under faults") {
   }
 }
 
+TEST_CASE("a table of 16 bits under faults") {
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  ScenarioOptions options;
+  options.consistency = consistency;
+  options.narrow = true;
+  options.elements *= 2;
+  const Totals totals = RunSeeds("a table of 16 bits under faults", options, 300);
+  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.resumed > 0);
+  }
+}
+
 TEST_CASE(
     "with one worker five times slower, ssp is as stale as it may be, and between the others") {
   ScenarioOptions options = SspOptions(3);

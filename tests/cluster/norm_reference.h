@@ -109,7 +109,7 @@ class NormReference {
             t.gradient[i] += SyncGradient(rank, steps_, i);
           }
         }
-        const float* sum = &t.gradient[first];
+        const shard::Source sum = &t.gradient[first];
         if (t.optimizer->clip_global_norm() > 0) {
           total += shard::SquaredGradient(isa, {&sum, 1}, divisor, n);
         }
@@ -130,7 +130,7 @@ class NormReference {
     if (t->optimizer->has_trust_ratio()) {
       shard::TrustParts sum;
       ForChunks(*t, [&](uint32_t, uint64_t first, uint32_t n, float divisor) {
-        const float* g = &t->gradient[first];
+        const shard::Source g = &t->gradient[first];
         const shard::TrustParts part = shard::MeasureTrust(
             isa, *t->optimizer, scalars, {&g, 1}, divisor, &w[first], &t->state[first], stride, n);
         sum.weights += part.weights;
@@ -139,7 +139,7 @@ class NormReference {
       scalars.trust = shard::TrustRatio(sum.weights, sum.update);
     }
     ForChunks(*t, [&](uint32_t, uint64_t first, uint32_t n, float divisor) {
-      const float* g = &t->gradient[first];
+      const shard::Source g = &t->gradient[first];
       float* state = t->state.empty() ? nullptr : &t->state[first];
       shard::ReduceAndApply(isa, *t->optimizer, scalars, {&g, 1}, divisor, &w[first], &w[first],
                             state, stride, n);

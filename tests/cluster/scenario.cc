@@ -75,6 +75,11 @@ class Scenario {
     } else {
       spec.add_shape(state_.options.elements);
     }
+    if (state_.options.narrow) {
+      const bool sync = state_.options.consistency == v1::CONSISTENCY_SYNC;
+      spec.set_dtype(sync ? v1::DTYPE_BF16 : v1::DTYPE_F32);
+      spec.set_gradient_dtype(v1::DTYPE_BF16);
+    }
     spec.set_consistency(state_.options.consistency);
     spec.set_staleness(state_.options.staleness);
     spec.set_reduction(v1::REDUCTION_SUM);
@@ -168,8 +173,8 @@ class Scenario {
     }
     std::shared_ptr<rdma::MemoryBlock> block = FinalPull();
     if (block == nullptr) return;
-    const float* data = reinterpret_cast<const float*>(block->data());
     const ScenarioTable& layout = *state_.table;
+    const std::vector<float> data = layout.Parameters(block->data());
     for (const auto& worker : state_.workers) {
       if (worker->late()) continue;
       for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {

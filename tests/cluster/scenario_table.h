@@ -7,7 +7,10 @@
 #define VERBENA_TESTS_CLUSTER_SCENARIO_TABLE_H_
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -43,6 +46,25 @@ class ScenarioTable {
   uint64_t first(uint32_t chunk) const { return starts_[chunk]; }  // element
   uint64_t end(uint32_t chunk) const { return starts_[chunk + 1]; }
   uint64_t elements() const { return starts_.back(); }
+  // Numbers of this table as they lie in memory: gradients that are pushed, parameters that are
+  // pulled. Those of a scenario have few digits: bf16, the upper half of an f32, has them all.
+  void PutGradients(absl::Span<const float> values, std::byte* to) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto bits = std::bit_cast<uint32_t>(values[i]) >> (gradient_bytes() == 2 ? 16 : 0);
+      std::memcpy(to + i * gradient_bytes(), &bits, gradient_bytes());
+    }
+  }
+  std::vector<float> Parameters(const std::byte* from) const {
+    std::vector<float> values(elements());
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, from + i * parameter_bytes(), parameter_bytes());
+      values[i] = std::bit_cast<float>(bits << (parameter_bytes() == 2 ? 16 : 0));
+    }
+    return values;
+  }
+  uint32_t gradient_bytes() const { return ElementBytes(GradientType(spec_)); }
+  uint32_t parameter_bytes() const { return ElementBytes(ParameterType(spec_)); }
   // Of the elements [first, end), which begin and end with rows.
   absl::Span<const uint64_t> keys(uint64_t first, uint64_t end) const {
     return absl::MakeConstSpan(keys_).subspan(first / spec_.dim(), (end - first) / spec_.dim());

@@ -96,12 +96,13 @@ void ScenarioWorker::PushStep() {
   if (started == 0) started = state_->cluster->now();
   auto use = NewUse(true);
   if (phase_ == Phase::kExpired) return;
-  absl::Span<float> gradient = Floats(*use->block);
+  std::vector<float> gradient(state_->table->elements());
   const bool sync = spec_.consistency() == v1::CONSISTENCY_SYNC;
   for (uint64_t e = 0; e < gradient.size(); ++e) {
     // A float has room for the counts of three workers: those that come late push zeros.
     gradient[e] = sync ? SyncGradient(rank_, step_, e) : late() ? 0 : AsyncGradient(rank_);
   }
+  state_->table->PutGradients(gradient, use->block->data());
   // Some sync steps leave chunks out: they count as zero, and only the end of the step says so.
   const ScenarioTable& table = *state_->table;
   uint32_t first = 0, chunks = table.chunks();
@@ -139,7 +140,7 @@ absl::StatusOr<client::OperationId> ScenarioWorker::Push(const std::shared_ptr<U
     Ended(use, status);
   };
   client::ClientCore& core = process_->core();
-  const size_t offset = begin * sizeof(float);
+  const size_t offset = begin * state_->table->gradient_bytes();
   if (state_->table->embedding()) {
     return core.PushRows(table_, state_->table->keys(begin, end), {use->block, offset},
                          use->deadline, done);
@@ -171,7 +172,7 @@ void ScenarioWorker::StartPull() {
 }
 
 void ScenarioWorker::CheckPull(const Use& use) {
-  absl::Span<const float> data = Floats(*use.block);
+  const std::vector<float> data = state_->table->Parameters(use.block->data());
   if (spec_.consistency() == v1::CONSISTENCY_SYNC) {
     const std::string wrong = state_->reference->Check(data, step_ + 1);
     if (!wrong.empty()) state_->Violation(absl::StrCat(process_->host(), " pulled: ", wrong));

@@ -181,6 +181,33 @@ TEST_CASE("a record about rows that does not add up is refused") {
              Contains("payload_bytes is 4; allowed: 0"));
 }
 
+TEST_CASE("what a record's numbers may be follows from its type") {
+  RecordHeader h = PushHeader(100);
+  Slot slot;
+  const auto check = [&](RecordType type, ElementType dtype, uint32_t bytes) {
+    h.type = type;
+    h.dtype = dtype;
+    h.payload_bytes = bytes;
+    slot.Put(h, {GroupOf(100)});
+    const absl::Status status = slot.Check();
+    return status.ok() ? "accepted" : Message(status);
+  };
+  CHECK(check(RecordType::kPush, ElementType::kBf16, 200) == "accepted");
+  CHECK_THAT(check(RecordType::kPush, ElementType::kBf16, 400),
+             Contains("payload_bytes is 400; allowed: 2 for each of the group's 100 elements"));
+  CHECK_THAT(check(RecordType::kPush, ElementType::kF32, 200), Contains("allowed: 4 for each"));
+  CHECK_THAT(check(RecordType::kPush, ElementType::kF16, 200),
+             Contains("dtype is 3; allowed: 1 (f32), 2 (bf16) for a push"));
+  for (const auto type : {ElementType::kF32, ElementType::kBf16, ElementType::kF16}) {
+    CHECK(check(RecordType::kPull, type, 0) == "accepted");
+  }
+  CHECK_THAT(check(RecordType::kPull, ElementType::kNone, 0),
+             Contains("dtype is 0; allowed: 1 (f32), 2 (bf16), 3 (f16) for a pull"));
+  CHECK_THAT(check(RecordType::kScan, ElementType::kBf16, 0), Contains("dtype is 2; allowed: 1"));
+  CHECK_THAT(check(RecordType::kEndStep, ElementType::kBf16, 0),
+             Contains("dtype is 2; allowed: 0 (none), 1 (f32)"));
+}
+
 TEST_CASE("norms and totals are of one step and one kind") {
   for (const RecordType type : {RecordType::kNorms, RecordType::kTotals}) {
     RecordHeader h = PushHeader(0);

@@ -9,7 +9,7 @@ namespace {
 
 TEST_CASE("a layout covers every element once") {
   for (uint64_t elements : {1ull, 63ull, 64ull, 65ull, 1000ull, 1ull << 33}) {
-    const DenseLayout layout = {elements, 64, 4};
+    const DenseLayout layout = {elements, 64, 4, 4};
     CAPTURE(elements);
     const uint32_t last = layout.chunks() - 1;
     CHECK(layout.first_element(0) == 0);
@@ -17,8 +17,8 @@ TEST_CASE("a layout covers every element once") {
     CHECK(layout.elements_of(last) >= 1);
     if (last > 0) CHECK(layout.elements_of(0) == 64);
   }
-  CHECK(DenseLayout{65, 64, 4}.chunks() == 2);
-  CHECK(DenseLayout{65, 64, 4}.elements_of(1) == 1);
+  CHECK(DenseLayout{65, 64, 4, 4}.chunks() == 2);
+  CHECK(DenseLayout{65, 64, 4, 4}.elements_of(1) == 1);
 }
 
 TEST_CASE("the partition of a chunk is the same for ever") {

@@ -45,10 +45,47 @@ TEST_CASE("defaults are filled in") {
   const DenseLayout layout = LayoutOf(*spec);
   CHECK(layout.elements == 128 * 64);
   CHECK(layout.chunk_elements == kDefaultChunkBytes / 4);
-  CHECK(layout.element_bytes == 4);
+  CHECK(layout.parameter_bytes == 4);
+  CHECK(layout.gradient_bytes == 4);
   CHECK(ShapeString(*spec) == "[128, 64]");
   // Normalising again changes nothing.
   CHECK(NormalizeTableSpec(*spec)->SerializeAsString() == spec->SerializeAsString());
+}
+
+TEST_CASE("a chunk has room for its parameters and its gradients") {
+  const auto layout = [](v1::DType dtype, v1::DType gradient) {
+    v1::TableSpec spec = Spec();
+    spec.set_dtype(dtype);
+    spec.set_gradient_dtype(gradient);
+    return LayoutOf(*NormalizeTableSpec(spec));
+  };
+  const DenseLayout narrow = layout(v1::DTYPE_BF16, v1::DTYPE_BF16);
+  CHECK(narrow.parameter_bytes == 2);
+  CHECK(narrow.gradient_bytes == 2);
+  CHECK(narrow.chunk_elements == kDefaultChunkBytes / 2);
+  const DenseLayout mixed = layout(v1::DTYPE_F16, v1::DTYPE_F32);
+  CHECK(mixed.parameter_bytes == 2);
+  CHECK(mixed.gradient_bytes == 4);
+  CHECK(mixed.chunk_elements == kDefaultChunkBytes / 4);
+}
+
+TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") {
+  const auto row = [](auto set) {
+    return Refused([&](auto* s) {
+      s->clear_shape();
+      s->set_dim(8);
+      set(s);
+    });
+  };
+  CHECK_THAT(row([](auto* s) { s->set_dtype(v1::DTYPE_BF16); }),
+             Contains("dtype is 2; allowed: 1 (f32) for an embedding table"));
+  CHECK_THAT(row([](auto* s) { s->set_gradient_dtype(v1::DTYPE_BF16); }),
+             Contains("gradient_dtype is 2; allowed: 1 (f32) for an embedding table"));
+  v1::TableSpec other = Spec();
+  other.set_gradient_dtype(v1::DTYPE_BF16);
+  CHECK_THAT(
+      std::string(CheckSameSpec(*NormalizeTableSpec(Spec()), *NormalizeTableSpec(other)).message()),
+      Contains("gradient_dtype is DTYPE_F32 in the existing table and DTYPE_BF16"));
 }
 
 TEST_CASE("a negative rate is refused in so many words") {
@@ -203,7 +240,9 @@ TEST_CASE("initializers, optimizer parameters and unknown enum values") {
              }),
              Contains("optimizer.parameters[\"beta1\"] is -inf; allowed: a finite number"));
   CHECK_THAT(Refused([](auto* s) { s->set_dtype(static_cast<v1::DType>(4)); }),
-             Contains("dtype is 4; allowed: 1 (f32)"));
+             Contains("dtype is 4; allowed: 1 (f32), 2 (bf16), 3 (f16)"));
+  CHECK_THAT(Refused([](auto* s) { s->set_gradient_dtype(v1::DTYPE_F16); }),
+             Contains("gradient_dtype is 3; allowed: 1 (f32), 2 (bf16)"));
   CHECK_THAT(Refused([](auto* s) { s->set_reduction(static_cast<v1::Reduction>(4)); }),
              Contains("reduction is 4"));
   CHECK_THAT(Refused([](auto* s) { s->set_consistency(static_cast<v1::Consistency>(4)); }),

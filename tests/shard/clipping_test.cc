@@ -143,7 +143,7 @@ std::vector<float> Train(const v1::Optimizer& optimizer, uint32_t chunk_bytes, u
       }
       for (uint32_t i = 0; i < table->chunks(); ++i) {
         const uint64_t first = table->layout().first_element(table->chunk(i).id);
-        const float* sources[3] = {&gradients[0][first], &gradients[1][first],
+        const Source sources[3] = {&gradients[0][first], &gradients[1][first],
                                    &gradients[2][first]};
         REQUIRE(table->Apply(i, sources, 3));
       }

@@ -2,6 +2,7 @@
 #ifndef VERBENA_TESTS_SHARD_ENGINE_FIXTURE_H_
 #define VERBENA_TESTS_SHARD_ENGINE_FIXTURE_H_
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -9,8 +10,9 @@
 #include <vector>
 
 #include "proto/record_check.h"
-#include "proto/routing.h"
+#include "proto/table_spec.h"
 #include "shard/engine.h"
+#include "shard/kernel/convert.h"
 
 namespace verbena {
 
@@ -58,6 +60,8 @@ struct FixtureOptions {
   v1::Optimizer more;  // of the optimizer's specification
   v1::NonFinite non_finite = v1::NON_FINITE_REJECT;
   double initial = 0;
+  v1::DType dtype = v1::DTYPE_F32;
+  v1::DType gradient_dtype = v1::DTYPE_F32;
   uint32_t spares = 16;
   uint32_t observers = 0;
 };
@@ -105,7 +109,8 @@ class Fixture {
     spec->set_name(name);
     spec->set_job("job");
     spec->add_shape((options.chunks - 1) * options.chunk_elements + options.last_elements);
-    spec->set_dtype(v1::DTYPE_F32);
+    spec->set_dtype(options.dtype);
+    spec->set_gradient_dtype(options.gradient_dtype);
     spec->set_consistency(options.consistency);
     spec->set_staleness(options.staleness);
     spec->set_reduction(options.reduction);
@@ -115,7 +120,9 @@ class Fixture {
     *spec->mutable_optimizer() = options.more;
     spec->mutable_optimizer()->set_name(options.optimizer);
     spec->mutable_optimizer()->set_rate(options.rate);
-    spec->set_chunk_bytes(options.chunk_elements * 4);
+    const DenseLayout layout = LayoutOf(*spec);
+    spec->set_chunk_bytes(options.chunk_elements *
+                          std::max(layout.parameter_bytes, layout.gradient_bytes));
     return table;
   }
 
@@ -153,14 +160,23 @@ class Fixture {
 
   PushRequest PushOf(uint64_t worker, uint32_t chunk, uint64_t sequence,
                      const std::vector<float>& values, uint32_t lane, uint32_t operation = 0) {
-    payloads.push_back(values);
+    payloads.emplace_back(values.size() * 4);
+    std::vector<std::byte>& payload = payloads.back();
     PushRequest r;
+    r.dtype = static_cast<ElementType>(options.gradient_dtype);
+    if (r.dtype == ElementType::kF32) {
+      std::memcpy(payload.data(), values.data(), payload.size());
+    } else {
+      payload.resize(values.size() * 2);
+      Round(Isa::kBaseline, r.dtype, values.data(), reinterpret_cast<uint16_t*>(payload.data()),
+            values.size());
+    }
     r.token = {lane, operation, 0};
     r.worker = worker;
     r.table = kTable;
     r.group = GroupOf(chunk, sequence);
     r.group.count = static_cast<uint32_t>(values.size());
-    r.payload = {reinterpret_cast<const std::byte*>(payloads.back().data()), values.size() * 4};
+    r.payload = payload;
     return r;
   }
   // Rank r pushes on lane r.
@@ -179,13 +195,21 @@ class Fixture {
     r.worker = worker;
     r.table = kTable;
     r.group = GroupOf(chunk, 0);
+    r.dtype = static_cast<ElementType>(options.dtype);
     r.min_version = min_version;
     r.destination = 0x1000 + operation;
     r.destination_key = 0x55;
     return engine->Pull(r);
   }
+  // Of f32.
   static std::vector<float> Values(const ChunkView& chunk) {
     std::vector<float> values(chunk.bytes / 4);
+    std::memcpy(values.data(), chunk.buffer.data, chunk.bytes);
+    return values;
+  }
+  // Of bf16 or f16.
+  static std::vector<uint16_t> Halves(const ChunkView& chunk) {
+    std::vector<uint16_t> values(chunk.bytes / 2);
     std::memcpy(values.data(), chunk.buffer.data, chunk.bytes);
     return values;
   }
@@ -228,7 +252,7 @@ class Fixture {
   LimitedAllocator allocator;
   v1::ClusterView view;
   std::vector<RecordedCommit> commits;
-  std::deque<std::vector<float>> payloads;
+  std::deque<std::vector<std::byte>> payloads;
   Group group;
   std::vector<Group> groups;
   std::unique_ptr<Engine> engine;

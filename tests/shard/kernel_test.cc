@@ -27,9 +27,9 @@ TEST_CASE("a sum rounds in the order of its sources, on every instruction set") 
   for (const size_t n : {1, 15, 16, 17, 2048, 5003}) {
     for (size_t count = 1; count <= 12; ++count) {
       std::vector<std::vector<float>> data;
-      std::vector<const float*> sources;
+      std::vector<Source> sources;
       for (size_t s = 0; s < count; ++s) data.push_back(Random(random, n));
-      for (const auto& d : data) sources.push_back(d.data());
+      for (const auto& d : data) sources.emplace_back(d.data());
       std::vector<float> expected = data[0];
       for (size_t s = 1; s < count; ++s) {
         for (size_t i = 0; i < n; ++i) {
@@ -44,10 +44,72 @@ TEST_CASE("a sum rounds in the order of its sources, on every instruction set") 
         CHECK(SameBits(out, expected));
         // In place: the accumulator is the first source.
         std::vector<float> accumulator = data[0];
-        std::vector<const float*> with = sources;
+        std::vector<Source> with = sources;
         with[0] = accumulator.data();
         Accumulate(isa, with, accumulator.data(), n);
         CHECK(SameBits(accumulator, expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum of bf16 is that of the f32 they stand for, an f32 accumulator first or not") {
+  std::mt19937 random(6);
+  for (const size_t n : {1, 15, 16, 17, 2048, 5003}) {
+    for (size_t count = 1; count <= 9; ++count) {
+      for (const bool accumulator : {false, true}) {
+        std::vector<std::vector<uint16_t>> narrow(count, std::vector<uint16_t>(n));
+        std::vector<std::vector<float>> wide(count, std::vector<float>(n));
+        const std::vector<float> first = Random(random, n);
+        std::vector<Source> sources, same;
+        std::vector<float> sum = first;
+        if (accumulator) {
+          sources.emplace_back(sum.data());
+          same.emplace_back(first.data());
+        }
+        for (size_t s = 0; s < count; ++s) {
+          Bf16FromFloats(Isa::kBaseline, Random(random, n).data(), narrow[s].data(), n);
+          FloatsFromBf16(Isa::kBaseline, narrow[s].data(), wide[s].data(), n);
+          sources.emplace_back(reinterpret_cast<const std::byte*>(narrow[s].data()),
+                               ElementType::kBf16);
+          same.emplace_back(wide[s].data());
+        }
+        std::vector<float> expected(n);
+        Accumulate(Isa::kBaseline, same, expected.data(), n);
+        for (const Isa isa : kAllIsas) {
+          if (!IsaSupported(isa)) continue;
+          std::vector<float> out(n, 99);
+          Accumulate(isa, sources, out.data(), n);
+          CHECK(SameBits(out, expected));
+          if (!accumulator) continue;
+          Accumulate(isa, sources, sum.data(), n);
+          CHECK(SameBits(sum, expected));
+          sum = first;
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("NaN and Inf of bf16 are found, and nothing else is") {
+  constexpr size_t kNumbers = 40000;
+  std::vector<uint16_t> v(kNumbers);
+  // Every finite bf16: exponents of all ones are what is left out.
+  for (size_t i = 0; i < kNumbers; ++i) {
+    v[i] = static_cast<uint16_t>(i % 0x7f80 | (i & 1) << 15);
+  }
+  const auto found = [&](Isa isa, size_t n) {
+    return HasNonFinite(isa, {reinterpret_cast<const std::byte*>(v.data()), ElementType::kBf16}, n);
+  };
+  for (const Isa isa : kAllIsas) {
+    if (!IsaSupported(isa)) continue;
+    CHECK_FALSE(found(isa, kNumbers));
+    for (const size_t at : {size_t{0}, size_t{17}, size_t{16384}, kNumbers - 1}) {
+      for (const uint16_t bad : {0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff}) {
+        const uint16_t good = std::exchange(v[at], bad);
+        CHECK(found(isa, kNumbers));
+        CHECK_FALSE(found(isa, at));
+        v[at] = good;
       }
     }
   }
@@ -136,8 +198,8 @@ TEST_CASE("an apply gives the same bits on every instruction set, in place or no
         const std::vector<float> weights = Random(random, n);
         std::vector<std::vector<float>> data;
         for (size_t s = 0; s < count; ++s) data.push_back(Random(random, n));
-        std::vector<const float*> sources;
-        for (const auto& d : data) sources.push_back(d.data());
+        std::vector<Source> sources;
+        for (const auto& d : data) sources.emplace_back(d.data());
         const std::vector<float> state0(2 * n, 0.25f);
         std::vector<float> expected_weights;
         std::vector<float> expected_state;

@@ -76,7 +76,7 @@ class Servers {
     if (clip_ > 0) {
       double total = 0;
       ForChunks(
-          [&](DenseTable* table, uint32_t i, const float* gradient) {
+          [&](DenseTable* table, uint32_t i, const Source gradient) {
             total += table->SquaredGradient(i, {&gradient, 1}, 1);
           },
           g);
@@ -84,7 +84,7 @@ class Servers {
     }
     TrustParts sum;
     ForChunks(
-        [&](DenseTable* table, uint32_t i, const float* gradient) {
+        [&](DenseTable* table, uint32_t i, const Source gradient) {
           const TrustParts part = table->MeasureTrust(i, {&gradient, 1}, 1, scale.gradient);
           sum.weights += part.weights;
           sum.update += part.update;
@@ -92,7 +92,7 @@ class Servers {
         g);
     scale.trust = TrustRatio(sum.weights, sum.update);
     ForChunks(
-        [&](DenseTable* table, uint32_t i, const float* gradient) {
+        [&](DenseTable* table, uint32_t i, const Source gradient) {
           REQUIRE(table->Apply(i, {&gradient, 1}, 1, scale));
         },
         g);

@@ -159,8 +159,8 @@ TEST_CASE("the lowest rank's slot is free at once") {
   CHECK(f.Push(0, 0, 0, 1).answer.status == Status::kOk);
   CHECK(f.Push(1, 0, 0, 2).answer.status == Status::kOk);
   // What was read is read: the worker may use its buffer again.
-  f.payloads[0].assign(16, 1000);
-  f.payloads[1].assign(16, 1000);
+  f.payloads[0].assign(64, std::byte{0x44});
+  f.payloads[1].assign(64, std::byte{0x44});
   CHECK(f.Push(2, 0, 0, 4).answer.version == 1);
   CHECK(f.Read(0) == Filled(16, -7));
 }

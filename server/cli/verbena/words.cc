@@ -32,7 +32,7 @@ std::string ShapeWord(const v1::TableSpec& spec) {
 TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
   if (table.spec().dim() == 0) {
     const DenseLayout layout = LayoutOf(table.spec());
-    return {layout.elements * layout.element_bytes, 0};
+    return {layout.elements * layout.parameter_bytes, 0};
   }
   TableSize size;
   for (const ServerState& server : state.servers) {

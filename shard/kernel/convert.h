@@ -1,0 +1,29 @@
+// Between f32 and the two 16-bit types: bfloat16 (f32 without its low half) and IEEE binary16.
+//
+// **Thread safety**: pure functions.
+//
+// Invariants:
+//  1. From f32: to the nearest, ties to even, whatever the instruction set; a NaN stays a NaN, what
+//     is too large becomes an infinity. To f32: exact.
+#ifndef VERBENA_SHARD_KERNEL_CONVERT_H_
+#define VERBENA_SHARD_KERNEL_CONVERT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/record.h"
+#include "shard/kernel/isa.h"
+
+namespace verbena::shard {
+
+void FloatsFromBf16(Isa isa, const uint16_t* in, float* out, size_t n);
+void FloatsFromF16(Isa isa, const uint16_t* in, float* out, size_t n);
+void Bf16FromFloats(Isa isa, const float* in, uint16_t* out, size_t n);
+void F16FromFloats(Isa isa, const float* in, uint16_t* out, size_t n);
+
+// To `type`, which is kBf16 or kF16.
+void Round(Isa isa, ElementType type, const float* in, uint16_t* out, size_t n);
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_KERNEL_CONVERT_H_

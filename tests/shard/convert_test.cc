@@ -1,0 +1,123 @@
+// 16-bit floats: every one of them there and back, and the rounding of what lies between.
+#include "shard/kernel/convert.h"
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace verbena::shard {
+namespace {
+
+std::vector<Isa> Isas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : kAllIsas) {
+    if (IsaSupported(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+// The value of a 16-bit float from its fields, in double precision; NaN for a NaN.
+double ValueOf(uint16_t bits, int exponent_bits) {
+  const int fraction_bits = 15 - exponent_bits;
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) return fraction == 0 ? sign * INFINITY : NAN;
+  const double unit = std::ldexp(1.0, std::max(exponent, 1) - bias - fraction_bits);
+  return sign * unit * ((exponent > 0 ? 1 << fraction_bits : 0) + fraction);
+}
+
+struct Type {
+  int exponent_bits;
+  void (*to)(Isa, const float*, uint16_t*, size_t);
+  void (*from)(Isa, const uint16_t*, float*, size_t);
+};
+const Type kTypes[] = {{8, Bf16FromFloats, FloatsFromBf16}, {5, F16FromFloats, FloatsFromF16}};
+
+TEST_CASE("every 16-bit float is exact as f32, and comes back") {
+  std::vector<uint16_t> all(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  for (const Type& type : kTypes) {
+    for (const Isa isa : Isas()) {
+      std::vector<float> floats(all.size());
+      type.from(isa, all.data(), floats.data(), all.size());
+      std::vector<uint16_t> back(all.size());
+      type.to(isa, floats.data(), back.data(), back.size());
+      for (size_t i = 0; i < all.size(); ++i) {
+        const double value = ValueOf(all[i], type.exponent_bits);
+        CAPTURE(type.exponent_bits, i);
+        if (std::isnan(value)) {
+          REQUIRE(std::isnan(floats[i]));
+          REQUIRE(std::isnan(ValueOf(back[i], type.exponent_bits)));
+        } else {
+          REQUIRE(floats[i] == value);
+          REQUIRE(std::signbit(floats[i]) == std::signbit(value));
+          REQUIRE(back[i] == all[i]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what lies between two 16-bit floats goes to the nearer, halfway to the even one") {
+  std::mt19937 random(3);
+  for (const Type& type : kTypes) {
+    std::vector<float> in;
+    std::vector<uint16_t> expected;
+    const auto largest = static_cast<uint16_t>((0x7fff >> (15 - type.exponent_bits))
+                                               << (15 - type.exponent_bits));  // infinity
+    for (uint16_t low = 0; low + 1 < largest; ++low) {
+      const auto high = static_cast<uint16_t>(low + 1);
+      const double a = ValueOf(low, type.exponent_bits);
+      const double b = ValueOf(high, type.exponent_bits);
+      const auto middle = static_cast<float>((a + b) / 2);
+      REQUIRE(middle == (a + b) / 2);
+      const uint16_t sign = random() % 2 == 0 ? 0 : 0x8000;
+      const auto add = [&](float value, uint16_t bits) {
+        in.push_back(sign != 0 ? -value : value);
+        expected.push_back(bits | sign);
+      };
+      add(middle, low % 2 == 0 ? low : high);
+      add(std::nextafter(middle, 0.0f), low);
+      add(std::nextafter(middle, INFINITY), high);
+    }
+    for (const Isa isa : Isas()) {
+      std::vector<uint16_t> out(in.size());
+      type.to(isa, in.data(), out.data(), in.size());
+      CHECK(out == expected);
+    }
+  }
+}
+
+TEST_CASE("what is too large is an infinity, and every NaN stays one") {
+  const float in[] = {65519.99f,
+                      65520.0f,
+                      -1e38f,
+                      INFINITY,
+                      -INFINITY,
+                      0x1p-25f,
+                      0x1.8p-25f,
+                      std::bit_cast<float>(0x7f800001u),
+                      std::bit_cast<float>(0xffc00000u)};
+  uint16_t out[std::size(in)];
+  for (const Isa isa : Isas()) {
+    F16FromFloats(isa, in, out, std::size(in));
+    const uint16_t expected[] = {0x7bff, 0x7c00, 0xfc00, 0x7c00, 0xfc00, 0, 1};
+    CHECK(std::memcmp(out, expected, sizeof(expected)) == 0);
+    CHECK(std::isnan(ValueOf(out[7], 5)));
+    CHECK(std::isnan(ValueOf(out[8], 5)));
+    Bf16FromFloats(isa, in, out, std::size(in));
+    CHECK(std::isnan(ValueOf(out[7], 8)));
+    CHECK(std::isnan(ValueOf(out[8], 8)));
+    const float largest = 3.4028235e38f;
+    Bf16FromFloats(isa, &largest, out, 1);
+    CHECK(out[0] == 0x7f80);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::shard
