@@ -64,10 +64,12 @@ struct ClientOptions {
   uint32_t expected_workers = 1;  // of the job: step 0 of a sync table waits for so many
   int rank = -1;                  // -1: any free one. Sums are in rank order
   bool observer = false;          // only pulls; counts in no step
-  // How data travels. auto: to each server shard the best of shm (same host) and verbs (RDMA) that
-  // works; a named one ("shm", "verbs") never falls back: Connect() says why it cannot be had.
+  // How data travels. auto: to each server shard the best of shm (same host), verbs (RDMA) and ofi
+  // (libfabric, over TCP) that works; a named one never falls back: Connect() says why it cannot be
+  // had.
   std::string transport = "auto";
   RdmaOptions rdma = {};                       // of verbs
+  FabricOptions fabric = {};                   // of ofi
   absl::Duration timeout = absl::Seconds(30);  // default deadline of every call
   // Who makes progress.
   enum class Progress {
@@ -244,7 +246,7 @@ struct ClientStatistics {
   struct Lane {
     uint64_t server = 0;    // its incarnation
     uint32_t shard = 0;     // of that server
-    std::string transport;  // "shm", "verbs"
+    std::string transport;  // "shm", "verbs", "ofi"
     std::string reason;     // why not a better one; empty: there is none
     std::string state;      // as in ARCHITECTURE.md: "open", "opening", ...
     std::string device;     // this side's, "mlx5_0:1"; empty: the transport has none

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
 #include "proto/grpc_control_channel.h"
+#include "proto/host_port.h"
 #include "rdma/choice/transports.h"
 
 namespace verbena {
@@ -71,6 +72,10 @@ rdma::TransportSettings SettingsOf(const ClientOptions& options) {
   settings.verbs.retries = from.retries;
   settings.verbs.memory_windows = from.memory_windows;
   settings.verbs.relaxed_ordering = from.relaxed_ordering;
+  settings.ofi.provider = options.fabric.provider;
+  settings.ofi.address = options.fabric.address;
+  // What is no HOST:PORT fails when it is connected to, with a better reason.
+  settings.ofi.towards = SplitHostPort(options.cluster).value_or(HostAndPort{}).host;
   return settings;
 }
 

@@ -1,4 +1,4 @@
-// What a client may choose about RDMA; every default is what most networks want.
+// What a client may choose about RDMA and fabrics; every default is what most networks want.
 //
 // **Thread safety**: plain data.
 #ifndef VERBENA_CLIENT_RDMA_OPTIONS_H_
@@ -20,6 +20,12 @@ struct RdmaOptions {
   int retries = 6;               // 0..7 times a packet is sent again before a lane is given up
   bool memory_windows = true;    // guard each lane's memory by windows, where the device has them
   bool relaxed_ordering = true;  // PCIe relaxed ordering, where that is safe
+};
+
+// Of one process; used when data travels over ofi (libfabric).
+struct FabricOptions {
+  std::string provider = "tcp;ofi_rxm";  // as fi_info(1) lists it; the servers' must be the same
+  std::string address = {};              // local IP; empty: the one that leads to the coordinator
 };
 
 }  // namespace verbena

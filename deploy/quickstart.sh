@@ -15,7 +15,7 @@ Trains a byte-level language model on the licence texts every Debian machine has
   --shards N         executor threads in each (default 2)
   --workers N        processes that train (default 2)
   --consistency C    sync: every step waits for every worker; async (default sync)
-  --transport T      auto, shm or verbs (default auto: the best that works)
+  --transport T      auto, shm, verbs or ofi (default auto: the best that works)
   --format F         text or libsvm (default text)
   --data FILE...     train on these
   --test FILE        measure quality on this (text without it: the last tenth of the data's bytes)

@@ -152,6 +152,13 @@ absl::StatusOr<rdma::Transports> VerbenaNode::Impl::MakeTransportsOf(uint32_t sh
     spdlog::info("shard {}: {}", shard, text);
   };
   if (cpu >= 0) settings.verbs.numa_node = NodeOfProcessor(cpu);
+  settings.ofi.log = settings.verbs.log;
+  // Where the control plane listens; a server of loopback alone is of loopback alone.
+  for (const std::string& near : {options.listen, options.join}) {
+    const absl::StatusOr<HostAndPort> parsed = SplitHostPort(near);
+    if (!settings.ofi.towards.empty() || !parsed.ok() || IsWildcard(parsed->host)) continue;
+    settings.ofi.towards = parsed->host;
+  }
   absl::StatusOr<rdma::Transports> made = rdma::MakeTransports(settings);
   if (made.ok()) spdlog::info("shard {}: transports: {}", shard, rdma::DescribeTransports(*made));
   return made;

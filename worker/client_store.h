@@ -25,6 +25,7 @@ struct ClusterOptions {
   std::string job;
   std::string transport = "auto";
   RdmaOptions rdma;
+  FabricOptions fabric;
   int rank = 0;
   uint32_t workers = 1;
   absl::Duration timeout = absl::Seconds(30);

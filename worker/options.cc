@@ -120,7 +120,7 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--staleness", o->staleness,
                   "ssp: steps that a worker may be ahead of the slowest (default 4)");
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
-      ->check(CLI::IsMember({"auto", "shm", "verbs"}))
+      ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();
   app->add_option("--job", o->job,
                   "Name of the job and prefix of its tables, which are then kept: a later run "
@@ -172,6 +172,16 @@ void AddRdma(CLI::App* app, RdmaOptions* rdma) {
           ->capture_default_str(),
   };
   for (CLI::Option* option : options) option->group("RDMA (verbs)");
+}
+
+void AddFabric(CLI::App* app, FabricOptions* fabric) {
+  app->add_option("--ofi-provider", fabric->provider,
+                  "libfabric's provider, as fi_info lists it; the servers' must be the same")
+      ->group("libfabric (ofi)")
+      ->capture_default_str();
+  app->add_option("--ofi-address", fabric->address,
+                  "Local IP address. Default: the one that leads to the coordinator")
+      ->group("libfabric (ofi)");
 }
 
 void AddTraining(CLI::App* app, Options* o) {
@@ -385,6 +395,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddWhatToTrain(&app, &o);
   AddCluster(&app, &o);
   AddRdma(&app, &o.rdma);
+  AddFabric(&app, &o.fabric);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
   try {

@@ -43,6 +43,7 @@ struct Options {
   uint64_t seed = 1;
   std::string transport = "auto";
   RdmaOptions rdma;
+  FabricOptions fabric;
   std::string job;  // empty: a name of its own for this run
   int rank = -1;    // -1: launch all workers
   double timeout = 30;

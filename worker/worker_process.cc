@@ -38,6 +38,7 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.job = options.job;
   cluster.transport = options.transport;
   cluster.rdma = options.rdma;
+  cluster.fabric = options.fabric;
   cluster.rank = options.rank;
   cluster.workers = options.workers;
   cluster.timeout = absl::Seconds(options.timeout);

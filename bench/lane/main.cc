@@ -1,7 +1,8 @@
 // What a lane carries, beside what the transport below it can do: memcpy for shm, perftest's
-// ib_write_bw, ib_send_lat and ib_write_lat on the same device for verbs.
+// ib_write_bw, ib_send_lat and ib_write_lat on the same device for verbs, fi_writedata over the
+// same provider for ofi.
 //
-//     lane --transport shm|verbs [--device DEV] [--size BYTES,...] [--case NAME] [--json FILE]
+//     lane --transport shm|verbs|ofi [--device DEV] [--size BYTES,...] [--case NAME] [--json FILE]
 //
 // Every figure is the median of interleaved runs (ours, limit, ours, limit, ...).
 #include <CLI/CLI.hpp>
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "bench/lane/fabric.h"
 #include "bench/lane/limits.h"
 #include "bench/lane/pair.h"
 #include "bench/perftest.h"
@@ -36,6 +38,7 @@ constexpr uint32_t kLeastDepth = 16;
 struct Settings {
   std::string transport = "shm";
   std::string device;
+  std::string provider = "tcp;ofi_rxm";
   std::vector<uint32_t> sizes = {4096, 65536, 262144, 1048576};
   std::vector<std::string> cases;
   std::string json;
@@ -47,6 +50,13 @@ struct Settings {
   bool limits = true;
 
   bool verbs() const { return transport == "verbs"; }
+  bool ofi() const { return transport == "ofi"; }
+  const char* throughput_limit() const {
+    return verbs() ? "ib_write_bw" : ofi() ? "fi_writedata" : "memcpy";
+  }
+  FabricOptions fabric(uint32_t bytes) const {
+    return {.provider = provider, .address = "127.0.0.1", .bytes = bytes, .depth = DepthFor(bytes)};
+  }
   // In a unit that leaves few digits: memory is that much faster.
   const char* rate_unit() const { return verbs() ? "MB/s" : "GB/s"; }
   double rate(double megabytes) const { return verbs() ? megabytes : megabytes / 1e3; }
@@ -60,6 +70,7 @@ struct Settings {
                                                  bool placed) const {
     return Pair::Open({.transport = transport,
                        .device = device,
+                       .provider = provider,
                        .bytes = bytes,
                        .depth = records,
                        .spin_us = spin_us,
@@ -75,6 +86,7 @@ std::string SizeName(uint32_t bytes) {
 
 // One side's payload per second, in one direction.
 absl::StatusOr<double> ThroughputLimit(const Settings& settings, const Pair& pair, uint32_t bytes) {
+  if (settings.ofi()) return FabricMegabytes(settings.fabric(bytes), settings.seconds);
   if (!settings.verbs()) return CopyMegabytes(bytes, settings.DepthFor(bytes), settings.seconds);
   return WriteMegabytes({.device = pair.device(), .placed = false, .extra = settings.perftest},
                         bytes, settings.seconds, Direction::kOne);
@@ -82,7 +94,7 @@ absl::StatusOr<double> ThroughputLimit(const Settings& settings, const Pair& pai
 
 absl::Status Throughput(const Settings& settings, RecordType type, Report* report) {
   const char* const what = type == RecordType::kPush ? "write" : "pull";
-  const char* const limit = settings.verbs() ? "ib_write_bw" : "memcpy";
+  const char* const limit = settings.throughput_limit();
   for (const uint32_t bytes : settings.sizes) {
     auto pair = settings.OpenPair(bytes, settings.DepthFor(bytes), !settings.verbs());
     if (!pair.ok()) return pair.status();
@@ -116,6 +128,13 @@ absl::Status Pulls(const Settings& settings, Report* report) {
 // A limit of the latency rows, by run.
 absl::Status AddLatencyLimits(const Settings& settings, const Pair& pair, const PushTimes& ours,
                               std::vector<Row>* rows) {
+  if (settings.ofi()) {
+    const auto times = FabricRoundTrip(settings.fabric(kLatencyBytes), settings.seconds);
+    if (!times.ok()) return times.status();
+    (*rows)[0].limit.Add(times->median_us);
+    (*rows)[1].limit.Add(times->p99_us);
+    return absl::OkStatus();
+  }
   if (!settings.verbs()) {
     const double micros = PingPongNanos(300000) / 1e3;
     for (Row& row : *rows) row.limit.Add(micros);
@@ -146,6 +165,8 @@ absl::Status Latency(const Settings& settings, Report* report) {
   if (settings.verbs()) {
     rows = {row(ours + "of ib_send_lat x 2"), row(ours + "p99 of ib_send_lat x 2"),
             row(ours + "of ib_write_lat x 2")};
+  } else if (settings.ofi()) {
+    rows = {row(ours + "of fi_writedata both ways"), row(ours + "p99 of fi_writedata both ways")};
   } else {
     rows = {row(ours + "of a cache line both ways"), row(ours + "p99 of a cache line both ways")};
   }
@@ -179,6 +200,11 @@ void PrintConfiguration(const Settings& settings) {
       settings.runs, settings.seconds,
       settings.verbs() ? ", not pinned," : " of its own CPU (worker 0, shard 1)", settings.spin_us,
       std::thread::hardware_concurrency());
+  if (settings.ofi()) {
+    std::printf(
+        "Both over provider %s on loopback. The limit's threads are placed alike, and only poll.\n",
+        settings.provider.c_str());
+  }
   if (settings.verbs()) {
     std::printf("latency: worker and perftest's client on CPU 0, shard and server on CPU 1.\n");
   }
@@ -241,9 +267,10 @@ std::string CheckSize(const std::string& text) {
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
   CLI::App app("What a lane carries, beside what the transport below it can do");
-  app.add_option("--transport", settings.transport, "shm or verbs")
-      ->check(CLI::IsMember({"shm", "verbs"}));
+  app.add_option("--transport", settings.transport, "shm, verbs or ofi")
+      ->check(CLI::IsMember({"shm", "verbs", "ofi"}));
   app.add_option("--device", settings.device, "verbs: rxe0 or rxe0:1; default: the nearest usable");
+  app.add_option("--provider", settings.provider, "ofi: of libfabric, over loopback");
   app.add_option("--size", settings.sizes, "payload bytes, multiples of 4 (several: by commas)")
       ->delimiter(',')
       ->check(verbena::bench::CheckSize);

@@ -21,8 +21,9 @@
 namespace verbena::bench {
 
 struct PairOptions {
-  std::string transport;  // "shm", "verbs"
+  std::string transport;  // "shm", "verbs", "ofi"
   std::string device;     // verbs: "rxe0", "rxe0:1"; empty: the nearest usable one
+  std::string provider;   // ofi: libfabric's; both ends are on loopback
   uint32_t bytes = 0;     // payload of a record: a multiple of 4
   uint32_t depth = 1;     // records under way; slots of that size, 1..128
   int spin_us = 0;

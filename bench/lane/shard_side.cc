@@ -8,6 +8,7 @@
 #include "bench/cluster.h"
 #include "bench/lane/waiter.h"
 #include "proto/record_check.h"
+#include "rdma/ofi/ofi_endpoint.h"
 #include "rdma/shm/shm_endpoint.h"
 #include "rdma/verbs/verbs_endpoint.h"
 
@@ -34,8 +35,14 @@ absl::StatusOr<std::unique_ptr<rdma::Endpoint>> NewEndpoint(const PairOptions& o
     }
     return rdma::NewVerbsEndpoint(verbs);
   }
+  if (options.transport == "ofi") {
+    rdma::OfiOptions ofi;
+    ofi.provider = options.provider;
+    ofi.address = "127.0.0.1";
+    return rdma::NewOfiEndpoint(ofi);
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("--transport is ", options.transport, "; allowed: shm, verbs"));
+      absl::StrCat("--transport is ", options.transport, "; allowed: shm, verbs, ofi"));
 }
 
 void FillPayload(std::byte* to, size_t bytes, uint32_t seed) {

@@ -69,6 +69,8 @@ absl::Status ReadOptions(const verbena_connect_options& given, ClientOptions* to
   to->rdma.retries = from.rdma_retries;
   to->rdma.memory_windows = from.rdma_memory_windows != 0;
   to->rdma.relaxed_ordering = from.rdma_relaxed_ordering != 0;
+  SetText(from.ofi_provider, &to->fabric.provider);
+  SetText(from.ofi_address, &to->fabric.address);
   return absl::OkStatus();
 }
 

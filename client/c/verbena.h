@@ -88,7 +88,7 @@ typedef struct verbena_connect_options {
   const char* cluster;            // host:port of the coordinator
   const char* job;                // whose tables and clock are shared; default "default"
   const char* name;               // shown to operators; default host-pid
-  const char* transport;          // "auto" (default), or "shm" or "verbs", which never falls back
+  const char* transport;          // "auto" (default), or "shm", "verbs" or "ofi": no fall back
   uint32_t expected_workers;      // of the job, default 1: step 0 waits for so many
   int32_t rank;                   // default -1: any free one. Sums are in rank order
   int32_t observer;               // not 0: only pulls, and counts in no step; default 0
@@ -105,6 +105,8 @@ typedef struct verbena_connect_options {
   int32_t rdma_retries;           // 0 to 7 times a packet is sent again
   int32_t rdma_memory_windows;    // not 0 (default): guard lanes by windows where there are any
   int32_t rdma_relaxed_ordering;  // not 0 (default): PCIe relaxed ordering where that is safe
+  const char* ofi_provider;       // of libfabric; default "tcp;ofi_rxm"
+  const char* ofi_address;        // local IP address; default: that leads to the coordinator
 } verbena_connect_options;
 
 // Sets every field to its default (a text to NULL, which means its default). `struct_size` is
@@ -161,7 +163,7 @@ typedef struct verbena_lane {
   size_t struct_size;     // as the library knows it
   uint64_t server;        // incarnation of the server
   uint32_t shard;         // of that server
-  const char* transport;  // "shm", "verbs"
+  const char* transport;  // "shm", "verbs", "ofi"
   const char* reason;     // why not a better one; "": there is none
   const char* state;      // "open", "opening", ...
   const char* device;     // this side's, "mlx5_0:1"; "": the transport has none

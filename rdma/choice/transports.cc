@@ -10,8 +10,8 @@
 namespace verbena::rdma {
 namespace {
 
-// Best first: within a host no device is faster than memory.
-constexpr std::string_view kPreference[] = {"shm", "verbs"};
+// Best first: within a host no device is faster than memory, and ofi is for networks without RDMA.
+constexpr std::string_view kPreference[] = {"shm", "verbs", "ofi"};
 
 absl::StatusOr<MadeTransport> MakeShm() {
   absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = NewShmEndpoint();
@@ -26,6 +26,12 @@ absl::StatusOr<MadeTransport> MakeVerbs(const VerbsOptions& options) {
   return MadeTransport{*std::move(endpoint), ""};
 }
 
+absl::StatusOr<MadeTransport> MakeOfi(const OfiOptions& options) {
+  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = NewOfiEndpoint(options);
+  if (!endpoint.ok()) return endpoint.status();
+  return MadeTransport{*std::move(endpoint), ""};
+}
+
 }  // namespace
 
 absl::Status CheckTransport(std::string_view transport) {
@@ -35,7 +41,7 @@ absl::Status CheckTransport(std::string_view transport) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "transport is '", std::string(transport), "'; allowed: auto (the best that works), shm (",
-      "within one host), verbs (RDMA: InfiniBand and RoCE)"));
+      "within one host), verbs (RDMA: InfiniBand and RoCE), ofi (libfabric: TCP and others)"));
 }
 
 int TransportRank(std::string_view transport) {
@@ -75,8 +81,9 @@ absl::StatusOr<Transports> MakeTransports(const std::string& wanted,
 
 absl::StatusOr<Transports> MakeTransports(const TransportSettings& settings) {
   if (absl::Status s = CheckTransport(settings.transport); !s.ok()) return s;
-  return MakeTransports(settings.transport,
-                        {{"shm", MakeShm}, {"verbs", [&] { return MakeVerbs(settings.verbs); }}});
+  return MakeTransports(settings.transport, {{"shm", MakeShm},
+                                             {"verbs", [&] { return MakeVerbs(settings.verbs); }},
+                                             {"ofi", [&] { return MakeOfi(settings.ofi); }}});
 }
 
 std::string DescribeTransports(const Transports& transports) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rdma/ofi/ofi_endpoint.h"
 #include "rdma/transport.h"
 #include "rdma/verbs/verbs_endpoint.h"
 
@@ -23,6 +24,7 @@ struct TransportSettings {
   // A named one is the only one: it never falls back.
   std::string transport = "auto";
   VerbsOptions verbs;
+  OfiOptions ofi;
 };
 
 struct MadeTransport {

@@ -36,7 +36,7 @@ CLI::Validator InRange(T least, T most) {
 
 CLI::Validator Transport() {
   CLI::Validator check;
-  check.description("auto|shm|verbs");
+  check.description("auto|shm|verbs|ofi");
   check.operation([](std::string& text) -> std::string {
     return std::string(rdma::CheckTransport(text).message());
   });
@@ -115,6 +115,18 @@ void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
       ->capture_default_str();
 }
 
+void AddFabricOptions(CLI::App* app, rdma::OfiOptions* ofi) {
+  app->add_option("--ofi-provider", ofi->provider,
+                  "libfabric's provider, as fi_info lists it; the workers' must be the same")
+      ->group("libfabric (ofi)")
+      ->capture_default_str();
+  app->add_option("--ofi-address", ofi->address,
+                  "Local address to listen on (default: that of --listen, or the one that leads to "
+                  "the coordinator)")
+      ->check(IpAddress())
+      ->group("libfabric (ofi)");
+}
+
 void AddOptions(CLI::App* app, DaemonOptions* options) {
   NodeOptions& node = options->node;
   app->add_option("--listen", node.listen,
@@ -177,8 +189,8 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
       ->capture_default_str();
   app->add_option("--transport", node.transports.transport,
-                  "How workers' data travels. auto: the best of shm and verbs that works with each "
-                  "worker. A named one never falls back")
+                  "How workers' data travels. auto: the best of shm, verbs and ofi that works with "
+                  "each worker. A named one never falls back")
       ->check(Transport())
       ->capture_default_str();
   app->add_flag("--pin", node.pin, "Bind each shard's thread to a processor of its own");
@@ -195,6 +207,7 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file once this process serves");
   AddRdmaOptions(app, &node.transports.verbs);
+  AddFabricOptions(app, &node.transports.ofi);
 }
 
 // What no single option can say.

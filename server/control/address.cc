@@ -10,7 +10,6 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "rdma/base/unique_fd.h"
 
@@ -40,27 +39,6 @@ std::string ErrnoText(int error) {
 }
 
 }  // namespace
-
-absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  HostAndPort result;
-  uint32_t port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
-  }
-  result.host = address.substr(0, colon);
-  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
-    result.host = result.host.substr(1, result.host.size() - 2);
-  }
-  result.port = static_cast<uint16_t>(port);
-  return result;
-}
-
-std::string JoinHostPort(const std::string& host, uint16_t port) {
-  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
-                                             : absl::StrCat("[", host, "]:", port);
-}
 
 absl::StatusOr<std::string> ResolveNumeric(const std::string& host) {
   absl::StatusOr<AddressList> found = Resolve({host, 0});

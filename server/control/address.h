@@ -1,25 +1,16 @@
-// host:port texts, and why one cannot be listened on.
+// What a host:port text leads to, and why one cannot be listened on.
 //
 // **Thread safety**: pure functions (they may ask the resolver).
 #ifndef VERBENA_SERVER_CONTROL_ADDRESS_H_
 #define VERBENA_SERVER_CONTROL_ADDRESS_H_
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/host_port.h"
 
 namespace verbena::server {
-
-struct HostAndPort {
-  std::string host;  // without brackets
-  uint16_t port = 0;
-};
-
-// "host:port" or "[v6]:port". INVALID_ARGUMENT naming the text.
-absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address);
-std::string JoinHostPort(const std::string& host, uint16_t port);
 
 // The first address of a host, as digits. NOT_FOUND with the resolver's words.
 absl::StatusOr<std::string> ResolveNumeric(const std::string& host);

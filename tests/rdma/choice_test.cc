@@ -81,19 +81,21 @@ TEST_CASE("a named transport is the only one and never falls back") {
 }
 
 TEST_CASE("an unknown transport is named with what is allowed") {
-  const absl::Status status = MakeTransports({.transport = "tcp", .verbs = {}}).status();
+  const absl::Status status = MakeTransports({.transport = "tcp", .verbs = {}, .ofi = {}}).status();
   CHECK(absl::IsInvalidArgument(status));
   CHECK_THAT(std::string(status.message()), StartsWith("transport is 'tcp'; allowed: auto") &&
-                                                Contains("shm") && Contains("verbs"));
+                                                Contains("shm") && Contains("verbs") &&
+                                                Contains("ofi"));
 }
 
 TEST_CASE("within a host nothing is preferred to shm") {
   CHECK(TransportRank("shm") < TransportRank("verbs"));
-  CHECK(TransportRank("verbs") < TransportRank("something else"));
+  CHECK(TransportRank("verbs") < TransportRank("ofi"));
+  CHECK(TransportRank("ofi") < TransportRank("something else"));
   const auto made = MakeTransports(TransportSettings{});
   REQUIRE(made.ok());
   CHECK(made->made[0].endpoint->transport() == "shm");
-  CHECK(made->made.size() + made->missing.size() == 2);
+  CHECK(made->made.size() + made->missing.size() == 3);
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ TEST_CASE("the README documents every member of every object") {
     CHECK(members.size() > 5);
     for (const std::string& member : members) {
       // A name of a transport, where the test runs over it.
-      if (member == "verbs") continue;
+      if (member == "verbs" || member == "ofi") continue;
       CHECK_THAT(readme, Contains("\"" + member + "\": "));
     }
   }

@@ -38,7 +38,7 @@ HEADERS = (
     (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h", None,
      ("server/executor/", "server/coordinator/coordinator", "server/membership", "client/core/"),
      "a state machine sees ControlChannel, not gRPC"),
-    (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/",), None,
+    (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric."), None,
      "only rdma/ touches verbs and libfabric"),
     (r"(Eigen|CLI)/", ("worker/", "server/cli/", "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),

@@ -59,7 +59,7 @@ expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \
   "${base[@]}" --workers 2 --rank 2 --job j
 expect 2 "--predictions needs --test" "${base[@]}" --predictions "$work/p"
 expect 2 "no-such-option" "${base[@]}" --no-such-option
-expect 2 "--transport: tcp not in {auto,shm,verbs}" "${base[@]}" --transport tcp
+expect 2 "--transport: tcp not in {auto,shm,verbs,ofi}" "${base[@]}" --transport tcp
 expect 2 "--rdma-retries: 8 is not allowed; allowed: 0 to 7" "${base[@]}" --rdma-retries 8
 expect 2 "--rdma-timeout: 0 is not allowed; allowed: 1 to 31" "${base[@]}" --rdma-timeout 0
 expect 2 "--rdma-mtu" "${base[@]}" --rdma-mtu 1500

@@ -1,0 +1,30 @@
+// Choosing a libfabric provider, and saying why one cannot be used.
+//
+// **Thread safety**: functions without state.
+#ifndef VERBENA_RDMA_OFI_OFI_PROVIDER_H_
+#define VERBENA_RDMA_OFI_OFI_PROVIDER_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rdma/ofi/ofi_endpoint.h"
+#include "rdma/ofi/ofi_handles.h"
+
+namespace verbena::rdma {
+
+// FAILED_PRECONDITION says what of transport.h the provider cannot give: writes in order, 64 bits
+// of completion data, keys that we choose.
+absl::Status CheckProvider(const fi_info& info);
+
+// The provider that `options` name, at the address they say. See NewOfiEndpoint() for errors.
+absl::StatusOr<FabricInfo> ChooseProvider(const OfiOptions& options);
+
+// The address in `info`, as text; empty when it is not an IP address.
+std::string SourceIp(const fi_info& info);
+
+absl::Status FabricError(absl::StatusCode code, std::string_view what, long error);
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_OFI_OFI_PROVIDER_H_
