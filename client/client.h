@@ -29,7 +29,8 @@
 //   DATA_LOSS (the partition's only copy is gone); ABORTED (outcome unknown: this worker's lease
 //   ended); RESOURCE_EXHAUSTED (no credit by the deadline; new rows at a server's memory limit);
 //   CANCELLED; FAILED_PRECONDITION (the client is closed or its lease has ended; an observer
-//   pushes).
+//   pushes); UNAUTHENTICATED (TLS: one of the two sides does not believe the other, or only one of
+//   them uses it: says why, and what to do).
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_
 
@@ -48,6 +49,7 @@
 #include "absl/types/span.h"
 #include "client/rdma_options.h"
 #include "proto/export.h"
+#include "proto/tls_options.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/memory/memory_kind.h"
 
@@ -79,6 +81,10 @@ struct ClientOptions {
   // Memory for pulls into what shm cannot share and for rows that are looked up; and as much again
   // for rows that are pushed. In bytes.
   size_t staging_bytes = 16 << 20;
+  // TLS for everything but the parameters and gradients themselves; `ca` turns it on: servers are
+  // believed only when their certificate is by one of these and for the host they are reached by.
+  // `cert` and `key` are shown to servers that want them (mutual TLS).
+  TlsOptions tls = {};
 };
 
 // Memory known to the data plane. Destroying the last handle while tickets use it closes the lanes
@@ -262,8 +268,9 @@ class VERBENA_EXPORT Client {
  public:
   // Joins the job; ends by options.timeout. INVALID_ARGUMENT names the option that is wrong;
   // UNAVAILABLE: nothing answers at `cluster`, or the transport that was named cannot be had;
-  // ALREADY_EXISTS: the rank is taken; FAILED_PRECONDITION: the job has all its workers, or its run
-  // goes on without that rank.
+  // ALREADY_EXISTS: the rank is taken; FAILED_PRECONDITION: the job has all its workers, its run
+  // goes on without that rank, or a file of options.tls cannot be used (says which, and why);
+  // UNAUTHENTICATED: as at the top.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
   // Close().
   ~Client();

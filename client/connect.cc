@@ -10,6 +10,7 @@
 #include "client/client_impl.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/host_port.h"
+#include "proto/tls_files.h"
 #include "rdma/choice/transports.h"
 
 namespace verbena {
@@ -55,6 +56,12 @@ absl::Status CheckOptions(const ClientOptions& options) {
                                                    absl::FormatDuration(options.timeout),
                                                    "; allowed: more than 0"));
   }
+  if (!options.tls.cert.empty() && options.tls.ca.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ClientOptions::tls.cert is ", options.tls.cert,
+                     " and tls.ca is empty; allowed: a ca file with it, by which servers are "
+                     "believed"));
+  }
   return absl::OkStatus();
 }
 
@@ -96,9 +103,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   if (impl->options.name.empty()) impl->options.name = DefaultName();
   impl->hub = std::make_shared<Hub>(options.progress == ClientOptions::Progress::kBackground);
   Hub::Parts parts;
+  absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(options.tls);
+  if (!tls.ok()) return tls.status();
   absl::StatusOr<rdma::Transports> transports = rdma::MakeTransports(SettingsOf(options));
   if (!transports.ok()) return transports.status();
-  parts.control = std::make_unique<GrpcControlChannel>();
+  parts.control = std::make_unique<GrpcControlChannel>(*std::move(tls));
   client::CoreOptions core;
   core.cluster = options.cluster;
   core.job = options.job;

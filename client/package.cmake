@@ -8,6 +8,7 @@ set(public_headers
   client/rdma_options.h=verbena/rdma_options.h
   client/c/verbena.h=verbena/verbena.h
   proto/export.h=verbena/export.h
+  proto/tls_options.h=verbena/tls_options.h
   proto/version.h=verbena/version.h
   proto/verbena/v1/cluster.pb.h=verbena/v1/cluster.pb.h
   rdma/memory/memory_kind.h=verbena/memory_kind.h)
@@ -41,9 +42,10 @@ foreach(room ${rooms})
   list(APPEND objects $<TARGET_OBJECTS:${room}>)
 endforeach()
 # What the objects need, and what the public headers show.
-set(needs gRPC::grpc++ protobuf::libprotobuf absl::any_invocable absl::flat_hash_map
-          absl::random_random absl::span absl::status absl::statusor absl::str_format absl::strings
-          absl::time PkgConfig::HWLOC PkgConfig::IBVERBS PkgConfig::RDMACM Threads::Threads)
+set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::any_invocable
+          absl::flat_hash_map absl::random_random absl::span absl::status absl::statusor
+          absl::str_format absl::strings absl::time PkgConfig::HWLOC PkgConfig::IBVERBS
+          PkgConfig::RDMACM Threads::Threads)
 if(LIBFABRIC_FOUND)
   list(APPEND needs PkgConfig::LIBFABRIC)
 endif()

@@ -10,7 +10,7 @@ VERBENA_PACKAGES_BUILD=(
   ccache                                              # a second checkout builds in seconds
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
-  libsqlite3-dev prometheus-cpp-dev libeigen3-dev
+  libsqlite3-dev prometheus-cpp-dev libeigen3-dev libssl-dev
   libibverbs-dev librdmacm-dev libfabric-dev libhwloc-dev
   catch2                                              # the tests are configured with the rest
 )

@@ -10,6 +10,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/slice.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -19,10 +20,15 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/grpc_credentials.h"
+#include "proto/tls_probe.h"
 
 namespace verbena {
 namespace {
@@ -36,6 +42,9 @@ constexpr int kKeepaliveTimeoutMs = 3000;
 // Addresses come and go with restarted servers; beyond this many the cache starts again.
 constexpr size_t kMaxChannels = 1024;
 constexpr absl::Duration kLongestCall = absl::Hours(24);
+// Of a look at why a connection could not be secured, and between two at one address.
+constexpr absl::Duration kLongestProbe = absl::Seconds(1);
+constexpr absl::Duration kProbeInterval = absl::Seconds(5);
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments args;
@@ -70,31 +79,129 @@ struct GrpcControlChannel::Pending {
   std::string address;
   std::string method;
   absl::Duration timeout;
+  absl::Time deadline;
+  std::string untrusted;  // why no secure connection came about; empty: that was not it
 
   absl::Status Result();
 };
 
 struct GrpcControlChannel::State {
-  State() : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  explicit State(std::shared_ptr<TlsFiles> files)
+      : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), tls(std::move(files)) {}
   ~State() {
     if (fd >= 0) close(fd);
   }
+  // What is known of an address.
+  struct Peer {
+    std::shared_ptr<grpc::Channel> channel;
+    bool answered = false;
+    absl::Time probed = absl::InfinitePast();
+    std::string untrusted;  // found then
+  };
+
+  Peer& Find(const std::string& address);
   void End(Pending* call, grpc::Status status);
+  bool StartProbe(Pending* call, Peer* peer);
+  void Probe(Pending* call);
+  void Deliver(Pending* call);
 
   const int fd;
+  const std::shared_ptr<TlsFiles> tls;  // null: without TLS
   std::atomic<bool> any_ended{false};
+  std::atomic<bool> closing{false};
   std::mutex mutex;
   std::condition_variable idle;  // outstanding has become empty
   // All guarded by mutex.
   std::map<Pending*, std::unique_ptr<Pending>> outstanding;
   std::vector<std::unique_ptr<Pending>> ended;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels;
+  std::map<std::string, Peer> peers;
+  std::shared_ptr<const TlsMaterial> material;  // that `credentials` are of
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  bool probing = false;
+  std::thread probe;  // joined by the next one, and by the destructor
 };
+
+// Under the lock.
+GrpcControlChannel::State::Peer& GrpcControlChannel::State::Find(const std::string& address) {
+  if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
+  if (tls != nullptr) {
+    if (auto now = tls->Current(); now != material) {
+      // Calls under way keep their connections; new ones make new ones, with the new files.
+      peers.clear();
+      credentials = MakeChannelCredentials(*now);
+      material = std::move(now);
+    }
+  }
+  if (peers.size() >= kMaxChannels) peers.clear();
+  Peer& peer = peers[address];
+  if (peer.channel == nullptr) {
+    peer.channel = grpc::CreateCustomChannel(address, credentials, Arguments());
+  }
+  return peer;
+}
+
+// Looks for the reason in a thread of its own; false: the call ends without.
+bool GrpcControlChannel::State::StartProbe(Pending* call, Peer* peer) {
+  const absl::Time now = absl::Now();
+  // A server that is not there is asked for again and again; one look at a time, now and then.
+  if (probing || closing || now - peer->probed < kProbeInterval || now >= call->deadline) {
+    return false;
+  }
+  if (probe.joinable()) probe.join();  // it has let go of the lock for the last time
+  sigset_t all, before;
+  sigfillset(&all);
+  // Signals are for the program's own threads; and a connection that ends would raise SIGPIPE.
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    probe = std::thread([this, call] { Probe(call); });
+    probing = true;
+    peer->probed = now;
+  } catch (const std::system_error&) {
+    // No thread to be had: the call ends with gRPC's words.
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return probing;
+}
+
+// In the thread of a probe. `call` is in `outstanding`, so the channel waits for it to end.
+void GrpcControlChannel::State::Probe(Pending* call) {
+  std::unique_lock<std::mutex> lock(mutex);
+  const std::shared_ptr<const TlsMaterial> with = material;
+  lock.unlock();
+  const absl::Duration at_most = std::min(kLongestProbe, call->deadline - absl::Now());
+  std::string said = ExplainTlsFailure(call->address, with.get(), at_most, closing);
+  lock.lock();
+  if (const auto it = peers.find(call->address); it != peers.end()) it->second.untrusted = said;
+  call->untrusted = std::move(said);
+  probing = false;
+  Deliver(call);
+}
 
 // On a gRPC thread.
 void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
   const std::lock_guard<std::mutex> lock(mutex);
   call->status = std::move(status);
+  const auto it = peers.find(call->address);
+  if (it != peers.end() && it->second.channel == call->channel) {
+    Peer& peer = it->second;
+    const grpc::StatusCode code = call->status.error_code();
+    // A server that answers may say UNAVAILABLE, too: then there is a connection.
+    const bool unreached = code == grpc::StatusCode::UNAVAILABLE &&
+                           call->channel->GetState(false) != GRPC_CHANNEL_READY;
+    if (code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::DEADLINE_EXCEEDED &&
+        code != grpc::StatusCode::CANCELLED) {
+      peer.answered = true;
+      peer.untrusted.clear();
+    } else if (unreached && (tls != nullptr || !peer.answered)) {
+      if (StartProbe(call, &peer)) return;
+      call->untrusted = peer.untrusted;
+    }
+  }
+  Deliver(call);
+}
+
+// Under the lock.
+void GrpcControlChannel::State::Deliver(Pending* call) {
   const auto it = outstanding.find(call);
   ended.push_back(std::move(it->second));
   outstanding.erase(it);
@@ -120,6 +227,9 @@ absl::Status GrpcControlChannel::Pending::Result() {
     }
     return absl::OkStatus();
   }
+  if (!untrusted.empty()) {
+    return absl::UnauthenticatedError(absl::StrCat(address, ": ", untrusted));
+  }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(absl::StrCat(address, ": no answer to ", method, " within ",
                                                     absl::FormatDuration(timeout)));
@@ -129,9 +239,11 @@ absl::Status GrpcControlChannel::Pending::Result() {
                       absl::StrCat(address, ": ", status.error_message()));
 }
 
-GrpcControlChannel::GrpcControlChannel() : state_(std::make_shared<State>()) {}
+GrpcControlChannel::GrpcControlChannel(std::shared_ptr<TlsFiles> tls)
+    : state_(std::make_shared<State>(std::move(tls))) {}
 
 GrpcControlChannel::~GrpcControlChannel() {
+  state_->closing = true;
   std::vector<grpc::ClientContext*> contexts;
   std::unique_lock<std::mutex> lock(state_->mutex);
   for (const auto& [call, owner] : state_->outstanding) contexts.push_back(&call->context);
@@ -144,8 +256,9 @@ GrpcControlChannel::~GrpcControlChannel() {
   // What `done`s captured must go here, on the owner's thread, not with the last gRPC callback.
   std::vector<std::unique_ptr<Pending>> dropped = std::move(state_->ended);
   state_->ended.clear();
-  state_->channels.clear();
+  state_->peers.clear();
   lock.unlock();
+  if (state_->probe.joinable()) state_->probe.join();
 }
 
 void GrpcControlChannel::Unary(const std::string& address, const std::string& method,
@@ -161,18 +274,14 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
   call->address = address;
   call->method = method;
   call->timeout = timeout;
+  call->deadline = absl::Now() + timeout;
   // A span, not a point of the system clock: setting the host's clock must not end or extend calls.
   const absl::Duration span = std::clamp(timeout, absl::ZeroDuration(), kLongestCall);
   call->context.set_deadline(gpr_time_from_micros(absl::ToInt64Microseconds(span), GPR_TIMESPAN));
   call->context.set_wait_for_ready(false);
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->channels.size() >= kMaxChannels) state_->channels.clear();
-    std::shared_ptr<grpc::Channel>& channel = state_->channels[address];
-    if (channel == nullptr) {
-      channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments());
-    }
-    call->channel = channel;
+    call->channel = state_->Find(address).channel;
     state_->outstanding.emplace(call, std::move(owned));
   }
   grpc::GenericStub stub(call->channel);
@@ -183,14 +292,14 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
 
 bool GrpcControlChannel::RunOnce() {
   if (!state_->any_ended.load(std::memory_order_acquire)) return false;
-  if (state_->fd >= 0) {
-    // Before the queue is taken: a call that ends in between is then seen twice, never missed.
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(state_->fd, &count, sizeof(count));
-  }
   std::vector<std::unique_ptr<Pending>> ended;
   {
+    // Calls end under the lock, too: the descriptor is readable exactly while the queue has some.
     const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->fd >= 0) {
+      uint64_t count = 0;
+      [[maybe_unused]] const ssize_t got = read(state_->fd, &count, sizeof(count));
+    }
     ended.swap(state_->ended);
     state_->any_ended.store(false, std::memory_order_relaxed);
   }

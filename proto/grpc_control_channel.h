@@ -1,4 +1,4 @@
-// ControlChannel over gRPC: any unary method of any server by its name, insecure credentials.
+// ControlChannel over gRPC: any unary method of any server by its name, with or without TLS.
 //
 // **Thread safety**: Unary(), RunOnce() and wake_fd() from any thread (a mutex inside); `done` runs
 // on the thread that calls RunOnce(). The destructor must not run at the same time as another call,
@@ -7,7 +7,9 @@
 // Invariants:
 //  1. A call's `done` and its response message are touched only inside RunOnce(), never by a gRPC
 //     thread.
-//  2. When the destructor returns no gRPC thread uses this object; `done`s not yet run are dropped.
+//  2. When the destructor returns no other thread uses this object; `done`s not yet run are
+//  dropped.
+//  3. With TLS nothing is sent to a peer that is not believed, and nothing ever without TLS.
 #ifndef VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_
 #define VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_
 
@@ -15,6 +17,7 @@
 #include <string>
 
 #include "proto/control_channel.h"
+#include "proto/tls_files.h"
 
 namespace grpc {
 class ServerBuilder;
@@ -24,7 +27,8 @@ namespace verbena {
 
 class GrpcControlChannel final : public ControlChannel {
  public:
-  GrpcControlChannel();
+  // Null: without TLS.
+  explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr);
   // Cancels what is outstanding and waits for gRPC to let go of it.
   ~GrpcControlChannel() override;
   GrpcControlChannel(const GrpcControlChannel&) = delete;
@@ -32,7 +36,8 @@ class GrpcControlChannel final : public ControlChannel {
 
   // Errors name the address: "127.0.0.1:7000: failed to connect ...". A peer that is not reachable
   // is UNAVAILABLE at once, not at the deadline; one that restarts is found again within about a
-  // second.
+  // second. UNAUTHENTICATED says why one of the two sides does not believe the other, or which one
+  // does not use TLS, and what to do: found out by a second look, which takes up to a second.
   void Unary(const std::string& address, const std::string& method,
              const google::protobuf::Message& request,
              std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,

@@ -358,6 +358,8 @@ absl::Status Membership::status() const {
                                              "; last error: ", impl.last_error.message()));
 }
 
+const absl::Status& Membership::last_error() const { return impl_->last_error; }
+
 void Membership::Leave(absl::Duration timeout, std::function<void(absl::Status)> done) {
   Impl& impl = *impl_;
   if (impl.leave_done || impl.state == Impl::State::kLeaving) return;

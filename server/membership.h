@@ -62,6 +62,8 @@ class Membership {
   // FAILED_PRECONDITION (another verbenad has our name, or the coordinator another cluster),
   // INVALID_ARGUMENT (refused), CANCELLED (we left).
   absl::Status status() const;
+  // Of the last call that failed; OK once one has succeeded since.
+  const absl::Status& last_error() const;
   // Whether nothing will happen any more.
   bool ended() const;
   // Leaves; `done` runs inside RunOnce(). Only the first call counts.

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/grpc_credentials.h"
+#include "proto/tls_files.h"
 #include "rdma/choice/transports.h"
 #include "rdma/memory/topology.h"
 #include "server/cli/options.h"
@@ -88,6 +90,7 @@ CoordinatorMetrics Summarise(const v1::ClusterView& view) {
 struct VerbenaNode::Impl {
   explicit Impl(const NodeOptions& o) : options(o) {}
 
+  absl::Status OpenTls();
   absl::Status StartCoordinator();
   absl::Status CreateShards();
   absl::StatusOr<rdma::Transports> MakeTransportsOf(uint32_t shard, int cpu) const;
@@ -105,6 +108,7 @@ struct VerbenaNode::Impl {
   const MonotonicClock clock;
   bool stopped = false;
   std::shared_ptr<MemoryBudget> memory_budget;  // null without shards
+  std::shared_ptr<TlsFiles> tls;                // null: without TLS
   std::string address;
   std::string metrics_address;
 
@@ -118,6 +122,37 @@ struct VerbenaNode::Impl {
   std::unique_ptr<Driver> membership_driver;
   std::unique_ptr<HttpServer> http;
 };
+
+// Before anything is made: what is refused here leaves nothing behind.
+absl::Status VerbenaNode::Impl::OpenTls() {
+  absl::StatusOr<std::shared_ptr<TlsFiles>> opened =
+      TlsFiles::Open(options.tls, [](const absl::Status& status) {
+        if (status.ok()) {
+          spdlog::info("TLS: the files were replaced; new connections use the new ones");
+        } else {
+          spdlog::warn("{}. The files before stay in use", std::string(status.message()));
+        }
+      });
+  if (!opened.ok()) return opened.status();
+  tls = *std::move(opened);
+  absl::StatusOr<HostAndPort> listen = SplitHostPort(options.listen);
+  if (!listen.ok()) return listen.status();
+  if (IsLoopback(listen->host)) return absl::OkStatus();
+  if (tls == nullptr && !options.insecure) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--listen ", options.listen,
+        " is beyond loopback and there is no TLS: whoever reaches it could read and change every "
+        "table. Give --tls-cert, --tls-key and --tls-ca; or, inside a network where every host is "
+        "trusted, --insecure"));
+  }
+  if (tls == nullptr) {
+    spdlog::warn(
+        "listening on {}, beyond loopback, without TLS (--insecure): whoever reaches it "
+        "can read and change every table",
+        options.listen);
+  }
+  return absl::OkStatus();
+}
 
 absl::Status VerbenaNode::Impl::StartCoordinator() {
   if (!options.coordinator) return absl::OkStatus();
@@ -210,20 +245,26 @@ absl::Status VerbenaNode::Impl::StartControl() {
     shard_service = std::make_unique<ShardService>(&set);
     services.push_back(shard_service.get());
   }
-  absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(options.listen, services);
+  const bool mutual = !options.tls.ca.empty() && options.tls_require_client_cert;
+  absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(
+      options.listen,
+      tls == nullptr ? grpc::InsecureServerCredentials() : MakeServerCredentials(tls, mutual),
+      services);
   if (!started.ok()) return started.status();
   grpc = *std::move(started);
   absl::StatusOr<std::string> advertised = AdvertisedAddress(options, grpc->address());
   if (!advertised.ok()) return advertised.status();
   address = *std::move(advertised);
-  absl::StatusOr<HostAndPort> bound = SplitHostPort(grpc->address());
-  if (bound.ok() && !IsLoopback(bound->host)) {
-    spdlog::warn(
-        "listening on {}, beyond loopback: the control plane has no TLS and no authentication yet; "
-        "let only hosts you trust reach it",
-        grpc->address());
-  }
-  return absl::OkStatus();
+  if (tls == nullptr) return absl::OkStatus();
+  spdlog::info(
+      "TLS: {}; certificate valid until {}",
+      mutual ? "peers must show a certificate" : "peers need no certificate",
+      absl::FormatTime("%Y-%m-%d %H:%M UTC", tls->Current()->expires, absl::UTCTimeZone()));
+  // Workers reach a server with shards by no other name; a coordinator may have several.
+  if (set.shards.empty()) return absl::OkStatus();
+  absl::StatusOr<HostAndPort> reached = SplitHostPort(address);
+  if (!reached.ok()) return reached.status();
+  return CheckCertificateName(*tls->Current(), reached->host);
 }
 
 absl::Status VerbenaNode::Impl::StartShards() {
@@ -255,13 +296,16 @@ absl::Status VerbenaNode::Impl::StartMembership() {
     return absl::OkStatus();
   }
   MembershipOptions member;
-  // A coordinator reaches itself where it listens, whatever others call it.
-  member.coordinator = options.coordinator ? grpc->address() : options.join;
+  // A coordinator reaches itself where it listens, whatever others call it; but with TLS it answers
+  // only to what its certificate is for.
+  const std::string& self = tls == nullptr ? grpc->address() : address;
+  member.coordinator = options.coordinator ? self : options.join;
   member.name = options.name;
   member.address = address;
   member.shards = options.shards;
   membership = std::make_unique<MembershipMachine>(
-      member, &clock, [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
+      member, &clock, tls,
+      [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         OnView(incarnation, view);
       });
   membership_driver =
@@ -363,8 +407,9 @@ VerbenaNode::~VerbenaNode() { Stop(); }
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
-  for (const auto step : {&Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
-                          &Impl::StartShards, &Impl::StartMembership, &Impl::StartMetrics}) {
+  for (const auto step :
+       {&Impl::OpenTls, &Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
+        &Impl::StartShards, &Impl::StartMembership, &Impl::StartMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "proto/tls_options.h"
 #include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
 
@@ -18,8 +19,12 @@ struct NodeOptions {
   bool coordinator = false;
   std::string join;  // host:port of the coordinator, when it is not us
   uint32_t shards = 1;
-  std::string metrics;  // host:port of /metrics and /healthz; empty: none
-  std::string state;    // directory of the coordinator's state; empty: in memory
+  TlsOptions tls;  // of the control plane; no certificate: without TLS
+  // With tls.ca: peers must show a certificate by one of these authorities (mutual TLS).
+  bool tls_require_client_cert = true;
+  bool insecure = false;  // beyond loopback without TLS, deliberately
+  std::string metrics;    // host:port of /metrics and /healthz; empty: none
+  std::string state;      // directory of the coordinator's state; empty: in memory
   std::string name;
   uint32_t lease_ms = 5000;
   uint32_t partitions = 256;

@@ -102,6 +102,7 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   client_options.transport = options.transport;
   client_options.rdma = options.rdma;
   client_options.fabric = options.fabric;
+  client_options.tls = options.tls;
   client_options.timeout = options.timeout;
   std::unique_ptr<ClientStore> store(new ClientStore(options, layout));
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);

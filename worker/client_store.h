@@ -26,6 +26,7 @@ struct ClusterOptions {
   std::string transport = "auto";
   RdmaOptions rdma;
   FabricOptions fabric;
+  TlsOptions tls;
   int rank = 0;
   uint32_t workers = 1;
   absl::Duration timeout = absl::Seconds(30);

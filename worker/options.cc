@@ -137,6 +137,17 @@ void AddCluster(CLI::App* app, Options* o) {
                 "Train in one process without a cluster: the reference to compare with");
 }
 
+void AddTls(CLI::App* app, TlsOptions* tls) {
+  for (CLI::Option* option :
+       {app->add_option("--tls-ca", tls->ca,
+                        "File of the authorities that servers are believed by; turns TLS on"),
+        app->add_option("--tls-cert", tls->cert,
+                        "File of the certificate to show to servers (mutual TLS)"),
+        app->add_option("--tls-key", tls->key, "File of its private key")}) {
+    option->type_name("FILE")->group("TLS");
+  }
+}
+
 void AddRdma(CLI::App* app, RdmaOptions* rdma) {
   std::vector<CLI::Option*> options = {
       app->add_option("--rdma-device", rdma->device,
@@ -366,6 +377,12 @@ std::string Check(const Options& o) {
     if (o.weight_decay) return "--local has no weight decay but --l2";
     return "";
   }
+  if (o.tls.cert.empty() != o.tls.key.empty()) {
+    return "--tls-cert and --tls-key go together: a certificate and its key";
+  }
+  if (!o.tls.cert.empty() && o.tls.ca.empty()) {
+    return "--tls-cert needs --tls-ca, by which servers are believed";
+  }
   if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
   if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
   if (o.rank < -1 || o.rank >= static_cast<int>(o.workers)) {
@@ -396,6 +413,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddCluster(&app, &o);
   AddRdma(&app, &o.rdma);
   AddFabric(&app, &o.fabric);
+  AddTls(&app, &o.tls);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
   try {

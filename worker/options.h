@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/rdma_options.h"
+#include "proto/tls_options.h"
 #include "worker/parameter_store.h"
 #include "worker/text_model.h"
 
@@ -44,6 +45,7 @@ struct Options {
   std::string transport = "auto";
   RdmaOptions rdma;
   FabricOptions fabric;
+  TlsOptions tls;
   std::string job;  // empty: a name of its own for this run
   int rank = -1;    // -1: launch all workers
   double timeout = 30;

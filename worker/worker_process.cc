@@ -39,6 +39,7 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.transport = options.transport;
   cluster.rdma = options.rdma;
   cluster.fabric = options.fabric;
+  cluster.tls = options.tls;
   cluster.rank = options.rank;
   cluster.workers = options.workers;
   cluster.timeout = absl::Seconds(options.timeout);

@@ -71,6 +71,9 @@ absl::Status ReadOptions(const verbena_connect_options& given, ClientOptions* to
   to->rdma.relaxed_ordering = from.rdma_relaxed_ordering != 0;
   SetText(from.ofi_provider, &to->fabric.provider);
   SetText(from.ofi_address, &to->fabric.address);
+  SetText(from.tls_ca, &to->tls.ca);
+  SetText(from.tls_cert, &to->tls.cert);
+  SetText(from.tls_key, &to->tls.key);
   return absl::OkStatus();
 }
 

@@ -56,7 +56,7 @@ typedef enum verbena_status {
   VERBENA_INTERNAL = 13,            // a mistake of the library or a server
   VERBENA_UNAVAILABLE = 14,         // the server or the coordinator does not answer
   VERBENA_DATA_LOSS = 15,           // the only copy of a partition is gone
-  VERBENA_UNAUTHENTICATED = 16      // not used
+  VERBENA_UNAUTHENTICATED = 16      // TLS: one side does not believe the other; the text says why
 } verbena_status;
 
 // The version of the library that runs, "1.2.3": VERBENA_VERSION_STRING is the one compiled with.
@@ -107,6 +107,9 @@ typedef struct verbena_connect_options {
   int32_t rdma_relaxed_ordering;  // not 0 (default): PCIe relaxed ordering where that is safe
   const char* ofi_provider;       // of libfabric; default "tcp;ofi_rxm"
   const char* ofi_address;        // local IP address; default: that leads to the coordinator
+  const char* tls_ca;             // PEM file: authorities servers are believed by; turns TLS on
+  const char* tls_cert;           // PEM file: this worker's certificate, for mutual TLS
+  const char* tls_key;            // PEM file: its private key, without a pass phrase
 } verbena_connect_options;
 
 // Sets every field to its default (a text to NULL, which means its default). `struct_size` is
@@ -116,7 +119,8 @@ VERBENA_EXPORT void verbena_connect_options_init(verbena_connect_options* option
 
 // Joins the job; ends by options->timeout_ms. INVALID_ARGUMENT: an option; UNAVAILABLE: nothing
 // answers at `cluster`, or a named transport cannot be had; ALREADY_EXISTS: the rank is taken;
-// FAILED_PRECONDITION: the job has all its workers, or its run goes on without that rank.
+// FAILED_PRECONDITION: the job has all its workers, its run goes on without that rank, or a file
+// for TLS cannot be used; UNAUTHENTICATED: TLS, one side does not believe the other.
 VERBENA_EXPORT verbena_status verbena_connect(const verbena_connect_options* options,
                                               verbena_client** client);
 // Leaves the job (at most one second), ends every ticket with CANCELLED. Calls under way in other

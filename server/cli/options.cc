@@ -127,6 +127,26 @@ void AddFabricOptions(CLI::App* app, rdma::OfiOptions* ofi) {
       ->group("libfabric (ofi)");
 }
 
+void AddTlsOptions(CLI::App* app, NodeOptions* node) {
+  const auto add = [app](const char* name, std::string* path, const char* text) {
+    app->add_option(name, *path, text)->type_name("FILE")->group("TLS");
+  };
+  add("--tls-cert", &node->tls.cert,
+      "This server's certificate (PEM), for the host others reach it by; turns TLS on");
+  add("--tls-key", &node->tls.key, "Its private key (PEM, without a pass phrase)");
+  add("--tls-ca", &node->tls.ca,
+      "Certificates of the authorities (PEM) that peers are believed by: the coordinator, and "
+      "whoever connects (mutual TLS)");
+  app->add_option("--tls-require-client-cert", node->tls_require_client_cert,
+                  "false: with --tls-ca, whoever connects needs no certificate")
+      ->check(CLI::IsMember({"true", "false"}))
+      ->capture_default_str()
+      ->group("TLS");
+  app->add_flag("--insecure", node->insecure,
+                "Allow --listen beyond loopback without TLS, where every host is trusted")
+      ->group("TLS");
+}
+
 void AddOptions(CLI::App* app, DaemonOptions* options) {
   NodeOptions& node = options->node;
   app->add_option("--listen", node.listen,
@@ -206,8 +226,30 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
   app->add_option("--ready-file", options->ready_file,
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file once this process serves");
+  AddTlsOptions(app, &node);
   AddRdmaOptions(app, &node.transports.verbs);
   AddFabricOptions(app, &node.transports.ofi);
+}
+
+std::string CheckTls(const NodeOptions& node) {
+  const TlsOptions& tls = node.tls;
+  if (tls.cert.empty() != tls.key.empty()) {
+    return "--tls-cert and --tls-key go together: a certificate and its key";
+  }
+  if (tls.cert.empty() && !tls.ca.empty()) {
+    return absl::StrCat("--tls-ca ", tls.ca,
+                        " needs --tls-cert and --tls-key: with TLS every server shows a "
+                        "certificate");
+  }
+  if (!tls.cert.empty() && node.insecure) {
+    return "--insecure and --tls-cert exclude each other: with TLS nothing is allowed without it";
+  }
+  if (!tls.cert.empty() && tls.ca.empty() && node.shards > 0) {
+    return absl::StrCat("--tls-cert ", tls.cert,
+                        " needs --tls-ca: by whom does this server believe its coordinator? Only "
+                        "--coordinator --shards 0 does without");
+  }
+  return "";
 }
 
 // What no single option can say.
@@ -234,7 +276,7 @@ std::string CheckTogether(const NodeOptions& node) {
                         node.lane.large_slots, " make ", node.lane.slots(),
                         " slots; a lane has at most 256");
   }
-  return "";
+  return CheckTls(node);
 }
 
 }  // namespace
@@ -251,7 +293,7 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--help")->configurable(false);
   app.get_option("--version")->configurable(false);
   app.get_option("--config")->configurable(false);
-  app.footer("Without TLS: bind addresses beyond loopback only inside a network you trust.");
+  app.footer("Beyond loopback it starts only with TLS, or --insecure: see docs/security.md.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/grpc_control_channel.h"
@@ -14,7 +15,8 @@
 namespace verbena::server {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    const std::string& listen, const std::vector<grpc::Service*>& services) {
+    const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
+    const std::vector<grpc::Service*>& services) {
   absl::StatusOr<HostAndPort> parsed = SplitHostPort(listen);
   if (!parsed.ok()) return parsed.status();
   // gRPC says only that it failed; the reason comes from trying ourselves.
@@ -26,9 +28,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   // With port reuse a second daemon would take half of the first one's connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(listen, credentials, &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
+  result->credentials_ = std::move(credentials);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": gRPC refused it"));

@@ -18,9 +18,11 @@ namespace verbena::server {
 
 class GrpcServer {
  public:
-  // `services` outlive it. UNAVAILABLE: "cannot listen on HOST:PORT: address already in use".
+  // `credentials`: of every connection. `services` outlive it. UNAVAILABLE: "cannot listen on
+  // HOST:PORT: address already in use".
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
-      const std::string& listen, const std::vector<grpc::Service*>& services);
+      const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
+      const std::vector<grpc::Service*>& services);
   ~GrpcServer();
 
   const std::string& address() const { return address_; }  // host:port, with the port taken
@@ -33,6 +35,7 @@ class GrpcServer {
  private:
   GrpcServer() = default;
   std::string address_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlive the server
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -19,9 +19,15 @@ bool MembershipMachine::RunOnce() {
     const std::lock_guard<std::mutex> lock(mutex_);
     before = std::exchange(state_, now);
   }
+  const absl::StatusCode failed_before = std::exchange(failed_, membership_.last_error().code());
+  // Once when calls begin to fail, and once when the reason is one that somebody has to remove;
+  // others come and go with every attempt.
+  const bool fails_newly =
+      failed_ != failed_before &&
+      (failed_before == absl::StatusCode::kOk || failed_ == absl::StatusCode::kUnauthenticated);
   if (before.incarnation != now.incarnation) {
     spdlog::info("joined the cluster as incarnation {}", now.incarnation);
-  } else if (before.status.ok() && !now.status.ok() && !now.ended) {
+  } else if (fails_newly && !now.status.ok() && !now.ended) {
     spdlog::warn("{}", std::string(now.status.message()));
   } else if (!before.status.ok() && now.status.ok()) {
     spdlog::info("the coordinator answers again");

@@ -17,8 +17,8 @@ namespace verbena::server {
 class MembershipMachine final : public Machine {
  public:
   MembershipMachine(const MembershipOptions& options, const Clock* clock,
-                    Membership::OnView on_view)
-      : membership_(options, clock, &control_, std::move(on_view)) {}
+                    std::shared_ptr<TlsFiles> tls, Membership::OnView on_view)
+      : control_(std::move(tls)), membership_(options, clock, &control_, std::move(on_view)) {}
 
   Inbox& inbox() { return inbox_; }
   Membership& membership() { return membership_; }
@@ -46,6 +46,7 @@ class MembershipMachine final : public Machine {
   Inbox inbox_;
   GrpcControlChannel control_;
   Membership membership_;
+  absl::StatusCode failed_ = absl::StatusCode::kOk;  // the last call, as of the last RunOnce()
   mutable std::mutex mutex_;
   State state_;  // guarded by mutex_
 };

@@ -32,6 +32,11 @@ TEST_CASE("help explains every option, version says the version") {
                              "--config",
                              "--pin",
                              "--transport",
+                             "--tls-cert",
+                             "--tls-key",
+                             "--tls-ca",
+                             "--tls-require-client-cert",
+                             "--insecure",
                              "RDMA",
                              "--rdma-device",
                              "--rdma-address",
@@ -42,7 +47,9 @@ TEST_CASE("help explains every option, version says the version") {
                              "--rdma-timeout",
                              "--rdma-retries",
                              "--rdma-memory-windows",
-                             "--rdma-relaxed-ordering"}) {
+                             "--rdma-relaxed-ordering",
+                             "--ofi-provider",
+                             "--ofi-address"}) {
     CHECK_THAT(help.out, Contains(option));
   }
   CHECK_THAT(help.out, Contains("127.0.0.1:7000"));

@@ -38,6 +38,7 @@ HEADERS = (
     (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h", None,
      ("server/executor/", "server/coordinator/coordinator", "server/membership", "client/core/"),
      "a state machine sees ControlChannel, not gRPC"),
+    (r"openssl/", ("proto/tls_", "tests/"), None, "only proto/tls_* knows OpenSSL"),
     (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric."), None,
      "only rdma/ touches verbs and libfabric"),
     (r"(Eigen|CLI)/", ("worker/", "server/cli/", "tests/", "bench/"), None,
@@ -98,6 +99,7 @@ PLANTED = (
     ("client/core/client_core.h", "#include <grpcpp/grpcpp.h>"),
     ("server/executor/inbox.h", "  #  include <prometheus/counter.h>"),
     ("server/membership.h", '#include "client/client.h"'),
+    ("client/core/client_core.h", "#include <openssl/ssl.h>"),
     ("proto/routing.h", '#include "../client/client.h"'),
     ("proto/routing.h", '#include "record.h"'),
 )

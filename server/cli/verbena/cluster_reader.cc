@@ -42,6 +42,10 @@ absl::Status Explain(const absl::Status& status, const std::string& address,
           who, " cannot be reached: ", Said(status, address),
           ". Does 'verbenad --coordinator' run there? --cluster HOST:PORT or the environment "
           "variable VERBENA_CLUSTER names it"));
+    case absl::StatusCode::kUnauthenticated:
+      // Says what to do.
+      return absl::UnauthenticatedError(
+          absl::StrCat(who, " was reached, but not spoken to: ", Said(status, address)));
     case absl::StatusCode::kUnimplemented:
       return absl::UnimplementedError(absl::StrCat(
           Printable(address),

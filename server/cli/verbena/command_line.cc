@@ -14,6 +14,9 @@ namespace {
 
 constexpr char kVersionText[] = "verbena " VERBENA_VERSION;
 constexpr char kVariable[] = "VERBENA_CLUSTER";
+constexpr char kCaVariable[] = "VERBENA_TLS_CA";
+constexpr char kCertVariable[] = "VERBENA_TLS_CERT";
+constexpr char kKeyVariable[] = "VERBENA_TLS_KEY";
 constexpr char kDefaultCluster[] = "127.0.0.1:7000";
 
 constexpr char kExamples[] =
@@ -64,6 +67,7 @@ constexpr CommandText kCommands[] = {
 // As CLI11 gives it: text, so that checks can name it.
 struct RawOptions {
   std::string cluster;
+  TlsOptions tls;
   double timeout = 5;
   double watch = 0;
   bool json = false;
@@ -92,6 +96,14 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
       ->type_name("SECONDS")
       ->check(SecondsUpTo(3600))
       ->capture_default_str();
+  app->add_option("--tls-ca", raw->tls.ca,
+                  "Authorities servers are believed by; turns TLS on (default: $VERBENA_TLS_CA)")
+      ->type_name("FILE");
+  app->add_option("--tls-cert", raw->tls.cert,
+                  "Certificate to show to servers (default: $VERBENA_TLS_CERT)")
+      ->type_name("FILE");
+  app->add_option("--tls-key", raw->tls.key, "Its private key (default: $VERBENA_TLS_KEY)")
+      ->type_name("FILE");
   app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
   app->get_formatter()->column_width(28);
 }
@@ -136,6 +148,24 @@ std::string CompleteCluster(std::string* cluster) {
   return wrong.empty() ? "" : absl::StrCat(kVariable, ": ", Printable(wrong));
 }
 
+// Empty when all is well.
+std::string CompleteTls(TlsOptions* tls) {
+  const auto complete = [](const char* variable, std::string* path) {
+    const char* value = std::getenv(variable);
+    if (path->empty() && value != nullptr) *path = value;
+  };
+  complete(kCaVariable, &tls->ca);
+  complete(kCertVariable, &tls->cert);
+  complete(kKeyVariable, &tls->key);
+  if (tls->cert.empty() != tls->key.empty()) {
+    return "--tls-cert and --tls-key go together: a certificate and its key";
+  }
+  if (!tls->cert.empty() && tls->ca.empty()) {
+    return "--tls-cert needs --tls-ca, by which servers are believed";
+  }
+  return "";
+}
+
 }  // namespace
 
 Parsed ParseCommandLine(int argc, const char* const* argv) {
@@ -169,11 +199,13 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     return Wrong(Explain(app, error));
   }
   if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) return Wrong(wrong);
+  if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong);
   Parsed parsed;
   for (size_t i = 0; i < commands.size(); ++i) {
     if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
   }
   parsed.options.cluster = raw.cluster;
+  parsed.options.tls = raw.tls;
   parsed.options.timeout = absl::Seconds(raw.timeout);
   if (raw.watch > 0) parsed.options.watch = absl::Seconds(raw.watch);
   parsed.options.json = raw.json;

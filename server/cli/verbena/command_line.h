@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "proto/tls_options.h"
 
 namespace verbena::cli {
 
@@ -21,6 +22,7 @@ enum class Command { kStatus, kTables, kJobs, kWorkers, kShards };
 struct Options {
   Command command = Command::kStatus;
   std::string cluster;  // host:port of the coordinator
+  TlsOptions tls;
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // shards: print rates this often
   bool json = false;

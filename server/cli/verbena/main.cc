@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
+#include "proto/tls_files.h"
 #include "server/cli/verbena/cluster_reader.h"
 #include "server/cli/verbena/command_line.h"
 #include "server/cli/verbena/health.h"
@@ -56,9 +58,10 @@ int SignalDescriptor() {
 
 class Program {
  public:
-  Program(const Options& options, int signal_fd)
+  Program(const Options& options, std::shared_ptr<TlsFiles> tls, int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
+        channel_(std::move(tls)),
         reader_(&channel_, options.cluster, options.timeout, signal_fd) {}
 
   int Run() {
@@ -146,8 +149,14 @@ int Main(int argc, char** argv) {
   }
   // What it finds worth a line is in the status of the call.
   gpr_set_log_function([](gpr_log_func_args*) {});
+  absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(parsed.options.tls);
+  if (!tls.ok()) {
+    const std::string message(tls.status().message());
+    std::fprintf(stderr, "verbena: %s\n", message.c_str());
+    return kExitUsage;
+  }
   const int signal_fd = SignalDescriptor();
-  return Program(parsed.options, signal_fd).Run();
+  return Program(parsed.options, *std::move(tls), signal_fd).Run();
 }
 
 }  // namespace
