@@ -49,6 +49,7 @@
 #include "absl/types/span.h"
 #include "client/rdma_options.h"
 #include "proto/export.h"
+#include "proto/half.h"
 #include "proto/tls_options.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/memory/memory_kind.h"
@@ -94,8 +95,10 @@ class VERBENA_EXPORT Region {
  public:
   // The first byte; null when empty.
   std::byte* data() const;
-  // The same as f32 numbers: size() / 4 of them.
+  // The same as f32 numbers: size() / 4 of them. For what is f32 in a table's specification.
   float* floats() const { return reinterpret_cast<float*>(data()); }
+  // The same as numbers of 16 bits (half.h converts them): size() / 2 of them. For bf16 and f16.
+  uint16_t* halves() const { return reinterpret_cast<uint16_t*>(data()); }
   // In bytes; 0 when empty.
   size_t size() const;
   // Where the memory lies.
@@ -126,8 +129,19 @@ class VERBENA_EXPORT Table {
   uint32_t dim() const;
   // The product of its shape; 0 of an embedding table.
   uint64_t elements() const;
-  // Of the parameters as pulled, and of a gradient of the whole table: elements() of f32.
+  // What its parameters are as pulled; DTYPE_UNSPECIFIED when empty. Servers keep those of 16 bits
+  // in f32, too, and train these; what is pulled is them rounded to the nearest.
+  v1::DType dtype() const;
+  // What its gradients are as pushed; DTYPE_UNSPECIFIED when empty.
+  v1::DType gradient_dtype() const;
+  // Of one parameter as pulled: 4 of f32, 2 of bf16 and f16; 0 when empty.
+  size_t element_bytes() const;
+  // Of one number of a gradient as pushed: 4 of f32, 2 of bf16; 0 when empty.
+  size_t gradient_element_bytes() const;
+  // Of all parameters as pulled: elements() * element_bytes().
   size_t bytes() const;
+  // Of a gradient of the whole table as pushed: elements() * gradient_element_bytes().
+  size_t gradient_bytes() const;
   // Elements of a chunk: ranges start at a multiple of this. 0 of an embedding table.
   uint32_t chunk_elements() const;
 
@@ -174,8 +188,8 @@ struct CallOptions {
 };
 
 // Which part of the table (elements; starts at a chunk boundary and ends at one or at the table's
-// end) and where it lies in the region (bytes; a multiple of what an element has there: 4 of f32, 2
-// of bf16 and f16).
+// end) and where it lies in the region (bytes; a multiple of what an element has there, which is
+// Table::gradient_element_bytes() of a push and Table::element_bytes() of a pull).
 struct Range {
   uint64_t first = 0;           // element of the table, a multiple of Table::chunk_elements()
   uint64_t count = UINT64_MAX;  // elements; UINT64_MAX: to the end of the table
@@ -300,20 +314,22 @@ class VERBENA_EXPORT Client {
   absl::StatusOr<Region> RegisterRegion(void* data, size_t bytes,
                                         MemoryKind kind = MemoryKind::kHost);
 
-  // Pushes a gradient (f32, `range.count` of them) of the step that is open for this worker. sync:
-  // done when the step is committed, so call EndStep() before waiting. async, ssp: done when
-  // applied.
-  // The region is read until Ticket::BufferReleased(). INVALID_ARGUMENT: a handle is empty or of
-  // another client, the range is not of whole chunks or the region too small, the chunk was pushed
-  // in this step already, or the gradient has a NaN or infinity and the table rejects these;
-  // NOT_FOUND: the table was dropped; FAILED_PRECONDITION: this is an observer; RESOURCE_EXHAUSTED:
-  // too many operations are outstanding; and as at the top.
+  // Pushes a gradient (`range.count` numbers of table.gradient_dtype()) of the step that is open
+  // for this worker. sync: done when the step is committed, so call EndStep() before waiting.
+  // async, ssp: done when applied. The region is read until Ticket::BufferReleased().
+  // INVALID_ARGUMENT: a handle is empty or of another client, the range is not of whole chunks or
+  // the region too small, the chunk was pushed in this step already, or the gradient has a NaN or
+  // infinity and the table rejects these; NOT_FOUND: the table was dropped; FAILED_PRECONDITION:
+  // this is an observer; RESOURCE_EXHAUSTED: too many operations are outstanding; and as at the
+  // top.
   Ticket Push(const Table& table, const Region& gradient, const Range& range = {},
               const PushOptions& options = {});
-  // Pulls parameters (f32) into the region; done when they are there. Errors as Push().
+  // Pulls parameters (numbers of table.dtype()) into the region; done when they are there. One that
+  // is too large for f16 comes as an infinity, while the servers keep it. Errors as Push().
   Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
               const PullOptions& options = {});
-  // Push, then pull what includes it. The destination may be the gradient's region.
+  // Push, then pull what includes it. `range.region_offset` is of both regions. The destination may
+  // be the gradient's region where both have as many bytes an element, else INVALID_ARGUMENT.
   // sync: pulls version step + 1; when the range is the whole table, also ends the step. Errors as
   // Push().
   Ticket PushPull(const Table& table, const Region& gradient, const Region& destination,

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
+#include "proto/table_spec.h"
 
 namespace verbena {
 
@@ -23,9 +24,21 @@ const v1::TableSpec& Table::spec() const {
 bool Table::embedding() const { return dim() > 0; }
 uint32_t Table::dim() const { return spec().dim(); }
 uint64_t Table::elements() const { return state_ == nullptr ? 0 : state_->layout.elements; }
-size_t Table::bytes() const {
-  return state_ == nullptr ? 0 : state_->layout.elements * state_->layout.parameter_bytes;
+v1::DType Table::dtype() const {
+  return state_ == nullptr ? v1::DTYPE_UNSPECIFIED : spec().dtype();
 }
+v1::DType Table::gradient_dtype() const {
+  return state_ == nullptr ? v1::DTYPE_UNSPECIFIED
+                           : static_cast<v1::DType>(GradientType(state_->info.spec()));
+}
+size_t Table::element_bytes() const {
+  return state_ == nullptr ? 0 : state_->layout.parameter_bytes;
+}
+size_t Table::gradient_element_bytes() const {
+  return state_ == nullptr ? 0 : state_->layout.gradient_bytes;
+}
+size_t Table::bytes() const { return elements() * element_bytes(); }
+size_t Table::gradient_bytes() const { return elements() * gradient_element_bytes(); }
 uint32_t Table::chunk_elements() const {
   return state_ == nullptr || embedding() ? 0 : state_->layout.chunk_elements;
 }

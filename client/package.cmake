@@ -8,6 +8,7 @@ set(public_headers
   client/rdma_options.h=verbena/rdma_options.h
   client/c/verbena.h=verbena/verbena.h
   proto/export.h=verbena/export.h
+  proto/half.h=verbena/half.h
   proto/tls_options.h=verbena/tls_options.h
   proto/version.h=verbena/version.h
   proto/verbena/v1/cluster.pb.h=verbena/v1/cluster.pb.h

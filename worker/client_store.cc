@@ -28,6 +28,18 @@ v1::Consistency ConsistencyOf(Consistency consistency) {
   return v1::CONSISTENCY_UNSPECIFIED;
 }
 
+v1::DType TypeOf(NumberType type) {
+  switch (type) {
+    case NumberType::kF32:
+      return v1::DTYPE_F32;
+    case NumberType::kBf16:
+      return v1::DTYPE_BF16;
+    case NumberType::kF16:
+      return v1::DTYPE_F16;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
 // What tables of all kinds have. `index` counts the tables of the job.
 v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double scale, size_t index,
                        const std::string& job, const TrainingSpec& spec) {
@@ -35,6 +47,7 @@ v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double 
   table.set_name(absl::StrCat(job, "/", name));
   table.set_job(job);
   table.set_dtype(v1::DTYPE_F32);
+  table.set_gradient_dtype(v1::DTYPE_F32);
   table.set_consistency(ConsistencyOf(spec.consistency));
   table.set_staleness(spec.staleness);
   table.set_reduction(v1::REDUCTION_MEAN);
@@ -80,7 +93,10 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
     table.clear_optimizer();
     table.mutable_optimizer()->set_name("sgd");
     table.mutable_optimizer()->set_rate(1);
+    return table;  // in f32: a count is exact
   }
+  table.set_dtype(TypeOf(spec.dtype));
+  table.set_gradient_dtype(TypeOf(spec.gradient_dtype));
   return table;
 }
 
@@ -109,13 +125,30 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   if (!client.ok()) return client.status();
   store->client_ = *std::move(client);
   if (absl::Status status = store->CreateTables(tables, spec); !status.ok()) return status;
-  const size_t bytes = layout.floats() * sizeof(float);
-  for (std::optional<Region>* region : {&store->gradient_, &store->parameters_}) {
-    absl::StatusOr<Region> allocated = store->client_->AllocateRegion(bytes);
-    if (!allocated.ok()) return allocated.status();
-    *region = *std::move(allocated);
-  }
+  if (absl::Status status = store->AllocateRegions(spec); !status.ok()) return status;
   return store;
+}
+
+absl::Status ClientStore::AllocateRegions(const TrainingSpec& spec) {
+  struct Wanted {
+    std::optional<Region>* region;
+    size_t element_bytes;
+    bool needed;
+  };
+  const Wanted all[] = {
+      {&gradient_, sizeof(float), true},
+      {&parameters_, sizeof(float), true},
+      {&narrow_gradient_, sizeof(uint16_t), spec.gradient_dtype != NumberType::kF32},
+      {&narrow_parameters_, sizeof(uint16_t), spec.dtype != NumberType::kF32},
+  };
+  for (const Wanted& wanted : all) {
+    if (!wanted.needed) continue;
+    absl::StatusOr<Region> allocated =
+        client_->AllocateRegion(layout_.floats() * wanted.element_bytes);
+    if (!allocated.ok()) return allocated.status();
+    *wanted.region = *std::move(allocated);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddings,
@@ -148,12 +181,20 @@ absl::StatusOr<Table> ClientStore::CreateTable(const v1::TableSpec& spec, absl::
   }
 }
 
-Range ClientStore::RangeOf(size_t tensor) const {
-  return {.region_offset = layout_.offset(tensor) * sizeof(float)};
+Range ClientStore::RangeOf(size_t tensor, size_t element_bytes) const {
+  return {.region_offset = layout_.offset(tensor) * element_bytes};
 }
 
 void ClientStore::Push(size_t tensor) {
-  tickets_.push_back(client_->Push(tables_[tensor], *gradient_, RangeOf(tensor)));
+  const Table& table = tables_[tensor];
+  const Range range = RangeOf(tensor, table.gradient_element_bytes());
+  if (table.gradient_dtype() == v1::DTYPE_F32) {
+    tickets_.push_back(client_->Push(table, *gradient_, range));
+    return;
+  }
+  const uint64_t first = layout_.offset(tensor);
+  BFloat16sFromFloats(gradient() + first, narrow_gradient_->halves() + first, table.elements());
+  tickets_.push_back(client_->Push(table, *narrow_gradient_, range));
 }
 
 void ClientStore::EndStep() {
@@ -162,11 +203,30 @@ void ClientStore::EndStep() {
 }
 
 void ClientStore::Pull(size_t tensor) {
-  tickets_.push_back(client_->Pull(tables_[tensor], *parameters_, RangeOf(tensor)));
+  const Table& table = tables_[tensor];
+  const bool narrow = table.dtype() != v1::DTYPE_F32;
+  if (narrow) narrow_pulls_.push_back(tensor);
+  tickets_.push_back(client_->Pull(table, narrow ? *narrow_parameters_ : *parameters_,
+                                   RangeOf(tensor, table.element_bytes())));
+}
+
+void ClientStore::Widen(size_t tensor) {
+  const Table& table = tables_[tensor];
+  const uint64_t first = layout_.offset(tensor);
+  const uint16_t* from = narrow_parameters_->halves() + first;
+  if (table.dtype() == v1::DTYPE_BF16) {
+    FloatsFromBFloat16s(from, parameters() + first, table.elements());
+  } else {
+    FloatsFromHalves(from, parameters() + first, table.elements());
+  }
 }
 
 absl::Status ClientStore::Wait() {
   absl::Status first = WaitAll(&tickets_, options_.stop);
+  if (first.ok()) {
+    for (const size_t tensor : narrow_pulls_) Widen(tensor);
+  }
+  narrow_pulls_.clear();
   first.Update(rows_->Wait());
   return first;
 }

@@ -1,5 +1,6 @@
 // The parameters on a cluster: one dense table a tensor, one embedding table each of the model's,
-// through verbena::Client.
+// through verbena::Client. The arenas are f32; what travels in 16 bits is converted on the way: a
+// gradient when it is pushed, parameters in the Wait() after their pull.
 //
 // **Thread safety**: one thread; `stop` may be set from anywhere.
 #ifndef VERBENA_WORKER_CLIENT_STORE_H_
@@ -58,7 +59,11 @@ class ClientStore : public ParameterStore {
       : options_(options), layout_(layout) {}
   absl::Status CreateTables(absl::Span<const EmbeddingTable> embeddings, const TrainingSpec& spec);
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, absl::Time deadline);
-  Range RangeOf(size_t tensor) const;
+  absl::Status AllocateRegions(const TrainingSpec& spec);
+  // Where a tensor lies in an arena, or region, of such elements.
+  Range RangeOf(size_t tensor, size_t element_bytes) const;
+  // Of a tensor that was pulled in 16 bits.
+  void Widen(size_t tensor);
 
   ClusterOptions options_;
   Layout layout_;
@@ -66,6 +71,9 @@ class ClientStore : public ParameterStore {
   std::unique_ptr<Client> client_;
   std::vector<Table> tables_;
   std::optional<Region> gradient_, parameters_;
+  // Of 16 bits, laid out as the arenas; none without tables that have such.
+  std::optional<Region> narrow_gradient_, narrow_parameters_;
+  std::vector<size_t> narrow_pulls_;  // tensors, since the last Wait()
   std::vector<Ticket> tickets_;
   std::unique_ptr<ClientRows> rows_;
 };

@@ -76,6 +76,11 @@ std::optional<double> RateOf(const Options& o) {
   return std::nullopt;
 }
 
+NumberType NumberTypeOf(const std::string& name) {
+  if (name == "bf16") return NumberType::kBf16;
+  return name == "f16" ? NumberType::kF16 : NumberType::kF32;
+}
+
 std::string KnownOptimizers() {
   return absl::StrJoin(kDefaultRates, ", ", [](std::string* out, const DefaultRates& d) {
     absl::StrAppend(out, d.optimizer);
@@ -119,6 +124,16 @@ void AddCluster(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--staleness", o->staleness,
                   "ssp: steps that a worker may be ahead of the slowest (default 4)");
+  app->add_option("--dtype", o->dtype,
+                  "What dense parameters are when they are pulled. The servers train them in f32 "
+                  "all the same, and send them rounded to the nearest; rows of embedding tables "
+                  "are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app->add_option("--gradient-dtype", o->gradient_dtype,
+                  "What dense gradients are when they are pushed; they are summed in f32")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();
@@ -375,6 +390,9 @@ std::string Check(const Options& o) {
     }
     if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
     if (o.weight_decay) return "--local has no weight decay but --l2";
+    if (!AllF32(o)) {
+      return "--local sends nothing: --dtype and --gradient-dtype are for what goes to servers";
+    }
     return "";
   }
   if (o.tls.cert.empty() != o.tls.key.empty()) {
@@ -468,6 +486,10 @@ uint64_t StepsOf(const Options& options, uint64_t examples) {
   return static_cast<uint64_t>(std::clamp(std::llround(epochs * per_epoch), 1LL, 1000000000000LL));
 }
 
+bool AllF32(const Options& options) {
+  return options.dtype == "f32" && options.gradient_dtype == "f32";
+}
+
 TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   TrainingSpec spec;
   if (options.consistency == "async") spec.consistency = Consistency::kAsync;
@@ -484,6 +506,8 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.warmup_applies = options.warmup_steps * applies;
   if (options.schedule == "cosine") spec.cosine_applies = steps * applies;
   spec.seed = options.seed;
+  spec.dtype = NumberTypeOf(options.dtype);
+  spec.gradient_dtype = NumberTypeOf(options.gradient_dtype);
   return spec;
 }
 

@@ -31,6 +31,8 @@ struct Options {
   uint32_t workers = 1;
   std::string consistency = "sync";
   std::optional<uint32_t> staleness;  // ssp
+  std::string dtype = "f32";
+  std::string gradient_dtype = "f32";
   std::string optimizer = "adam";
   std::optional<double> rate;
   std::string schedule = "constant";
@@ -86,6 +88,8 @@ uint32_t HiddenOf(const Options& options);
 double L2Of(const Options& options);
 uint64_t BatchOf(const Options& options);
 uint64_t StepsOf(const Options& options, uint64_t examples);
+// Whether dense tables have only f32, in both directions.
+bool AllF32(const Options& options);
 // For a run of this many steps.
 TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps);
 

@@ -27,6 +27,7 @@
 namespace verbena::worker {
 
 enum class Consistency { kSync, kSsp, kAsync };
+enum class NumberType { kF32, kBf16, kF16 };
 
 // How the tables of a model are trained.
 struct TrainingSpec {
@@ -39,6 +40,9 @@ struct TrainingSpec {
   uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
   uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
   uint64_t seed = 1;            // of the initial parameters
+  // Of dense tables, between workers and servers: parameters as pulled, gradients as pushed.
+  NumberType dtype = NumberType::kF32;
+  NumberType gradient_dtype = NumberType::kF32;  // not kF16
 };
 
 struct StoreStatistics {

@@ -12,6 +12,12 @@ double SamplesPerSecond(const Totals& totals) {
   return totals.seconds > 0 ? static_cast<double>(totals.samples) / totals.seconds : 0;
 }
 
+// What dense tables have, where it is not f32 alone.
+std::string TypesText(const Options& options) {
+  if (AllF32(options)) return "";
+  return absl::StrCat(", parameters ", options.dtype, ", gradients ", options.gradient_dtype);
+}
+
 std::string Json(const Options& options, const Report& report) {
   const Totals& totals = report.totals;
   JsonWriter json;
@@ -27,6 +33,8 @@ std::string Json(const Options& options, const Report& report) {
   json.Add("format", options.format);
   if (options.format != "text") json.Add("model", ModelOf(options));
   json.Add("consistency", options.consistency);
+  json.Add("dtype", options.dtype);
+  json.Add("gradient_dtype", options.gradient_dtype);
   json.Add("optimizer", options.optimizer);
   json.Add("transport", report.transport);
   if (options.early_stop > 0) json.Add("stopped_early", report.stopped_early);
@@ -48,10 +56,11 @@ std::string FormatReport(const Options& options, const Report& report) {
   if (options.json) return Json(options, report);
   const Totals& totals = report.totals;
   std::string text = absl::StrFormat(
-      "trained %d steps in %.1f s with %d workers (%s, %s): %.0f samples/s, loss %.4f, pushed "
+      "trained %d steps in %.1f s with %d workers (%s, %s%s): %.0f samples/s, loss %.4f, pushed "
       "%.1f MB, pulled %.1f MB\n",
       totals.steps, totals.seconds, options.workers, options.consistency, report.transport,
-      SamplesPerSecond(totals), totals.loss, static_cast<double>(totals.bytes_pushed) / 1e6,
+      TypesText(options), SamplesPerSecond(totals), totals.loss,
+      static_cast<double>(totals.bytes_pushed) / 1e6,
       static_cast<double>(totals.bytes_pulled) / 1e6);
   if (report.stopped_early) text += "stopped early: validation no longer got better\n";
   if (report.workers_lost > 0) absl::StrAppend(&text, "workers lost: ", report.workers_lost, "\n");

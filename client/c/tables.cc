@@ -1,9 +1,10 @@
-// Tables and regions in C.
+// Tables, regions and numbers of 16 bits in C.
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include "client/c/handles.h"
+#include "proto/half.h"
 #include "proto/table_spec.h"
 
 namespace verbena::c_api {
@@ -36,6 +37,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   if (from.job != nullptr) to->set_job(from.job);
   for (size_t i = 0; i < from.dimensions; ++i) to->add_shape(from.shape[i]);
   to->set_dtype(static_cast<v1::DType>(from.dtype));
+  to->set_gradient_dtype(static_cast<v1::DType>(from.gradient_dtype));
   to->set_consistency(static_cast<v1::Consistency>(from.consistency));
   to->set_reduction(static_cast<v1::Reduction>(from.reduction));
   to->set_non_finite(static_cast<v1::NonFinite>(from.non_finite));
@@ -81,6 +83,8 @@ verbena_table_info InfoOf(uint32_t id, const v1::TableSpec& spec) {
   info.non_finite = spec.non_finite();
   info.staleness = spec.staleness();
   info.dim = spec.dim();
+  info.gradient_bytes = layout.elements * layout.gradient_bytes;
+  info.gradient_dtype = static_cast<int32_t>(GradientType(spec));
   return info;
 }
 
@@ -241,5 +245,21 @@ size_t verbena_region_size(const verbena_region* region) {
 }
 
 void verbena_region_free(verbena_region* region) { delete region; }
+
+void verbena_bf16_from_f32(const float* in, uint16_t* out, size_t count) {
+  if (in != nullptr && out != nullptr) verbena::BFloat16sFromFloats(in, out, count);
+}
+
+void verbena_f32_from_bf16(const uint16_t* in, float* out, size_t count) {
+  if (in != nullptr && out != nullptr) verbena::FloatsFromBFloat16s(in, out, count);
+}
+
+void verbena_f16_from_f32(const float* in, uint16_t* out, size_t count) {
+  if (in != nullptr && out != nullptr) verbena::HalvesFromFloats(in, out, count);
+}
+
+void verbena_f32_from_f16(const uint16_t* in, float* out, size_t count) {
+  if (in != nullptr && out != nullptr) verbena::FloatsFromHalves(in, out, count);
+}
 
 }  // extern "C"

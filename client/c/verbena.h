@@ -194,7 +194,9 @@ typedef struct verbena_table verbena_table;
 // What an element is.
 typedef enum verbena_dtype {
   VERBENA_DTYPE_DEFAULT = 0,  // f32
-  VERBENA_DTYPE_F32 = 1       // IEEE 754, 4 bytes
+  VERBENA_DTYPE_F32 = 1,      // IEEE 754 binary32, 4 bytes
+  VERBENA_DTYPE_BF16 = 2,     // bfloat16, the upper half of an f32: 2 bytes
+  VERBENA_DTYPE_F16 = 3       // IEEE 754 binary16, 2 bytes
 } verbena_dtype;
 
 // When a push counts.
@@ -243,7 +245,7 @@ typedef struct verbena_table_spec {
   const char* job;            // that writes it; default: the client's
   const uint64_t* shape;      // `dimensions` of them, each 1 or more; NULL with `dim`
   size_t dimensions;          // 1 to 8, at most 2^40 elements in all; 0 with `dim`
-  int32_t dtype;              // a verbena_dtype
+  int32_t dtype;              // a verbena_dtype: of parameters as pulled; with `dim` f32
   int32_t consistency;        // a verbena_consistency
   int32_t reduction;          // a verbena_reduction
   int32_t non_finite;         // a verbena_non_finite
@@ -258,6 +260,7 @@ typedef struct verbena_table_spec {
   size_t parameter_count;               // of `parameters`; default 0
   uint32_t staleness;                   // ssp: steps a worker may read ahead of the slowest
   uint32_t dim;                         // numbers in a row, 1 to 1024; 0 (default): a dense table
+  int32_t gradient_dtype;               // as pushed: f32 (default) or bf16; with `dim` f32
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
@@ -274,16 +277,18 @@ typedef struct verbena_table_info {
   const uint64_t* shape;    // `dimensions` of them
   size_t dimensions;        // 1 to 8; 0 of an embedding table
   uint64_t elements;        // the product of the shape; 0 of an embedding table
-  uint64_t bytes;           // of the parameters as pulled, and of a gradient of the whole table
+  uint64_t bytes;           // of all parameters as pulled
   double rate;              // learning rate
   uint32_t id;              // the cluster's number for it, never used again
   uint32_t chunk_elements;  // of a chunk: ranges start at a multiple of it; 0 of an embedding table
-  int32_t dtype;            // a verbena_dtype
+  int32_t dtype;            // a verbena_dtype: of parameters as pulled
   int32_t consistency;      // a verbena_consistency
   int32_t reduction;        // a verbena_reduction
   int32_t non_finite;       // a verbena_non_finite
   uint32_t staleness;       // ssp: steps a worker may read ahead of the slowest
   uint32_t dim;             // numbers in a row of an embedding table; 0 of a dense one
+  uint64_t gradient_bytes;  // of a gradient of the whole table as pushed
+  int32_t gradient_dtype;   // a verbena_dtype: of gradients as pushed
 } verbena_table_info;
 
 // Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a
@@ -361,26 +366,29 @@ typedef struct verbena_ticket verbena_ticket;
 typedef struct verbena_range {
   uint64_t first;          // element of the table, a multiple of its chunk_elements
   uint64_t count;          // elements, up to the end of a chunk or table; UINT64_MAX: to the end
-  uint64_t region_offset;  // bytes from the region's start to the first element; a multiple of 4
+  uint64_t region_offset;  // bytes to the first element; a multiple of what an element has there
 } verbena_range;
 
 // A min_version that means: sync, the steps this worker has ended; async, 0.
 #define VERBENA_MIN_VERSION_DEFAULT UINT64_MAX
 
-// Pushes a gradient (f32, `range` of them; NULL: the whole table) of the step that is open for this
-// worker. sync: ends when the step is committed, so call verbena_end_step() before waiting. async:
-// ends when applied. The region is read until verbena_ticket_buffer_released().
+// Pushes a gradient (numbers of gradient_dtype, `range` of them; NULL: the whole table) of the step
+// that is open for this worker. sync: ends when the step is committed, so call verbena_end_step()
+// before waiting. async: ends when applied. The region is read until
+// verbena_ticket_buffer_released().
 VERBENA_EXPORT verbena_status verbena_push(verbena_client* client, const verbena_table* table,
                                            const verbena_region* gradient,
                                            const verbena_range* range, int64_t timeout_ms,
                                            verbena_ticket** ticket);
-// Pulls parameters (f32) into the region; ends when they are there, of `min_version` or later.
+// Pulls parameters (numbers of dtype) into the region; ends when they are there, of `min_version`
+// or later. One that is too large for f16 comes as an infinity, while the servers keep it.
 VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
                                            const verbena_region* destination,
                                            const verbena_range* range, uint64_t min_version,
                                            int64_t timeout_ms, verbena_ticket** ticket);
-// Pushes, then pulls what includes it. The destination may be the gradient's region. sync: when the
-// range is the whole table, also ends the step.
+// Pushes, then pulls what includes it; region_offset is of both regions. The destination may be the
+// gradient's region where both have as many bytes an element. sync: when the range is the whole
+// table, also ends the step.
 VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
                                                 const verbena_region* gradient,
                                                 const verbena_region* destination,
@@ -449,6 +457,21 @@ VERBENA_EXPORT verbena_status verbena_ticket_on_done(verbena_ticket* ticket,
                                                      verbena_done_function done, void* user);
 // Frees the handle; the operation goes on.
 VERBENA_EXPORT void verbena_ticket_free(verbena_ticket* ticket);
+
+// ---- numbers of 16 bits -------------------------------------------------------------------------
+//
+// What regions of tables of bf16 and f16 hold, from and to f32. From f32: to the nearest, ties to
+// even; a NaN stays a NaN, what is too large becomes an infinity. To f32: exact. `in` and `out` do
+// not overlap; nothing happens when one of them is NULL.
+
+// Sets `count` numbers of `out` to the nearest bfloat16.
+VERBENA_EXPORT void verbena_bf16_from_f32(const float* in, uint16_t* out, size_t count);
+// Sets `count` numbers of `out` to what `in` is.
+VERBENA_EXPORT void verbena_f32_from_bf16(const uint16_t* in, float* out, size_t count);
+// Sets `count` numbers of `out` to the nearest binary16.
+VERBENA_EXPORT void verbena_f16_from_f32(const float* in, uint16_t* out, size_t count);
+// Sets `count` numbers of `out` to what `in` is.
+VERBENA_EXPORT void verbena_f32_from_f16(const uint16_t* in, float* out, size_t count);
 
 #ifdef __cplusplus
 }  // extern "C"

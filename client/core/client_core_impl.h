@@ -45,9 +45,8 @@ struct ClientCore::Impl {
                                         bool push);
   absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
-  // element_bytes: of what lies, or comes to lie, in the slice.
-  absl::Status CheckMemory(const TableState& table, const Slice& slice,
-                           uint32_t element_bytes) const;
+  // Of what lies in the slice (`push`: gradients), or comes to lie there (parameters).
+  absl::Status CheckMemory(const TableState& table, const Slice& slice, bool push) const;
   absl::StatusOr<Operation*> Start(Operation::Kind kind, TableState* table, int64_t deadline_ns,
                                    Done done);
   OperationId Started(Operation* operation) {

@@ -4,12 +4,41 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
+#include "proto/table_spec.h"
 
 namespace verbena::client {
 namespace {
 
 // EndStep() calls of a table whose steps are not known committed: a worker that runs away is told.
 constexpr uint64_t kMaxStepsAhead = 64;
+
+// "bf16 gradient": what an element is on its way to the servers (`push`) or back.
+std::string ElementWord(const TableState& table, bool push) {
+  const v1::TableSpec& spec = table.info.spec();
+  const ElementType type = push ? GradientType(spec) : ParameterType(spec);
+  const char* name = type == ElementType::kBf16  ? "bf16"
+                     : type == ElementType::kF16 ? "f16"
+                                                 : "f32";
+  return absl::StrCat(name, push ? " gradient" : " parameter");
+}
+
+// A chunk's parameters may come over its own gradient, which was read then; but not over another
+// chunk's, which may still have to be sent.
+absl::Status CheckInPlace(const TableState& table, const ClientCore::Slice& gradient,
+                          const ClientCore::Slice& destination) {
+  const DenseLayout& layout = table.layout;
+  if (layout.gradient_bytes == layout.parameter_bytes) return absl::OkStatus();
+  const std::byte* from = gradient.block->data() + gradient.offset;
+  const std::byte* to = destination.block->data() + destination.offset;
+  const bool apart = from + gradient.count * layout.gradient_bytes <= to ||
+                     to + destination.count * layout.parameter_bytes <= from;
+  if (apart) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "push-pull: the destination overlaps the gradient, which is allowed where both have as many "
+      "bytes; one ",
+      ElementWord(table, true), " has ", layout.gradient_bytes, ", one ", ElementWord(table, false),
+      " ", layout.parameter_bytes));
+}
 
 }  // namespace
 
@@ -38,20 +67,23 @@ absl::Status ClientCore::Impl::CheckRange(const TableState& table, const Slice& 
 }
 
 absl::Status ClientCore::Impl::CheckMemory(const TableState& table, const Slice& slice,
-                                           uint32_t element_bytes) const {
+                                           bool push) const {
   if (slice.block == nullptr) {
     return absl::InvalidArgumentError("the region is empty, or was destroyed");
   }
   const size_t size = slice.block->size();
+  const uint32_t element_bytes = push ? table.layout.gradient_bytes : table.layout.parameter_bytes;
   const uint64_t needed = slice.count * element_bytes;
   if (slice.offset % element_bytes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("region_offset is ", slice.offset, "; allowed: multiples of ", element_bytes));
+        absl::StrCat("region_offset is ", slice.offset, "; allowed: multiples of ", element_bytes,
+                     ", the bytes of one ", ElementWord(table, push)));
   }
   if (slice.offset > size || needed > size - slice.offset) {
     return absl::InvalidArgumentError(
         absl::StrCat("the region is too small: ", slice.count, " elements of table '", table.name(),
-                     "' need ", needed, " bytes; the region has ", size, " bytes, ",
+                     "' need ", needed, " bytes (", element_bytes, " for each ",
+                     ElementWord(table, push), "); the region has ", size, " bytes, ",
                      slice.offset > size ? 0 : size - slice.offset, " from offset ", slice.offset));
   }
   return absl::OkStatus();
@@ -84,10 +116,7 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
   }
   absl::Status status = CheckRange(*target.table, slice);
   const DenseLayout& layout = target.table->layout;
-  if (status.ok()) {
-    status =
-        CheckMemory(*target.table, slice, push ? layout.gradient_bytes : layout.parameter_bytes);
-  }
+  if (status.ok()) status = CheckMemory(*target.table, slice, push);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
   target.first = static_cast<uint32_t>(slice.first / layout.chunk_elements);
   target.chunks =
@@ -163,14 +192,13 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   Impl& c = *impl_;
   auto target = c.Check("push-pull", table, gradient, true);
   if (!target.ok()) return target.status();
-  if (absl::Status s =
-          c.CheckMemory(*target->table, destination, target->table->layout.parameter_bytes);
-      !s.ok()) {
+  if (absl::Status s = c.CheckMemory(*target->table, destination, false); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat("push-pull destination: ", s.message()));
   }
   if (destination.first != gradient.first || destination.count != gradient.count) {
     return absl::InvalidArgumentError("push-pull: both slices must be of the same range");
   }
+  if (absl::Status s = CheckInPlace(*target->table, gradient, destination); !s.ok()) return s;
   TableState* state = target->table;
   const bool ends_step = state->sync && target->chunks == state->chunks();
   if (ends_step) {

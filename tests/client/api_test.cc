@@ -42,6 +42,7 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   const Region region;
   CHECK(region.data() == nullptr);
   CHECK(region.floats() == nullptr);
+  CHECK(region.halves() == nullptr);
   CHECK(region.size() == 0);
   CHECK(region.kind() == MemoryKind::kHost);
   CHECK_FALSE(region.allocated());
@@ -51,6 +52,11 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   CHECK(table.spec().shape_size() == 0);
   CHECK(table.elements() == 0);
   CHECK(table.bytes() == 0);
+  CHECK(table.gradient_bytes() == 0);
+  CHECK(table.element_bytes() == 0);
+  CHECK(table.gradient_element_bytes() == 0);
+  CHECK(table.dtype() == v1::DTYPE_UNSPECIFIED);
+  CHECK(table.gradient_dtype() == v1::DTYPE_UNSPECIFIED);
   CHECK(table.chunk_elements() == 0);
   CHECK_FALSE(table.embedding());
   CHECK(table.dim() == 0);
@@ -91,6 +97,33 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   CHECK(absl::IsUnimplemented(f.client->AllocateRegion(64, MemoryKind::kCuda).status()));
   CHECK(absl::IsUnimplemented(f.client->RegisterRegion(&one, 4, MemoryKind::kPinned).status()));
   Says(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
+}
+
+TEST_CASE("a table of 16 bits says how large it is in each direction, and trains") {
+  Fixture f;
+  v1::TableSpec spec;
+  spec.set_name("narrow");
+  spec.add_shape(999);
+  spec.set_dtype(v1::DTYPE_F16);
+  spec.mutable_optimizer()->set_rate(1);
+  const Table table = *f.client->CreateTable(spec);
+  CHECK(table.dtype() == v1::DTYPE_F16);
+  CHECK(table.gradient_dtype() == v1::DTYPE_F32);
+  CHECK(table.element_bytes() == 2);
+  CHECK(table.gradient_element_bytes() == 4);
+  CHECK(table.bytes() == 999 * 2);
+  CHECK(table.gradient_bytes() == 999 * 4);
+  const Region gradient = *f.client->AllocateRegion(table.gradient_bytes());
+  const Region parameters = *f.client->AllocateRegion(table.bytes());
+  // -100000 is no f16, but the servers have it.
+  std::fill_n(gradient.floats(), 999, -100000.0f);
+  REQUIRE(f.client->PushPull(table, gradient, parameters).Wait().ok());
+  CHECK(std::count(parameters.halves(), parameters.halves() + 999, 0x7c00) == 999);
+  std::fill_n(gradient.floats(), 999, 99999.0f);
+  REQUIRE(f.client->PushPull(table, gradient, parameters).Wait().ok());
+  CHECK(FloatFromHalf(parameters.halves()[0]) == 1);
+  CHECK(FloatFromHalf(parameters.halves()[998]) == 1);
+  Says(f.client->PushPull(table, gradient, gradient).Wait(), kInvalid, "overlaps the gradient");
 }
 
 TEST_CASE("a closed client refuses every call, and its handles stay valid") {

@@ -168,6 +168,12 @@ uint32_t FakeCluster::AddTable(v1::Consistency consistency, uint32_t chunks, uin
   return Add(spec);
 }
 
+uint32_t FakeCluster::AddTyped(v1::TableSpec spec, uint64_t elements, const std::string& name) {
+  spec.set_name(name);
+  spec.add_shape(elements);
+  return Add(std::move(spec));
+}
+
 uint32_t FakeCluster::Add(v1::TableSpec spec) {
   uint32_t id = view.tables_size() == 0 ? 1 : view.tables(view.tables_size() - 1).id() + 1;
   // The fake server tells by the id: odd is async.

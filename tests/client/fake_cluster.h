@@ -3,7 +3,8 @@
 //
 // The fake server applies the rules a client must keep, in the simplest form: async sequences only
 // as last + 1; a sync step of a partition commits when this one worker ends it. Rows of a sync push
-// are told apart by index, and an end-step must count them.
+// are told apart by index, and an end-step must count them. A record's dtype says what numbers it
+// carries: the fake knows no table's.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_
@@ -72,7 +73,7 @@ struct Seen {
   uint64_t epoch, sequence;
   uint32_t count;
   uint64_t min_version;
-  float value;  // of the payload's first element
+  float value;  // of the payload's first element, as the record's dtype says
   uint32_t lane;
   int64_t at;
   std::vector<uint64_t> keys;               // of the group, of a record of rows
@@ -107,6 +108,8 @@ class FakeServer {
   std::vector<Seen> Of(RecordType type) const;
   // Sum of pushed first elements by (table, chunk): each applied once.
   std::map<std::pair<uint32_t, uint32_t>, float> applied;
+  // The last payload of each (table, chunk), and what is pulled of one where the test sets it.
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> pushed, stored;
   // The sum of what was pushed for each key of a table, each group applied once.
   std::map<uint32_t, std::map<uint64_t, std::vector<float>>> rows;
   uint64_t CommittedOf(uint32_t table, uint32_t partition) const;
@@ -131,6 +134,9 @@ class FakeServer {
   ReplyStatus ApplyRows(const Record& record, size_t group, const uint64_t* keys, const float* rows,
                         uint64_t* version);
   bool Refuse(Held* held);
+  static float FirstOf(const Held& held);
+  // What a pull is answered with.
+  std::vector<std::byte> Parameters(const Record& record);
   rdma::ShardLane::Answer AnswerTo(const Held& held) const;
   // False, and the slot is returned: the version is not there yet.
   bool AtVersion(Held* held, uint64_t* version);
@@ -174,6 +180,8 @@ class FakeCluster {
   // A table of `chunks` chunks of `chunk_bytes`; its id.
   uint32_t AddTable(v1::Consistency consistency, uint32_t chunks, uint32_t chunk_bytes = 4096,
                     const std::string& name = "weights");
+  // One of `elements`, as a specification without a name and a shape says.
+  uint32_t AddTyped(v1::TableSpec spec, uint64_t elements, const std::string& name = "weights");
   uint32_t AddEmbedding(v1::Consistency consistency, uint32_t dim, uint32_t chunk_bytes = 4096,
                         const std::string& name = "items");
   void Join();

@@ -2,10 +2,21 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/half.h"
 #include "proto/record_check.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
+namespace {
+
+template <typename T>
+T FromBytes(const std::byte* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(value));
+  return value;
+}
+
+}  // namespace
 
 FakeServer::FakeServer(std::unique_ptr<rdma::Endpoint> endpoint, const Clock* clock,
                        uint64_t incarnation, std::string host)
@@ -143,13 +154,36 @@ ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, u
   return ReplyStatus::kOk;
 }
 
+float FakeServer::FirstOf(const Held& held) {
+  const ElementType type = held.arrival.record.header.dtype;
+  const bool narrow = ElementBytes(type) == sizeof(uint16_t);
+  if (held.payload.size() < (narrow ? sizeof(uint16_t) : sizeof(float))) return 0;
+  if (!narrow) return FromBytes<float>(held.payload.data());
+  const auto bits = FromBytes<uint16_t>(held.payload.data());
+  return type == ElementType::kBf16 ? FloatFromBFloat16(bits) : FloatFromHalf(bits);
+}
+
+std::vector<std::byte> FakeServer::Parameters(const Record& record) {
+  const Group& g = record.groups[0];
+  const ElementType type = record.header.dtype;
+  const std::pair<uint32_t, uint32_t> chunk(record.header.table, g.index);
+  if (const auto it = stored.find(chunk); it != stored.end()) return it->second;
+  const float value = applied[chunk];
+  const uint16_t bits =
+      type == ElementType::kBf16 ? BFloat16FromFloat(value) : HalfFromFloat(value);
+  const uint32_t each = ElementBytes(type);
+  std::vector<std::byte> bytes(size_t{g.count} * each);
+  for (uint32_t i = 0; i < g.count; ++i) {
+    std::memcpy(&bytes[size_t{i} * each],
+                each == sizeof(float) ? static_cast<const void*>(&value) : &bits, each);
+  }
+  return bytes;
+}
+
 void FakeServer::Note(const Held& held) {
   const RecordHeader& h = held.arrival.record.header;
   const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
-  float value = 0;
-  if (held.payload.size() >= sizeof(value)) {
-    std::memcpy(&value, held.payload.data(), sizeof(value));
-  }
+  const float value = FirstOf(held);
   const std::byte* key = held.payload.data();
   for (const Group& g : held.arrival.record.group_span()) {
     Seen s = {
@@ -177,10 +211,7 @@ bool FakeServer::Refuse(Held* held) {
   if (!refuse) return false;
   const RecordHeader& h = held->arrival.record.header;
   const Group& g = held->arrival.record.groups[0];
-  float value = 0;
-  if (held->payload.size() >= sizeof(value)) {
-    std::memcpy(&value, held->payload.data(), sizeof(value));
-  }
+  const float value = FirstOf(*held);
   const auto status = refuse({h.type,
                               h.table,
                               g.partition,
@@ -234,11 +265,16 @@ bool FakeServer::Handle(Held* held) {
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   if (h.type == RecordType::kPush || h.type == RecordType::kEndStep) {
     if (h.type == RecordType::kPush && hold_pushes) return false;
-    float value = 0;
-    if (held->payload.size() >= sizeof(value)) {
-      std::memcpy(&value, held->payload.data(), sizeof(value));
-    }
+    const float value = FirstOf(*held);
     std::vector<ReplyStatus> statuses;
+    if (h.type == RecordType::kPush && !held->payload.empty()) {
+      if (held->payload.size() != record.groups[0].count * ElementBytes(h.dtype)) {
+        answer.status = ReplyStatus::kMalformed;
+        lane->SendReply(answer);
+        return true;
+      }
+      pushed[{h.table, record.groups[0].index}] = held->payload;
+    }
     for (size_t i = 0; i < h.group_count; ++i) {
       statuses.push_back(Apply(record, i, value, &answer.version));
       if (statuses.back() != ReplyStatus::kOk && answer.status == ReplyStatus::kOk) {
@@ -257,10 +293,9 @@ bool FakeServer::Handle(Held* held) {
     lane->SendReply(answer);
     return true;
   }
-  const Group& g = record.groups[0];
-  auto block =
-      *rdma::MemoryBlock::Allocate(g.count * sizeof(float), rdma::MemoryKind::kHost, "out");
-  std::fill_n(reinterpret_cast<float*>(block->data()), g.count, applied[{h.table, g.index}]);
+  const std::vector<std::byte> parameters = Parameters(record);
+  auto block = *rdma::MemoryBlock::Allocate(parameters.size(), rdma::MemoryKind::kHost, "out");
+  std::copy(parameters.begin(), parameters.end(), block->data());
   Write(held, block, answer);
   return true;
 }

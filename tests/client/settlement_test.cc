@@ -375,11 +375,12 @@ TEST_CASE("calls that are wrong say what is wrong") {
   slice = whole;
   slice.offset = 8;
   refused(slice, Code::kInvalidArgument,
-          "the region is too small: 4096 elements of table 'weights' need 16384 bytes; the region "
-          "has 16384 bytes, 16376 from offset 8");
+          "the region is too small: 4096 elements of table 'weights' need 16384 bytes (4 for each "
+          "f32 gradient); the region has 16384 bytes, 16376 from offset 8");
   slice = whole;
   slice.offset = 2;
-  refused(slice, Code::kInvalidArgument, "region_offset is 2; allowed: multiples of 4");
+  refused(slice, Code::kInvalidArgument,
+          "region_offset is 2; allowed: multiples of 4, the bytes of one f32 gradient");
   slice = whole;
   slice.block = nullptr;
   refused(slice, Code::kInvalidArgument, "the region is empty, or was destroyed");

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -83,6 +84,47 @@ TEST_CASE("a sync run gives the same bits twice, whatever the order of arrival")
     REQUIRE_FALSE(got.empty());
     if (run == 0) checksum = got;
     CHECK(got == checksum);
+  }
+}
+
+TEST_CASE("16 bits train as well as 32, with half the bytes, and the same bits on any cluster") {
+  Data data;
+  const std::vector<std::string> more = {"--steps", "300", "--checksum"};
+  const auto with = [&](const std::string& dtype, const std::string& gradient_dtype) {
+    std::vector<std::string> all = more;
+    all.insert(all.end(), {"--dtype", dtype, "--gradient-dtype", gradient_dtype});
+    return all;
+  };
+  Finished wide;
+  std::string checksum;
+  for (const int servers : {1, 2, 5}) {
+    ProcessCluster cluster({.servers = servers});
+    const Finished narrow =
+        RunProgram(data.Train(cluster, 4, "sync", "narrow", with("bf16", "bf16")));
+    INFO(narrow.err);
+    REQUIRE(narrow.status == 0);
+    const std::string got = JsonField(narrow.out, "parameters_xxh64");
+    REQUIRE_FALSE(got.empty());
+    if (checksum.empty()) checksum = got;
+    CHECK(got == checksum);
+    if (servers != 2) continue;
+
+    const Finished half = RunProgram(data.Train(cluster, 2, "sync", "half", with("f16", "f32")));
+    wide = RunProgram(data.Train(cluster, 4, "sync", "wide", more));
+    INFO(half.err << wide.err);
+    REQUIRE(half.status == 0);
+    REQUIRE(wide.status == 0);
+    CHECK(JsonField(wide.out, "parameters_xxh64") != checksum);
+    for (const Finished* run : {&narrow, &half}) {
+      CHECK(std::abs(Number(run->out, "loss") - Number(wide.out, "loss")) <
+            0.02 * Number(wide.out, "loss"));
+      CHECK(std::abs(Number(run->out, "auc") - Number(wide.out, "auc")) < 0.002);
+    }
+    CHECK(2 * Number(narrow.out, "bytes_pushed") == Number(wide.out, "bytes_pushed"));
+    CHECK(2 * Number(narrow.out, "bytes_pulled") == Number(wide.out, "bytes_pulled"));
+    CHECK(JsonField(narrow.out, "dtype") == "bf16");
+    CHECK(JsonField(half.out, "dtype") == "f16");
+    CHECK(JsonField(half.out, "gradient_dtype") == "f32");
   }
 }
 

@@ -236,6 +236,27 @@ TEST_CASE("a view that makes no sense prints no more than a sensible one") {
   CHECK_THAT(TablesText(state), Contains(" 99 "));
 }
 
+TEST_CASE("a table's types are both said where they differ, its size is that of the parameters") {
+  ClusterState state = Healthy();
+  const auto add = [&](v1::DType dtype, v1::DType gradient_dtype) {
+    v1::TableSpec* spec = state.view.add_tables()->mutable_spec();
+    spec->set_name("t");
+    spec->add_shape(5000);
+    spec->set_dtype(dtype);
+    spec->set_gradient_dtype(gradient_dtype);
+  };
+  add(v1::DTYPE_BF16, v1::DTYPE_F32);
+  add(v1::DTYPE_F16, v1::DTYPE_BF16);
+  add(v1::DTYPE_BF16, v1::DTYPE_BF16);
+  add(v1::DTYPE_F32, v1::DTYPE_UNSPECIFIED);  // stored before there was a choice
+  const std::string text = TablesText(state);
+  CHECK_THAT(text, Contains(" bf16 / f32 ") && Contains(" f16 / bf16 ") && Contains(" bf16   ") &&
+                       Contains(" f32   ") && Contains("10.0 kB") && Contains("20.0 kB"));
+  CHECK_THAT(TablesJson(state), Contains(R"("dtype": "bf16", "gradient_dtype": "f32",)") &&
+                                    Contains(R"("dtype": "f16", "gradient_dtype": "bf16",)") &&
+                                    Contains(R"("dtype": "f32", "gradient_dtype": "f32",)"));
+}
+
 TEST_CASE("options may stand before and after the command") {
   unsetenv("VERBENA_CLUSTER");
   Parsed parsed = Parse({"--cluster", "a:1", "shards", "--json", "--watch", "0.5"});

@@ -29,7 +29,7 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
-  embedding hidden ngrams staleness optimizer rate schedule warmup-steps weight-decay \
+  embedding hidden ngrams staleness dtype gradient-dtype optimizer rate schedule warmup-steps weight-decay \
   clip-global-norm predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
@@ -54,6 +54,12 @@ expect 2 "--staleness is for --consistency ssp only" "${base[@]}" --staleness 1
 expect 2 "--staleness: 1000001 is not allowed; allowed: 0 to 1000000" \
   "${base[@]}" --consistency ssp --staleness 1000001
 expect 2 "--consistency: bsp not in {sync,ssp,async}" "${base[@]}" --consistency bsp
+expect 2 "--dtype: f64 not in {f32,bf16,f16}" "${base[@]}" --dtype f64
+expect 2 "--gradient-dtype: f16 not in {f32,bf16}" "${base[@]}" --gradient-dtype f16
+for option in dtype gradient-dtype; do
+  expect 2 "--local sends nothing: --dtype and --gradient-dtype are for what goes to servers" \
+    "${base[@]}" --local --$option bf16
+done
 expect 2 "--rank needs --job" "${base[@]}" --rank 0
 expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \
   "${base[@]}" --workers 2 --rank 2 --job j
@@ -128,6 +134,7 @@ for key in ("samples_per_s", "loss", "bytes_pushed", "bytes_pulled", "seconds", 
 assert one["steps"] == 60 and one["samples"] == 600 and one["workers"] == 1
 assert one["workers_lost"] == 0 and one["consistency"] == "sync" and one["transport"] == "local"
 assert one["auc"] == 1 and one["parameters_xxh64"] == two["parameters_xxh64"]
+assert one["dtype"] == "f32" and one["gradient_dtype"] == "f32"
 PYTHON
 
 for model in embedding-logistic fm mlp; do

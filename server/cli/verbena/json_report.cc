@@ -74,6 +74,7 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("shape", NumbersOf(spec.shape()));
     json.Add("dim", spec.dim());
     json.Add("dtype", TypeWord(spec.dtype()));
+    json.Add("gradient_dtype", TypeWord(GradientDType(spec)));
     json.Add("consistency", ConsistencyWord(spec.consistency()));
     json.Add("optimizer", optimizer);
     const TableSize size = SizeOf(table, state);

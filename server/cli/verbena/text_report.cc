@@ -149,7 +149,7 @@ std::string TablesText(const ClusterState& state) {
     const v1::TableSpec& spec = row.spec();
     const TableSize size = SizeOf(row, state);
     table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
-                  ShapeWord(spec), TypeWord(spec.dtype()), ConsistencyWord(spec.consistency()),
+                  ShapeWord(spec), TypesWord(spec), ConsistencyWord(spec.consistency()),
                   absl::StrCat(Printable(spec.optimizer().name()), " ", spec.optimizer().rate()),
                   spec.dim() > 0 ? absl::StrCat(size.rows) : "-", Bytes(size.bytes),
                   absl::StrCat(row.lost_partitions_size())});

@@ -21,6 +21,16 @@ std::string TypeWord(v1::DType dtype) {
   return Word(v1::DType_Name(dtype), "DTYPE_", static_cast<int>(dtype));
 }
 
+std::string TypesWord(const v1::TableSpec& spec) {
+  const std::string parameters = TypeWord(spec.dtype());
+  const std::string gradients = TypeWord(GradientDType(spec));
+  return parameters == gradients ? parameters : absl::StrCat(parameters, " / ", gradients);
+}
+
+v1::DType GradientDType(const v1::TableSpec& spec) {
+  return spec.gradient_dtype() == v1::DTYPE_UNSPECIFIED ? v1::DTYPE_F32 : spec.gradient_dtype();
+}
+
 std::string ConsistencyWord(v1::Consistency consistency) {
   return Word(v1::Consistency_Name(consistency), "CONSISTENCY_", static_cast<int>(consistency));
 }

@@ -14,7 +14,12 @@ namespace verbena::cli {
 
 // "CONSISTENCY_SYNC" as "sync"; a value that this build does not know as its number.
 std::string TypeWord(v1::DType dtype);
+// "bf16", or "bf16 / f32" where gradients are of another type than parameters.
+std::string TypesWord(const v1::TableSpec& spec);
 std::string ConsistencyWord(v1::Consistency consistency);
+
+// f32 of a table that was made before there was a choice.
+v1::DType GradientDType(const v1::TableSpec& spec);
 
 // "[100, 10]" of a dense table, "rows of 16" of an embedding table.
 std::string ShapeWord(const v1::TableSpec& spec);

@@ -1,0 +1,73 @@
+// Numbers of 16 bits, as tables of dtype bf16 and f16 have them in a region: bfloat16, the upper
+// half of an f32, and IEEE 754 binary16.
+//
+// **Thread safety**: pure functions.
+//
+// Invariants:
+//  1. From f32: to the nearest, ties to even; a NaN stays a NaN, what is too large becomes an
+//     infinity. To f32: exact. One by one and as arrays: the same bits.
+#ifndef VERBENA_PROTO_HALF_H_
+#define VERBENA_PROTO_HALF_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/export.h"
+
+namespace verbena {
+
+// The f32 that these bits of a bfloat16 are.
+constexpr float FloatFromBFloat16(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
+
+// The bits of the nearest bfloat16.
+constexpr uint16_t BFloat16FromFloat(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t upper = bits >> 16;
+  const uint32_t rounded = (bits + 0x7fff + (upper & 1)) >> 16;
+  // A NaN whose payload lies in the lower half would become an infinity: it is made quiet.
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? upper | 0x40 : rounded);
+}
+
+// The f32 that these bits of a binary16 are.
+constexpr float FloatFromHalf(uint16_t bits) {
+  const uint32_t magnitude = bits & 0x7fffu;
+  // The exponent's bias is 127 instead of 15.
+  const uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
+  const uint32_t special = (magnitude << 13) | 0x7f800000;
+  // Below 2^-14: a multiple of 2^-24.
+  const float small = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f;
+  const uint32_t all = magnitude >= 0x7c00   ? special
+                       : magnitude >= 0x0400 ? normal
+                                             : std::bit_cast<uint32_t>(small);
+  return std::bit_cast<float>(all | (bits & 0x8000u) << 16);
+}
+
+// The bits of the nearest binary16.
+constexpr uint16_t HalfFromFloat(float value) {
+  const auto all = std::bit_cast<uint32_t>(value);
+  const uint32_t bits = all & 0x7fffffff;
+  const uint32_t normal = (bits - ((127 - 15) << 23) + 0xfff + ((bits >> 13) & 1)) >> 13;
+  // Below 2^-14 the sum with 0.5, whose last place is 2^-24, rounds to a multiple of that.
+  const float sum = std::bit_cast<float>(bits < 0x38800000 ? bits : 0) + 0.5f;
+  const uint32_t small = std::bit_cast<uint32_t>(sum) - 0x3f000000;
+  const uint32_t special = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
+  // From 65520 on the nearest would be 65536.
+  const uint32_t magnitude = bits >= 0x477ff000 ? special : bits >= 0x38800000 ? normal : small;
+  return static_cast<uint16_t>(magnitude | (all >> 16 & 0x8000));
+}
+
+// The same for `n` numbers; `in` and `out` do not overlap.
+VERBENA_EXPORT void FloatsFromBFloat16s(const uint16_t* in, float* out, size_t n);
+// As FloatsFromBFloat16s(), the other way.
+VERBENA_EXPORT void BFloat16sFromFloats(const float* in, uint16_t* out, size_t n);
+// As FloatsFromBFloat16s(), of binary16.
+VERBENA_EXPORT void FloatsFromHalves(const uint16_t* in, float* out, size_t n);
+// As FloatsFromHalves(), the other way.
+VERBENA_EXPORT void HalvesFromFloats(const float* in, uint16_t* out, size_t n);
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_HALF_H_

@@ -1,0 +1,130 @@
+// The C API with tables of 16 bits, against real daemons; and its conversions.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tests/client/c_api_support.h"
+
+namespace verbena::test {
+namespace {
+
+verbena_table_spec NarrowSpec(const char* name, int32_t dtype, int32_t gradient_dtype) {
+  verbena_table_spec spec = Spec(name);
+  spec.dtype = dtype;
+  spec.gradient_dtype = gradient_dtype;
+  return spec;
+}
+
+uint16_t* Halves(const Handle<verbena_region>& region) {
+  return static_cast<uint16_t*>(verbena_region_data(region.get()));
+}
+
+TEST_CASE("a program in C trains tables of 16 bits") {
+  const ProcessCluster cluster({.servers = 1, .shards = 2});
+  const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
+  struct Types {
+    int32_t dtype, gradient_dtype;
+    void (*widen)(const uint16_t*, float*, size_t);
+  };
+  for (const Types& types :
+       {Types{VERBENA_DTYPE_BF16, VERBENA_DTYPE_BF16, verbena_f32_from_bf16},
+        Types{VERBENA_DTYPE_F16, VERBENA_DTYPE_BF16, verbena_f32_from_f16},
+        Types{VERBENA_DTYPE_BF16, VERBENA_DTYPE_DEFAULT, verbena_f32_from_bf16}}) {
+    const std::string name =
+        std::to_string(types.dtype) + "." + std::to_string(types.gradient_dtype);
+    const bool narrow = types.gradient_dtype == VERBENA_DTYPE_BF16;
+    const Handle<verbena_table> table =
+        Create(client.get(), NarrowSpec(name.c_str(), types.dtype, types.gradient_dtype));
+    verbena_table_info info = {};
+    info.struct_size = sizeof(info);
+    Good(verbena_table_get_info(table.get(), &info));
+    CHECK(info.dtype == types.dtype);
+    CHECK(info.gradient_dtype == (narrow ? VERBENA_DTYPE_BF16 : VERBENA_DTYPE_F32));
+    CHECK(info.bytes == kElements * 2);
+    CHECK(info.gradient_bytes == kElements * (narrow ? 2 : 4));
+    CHECK(info.chunk_elements == (narrow ? 2048 : 1024));
+
+    const Handle<verbena_region> gradient = Allocate(client.get(), info.gradient_bytes);
+    const Handle<verbena_region> parameters = Allocate(client.get(), info.bytes);
+    const std::vector<float> quarter(kElements, 0.25f);
+    if (narrow) {
+      verbena_bf16_from_f32(quarter.data(), Halves(gradient), kElements);
+    } else {
+      std::copy(quarter.begin(), quarter.end(), Floats(gradient));
+    }
+    verbena_ticket* raw = nullptr;
+    Good(verbena_push_pull(client.get(), table.get(), gradient.get(), parameters.get(), nullptr,
+                           kDefault, &raw));
+    const Handle<verbena_ticket> ticket(raw);
+    Good(verbena_ticket_wait(raw, kDefault));
+    std::vector<float> got(kElements);
+    types.widen(Halves(parameters), got.data(), kElements);
+    CHECK(got == std::vector<float>(kElements, 1.75f));
+
+    const verbena_range odd = {0, UINT64_MAX, 1};
+    Says(verbena_pull(client.get(), table.get(), parameters.get(), &odd,
+                      VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw),
+         VERBENA_INVALID_ARGUMENT, {"region_offset is 1", "multiples of 2"});
+  }
+}
+
+TEST_CASE("types that a table cannot have are refused by name") {
+  const ProcessCluster cluster({.servers = 1, .shards = 1});
+  const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
+  verbena_table* table = nullptr;
+  const auto refused = [&](const verbena_table_spec& spec, const std::string& says) {
+    Says(verbena_table_create(client.get(), &spec, kDefault, &table), VERBENA_INVALID_ARGUMENT,
+         {says});
+    CHECK(table == nullptr);
+  };
+  refused(NarrowSpec("t", VERBENA_DTYPE_F32, VERBENA_DTYPE_F16), "gradient_dtype");
+  refused(NarrowSpec("t", VERBENA_DTYPE_F32, 17), "gradient_dtype");
+  refused(NarrowSpec("t", 17, VERBENA_DTYPE_F32), "dtype");
+  verbena_table_spec rows = EmbeddingSpec("t");
+  rows.dtype = VERBENA_DTYPE_BF16;
+  refused(rows, "1 (f32) for an embedding table");
+
+  // A program of a release without gradient_dtype asks for f32, and is told nothing of it.
+  verbena_table_spec old = NarrowSpec("t", VERBENA_DTYPE_BF16, 99);
+  old.struct_size = offsetof(verbena_table_spec, gradient_dtype);
+  const Handle<verbena_table> made = Create(client.get(), old);
+  verbena_table_info info = {};
+  info.gradient_dtype = -1;
+  info.struct_size = offsetof(verbena_table_info, gradient_bytes);
+  Good(verbena_table_get_info(made.get(), &info));
+  CHECK(info.dtype == VERBENA_DTYPE_BF16);
+  CHECK(info.bytes == kElements * 2);
+  CHECK(info.gradient_dtype == -1);
+  info.struct_size = sizeof(info);
+  Good(verbena_table_get_info(made.get(), &info));
+  CHECK(info.gradient_dtype == VERBENA_DTYPE_F32);
+}
+
+TEST_CASE("conversions in C round to the nearest, and take NULL") {
+  const float in[] = {1.0f, -0.0f, 1.00390625f, 65520.0f, NAN};
+  uint16_t bits[5] = {};
+  float out[5] = {};
+  verbena_bf16_from_f32(in, bits, 5);
+  CHECK(bits[0] == 0x3f80);
+  CHECK(bits[1] == 0x8000);
+  CHECK(bits[2] == 0x3f80);  // a tie: the even one
+  verbena_f32_from_bf16(bits, out, 5);
+  CHECK(out[3] == 65536.0f);
+  CHECK(std::isnan(out[4]));
+  verbena_f16_from_f32(in, bits, 5);
+  CHECK(bits[2] == 0x3c04);
+  CHECK(bits[3] == 0x7c00);
+  verbena_f32_from_f16(bits, out, 5);
+  CHECK(out[2] == 1.00390625f);
+  CHECK(std::isnan(out[4]));
+  verbena_bf16_from_f32(nullptr, bits, 5);
+  verbena_f16_from_f32(in, nullptr, 5);
+  verbena_f32_from_bf16(nullptr, out, 5);
+  verbena_f32_from_f16(bits, nullptr, 5);
+  CHECK(bits[2] == 0x3c04);
+  CHECK(out[2] == 1.00390625f);
+}
+
+}  // namespace
+}  // namespace verbena::test
