@@ -5,7 +5,8 @@
     text_test.py ROOT readmes   a README of 10 to 30 lines in every top-level folder
     text_test.py ROOT example   documents show the files they name as they are compiled
     text_test.py ROOT links     files that the documents name exist
-    text_test.py ROOT headers   every header says its purpose and its thread safety
+    text_test.py ROOT headers   every header says its purpose and its thread safety, has an
+                                include guard, and comes first in the source of its name
 """
 import os
 import re
@@ -71,6 +72,21 @@ def headers(root):
         elif "**Thread safety**" not in opening and "pure" not in opening.lower() \
                 and not path.startswith("proto/record.h"):
             yield f"{path}: its opening comment does not state **Thread safety**"
+        yield from guard(root, path)
+
+
+def guard(root, path):
+    """That a header may be included twice, and compiles by itself when its source does."""
+    macro = "VERBENA_" + re.sub(r"[/.]", "_", path).upper() + "_"
+    directives = re.findall(r"^#.*", tree.read(root, path), re.MULTILINE)
+    if directives[:2] != [f"#ifndef {macro}", f"#define {macro}"] \
+            or not directives[-1].startswith("#endif"):
+        yield f"{path}: its include guard is not {macro}"
+    source = path[:-len(".h")] + ".cc"
+    if os.path.exists(os.path.join(root, source)):
+        first = re.search(r"^#\s*include.*", tree.read(root, source), re.MULTILINE)
+        if first is None or first.group() != f'#include "{path}"':
+            yield f"{source}: its first include is not {path}"
 
 
 def main():
