@@ -28,8 +28,9 @@ elseif(NOT VERBENA_SANITIZE STREQUAL "")
   message(FATAL_ERROR "VERBENA_SANITIZE is '${VERBENA_SANITIZE}'; allowed: address, thread, empty")
 endif()
 if(VERBENA_SANITIZE)
-  # Debug line tables and light optimisation: instrumented runs stay fast enough for CI.
-  string(REPLACE "-g" "-g1 -O1" CMAKE_CXX_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
+  # Line tables, and no optimisation: most of a sanitizer's compile time goes into optimising checks
+  # of what runs once. What runs long is given to verbena_optimized().
+  string(REPLACE "-g" "-g1 -O0" CMAKE_CXX_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
 else()
   # -g1: line tables for profiles and backtraces without the size of full debug information.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")

@@ -1,3 +1,21 @@
+# verbena_optimized(TARGET...): what tests spend their time in. Under sanitizers it is optimised
+# lightly, everything else not at all (VerbenaOptions.cmake). Nothing changes in other builds.
+function(verbena_optimized)
+  if(VERBENA_SANITIZE)
+    foreach(target ${ARGN})
+      target_compile_options(${target} PRIVATE -O1)
+    endforeach()
+  endif()
+endfunction()
+
+# verbena_release_only(TARGET...): programs that no test of a sanitizer's build runs. There they are
+# built when they are asked for by name.
+function(verbena_release_only)
+  if(VERBENA_SANITIZE)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
 # verbena_room(NAME ROOM SOURCES ... LINK ... PRIVATE_LINK ...)
 #
 # A static library of one room. A room's headers are visible only to targets that link it: each
@@ -20,6 +38,16 @@ function(verbena_include_root room out)
   set(${out} ${root} PARENT_SCOPE)
 endfunction()
 
+# verbena_test_objects(NAME SOURCES ... LINK ...): sources, of test cases or not, that several
+# Catch2 binaries link; compiled once.
+function(verbena_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  verbena_include_root(tests root)
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${root})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE verbena_options)
+endfunction()
+
 # verbena_test_program(NAME SOURCES ... LINK ...): one Catch2 binary.
 function(verbena_test_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
@@ -29,15 +57,20 @@ function(verbena_test_program name)
   target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
 endfunction()
 
-# verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds])
+# verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [COST seconds])
 #
-# One Catch2 binary, registered with ctest as one test.
+# One Catch2 binary, registered with ctest as one test. tests/run.sh runs two at a time: a test that
+# starts processes or watches the clock gets the property RUN_SERIAL, a long one a COST, to be started
+# early: about what it takes under ThreadSanitizer.
 function(verbena_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
   verbena_test_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${name} --use-colour no)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_COST)
+    set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
+  endif()
 endfunction()

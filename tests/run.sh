@@ -25,6 +25,8 @@ EOF
 
 parts="release asan tsan"
 jobs=$(nproc)
+# Two, however many cores there are: tests that need a quiet machine have it only so.
+tests_at_once=$((jobs < 2 ? 1 : 2))
 full=0
 ctest_extra=()
 while [ "$#" -gt 0 ]; do
@@ -134,7 +136,7 @@ build() {  # PART
 # terminal, so that it can be printed after the checks.
 run_ctest() {  # PART [HOLD]
   local start status log="build/$1-ctest.log" hold=${2:-/dev/stdout}
-  local select=(--output-on-failure --no-tests=error)
+  local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once")
   [ "$full" -eq 1 ] || select+=(--label-exclude '^soak$')
   # gcc 12's ThreadSanitizer cannot map its shadow where the kernel randomises more than 28 bits.
   local launcher=()

@@ -1,7 +1,10 @@
 // Training survives faults: invariants over many seeds, and planted bugs that they find.
 //
-// VERBENA_SEEDS=N runs N seeds of each; VERBENA_SEED=S replays one.
+// VERBENA_SEEDS=N runs N seeds of each, VERBENA_SEEDS_AT_MOST=N no more than N where there would be
+// more; VERBENA_SEED=S replays one.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -27,7 +30,9 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
   Totals totals;
   const uint64_t replay = FromEnvironment("VERBENA_SEED", 0);
   const uint64_t first = replay != 0 ? replay : 1;
-  const uint64_t last = replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", count);
+  const uint64_t most = FromEnvironment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
+  const uint64_t last =
+      replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", std::min(count, most));
   for (uint64_t seed = first; seed <= last; ++seed) {
     options.seed = seed;
     const ScenarioResult result = RunScenario(options);

@@ -1,7 +1,10 @@
 // Steps in two phases survive faults: global-norm clipping and LAMB over many seeds.
 //
-// VERBENA_SEEDS=N runs N seeds of each; VERBENA_SEED=S replays one.
+// VERBENA_SEEDS=N runs N seeds of each, VERBENA_SEEDS_AT_MOST=N no more than N where there would be
+// more; VERBENA_SEED=S replays one.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -20,7 +23,9 @@ NormResult RunSeeds(const std::string& name, NormOptions options, uint64_t count
   NormResult totals;
   const uint64_t replay = FromEnvironment("VERBENA_SEED", 0);
   const uint64_t first = replay != 0 ? replay : 1;
-  const uint64_t last = replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", count);
+  const uint64_t most = FromEnvironment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
+  const uint64_t last =
+      replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", std::min(count, most));
   for (uint64_t seed = first; seed <= last; ++seed) {
     options.seed = seed;
     const NormResult result = RunNormScenario(options);

@@ -1,6 +1,5 @@
-// The census data through two servers: quality recomputed from the predictions. Exits 77 (skipped)
-// when VERBENA_TEST_DATA is unset.
-#define CATCH_CONFIG_RUNNER
+// The census data through two servers: quality recomputed from the predictions. Needs
+// VERBENA_TEST_DATA (tests/support/with_test_data.sh).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -109,11 +108,3 @@ TEST_CASE("a9a through an embedding table: a row for each feature") {
 
 }  // namespace
 }  // namespace verbena::test
-
-int main(int argc, char** argv) {
-  if (std::getenv("VERBENA_TEST_DATA") == nullptr) {
-    std::puts("skipped: VERBENA_TEST_DATA is not set");
-    return 77;
-  }
-  return Catch::Session().run(argc, argv);
-}
