@@ -244,6 +244,13 @@ absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpe
   return Differs(wanted, difference->field, difference->first, difference->second);
 }
 
+// f32 for a number this version does not know, so that sizes make sense whatever a view says; and
+// for none, of a table that was stored before gradients had a type.
+ElementType TypeOf(v1::DType dtype) {
+  const bool known = v1::DType_IsValid(dtype) && dtype != v1::DTYPE_UNSPECIFIED;
+  return known ? static_cast<ElementType>(dtype) : ElementType::kF32;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
@@ -258,15 +265,9 @@ absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
   return spec;
 }
 
-ElementType ParameterType(const v1::TableSpec& spec) {
-  return static_cast<ElementType>(spec.dtype());
-}
+ElementType ParameterType(const v1::TableSpec& spec) { return TypeOf(spec.dtype()); }
 
-ElementType GradientType(const v1::TableSpec& spec) {
-  // A table that was stored before there was a choice.
-  if (spec.gradient_dtype() == v1::DTYPE_UNSPECIFIED) return ElementType::kF32;
-  return static_cast<ElementType>(spec.gradient_dtype());
-}
+ElementType GradientType(const v1::TableSpec& spec) { return TypeOf(spec.gradient_dtype()); }
 
 DenseLayout LayoutOf(const v1::TableSpec& spec) {
   uint64_t elements = spec.dim() > 0 ? 0 : 1;

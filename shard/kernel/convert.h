@@ -1,4 +1,4 @@
-// Between f32 and the two 16-bit types: bfloat16 (f32 without its low half) and IEEE binary16.
+// Blocks of f32 from and to the two types of 16 bits, as proto/half.h has them one by one.
 //
 // **Thread safety**: pure functions.
 //

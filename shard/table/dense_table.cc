@@ -35,8 +35,7 @@ absl::Status CheckDense(const v1::Table& table) {
   if (!v1::DType_IsValid(spec.dtype()) || spec.dtype() == v1::DTYPE_UNSPECIFIED) {
     return refuse("dtype ", spec.dtype(), " is not served");
   }
-  const ElementType gradient = GradientType(spec);
-  if (gradient != ElementType::kF32 && gradient != ElementType::kBf16) {
+  if (!v1::DType_IsValid(spec.gradient_dtype()) || spec.gradient_dtype() == v1::DTYPE_F16) {
     return refuse("gradient_dtype ", spec.gradient_dtype(), " is not served");
   }
   const uint64_t chunk_elements = LayoutOf(spec).chunk_elements;

@@ -69,6 +69,16 @@ TEST_CASE("a chunk has room for its parameters and its gradients") {
   CHECK(mixed.chunk_elements == kDefaultChunkBytes / 4);
 }
 
+TEST_CASE("a view's types that this version does not know have a size") {
+  v1::TableSpec spec = *NormalizeTableSpec(Spec());
+  for (const int unknown : {0, 4, 256, -1}) {
+    spec.set_dtype(static_cast<v1::DType>(unknown));
+    spec.set_gradient_dtype(static_cast<v1::DType>(unknown));
+    CHECK(LayoutOf(spec).parameter_bytes == 4);
+    CHECK(LayoutOf(spec).chunk_elements == kDefaultChunkBytes / 4);
+  }
+}
+
 TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") {
   const auto row = [](auto set) {
     return Refused([&](auto* s) {
