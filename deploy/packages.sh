@@ -21,10 +21,14 @@ VERBENA_PACKAGES_SOFTROCE=(
   rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest iproute2
 )
 
+# For tests/hosts/run.sh: hosts made of network namespaces.
+VERBENA_PACKAGES_HOSTS=(iproute2 nftables openssl)
+
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
   python3 python3-yaml clang-format-14 shellcheck systemd
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
+  "${VERBENA_PACKAGES_HOSTS[@]}"
 )
 
 # package_list GROUP... : one name a line.
@@ -35,7 +39,8 @@ package_list() {
       build) printf '%s\n' "${VERBENA_PACKAGES_BUILD[@]}" ;;
       test) printf '%s\n' "${VERBENA_PACKAGES_TEST[@]}" ;;
       softroce) printf '%s\n' "${VERBENA_PACKAGES_SOFTROCE[@]}" ;;
-      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce\n' "$group" >&2; return 2 ;;
+      hosts) printf '%s\n' "${VERBENA_PACKAGES_HOSTS[@]}" ;;
+      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts\n' "$group" >&2; return 2 ;;
     esac
   done
 }
@@ -81,5 +86,5 @@ ensure_packages() {
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   if [ "$#" -eq 0 ]; then set -- build test; fi
-  package_list "$@"
+  package_list "$@" | sort -u
 fi

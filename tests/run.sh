@@ -95,6 +95,7 @@ expected_skips() {  # PART
     case "$condition" in
       always) printf '%s\n' "$name" ;;
       unset:*) [ -n "$(printenv "${condition#unset:}")" ] || printf '%s\n' "$name" ;;
+      no-namespaces) unshare --net true 2>/dev/null || printf '%s\n' "$name" ;;
       missing:*) command -v "${condition#missing:}" >/dev/null || printf '%s\n' "$name" ;;
       *) printf 'tests/expected_skips.txt: unknown condition "%s"\n' "$condition" >&2 ;;
     esac

@@ -5,33 +5,8 @@
 # DEVICE (rxe0), CASE (its name); the working directory is empty and the case's own. GUEST is 0 in a
 # single guest, else 1 or 2.
 
-fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
-note() { printf -- '-- %s\n' "$*"; }
-
-# assert MESSAGE COMMAND...: the command succeeds.
-assert() {
-  local message=$1
-  shift
-  "$@" || fail "$message (failed: $*)"
-}
-# assert_at_least WHAT VALUE LEAST, assert_at_most WHAT VALUE MOST, assert_equal WHAT VALUE WANTED:
-# integers (assert_equal: any text).
-assert_at_least() { [ "$2" -ge "$3" ] || fail "$1 is $2; expected at least $3"; }
-assert_at_most() { [ "$2" -le "$3" ] || fail "$1 is $2; expected at most $3"; }
-assert_equal() { [ "$2" = "$3" ] || fail "$1 is '$2'; expected '$3'"; }
-# assert_says FILE TEXT: the file contains the text.
-assert_says() { grep -qF -- "$2" "$1" || { cat "$1"; fail "$1 does not say '$2'"; }; }
-
-# wait_for SECONDS COMMAND...: until the command succeeds. Fails the case when it does not.
-wait_for() {
-  local seconds=$1 deadline
-  shift
-  deadline=$((SECONDS + seconds + 1))
-  until "$@"; do
-    [ "$SECONDS" -lt "$deadline" ] || fail "after $seconds s it still does not hold: $*"
-    sleep 0.05
-  done
-}
+# shellcheck source=tests/support/case.sh
+. "$SOFTROCE/../support/case.sh"
 
 # ---- the device ----------------------------------------------------------------------------------
 # counter NAME [DEVICE]: one of the device's own counters, such as sent_pkts, rcvd_pkts, rdma_sends,

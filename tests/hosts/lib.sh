@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# For cases:  . "$HOSTS/lib.sh"
+#
+# In a case's environment: HOSTS (this folder), SOURCE (the checkout), BUILD (the build folder), WORK
+# (a folder of all cases); the working directory is empty and the case's own. Host 1 is for the
+# coordinator, 2 and 3 are for servers, 4 and 5 for workers. Host N is 10.77.0.N and fd77::N.
+
+# shellcheck source=tests/support/case.sh
+. "$SOURCE/tests/support/case.sh"
+
+on() {  # HOST COMMAND...
+  local host=$1
+  shift
+  ip netns exec "$NET-$host" "$@"
+}
+# The same in the background; $! is the command's own process.
+start_on() {  # HOST OUTPUT ERRORS COMMAND...
+  local host=$1 output=$2 errors=$3
+  shift 3
+  ip netns exec "$NET-$host" "$@" >"$output" 2>"$errors" &
+}
+# ---- the network ---------------------------------------------------------------------------------
+cut() { ip -n "$NET-0" link set "port$1" down; }  # HOST: its cable is out
+mend() { ip -n "$NET-0" link set "port$1" up; }
+throttle() {  # HOST RATE: in both directions, as tc-tbf(8) says
+  tc -n "$NET-$1" qdisc replace dev eth0 root tbf rate "$2" burst 256kb latency 400ms
+  tc -n "$NET-0" qdisc replace dev "port$1" root tbf rate "$2" burst 256kb latency 400ms
+}
+lose() {  # HOST PERMILLE: of the packets that come and of those that go
+  on "$1" nft -f - <<NFT
+table inet lossy {
+  chain in { type filter hook input priority 0; iifname "eth0" numgen random mod 1000 < $2 counter drop; }
+  chain out { type filter hook output priority 0; oifname "eth0" numgen random mod 1000 < $2 counter drop; }
+}
+NFT
+}
+lost_packets() {  # HOST: by lose()
+  on "$1" nft list table inet lossy | sed -nE 's/.*counter packets ([0-9]+).*/\1/p' |
+    awk '{ sum += $1 } END { print sum }'
+}
+
+# ---- a cluster -----------------------------------------------------------------------------------
+family=4
+address() { if [ "$family" = 6 ]; then echo "[fd77::$1]"; else echo "10.77.0.$1"; fi; }  # HOST
+security=(--insecure)  # of daemons; an array of options
+client_security=()     # of workers
+lease_ms=30000
+pids=()
+is_ready() { [ -s "$1.ready" ] && grep -q '}' "$1.ready"; }
+daemon() {  # NAME HOST OPTIONS...
+  local name=$1 host=$2
+  shift 2
+  # A certificate is the host's: %N% in an option is its number.
+  start_on "$host" "$name.out" "$name.log" "$BUILD/verbenad" "${security[@]//%N%/$host}" \
+    --listen "$(address "$host"):7000" --metrics 127.0.0.1:9090 --name "$name" \
+    --ready-file "$name.ready" "$@"
+  pids+=("$!")
+}
+server_options=(--transport ofi)
+start_cluster() {
+  daemon coordinator 1 --coordinator --shards 0 --expected-servers 2 --lease-ms "$lease_ms"
+  wait_for 30 is_ready coordinator
+  daemon server-2 2 --join "$(address 1):7000" "${server_options[@]}"
+  daemon server-3 3 --join "$(address 1):7000" "${server_options[@]}"
+  wait_for 30 is_ready server-2
+  wait_for 30 is_ready server-3
+}
+stop_cluster() {  # the coordinator last: the others take their leave of it
+  kill -TERM "${pids[1]}" "${pids[2]}"
+  assert "server-2 ends well" wait "${pids[1]}"
+  assert "server-3 ends well" wait "${pids[2]}"
+  kill -TERM "${pids[0]}"
+  assert "the coordinator ends well" wait "${pids[0]}"
+}
+metric() {  # HOST NAME: the sum over the shards of the server there
+  # shellcheck disable=SC2016 # for the other shell
+  on "$1" bash -c 'exec 8<>/dev/tcp/127.0.0.1/9090
+    printf "GET /metrics HTTP/1.0\r\nHost: x\r\nConnection: close\r\n\r\n" >&8; cat <&8' |
+    awk -v name="$2" '{ n = $1; sub(/\{.*/, "", n) } n == name { sum += $2 } END { printf "%.0f\n", sum }'
+}
+lanes_opened() { echo $(($(metric 2 verbena_shard_lanes_opened_total) + $(metric 3 verbena_shard_lanes_opened_total))); }
+
+# ---- training ------------------------------------------------------------------------------------
+steps=250 timeout=120 transport=ofi
+options() {  # of every worker, one a line
+  printf '%s\n' --format text --workers 2 --steps "$steps" --batch 128 --timeout "$timeout" \
+    --checksum --json --log-steps --job hosts \
+    --data /usr/share/common-licenses/GPL-2 /usr/share/common-licenses/GPL-3
+}
+workers=()
+train_start() {  # a worker on host 4 and one on host 5
+  local rank all
+  mapfile -t all < <(options)
+  workers=()
+  for rank in 0 1; do
+    start_on $((4 + rank)) "result-$rank" "train-$rank.log" "$BUILD/verbena-train" \
+      --cluster "$(address 1):7000" --rank "$rank" --transport "$transport" \
+      "${client_security[@]//%N%/$((4 + rank))}" "${all[@]}"
+    workers+=("$!")
+  done
+}
+train_wait() {
+  local rank
+  for rank in 0 1; do
+    wait "${workers[$rank]}" || { tail -n 20 ./*.log; fail "worker $rank"; }
+  done
+  cat result-0
+}
+trained_steps() { grep -q " step $1\$" train-0.log; }  # N: worker 0 has done that many
+still_training() { ! trained_steps "$steps"; }
+checksum() { sed -nE 's/.*"parameters_xxh64" *: *"([^"]+)".*/\1/p' "$1"; }
+# What one host gives over shm with the same workers, servers and steps: made once.
+reference() {
+  local file=$WORK/reference all
+  if [ ! -s "$file" ]; then
+    mapfile -t all < <(options)
+    (
+      mkdir "$WORK/shm"
+      cd "$WORK/shm" || exit
+      start_on 1 shm.out shm.log "$BUILD/verbenad" --coordinator --shards 2 --transport shm \
+        --listen 127.0.0.1:7100 --name shm --ready-file shm.ready
+      server=$!
+      wait_for 30 is_ready shm
+      on 1 "$BUILD/verbena-train" --cluster 127.0.0.1:7100 --transport shm "${all[@]}" \
+        >result 2>train.log || { cat train.log; fail "training over shm"; }
+      kill -TERM "$server"
+      wait "$server"
+      checksum result
+    ) >"$file.new"
+    mv "$file.new" "$file"
+  fi
+  cat "$file"
+}
+# The result of train_wait() has the bits of the reference.
+expect_reference() {
+  local want
+  want=$(reference)
+  [ -n "$want" ] || fail "the training over shm has no checksum"
+  assert_equal "the checksum of the parameters" "$(checksum result-0)" "$want"
+}
