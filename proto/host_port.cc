@@ -12,14 +12,24 @@ absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address) {
   uint32_t port = 0;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address, "' is not HOST:PORT with a port from 0 to 65535"));
   }
-  result.host = address.substr(0, colon);
-  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
-    result.host = result.host.substr(1, result.host.size() - 2);
+  const std::string host = address.substr(0, colon);
+  result.host = WithoutBrackets(host);
+  // Where the address ends and the port begins is anybody's guess.
+  if (result.host.size() == host.size() && host.find(':') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", address,
+        "' is not HOST:PORT: an IPv6 address is written in brackets, as in [::1]:7000"));
   }
   result.port = static_cast<uint16_t>(port);
   return result;
+}
+
+std::string WithoutBrackets(const std::string& host) {
+  if (host.size() <= 2 || host.front() != '[' || host.back() != ']') return host;
+  return host.substr(1, host.size() - 2);
 }
 
 std::string JoinHostPort(const std::string& host, uint16_t port) {

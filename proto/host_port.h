@@ -16,8 +16,11 @@ struct HostAndPort {
   uint16_t port = 0;
 };
 
-// "host:port" or "[v6]:port". INVALID_ARGUMENT naming the text.
+// "host:port" or "[v6]:port". INVALID_ARGUMENT naming the text, and what is wrong with it.
 absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address);
+// "v6" of "[v6]"; other texts as they are.
+std::string WithoutBrackets(const std::string& host);
+// With brackets around a host that has a colon.
 std::string JoinHostPort(const std::string& host, uint16_t port);
 
 }  // namespace verbena

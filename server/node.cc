@@ -61,7 +61,7 @@ absl::StatusOr<std::string> AdvertisedAddress(const NodeOptions& options,
   if (!options.advertise.empty()) {
     absl::StatusOr<HostAndPort> given = SplitHostPort(options.advertise);
     return given.ok() ? JoinHostPort(given->host, given->port)
-                      : JoinHostPort(options.advertise, bound->port);
+                      : JoinHostPort(WithoutBrackets(options.advertise), bound->port);
   }
   if (!IsWildcard(bound->host)) return listening;
   char name[256] = {};

@@ -4,12 +4,12 @@
 #ifndef VERBENA_SERVER_CLI_VALIDATORS_H_
 #define VERBENA_SERVER_CLI_VALIDATORS_H_
 
+#include <arpa/inet.h>
+
 #include <CLI/CLI.hpp>
-#include <cstdint>
 #include <string>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "proto/host_port.h"
 
 namespace verbena::server {
 
@@ -17,14 +17,14 @@ inline CLI::Validator HostPort(bool port_required) {
   CLI::Validator check;
   check.description("HOST:PORT");
   check.operation([port_required](std::string& text) -> std::string {
-    const size_t colon = text.rfind(':');
-    uint32_t port = 0;
-    const bool has_port =
-        colon != std::string::npos && absl::SimpleAtoi(text.substr(colon + 1), &port);
-    if (colon == 0 || text.empty() || (port_required && !has_port) || port > 65535) {
-      return absl::StrCat("'", text, "' is not HOST:PORT with a port from 0 to 65535");
-    }
-    return "";
+    const absl::StatusOr<HostAndPort> parsed = SplitHostPort(text);
+    if (parsed.ok()) return "";
+    // A host alone: a name or an IPv4 address, or an IPv6 address, in brackets or not.
+    const std::string host = WithoutBrackets(text);
+    const bool name = !host.empty() && host.find(':') == std::string::npos;
+    in6_addr ignored;
+    if (!port_required && (name || inet_pton(AF_INET6, host.c_str(), &ignored) == 1)) return "";
+    return std::string(parsed.status().message());
   });
   return check;
 }

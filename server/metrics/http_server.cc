@@ -90,6 +90,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   auto impl = std::make_unique<Impl>(std::move(metrics), std::move(health));
   absl::StatusOr<std::string> numeric = ResolveNumeric(parsed->host);
   if (!numeric.ok()) return numeric.status();
+  if (numeric->find(':') != std::string::npos && mg_check_feature(MG_FEATURES_IPV6) == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": the civetweb of this system has no IPv6; ",
+                     "name an IPv4 address, such as 127.0.0.1:", parsed->port));
+  }
   const std::vector<std::string> options = {
       "listening_ports",    JoinHostPort(*numeric, parsed->port),
       "num_threads",        "2",

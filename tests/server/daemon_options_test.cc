@@ -71,6 +71,8 @@ TEST_CASE("a wrong option is named with its value and what is allowed") {
            {{"--coordinator", "--shards", "-1"}, {"--shards", "'-1'"}},
            {{"--join", "h:1", "--shards", "0"}, {"--shards 0"}},
            {{"--join", "nowhere"}, {"--join", "'nowhere'", "HOST:PORT"}},
+           {{"--coordinator", "--listen", "::1:7000"}, {"--listen", "'::1:7000'", "in brackets"}},
+           {{"--coordinator", "--advertise", "fd77::1:"}, {"--advertise", "'fd77::1:'"}},
            {{"--coordinator", "--listen", "h:99999"}, {"--listen", "'h:99999'", "65535"}},
            {{"--coordinator", "--log-level", "loud"}, {"--log-level", "loud", "debug"}},
            {{"--coordinator", "--slots", "200", "--large-slots", "100"}, {"300", "256"}},

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "server/metrics/http_server.h"
 
 namespace verbena::server {
 namespace {
@@ -85,6 +86,19 @@ TEST_CASE("workers with many reasons do not make many series") {
   }
   CHECK(series == 33);
   CHECK_THAT(text, Contains("reason=\"other\"} 968"));
+}
+
+TEST_CASE("metrics on an IPv6 address: served, or refused with what to do") {
+  auto server = HttpServer::Start(
+      "[::1]:0", [] { return std::string(); }, [] { return absl::OkStatus(); });
+  if (server.ok()) {
+    CHECK_THAT((*server)->address(), Catch::StartsWith("[::1]:"));
+  } else {
+    CHECK(server.status().code() == absl::StatusCode::kUnavailable);
+    // A host without IPv6 cannot listen there at all.
+    CHECK_THAT(std::string(server.status().message()),
+               (Contains("civetweb") && Contains("IPv4")) || Contains("ddress"));
+  }
 }
 
 }  // namespace

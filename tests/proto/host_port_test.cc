@@ -1,0 +1,50 @@
+// host:port texts, IPv6 addresses among them.
+#include "proto/host_port.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace verbena {
+namespace {
+
+using Catch::Contains;
+
+TEST_CASE("host and port come apart, and together again") {
+  struct Case {
+    std::string text, host;
+    uint16_t port;
+  };
+  for (const Case& c :
+       {Case{"host:7000", "host", 7000}, Case{"10.0.0.1:0", "10.0.0.1", 0},
+        Case{"[::1]:65535", "::1", 65535}, Case{"[fe80::1%eth0]:1", "fe80::1%eth0", 1}}) {
+    INFO(c.text);
+    const auto parsed = SplitHostPort(c.text);
+    REQUIRE(parsed.ok());
+    CHECK(parsed->host == c.host);
+    CHECK(parsed->port == c.port);
+    CHECK(JoinHostPort(parsed->host, parsed->port) == c.text);
+  }
+}
+
+TEST_CASE("what is no host and port is refused with the reason") {
+  const auto refused = [](const std::string& text) {
+    const auto parsed = SplitHostPort(text);
+    return parsed.ok() ? "accepted" : std::string(parsed.status().message());
+  };
+  for (const char* text :
+       {"", "host", ":7000", "host:", "host:x", "host:65536", "host:-1", "[::1]"}) {
+    CHECK_THAT(refused(text), Contains("is not HOST:PORT with a port from 0 to 65535"));
+  }
+  CHECK_THAT(refused("::1:7000"), Contains("'::1:7000'") && Contains("in brackets"));
+  CHECK_THAT(refused("fd77::1"), Contains("in brackets"));
+}
+
+TEST_CASE("brackets are taken off, and only a pair of them") {
+  CHECK(WithoutBrackets("[::1]") == "::1");
+  CHECK(WithoutBrackets("::1") == "::1");
+  CHECK(WithoutBrackets("[]") == "[]");
+  CHECK(WithoutBrackets("[::1") == "[::1");
+}
+
+}  // namespace
+}  // namespace verbena
