@@ -1,0 +1,203 @@
+// The coordinator under requests that anybody may send. The input is a script: requests as they
+// come off the wire, time that passes, restarts. What the coordinator then tells the cluster is
+// applied by a shard, which must get along with it.
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "google/protobuf/stubs/logging.h"
+#include "server/coordinator/coordinator.h"
+#include "shard/engine.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/small_shard.h"
+
+namespace verbena::fuzz {
+namespace {
+
+using server::Coordinator;
+
+constexpr int kTurns = 64;
+constexpr size_t kShardBytes = size_t{1} << 20;
+
+class ScriptClock final : public Clock {
+ public:
+  int64_t NowNanos() const override { return now; }
+  int64_t now = 1'000'000'000;
+};
+
+enum class Turn : uint8_t {
+  kJoinServer,
+  kJoinWorker,
+  kHeartbeat,
+  kLeave,
+  kCreateTable,
+  kDropTable,
+  kGetView,
+  kWait,     // so many milliseconds
+  kRestart,  // only the store is left
+  kCount
+};
+
+class Script {
+ public:
+  Script() {
+    google::protobuf::SetLogHandler(nullptr);  // of texts that are no UTF-8: there are many
+    Restart();
+  }
+
+  void Run(Input* input) {
+    for (int i = 0; i < kTurns && !input->empty(); ++i) {
+      const auto turn = static_cast<Turn>(input->Take<uint8_t>() % static_cast<int>(Turn::kCount));
+      const auto argument = input->Take<uint16_t>();
+      if (turn == Turn::kWait) {
+        clock_.now += int64_t{argument} * 1'000'000;
+        coordinator_->RunOnce();
+      } else if (turn == Turn::kRestart) {
+        Restart();
+      } else {
+        std::string bytes(argument % 512, '\0');
+        for (char& c : bytes) c = input->Take<char>();
+        Call(turn, bytes);
+      }
+      Check();
+    }
+  }
+
+ private:
+  void Restart() {
+    coordinator_.reset();
+
+    auto created = Coordinator::Create(
+        {.partitions = 8, .lease_ms = 1000, .expected_servers = 1, .cluster_id = "fuzz"}, &clock_,
+        &store_);
+    // What it stored makes sense to it.
+    FUZZ_CHECK(created.ok());
+    coordinator_ = *std::move(created);
+    FUZZ_CHECK(coordinator_->view().term() > term_);
+    term_ = coordinator_->view().term();
+  }
+
+  template <typename Response, typename Request>
+  void Send(void (Coordinator::*method)(const Request&, Coordinator::Reply<Response>),
+            const std::string& bytes) {
+    Request request;
+    // gRPC answers what cannot be parsed.
+    if (!request.ParseFromString(bytes)) return;
+    const uint64_t call = ++calls_;
+    (coordinator_.get()->*method)(request, [this, call](absl::StatusOr<Response> response) {
+      FUZZ_CHECK(++answers_[call] == 1);
+      if (!response.ok()) FUZZ_CHECK(!response.status().message().empty());
+    });
+  }
+
+  void Call(Turn turn, const std::string& bytes) {
+    switch (turn) {
+      case Turn::kJoinServer:
+        return Send(&Coordinator::JoinServer, bytes);
+      case Turn::kJoinWorker:
+        return Send(&Coordinator::JoinWorker, bytes);
+      case Turn::kHeartbeat:
+        return Send(&Coordinator::Heartbeat, bytes);
+      case Turn::kLeave:
+        return Send(&Coordinator::Leave, bytes);
+      case Turn::kCreateTable:
+        return Send(&Coordinator::CreateTable, bytes);
+      case Turn::kDropTable:
+        return Send(&Coordinator::DropTable, bytes);
+      default:
+        return Send(&Coordinator::GetView, bytes);
+    }
+  }
+
+  void Check() {
+    const v1::ClusterView& view = coordinator_->view();
+    FUZZ_CHECK(view.revision() >= revision_);
+    revision_ = view.revision();
+    FUZZ_CHECK(view.partitions_size() == 8);
+    if (view.servers().empty()) return;
+    if (TooManyContributions(view)) return;
+    if (engine_ == nullptr || server_ != view.servers(0).incarnation()) {
+      server_ = view.servers(0).incarnation();
+      engine_.reset();
+      shard::EngineOptions options;
+      options.allocator = &allocator_;
+      options.server = server_;
+      engine_ = std::make_unique<shard::Engine>(options);
+    }
+    // It may lack the memory, and says so.
+    (void)engine_->ApplyView(view);
+    FUZZ_CHECK(engine_->counters().resident_bytes <= kShardBytes);
+  }
+
+  ScriptClock clock_;
+  server::MemoryStore store_;
+  SmallAllocator allocator_{kShardBytes};
+  uint64_t term_ = 0, revision_ = 0, calls_ = 0, server_ = 0;
+  std::map<uint64_t, int> answers_;
+  std::unique_ptr<shard::Engine> engine_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+std::string TurnOf(Turn turn, const google::protobuf::Message& request) {
+  const std::string bytes = request.SerializeAsString();
+  return BytesOf(turn) + BytesOf(static_cast<uint16_t>(bytes.size())) + bytes;
+}
+
+std::string Id(char c) { return std::string(16, c); }
+
+}  // namespace
+
+std::vector<std::string> Seeds() {
+  v1::JoinServerRequest server;
+  server.set_request_id(Id('a'));
+  server.set_name("server-0");
+  server.set_address("127.0.0.1:7000");
+  server.set_shards(2);
+  v1::JoinWorkerRequest worker;
+  worker.set_request_id(Id('b'));
+  worker.set_job("job");
+  worker.set_name("worker");
+  worker.set_expected_workers(2);
+  worker.set_rank(-1);
+  v1::CreateTableRequest table;
+  table.set_request_id(Id('c'));
+  table.mutable_spec()->set_name("weights");
+  table.mutable_spec()->set_job("job");
+  table.mutable_spec()->add_shape(1000);
+  table.mutable_spec()->set_chunk_bytes(1024);
+  table.mutable_spec()->set_dtype(v1::DTYPE_BF16);
+  v1::CreateTableRequest rows = table;
+  rows.set_request_id(Id('d'));
+  rows.mutable_spec()->set_name("rows");
+  rows.mutable_spec()->clear_shape();
+  rows.mutable_spec()->clear_dtype();
+  rows.mutable_spec()->set_dim(8);
+  rows.mutable_spec()->set_consistency(v1::CONSISTENCY_ASYNC);
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_incarnation(1);
+  v1::GetViewRequest view;
+  view.set_wait_ms(100);
+  view.set_known_revision(3);
+  v1::DropTableRequest drop;
+  drop.set_request_id(Id('e'));
+  drop.set_name("weights");
+  v1::LeaveRequest leave;
+  leave.set_request_id(Id('f'));
+  leave.set_incarnation(2);
+  const std::string start = TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinWorker, worker);
+  const std::string tables = TurnOf(Turn::kCreateTable, table) + TurnOf(Turn::kCreateTable, rows);
+  const std::string wait = BytesOf(Turn::kWait) + BytesOf(uint16_t{700});
+  return {start + tables + TurnOf(Turn::kDropTable, drop) + TurnOf(Turn::kLeave, leave),
+          start + tables + BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + wait +
+              TurnOf(Turn::kHeartbeat, heartbeat) + wait + TurnOf(Turn::kJoinServer, server),
+          start + TurnOf(Turn::kGetView, view) + wait + tables};
+}
+
+}  // namespace verbena::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  verbena::fuzz::Input input(data, size);
+  verbena::fuzz::Script().Run(&input);
+  return 0;
+}
