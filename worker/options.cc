@@ -1,16 +1,14 @@
 #include "worker/options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "proto/record.h"
 #include "proto/version.h"
+#include "worker/options_check.h"
+#include "worker/options_defaults.h"
 
 namespace verbena::worker {
 namespace {
@@ -25,67 +23,6 @@ constexpr char kAbout[] =
 constexpr char kFooter[] =
     "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
     "128 + N ended by signal N. Workers that die are reported; the others go on.";
-
-constexpr uint32_t kDefaultStaleness = 4;
-
-// Defaults by model. Found by trying: see worker/README.md.
-struct ModelDefaults {
-  const char* model;
-  double epochs, l2;
-  uint64_t batch;
-  int embedding, hidden;
-};
-constexpr ModelDefaults kModelDefaults[] = {
-    {"text", 5, 6e-5, 1024, 32, 320},
-    {"logistic", 8, 1e-5, 256, 0, 0},
-    {"embedding-logistic", 8, 1e-5, 256, 1, 0},
-    {"fm", 4, 1e-5, 256, 8, 0},
-    {"mlp", 4, 1e-5, 256, 8, 64},
-};
-
-const ModelDefaults& DefaultsOf(const Options& options) {
-  const std::string model = ModelOf(options);
-  for (const ModelDefaults& d : kModelDefaults) {
-    if (model == d.model) return d;
-  }
-  return kModelDefaults[0];
-}
-
-// Which optimizers there are, the servers know: these are the ones with a default rate.
-struct DefaultRates {
-  const char* optimizer;
-  double logistic, text, embedding_logistic, deep;  // deep: fm and mlp
-};
-constexpr DefaultRates kDefaultRates[] = {
-    {"adagrad", 0.1, 0.1, 0.1, 0.05},     {"adam", 0.01, 0.005, 0.005, 0.002},
-    {"adamw", 0.01, 0.005, 0.005, 0.002}, {"ftrl", 1, 1, 0.5, 0.1},
-    {"lamb", 0.01, 0.005, 0.005, 0.002},  {"momentum", 0.05, 0.05, 0.05, 0.02},
-    {"nesterov", 0.05, 0.05, 0.05, 0.02}, {"rmsprop", 0.003, 0.003, 0.003, 0.001},
-    {"sgd", 0.5, 0.5, 0.5, 0.2},
-};
-
-std::optional<double> RateOf(const Options& o) {
-  if (o.rate) return o.rate;
-  const std::string model = ModelOf(o);
-  for (const DefaultRates& d : kDefaultRates) {
-    if (o.optimizer != d.optimizer) continue;
-    if (model == "text") return d.text;
-    if (model == "logistic") return d.logistic;
-    return model == "embedding-logistic" ? d.embedding_logistic : d.deep;
-  }
-  return std::nullopt;
-}
-
-NumberType NumberTypeOf(const std::string& name) {
-  if (name == "bf16") return NumberType::kBf16;
-  return name == "f16" ? NumberType::kF16 : NumberType::kF32;
-}
-
-std::string KnownOptimizers() {
-  return absl::StrJoin(kDefaultRates, ", ", [](std::string* out, const DefaultRates& d) {
-    absl::StrAppend(out, d.optimizer);
-  });
-}
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_option("--format", o->format, "What the files hold")
@@ -280,143 +217,6 @@ void AddHidden(CLI::App* app, Options* o) {
   app->add_option("--worker-channel", o->channel)->group("");
 }
 
-std::string CheckRange(const char* name, double value, double low, double high, const char* want) {
-  if (value >= low && value <= high) return "";
-  return absl::StrCat(name, ": ", value, " is not allowed; allowed: ", want);
-}
-
-std::string CheckModel(const Options& o) {
-  const std::string model = ModelOf(o);
-  if (o.format == "text" && !o.model.empty()) {
-    return absl::StrCat("--model: ", o.model,
-                        " does not go with --format text, which has one model");
-  }
-  if (o.format == "criteo" && model == "logistic") {
-    return "--model: logistic is for --format libsvm; with criteo it is embedding-logistic";
-  }
-  if (o.hidden && model != "text" && model != "mlp") {
-    return absl::StrCat("--hidden: --model ", model, " has no hidden layer");
-  }
-  if (o.embedding && model != "text" && model != "mlp" && model != "fm") {
-    return absl::StrCat("--embedding does not go with --model ", model);
-  }
-  return "";
-}
-
-// A norm of the whole step: servers know it of dense sync tables alone.
-std::string CheckStepNorms(const Options& o) {
-  if (o.clip_global_norm == 0 && o.optimizer != "lamb") return "";
-  const char* what = o.optimizer == "lamb" ? "--optimizer lamb" : "--clip-global-norm";
-  if (o.consistency != "sync") {
-    return absl::StrCat(what, " is for --consistency sync: only there a step has a norm");
-  }
-  if (HasEmbeddingTable(o)) {
-    return absl::StrCat(what, " does not go with --model ", ModelOf(o),
-                        ", which has an embedding table");
-  }
-  if (o.format == "text" && o.text.ngrams > 0) {
-    return absl::StrCat(what, " does not go with --ngrams, which has an embedding table");
-  }
-  return "";
-}
-
-std::string CheckValidation(const Options& o) {
-  if (o.early_stop > 0 && o.validate_every == 0) return "--early-stop needs --validate-every";
-  if (o.validate_every == 0) return "";
-  if (o.validate_examples == 0) return "--validate-examples: 0 is not allowed; allowed: 1 and more";
-  const bool holds_out = o.format != "libsvm" && o.holdout > 0;
-  if (o.test.empty() && !holds_out) return "--validate-every needs --test";
-  return "";
-}
-
-// What CLI11 does not check; empty when all is well.
-std::string Check(const Options& o) {
-  const std::optional<double> known_rate = RateOf(o);
-  if (!known_rate) {
-    return absl::StrCat("--optimizer: ", o.optimizer,
-                        " needs --rate; with a default rate: ", KnownOptimizers());
-  }
-  const double rate = *known_rate;
-  if (!(rate > 0) || !std::isfinite(rate)) {
-    return absl::StrCat("--rate: ", rate, " is not allowed; a rate is a positive number");
-  }
-  const double epochs = o.epochs.value_or(1);
-  if (!(epochs > 0) || !std::isfinite(epochs)) {
-    return absl::StrCat("--epochs: ", epochs, " is not allowed; allowed: a positive number");
-  }
-  for (const std::string& problem : {CheckModel(o), CheckValidation(o)}) {
-    if (!problem.empty()) return problem;
-  }
-  for (const std::string& problem : {
-           CheckRange("--workers", o.workers, 1, 1024, "1 to 1024"),
-           CheckRange("--holdout", o.holdout, 0, 0.9, "0 to 0.9"),
-           CheckRange("--timeout", o.timeout, 0.1, 86400, "0.1 to 86400 seconds"),
-           CheckRange("--rdma-gid-index", o.rdma.gid_index, -1, 65535, "-1 to 65535"),
-           CheckRange("--rdma-traffic-class", o.rdma.traffic_class, -1, 255, "-1 to 255"),
-           CheckRange("--rdma-service-level", o.rdma.service_level, -1, 15, "-1 to 15"),
-           CheckRange("--rdma-timeout", o.rdma.timeout, 1, 31, "1 to 31"),
-           CheckRange("--rdma-retries", o.rdma.retries, 0, 7, "0 to 7"),
-           CheckRange("--weight-decay", o.weight_decay.value_or(0), 0, 1000, "0 to 1000"),
-           CheckRange("--clip-global-norm", o.clip_global_norm, 0, 1e30, "0 to 1e30"),
-           CheckRange("--warmup-steps", static_cast<double>(o.warmup_steps), 0, 1e12,
-                      "0 to 1000000000000"),
-           CheckRange("--l2", o.l2.value_or(0), 0, 1, "0 to 1"),
-           CheckRange("--batch", static_cast<double>(o.batch.value_or(1)), 1, 1 << 24,
-                      "1 to 16777216"),
-           CheckRange("--steps", static_cast<double>(o.steps.value_or(1)), 1, 1e12,
-                      "1 to 1000000000000"),
-           CheckRange("--context", o.text.shape.context, 1, 256, "1 to 256"),
-           CheckRange("--embedding", o.embedding.value_or(1), 1, 256, "1 to 256"),
-           CheckRange("--hidden", o.hidden.value_or(1), 1, 8192, "1 to 8192"),
-           CheckRange("--ngrams", o.text.ngrams == 0 ? 2 : o.text.ngrams, 2, 7, "0, 2 to 7"),
-           CheckRange("--dropout", o.text.dropout, 0, 0.9, "0 to 0.9"),
-       }) {
-    if (!problem.empty()) return problem;
-  }
-  if (o.staleness.value_or(0) > kMaxStaleness) {
-    return absl::StrCat("--staleness: ", *o.staleness, " is not allowed; allowed: 0 to ",
-                        kMaxStaleness);
-  }
-  if (o.staleness && o.consistency != "ssp") return "--staleness is for --consistency ssp only";
-  if (o.epochs && o.steps) return "--epochs and --steps exclude each other";
-  if (o.count_models) {
-    return o.format == "text" ? "" : "--count-models is for --format text only";
-  }
-  if (o.local) {
-    if (o.rank != -1) return "--local trains in one process: --rank does not go with it";
-    if (o.workers != 1) return "--local trains in one process: --workers does not go with it";
-    if (o.schedule != "constant" || o.warmup_steps != 0) {
-      return "--local has a constant rate: --schedule and --warmup-steps do not go with it";
-    }
-    if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
-    if (o.weight_decay) return "--local has no weight decay but --l2";
-    if (!AllF32(o)) {
-      return "--local sends nothing: --dtype and --gradient-dtype are for what goes to servers";
-    }
-    return "";
-  }
-  if (o.tls.cert.empty() != o.tls.key.empty()) {
-    return "--tls-cert and --tls-key go together: a certificate and its key";
-  }
-  if (!o.tls.cert.empty() && o.tls.ca.empty()) {
-    return "--tls-cert needs --tls-ca, by which servers are believed";
-  }
-  if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
-  if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
-  if (o.rank < -1 || o.rank >= static_cast<int>(o.workers)) {
-    return absl::StrCat("--rank: ", o.rank, " is not allowed; allowed with --workers ", o.workers,
-                        ": 0 to ", o.workers - 1);
-  }
-  if (o.rank >= 0 && o.job.empty()) {
-    return "--rank needs --job, a name that all workers of the job share";
-  }
-  const bool holds_out = o.format != "libsvm" && o.holdout > 0;
-  if (!o.predictions.empty() && o.test.empty() && !holds_out) {
-    return "--predictions needs --test";
-  }
-  return "";
-}
-
 }  // namespace
 
 Parsed ParseOptions(int argc, const char* const* argv) {
@@ -440,7 +240,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
     parsed.exit_status = app.exit(error, std::cout, std::cerr) == 0 ? kExitOk : kExitUsage;
     return parsed;
   }
-  const std::string problem = Check(o);
+  const std::string problem = CheckOptions(o);
   if (!problem.empty()) {
     std::fprintf(stderr, "%s\nRun with --help for more information.\n", problem.c_str());
     parsed.exit_status = kExitUsage;
@@ -451,64 +251,6 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   o.text.l2 = L2Of(o);
   parsed.options = std::move(o);
   return parsed;
-}
-
-std::string ModelOf(const Options& options) {
-  if (options.format == "text") return "text";
-  if (!options.model.empty()) return options.model;
-  return options.format == "criteo" ? "mlp" : "logistic";
-}
-
-bool HasEmbeddingTable(const Options& options) {
-  const std::string model = ModelOf(options);
-  return model != "text" && model != "logistic";
-}
-
-uint32_t EmbeddingOf(const Options& options) {
-  return static_cast<uint32_t>(options.embedding.value_or(DefaultsOf(options).embedding));
-}
-
-uint32_t HiddenOf(const Options& options) {
-  return static_cast<uint32_t>(options.hidden.value_or(DefaultsOf(options).hidden));
-}
-
-double L2Of(const Options& options) { return options.l2.value_or(DefaultsOf(options).l2); }
-
-uint64_t BatchOf(const Options& options) {
-  return options.batch.value_or(DefaultsOf(options).batch);
-}
-
-uint64_t StepsOf(const Options& options, uint64_t examples) {
-  if (options.steps) return *options.steps;
-  const uint64_t batch = std::min(BatchOf(options), examples);
-  const auto per_epoch = static_cast<double>((examples + batch - 1) / batch);
-  const double epochs = options.epochs.value_or(DefaultsOf(options).epochs);
-  return static_cast<uint64_t>(std::clamp(std::llround(epochs * per_epoch), 1LL, 1000000000000LL));
-}
-
-bool AllF32(const Options& options) {
-  return options.dtype == "f32" && options.gradient_dtype == "f32";
-}
-
-TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
-  TrainingSpec spec;
-  if (options.consistency == "async") spec.consistency = Consistency::kAsync;
-  if (options.consistency == "ssp") {
-    spec.consistency = Consistency::kSsp;
-    spec.staleness = options.staleness.value_or(kDefaultStaleness);
-  }
-  spec.optimizer = options.optimizer;
-  spec.rate = RateOf(options).value_or(0);
-  spec.weight_decay = options.weight_decay;
-  spec.clip_global_norm = options.clip_global_norm;
-  // In async and ssp every worker's push is an apply of its own.
-  const uint64_t applies = spec.consistency == Consistency::kSync ? 1 : options.workers;
-  spec.warmup_applies = options.warmup_steps * applies;
-  if (options.schedule == "cosine") spec.cosine_applies = steps * applies;
-  spec.seed = options.seed;
-  spec.dtype = NumberTypeOf(options.dtype);
-  spec.gradient_dtype = NumberTypeOf(options.gradient_dtype);
-  return spec;
 }
 
 }  // namespace verbena::worker

@@ -48,6 +48,7 @@ expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}"
 expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
 expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
 expect 2 "--cluster: needed" --format libsvm --data "$work/data"
+expect 2 "in brackets" --format libsvm --data "$work/data" --cluster ::1:7000
 expect 2 "--workers: 0 is not allowed; allowed: 1 to 1024" "${base[@]}" --workers 0
 expect 2 "--epochs and --steps exclude each other" "${base[@]}" --epochs 1 --steps 1
 expect 2 "--staleness is for --consistency ssp only" "${base[@]}" --staleness 1

@@ -1,0 +1,169 @@
+#include "worker/options_check.h"
+
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "proto/host_port.h"
+#include "proto/record.h"
+#include "worker/options_defaults.h"
+
+namespace verbena::worker {
+namespace {
+
+std::string CheckRange(const char* name, double value, double low, double high, const char* want) {
+  if (value >= low && value <= high) return "";
+  return absl::StrCat(name, ": ", value, " is not allowed; allowed: ", want);
+}
+
+std::string CheckModel(const Options& o) {
+  const std::string model = ModelOf(o);
+  if (o.format == "text" && !o.model.empty()) {
+    return absl::StrCat("--model: ", o.model,
+                        " does not go with --format text, which has one model");
+  }
+  if (o.format == "criteo" && model == "logistic") {
+    return "--model: logistic is for --format libsvm; with criteo it is embedding-logistic";
+  }
+  if (o.hidden && model != "text" && model != "mlp") {
+    return absl::StrCat("--hidden: --model ", model, " has no hidden layer");
+  }
+  if (o.embedding && model != "text" && model != "mlp" && model != "fm") {
+    return absl::StrCat("--embedding does not go with --model ", model);
+  }
+  return "";
+}
+
+// A norm of the whole step: servers know it of dense sync tables alone.
+std::string CheckStepNorms(const Options& o) {
+  if (o.clip_global_norm == 0 && o.optimizer != "lamb") return "";
+  const char* what = o.optimizer == "lamb" ? "--optimizer lamb" : "--clip-global-norm";
+  if (o.consistency != "sync") {
+    return absl::StrCat(what, " is for --consistency sync: only there a step has a norm");
+  }
+  if (HasEmbeddingTable(o)) {
+    return absl::StrCat(what, " does not go with --model ", ModelOf(o),
+                        ", which has an embedding table");
+  }
+  if (o.format == "text" && o.text.ngrams > 0) {
+    return absl::StrCat(what, " does not go with --ngrams, which has an embedding table");
+  }
+  return "";
+}
+
+std::string CheckValidation(const Options& o) {
+  if (o.early_stop > 0 && o.validate_every == 0) return "--early-stop needs --validate-every";
+  if (o.validate_every == 0) return "";
+  if (o.validate_examples == 0) return "--validate-examples: 0 is not allowed; allowed: 1 and more";
+  const bool holds_out = o.format != "libsvm" && o.holdout > 0;
+  if (o.test.empty() && !holds_out) return "--validate-every needs --test";
+  return "";
+}
+
+// A rate and a length of training.
+std::string CheckRates(const Options& o) {
+  const std::optional<double> known_rate = RateOf(o);
+  if (!known_rate) {
+    return absl::StrCat("--optimizer: ", o.optimizer,
+                        " needs --rate; with a default rate: ", KnownOptimizers());
+  }
+  const double rate = *known_rate;
+  if (!(rate > 0) || !std::isfinite(rate)) {
+    return absl::StrCat("--rate: ", rate, " is not allowed; a rate is a positive number");
+  }
+  const double epochs = o.epochs.value_or(1);
+  if (!(epochs > 0) || !std::isfinite(epochs)) {
+    return absl::StrCat("--epochs: ", epochs, " is not allowed; allowed: a positive number");
+  }
+  return "";
+}
+
+std::string CheckRanges(const Options& o) {
+  for (const std::string& problem : {
+           CheckRange("--workers", o.workers, 1, 1024, "1 to 1024"),
+           CheckRange("--holdout", o.holdout, 0, 0.9, "0 to 0.9"),
+           CheckRange("--timeout", o.timeout, 0.1, 86400, "0.1 to 86400 seconds"),
+           CheckRange("--rdma-gid-index", o.rdma.gid_index, -1, 65535, "-1 to 65535"),
+           CheckRange("--rdma-traffic-class", o.rdma.traffic_class, -1, 255, "-1 to 255"),
+           CheckRange("--rdma-service-level", o.rdma.service_level, -1, 15, "-1 to 15"),
+           CheckRange("--rdma-timeout", o.rdma.timeout, 1, 31, "1 to 31"),
+           CheckRange("--rdma-retries", o.rdma.retries, 0, 7, "0 to 7"),
+           CheckRange("--weight-decay", o.weight_decay.value_or(0), 0, 1000, "0 to 1000"),
+           CheckRange("--clip-global-norm", o.clip_global_norm, 0, 1e30, "0 to 1e30"),
+           CheckRange("--warmup-steps", static_cast<double>(o.warmup_steps), 0, 1e12,
+                      "0 to 1000000000000"),
+           CheckRange("--l2", o.l2.value_or(0), 0, 1, "0 to 1"),
+           CheckRange("--batch", static_cast<double>(o.batch.value_or(1)), 1, 1 << 24,
+                      "1 to 16777216"),
+           CheckRange("--steps", static_cast<double>(o.steps.value_or(1)), 1, 1e12,
+                      "1 to 1000000000000"),
+           CheckRange("--context", o.text.shape.context, 1, 256, "1 to 256"),
+           CheckRange("--embedding", o.embedding.value_or(1), 1, 256, "1 to 256"),
+           CheckRange("--hidden", o.hidden.value_or(1), 1, 8192, "1 to 8192"),
+           CheckRange("--ngrams", o.text.ngrams == 0 ? 2 : o.text.ngrams, 2, 7, "0, 2 to 7"),
+           CheckRange("--dropout", o.text.dropout, 0, 0.9, "0 to 0.9"),
+       }) {
+    if (!problem.empty()) return problem;
+  }
+  if (o.staleness.value_or(0) > kMaxStaleness) {
+    return absl::StrCat("--staleness: ", *o.staleness, " is not allowed; allowed: 0 to ",
+                        kMaxStaleness);
+  }
+  if (o.staleness && o.consistency != "ssp") return "--staleness is for --consistency ssp only";
+  if (o.epochs && o.steps) return "--epochs and --steps exclude each other";
+  return "";
+}
+
+std::string CheckLocal(const Options& o) {
+  if (o.rank != -1) return "--local trains in one process: --rank does not go with it";
+  if (o.workers != 1) return "--local trains in one process: --workers does not go with it";
+  if (o.schedule != "constant" || o.warmup_steps != 0) {
+    return "--local has a constant rate: --schedule and --warmup-steps do not go with it";
+  }
+  if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
+  if (o.weight_decay) return "--local has no weight decay but --l2";
+  if (!AllF32(o)) {
+    return "--local sends nothing: --dtype and --gradient-dtype are for what goes to servers";
+  }
+  return "";
+}
+
+std::string CheckCluster(const Options& o) {
+  if (o.tls.cert.empty() != o.tls.key.empty()) {
+    return "--tls-cert and --tls-key go together: a certificate and its key";
+  }
+  if (!o.tls.cert.empty() && o.tls.ca.empty()) {
+    return "--tls-cert needs --tls-ca, by which servers are believed";
+  }
+  if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
+  if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
+  if (const auto parsed = SplitHostPort(o.cluster); !parsed.ok()) {
+    return absl::StrCat("--cluster: ", parsed.status().message());
+  }
+  if (o.rank < -1 || o.rank >= static_cast<int>(o.workers)) {
+    return absl::StrCat("--rank: ", o.rank, " is not allowed; allowed with --workers ", o.workers,
+                        ": 0 to ", o.workers - 1);
+  }
+  if (o.rank >= 0 && o.job.empty()) {
+    return "--rank needs --job, a name that all workers of the job share";
+  }
+  const bool holds_out = o.format != "libsvm" && o.holdout > 0;
+  if (!o.predictions.empty() && o.test.empty() && !holds_out) {
+    return "--predictions needs --test";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string CheckOptions(const Options& o) {
+  for (const auto check : {CheckRates, CheckModel, CheckValidation, CheckRanges}) {
+    if (const std::string problem = check(o); !problem.empty()) return problem;
+  }
+  if (o.count_models) {
+    return o.format == "text" ? "" : "--count-models is for --format text only";
+  }
+  return o.local ? CheckLocal(o) : CheckCluster(o);
+}
+
+}  // namespace verbena::worker

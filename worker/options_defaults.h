@@ -1,0 +1,22 @@
+// What options that were not given are, by format, model and optimizer. More of it, for all:
+// options.h.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_WORKER_OPTIONS_DEFAULTS_H_
+#define VERBENA_WORKER_OPTIONS_DEFAULTS_H_
+
+#include <optional>
+#include <string>
+
+#include "worker/options.h"
+
+namespace verbena::worker {
+
+// None: the optimizer has no default rate here, and none was given.
+std::optional<double> RateOf(const Options& options);
+// Optimizers with a default rate, between commas. Which ones there are, the servers know.
+std::string KnownOptimizers();
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_OPTIONS_DEFAULTS_H_
