@@ -32,7 +32,10 @@ inline std::unique_ptr<Endpoint> NewTestOfiEndpoint(const OfiOptions& options = 
 class OfiHarness final : public TransportHarness {
  public:
   std::unique_ptr<Endpoint> NewEndpoint(const std::string&) override {
-    return NewTestOfiEndpoint();
+    OfiOptions options = TestOfiOptions();
+    // Many at once take seconds under a sanitizer; that connecting ends is for other tests.
+    options.connect_timeout = absl::Seconds(60);
+    return NewTestOfiEndpoint(options);
   }
 };
 

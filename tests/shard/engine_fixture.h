@@ -165,7 +165,7 @@ class Fixture {
     PushRequest r;
     r.dtype = static_cast<ElementType>(options.gradient_dtype);
     if (r.dtype == ElementType::kF32) {
-      std::memcpy(payload.data(), values.data(), payload.size());
+      if (!values.empty()) std::memcpy(payload.data(), values.data(), payload.size());
     } else {
       payload.resize(values.size() * 2);
       Round(Isa::kBaseline, r.dtype, values.data(), reinterpret_cast<uint16_t*>(payload.data()),
