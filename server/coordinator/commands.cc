@@ -48,7 +48,7 @@ absl::Status CheckNewTable(const v1::TableSpec& spec, const CoordinatorOptions& 
   if (absl::Status status = CheckEnoughServers(options, state->view); !status.ok()) return status;
   if (absl::Status status = CheckGlobalNorm(spec, state->view); !status.ok()) return status;
   if (spec.consistency() == v1::CONSISTENCY_SYNC) {
-    absl::Status status = CheckJobOfSyncTable(spec.job(), &state->view);
+    absl::Status status = CheckJobOfSyncTable(spec, &state->view);
     if (!status.ok()) return status;
   }
   if (state->next_table == std::numeric_limits<uint32_t>::max()) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "proto/table_spec.h"
 
 namespace verbena::server {
 namespace {
@@ -81,8 +82,33 @@ absl::Status CheckExpected(const v1::JoinWorkerRequest& request) {
                                                  "; allowed: 1 to ", kMaxWorkers));
 }
 
+// What a worker takes of a table: an entry for each chunk, and for each partition.
+uint64_t EntriesOf(const v1::TableSpec& spec, uint64_t partitions) {
+  if (spec.consistency() != v1::CONSISTENCY_SYNC) return 0;
+  if (spec.dim() > 0) return partitions;
+  const uint64_t chunks = LayoutOf(spec).chunks();
+  return chunks + std::min(chunks, partitions);
+}
+
+// `added`: a table that the job is to have, too; may be null.
+absl::Status CheckContributions(const v1::Job& job, const v1::ClusterView& view,
+                                const v1::TableSpec* added) {
+  const auto partitions = static_cast<uint64_t>(view.partitions_size());
+  uint64_t entries = added == nullptr ? 0 : EntriesOf(*added, partitions);
+  for (const v1::Table& table : view.tables()) {
+    if (table.spec().job() == job.name()) entries += EntriesOf(table.spec(), partitions);
+  }
+  const uint64_t allowed = kMaxContributions / std::max(job.expected_workers(), 1u);
+  if (entries <= allowed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "job '", job.name(), "' with ", job.expected_workers(), " workers: its sync tables have ",
+      entries, " chunks and partitions; allowed: ", allowed,
+      " for so many workers. Greater chunk_bytes make fewer chunks"));
+}
+
 // Starts the job or its next generation where this join does so.
-absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, v1::Job* job) {
+absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const v1::ClusterView& view,
+                            v1::Job* job) {
   if (absl::Status status = CheckExpected(request); !status.ok()) return status;
   if (!HasWorkers(*job)) {
     if (job->departed_ranks_size() > 0) {
@@ -98,7 +124,7 @@ absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, v1::Job* job) 
         "expected_workers is ", request.expected_workers(), ", but job '", job->name(),
         "' was started with ", job->expected_workers(), "; every member must say the same"));
   }
-  return absl::OkStatus();
+  return CheckContributions(*job, view, nullptr);
 }
 
 }  // namespace
@@ -120,7 +146,7 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
   }
   int32_t rank = -1;
   if (!request.observer()) {
-    if (absl::Status status = OpenGeneration(request, job); !status.ok()) return status;
+    if (absl::Status status = OpenGeneration(request, *view, job); !status.ok()) return status;
     absl::StatusOr<int32_t> given =
         request.rank() >= 0 ? NamedRank(request.rank(), *job) : FreeRank(*job, *view);
     if (!given.ok()) return given.status();
@@ -147,8 +173,8 @@ bool RetireWorker(uint64_t incarnation, v1::ClusterView* view) {
   return false;
 }
 
-absl::Status CheckJobOfSyncTable(const std::string& job_name, v1::ClusterView* view) {
-  const v1::Job* job = FindJob(job_name, view);
+absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, v1::ClusterView* view) {
+  const v1::Job* job = FindJob(spec.job(), view);
   if (job == nullptr) return absl::OkStatus();
   for (const v1::Worker& member : job->members()) {
     if (member.rank() < static_cast<int32_t>(job->expected_workers())) continue;
@@ -157,7 +183,7 @@ absl::Status CheckJobOfSyncTable(const std::string& job_name, v1::ClusterView* v
                      member.name(), "' has rank ", member.rank(), ", beyond expected_workers (",
                      job->expected_workers(), "); use another job"));
   }
-  return absl::OkStatus();
+  return CheckContributions(*job, *view, &spec);
 }
 
 }  // namespace verbena::server

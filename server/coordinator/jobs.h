@@ -19,6 +19,9 @@
 namespace verbena::server {
 
 inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
+// Servers keep about 50 bytes for each chunk of a job's sync tables and each of its workers, from
+// when a table is made on and outside of their memory limits: 3 GiB on all servers together.
+inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
 
@@ -29,9 +32,10 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
 // Removes it from its job. False when no job has it.
 bool RetireWorker(uint64_t incarnation, v1::ClusterView* view);
 
-// A sync table waits for ranks below expected_workers: FAILED_PRECONDITION when its job has members
-// beyond (they joined while it had only async tables).
-absl::Status CheckJobOfSyncTable(const std::string& job_name, v1::ClusterView* view);
+// Whether the job that `spec`, a sync table's, names can have it. A sync table waits for ranks
+// below expected_workers: FAILED_PRECONDITION when the job has members beyond (they joined while it
+// had only async tables). RESOURCE_EXHAUSTED: kMaxContributions.
+absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, v1::ClusterView* view);
 
 }  // namespace verbena::server
 

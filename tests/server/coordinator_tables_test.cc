@@ -133,6 +133,29 @@ TEST_CASE("tables of a job that clip by a global norm agree on it") {
   REQUIRE(create("e", "job", 3).ok());
 }
 
+TEST_CASE("a sync table's chunks times its job's workers are bounded") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const uint64_t chunk = 64;  // elements of one, by Spec()
+  // 2^10 workers may have 2^16 chunks and partitions.
+  const auto first = c.JoinWorker("job", 1024);
+  REQUIRE(first.ok());
+  const uint64_t most = (1 << 16) - kDefaultPartitions;
+  REQUIRE_STATUS(c.CreateTable(c.Spec("t", (most + 1) * chunk)).status(), kResourceExhausted,
+                 "job 'job' with 1024 workers: its sync tables have 65537 chunks and partitions; "
+                 "allowed: 65536 for so many workers. Greater chunk_bytes make fewer chunks");
+  REQUIRE(c.CreateTable(c.Spec("t", most * chunk)).ok());
+  REQUIRE_STATUS(c.CreateTable(c.Spec("u", 1)).status(), kResourceExhausted, "65538");
+  // Pushes to others are applied when they come; and other jobs have room of their own.
+  REQUIRE(c.CreateTable(c.Spec("async", most * chunk, v1::CONSISTENCY_ASYNC)).ok());
+  REQUIRE(c.CreateTable(c.Spec("v", 1, v1::CONSISTENCY_SYNC, "other")).ok());
+  // The next run must not have more workers than its tables allow.
+  REQUIRE(c.Leave(first->incarnation()).ok());
+  REQUIRE_STATUS(c.JoinWorker("job", 1025).status(), kResourceExhausted, "allowed: 65472");
+  REQUIRE(c.JoinWorker("job", 1000).ok());
+  REQUIRE(c.Job("job").expected_workers() == 1000);
+}
+
 TEST_CASE("a new incarnation under a server's name loses what the tables had there") {
   TestCoordinator c({.partitions = 16, .expected_servers = 2});
   const uint64_t a = c.JoinServer("a", 2);
