@@ -236,6 +236,56 @@ absl::Status Crowded(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
+// Elements a second of numbers of 16 bits beside those of 32, 1 worker, 1 server, 1 shard.
+absl::Status NumberTypes(const Settings& settings, Report* report) {
+  struct Variant {
+    const char* name;
+    Types types;
+  };
+  constexpr Variant kVariants[] = {
+      {"bf16 pulled, bf16 pushed", {v1::DTYPE_BF16, v1::DTYPE_BF16}},
+      {"bf16 pulled, f32 pushed", {v1::DTYPE_BF16, v1::DTYPE_F32}},
+      {"f16 pulled, bf16 pushed", {v1::DTYPE_F16, v1::DTYPE_BF16}},
+      {"f32 pulled, bf16 pushed", {v1::DTYPE_F32, v1::DTYPE_BF16}},
+  };
+  auto cluster = Cluster::Start({.verbenad = settings.verbenad,
+                                 .wire = settings.wire,
+                                 .servers = 1,
+                                 .shards = 1,
+                                 .server_cpu = 1});
+  if (!cluster.ok()) return cluster.status();
+  auto worker =
+      Worker::Connect({.cluster = (*cluster)->address(), .job = "types", .wire = settings.wire});
+  if (!worker.ok()) return worker.status();
+  const auto measure = [&](const std::string& table, size_t bytes,
+                           const Types& types) -> absl::StatusOr<double> {
+    const absl::Status status = (*worker)->UseTable(table, v1::CONSISTENCY_SYNC, bytes, types);
+    if (!status.ok()) return status;
+    auto interval = (*worker)->PushPullRounds(RoundsFor(bytes));
+    if (!interval.ok()) return interval.status();
+    return static_cast<double>(RoundsFor(bytes)) * static_cast<double>(bytes / sizeof(float)) /
+           interval->seconds() / 1e6;
+  };
+  for (const size_t elements : {size_t{64} << 10, size_t{1} << 20, size_t{8} << 20}) {
+    const size_t bytes = elements * sizeof(float);
+    for (const Variant& v : kVariants) {
+      Row row{kBench, absl::StrCat(elements >> 10, " Ki of ", v.name, ", to f32"),
+              "M/s",  Better::kHigher,
+              {},     {}};
+      for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+        auto rate = measure(absl::StrCat("t-", &v - kVariants, "-", elements), bytes, v.types);
+        if (!rate.ok()) return rate.status();
+        row.value.Add(*rate);
+        rate = measure(absl::StrCat("f32-", elements), bytes, {});
+        if (!rate.ok()) return rate.status();
+        row.limit.Add(*rate);
+      }
+      report->Add(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // CPU of a coordinator and 2 servers x 2 shards that have a connected worker and nothing to do.
 absl::Status Idle(const Settings& settings, Report* report) {
   using std::chrono::steady_clock;
@@ -270,17 +320,16 @@ struct Case {
   bool placed;  // the worker's thread on CPU 0
 };
 constexpr Case kCases[] = {
-    {"throughput", Throughput, true},
-    {"latency", Latency, true},
-    {"crowded", Crowded, false},
-    {"idle", Idle, false},
+    {"throughput", Throughput, true}, {"latency", Latency, true}, {"crowded", Crowded, false},
+    {"types", NumberTypes, true},     {"idle", Idle, false},
 };
 
 int RunCases(const Settings& settings) {
   std::printf(
-      "push_pull: %s, f32, sgd, sum; %d interleaved runs, medians; worker rewrites its gradient "
-      "and\nreads the result each round, %d rounds in flight. throughput, latency: worker on CPU "
-      "0, server\non CPU 1, as the limits' two threads; crowded, idle: not pinned. %u CPUs.\n\n",
+      "push_pull: %s, f32 but for types, sgd, sum; %d interleaved runs, medians; worker rewrites "
+      "its\ngradient and reads the result each round, %d rounds in flight. throughput, latency, "
+      "types:\nworker on CPU 0, server on CPU 1, as the limits' two threads; crowded, idle: not "
+      "pinned. %u CPUs.\n\n",
       settings.wire.transport.c_str(), settings.repeats, kDepth,
       std::thread::hardware_concurrency());
   Report report;
@@ -346,7 +395,8 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"shm", "verbs"}));
   app.add_option("--device", settings.wire.device,
                  "verbs: DEVICE or DEVICE:PORT; default: the nearest usable");
-  app.add_option("--case", settings.cases, "throughput, latency, crowded, idle (default: all)");
+  app.add_option("--case", settings.cases,
+                 "throughput, latency, crowded, types, idle (default: all)");
   app.add_option("--json", settings.json, "write the rows to this file");
   app.add_option("--repeats", settings.repeats, "interleaved runs of each")
       ->check(CLI::Range(1, 99));

@@ -32,11 +32,14 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Connect(const Options& options) 
   return worker;
 }
 
-absl::Status Worker::UseTable(const std::string& name, v1::Consistency consistency, size_t bytes) {
+absl::Status Worker::UseTable(const std::string& name, v1::Consistency consistency, size_t bytes,
+                              const Types& types) {
   v1::TableSpec spec;
   spec.set_name(name);
   spec.set_job(job_);
   spec.add_shape(bytes / sizeof(float));
+  spec.set_dtype(types.parameters);
+  spec.set_gradient_dtype(types.gradients);
   spec.set_consistency(consistency);
   spec.set_reduction(v1::REDUCTION_SUM);
   spec.mutable_optimizer()->set_name("sgd");
@@ -47,17 +50,17 @@ absl::Status Worker::UseTable(const std::string& name, v1::Consistency consisten
   gradients_.clear();
   results_.clear();
   for (int k = 0; k < kDepth; ++k) {
-    for (auto* regions : {&gradients_, &results_}) {
-      auto region = client_->AllocateRegion(bytes);
-      if (!region.ok()) return region.status();
-      regions->push_back(*std::move(region));
-    }
+    auto gradient = client_->AllocateRegion(table_.gradient_bytes());
+    if (!gradient.ok()) return gradient.status();
+    gradients_.push_back(*std::move(gradient));
+    auto result = client_->AllocateRegion(table_.bytes());
+    if (!result.ok()) return result.status();
+    results_.push_back(*std::move(result));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Interval> Worker::PushPullRounds(int rounds) {
-  const size_t count = table_.elements();
   std::vector<Ticket> tickets(kDepth);
   volatile float sink = 0;
   Interval interval;
@@ -67,12 +70,14 @@ absl::StatusOr<Interval> Worker::PushPullRounds(int rounds) {
     if (i >= kDepth) {
       const absl::Status status = tickets[k].Wait();
       if (!status.ok()) return status;
-      sink = sink + ReadResult(results_[k].floats(), count);
+      sink = sink + ReadResult(results_[k].floats(), table_.bytes() / sizeof(float));
       // Everything before is warm-up: lanes are open, pages are there.
       if (i == 2 * kDepth - 1) interval.begin_ns = NowNanos();
     }
     if (i < total) {
-      FillGradient(gradients_[k].floats(), count, static_cast<float>(i % 7) * 0.001f);
+      // Two bf16 are a zero and this number, which has no bits in the lower half.
+      FillGradient(gradients_[k].floats(), table_.gradient_bytes() / sizeof(float),
+                   static_cast<float>(i % 7) * 0x1p-10f);
       tickets[k] = client_->PushPull(table_, gradients_[k], results_[k]);
     }
   }

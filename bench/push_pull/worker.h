@@ -24,6 +24,12 @@ struct Interval {
   double seconds() const { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
 };
 
+// What numbers are on their way: parameters that are pulled, gradients that are pushed.
+struct Types {
+  v1::DType parameters = v1::DTYPE_F32;
+  v1::DType gradients = v1::DTYPE_F32;
+};
+
 class Worker {
  public:
   struct Options {
@@ -34,8 +40,10 @@ class Worker {
   };
   static absl::StatusOr<std::unique_ptr<Worker>> Connect(const Options& options);
 
-  // Makes or opens a table of `bytes` bytes (f32, sgd) and the buffers for it.
-  absl::Status UseTable(const std::string& name, v1::Consistency consistency, size_t bytes);
+  // Makes or opens a table (sgd) of as many elements as `bytes` bytes of f32 are, and the buffers
+  // for it.
+  absl::Status UseTable(const std::string& name, v1::Consistency consistency, size_t bytes,
+                        const Types& types = {});
 
   // PushPull over the whole table, kDepth rounds in flight; rewrites the gradient before each and
   // reads the result after. The first kDepth rounds are not measured.
