@@ -61,7 +61,7 @@ std::vector<uint16_t> ReadHalves(Fixture* f, uint32_t chunk) {
   return values;
 }
 
-// Steps (async: pushes) of all ranks in an order of their own; returns whether the two agree.
+// Steps (async: pushes) of all ranks, the same to both, in an order of their own.
 void TrainBoth(Fixture* narrow, Fixture* wide, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<uint32_t> order = {0, 1, 2};
