@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/host_port.h"
 #include "rdma/verbs/verbs_endpoint_impl.h"
 #include "rdma/verbs/verbs_errors.h"
 #include "rdma/verbs/verbs_ports.h"
@@ -37,11 +38,6 @@ void MakeForkSafe() {
     return true;
   }();
   (void)done;
-}
-
-std::string JoinAddress(const std::string& ip, int port) {
-  return ip.find(':') == std::string::npos ? absl::StrCat(ip, ":", port)
-                                           : absl::StrCat("[", ip, "]:", port);
 }
 
 }  // namespace
@@ -109,7 +105,7 @@ absl::Status VerbsEndpointImpl::BindAnchor() {
     return ErrnoStatus("rdma_create_id", errno);
   }
   anchor_.reset(id);
-  absl::StatusOr<SocketAddress> address = ParseVerbsAddress(JoinAddress(port_.address, 0));
+  absl::StatusOr<SocketAddress> address = ParseVerbsAddress(JoinHostPort(port_.address, 0));
   if (!address.ok()) return address.status();
   if (rdma_bind_addr(id, address->get()) != 0 || id->verbs == nullptr) {
     return ErrnoStatus(absl::StrCat("cannot bind ", port_.address, " on ", port_.device), errno);
@@ -142,10 +138,10 @@ absl::Status VerbsEndpointImpl::StartListening() {
   }
   CmIdHandle listener(id);
   absl::StatusOr<SocketAddress> address =
-      ParseVerbsAddress(JoinAddress(port_.address, listen_port_));
+      ParseVerbsAddress(JoinHostPort(port_.address, listen_port_));
   if (!address.ok()) return address.status();
   if (rdma_bind_addr(id, address->get()) != 0 || rdma_listen(id, options_.backlog) != 0) {
-    return ErrnoStatus(absl::StrCat("cannot listen on ", JoinAddress(port_.address, listen_port_),
+    return ErrnoStatus(absl::StrCat("cannot listen on ", JoinHostPort(port_.address, listen_port_),
                                     " of RDMA device ", device()),
                        errno);
   }
@@ -268,10 +264,10 @@ ConnectionId VerbsEndpointImpl::Adopt(CmIdHandle cm_id, State state) {
 absl::StatusOr<std::string> VerbsEndpointImpl::Listen() {
   if (listening_) return absl::FailedPreconditionError("the endpoint is listening already");
   if (absl::Status s = NeedDevice(); !s.ok()) return s;
-  listen_port_ = options_.port;
+  listen_port_ = static_cast<uint16_t>(options_.port);  // ValidateVerbsOptions() has looked
   if (absl::Status s = StartListening(); !s.ok()) return s;
   listening_ = true;
-  return JoinAddress(port_.address, listen_port_);
+  return JoinHostPort(port_.address, listen_port_);
 }
 
 absl::Status VerbsEndpointImpl::StartConnection(VerbsConnection* connection,
@@ -291,7 +287,7 @@ absl::StatusOr<ConnectionId> VerbsEndpointImpl::Create(const ConnectionLimits& l
     return ErrnoStatus("rdma_create_id", errno);
   }
   CmIdHandle cm_id(raw);
-  absl::StatusOr<SocketAddress> local = ParseVerbsAddress(JoinAddress(port_.address, 0));
+  absl::StatusOr<SocketAddress> local = ParseVerbsAddress(JoinHostPort(port_.address, 0));
   if (!local.ok()) return local.status();
   // Bound now, so that the device is known and memory can be exposed before connecting.
   if (rdma_bind_addr(raw, local->get()) != 0 || raw->verbs != device_->context()) {

@@ -10,6 +10,7 @@
 #ifndef VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
 #define VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -114,7 +115,7 @@ class VerbsEndpointImpl final : public Endpoint {
   VerbsOptions options_;  // after the first opening, device and address are those chosen
   MonotonicClock clock_;
   VerbsPort port_;
-  int listen_port_ = 0;  // of the listener, to listen on again
+  uint16_t listen_port_ = 0;  // of the listener, to listen on again
   bool listening_ = false;
   int64_t next_open_ns_ = 0;
   std::string settings_;  // of the last connection's path, as logged
