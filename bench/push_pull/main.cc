@@ -98,31 +98,43 @@ absl::Status AddThroughputLimits(const Settings& settings, const std::string& de
   return absl::OkStatus();
 }
 
-// 1 worker, 1 server, 1 shard: every size beside both limits.
-absl::Status Throughput(const Settings& settings, Report* report) {
+// 1 worker, 1 server, 1 shard; the server on CPU 1.
+struct Placed {
+  std::unique_ptr<Cluster> cluster;
+  std::unique_ptr<Worker> worker;  // last: it leaves before the cluster ends
+};
+absl::StatusOr<Placed> StartPlaced(const Settings& settings, const std::string& job) {
   auto cluster = Cluster::Start({.verbenad = settings.verbenad,
                                  .wire = settings.wire,
                                  .servers = 1,
                                  .shards = 1,
                                  .server_cpu = 1});
   if (!cluster.ok()) return cluster.status();
-  auto worker = Worker::Connect(
-      {.cluster = (*cluster)->address(), .job = "throughput", .wire = settings.wire});
+  auto worker =
+      Worker::Connect({.cluster = (*cluster)->address(), .job = job, .wire = settings.wire});
   if (!worker.ok()) return worker.status();
+  return Placed{*std::move(cluster), *std::move(worker)};
+}
+
+// Every size beside both limits.
+absl::Status Throughput(const Settings& settings, Report* report) {
+  const auto placed = StartPlaced(settings, "throughput");
+  if (!placed.ok()) return placed.status();
+  Worker* const worker = placed->worker.get();
 
   for (size_t bytes = settings.smallest; bytes <= settings.largest; bytes *= 4) {
     absl::Status status =
-        (*worker)->UseTable(absl::StrCat("bytes-", bytes), v1::CONSISTENCY_SYNC, bytes);
+        worker->UseTable(absl::StrCat("bytes-", bytes), v1::CONSISTENCY_SYNC, bytes);
     if (!status.ok()) return status;
     std::vector<Row> rows = ThroughputRows(settings, bytes);
     for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-      auto interval = (*worker)->PushPullRounds(RoundsFor(bytes));
+      auto interval = worker->PushPullRounds(RoundsFor(bytes));
       if (!interval.ok()) return interval.status();
       for (Row& row : rows) {
         row.value.Add(
             Gigabytes(2.0 * RoundsFor(bytes) * static_cast<double>(bytes), interval->seconds()));
       }
-      status = AddThroughputLimits(settings, (*worker)->Device(), bytes, &rows);
+      status = AddThroughputLimits(settings, worker->Device(), bytes, &rows);
       if (!status.ok()) return status;
     }
     for (Row& row : rows) report->Add(std::move(row));
@@ -148,29 +160,23 @@ absl::StatusOr<RoundTripLimits> MeasureRoundTrip(const Settings& settings,
 
 // A push of 64 bytes, waited for: while both sides spin, and while both sleep in between.
 absl::Status Latency(const Settings& settings, Report* report) {
-  auto cluster = Cluster::Start({.verbenad = settings.verbenad,
-                                 .wire = settings.wire,
-                                 .servers = 1,
-                                 .shards = 1,
-                                 .server_cpu = 1});
-  if (!cluster.ok()) return cluster.status();
-  auto worker =
-      Worker::Connect({.cluster = (*cluster)->address(), .job = "latency", .wire = settings.wire});
-  if (!worker.ok()) return worker.status();
-  absl::Status status = (*worker)->UseTable("small", v1::CONSISTENCY_ASYNC, 64);
+  const auto placed = StartPlaced(settings, "latency");
+  if (!placed.ok()) return placed.status();
+  Worker* const worker = placed->worker.get();
+  absl::Status status = worker->UseTable("small", v1::CONSISTENCY_ASYNC, 64);
   if (!status.ok()) return status;
 
   constexpr int kGapMicros = 5000;  // both sides have long stopped to spin
   Row spinning{kBench, "64 B push acknowledged, spinning", "ns", Better::kLower, {}, {}};
   Row sleeping{kBench, "64 B push acknowledged, sleeping", "us", Better::kLower, {}, {}};
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-    auto nanos = (*worker)->PushNanos(50000, 0);
+    auto nanos = worker->PushNanos(50000, 0);
     if (!nanos.ok()) return nanos.status();
     spinning.value.Add(*nanos);
-    nanos = (*worker)->PushNanos(200, kGapMicros);
+    nanos = worker->PushNanos(200, kGapMicros);
     if (!nanos.ok()) return nanos.status();
     sleeping.value.Add(*nanos / 1e3);
-    const auto limits = MeasureRoundTrip(settings, (*worker)->Device(), kGapMicros);
+    const auto limits = MeasureRoundTrip(settings, worker->Device(), kGapMicros);
     if (!limits.ok()) return limits.status();
     spinning.limit.Add(limits->spinning_ns);
     sleeping.limit.Add(limits->sleeping_us);
@@ -236,7 +242,7 @@ absl::Status Crowded(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
-// Elements a second of numbers of 16 bits beside those of 32, 1 worker, 1 server, 1 shard.
+// Elements a second of numbers of 16 bits beside those of 32.
 absl::Status NumberTypes(const Settings& settings, Report* report) {
   struct Variant {
     const char* name;
@@ -248,20 +254,14 @@ absl::Status NumberTypes(const Settings& settings, Report* report) {
       {"f16 pulled, bf16 pushed", {v1::DTYPE_F16, v1::DTYPE_BF16}},
       {"f32 pulled, bf16 pushed", {v1::DTYPE_F32, v1::DTYPE_BF16}},
   };
-  auto cluster = Cluster::Start({.verbenad = settings.verbenad,
-                                 .wire = settings.wire,
-                                 .servers = 1,
-                                 .shards = 1,
-                                 .server_cpu = 1});
-  if (!cluster.ok()) return cluster.status();
-  auto worker =
-      Worker::Connect({.cluster = (*cluster)->address(), .job = "types", .wire = settings.wire});
-  if (!worker.ok()) return worker.status();
+  const auto placed = StartPlaced(settings, "types");
+  if (!placed.ok()) return placed.status();
+  Worker* const worker = placed->worker.get();
   const auto measure = [&](const std::string& table, size_t bytes,
                            const Types& types) -> absl::StatusOr<double> {
-    const absl::Status status = (*worker)->UseTable(table, v1::CONSISTENCY_SYNC, bytes, types);
+    const absl::Status status = worker->UseTable(table, v1::CONSISTENCY_SYNC, bytes, types);
     if (!status.ok()) return status;
-    auto interval = (*worker)->PushPullRounds(RoundsFor(bytes));
+    auto interval = worker->PushPullRounds(RoundsFor(bytes));
     if (!interval.ok()) return interval.status();
     return static_cast<double>(RoundsFor(bytes)) * static_cast<double>(bytes / sizeof(float)) /
            interval->seconds() / 1e6;
