@@ -107,6 +107,17 @@ train_wait() {
   cat result-0
 }
 trained_steps() { grep -q " step $1\$" train-0.log; }  # N: worker 0 has done that many
+# train_with_cut HOST SECONDS: its cable is out for that long in mid-training.
+train_with_cut() {
+  train_start
+  wait_for 60 trained_steps 5
+  cut "$1"
+  sleep "$2"  # how long it is out is what the case is about
+  assert "the workers wait for the server" still_training
+  mend "$1"
+  train_wait
+  expect_reference
+}
 still_training() { ! trained_steps "$steps"; }
 checksum() { sed -nE 's/.*"parameters_xxh64" *: *"([^"]+)".*/\1/p' "$1"; }
 # What one host gives over shm with the same workers, servers and steps: made once.

@@ -36,11 +36,8 @@ while [ "$#" -gt 0 ]; do
   esac
   shift
 done
-header() {  # CASE FIELD DEFAULT
-  local value
-  value=$(sed -n "s/^# $2: *//p" "$here/cases/$1.sh" | head -n 1)
-  printf '%s\n' "${value:-$3}"
-}
+# shellcheck source=tests/support/case_header.sh
+. "$here/../support/case_header.sh"
 if [ "$list" -eq 1 ] || [ "${#cases[@]}" -eq 0 ]; then
   all=()
   for file in "$here"/cases/*.sh; do all+=("$(basename "$file" .sh)"); done

@@ -7,30 +7,17 @@
 namespace verbena::rdma {
 namespace {
 
-struct OfiWorld {
-  std::unique_ptr<Endpoint> workers = NewTestOfiEndpoint();
-  std::unique_ptr<Endpoint> shard = NewTestOfiEndpoint();
-  LaneWorld world;
-
+struct OfiWorld : LanePair {
   OfiWorld(const LaneConfig& config, uint32_t lanes, uint64_t seed)
-      : world(workers.get(), shard.get(), config, lanes, seed, [] {}) {}
+      : LanePair(NewTestOfiEndpoint(), NewTestOfiEndpoint(), config, lanes, seed) {}
 };
 
-constexpr uint64_t kSteps = 5'000'000;
+constexpr uint64_t kSteps = kLanePairSteps;
 
 std::vector<std::string> None() { return {}; }
 
-LaneConfig Tight() {
-  LaneConfig tight;
-  tight.small_slots = 2;
-  tight.large_slots = 1;
-  tight.large_slot_bytes = 4096 + 65536;
-  tight.operations = 3;
-  return tight;
-}
-
 TEST_CASE("ofi lanes: every record is answered once, with the configured sizes and tight ones") {
-  for (const LaneConfig& config : {LaneConfig(), Tight()}) {
+  for (const LaneConfig& config : {LaneConfig(), TightLanes()}) {
     for (uint64_t seed = 1; seed <= 2; ++seed) {
       CAPTURE(seed, config.operations);
       OfiWorld ofi(config, 2, seed);
@@ -67,7 +54,7 @@ TEST_CASE("ofi lanes: closing either end in mid-load gives everything back exact
 
 TEST_CASE("ofi lanes: 64 at a time") {
   constexpr uint32_t kLanes = 64;
-  OfiWorld ofi(Tight(), kLanes, 1);
+  OfiWorld ofi(TightLanes(), kLanes, 1);
   REQUIRE(ofi.world.StepUntil([&] { return ofi.world.AllOpen(); }, 0, kSteps));
   REQUIRE(ofi.world.StepUntil(
       [&] {

@@ -7,26 +7,17 @@
 namespace verbena::rdma {
 namespace {
 
-struct ShmWorld {
-  std::unique_ptr<Endpoint> workers = *NewShmEndpoint();
-  std::unique_ptr<Endpoint> shard = *NewShmEndpoint();
-  LaneWorld world;
-
+struct ShmWorld : LanePair {
   ShmWorld(const LaneConfig& config, uint32_t lanes, uint64_t seed)
-      : world(workers.get(), shard.get(), config, lanes, seed, [] {}) {}
+      : LanePair(*NewShmEndpoint(), *NewShmEndpoint(), config, lanes, seed) {}
 };
 
-constexpr uint64_t kSteps = 5'000'000;
+constexpr uint64_t kSteps = kLanePairSteps;
 
 std::vector<std::string> None() { return {}; }
 
 TEST_CASE("shm lanes: every record is answered once, with the configured sizes and tight ones") {
-  LaneConfig tight;
-  tight.small_slots = 2;
-  tight.large_slots = 1;
-  tight.large_slot_bytes = 4096 + 65536;
-  tight.operations = 3;
-  for (const LaneConfig& config : {LaneConfig(), tight}) {
+  for (const LaneConfig& config : {LaneConfig(), TightLanes()}) {
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       CAPTURE(seed, config.operations);
       ShmWorld shm(config, 2, seed);

@@ -8,30 +8,17 @@
 namespace verbena::rdma {
 namespace {
 
-struct VerbsWorld {
-  std::unique_ptr<Endpoint> workers = NewTestEndpoint();
-  std::unique_ptr<Endpoint> shard = NewTestEndpoint();
-  LaneWorld world;
-
+struct VerbsWorld : LanePair {
   VerbsWorld(const LaneConfig& config, uint32_t lanes, uint64_t seed)
-      : world(workers.get(), shard.get(), config, lanes, seed, [] {}) {}
+      : LanePair(NewTestEndpoint(), NewTestEndpoint(), config, lanes, seed) {}
 };
 
-constexpr uint64_t kSteps = 5'000'000;
+constexpr uint64_t kSteps = kLanePairSteps;
 
 std::vector<std::string> None() { return {}; }
 
-LaneConfig Tight() {
-  LaneConfig tight;
-  tight.small_slots = 2;
-  tight.large_slots = 1;
-  tight.large_slot_bytes = 4096 + 65536;
-  tight.operations = 3;
-  return tight;
-}
-
 TEST_CASE("verbs lanes: every record is answered once, with the configured sizes and tight ones") {
-  for (const LaneConfig& config : {LaneConfig(), Tight()}) {
+  for (const LaneConfig& config : {LaneConfig(), TightLanes()}) {
     for (uint64_t seed = 1; seed <= 2; ++seed) {
       CAPTURE(seed, config.operations);
       VerbsWorld verbs(config, 2, seed);
@@ -75,7 +62,7 @@ uint64_t MemoryBytes() {
 // docs/rdma.md: a lane costs LaneConfig::shard_memory_bytes() and worker_memory_bytes(), rounded up
 // to pages, out of slabs of 16 MiB.
 TEST_CASE("verbs lanes: 256 at a time, and what they cost in memory") {
-  const LaneConfig config = Tight();
+  const LaneConfig config = TightLanes();
   constexpr uint32_t kLanes = 256;
   const uint64_t before = MemoryBytes();
   VerbsWorld verbs(config, kLanes, 1);
@@ -102,7 +89,7 @@ TEST_CASE("verbs lanes: 256 at a time, and what they cost in memory") {
 TEST_CASE("verbs lanes: 1,000 opened and closed leave nothing behind") {
   const auto kept = NewTestEndpoint();  // so that the device stays open
   const auto round = [&](uint64_t seed, int queue_pairs) {
-    VerbsWorld verbs(Tight(), 200, seed);
+    VerbsWorld verbs(TightLanes(), 200, seed);
     REQUIRE(verbs.world.StepUntil([&] { return verbs.world.AllOpen(); }, 0, kSteps));
     for (size_t i = 0; i < verbs.world.users(); ++i) {
       verbs.world.user(i).lane()->Close(absl::CancelledError("closed by the test"));

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rdma/lane/shard_lane.h"
@@ -145,6 +146,32 @@ class LaneWorld {
   std::vector<std::unique_ptr<LaneUser>> users_;
   std::function<void()> advance_;
 };
+
+// Such a world with endpoints of its own, where time passes by itself.
+struct LanePair {
+  LanePair(std::unique_ptr<Endpoint> for_workers, std::unique_ptr<Endpoint> for_shard,
+           const LaneConfig& config, uint32_t lanes, uint64_t seed)
+      : workers(std::move(for_workers)),
+        shard(std::move(for_shard)),
+        world(workers.get(), shard.get(), config, lanes, seed, [] {}) {}
+
+  std::unique_ptr<Endpoint> workers;
+  std::unique_ptr<Endpoint> shard;
+  LaneWorld world;
+};
+
+// What its steps are bounded by.
+inline constexpr uint64_t kLanePairSteps = 5'000'000;
+
+// Few of everything, so that most is waited for.
+inline LaneConfig TightLanes() {
+  LaneConfig tight;
+  tight.small_slots = 2;
+  tight.large_slots = 1;
+  tight.large_slot_bytes = 4096 + 65536;
+  tight.operations = 3;
+  return tight;
+}
 
 }  // namespace verbena::rdma
 

@@ -59,11 +59,8 @@ if [ -n "$shell" ] && [ "${#named[@]}" -gt 0 ]; then wrong "--shell excludes cas
 if [ -d "$build" ]; then build=$(realpath "$build"); fi
 
 # ---- which cases ---------------------------------------------------------------------------------
-header() {  # CASE FIELD DEFAULT
-  local value
-  value=$(sed -n "s/^# $2: *//p" "$here/cases/$1.sh" | head -n 1)
-  printf '%s\n' "${value:-$3}"
-}
+# shellcheck source=tests/support/case_header.sh
+. "$here/../support/case_header.sh"
 if [ "$list" -eq 1 ]; then
   for file in "$here"/cases/*.sh; do
     name=$(basename "$file" .sh)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# For the runners of tests/softroce and tests/hosts: what a case file says of itself in lines such as
+# "# limit: 60". Reads $here/cases.
+
+header() {  # CASE FIELD DEFAULT
+  local value
+  # shellcheck disable=SC2154 # the runner's folder
+  value=$(sed -n "s/^# $2: *//p" "$here/cases/$1.sh" | head -n 1)
+  printf '%s\n' "${value:-$3}"
+}
