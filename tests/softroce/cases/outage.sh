@@ -80,7 +80,8 @@ else
   share in-training-count yes
   cut count 6
   count_end
-  assert_at_least "lanes that the counting worker lost" "$count_lost" 2
+  # A lane whose part of the push was answered before the cut is idle in it, and may survive.
+  assert_at_least "lanes that the counting worker lost" "$count_lost" 1
   assert_at_least "records that it sent again" "$count_resent" 1
   barrier counted
 fi
