@@ -11,6 +11,7 @@
 #include "proto/grpc_control_channel.h"
 #include "proto/host_port.h"
 #include "proto/tls_files.h"
+#include "proto/token_file.h"
 #include "rdma/choice/transports.h"
 
 namespace verbena {
@@ -105,9 +106,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   Hub::Parts parts;
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(options.tls);
   if (!tls.ok()) return tls.status();
+  absl::StatusOr<std::shared_ptr<TokenFile>> token = TokenFile::Open(options.token_file);
+  if (!token.ok()) return token.status();
   absl::StatusOr<rdma::Transports> transports = rdma::MakeTransports(SettingsOf(options));
   if (!transports.ok()) return transports.status();
-  parts.control = std::make_unique<GrpcControlChannel>(*std::move(tls));
+  parts.control = std::make_unique<GrpcControlChannel>(*std::move(tls), *std::move(token));
   client::CoreOptions core;
   core.cluster = options.cluster;
   core.job = options.job;

@@ -11,6 +11,7 @@ set(public_headers
   proto/half.h=verbena/half.h
   proto/tls_options.h=verbena/tls_options.h
   proto/version.h=verbena/version.h
+  proto/verbena/v1/access.pb.h=verbena/v1/access.pb.h
   proto/verbena/v1/cluster.pb.h=verbena/v1/cluster.pb.h
   rdma/memory/memory_kind.h=verbena/memory_kind.h)
 set(public_root ${CMAKE_BINARY_DIR}/public)

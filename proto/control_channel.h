@@ -15,10 +15,25 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "google/protobuf/message.h"
 
 namespace verbena {
+
+// Marks an UNAUTHENTICATED that is no answer of the peer's: one of the two sides does not believe
+// the other, as the channel found out.
+inline constexpr char kUntrustedPayload[] = "verbena/untrusted";
+inline absl::Status UntrustedError(const std::string& message) {
+  absl::Status status = absl::UnauthenticatedError(message);
+  status.SetPayload(kUntrustedPayload, absl::Cord());
+  return status;
+}
+// Whether the peer itself refuses the caller, for who it is.
+inline bool RefusesCaller(const absl::Status& status) {
+  return absl::IsPermissionDenied(status) ||
+         (absl::IsUnauthenticated(status) && !status.GetPayload(kUntrustedPayload).has_value());
+}
 
 class ControlChannel {
  public:

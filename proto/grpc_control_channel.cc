@@ -28,6 +28,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/grpc_credentials.h"
+#include "proto/host_port.h"
+#include "proto/tls_pem.h"
 #include "proto/tls_probe.h"
 
 namespace verbena {
@@ -65,6 +67,13 @@ grpc::ChannelArguments Arguments() {
   return args;
 }
 
+// "127.0.0.1:7000", "localhost:7000", "[::1]:7000": what no packet leaves the host for.
+bool OnThisHost(const std::string& address) {
+  const absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
+  return parsed.ok() && (parsed->host == "localhost" || parsed->host == "::1" ||
+                         (tls::IsIpAddress(parsed->host) && parsed->host.rfind("127.", 0) == 0));
+}
+
 }  // namespace
 
 // Owned by State::outstanding while gRPC has it, then by State::ended.
@@ -86,8 +95,10 @@ struct GrpcControlChannel::Pending {
 };
 
 struct GrpcControlChannel::State {
-  explicit State(std::shared_ptr<TlsFiles> files)
-      : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), tls(std::move(files)) {}
+  State(std::shared_ptr<TlsFiles> files, std::shared_ptr<TokenFile> token_file)
+      : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        tls(std::move(files)),
+        token(std::move(token_file)) {}
   ~State() {
     if (fd >= 0) close(fd);
   }
@@ -106,7 +117,8 @@ struct GrpcControlChannel::State {
   void Deliver(Pending* call);
 
   const int fd;
-  const std::shared_ptr<TlsFiles> tls;  // null: without TLS
+  const std::shared_ptr<TlsFiles> tls;     // null: without TLS
+  const std::shared_ptr<TokenFile> token;  // null: without
   std::atomic<bool> any_ended{false};
   std::atomic<bool> closing{false};
   std::mutex mutex;
@@ -228,7 +240,7 @@ absl::Status GrpcControlChannel::Pending::Result() {
     return absl::OkStatus();
   }
   if (!untrusted.empty()) {
-    return absl::UnauthenticatedError(absl::StrCat(address, ": ", untrusted));
+    return UntrustedError(absl::StrCat(address, ": ", untrusted));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(absl::StrCat(address, ": no answer to ", method, " within ",
@@ -239,8 +251,9 @@ absl::Status GrpcControlChannel::Pending::Result() {
                       absl::StrCat(address, ": ", status.error_message()));
 }
 
-GrpcControlChannel::GrpcControlChannel(std::shared_ptr<TlsFiles> tls)
-    : state_(std::make_shared<State>(std::move(tls))) {}
+GrpcControlChannel::GrpcControlChannel(std::shared_ptr<TlsFiles> tls,
+                                       std::shared_ptr<TokenFile> token)
+    : state_(std::make_shared<State>(std::move(tls), std::move(token))) {}
 
 GrpcControlChannel::~GrpcControlChannel() {
   state_->closing = true;
@@ -279,10 +292,22 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
   const absl::Duration span = std::clamp(timeout, absl::ZeroDuration(), kLongestCall);
   call->context.set_deadline(gpr_time_from_micros(absl::ToInt64Microseconds(span), GPR_TIMESPAN));
   call->context.set_wait_for_ready(false);
+  const bool readable = state_->token != nullptr && state_->tls == nullptr && !OnThisHost(address);
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     call->channel = state_->Find(address).channel;
     state_->outstanding.emplace(call, std::move(owned));
+    if (readable) {
+      call->untrusted =
+          "a token is given and no TLS: beyond this host it would be readable on the way; give "
+          "--tls-ca (ClientOptions::tls), too";
+      call->status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "");
+      state_->Deliver(call);
+      return;
+    }
+  }
+  if (state_->token != nullptr) {
+    call->context.AddMetadata("authorization", "Bearer " + state_->token->Current());
   }
   grpc::GenericStub stub(call->channel);
   stub.UnaryCall(

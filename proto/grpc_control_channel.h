@@ -9,7 +9,8 @@
 //     thread.
 //  2. When the destructor returns no other thread uses this object; `done`s not yet run are
 //  dropped.
-//  3. With TLS nothing is sent to a peer that is not believed, and nothing ever without TLS.
+//  3. A token travels to a peer that TLS has made sure of, or to this host itself; never elsewhere.
+//  4. With TLS nothing is sent to a peer that is not believed, and nothing ever without TLS.
 #ifndef VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_
 #define VERBENA_PROTO_GRPC_CONTROL_CHANNEL_H_
 
@@ -18,6 +19,7 @@
 
 #include "proto/control_channel.h"
 #include "proto/tls_files.h"
+#include "proto/token_file.h"
 
 namespace grpc {
 class ServerBuilder;
@@ -27,8 +29,9 @@ namespace verbena {
 
 class GrpcControlChannel final : public ControlChannel {
  public:
-  // Null: without TLS.
-  explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr);
+  // Null: without TLS; without a token.
+  explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr,
+                              std::shared_ptr<TokenFile> token = nullptr);
   // Cancels what is outstanding and waits for gRPC to let go of it.
   ~GrpcControlChannel() override;
   GrpcControlChannel(const GrpcControlChannel&) = delete;
@@ -37,7 +40,8 @@ class GrpcControlChannel final : public ControlChannel {
   // Errors name the address: "127.0.0.1:7000: failed to connect ...". A peer that is not reachable
   // is UNAVAILABLE at once, not at the deadline; one that restarts is found again within about a
   // second. UNAUTHENTICATED says why one of the two sides does not believe the other, or which one
-  // does not use TLS, and what to do: found out by a second look, which takes up to a second.
+  // does not use TLS, and what to do: found out by a second look, which takes up to a second. Also
+  // when a token would have to travel readably.
   void Unary(const std::string& address, const std::string& method,
              const google::protobuf::Message& request,
              std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,

@@ -9,12 +9,14 @@ verbena_room(verbena_server_store server
 # What makes verbenad of them: gRPC services, metrics, command line, threads.
 verbena_room(verbena_server server
   SOURCES
+    access/access_control.cc access/audit_log.cc access/gate.cc access/grpc_log.cc
+    access/scope.cc
     cli/options.cc cli/toml_config.cc
     control/address.cc control/cluster_service.cc control/grpc_server.cc
     control/membership_machine.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc
     memory_limit.cc node.cc
-  LINK verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc
+  LINK verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core
     civetweb::civetweb-cpp)
 
@@ -27,10 +29,11 @@ install(TARGETS verbenad RUNTIME)
 # the daemon.
 verbena_room(verbena_cli server
   SOURCES
-    cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/health.cc
-    cli/verbena/json_report.cc cli/verbena/shard_load.cc cli/verbena/text_report.cc
-    cli/verbena/text_table.cc cli/verbena/words.cc
-  LINK verbena_proto verbena_json absl::str_format absl::time)
+    cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
+    cli/verbena/health.cc cli/verbena/json_report.cc cli/verbena/shard_load.cc
+    cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
+    cli/verbena/words.cc
+  LINK verbena_proto verbena_proto_grpc verbena_json absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 
 add_executable(verbena_program cli/verbena/main.cc)

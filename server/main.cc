@@ -1,5 +1,4 @@
 // verbenad: a server of a Verbena cluster.
-#include <grpc/support/log.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -13,6 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "server/access/grpc_log.h"
 #include "server/cli/options.h"
 #include "server/node.h"
 
@@ -24,9 +24,7 @@ void ConfigureLogging(const std::string& level) {
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
   logger->set_level(spdlog::level::from_str(level));
   spdlog::set_default_logger(std::move(logger));
-  // What gRPC finds worth an error line is mostly a peer that is not there yet, which is reported
-  // by whoever called it.
-  gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
+  InstallGrpcLog();
 }
 
 // A descriptor or three for every lane.

@@ -49,8 +49,9 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   Repeated join, heartbeat, poll, leave;
   uint64_t incarnation = 0;
   int64_t lease_ns = 0;
-  std::shared_ptr<const v1::ClusterView> view;  // the newest
-  bool view_is_new = false;                     // not yet given to on_view
+  std::shared_ptr<const v1::ClusterView> view;    // the newest
+  std::shared_ptr<const v1::AccessRules> access;  // comes with the view
+  bool view_is_new = false;                       // not yet given to on_view
   std::string leave_id;
   int64_t leave_deadline_ns = kNever;
   std::function<void(absl::Status)> leave_done;
@@ -68,7 +69,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> response);
   void OnPoll(absl::StatusOr<v1::GetViewResponse> response);
   void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
-  bool TakeView(v1::ClusterView* newer);
+  bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules);
   void GiveView();
   bool StartCalls(int64_t now);
   bool FinishLeave(int64_t now);
@@ -159,7 +160,7 @@ void Membership::Impl::OnJoin(absl::StatusOr<v1::JoinServerResponse> response) {
   if (state == State::kLeaving) return;
   state = State::kJoined;
   heartbeat.due_ns = now + lease_ns / 4;
-  TakeView(response->mutable_view());
+  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr);
 }
 
 void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> response) {
@@ -182,7 +183,9 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
-  if (response->changed() && !TakeView(response->mutable_view())) {
+  if (response->changed() &&
+      !TakeView(response->mutable_view(),
+                response->has_access() ? response->mutable_access() : nullptr)) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
@@ -203,7 +206,7 @@ void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
 }
 
 // False when it is not newer than what we have.
-bool Membership::Impl::TakeView(v1::ClusterView* newer) {
+bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules) {
   if (view != nullptr) {
     if (newer->cluster_id() != view->cluster_id()) {
       // Its incarnations count from 1 again: ours may soon be somebody else's.
@@ -219,6 +222,7 @@ bool Membership::Impl::TakeView(v1::ClusterView* newer) {
   auto taken = std::make_shared<v1::ClusterView>();
   taken->Swap(newer);
   view = std::move(taken);
+  access = rules == nullptr ? nullptr : std::make_shared<v1::AccessRules>(std::move(*rules));
   view_is_new = true;
   return true;
 }
@@ -336,6 +340,8 @@ int64_t Membership::NextTimerNanos() const {
   }
   return kNever;
 }
+
+std::shared_ptr<const v1::AccessRules> Membership::access() const { return impl_->access; }
 
 uint64_t Membership::incarnation() const { return impl_->incarnation; }
 

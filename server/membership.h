@@ -56,6 +56,9 @@ class Membership {
   // Runs the control channel too.
   bool RunOnce();
   int64_t NextTimerNanos() const;
+  // What calls to this server are judged by, as of the last view that was given; null: they need no
+  // tokens. Changes only together with the view.
+  std::shared_ptr<const v1::AccessRules> access() const;
   // 0 before the first join.
   uint64_t incarnation() const;
   // UNAVAILABLE while the coordinator does not answer (says since when). Once it has ended:

@@ -6,14 +6,20 @@
 
 #include <chrono>
 #include <future>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/grpc_credentials.h"
 #include "proto/tls_files.h"
+#include "proto/token.h"
+#include "proto/token_file.h"
 #include "rdma/choice/transports.h"
 #include "rdma/memory/topology.h"
+#include "server/access/audit_log.h"
+#include "server/access/gate.h"
+#include "server/access/grpc_log.h"
 #include "server/cli/options.h"
 #include "server/control/address.h"
 #include "server/control/cluster_service.h"
@@ -89,8 +95,10 @@ CoordinatorMetrics Summarise(const v1::ClusterView& view) {
 
 struct VerbenaNode::Impl {
   explicit Impl(const NodeOptions& o) : options(o) {}
+  ~Impl() { SetHandshakeAudit(nullptr); }
 
   absl::Status OpenTls();
+  absl::Status OpenAccess();
   absl::Status StartCoordinator();
   absl::Status CreateShards();
   absl::StatusOr<rdma::Transports> MakeTransportsOf(uint32_t shard, int cpu) const;
@@ -109,6 +117,10 @@ struct VerbenaNode::Impl {
   bool stopped = false;
   std::shared_ptr<MemoryBudget> memory_budget;  // null without shards
   std::shared_ptr<TlsFiles> tls;                // null: without TLS
+  std::shared_ptr<TokenFile> token;             // that this server joins with; null: none
+  std::optional<v1::Token> operator_token;      // of a coordinator that asks for tokens
+  std::unique_ptr<AuditLog> audit;
+  AccessState access;
   std::string address;
   std::string metrics_address;
 
@@ -154,6 +166,35 @@ absl::Status VerbenaNode::Impl::OpenTls() {
   return absl::OkStatus();
 }
 
+// The audit log; and the operator's token, made at the first start.
+absl::Status VerbenaNode::Impl::OpenAccess() {
+  absl::StatusOr<std::unique_ptr<AuditLog>> opened =
+      AuditLog::Open(options.audit_log, [](const std::string& line) { spdlog::info("{}", line); });
+  if (!opened.ok()) return opened.status();
+  audit = *std::move(opened);
+  SetHandshakeAudit(audit.get());
+  const std::string& own = options.operator_token_file;
+  if (!own.empty()) {
+    absl::StatusOr<NewToken> made = MakeToken();
+    if (!made.ok()) return made.status();
+    const absl::Status written = WriteToken(own, made->text);
+    if (written.ok()) spdlog::info("made the operator's token, in {}", own);
+    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
+    absl::StatusOr<std::string> text = ReadToken(own);
+    if (!text.ok()) return text.status();
+    operator_token.emplace();
+    operator_token->set_id(*TokenId(*text));
+    operator_token->set_role(v1::ROLE_OPERATOR);
+    operator_token->set_note("the coordinator's --operator-token-file");
+    operator_token->set_hash(HashToken(*text));
+  }
+  absl::StatusOr<std::shared_ptr<TokenFile>> file =
+      TokenFile::Open(options.token_file.empty() ? own : options.token_file);
+  if (!file.ok()) return file.status();
+  token = *std::move(file);
+  return absl::OkStatus();
+}
+
 absl::Status VerbenaNode::Impl::StartCoordinator() {
   if (!options.coordinator) return absl::OkStatus();
   std::unique_ptr<Store> store;
@@ -170,6 +211,8 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.lease_ms = options.lease_ms;
   coordinator_options.expected_servers = options.expected_servers;
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
+  coordinator_options.tokens = operator_token.has_value();
+  coordinator_options.operator_token = operator_token.value_or(v1::Token());
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
       Coordinator::Create(coordinator_options, &clock, store.get());
   if (!created.ok()) return created.status();
@@ -238,11 +281,11 @@ absl::Status VerbenaNode::Impl::CreateShards() {
 absl::Status VerbenaNode::Impl::StartControl() {
   std::vector<grpc::Service*> services;
   if (coordinator != nullptr) {
-    cluster_service = std::make_unique<ClusterService>(coordinator.get());
+    cluster_service = std::make_unique<ClusterService>(coordinator.get(), audit.get());
     services.push_back(cluster_service.get());
   }
   if (!set.shards.empty()) {
-    shard_service = std::make_unique<ShardService>(&set);
+    shard_service = std::make_unique<ShardService>(&set, &access, audit.get());
     services.push_back(shard_service.get());
   }
   const bool mutual = !options.tls.ca.empty() && options.tls_require_client_cert;
@@ -279,6 +322,8 @@ absl::Status VerbenaNode::Impl::StartShards() {
 
 void VerbenaNode::Impl::OnView(uint64_t incarnation,
                                const std::shared_ptr<const v1::ClusterView>& view) {
+  // Before the shards: what they take from a view has been judged by it.
+  access.Update(view, membership->membership().access());
   set.incarnation.store(incarnation, std::memory_order_release);
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
@@ -304,7 +349,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   member.address = address;
   member.shards = options.shards;
   membership = std::make_unique<MembershipMachine>(
-      member, &clock, tls,
+      member, &clock, tls, token,
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         OnView(incarnation, view);
       });
@@ -408,8 +453,8 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
   for (const auto step :
-       {&Impl::OpenTls, &Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
-        &Impl::StartShards, &Impl::StartMembership, &Impl::StartMetrics}) {
+       {&Impl::OpenTls, &Impl::OpenAccess, &Impl::StartCoordinator, &Impl::CreateShards,
+        &Impl::StartControl, &Impl::StartShards, &Impl::StartMembership, &Impl::StartMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;

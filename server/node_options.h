@@ -23,6 +23,10 @@ struct NodeOptions {
   // With tls.ca: peers must show a certificate by one of these authorities (mutual TLS).
   bool tls_require_client_cert = true;
   bool insecure = false;  // beyond loopback without TLS, deliberately
+  // Of a coordinator: the operator's token, made when there is no such file. Turns tokens on.
+  std::string operator_token_file;
+  std::string token_file;  // of another server: the token that it joins with
+  std::string audit_log;   // file; empty: the lines go to the daemon's log
   std::string metrics;    // host:port of /metrics and /healthz; empty: none
   std::string state;      // directory of the coordinator's state; empty: in memory
   std::string name;

@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   client_options.rdma = options.rdma;
   client_options.fabric = options.fabric;
   client_options.tls = options.tls;
+  client_options.token_file = options.token_file;
   client_options.timeout = options.timeout;
   std::unique_ptr<ClientStore> store(new ClientStore(options, layout));
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);

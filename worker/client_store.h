@@ -28,6 +28,7 @@ struct ClusterOptions {
   RdmaOptions rdma;
   FabricOptions fabric;
   TlsOptions tls;
+  std::string token_file;
   int rank = 0;
   uint32_t workers = 1;
   absl::Duration timeout = absl::Seconds(30);

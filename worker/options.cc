@@ -100,6 +100,12 @@ void AddTls(CLI::App* app, TlsOptions* tls) {
   }
 }
 
+void AddToken(CLI::App* app, std::string* token_file) {
+  app->add_option("--token-file", *token_file,
+                  "File of this job's token, where the cluster asks for one")
+      ->type_name("FILE");
+}
+
 void AddRdma(CLI::App* app, RdmaOptions* rdma) {
   std::vector<CLI::Option*> options = {
       app->add_option("--rdma-device", rdma->device,
@@ -232,6 +238,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddRdma(&app, &o.rdma);
   AddFabric(&app, &o.fabric);
   AddTls(&app, &o.tls);
+  AddToken(&app, &o.token_file);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
   try {

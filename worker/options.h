@@ -48,6 +48,7 @@ struct Options {
   RdmaOptions rdma;
   FabricOptions fabric;
   TlsOptions tls;
+  std::string token_file;
   std::string job;  // empty: a name of its own for this run
   int rank = -1;    // -1: launch all workers
   double timeout = 30;

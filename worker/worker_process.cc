@@ -40,6 +40,7 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.rdma = options.rdma;
   cluster.fabric = options.fabric;
   cluster.tls = options.tls;
+  cluster.token_file = options.token_file;
   cluster.rank = options.rank;
   cluster.workers = options.workers;
   cluster.timeout = absl::Seconds(options.timeout);

@@ -74,6 +74,7 @@ absl::Status ReadOptions(const verbena_connect_options& given, ClientOptions* to
   SetText(from.tls_ca, &to->tls.ca);
   SetText(from.tls_cert, &to->tls.cert);
   SetText(from.tls_key, &to->tls.key);
+  SetText(from.token_file, &to->token_file);
   return absl::OkStatus();
 }
 

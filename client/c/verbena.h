@@ -110,6 +110,7 @@ typedef struct verbena_connect_options {
   const char* tls_ca;             // PEM file: authorities servers are believed by; turns TLS on
   const char* tls_cert;           // PEM file: this worker's certificate, for mutual TLS
   const char* tls_key;            // PEM file: its private key, without a pass phrase
+  const char* token_file;         // file with this job's token; default: none
 } verbena_connect_options;
 
 // Sets every field to its default (a text to NULL, which means its default). `struct_size` is

@@ -208,6 +208,16 @@ void Session::Heartbeat() {
         // A coordinator that does not answer ends nothing: data flows on, and a new one renews
         // all leases when it takes office.
         const int64_t now = clock_->NowNanos();
+        if (response.ok()) {
+          refused_at_ = kNever;
+        } else if (RefusesCaller(response.status())) {
+          // The token is not good any more, so the lease is not renewed.
+          refused_at_ = std::min(refused_at_, now);
+          if (now - refused_at_ >= lease_ms_ * kMillisecond) {
+            return Expire(absl::StrCat("the coordinator, which refuses to renew it: ",
+                                       response.status().message()));
+          }
+        }
         heartbeat_at_ = response.ok()
                             ? sent + interval
                             : std::max(sent + interval / 2, now + std::min(interval / 4, kSecond));

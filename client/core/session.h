@@ -96,6 +96,7 @@ class Session {
   absl::Status expired_;
 
   bool heartbeat_out_ = false, watch_out_ = false, refresh_out_ = false, refresh_again_ = false;
+  int64_t refused_at_ = kNever;  // since when heartbeats are
   int64_t heartbeat_at_ = kNever, watch_at_ = kNever, refresh_at_ = kNever;
   Backoff watch_backoff_, refresh_backoff_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -147,6 +147,20 @@ void AddTlsOptions(CLI::App* app, NodeOptions* node) {
       ->group("TLS");
 }
 
+void AddAccessOptions(CLI::App* app, NodeOptions* node) {
+  const auto add = [app](const char* name, std::string* path, const char* text) {
+    app->add_option(name, *path, text)->type_name("FILE")->group("Access");
+  };
+  add("--operator-token-file", &node->operator_token_file,
+      "Coordinator: the operator's token, made when there is no such file. Turns tokens on: from "
+      "then on every call needs one ('verbena token create' makes more)");
+  add("--token-file", &node->token_file,
+      "The token (role server) that this server joins with, where the cluster asks for one");
+  add("--audit-log", &node->audit_log,
+      "Append a line of JSON for each change asked for, and for each call refused (default: the "
+      "daemon's log)");
+}
+
 void AddOptions(CLI::App* app, DaemonOptions* options) {
   NodeOptions& node = options->node;
   app->add_option("--listen", node.listen,
@@ -227,6 +241,7 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file once this process serves");
   AddTlsOptions(app, &node);
+  AddAccessOptions(app, &node);
   AddRdmaOptions(app, &node.transports.verbs);
   AddFabricOptions(app, &node.transports.ofi);
 }
@@ -248,6 +263,21 @@ std::string CheckTls(const NodeOptions& node) {
     return absl::StrCat("--tls-cert ", tls.cert,
                         " needs --tls-ca: by whom does this server believe its coordinator? Only "
                         "--coordinator --shards 0 does without");
+  }
+  return "";
+}
+
+// Empty when all is well.
+std::string CheckAccess(const NodeOptions& node) {
+  const std::string& own = node.operator_token_file;
+  if (!own.empty() && !node.coordinator) {
+    return absl::StrCat("--operator-token-file ", own,
+                        " needs --coordinator: only it makes tokens; another server joins with a "
+                        "--token-file");
+  }
+  if (!own.empty() && node.insecure) {
+    return "--insecure and --operator-token-file exclude each other: without TLS whoever listens "
+           "has the tokens, too";
   }
   return "";
 }
@@ -276,6 +306,7 @@ std::string CheckTogether(const NodeOptions& node) {
                         node.lane.large_slots, " make ", node.lane.slots(),
                         " slots; a lane has at most 256");
   }
+  if (const std::string wrong = CheckAccess(node); !wrong.empty()) return wrong;
   return CheckTls(node);
 }
 

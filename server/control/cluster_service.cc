@@ -1,7 +1,10 @@
 #include "server/control/cluster_service.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/access/scope.h"
 #include "server/control/unary_call.h"
 
 namespace verbena::server {
@@ -13,17 +16,58 @@ constexpr absl::Duration kTimeout = absl::Seconds(10);
 template <typename Request, typename Response>
 using Method = void (Coordinator::*)(const Request&, Coordinator::Reply<Response>);
 
-template <typename Request, typename Response>
-grpc::ServerUnaryReactor* Forward(CoordinatorMachine* machine, grpc::CallbackServerContext* context,
-                                  const Request* request, Response* response,
-                                  Method<Request, Response> method,
+// The rules that servers judge calls by are servers' to see.
+bool ChecksTokens(const Principal& who) {
+  return who.role == v1::ROLE_SERVER || who.role == v1::ROLE_OPERATOR;
+}
+void AddRules(const v1::AccessRules& rules, const Principal& who, v1::JoinServerResponse* r) {
+  if (ChecksTokens(who)) *r->mutable_access() = rules;
+}
+void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewResponse* r) {
+  if (ChecksTokens(who) && r->changed()) *r->mutable_access() = rules;
+}
+template <typename Response>
+void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
+
+// call(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
+template <typename Request, typename Response, typename Call>
+grpc::ServerUnaryReactor* Guarded(CoordinatorMachine* machine, const Gate* gate,
+                                  grpc::CallbackServerContext* context, const Request* request,
+                                  Response* response, Call call,
                                   absl::Duration timeout = kTimeout) {
-  return HandleOn(&machine->inbox(), context, *request, response, timeout, "the coordinator",
-                  [machine, method](const Request& copy, Answerer<Response> answer) {
-                    if (Coordinator* coordinator = machine->coordinator()) {
-                      (coordinator->*method)(copy, std::move(answer));
-                    }
-                  });
+  return HandleOn(
+      &machine->inbox(), context, *request, response, timeout, "the coordinator",
+      [machine, gate, caller = CallerOf(*context), call](const Request& copy,
+                                                         Answerer<Response> answer) {
+        Coordinator* coordinator = machine->coordinator();
+        if (coordinator == nullptr) return;
+        const std::string method = MethodOf<Request>();
+        Scope scope = ScopeOf(copy, coordinator->view());
+        absl::StatusOr<Principal> who = gate->Judge(coordinator->access(), caller, method, scope);
+        if (!who.ok()) return answer(who.status());
+        call(coordinator, copy, *who,
+             [gate, caller, who = *who, method, about = std::move(scope.about), coordinator,
+              answer = std::move(answer)](absl::StatusOr<Response> result) mutable {
+               gate->Ended(caller, who, method, about, result.status());
+               const v1::AccessRules* rules = coordinator->access();
+               if (result.ok() && rules != nullptr) AddRules(*rules, who, &*result);
+               answer(std::move(result));
+             });
+      });
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Forward(CoordinatorMachine* machine, const Gate* gate,
+                                  grpc::CallbackServerContext* context, const Request* request,
+                                  Response* response, Method<Request, Response> method,
+                                  absl::Duration timeout = kTimeout) {
+  return Guarded(
+      machine, gate, context, request, response,
+      [method](Coordinator* coordinator, const Request& copy, const Principal&,
+               Coordinator::Reply<Response> reply) {
+        (coordinator->*method)(copy, std::move(reply));
+      },
+      timeout);
 }
 
 }  // namespace
@@ -31,45 +75,67 @@ grpc::ServerUnaryReactor* Forward(CoordinatorMachine* machine, grpc::CallbackSer
 grpc::ServerUnaryReactor* ClusterService::JoinServer(grpc::CallbackServerContext* context,
                                                      const v1::JoinServerRequest* request,
                                                      v1::JoinServerResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::JoinServer);
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::JoinServer);
 }
 
 grpc::ServerUnaryReactor* ClusterService::JoinWorker(grpc::CallbackServerContext* context,
                                                      const v1::JoinWorkerRequest* request,
                                                      v1::JoinWorkerResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::JoinWorker);
+  return Guarded(machine_, &gate_, context, request, response,
+                 [](Coordinator* coordinator, const v1::JoinWorkerRequest& copy,
+                    const Principal& who, Coordinator::Reply<v1::JoinWorkerResponse> reply) {
+                   coordinator->JoinWorker(copy, who.token, std::move(reply));
+                 });
 }
 
 grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext* context,
                                                     const v1::HeartbeatRequest* request,
                                                     v1::HeartbeatResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::Heartbeat);
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::Heartbeat);
 }
 
 grpc::ServerUnaryReactor* ClusterService::Leave(grpc::CallbackServerContext* context,
                                                 const v1::LeaveRequest* request,
                                                 v1::LeaveResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::Leave);
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::Leave);
 }
 
 grpc::ServerUnaryReactor* ClusterService::CreateTable(grpc::CallbackServerContext* context,
                                                       const v1::CreateTableRequest* request,
                                                       v1::CreateTableResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::CreateTable);
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::CreateTable);
 }
 
 grpc::ServerUnaryReactor* ClusterService::DropTable(grpc::CallbackServerContext* context,
                                                     const v1::DropTableRequest* request,
                                                     v1::DropTableResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::DropTable);
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::DropTable);
 }
 
 grpc::ServerUnaryReactor* ClusterService::GetView(grpc::CallbackServerContext* context,
                                                   const v1::GetViewRequest* request,
                                                   v1::GetViewResponse* response) {
-  return Forward(machine_, context, request, response, &Coordinator::GetView,
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::GetView,
                  // Held until something changes: that long, and the usual on top.
                  kTimeout + absl::Milliseconds(request->wait_ms()));
+}
+
+grpc::ServerUnaryReactor* ClusterService::CreateToken(grpc::CallbackServerContext* context,
+                                                      const v1::CreateTokenRequest* request,
+                                                      v1::CreateTokenResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::CreateToken);
+}
+
+grpc::ServerUnaryReactor* ClusterService::ListTokens(grpc::CallbackServerContext* context,
+                                                     const v1::ListTokensRequest* request,
+                                                     v1::ListTokensResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::ListTokens);
+}
+
+grpc::ServerUnaryReactor* ClusterService::RevokeToken(grpc::CallbackServerContext* context,
+                                                      const v1::RevokeTokenRequest* request,
+                                                      v1::RevokeTokenResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::RevokeToken);
 }
 
 }  // namespace verbena::server

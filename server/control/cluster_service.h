@@ -1,17 +1,19 @@
-// verbena.v1.Cluster over gRPC: each call is posted to the coordinator's thread.
+// verbena.v1.Cluster over gRPC: each call is posted to the coordinator's thread and judged there.
 //
 // **Thread safety**: thread-safe (gRPC calls it from its own threads).
 #ifndef VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_
 #define VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_
 
 #include "proto/verbena/v1/cluster.grpc.pb.h"
+#include "server/access/gate.h"
 #include "server/control/coordinator_machine.h"
 
 namespace verbena::server {
 
 class ClusterService final : public v1::Cluster::CallbackService {
  public:
-  explicit ClusterService(CoordinatorMachine* machine) : machine_(machine) {}
+  // Both outlive it.
+  ClusterService(CoordinatorMachine* machine, AuditLog* audit) : machine_(machine), gate_(audit) {}
 
   grpc::ServerUnaryReactor* JoinServer(grpc::CallbackServerContext* context,
                                        const v1::JoinServerRequest* request,
@@ -34,9 +36,19 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* GetView(grpc::CallbackServerContext* context,
                                     const v1::GetViewRequest* request,
                                     v1::GetViewResponse* response) override;
+  grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
+                                        const v1::CreateTokenRequest* request,
+                                        v1::CreateTokenResponse* response) override;
+  grpc::ServerUnaryReactor* ListTokens(grpc::CallbackServerContext* context,
+                                       const v1::ListTokensRequest* request,
+                                       v1::ListTokensResponse* response) override;
+  grpc::ServerUnaryReactor* RevokeToken(grpc::CallbackServerContext* context,
+                                        const v1::RevokeTokenRequest* request,
+                                        v1::RevokeTokenResponse* response) override;
 
  private:
   CoordinatorMachine* const machine_;
+  const Gate gate_;
 };
 
 }  // namespace verbena::server

@@ -17,8 +17,10 @@ namespace verbena::server {
 class MembershipMachine final : public Machine {
  public:
   MembershipMachine(const MembershipOptions& options, const Clock* clock,
-                    std::shared_ptr<TlsFiles> tls, Membership::OnView on_view)
-      : control_(std::move(tls)), membership_(options, clock, &control_, std::move(on_view)) {}
+                    std::shared_ptr<TlsFiles> tls, std::shared_ptr<TokenFile> token,
+                    Membership::OnView on_view)
+      : control_(std::move(tls), std::move(token)),
+        membership_(options, clock, &control_, std::move(on_view)) {}
 
   Inbox& inbox() { return inbox_; }
   Membership& membership() { return membership_; }

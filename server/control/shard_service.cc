@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/access/scope.h"
 #include "server/control/unary_call.h"
 
 namespace verbena::server {
@@ -39,7 +40,46 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   }
 }
 
+// Of the view that the caller has; 0: it does not say.
+uint64_t RevisionOf(const v1::OpenLaneRequest& request) { return request.revision(); }
+template <typename Request>
+uint64_t RevisionOf(const Request&) {
+  return 0;
+}
+
+// Whether the call is a worker's, about its own lanes.
+bool OfWorker(const v1::GetStatisticsRequest&) { return false; }
+template <typename Request>
+bool OfWorker(const Request&) {
+  return true;
+}
+
 }  // namespace
+
+template <typename Request>
+absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Request& request) const {
+  const AccessState::Known known = access_->Get();
+  if (known.view == nullptr) {
+    return absl::UnavailableError("this server has not joined the cluster yet");
+  }
+  // A token or a worker that is newer than our view: both come with the next one.
+  const auto newer = [&] {
+    return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
+                                               known.view->revision(), ", the caller's at ",
+                                               RevisionOf(request)));
+  };
+  const bool may_be_newer = RevisionOf(request) > known.view->revision();
+  const Scope scope = ScopeOf(request, *known.view);
+  if (known.rules == nullptr) return Principal{};
+  if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) return newer();
+  absl::StatusOr<Principal> who =
+      gate_.Judge(known.rules.get(), caller, MethodOf<Request>(), scope);
+  if (!who.ok() || !OfWorker(request) || scope.job.has_value()) return who;
+  // Not left to the shard, whose view may be newer: whose worker this is must be known here.
+  if (may_be_newer) return newer();
+  return absl::NotFoundError(
+      absl::StrCat(scope.about, " is not a member of any job: its lease has ended or it has left"));
+}
 
 absl::Status ShardService::CheckShard(uint32_t shard) const {
   if (shard < set_->shards.size()) return absl::OkStatus();
@@ -51,6 +91,9 @@ absl::Status ShardService::CheckShard(uint32_t shard) const {
 grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* context,
                                                  const v1::OpenLaneRequest* request,
                                                  v1::OpenLaneResponse* response) {
+  Caller caller = CallerOf(*context);
+  absl::StatusOr<Principal> who = Judge(caller, *request);
+  if (!who.ok()) return FinishNow(context, who.status());
   // A caller that means another server may well name a shard that we do not have.
   const uint64_t incarnation = set_->incarnation.load(std::memory_order_acquire);
   if (incarnation != 0 && request->server_incarnation() != incarnation) {
@@ -66,8 +109,13 @@ grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* co
   return HandleOn(
       &executor->inbox(), context, *request, response, kTimeout,
       absl::StrCat("shard ", request->shard()),
-      [executor](const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
+      [this, executor, caller = std::move(caller), who = *std::move(who)](
+          const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
         absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
+        gate_.Ended(
+            caller, who, MethodOf<v1::OpenLaneRequest>(),
+            absl::StrCat("worker incarnation ", copy.incarnation(), ", shard ", copy.shard()),
+            granted.status());
         if (granted.ok()) {
           spdlog::info("shard {}: lane {} granted to worker {} over {}{} ({})", copy.shard(),
                        granted->lane(), copy.incarnation(), granted->transport(),
@@ -84,6 +132,8 @@ grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* context,
                                                   const v1::CloseLaneRequest* request,
                                                   v1::CloseLaneResponse* response) {
+  absl::StatusOr<Principal> who = Judge(CallerOf(*context), *request);
+  if (!who.ok()) return FinishNow(context, who.status());
   if (absl::Status status = CheckShard(request->shard()); !status.ok()) {
     return FinishNow(context, status);
   }
@@ -99,8 +149,10 @@ grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* c
 }
 
 grpc::ServerUnaryReactor* ShardService::GetStatistics(grpc::CallbackServerContext* context,
-                                                      const v1::GetStatisticsRequest*,
+                                                      const v1::GetStatisticsRequest* request,
                                                       v1::GetStatisticsResponse* response) {
+  absl::StatusOr<Principal> who = Judge(CallerOf(*context), *request);
+  if (!who.ok()) return FinishNow(context, who.status());
   using Call = UnaryCall<v1::GetStatisticsResponse>;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto call = std::make_shared<Call>(reactor, response);

@@ -1,17 +1,21 @@
-// verbena.v1.Shard over gRPC: each call is posted to its shard's thread.
+// verbena.v1.Shard over gRPC: each call is judged by what the newest view says, then posted to its
+// shard's thread.
 //
 // **Thread safety**: thread-safe (gRPC calls it from its own threads).
 #ifndef VERBENA_SERVER_CONTROL_SHARD_SERVICE_H_
 #define VERBENA_SERVER_CONTROL_SHARD_SERVICE_H_
 
 #include "proto/verbena/v1/shard.grpc.pb.h"
+#include "server/access/gate.h"
 #include "server/control/shard_set.h"
 
 namespace verbena::server {
 
 class ShardService final : public v1::Shard::CallbackService {
  public:
-  explicit ShardService(const ShardSet* set) : set_(set) {}
+  // All outlive it.
+  ShardService(const ShardSet* set, const AccessState* access, AuditLog* audit)
+      : set_(set), access_(access), gate_(audit) {}
 
   grpc::ServerUnaryReactor* OpenLane(grpc::CallbackServerContext* context,
                                      const v1::OpenLaneRequest* request,
@@ -27,7 +31,13 @@ class ShardService final : public v1::Shard::CallbackService {
   // INVALID_ARGUMENT naming the shards there are.
   absl::Status CheckShard(uint32_t shard) const;
 
+  // Who calls, if it may.
+  template <typename Request>
+  absl::StatusOr<Principal> Judge(const Caller& caller, const Request& request) const;
+
   const ShardSet* const set_;
+  const AccessState* const access_;
+  const Gate gate_;
 };
 
 }  // namespace verbena::server

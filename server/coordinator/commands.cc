@@ -88,7 +88,7 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
   return Effect::kChanged;
 }
 
-absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request,
+absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  v1::JoinWorkerResponse* response) {
   v1::JoinWorkerRequest named = request;
@@ -98,7 +98,7 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request,
     if (absl::Status status = CheckName("worker name", named.name()); !status.ok()) return status;
   }
   const uint64_t incarnation = state->next_incarnation++;
-  const absl::StatusOr<int32_t> rank = AdmitWorker(named, incarnation, &state->view);
+  const absl::StatusOr<int32_t> rank = AdmitWorker(named, incarnation, token, &state->view);
   if (!rank.ok()) return rank.status();
   response->set_incarnation(incarnation);
   response->set_rank(*rank);

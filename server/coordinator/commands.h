@@ -20,7 +20,8 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  v1::JoinServerResponse* response);
 
-absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request,
+// `token`: the id of the one that it showed.
+absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  v1::JoinWorkerResponse* response);
 

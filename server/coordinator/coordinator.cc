@@ -1,6 +1,7 @@
 #include "server/coordinator/coordinator.h"
 
 #include <algorithm>
+#include <ctime>
 #include <limits>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "server/coordinator/commands.h"
 #include "server/coordinator/leases.h"
 #include "server/coordinator/placement.h"
+#include "server/coordinator/tokens.h"
 #include "server/coordinator/validation.h"
 
 namespace verbena::server {
@@ -22,6 +24,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr uint32_t kMaxWaitMs = 30000;
 // After a failed Save() of ended leases, which nobody waits for.
 constexpr int64_t kSaveRetryNanos = 1000 * kNanosPerMilli;
+constexpr int64_t kLongestTokenSleepSeconds = 60;
 
 std::string RandomClusterId() {
   absl::BitGen random;
@@ -41,6 +44,8 @@ void SetView(const v1::ClusterView& view, v1::JoinWorkerResponse* r) { *r->mutab
 void SetView(const v1::ClusterView& view, v1::CreateTableResponse* r) { *r->mutable_view() = view; }
 void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
 void SetView(const v1::ClusterView&, v1::DropTableResponse*) {}
+void SetView(const v1::ClusterView&, v1::CreateTokenResponse*) {}
+void SetView(const v1::ClusterView&, v1::RevokeTokenResponse*) {}
 
 uint64_t JoinedIncarnation(const v1::JoinServerResponse& r) { return r.incarnation(); }
 uint64_t JoinedIncarnation(const v1::JoinWorkerResponse& r) { return r.incarnation(); }
@@ -60,6 +65,7 @@ struct Coordinator::Impl {
   // What a mutation may change and a failed one gets back.
   struct Undo {
     v1::ClusterView view;
+    v1::AccessRules access;
     uint64_t next_incarnation;
     uint32_t next_table;
   };
@@ -68,6 +74,8 @@ struct Coordinator::Impl {
   const Clock* clock;
   Store* store;
   CoordinatorState state;
+  v1::AccessRules access;  // the state's, and the operator's own token
+  int64_t next_token_ns = kNever;
   Leases leases;
   std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
   std::vector<Poll> polls;
@@ -96,18 +104,21 @@ struct Coordinator::Impl {
               Reply<Response> reply);
 
   bool EndLeases(int64_t now);
+  bool EndTokens(int64_t now);
+  void FollowTokens();
 };
 
 // ---- changes ----
 
 Coordinator::Impl::Undo Coordinator::Impl::BeginChange() {
-  Undo undo{state.view, state.next_incarnation, state.next_table};
+  Undo undo{state.view, state.access, state.next_incarnation, state.next_table};
   state.view.set_revision(state.view.revision() + 1);
   return undo;
 }
 
 void Coordinator::Impl::Restore(Undo undo) {
   state.view = std::move(undo.view);
+  state.access = std::move(undo.access);
   state.next_incarnation = undo.next_incarnation;
   state.next_table = undo.next_table;
 }
@@ -124,6 +135,7 @@ absl::Status Coordinator::Impl::EndChange(Undo undo, CoordinatorState::Answered*
     state.answered.erase(state.answered.begin(), state.answered.end() - kAnswersKept);
   }
   FollowView();
+  FollowTokens();
   return absl::OkStatus();
 }
 
@@ -220,6 +232,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
     }
   }
   if (absl::Status status = CheckState(state); !status.ok()) return status;
+  if (absl::Status status = CheckTokens(state); !status.ok()) return status;
   Undo undo = BeginChange();
   state.view.set_term(state.view.term() + 1);
   state.view.set_lease_ms(options.lease_ms);
@@ -242,6 +255,37 @@ bool Coordinator::Impl::EndLeases(int64_t now) {
     RemoveMember(incarnation, &state).IgnoreError();
   const absl::Status saved = EndChange(std::move(undo), nullptr);
   next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
+  return true;
+}
+
+// The host's date may be set meanwhile: it is looked at now and then.
+void Coordinator::Impl::FollowTokens() {
+  if (!options.tokens) return;
+  access.Clear();
+  *access.add_tokens() = options.operator_token;
+  access.MergeFrom(state.access);
+  const int64_t expiry = NextTokenExpiry(state);
+  next_token_ns = kNever;
+  if (expiry == kNever) return;
+  const int64_t seconds =
+      std::clamp<int64_t>(expiry - options.wall_clock(), 0, kLongestTokenSleepSeconds);
+  next_token_ns = Now() + seconds * 1000 * kNanosPerMilli;
+}
+
+bool Coordinator::Impl::EndTokens(int64_t now) {
+  if (next_token_ns > now) return false;
+  Undo undo = BeginChange();
+  if (EndExpiredTokens(options.wall_clock(), &state) == Effect::kNone) {
+    Restore(std::move(undo));
+    FollowTokens();
+    return false;
+  }
+  undo.access = state.access;  // they are over, saved or not
+  const absl::Status saved = EndChange(std::move(undo), nullptr);
+  if (!saved.ok()) {
+    FollowTokens();
+    next_token_ns = now + kSaveRetryNanos;
+  }
   return true;
 }
 
@@ -297,10 +341,10 @@ void Coordinator::JoinServer(const v1::JoinServerRequest& request,
   });
 }
 
-void Coordinator::JoinWorker(const v1::JoinWorkerRequest& request,
+void Coordinator::JoinWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                              Reply<v1::JoinWorkerResponse> reply) {
   impl_->Mutate("JoinWorker", request, std::move(reply), [&](v1::JoinWorkerResponse* response) {
-    return AddWorker(request, impl_->options, &impl_->state, response);
+    return AddWorker(request, token, impl_->options, &impl_->state, response);
   });
 }
 
@@ -370,10 +414,45 @@ void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewRe
   impl.next_poll_ns = std::min(impl.next_poll_ns, impl.polls.back().due_ns);
 }
 
+void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
+                              Reply<v1::CreateTokenResponse> reply) {
+  impl_->Mutate("CreateToken", request, std::move(reply),
+                [&](v1::CreateTokenResponse* response) -> absl::StatusOr<Effect> {
+                  if (!impl_->options.tokens) {
+                    return absl::FailedPreconditionError(
+                        "this cluster asks for no tokens: start its coordinator with "
+                        "--operator-token-file");
+                  }
+                  return AddToken(request, impl_->options.wall_clock(), &impl_->state, response);
+                });
+}
+
+void Coordinator::ListTokens(const v1::ListTokensRequest&, Reply<v1::ListTokensResponse> reply) {
+  v1::ListTokensResponse response;
+  *response.mutable_tokens() = impl_->access.tokens();
+  for (v1::Token& token : *response.mutable_tokens()) token.clear_hash();
+  reply(std::move(response));
+}
+
+void Coordinator::RevokeToken(const v1::RevokeTokenRequest& request,
+                              Reply<v1::RevokeTokenResponse> reply) {
+  impl_->Mutate(
+      "RevokeToken", request, std::move(reply),
+      [&](v1::RevokeTokenResponse* response) -> absl::StatusOr<Effect> {
+        if (impl_->options.tokens && request.id() == impl_->options.operator_token.id()) {
+          return absl::FailedPreconditionError(
+              "that is the token in the coordinator's --operator-token-file: put another one there "
+              "and start the coordinator again");
+        }
+        return EndToken(request.id(), impl_->options.wall_clock(), &impl_->state, response);
+      });
+}
+
 bool Coordinator::RunOnce() {
   Impl& impl = *impl_;
   const int64_t now = impl.Now();
-  const bool ended = impl.EndLeases(now);
+  bool ended = impl.EndLeases(now);
+  ended |= impl.EndTokens(now);
   if (!ended && impl.next_poll_ns > now) return false;
   impl.AnswerPolls(impl.TakePolls(now));
   return true;
@@ -382,9 +461,15 @@ bool Coordinator::RunOnce() {
 int64_t Coordinator::NextTimerNanos() const {
   // What could not be saved is tried again later, not in a loop.
   const int64_t leases = std::max(impl_->leases.NextDueNanos(), impl_->next_save_ns);
-  return std::min(leases, impl_->next_poll_ns);
+  return std::min({leases, impl_->next_poll_ns, impl_->next_token_ns});
 }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }
+
+const v1::AccessRules* Coordinator::access() const {
+  return impl_->options.tokens ? &impl_->access : nullptr;
+}
+
+int64_t WallClockSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
 }  // namespace verbena::server

@@ -12,7 +12,8 @@
 //  4. A request_id seen before gets the answer it got then (a view in it is the current one).
 //  5. A table's partition is lost only when a new incarnation joins under its server's name.
 //  6. A change that cannot be saved has not happened: it is undone and its caller told why.
-//  7. Time in which the coordinator itself did not run (stopped, out of memory) counts against
+//  7. A token that has ended is refused from that moment on, whether or not this can be saved.
+//  8. Time in which the coordinator itself did not run (stopped, out of memory) counts against
 //     nobody's lease: found more than half a lease late, RunOnce() renews all leases instead of
 //     ending any.
 //
@@ -30,6 +31,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -40,6 +42,9 @@
 
 namespace verbena::server {
 
+// Seconds since 1970.
+int64_t WallClockSeconds();
+
 struct CoordinatorOptions {
   uint32_t partitions = 256;  // of a new cluster; an existing one keeps its number
   uint32_t lease_ms = 5000;
@@ -47,6 +52,13 @@ struct CoordinatorOptions {
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
+  // Whether calls need tokens. Who calls is asked by access() and judged by the caller of the
+  // coordinator (server/access/): here every call is allowed.
+  bool tokens = false;
+  // The operator's first token: id and hash. Not kept in the store.
+  v1::Token operator_token = {};
+  // When tokens end. For tests; nothing else depends on the host's date.
+  std::function<int64_t()> wall_clock = WallClockSeconds;
 };
 
 class Coordinator {
@@ -66,20 +78,31 @@ class Coordinator {
   // ALREADY_EXISTS when a server of that name is alive at another address: replacing it would lose
   // its data. At the same address it can only be a restart, faster than the lease.
   void JoinServer(const v1::JoinServerRequest& request, Reply<v1::JoinServerResponse> reply);
-  void JoinWorker(const v1::JoinWorkerRequest& request, Reply<v1::JoinWorkerResponse> reply);
+  void JoinWorker(const v1::JoinWorkerRequest& request, Reply<v1::JoinWorkerResponse> reply) {
+    JoinWorker(request, {}, std::move(reply));
+  }
+  // `token`: the id of the one that the worker showed.
+  void JoinWorker(const v1::JoinWorkerRequest& request, const std::string& token,
+                  Reply<v1::JoinWorkerResponse> reply);
   void Heartbeat(const v1::HeartbeatRequest& request, Reply<v1::HeartbeatResponse> reply);
   void Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply);
   void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
   // Held until the view changes or wait_ms has passed.
   void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply);
+  // A change of tokens is a new revision of the view.
+  void CreateToken(const v1::CreateTokenRequest& request, Reply<v1::CreateTokenResponse> reply);
+  void ListTokens(const v1::ListTokensRequest& request, Reply<v1::ListTokensResponse> reply);
+  void RevokeToken(const v1::RevokeTokenRequest& request, Reply<v1::RevokeTokenResponse> reply);
 
-  // Ends leases and long polls that are due. Returns whether anything happened.
+  // Ends leases, tokens and long polls that are due. Returns whether anything happened.
   bool RunOnce();
   // When RunOnce() has something to do; INT64_MAX: never.
   int64_t NextTimerNanos() const;
 
   const v1::ClusterView& view() const;
+  // Null: calls need no tokens. Valid until the next call.
+  const v1::AccessRules* access() const;
 
  private:
   struct Impl;

@@ -137,7 +137,7 @@ v1::Job* FindJob(const std::string& name, v1::ClusterView* view) {
 }
 
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
-                                    v1::ClusterView* view) {
+                                    const std::string& token, v1::ClusterView* view) {
   v1::Job* job = FindJob(request.job(), view);
   if (job == nullptr) {
     job = view->add_jobs();
@@ -156,6 +156,7 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
   member->set_incarnation(incarnation);
   member->set_name(request.name().empty() ? absl::StrCat("worker-", incarnation) : request.name());
   member->set_rank(rank);
+  member->set_token(token);
   return rank;
 }
 

@@ -25,9 +25,10 @@ inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
 
-// Adds the worker to its job (made when new) and returns its rank; -1 for an observer.
+// Adds the worker, who showed this token (its id), to its job (made when new) and returns its rank;
+// -1 for an observer.
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
-                                    v1::ClusterView* view);
+                                    const std::string& token, v1::ClusterView* view);
 
 // Removes it from its job. False when no job has it.
 bool RetireWorker(uint64_t incarnation, v1::ClusterView* view);

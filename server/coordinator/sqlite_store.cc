@@ -17,7 +17,7 @@
 namespace verbena::server {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 constexpr int kApplicationId = 0x56524243;  // "VRBC"
 
 // `state` has exactly one row, from the first moment. Answers have numbers without gaps.
@@ -35,6 +35,13 @@ constexpr char kSchema[] = R"(
     request_id BLOB NOT NULL,
     method BLOB NOT NULL,
     response BLOB NOT NULL,
+    checksum INTEGER NOT NULL);
+)";
+// Since version 2. No row: no tokens.
+constexpr char kTokensSchema[] = R"(
+  CREATE TABLE tokens(
+    one INTEGER PRIMARY KEY CHECK(one = 1),
+    content BLOB NOT NULL,
     checksum INTEGER NOT NULL);
 )";
 
@@ -111,8 +118,9 @@ struct SqliteStore::Impl {
   std::string file;
   // Declared before the statements: they go first.
   sqlite::Database db;
-  sqlite::Statement write_state, add_answer, forget_answers;
+  sqlite::Statement write_state, write_tokens, add_answer, forget_answers;
   Ids ids;
+  std::string tokens;  // as they are in the file
 
   Impl(StateDirectory d) : directory(std::move(d)), file(directory.File("coordinator.db")) {}
 
@@ -133,8 +141,11 @@ struct SqliteStore::Impl {
   absl::Status MakeFile();
   absl::Status OpenFile();
   absl::Status CheckVersion();
-  int WriteAll(const std::string& view, const Ids& next,
+  absl::Status Upgrade();
+  int WriteTokens(const std::string& next);
+  int WriteAll(const std::string& view, const std::string& next_tokens, const Ids& next,
                const CoordinatorState::Answered* answered);
+  absl::Status LoadTokens(v1::AccessRules* access);
   absl::Status LoadAnswers(std::vector<CoordinatorState::Answered>* answered);
 };
 
@@ -149,6 +160,7 @@ absl::Status SqliteStore::Impl::MakeFile() {
   int code = fresh.Open(made);
   if (code == SQLITE_OK) code = fresh.Execute("PRAGMA synchronous=FULL; BEGIN");
   if (code == SQLITE_OK) code = fresh.Execute(kSchema);
+  if (code == SQLITE_OK) code = fresh.Execute(kTokensSchema);
   if (code == SQLITE_OK) {
     code = fresh.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion,
                                       "; PRAGMA application_id=", kApplicationId));
@@ -184,7 +196,17 @@ absl::Status SqliteStore::Impl::CheckVersion() {
                      kSchemaVersion, ": a newer version wrote it; use that one"));
   }
   if (version < 1) return Damaged("it has no schema version");
-  return absl::OkStatus();
+  return version < kSchemaVersion ? Upgrade() : absl::OkStatus();
+}
+
+// In one transaction: a crash leaves one version or the other.
+absl::Status SqliteStore::Impl::Upgrade() {
+  int code = db.Execute("BEGIN IMMEDIATE");
+  if (code == SQLITE_OK) code = db.Execute(kTokensSchema);
+  if (code == SQLITE_OK) {
+    code = db.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion, "; COMMIT"));
+  }
+  return code == SQLITE_OK ? absl::OkStatus() : Failed(code);
 }
 
 absl::Status SqliteStore::Impl::OpenFile() {
@@ -214,6 +236,10 @@ absl::Status SqliteStore::Impl::OpenFile() {
   if (code != SQLITE_OK) return Failed(code);
   if (text != "ok") return Damaged(text);
   code = db.Prepare(kWriteState, &write_state);
+  if (code == SQLITE_OK) {
+    code = db.Prepare("INSERT OR REPLACE INTO tokens(one, content, checksum) VALUES(1, ?, ?)",
+                      &write_tokens);
+  }
   if (code == SQLITE_OK) {
     code = db.Prepare(
         "INSERT INTO answered(number, request_id, method, response, checksum) "
@@ -256,6 +282,19 @@ absl::Status SqliteStore::Impl::LoadAnswers(std::vector<CoordinatorState::Answer
   return absl::OkStatus();
 }
 
+absl::Status SqliteStore::Impl::LoadTokens(v1::AccessRules* access) {
+  sqlite::Statement read;
+  int code = db.Prepare("SELECT content, checksum FROM tokens", &read);
+  if (code != SQLITE_OK) return Failed(code);
+  code = read.Step();
+  if (code == SQLITE_DONE) return absl::OkStatus();
+  if (code != SQLITE_ROW) return Failed(code);
+  tokens = read.Blob(0);
+  if (read.Int(1) != Checksum().Add(tokens).value()) return Damaged("checksum of the tokens");
+  if (!access->ParseFromString(tokens)) return Damaged("the tokens are unreadable");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CoordinatorState> SqliteStore::Load() {
   Impl& impl = *impl_;
   sqlite::Statement read;
@@ -274,12 +313,21 @@ absl::StatusOr<CoordinatorState> SqliteStore::Load() {
   state.next_incarnation = static_cast<uint64_t>(ids.next_incarnation);
   state.next_table = static_cast<uint32_t>(ids.next_table);
   impl.ids = ids;
+  if (absl::Status status = impl.LoadTokens(&state.access); !status.ok()) return status;
   if (absl::Status status = impl.LoadAnswers(&state.answered); !status.ok()) return status;
   return state;
 }
 
-int SqliteStore::Impl::WriteAll(const std::string& view, const Ids& next,
-                                const CoordinatorState::Answered* answered) {
+int SqliteStore::Impl::WriteTokens(const std::string& next) {
+  write_tokens.BindBlob(1, next);
+  write_tokens.BindInt(2, Checksum().Add(next).value());
+  const int code = write_tokens.Step();
+  write_tokens.Reset();
+  return code;
+}
+
+int SqliteStore::Impl::WriteAll(const std::string& view, const std::string& next_tokens,
+                                const Ids& next, const CoordinatorState::Answered* answered) {
   int code = db.Execute("BEGIN IMMEDIATE");
   if (code != SQLITE_OK) return code;
   if (answered != nullptr) {
@@ -299,6 +347,10 @@ int SqliteStore::Impl::WriteAll(const std::string& view, const Ids& next,
   }
   code = WriteState(&write_state, view, next);
   if (code != SQLITE_DONE) return code;
+  if (next_tokens != tokens) {
+    code = WriteTokens(next_tokens);
+    if (code != SQLITE_DONE) return code;
+  }
   return db.Execute("COMMIT");
 }
 
@@ -313,9 +365,11 @@ absl::Status SqliteStore::Save(const CoordinatorState& state,
     const auto kept = static_cast<int64_t>(kAnswersKept);
     if (next.end_answer - next.first_answer > kept) next.first_answer = next.end_answer - kept;
   }
-  const int code = impl.WriteAll(state.view.SerializeAsString(), next, answered);
+  std::string tokens = state.access.SerializeAsString();
+  const int code = impl.WriteAll(state.view.SerializeAsString(), tokens, next, answered);
   if (code == SQLITE_OK) {
     impl.ids = next;
+    impl.tokens = std::move(tokens);
     return absl::OkStatus();
   }
   const std::string message = impl.db.Message(code);

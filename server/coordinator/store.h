@@ -14,9 +14,11 @@
 
 namespace verbena::server {
 
-// Everything that must survive a restart: the view, the next ids, the answers to request ids.
+// Everything that must survive a restart: the view, the tokens, the next ids, the answers to
+// request ids.
 struct CoordinatorState {
   v1::ClusterView view;
+  v1::AccessRules access;  // without the operator's token, which a file has
   uint64_t next_incarnation = 1;
   uint32_t next_table = 1;
   struct Answered {
@@ -33,7 +35,7 @@ class Store {
   virtual ~Store() = default;
   // An empty state when there is none yet. DATA_LOSS with the file's name when it is corrupt.
   virtual absl::StatusOr<CoordinatorState> Load() = 0;
-  // Durable when it returns. Writes the view, the ids and `answered` (may be null).
+  // Durable when it returns. Writes the view, the tokens, the ids and `answered` (may be null).
   virtual absl::Status Save(const CoordinatorState& state,
                             const CoordinatorState::Answered* answered) = 0;
 };

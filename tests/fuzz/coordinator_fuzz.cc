@@ -20,6 +20,8 @@ using server::Coordinator;
 constexpr int kTurns = 64;
 constexpr size_t kShardBytes = size_t{1} << 20;
 
+constexpr char kSeedToken[] = "0123456789ab";
+
 class ScriptClock final : public Clock {
  public:
   int64_t NowNanos() const override { return now; }
@@ -34,6 +36,8 @@ enum class Turn : uint8_t {
   kCreateTable,
   kDropTable,
   kGetView,
+  kCreateToken,
+  kRevokeToken,
   kWait,     // so many milliseconds
   kRestart,  // only the store is left
   kCount
@@ -68,9 +72,14 @@ class Script {
   void Restart() {
     coordinator_.reset();
 
-    auto created = Coordinator::Create(
-        {.partitions = 8, .lease_ms = 1000, .expected_servers = 1, .cluster_id = "fuzz"}, &clock_,
-        &store_);
+    auto created =
+        Coordinator::Create({.partitions = 8,
+                             .lease_ms = 1000,
+                             .expected_servers = 1,
+                             .cluster_id = "fuzz",
+                             .tokens = true,
+                             .wall_clock = [this] { return clock_.now / 1'000'000'000; }},
+                            &clock_, &store_);
     // What it stored makes sense to it.
     FUZZ_CHECK(created.ok());
     coordinator_ = *std::move(created);
@@ -91,12 +100,23 @@ class Script {
     });
   }
 
+  // Every worker shows the seeds' token, while that is good.
+  void JoinWithToken(const std::string& bytes) {
+    v1::JoinWorkerRequest request;
+    if (!request.ParseFromString(bytes)) return;
+    bool good = false;
+    for (const v1::Token& token : coordinator_->access()->tokens()) {
+      good |= token.id() == kSeedToken && token.ended() == 0;
+    }
+    coordinator_->JoinWorker(request, good ? kSeedToken : "", [](const auto&) {});
+  }
+
   void Call(Turn turn, const std::string& bytes) {
     switch (turn) {
       case Turn::kJoinServer:
         return Send(&Coordinator::JoinServer, bytes);
       case Turn::kJoinWorker:
-        return Send(&Coordinator::JoinWorker, bytes);
+        return JoinWithToken(bytes);
       case Turn::kHeartbeat:
         return Send(&Coordinator::Heartbeat, bytes);
       case Turn::kLeave:
@@ -105,6 +125,10 @@ class Script {
         return Send(&Coordinator::CreateTable, bytes);
       case Turn::kDropTable:
         return Send(&Coordinator::DropTable, bytes);
+      case Turn::kCreateToken:
+        return Send(&Coordinator::CreateToken, bytes);
+      case Turn::kRevokeToken:
+        return Send(&Coordinator::RevokeToken, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }
@@ -115,6 +139,13 @@ class Script {
     FUZZ_CHECK(view.revision() >= revision_);
     revision_ = view.revision();
     FUZZ_CHECK(view.partitions_size() == 8);
+    // No worker is left of a token that has ended.
+    for (const v1::Token& token : coordinator_->access()->tokens()) {
+      if (token.ended() == 0) continue;
+      for (const v1::Job& job : view.jobs()) {
+        for (const v1::Worker& worker : job.members()) FUZZ_CHECK(worker.token() != token.id());
+      }
+    }
     if (view.servers().empty()) return;
     if (TooManyContributions(view)) return;
     if (engine_ == nullptr || server_ != view.servers(0).incarnation()) {
@@ -185,13 +216,27 @@ std::vector<std::string> Seeds() {
   v1::LeaveRequest leave;
   leave.set_request_id(Id('f'));
   leave.set_incarnation(2);
+  v1::CreateTokenRequest token;
+  token.set_request_id(Id('g'));
+  token.set_id(kSeedToken);
+  token.set_role(v1::ROLE_JOB);
+  token.set_job("job");
+  token.set_hash(std::string(32, 'h'));
+  token.set_lifetime_s(1);
+  v1::RevokeTokenRequest revoke;
+  revoke.set_request_id(Id('h'));
+  revoke.set_id(token.id());
   const std::string start = TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinWorker, worker);
   const std::string tables = TurnOf(Turn::kCreateTable, table) + TurnOf(Turn::kCreateTable, rows);
   const std::string wait = BytesOf(Turn::kWait) + BytesOf(uint16_t{700});
   return {start + tables + TurnOf(Turn::kDropTable, drop) + TurnOf(Turn::kLeave, leave),
           start + tables + BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + wait +
               TurnOf(Turn::kHeartbeat, heartbeat) + wait + TurnOf(Turn::kJoinServer, server),
-          start + TurnOf(Turn::kGetView, view) + wait + tables};
+          start + TurnOf(Turn::kGetView, view) + wait + tables,
+          TurnOf(Turn::kCreateToken, token) + start + wait + wait + wait +
+              TurnOf(Turn::kRevokeToken, revoke),
+          TurnOf(Turn::kCreateToken, token) + start + TurnOf(Turn::kRevokeToken, revoke) +
+              BytesOf(Turn::kRestart) + BytesOf(uint16_t{0})};
 }
 
 }  // namespace verbena::fuzz

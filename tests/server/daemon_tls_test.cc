@@ -6,34 +6,12 @@
 #include "client/c/verbena.h"
 #include "client/client.h"
 #include "tests/server/daemon_fixture.h"
-#include "tests/support/certificates.h"
+#include "tests/server/identity_files.h"
 
 namespace verbena::test {
 namespace {
 
 using Catch::Matchers::Contains;
-
-// The files of one process.
-class Files {
- public:
-  Files(const std::string& ca, const Identity& identity) { Replace(ca, identity); }
-  void Replace(const std::string& ca, const Identity& identity) const {
-    WriteFile(tls().ca, ca);
-    WriteFile(tls().cert, identity.cert);
-    WriteFile(tls().key, identity.key);
-  }
-  TlsOptions tls() const {
-    return {directory_.File("ca.pem"), directory_.File("cert.pem"), directory_.File("key.pem")};
-  }
-  std::vector<std::string> Options(std::vector<std::string> more = {}) const {
-    const TlsOptions o = tls();
-    more.insert(more.end(), {"--tls-ca", o.ca, "--tls-cert", o.cert, "--tls-key", o.key});
-    return more;
-  }
-
- private:
-  TemporaryDirectory directory_;
-};
 
 // A coordinator that is a server, too, with mutual TLS.
 struct Cluster {

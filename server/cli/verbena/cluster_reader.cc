@@ -14,48 +14,10 @@
 namespace verbena::cli {
 namespace {
 
-constexpr char kGetView[] = "/verbena.v1.Cluster/GetView";
 constexpr char kGetStatistics[] = "/verbena.v1.Shard/GetStatistics";
 
 double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The channel's messages begin with the address, which is said before them here.
-std::string Said(const absl::Status& status, const std::string& address) {
-  std::string said(status.message());
-  const std::string prefix = address + ": ";
-  if (said.rfind(prefix, 0) == 0) said.erase(0, prefix.size());
-  return Printable(said);
-}
-
-absl::Status Explain(const absl::Status& status, const std::string& address,
-                     absl::Duration timeout) {
-  const std::string who = absl::StrCat("the coordinator ", Printable(address));
-  switch (status.code()) {
-    case absl::StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError(
-          absl::StrCat(who, " did not answer within ", absl::FormatDuration(timeout),
-                       ". Is its process stopped or its host overloaded? --timeout waits longer"));
-    case absl::StatusCode::kUnavailable:
-      return absl::UnavailableError(absl::StrCat(
-          who, " cannot be reached: ", Said(status, address),
-          ". Does 'verbenad --coordinator' run there? --cluster HOST:PORT or the environment "
-          "variable VERBENA_CLUSTER names it"));
-    case absl::StatusCode::kUnauthenticated:
-      // Says what to do.
-      return absl::UnauthenticatedError(
-          absl::StrCat(who, " was reached, but not spoken to: ", Said(status, address)));
-    case absl::StatusCode::kUnimplemented:
-      return absl::UnimplementedError(absl::StrCat(
-          Printable(address),
-          " is not the coordinator: what listens there does not serve a cluster's state. Name the "
-          "verbenad that runs with --coordinator"));
-    default:
-      // Not the peer's code: CANCELLED means an interrupt here.
-      return absl::UnknownError(
-          absl::StrCat(who, " answered with an error: ", Said(status, address)));
-  }
 }
 
 // What a server's missing statistics are reported with.
@@ -82,29 +44,14 @@ void CheckIncarnation(ServerState* state) {
 
 }  // namespace
 
-ClusterReader::ClusterReader(ControlChannel* channel, std::string coordinator,
-                             absl::Duration timeout, int interrupt_fd)
-    : channel_(channel),
-      coordinator_(std::move(coordinator)),
-      timeout_(timeout),
-      interrupt_fd_(interrupt_fd) {}
-
-absl::Status ClusterReader::RunUntil(const std::function<bool()>& done) {
-  while (true) {
-    channel_->RunOnce();
-    if (done()) return absl::OkStatus();
-    pollfd fds[2] = {{channel_->wake_fd(), POLLIN, 0}, {interrupt_fd_, POLLIN, 0}};
-    poll(fds, 2, -1);
-    if (fds[1].revents != 0) return absl::CancelledError("interrupted");
-  }
-}
+ClusterReader::ClusterReader(Coordinator coordinator) : coordinator_(std::move(coordinator)) {}
 
 absl::Status ClusterReader::Sleep(absl::Duration time) {
   const double end = SteadySeconds() + absl::ToDoubleSeconds(time);
   while (true) {
     const double left = end - SteadySeconds();
     if (left <= 0) return absl::OkStatus();
-    pollfd interrupt = {interrupt_fd_, POLLIN, 0};
+    pollfd interrupt = {coordinator_.interrupt_fd, POLLIN, 0};
     // Rounded up: rounded down, the last millisecond would be spent spinning.
     poll(&interrupt, 1, static_cast<int>(std::min(left, 3600.0) * 1000) + 1);
     if (interrupt.revents != 0) return absl::CancelledError("interrupted");
@@ -113,7 +60,7 @@ absl::Status ClusterReader::Sleep(absl::Duration time) {
 
 absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const ClusterState* earlier) {
   ClusterState state;
-  state.coordinator = coordinator_;
+  state.coordinator = coordinator_.address;
   absl::StatusOr<v1::ClusterView> view = ReadView();
   if (view.ok()) {
     state.view = std::move(*view);
@@ -134,24 +81,14 @@ absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const Cluste
 }
 
 absl::StatusOr<v1::ClusterView> ClusterReader::ReadView() {
-  // Shared with the call: it may end after an interrupt has ended the wait.
-  struct Answer {
-    bool done = false;
-    absl::StatusOr<v1::GetViewResponse> response = absl::UnknownError("no answer");
-  };
-  auto answer = std::make_shared<Answer>();
-  Call<v1::GetViewResponse>(*channel_, coordinator_, kGetView, v1::GetViewRequest(), timeout_,
-                            [answer](absl::StatusOr<v1::GetViewResponse> response) {
-                              answer->response = std::move(response);
-                              answer->done = true;
-                            });
-  if (absl::Status status = RunUntil([&] { return answer->done; }); !status.ok()) return status;
-  if (!answer->response.ok()) return Explain(answer->response.status(), coordinator_, timeout_);
-  if (!answer->response->has_view()) {
-    return absl::InternalError(
-        absl::StrCat("coordinator ", Printable(coordinator_), " answered without a cluster view"));
+  absl::StatusOr<v1::GetViewResponse> response =
+      CallAndWait<v1::GetViewResponse>(coordinator_, "GetView", v1::GetViewRequest());
+  if (!response.ok()) return response.status();
+  if (!response->has_view()) {
+    return absl::InternalError(absl::StrCat("coordinator ", Printable(coordinator_.address),
+                                            " answered without a cluster view"));
   }
-  return std::move(*answer->response->mutable_view());
+  return std::move(*response->mutable_view());
 }
 
 absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::ClusterView& view) {
@@ -166,8 +103,10 @@ absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::Cl
     const v1::Server& server = view.servers(static_cast<int>(i));
     answers->servers[i].server = server;
     Call<v1::GetStatisticsResponse>(
-        *channel_, server.address(), kGetStatistics, v1::GetStatisticsRequest(), timeout_,
-        [answers, i, timeout = timeout_](absl::StatusOr<v1::GetStatisticsResponse> got) {
+        *coordinator_.channel, server.address(), kGetStatistics, v1::GetStatisticsRequest(),
+        coordinator_.timeout,
+        [answers, i,
+         timeout = coordinator_.timeout](absl::StatusOr<v1::GetStatisticsResponse> got) {
           ServerState& state = answers->servers[i];
           state.statistics = std::move(got);
           if (!state.statistics.ok()) {
@@ -179,7 +118,8 @@ absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::Cl
           --answers->missing;
         });
   }
-  if (absl::Status status = RunUntil([&] { return answers->missing == 0; }); !status.ok()) {
+  if (absl::Status status = RunUntil(coordinator_, [&] { return answers->missing == 0; });
+      !status.ok()) {
     return status;
   }
   return std::move(answers->servers);

@@ -8,23 +8,21 @@
 #ifndef VERBENA_SERVER_CLI_VERBENA_CLUSTER_READER_H_
 #define VERBENA_SERVER_CLI_VERBENA_CLUSTER_READER_H_
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/control_channel.h"
 #include "server/cli/verbena/cluster_state.h"
+#include "server/cli/verbena/coordinator_call.h"
 
 namespace verbena::cli {
 
 class ClusterReader {
  public:
-  // `channel` outlives the reader. `interrupt_fd` becomes readable at a signal; -1: never.
-  ClusterReader(ControlChannel* channel, std::string coordinator, absl::Duration timeout,
-                int interrupt_fd);
+  // Its channel outlives the reader.
+  explicit ClusterReader(Coordinator coordinator);
 
   // The coordinator's view and, `with_servers`, what each server of it says; one that does not
   // answer is in the result, with the reason. The error says what is wrong with the coordinator,
@@ -36,13 +34,8 @@ class ClusterReader {
  private:
   absl::StatusOr<v1::ClusterView> ReadView();
   absl::StatusOr<std::vector<ServerState>> ReadServers(const v1::ClusterView& view);
-  // Runs the channel until `done`; the channel ends every call by its timeout.
-  absl::Status RunUntil(const std::function<bool()>& done);
 
-  ControlChannel* const channel_;
-  const std::string coordinator_;
-  const absl::Duration timeout_;
-  const int interrupt_fd_;
+  const Coordinator coordinator_;
 };
 
 }  // namespace verbena::cli

@@ -17,6 +17,7 @@ constexpr char kVariable[] = "VERBENA_CLUSTER";
 constexpr char kCaVariable[] = "VERBENA_TLS_CA";
 constexpr char kCertVariable[] = "VERBENA_TLS_CERT";
 constexpr char kKeyVariable[] = "VERBENA_TLS_KEY";
+constexpr char kTokenVariable[] = "VERBENA_TOKEN_FILE";
 constexpr char kDefaultCluster[] = "127.0.0.1:7000";
 
 constexpr char kExamples[] =
@@ -62,6 +63,13 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena shards --cluster 10.0.0.1:7000\n"
      "  verbena shards --watch 2"},
+    {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
+     "Roles: operator, everything; server, joins as a server; job, everything with one job;\n"
+     "read-only, looks, and joins as an observer, which only pulls.\n\n"
+     "Examples:\n"
+     "  verbena token create --role job --job ads --expires 30d --out ads.token\n"
+     "  verbena token list\n"
+     "  verbena token revoke 4be1c02f9d77"},
 };
 
 // As CLI11 gives it: text, so that checks can name it.
@@ -70,8 +78,50 @@ struct RawOptions {
   TlsOptions tls;
   double timeout = 5;
   double watch = 0;
+  std::string token_file;
   bool json = false;
+  TokenOptions token;
 };
+
+// Takes what `parse` takes, with its error.
+template <typename Parse>
+CLI::Validator Checked(Parse parse) {
+  CLI::Validator check;
+  check.description("");
+  check.operation([parse](std::string& text) -> std::string {
+    return std::string(parse(text).status().message());
+  });
+  return check;
+}
+
+void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::App*>* actions) {
+  command->require_subcommand(1);
+  CLI::App* create = command->add_subcommand("create", "Make a token and print it, this once");
+  create
+      ->add_option_function<std::string>(
+          "--role", [token](const std::string& word) { token->role = *ParseRole(word); },
+          "operator, server, job or read-only")
+      ->type_name("ROLE")
+      ->required()
+      ->check(Checked(ParseRole));
+  create->add_option("--job", token->job,
+                     "The job it is for: of role job; of read-only, where it is for one alone");
+  create
+      ->add_option_function<std::string>(
+          "--expires", [token](const std::string& text) { token->lifetime = *ParseLifetime(text); },
+          "Good for so long, such as 30d, 12h, 15m (default: until it is revoked)")
+      ->type_name("TIME")
+      ->check(Checked(ParseLifetime));
+  create->add_option("--note", token->note, "For people: who has it, what for");
+  create
+      ->add_option("--out", token->out, "Write it to this new file, which its owner alone may read")
+      ->type_name("FILE");
+  CLI::App* list = command->add_subcommand("list", "All tokens, without their secrets");
+  CLI::App* revoke = command->add_subcommand(
+      "revoke", "End a token at once, and retire the workers that joined with it");
+  revoke->add_option("ID", token->id, "Of the token, as 'list' shows it")->required();
+  *actions = {create, list, revoke};
+}
 
 CLI::Validator SecondsUpTo(double most) {
   CLI::Validator check;
@@ -103,6 +153,10 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
                   "Certificate to show to servers (default: $VERBENA_TLS_CERT)")
       ->type_name("FILE");
   app->add_option("--tls-key", raw->tls.key, "Its private key (default: $VERBENA_TLS_KEY)")
+      ->type_name("FILE");
+  app->add_option("--token-file", raw->token_file,
+                  "Token to call with, where the cluster asks for one (default: "
+                  "$VERBENA_TOKEN_FILE)")
       ->type_name("FILE");
   app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
   app->get_formatter()->column_width(28);
@@ -175,7 +229,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   app.footer(kExamples);
   app.require_subcommand(0, 1);
   AddCommon(&app, &raw);
-  std::vector<CLI::App*> commands;
+  std::vector<CLI::App*> commands, token_actions;
   for (const CommandText& text : kCommands) {
     CLI::App* command = app.add_subcommand(text.name, text.about);
     command->footer(text.footer);
@@ -184,6 +238,10 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       command->add_option("--watch", raw.watch, "Print rates, once in so many seconds")
           ->type_name("SECONDS")
           ->check(SecondsUpTo(86400));
+    }
+    if (text.command == Command::kToken) {
+      AddTokenActions(command, &raw.token, &token_actions);
+      for (CLI::App* action : token_actions) AddCommon(action, &raw);
     }
     commands.push_back(command);
   }
@@ -200,12 +258,22 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   }
   if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) return Wrong(wrong);
   if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong);
+  if (const char* file = std::getenv(kTokenVariable); raw.token_file.empty() && file != nullptr) {
+    raw.token_file = file;
+  }
   Parsed parsed;
   for (size_t i = 0; i < commands.size(); ++i) {
     if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
   }
   parsed.options.cluster = raw.cluster;
   parsed.options.tls = raw.tls;
+  parsed.options.token_file = raw.token_file;
+  parsed.options.token = raw.token;
+  for (size_t i = 0; i < token_actions.size(); ++i) {
+    if (token_actions[i]->parsed()) {
+      parsed.options.token.action = static_cast<TokenOptions::Action>(i);
+    }
+  }
   parsed.options.timeout = absl::Seconds(raw.timeout);
   if (raw.watch > 0) parsed.options.watch = absl::Seconds(raw.watch);
   parsed.options.json = raw.json;

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "proto/tls_options.h"
+#include "server/cli/verbena/token_command.h"
 
 namespace verbena::cli {
 
@@ -17,15 +18,17 @@ inline constexpr int kExitWrong = 1;        // something is wrong, or an answer 
 inline constexpr int kExitUsage = 2;        // wrong command line
 inline constexpr int kExitUnreachable = 3;  // no answer from the coordinator
 
-enum class Command { kStatus, kTables, kJobs, kWorkers, kShards };
+enum class Command { kStatus, kTables, kJobs, kWorkers, kShards, kToken };
 
 struct Options {
   Command command = Command::kStatus;
   std::string cluster;  // host:port of the coordinator
   TlsOptions tls;
+  std::string token_file;  // of the operator's own token; empty: none
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // shards: print rates this often
   bool json = false;
+  TokenOptions token;  // of kToken
 };
 
 struct Parsed {

@@ -58,13 +58,16 @@ int SignalDescriptor() {
 
 class Program {
  public:
-  Program(const Options& options, std::shared_ptr<TlsFiles> tls, int signal_fd)
+  Program(const Options& options, std::shared_ptr<TlsFiles> tls, std::shared_ptr<TokenFile> token,
+          int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
-        channel_(std::move(tls)),
-        reader_(&channel_, options.cluster, options.timeout, signal_fd) {}
+        channel_(std::move(tls), std::move(token)),
+        coordinator_{&channel_, options.cluster, options.timeout, signal_fd},
+        reader_(coordinator_) {}
 
   int Run() {
+    if (options_.command == Command::kToken) return RunToken();
     const bool servers = options_.command != Command::kJobs;
     absl::StatusOr<ClusterState> state = reader_.Read(servers);
     if (!state.ok()) return Failed(state.status());
@@ -74,6 +77,21 @@ class Program {
   }
 
  private:
+  int RunToken() const {
+    absl::StatusOr<TokenReport> report =
+        RunTokenCommand(options_.token, options_.json, coordinator_);
+    if (!report.ok()) {
+      const int status = Failed(report.status());
+      // Answered, or not even asked.
+      const bool unreached = status != kExitUnreachable || absl::IsUnavailable(report.status()) ||
+                             absl::IsDeadlineExceeded(report.status()) ||
+                             absl::IsUnauthenticated(report.status());
+      return unreached ? status : kExitWrong;
+    }
+    std::fputs(report->err.c_str(), stderr);
+    return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
   std::string Report(const ClusterState& state) const {
     const bool json = options_.json;
     switch (options_.command) {
@@ -89,6 +107,8 @@ class Program {
         const std::vector<ShardLoad> loads = ShardLoads(state, nullptr);
         return json ? ShardsJson(state, loads, std::nullopt) + "\n" : ShardsText(state, loads);
       }
+      case Command::kToken:
+        break;  // is no report
     }
     return "";
   }
@@ -138,6 +158,7 @@ class Program {
   const Options options_;
   const int signal_fd_;
   GrpcControlChannel channel_;
+  const Coordinator coordinator_;
   ClusterReader reader_;
 };
 
@@ -155,8 +176,14 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "verbena: %s\n", message.c_str());
     return kExitUsage;
   }
+  absl::StatusOr<std::shared_ptr<TokenFile>> token = TokenFile::Open(parsed.options.token_file);
+  if (!token.ok()) {
+    const std::string message(token.status().message());
+    std::fprintf(stderr, "verbena: %s\n", message.c_str());
+    return kExitUsage;
+  }
   const int signal_fd = SignalDescriptor();
-  return Program(parsed.options, *std::move(tls), signal_fd).Run();
+  return Program(parsed.options, *std::move(tls), *std::move(token), signal_fd).Run();
 }
 
 }  // namespace

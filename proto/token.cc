@@ -1,0 +1,76 @@
+#include "proto/token.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace verbena {
+namespace {
+
+constexpr std::string_view kPrefix = "vbn_";
+constexpr size_t kIdBytes = 6, kIdDigits = 2 * kIdBytes;
+constexpr size_t kSecretBytes = 32, kSecretCharacters = 43;
+
+bool IsHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
+
+bool IsBase64Url(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_';
+}
+
+}  // namespace
+
+absl::StatusOr<NewToken> MakeToken() {
+  unsigned char bytes[kIdBytes + kSecretBytes];
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) {
+    return absl::InternalError("no random bits to be had for a token");
+  }
+  const absl::string_view all(reinterpret_cast<const char*>(bytes), sizeof(bytes));
+  NewToken token;
+  token.id = absl::BytesToHexString(all.substr(0, kIdBytes));
+  token.text = absl::StrCat(absl::string_view(kPrefix.data(), kPrefix.size()), token.id, "_",
+                            absl::WebSafeBase64Escape(all.substr(kIdBytes)));  // without padding
+  OPENSSL_cleanse(bytes, sizeof(bytes));
+  return token;
+}
+
+absl::Status CheckTokenId(std::string_view id) {
+  if (id.size() == kIdDigits && std::all_of(id.begin(), id.end(), IsHex)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "what was given is not a token's id; allowed: 12 hexadecimal digits, as 'verbena token list' "
+      "shows them");
+}
+
+absl::StatusOr<std::string> TokenId(std::string_view text) {
+  const std::string_view rest = text.substr(std::min(text.size(), kPrefix.size()));
+  const bool right = text.substr(0, kPrefix.size()) == kPrefix &&
+                     rest.size() == kIdDigits + 1 + kSecretCharacters && rest[kIdDigits] == '_' &&
+                     CheckTokenId(rest.substr(0, kIdDigits)).ok() &&
+                     std::all_of(rest.begin() + kIdDigits + 1, rest.end(), IsBase64Url);
+  if (!right) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "not a token (", text.size(), " bytes); allowed: what 'verbena token create' prints"));
+  }
+  return std::string(rest.substr(0, kIdDigits));
+}
+
+std::string HashToken(std::string_view text) {
+  unsigned char hash[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  // It fails only without memory, and then an empty hash is nobody's.
+  if (EVP_Digest(text.data(), text.size(), hash, &size, EVP_sha256(), nullptr) != 1) return "";
+  return std::string(reinterpret_cast<const char*>(hash), size);
+}
+
+bool SameHash(std::string_view a, std::string_view b) {
+  return a.size() == kTokenHashBytes && b.size() == kTokenHashBytes &&
+         CRYPTO_memcmp(a.data(), b.data(), kTokenHashBytes) == 0;
+}
+
+}  // namespace verbena

@@ -1,0 +1,122 @@
+#include "server/access/audit_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json.h"
+#include "server/access/access_control.h"
+
+namespace verbena::server {
+namespace {
+
+// Beyond that many hosts that were refused something, they are counted anew.
+constexpr size_t kMostPeers = 4096;
+
+// "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
+std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
+std::string Line(const AuditEvent& event, absl::Time now, int64_t unsaid) {
+  JsonWriter line;
+  line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", now, absl::UTCTimeZone()));
+  if (!event.peer.empty()) line.Add("peer", event.peer);
+  if (!event.certificate.empty()) line.Add("certificate", event.certificate);
+  if (!event.token.empty()) line.Add("token", event.token);
+  if (event.role != v1::ROLE_UNSPECIFIED) line.Add("role", RoleName(event.role));
+  line.Add("call", event.method);
+  if (!event.about.empty()) line.Add("about", event.about);
+  line.Add("result", absl::StatusCodeToString(event.status.code()));
+  if (!event.status.ok()) {
+    line.Add("reason",
+             std::string_view(event.status.message().data(), event.status.message().size()));
+  }
+  if (unsaid > 0) line.Add("refusals_without_a_line", unsaid);
+  return line.ToString();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(
+    const std::string& path, std::function<void(const std::string&)> log) {
+  std::unique_ptr<AuditLog> audit(new AuditLog(path, std::move(log)));
+  if (!path.empty()) {
+    if (absl::Status status = audit->OpenFile(); !status.ok()) return status;
+  }
+  return audit;
+}
+
+AuditLog::~AuditLog() {
+  if (fd_ >= 0) close(fd_);
+}
+
+// Before anybody else has it, or under the lock.
+absl::Status AuditLog::OpenFile() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
+  if (fd_ >= 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("audit log ", path_, ": cannot be written: ", std::strerror(errno)));
+}
+
+// Under the lock.
+void AuditLog::Append(const std::string& line) {
+  struct stat named = {}, ours = {};
+  const bool moved = fd_ < 0 || stat(path_.c_str(), &named) != 0 || fstat(fd_, &ours) != 0 ||
+                     named.st_ino != ours.st_ino || named.st_dev != ours.st_dev;
+  std::string wrong;
+  if (moved) wrong = std::string(OpenFile().message());
+  if (fd_ >= 0) {
+    const std::string whole = line + "\n";
+    const ssize_t written = write(fd_, whole.data(), whole.size());
+    if (written != static_cast<ssize_t>(whole.size())) {
+      wrong = absl::StrCat("audit log ", path_, ": ",
+                           written < 0 ? std::strerror(errno) : "the disk is full");
+    }
+  }
+  if (wrong.empty()) {
+    failing_ = false;
+    return;
+  }
+  // The calls go on: a full disk must not stop training. What has no place in the file is said.
+  if (!std::exchange(failing_, true)) log_(wrong + "; its lines go to this log instead");
+  log_("audit: " + line);
+}
+
+// Under the lock.
+int64_t AuditLog::Admit(const std::string& peer, absl::Time now) {
+  const std::string host = HostOf(peer);
+  if (refused_.size() >= kMostPeers && !refused_.contains(host)) refused_.clear();
+  Refused& refused = refused_[host];
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - refused.at));
+  refused.left = std::min(kRefusalBurst, refused.left + seconds * kRefusalsPerSecond);
+  refused.at = now;
+  if (refused.left < 1) {
+    ++refused.unsaid;
+    return -1;
+  }
+  --refused.left;
+  return static_cast<int64_t>(std::exchange(refused.unsaid, 0));
+}
+
+void AuditLog::Write(const AuditEvent& event, absl::Time now) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t unsaid = 0;
+  if (!event.status.ok()) {
+    unsaid = Admit(event.peer, now);
+    if (unsaid < 0) return;
+  }
+  const std::string line = Line(event, now, unsaid);
+  if (path_.empty()) {
+    log_("audit: " + line);
+  } else {
+    Append(line);
+  }
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,71 @@
+#include "server/access/gate.h"
+
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "proto/token.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr absl::string_view kBearer = "Bearer ";
+
+}  // namespace
+
+Caller CallerOf(const grpc::CallbackServerContext& context) {
+  Caller caller;
+  caller.peer = context.peer();
+  if (const auto authenticated = context.auth_context()) {
+    const auto names = authenticated->GetPeerIdentity();
+    if (!names.empty()) caller.certificate.assign(names.front().data(), names.front().size());
+  }
+  const auto& metadata = context.client_metadata();
+  if (const auto it = metadata.find("authorization"); it != metadata.end()) {
+    const absl::string_view value(it->second.data(), it->second.size());
+    if (absl::StartsWith(value, kBearer)) caller.token = std::string(value.substr(kBearer.size()));
+  }
+  return caller;
+}
+
+void AccessState::Update(std::shared_ptr<const v1::ClusterView> view,
+                         std::shared_ptr<const v1::AccessRules> rules) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  known_ = {std::move(view), std::move(rules)};
+}
+
+AccessState::Known AccessState::Get() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return known_;
+}
+
+absl::StatusOr<Principal> Gate::Judge(const v1::AccessRules* rules, const Caller& caller,
+                                      const std::string& method, const Scope& scope) const {
+  absl::StatusOr<Principal> who = Authenticate(rules, caller.token);
+  absl::Status status = who.status();
+  if (status.ok()) status = Authorize(*who, method, scope);
+  if (status.ok()) return who;
+  AuditEvent event{.peer = caller.peer,
+                   .certificate = caller.certificate,
+                   .method = method,
+                   .about = scope.about,
+                   .status = status};
+  event.token = TokenId(caller.token).value_or("");
+  if (who.ok()) event.role = who->role;
+  audit_->Write(event);
+  return status;
+}
+
+void Gate::Ended(const Caller& caller, const Principal& who, const std::string& method,
+                 const std::string& about, const absl::Status& status) const {
+  if (!AccessOf(method).audited()) return;
+  audit_->Write({.peer = caller.peer,
+                 .certificate = caller.certificate,
+                 .token = who.token,
+                 .role = who.token.empty() ? v1::ROLE_UNSPECIFIED : who.role,
+                 .method = method,
+                 .about = about,
+                 .status = status});
+}
+
+}  // namespace verbena::server

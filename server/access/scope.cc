@@ -1,0 +1,90 @@
+#include "server/access/scope.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+// Where requests name no job, as the coordinator has it.
+std::string JobName(const std::string& given) { return given.empty() ? "default" : given; }
+
+}  // namespace
+
+Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
+  for (const v1::Server& server : view.servers()) {
+    if (server.incarnation() != incarnation) continue;
+    return {.of_server = true, .about = absl::StrCat("server '", server.name(), "'")};
+  }
+  for (const v1::Job& job : view.jobs()) {
+    for (const v1::Worker& worker : job.members()) {
+      if (worker.incarnation() != incarnation) continue;
+      return {.job = job.name(),
+              .observes = worker.rank() < 0,
+              .about = absl::StrCat("worker '", worker.name(), "' of job '", job.name(), "'")};
+    }
+  }
+  return {.about = absl::StrCat("incarnation ", incarnation)};
+}
+
+Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView&) {
+  return {.of_server = true,
+          .about = absl::StrCat("server '", request.name(), "' at ", request.address())};
+}
+
+Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView&) {
+  const std::string job = JobName(request.job());
+  return {.job = job,
+          .observes = request.observer(),
+          .about = absl::StrCat("worker '", request.name(), "' of job '", job, "'")};
+}
+
+Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) {
+  return ScopeOfIncarnation(request.incarnation(), view);
+}
+
+Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
+  return ScopeOfIncarnation(request.incarnation(), view);
+}
+
+// A name that another job's table has is refused by the coordinator, which compares jobs, too.
+Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
+  const std::string job = JobName(request.spec().job());
+  return {.job = job,
+          .about = absl::StrCat("table '", request.spec().name(), "' of job '", job, "'")};
+}
+
+Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view) {
+  for (const v1::Table& table : view.tables()) {
+    if (table.spec().name() != request.name()) continue;
+    const std::string& job = table.spec().job();
+    return {.job = job, .about = absl::StrCat("table '", request.name(), "' of job '", job, "'")};
+  }
+  return {.about = absl::StrCat("table '", request.name(), "'")};
+}
+
+Scope ScopeOf(const v1::GetViewRequest&, const v1::ClusterView&) { return {}; }
+Scope ScopeOf(const v1::ListTokensRequest&, const v1::ClusterView&) { return {}; }
+
+Scope ScopeOf(const v1::CreateTokenRequest& request, const v1::ClusterView&) {
+  return {.about = absl::StrCat("token ", request.id(), ", ", RoleName(request.role()),
+                                request.job().empty() ? "" : " of job '", request.job(),
+                                request.job().empty() ? "" : "'")};
+}
+
+Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView&) {
+  return {.about = absl::StrCat("token ", request.id())};
+}
+
+Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {
+  return ScopeOfIncarnation(request.incarnation(), view);
+}
+
+Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) {
+  return ScopeOfIncarnation(request.incarnation(), view);
+}
+
+Scope ScopeOf(const v1::GetStatisticsRequest&, const v1::ClusterView&) { return {}; }
+
+}  // namespace verbena::server

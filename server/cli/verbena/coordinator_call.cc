@@ -1,0 +1,56 @@
+#include "server/cli/verbena/coordinator_call.h"
+
+#include <poll.h>
+
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+
+std::string Said(const absl::Status& status, const std::string& address) {
+  std::string said(status.message());
+  const std::string prefix = address + ": ";
+  if (said.rfind(prefix, 0) == 0) said.erase(0, prefix.size());
+  return Printable(said);
+}
+
+absl::Status Explain(const absl::Status& status, const Coordinator& coordinator) {
+  const std::string& address = coordinator.address;
+  const std::string who = absl::StrCat("the coordinator ", Printable(address));
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(
+          absl::StrCat(who, " did not answer within ", absl::FormatDuration(coordinator.timeout),
+                       ". Is its process stopped or its host overloaded? --timeout waits longer"));
+    case absl::StatusCode::kUnavailable:
+      return absl::UnavailableError(absl::StrCat(
+          who, " cannot be reached: ", Said(status, address),
+          ". Does 'verbenad --coordinator' run there? --cluster HOST:PORT or the environment "
+          "variable VERBENA_CLUSTER names it"));
+    case absl::StatusCode::kUnauthenticated:
+      // Says what to do.
+      return absl::UnauthenticatedError(
+          absl::StrCat(who, " was reached, but not spoken to: ", Said(status, address)));
+    case absl::StatusCode::kUnimplemented:
+      return absl::UnimplementedError(absl::StrCat(
+          Printable(address),
+          " is not the coordinator: what listens there does not serve a cluster's state. Name the "
+          "verbenad that runs with --coordinator"));
+    default:
+      // Not the peer's code: CANCELLED means an interrupt here.
+      return absl::UnknownError(
+          absl::StrCat(who, " answered with an error: ", Said(status, address)));
+  }
+}
+
+absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()>& done) {
+  while (true) {
+    coordinator.channel->RunOnce();
+    if (done()) return absl::OkStatus();
+    pollfd fds[2] = {{coordinator.channel->wake_fd(), POLLIN, 0},
+                     {coordinator.interrupt_fd, POLLIN, 0}};
+    poll(fds, 2, -1);
+    if (fds[1].revents != 0) return absl::CancelledError("interrupted");
+  }
+}
+
+}  // namespace verbena::cli

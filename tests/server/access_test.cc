@@ -1,0 +1,123 @@
+// Access control and the audit log by themselves.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "proto/token.h"
+#include "server/access/access_control.h"
+#include "server/access/audit_log.h"
+#include "tests/support/process.h"
+
+namespace verbena::server {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::ReadFile;
+
+TEST_CASE("a method that the .proto says nothing of is nobody's") {
+  CHECK(AccessOf("/verbena.v1.Cluster/GetView").roles_size() == 4);
+  CHECK(AccessOf("/verbena.v1.Cluster/Nothing").roles().empty());
+  CHECK(AccessOf("").roles().empty());
+  CHECK(Authorize({}, "/verbena.v1.Cluster/Nothing", {}).code() ==
+        absl::StatusCode::kPermissionDenied);
+}
+
+TEST_CASE("a cluster without tokens lets everybody in") {
+  const auto who = Authenticate(nullptr, "whatever");
+  REQUIRE(who.ok());
+  CHECK(Authorize(*who, "/verbena.v1.Cluster/DropTable", {.job = "any"}).ok());
+}
+
+TEST_CASE("errors about a token have nothing of its secret") {
+  const auto token = MakeToken();
+  REQUIRE(token.ok());
+  v1::AccessRules rules;
+  for (const std::string& text :
+       {token->text, token->text + "x", token->text.substr(0, 30), std::string("Bearer")}) {
+    const absl::Status status = Authenticate(&rules, text).status();
+    CHECK(status.code() == absl::StatusCode::kUnauthenticated);
+    CHECK(std::string(status.message()).find(token->text.substr(20, 8)) == std::string::npos);
+  }
+}
+
+struct Log {
+  std::vector<std::string> lines;
+  std::function<void(const std::string&)> Sink() {
+    return [this](const std::string& line) { lines.push_back(line); };
+  }
+};
+
+AuditEvent Refusal(const std::string& peer) {
+  return {.peer = peer,
+          .method = "/verbena.v1.Cluster/DropTable",
+          .status = absl::PermissionDeniedError("no \"quotes\"\nand lines")};
+}
+
+TEST_CASE("an audit line is one line of JSON") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  REQUIRE(audit.ok());
+  (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), absl::FromUnixSeconds(0));
+  REQUIRE(log.lines.size() == 1);
+  CHECK(log.lines[0] ==
+        "audit: {\"time\": \"1970-01-01T00:00:00.000000Z\", \"peer\": \"ipv4:10.0.0.1:5\", "
+        "\"call\": \"/verbena.v1.Cluster/DropTable\", \"result\": \"PERMISSION_DENIED\", "
+        "\"reason\": \"no \\\"quotes\\\"\\nand lines\"}");
+}
+
+TEST_CASE("a host that is refused again and again fills no disk, and is counted") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < 5000; ++i) (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+  CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst));
+  (*audit)->Write(Refusal("ipv4:10.0.0.2:5"), now);  // another host
+  CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 1);
+  AuditEvent success = Refusal("ipv4:10.0.0.1:5");
+  success.status = absl::OkStatus();
+  (*audit)->Write(success, now);  // what succeeds always has a line
+  CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 2);
+  now += absl::Seconds(1);
+  for (int i = 0; i < 100; ++i) (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+  CHECK(log.lines.size() ==
+        static_cast<size_t>(kRefusalBurst) + 2 + static_cast<size_t>(kRefusalsPerSecond));
+  CHECK_THAT(log.lines[static_cast<size_t>(kRefusalBurst) + 2],
+             Contains("\"refusals_without_a_line\": 4000"));
+}
+
+TEST_CASE("the file is appended to, and followed when it is moved away") {
+  test::TemporaryDirectory directory;
+  const std::string path = directory.File("audit");
+  Log log;
+  for (int start = 0; start < 2; ++start) {
+    auto audit = AuditLog::Open(path, log.Sink());
+    REQUIRE(audit.ok());
+    (*audit)->Write(Refusal("first"));
+  }
+  const std::string both = ReadFile(path);
+  CHECK(std::count(both.begin(), both.end(), '\n') == 2);
+  auto audit = AuditLog::Open(path, log.Sink());
+  REQUIRE(rename(path.c_str(), directory.File("audit.1").c_str()) == 0);
+  (*audit)->Write(Refusal("second"));
+  CHECK(ReadFile(directory.File("audit.1")) == both);
+  CHECK_THAT(ReadFile(path), Contains("second"));
+  CHECK(log.lines.empty());
+}
+
+TEST_CASE("a file that cannot be written costs no line: it goes to the daemon's log") {
+  Log log;
+  auto audit = AuditLog::Open("/dev/full", log.Sink());
+  REQUIRE(audit.ok());
+  (*audit)->Write(Refusal("one"));
+  (*audit)->Write(Refusal("two"));
+  REQUIRE(log.lines.size() == 3);
+  CHECK_THAT(log.lines[0], Contains("/dev/full") && Contains("No space left"));
+  CHECK_THAT(log.lines[1], Contains("one"));
+  CHECK_THAT(log.lines[2], Contains("two"));
+}
+
+}  // namespace
+}  // namespace verbena::server
