@@ -9,11 +9,15 @@
 
 namespace verbena::shard {
 
-// 64-byte aligned, zeroed when handed out. `handle` means something to the allocator only.
+class JobAccount;
+
+// 64-byte aligned, zeroed when handed out. `handle` means something to the allocator only,
+// `account` to the pool of buffers above it: which job has it.
 struct Buffer {
   std::byte* data = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0;  // as many as were asked for
   const void* handle = nullptr;
+  JobAccount* account = nullptr;
 };
 
 class Allocator {

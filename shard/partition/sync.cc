@@ -232,7 +232,7 @@ void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
   if (payloads > 0) {
     const uint32_t elements = table_.chunk(chunk).elements;
     if (s.accumulator.data == nullptr) {
-      s.accumulator = pool_.TakeAccumulator(elements * sizeof(float));
+      s.accumulator = pool_.TakeAccumulator(elements * sizeof(float), table_.account());
     }
     if (s.accumulator.data == nullptr) {
       // Holding slots until the step can be reduced in one pass could deadlock lanes.

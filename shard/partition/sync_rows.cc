@@ -116,7 +116,8 @@ void SyncRows::Resize() {
 bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyStatus* refused) {
   const size_t count = push.keys.size();
   const size_t row_bytes = table_.row_bytes();
-  x->copy = pool_.TakeScratch(count * (sizeof(uint64_t) + sizeof(uint32_t) + row_bytes));
+  x->copy = pool_.TakeScratch(count * (sizeof(uint64_t) + sizeof(uint32_t) + row_bytes),
+                              table_.account());
   if (x->copy.data == nullptr) {
     *refused = ReplyStatus::kResourceExhausted;
     return false;
@@ -126,7 +127,7 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyS
     pool_.ReturnScratch(x->copy);
     x->copy = {};
     x->count = 0;
-    *refused = ReplyStatus::kMemoryLimit;
+    *refused = NoRoom(pool_);
     return false;
   }
   std::memcpy(x->copy.data, push.keys.data(), count * sizeof(uint64_t));
@@ -137,8 +138,7 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyS
 Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
   const uint64_t version = table_.slice(slice).version;
   const auto answer = [&](ReplyStatus status) {
-    return status == ReplyStatus::kMemoryLimit ? NoRoom(pool_, version)
-                                               : Answer{status, 0, version};
+    return Answer{status, LimitMiB(status, pool_, table_.account()), version};
   };
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
