@@ -72,4 +72,10 @@ grpc::ServerUnaryReactor* ClusterService::GetView(grpc::CallbackServerContext* c
                  kTimeout + absl::Milliseconds(request->wait_ms()));
 }
 
+grpc::ServerUnaryReactor* ClusterService::SetJobLimits(grpc::CallbackServerContext* context,
+                                                       const v1::SetJobLimitsRequest* request,
+                                                       v1::SetJobLimitsResponse* response) {
+  return Forward(machine_, context, request, response, &Coordinator::SetJobLimits);
+}
+
 }  // namespace verbena::server

@@ -34,6 +34,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* GetView(grpc::CallbackServerContext* context,
                                     const v1::GetViewRequest* request,
                                     v1::GetViewResponse* response) override;
+  grpc::ServerUnaryReactor* SetJobLimits(grpc::CallbackServerContext* context,
+                                         const v1::SetJobLimitsRequest* request,
+                                         v1::SetJobLimitsResponse* response) override;
 
  private:
   CoordinatorMachine* const machine_;

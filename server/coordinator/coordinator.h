@@ -36,6 +36,7 @@
 #include "absl/status/statusor.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
+#include "server/coordinator/job_limits.h"
 #include "server/coordinator/store.h"
 
 namespace verbena::server {
@@ -46,6 +47,8 @@ struct CoordinatorOptions {
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
+  // What servers take for a chunk of a dense table. Empty: as much as its parameters.
+  ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
 };
 
@@ -71,6 +74,7 @@ class Coordinator {
   void Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply);
   void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
+  void SetJobLimits(const v1::SetJobLimitsRequest& request, Reply<v1::SetJobLimitsResponse> reply);
   // Held until the view changes or wait_ms has passed.
   void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply);
 

@@ -24,6 +24,8 @@ inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
 inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
+// One that nobody has joined yet.
+v1::Job* AddJob(const std::string& name, v1::ClusterView* view);
 
 // Adds the worker to its job (made when new) and returns its rank; -1 for an observer.
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,

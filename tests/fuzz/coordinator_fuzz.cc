@@ -9,6 +9,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "server/coordinator/coordinator.h"
 #include "shard/engine.h"
+#include "shard/table/dense_table.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/small_shard.h"
 
@@ -36,6 +37,7 @@ enum class Turn : uint8_t {
   kGetView,
   kWait,     // so many milliseconds
   kRestart,  // only the store is left
+  kSetJobLimits,
   kCount
 };
 
@@ -68,9 +70,12 @@ class Script {
   void Restart() {
     coordinator_.reset();
 
-    auto created = Coordinator::Create(
-        {.partitions = 8, .lease_ms = 1000, .expected_servers = 1, .cluster_id = "fuzz"}, &clock_,
-        &store_);
+    auto created = Coordinator::Create({.partitions = 8,
+                                        .lease_ms = 1000,
+                                        .expected_servers = 1,
+                                        .chunk_memory = shard::DenseTable::MemoryOfChunk,
+                                        .cluster_id = "fuzz"},
+                                       &clock_, &store_);
     // What it stored makes sense to it.
     FUZZ_CHECK(created.ok());
     coordinator_ = *std::move(created);
@@ -105,6 +110,8 @@ class Script {
         return Send(&Coordinator::CreateTable, bytes);
       case Turn::kDropTable:
         return Send(&Coordinator::DropTable, bytes);
+      case Turn::kSetJobLimits:
+        return Send(&Coordinator::SetJobLimits, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }
@@ -128,6 +135,9 @@ class Script {
     // It may lack the memory, and says so.
     (void)engine_->ApplyView(view);
     FUZZ_CHECK(engine_->counters().resident_bytes <= kShardBytes);
+    uint64_t of_jobs = 0;
+    for (const shard::JobStatistics& job : engine_->jobs()) of_jobs += job.memory_bytes;
+    FUZZ_CHECK(of_jobs <= engine_->counters().resident_bytes);
   }
 
   ScriptClock clock_;
@@ -182,6 +192,12 @@ std::vector<std::string> Seeds() {
   v1::DropTableRequest drop;
   drop.set_request_id(Id('e'));
   drop.set_name("weights");
+  v1::SetJobLimitsRequest limits;
+  limits.set_request_id(Id('g'));
+  limits.set_job("job");
+  limits.mutable_limits()->set_memory_bytes(1000);
+  limits.mutable_limits()->set_tables(1);
+  limits.mutable_limits()->set_lanes(1);
   v1::LeaveRequest leave;
   leave.set_request_id(Id('f'));
   leave.set_incarnation(2);
@@ -191,6 +207,8 @@ std::vector<std::string> Seeds() {
   return {start + tables + TurnOf(Turn::kDropTable, drop) + TurnOf(Turn::kLeave, leave),
           start + tables + BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + wait +
               TurnOf(Turn::kHeartbeat, heartbeat) + wait + TurnOf(Turn::kJoinServer, server),
+          start + TurnOf(Turn::kSetJobLimits, limits) + BytesOf(Turn::kRestart) +
+              BytesOf(uint16_t{0}) + tables,
           start + TurnOf(Turn::kGetView, view) + wait + tables};
 }
 
