@@ -25,6 +25,7 @@
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
 #include "shard/optimizer/optimizer.h"
+#include "shard/table/dense_table.h"
 
 namespace verbena::server {
 namespace {
@@ -170,6 +171,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.lease_ms = options.lease_ms;
   coordinator_options.expected_servers = options.expected_servers;
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
+  coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
       Coordinator::Create(coordinator_options, &clock, store.get());
   if (!created.ok()) return created.status();
@@ -203,6 +205,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   if (options.shards == 0) return absl::OkStatus();
   const uint64_t limit = options.memory_limit == 0 ? DefaultMemoryLimit() : options.memory_limit;
   memory_budget = std::make_shared<MemoryBudget>(limit);
+  const auto job_memories = std::make_shared<JobMemories>();
   spdlog::info("memory limit: {} MiB", limit >> 20);
   const std::vector<int> processors = AllowedProcessors();
   absl::Duration spin = absl::ZeroDuration();
@@ -221,6 +224,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.lane = options.lane;
     shard.lane_memory_limit = options.lane_memory_limit;
     shard.memory_budget = memory_budget;
+    shard.job_memories = job_memories;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";
