@@ -28,9 +28,9 @@ absl::Status CheckTables(const v1::Job& job, const v1::ClusterView& view) {
                     [&](const v1::Table& table) { return table.spec().job() == job.name(); });
   if (tables < static_cast<int64_t>(limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("job '", job.name(), "' has ", tables, " tables, and its limit is ", limit,
-                   ": drop one, or raise the limit ('verbena limits ", job.name(), " --tables ",
-                   tables + 1, "')"));
+      absl::StrCat("job '", job.name(), "' is at its limit of tables: it has ", tables,
+                   ", allowed are ", limit, ". Drop one, or raise the limit ('verbena limits ",
+                   job.name(), " --tables ", tables + 1, "')"));
 }
 
 // Adds what a dense table takes, by the server that has it.

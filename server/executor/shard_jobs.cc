@@ -38,11 +38,11 @@ absl::Status ShardExecutor::Impl::CheckLaneLimit(uint64_t worker) const {
   const uint32_t has = LanesOf(job->first, worker);
   if (has < job->second.lane_limit) return absl::OkStatus();
   const std::string& name = job->second.name;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("job '", name, "' has ", has, " lanes to shard ", options.shard,
-                   " (granted, open or closing), and its limit is ", job->second.lane_limit,
-                   " for each shard: have fewer workers, or raise the limit ('verbena limits ",
-                   name, " --lanes ", has + 1, "')"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "job '", name, "' is at its limit of lanes to shard ", options.shard, ": it has ", has,
+      " (granted, open or closing), allowed are ", job->second.lane_limit,
+      ". Have fewer workers, or raise the limit ('verbena limits ", name, " --lanes ", has + 1,
+      "')"));
 }
 
 std::vector<JobSnapshot> ShardExecutor::Impl::JobSnapshots() const {

@@ -129,7 +129,8 @@ TEST_CASE("tables beyond the job's limit are refused, and those of other jobs ar
   REQUIRE(c.CreateTable(c.Spec("t1", 64)).ok());
   const uint64_t revision = c.view().revision();
   const absl::Status refused = c.CreateTable(c.Spec("t2", 64)).status();
-  REQUIRE_STATUS(refused, kResourceExhausted, "job 'job' has 2 tables, and its limit is 2");
+  REQUIRE_STATUS(refused, kResourceExhausted,
+                 "job 'job' is at its limit of tables: it has 2, allowed are 2");
   REQUIRE_STATUS(refused, kResourceExhausted, "verbena limits job --tables 3");
   CHECK(c.view().revision() == revision);
   // One that is there is no further one.
@@ -142,7 +143,7 @@ TEST_CASE("tables beyond the job's limit are refused, and those of other jobs ar
     Set(&c, "job", Limits(0, 1, 0));
     CHECK(c.view().tables_size() == 3);
     REQUIRE_STATUS(c.CreateTable(c.Spec("t3", 64)).status(), kResourceExhausted,
-                   "has 2 tables, and its limit is 1");
+                   "it has 2, allowed are 1");
   }
   SECTION("raised, it lets more in") {
     Set(&c, "job", Limits(0, 3, 0));

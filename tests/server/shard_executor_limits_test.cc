@@ -23,9 +23,9 @@ TEST_CASE("a job's lanes end at its limit, another job's do not") {
   const v1::OpenLaneResponse granted = fixture.Grant(101);  // counts although nobody connects
   const absl::Status refused = fixture.shard().OpenLane(fixture.Request(102)).status();
   CHECK(absl::IsResourceExhausted(refused));
-  CHECK_THAT(std::string(refused.message()), Contains("job 'job' has 2 lanes to shard 0") &&
-                                                 Contains("its limit is 2") &&
-                                                 Contains("verbena limits job --lanes 3"));
+  CHECK_THAT(std::string(refused.message()),
+             Contains("job 'job' is at its limit of lanes to shard 0: it has 2") &&
+                 Contains("allowed are 2") && Contains("verbena limits job --lanes 3"));
   fixture.Connected("b", 200);
   fixture.Connected("c", 201);
   const ShardSnapshot snapshot = fixture.shard().Snapshot();
