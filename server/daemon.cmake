@@ -28,7 +28,8 @@ install(TARGETS verbenad RUNTIME)
 verbena_room(verbena_cli server
   SOURCES
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/health.cc
-    cli/verbena/json_report.cc cli/verbena/shard_load.cc cli/verbena/text_report.cc
+    cli/verbena/json_report.cc cli/verbena/limits.cc cli/verbena/shard_load.cc
+    cli/verbena/text_report.cc
     cli/verbena/text_table.cc cli/verbena/words.cc
   LINK verbena_proto verbena_json absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")

@@ -1,10 +1,12 @@
 #include "server/cli/verbena/cluster_reader.h"
 
 #include <poll.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +17,10 @@ namespace verbena::cli {
 namespace {
 
 constexpr char kGetView[] = "/verbena.v1.Cluster/GetView";
+constexpr char kSetJobLimits[] = "/verbena.v1.Cluster/SetJobLimits";
 constexpr char kGetStatistics[] = "/verbena.v1.Shard/GetStatistics";
+
+constexpr size_t kRequestIdBytes = 16;
 
 double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -152,6 +157,24 @@ absl::StatusOr<v1::ClusterView> ClusterReader::ReadView() {
         absl::StrCat("coordinator ", Printable(coordinator_), " answered without a cluster view"));
   }
   return std::move(*answer->response->mutable_view());
+}
+
+absl::Status ClusterReader::SetLimits(const std::string& job, const v1::JobLimits& limits) {
+  v1::SetJobLimitsRequest request;
+  char id[kRequestIdBytes];
+  if (getrandom(id, sizeof id, 0) != static_cast<ssize_t>(sizeof id)) {
+    return absl::UnavailableError("the system's random numbers cannot be read");
+  }
+  request.set_request_id(id, sizeof id);
+  request.set_job(job);
+  *request.mutable_limits() = limits;
+  auto answer = std::make_shared<std::optional<absl::Status>>();
+  Call<v1::SetJobLimitsResponse>(
+      *channel_, coordinator_, kSetJobLimits, request, timeout_,
+      [answer](const absl::StatusOr<v1::SetJobLimitsResponse>& got) { *answer = got.status(); });
+  absl::Status status = RunUntil([&] { return answer->has_value(); });
+  if (!status.ok()) return status;
+  return (*answer)->ok() ? absl::OkStatus() : Explain(**answer, coordinator_, timeout_);
 }
 
 absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::ClusterView& view) {

@@ -30,6 +30,8 @@ class ClusterReader {
   // answer is in the result, with the reason. The error says what is wrong with the coordinator,
   // and what to try; with an `earlier` state its view is taken instead.
   absl::StatusOr<ClusterState> Read(bool with_servers, const ClusterState* earlier = nullptr);
+  // Gives a job these limits, all of them. The error says what is wrong, as above.
+  absl::Status SetLimits(const std::string& job, const v1::JobLimits& limits);
   // CANCELLED when interrupted before the time is over.
   absl::Status Sleep(absl::Duration time);
 

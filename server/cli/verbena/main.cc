@@ -65,6 +65,7 @@ class Program {
         reader_(&channel_, options.cluster, options.timeout, signal_fd) {}
 
   int Run() {
+    if (options_.command == Command::kLimits) return Limits();
     const bool servers = options_.command != Command::kJobs;
     absl::StatusOr<ClusterState> state = reader_.Read(servers);
     if (!state.ok()) return Failed(state.status());
@@ -83,6 +84,8 @@ class Program {
         return json ? TablesJson(state) + "\n" : TablesText(state);
       case Command::kJobs:
         return json ? JobsJson(state) + "\n" : JobsText(state);
+      case Command::kLimits:
+        return json ? LimitsJson(state, options_.job) + "\n" : LimitsText(state, options_.job);
       case Command::kWorkers:
         return json ? WorkersJson(state) + "\n" : WorkersText(state);
       case Command::kShards: {
@@ -98,6 +101,27 @@ class Program {
     // Only rows of embedding tables are the servers' to say.
     if (options_.command == Command::kTables && !HasRows(state)) return kExitOk;
     return Unanswered(state) == 0 ? kExitOk : kExitWrong;
+  }
+
+  // What is not given stays, so the view is read first, and again afterwards: it says what holds.
+  int Limits() {
+    absl::StatusOr<ClusterState> state = reader_.Read(!options_.limits.any());
+    if (!state.ok()) return Failed(state.status());
+    if (!options_.limits.any() && FindJob(*state, options_.job) == nullptr) {
+      const std::string job = Printable(options_.job);
+      std::fprintf(stderr, "verbena: there is no job '%s' yet, and it has no limits\n",
+                   job.c_str());
+      return kExitWrong;
+    }
+    if (options_.limits.any()) {
+      const v1::JobLimits before = LimitsOf(*state, options_.job);
+      const absl::Status set = reader_.SetLimits(options_.job, Changed(before, options_.limits));
+      if (!set.ok()) return Failed(set);
+      state = reader_.Read(true);
+      if (!state.ok()) return Failed(state.status());
+    }
+    const int status = StatusOf(*state);
+    return Print(Report(*state)) ? status : AfterFailedPrint(status);
   }
 
   std::string RatesReport(const ClusterState& now, const ClusterState& before) const {
@@ -132,7 +156,9 @@ class Program {
     }
     const std::string message(status.message());
     std::fprintf(stderr, "verbena: %s\n", message.c_str());
-    return kExitUnreachable;
+    // Anything else that went wrong keeps a command from saying what it should.
+    return absl::IsUnknown(status) && options_.command == Command::kLimits ? kExitWrong
+                                                                           : kExitUnreachable;
   }
 
   const Options options_;
