@@ -193,11 +193,13 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     if (const absl::Status s = CreateTable(table, &state); !s.ok()) return s;
   }
   if (state.table == nullptr) return absl::OkStatus();
-  const absl::Status placed = Place(table, &state);
+  absl::Status placed = Place(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
   if (state.job->change == Roster::Change::kGeneration) {
     state.consistency->Reset();
     state.table->ResetVersions();
+    // What was kept for the workers of the run before may have been in the way.
+    if (!placed.ok()) placed = Place(table, &state);
   } else {
     state.consistency->Resize();
     state.consistency->RosterChanged();

@@ -9,10 +9,14 @@ namespace verbena::shard {
 
 uint64_t JobMemory::Most(MemoryUse use) const {
   const uint64_t limit = limit_;
-  if (limit == kUnlimited || use == MemoryUse::kSums) return kUnlimited;
+  if (limit == kUnlimited || use == MemoryUse::kSums || use == MemoryUse::kBookkeeping) {
+    return kUnlimited;
+  }
   const uint64_t kept_free = limit - RoomForTables(limit);
   if (use == MemoryUse::kTables) {
-    return limit - std::min(limit, std::max(used(MemoryUse::kScratch), kept_free));
+    const uint64_t other =
+        std::max(used(MemoryUse::kScratch), kept_free) + used(MemoryUse::kBookkeeping);
+    return limit - std::min(limit, other);
   }
   const uint64_t left = limit - std::min(limit, used(MemoryUse::kTables));
   return std::max({left, kept_free, kLeastScratch});

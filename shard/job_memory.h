@@ -6,8 +6,9 @@
 //
 // Invariants:
 //  1. JobMemory counts what its accounts have, together; an account that ends gives all back.
-//  2. Of tables and scratch, beyond the limit are at most what was there before it was set,
-//     kLeastScratch, and one request of each shard that asks at the same moment.
+//  2. Of tables and scratch, beyond the limit are at most what was there before it was set (or
+//  before
+//     bookkeeping grew), kLeastScratch, and one request of each shard that asks at the same moment.
 #ifndef VERBENA_SHARD_JOB_MEMORY_H_
 #define VERBENA_SHARD_JOB_MEMORY_H_
 
@@ -26,8 +27,10 @@ enum class MemoryUse : uint8_t {
              // lowered below it
   kSums,     // of open steps of dense tables: counted, never refused and in nobody's way, because a
              // step in two phases cannot commit without. As much as their parameters in f32 at most
+  kBookkeeping,  // what a sync table keeps for each worker: never refused, because a later run may
+                 // have more of them, but tables leave room for it
 };
-inline constexpr size_t kMemoryUses = 3;
+inline constexpr size_t kMemoryUses = 4;
 
 class JobMemory {
  public:

@@ -20,7 +20,8 @@ namespace verbena::server {
 
 inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
 // Servers keep about 50 bytes for each chunk of a job's sync tables and each of its workers, from
-// when a table is made on and outside of their memory limits: 3 GiB on all servers together.
+// when a table is made on. That counts against their memory limits but is never refused, so it ends
+// here: 3 GiB on all servers together.
 inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 v1::Job* FindJob(const std::string& name, v1::ClusterView* view);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shard/partition/row_consistency.h"
+#include "shard/table/bookkeeping.h"
 
 namespace verbena::shard {
 namespace {
@@ -24,7 +25,8 @@ class SyncRows final : public RowConsistency {
         pool_(*parts.pool),
         roster_(*parts.roster),
         sink_(*parts.sink),
-        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
+        bookkeeping_(parts.pool, table_.account()) {
     Resize();
   }
   ~SyncRows() override {
@@ -99,6 +101,7 @@ class SyncRows final : public RowConsistency {
   std::vector<Head> heads_;       // scratch of ApplyStep()
   std::vector<Source> sources_;   // the same
   std::vector<uint64_t> contributors_;
+  Bookkeeping bookkeeping_;  // of slices_, for each rank
 };
 
 void SyncRows::Resize() {
@@ -110,6 +113,7 @@ void SyncRows::Resize() {
   }
   slices_.resize(table_.slices());
   for (Slice& s : slices_) s.ended.resize(ranks_);
+  bookkeeping_.Set(slices_.size() * (sizeof(Slice) + ranks_ * sizeof(uint64_t)));
 }
 
 // Copies a push and makes its rows. False, with nothing changed: *refused says why.

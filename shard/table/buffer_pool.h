@@ -73,6 +73,8 @@ class BufferPool {
   void ReturnScratch(const Buffer& buffer);
   // The last Unpin() returns it.
   uint64_t PinScratch(const Buffer& buffer);
+  // Memory that was not had from here: bookkeeping.h.
+  void Count(int64_t bytes) { allocator_->Count(bytes); }
   // The limit on all of the server's memory; 0: none.
   uint64_t limit_bytes() const { return allocator_->limit_bytes(); }
 

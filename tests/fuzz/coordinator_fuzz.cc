@@ -135,9 +135,6 @@ class Script {
     // It may lack the memory, and says so.
     (void)engine_->ApplyView(view);
     FUZZ_CHECK(engine_->counters().resident_bytes <= kShardBytes);
-    uint64_t of_jobs = 0;
-    for (const shard::JobStatistics& job : engine_->jobs()) of_jobs += job.memory_bytes;
-    FUZZ_CHECK(of_jobs <= engine_->counters().resident_bytes);
   }
 
   ScriptClock clock_;
