@@ -27,7 +27,8 @@
 //   NOT_FOUND (no such table); ALREADY_EXISTS; DEADLINE_EXCEEDED (says what was waited for, such as
 //   the rank that has not ended the step); UNAVAILABLE (the server is silent or gone);
 //   DATA_LOSS (the partition's only copy is gone); ABORTED (outcome unknown: this worker's lease
-//   ended); RESOURCE_EXHAUSTED (no credit by the deadline; new rows at a server's memory limit);
+//   ended); RESOURCE_EXHAUSTED (no credit or lane by the deadline; new rows at the memory limit of
+//   a server or of the job; a limit of the job: 'verbena limits');
 //   CANCELLED; FAILED_PRECONDITION (the client is closed or its lease has ended; an observer
 //   pushes); UNAUTHENTICATED (TLS: one of the two sides does not believe the other, or only one of
 //   them uses it: says why, and what to do).
@@ -298,8 +299,9 @@ class VERBENA_EXPORT Client {
 
   // Creates the table, or opens it when it exists with the same specification. Shape: 1 to 8
   // dimensions, at most 2^40 elements. INVALID_ARGUMENT names the field, its value and what is
-  // allowed; ALREADY_EXISTS the first field that differs from the existing table's; UNAVAILABLE:
-  // the coordinator does not answer, or waits for servers.
+  // allowed; ALREADY_EXISTS the first field that differs from the existing table's;
+  // RESOURCE_EXHAUSTED: it is beyond the job's limit of tables or of memory (says which);
+  // UNAVAILABLE: the coordinator does not answer, or waits for servers.
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, const CallOptions& options = {});
   // Opens an existing table. NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
   absl::StatusOr<Table> OpenTable(std::string_view name, const CallOptions& options = {});
@@ -356,8 +358,9 @@ class VERBENA_EXPORT Client {
   // NaN or infinity and the table rejects these (what was in the same record and partition
   // contributes zero, the rest counts); NOT_FOUND: the table was dropped; FAILED_PRECONDITION: this
   // is an observer; RESOURCE_EXHAUSTED: too many operations are outstanding, or a server at its
-  // memory limit has no room for rows that are new (nothing that was in the same record and
-  // partition is applied, the rest is); DATA_LOSS: a partition of these keys; and as at the top.
+  // memory limit, or the job at its own, has no room for rows that are new (nothing that was in the
+  // same record and partition is applied, the rest is); DATA_LOSS: a partition of these keys; and
+  // as at the top.
   Ticket PushRows(const Table& table, absl::Span<const uint64_t> keys, const Region& gradients,
                   const RowOptions& options = {});
   // Looks up rows: keys[i]'s come as `table.dim()` f32 to options.region_offset + i * dim * 4

@@ -117,10 +117,11 @@ enum class ReplyStatus : uint8_t {
   kResourceExhausted = 13,
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
-  kMemoryLimit = 16,  // push of rows: some do not exist and the server's memory limit leaves no
-                      // room for them: settled, none of the group's rows changed
+  kMemoryLimit = 16,     // push of rows: some do not exist and the server's memory limit leaves no
+                         // room for them: settled, none of the group's rows changed
+  kJobMemoryLimit = 17,  // the same, of the job's share of the server
 };
-inline constexpr uint8_t kMaxReplyStatus = 16;
+inline constexpr uint8_t kMaxReplyStatus = 17;
 
 inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
 
@@ -139,7 +140,7 @@ struct Reply {
   uint16_t slot;
   uint16_t reserved0;
   uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind;
-                     // scan: rows written; kMemoryLimit: the limit in MiB
+                     // scan: rows written; kMemoryLimit, kJobMemoryLimit: the limit in MiB
   uint64_t version;  // pull: of the chunk written; ssp: the least clock of all workers.
                      // push: the chunk's version afterwards. Of rows: the least of the groups'.
                      // scan: the cursor of the row after those written

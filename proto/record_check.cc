@@ -347,6 +347,8 @@ std::string_view ReplyStatusName(ReplyStatus status) {
       return "unavailable";
     case ReplyStatus::kMemoryLimit:
       return "memory limit";
+    case ReplyStatus::kJobMemoryLimit:
+      return "memory limit of the job";
   }
   return "unknown";
 }

@@ -37,6 +37,15 @@ constexpr uint32_t PartitionOfChunk(uint32_t table, uint32_t chunk, uint32_t par
   return static_cast<uint32_t>((uint64_t{start} + chunk) % partitions);
 }
 
+// How many of a table's chunks, numbered from 0, lie in a partition.
+constexpr uint32_t ChunksInPartition(uint32_t table, uint32_t chunks, uint32_t partition,
+                                     uint32_t partitions) {
+  // They go around from the first one's.
+  const uint32_t first = PartitionOfChunk(table, 0, partitions);
+  const uint32_t after = (partition + partitions - first) % partitions;
+  return chunks / partitions + (after < chunks % partitions ? 1 : 0);
+}
+
 // The partition of a key of an embedding table: the finalizer of SplitMix64 (Steele, Lea, Flood
 // 2014), so that keys which count up spread as well as random ones.
 constexpr uint32_t PartitionOfKey(uint32_t table, uint64_t key, uint32_t partitions) {

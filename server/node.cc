@@ -31,6 +31,7 @@
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
 #include "shard/optimizer/optimizer.h"
+#include "shard/table/dense_table.h"
 
 namespace verbena::server {
 namespace {
@@ -213,6 +214,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
   coordinator_options.tokens = operator_token.has_value();
   coordinator_options.operator_token = operator_token.value_or(v1::Token());
+  coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
       Coordinator::Create(coordinator_options, &clock, store.get());
   if (!created.ok()) return created.status();
@@ -246,6 +248,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   if (options.shards == 0) return absl::OkStatus();
   const uint64_t limit = options.memory_limit == 0 ? DefaultMemoryLimit() : options.memory_limit;
   memory_budget = std::make_shared<MemoryBudget>(limit);
+  const auto job_memories = std::make_shared<JobMemories>();
   spdlog::info("memory limit: {} MiB", limit >> 20);
   const std::vector<int> processors = AllowedProcessors();
   absl::Duration spin = absl::ZeroDuration();
@@ -264,6 +267,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.lane = options.lane;
     shard.lane_memory_limit = options.lane_memory_limit;
     shard.memory_budget = memory_budget;
+    shard.job_memories = job_memories;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";

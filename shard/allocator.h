@@ -9,11 +9,15 @@
 
 namespace verbena::shard {
 
-// 64-byte aligned, zeroed when handed out. `handle` means something to the allocator only.
+class JobAccount;
+
+// 64-byte aligned, zeroed when handed out. `handle` means something to the allocator only,
+// `account` to the pool of buffers above it: which job has it.
 struct Buffer {
   std::byte* data = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0;  // as many as were asked for
   const void* handle = nullptr;
+  JobAccount* account = nullptr;
 };
 
 class Allocator {
@@ -26,6 +30,9 @@ class Allocator {
   // For what passes through: rows on their way out, sums of an open step. It may still be had when
   // Allocate() answers that the limit is reached, so that what exists can be served.
   virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
+  // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is
+  // never refused.
+  virtual void Count(int64_t /*bytes*/) {}
   // Of all that one server allocates; 0: none.
   virtual uint64_t limit_bytes() const { return 0; }
 };

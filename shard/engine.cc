@@ -65,6 +65,14 @@ std::vector<TableStatistics> Engine::tables() const {
   return tables;
 }
 
+std::vector<JobStatistics> Engine::jobs() const {
+  std::vector<JobStatistics> jobs;
+  for (const auto& [name, account] : impl_->accounts) {
+    jobs.push_back({name, account.bytes(), account.job().limit()});
+  }
+  return jobs;
+}
+
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Engine::~Engine() = default;
 

@@ -22,7 +22,9 @@
 //     ended it on the partition or departed; pushes are copied when they arrive, and summed by key
 //     in the order of (rank, index). Otherwise 2, 4 and 5 hold as for chunks; 3 has no need to,
 //     because rows are gathered into memory of their own.
-//  7. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
+//  7. What a job has of this server is at most its share of JobLimits::memory_bytes, by the
+//     partitions that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
+//  8. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 
@@ -39,6 +41,7 @@
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/allocator.h"
+#include "shard/job_memory.h"
 
 namespace verbena::shard {
 
@@ -52,7 +55,7 @@ struct Token {
 struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness. scan: rows
-                        // in the view. kMemoryLimit: the limit in MiB
+                        // in the view. kMemoryLimit, kJobMemoryLimit: the limit in MiB
   uint64_t version = 0;
 };
 
@@ -203,6 +206,13 @@ struct TableStatistics {
   TableCounters counters;
 };
 
+// Of a job on this shard.
+struct JobStatistics {
+  std::string name;
+  uint64_t memory_bytes = 0;
+  uint64_t memory_limit = 0;  // of this server, for all its shards; JobMemory::kUnlimited: none
+};
+
 struct EngineOptions {
   Allocator* allocator = nullptr;
   // This server's incarnation and this shard's index: which partitions of a view are ours.
@@ -210,6 +220,8 @@ struct EngineOptions {
   uint32_t shard = 0;
   uint32_t spare_buffers = 16;
   CommitObserver commit_observer;
+  // What all shards of the server have in common of a job. Empty: this shard is the only one.
+  std::function<std::shared_ptr<JobMemory>(const std::string& job)> job_memory;
 };
 
 class Engine {
@@ -258,6 +270,8 @@ class Engine {
   const EngineCounters& counters() const;
   // By id; without tables that cannot be served here. Takes memory: not for the hot path.
   std::vector<TableStatistics> tables() const;
+  // By name; those that have tables or limits, or still have memory. Not for the hot path either.
+  std::vector<JobStatistics> jobs() const;
 
  private:
   struct Impl;

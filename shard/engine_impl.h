@@ -35,6 +35,7 @@ struct PartitionInfo {
 
 struct JobState {
   Roster roster;
+  JobAccount* account = nullptr;
   Roster::Change change = Roster::Change::kNone;  // by the view being applied
 };
 
@@ -76,6 +77,8 @@ struct Engine::Impl {
   absl::Status CreateDense(const v1::Table& table, TableState* state);
   absl::Status CreateRows(const v1::Table& table, TableState* state);
   absl::Status Place(const v1::Table& table, TableState* state);
+  JobState* JobOf(const std::string& name);
+  void LimitJobs(const v1::ClusterView& view);
   void ForgetJobs();
 
   // ---- requests ----
@@ -104,6 +107,8 @@ struct Engine::Impl {
   const EngineOptions options;
   HeapAllocator heap;
   Sink sink;
+  // By job, also of those that are forgotten while they have memory that is being written out.
+  std::map<std::string, JobAccount> accounts;
   BufferPool pool;
   uint64_t revision = 0;
   uint32_t highest_table = 0;

@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "proto/job_limits.h"
 #include "shard/engine_impl.h"
 
 namespace verbena::shard {
@@ -63,6 +64,38 @@ void Engine::Impl::DropTables(const v1::ClusterView& view) {
   if (dropped) pool.Trim();
 }
 
+JobState* Engine::Impl::JobOf(const std::string& name) {
+  const auto [it, is_new] = jobs.try_emplace(name);
+  if (is_new) {
+    auto account = accounts.find(name);
+    if (account == accounts.end()) {
+      std::shared_ptr<JobMemory> memory;
+      if (options.job_memory) memory = options.job_memory(name);
+      if (memory == nullptr) memory = std::make_shared<JobMemory>();
+      account = accounts.try_emplace(name, std::move(memory)).first;
+    }
+    it->second.account = &account->second;
+  }
+  return &it->second;
+}
+
+// What a job's limit leaves it on this server. All shards of the server say the same.
+void Engine::Impl::LimitJobs(const v1::ClusterView& view) {
+  uint64_t owned = 0;
+  for (const v1::Partition& p : view.partitions()) {
+    owned += p.primary() != 0 && p.primary() == options.server ? 1 : 0;
+  }
+  absl::flat_hash_map<std::string, uint64_t> shares;
+  for (const v1::Job& j : view.jobs()) {
+    const uint64_t limit = j.limits().memory_bytes();
+    if (limit > 0) shares[j.name()] = ShareOfServer(limit, owned, partitions.size());
+  }
+  for (auto& [name, account] : accounts) {
+    const auto it = shares.find(name);
+    account.job().SetLimit(it == shares.end() ? JobMemory::kUnlimited : it->second);
+  }
+}
+
 absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
   absl::Status status;
   absl::flat_hash_map<std::string, const v1::Job*> present;
@@ -74,7 +107,7 @@ absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
       continue;
     }
     present[j.name()] = &j;
-    jobs.try_emplace(j.name());
+    JobOf(j.name());
   }
   for (auto& [name, job] : jobs) {
     const auto it = present.find(name);
@@ -84,8 +117,8 @@ absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
 }
 
 absl::Status Engine::Impl::CreateDense(const v1::Table& table, TableState* state) {
-  absl::StatusOr<std::unique_ptr<DenseTable>> created =
-      DenseTable::Create(table, static_cast<uint32_t>(partitions.size()), &pool);
+  absl::StatusOr<std::unique_ptr<DenseTable>> created = DenseTable::Create(
+      table, static_cast<uint32_t>(partitions.size()), &pool, state->job->account);
   if (!created.ok()) return created.status();
   DenseState& dense = state->dense;
   dense.table = *std::move(created);
@@ -104,8 +137,8 @@ absl::Status Engine::Impl::CreateDense(const v1::Table& table, TableState* state
 }
 
 absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state) {
-  absl::StatusOr<std::unique_ptr<EmbeddingTable>> created =
-      EmbeddingTable::Create(table, static_cast<uint32_t>(partitions.size()), &pool);
+  absl::StatusOr<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(
+      table, static_cast<uint32_t>(partitions.size()), &pool, state->job->account);
   if (!created.ok()) return created.status();
   RowState& rows = state->rows;
   rows.table = *std::move(created);
@@ -122,7 +155,7 @@ absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state)
 }
 
 absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state) {
-  state->job = &jobs[table.spec().job()];
+  state->job = JobOf(table.spec().job());
   return table.spec().dim() > 0 ? CreateRows(table, state) : CreateDense(table, state);
 }
 
@@ -160,11 +193,13 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     if (const absl::Status s = CreateTable(table, &state); !s.ok()) return s;
   }
   if (state.table == nullptr) return absl::OkStatus();
-  const absl::Status placed = Place(table, &state);
+  absl::Status placed = Place(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
   if (state.job->change == Roster::Change::kGeneration) {
     state.consistency->Reset();
     state.table->ResetVersions();
+    // What was kept for the workers of the run before may have been in the way.
+    if (!placed.ok()) placed = Place(table, &state);
   } else {
     state.consistency->Resize();
     state.consistency->RosterChanged();
@@ -174,13 +209,17 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   return placed;
 }
 
-// Jobs that the view has no more and no table names.
+// Jobs that the view has no more and no table names; accounts that nothing is left of.
 void Engine::Impl::ForgetJobs() {
   absl::flat_hash_set<const JobState*> named;
   for (const auto& [id, state] : tables) named.insert(state.job);
   for (auto it = jobs.begin(); it != jobs.end();) {
     const bool forget = !it->second.roster.known() && !named.contains(&it->second);
     it = forget ? jobs.erase(it) : std::next(it);
+  }
+  for (auto it = accounts.begin(); it != accounts.end();) {
+    const bool forget = !jobs.contains(it->first) && it->second.bytes() == 0;
+    it = forget ? accounts.erase(it) : std::next(it);
   }
 }
 
@@ -192,6 +231,7 @@ absl::Status Engine::ApplyView(const v1::ClusterView& view) {
   e.UpdatePartitions(view);
   e.DropTables(view);
   absl::Status first = e.UpdateJobs(view);
+  e.LimitJobs(view);
   // Without partitions nothing can be placed: tables are not known yet.
   if (!e.partitions.empty()) {
     for (const v1::Table& t : view.tables()) first.Update(e.UpdateTable(t));

@@ -408,8 +408,9 @@ VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const ver
 // 4194304) are copied; those that repeat are summed in f32, in this order. A row that does not
 // exist is made. sync: ends when the step is committed on the partitions of these keys, so call
 // verbena_end_step() before waiting. async, ssp: ends when applied. The region is read until
-// verbena_ticket_buffer_released(). RESOURCE_EXHAUSTED also: a server at its memory limit has no
-// room for rows that are new; what was in other records and partitions counts.
+// verbena_ticket_buffer_released(). RESOURCE_EXHAUSTED also: a server at its memory limit, or
+// the job at its own, has no room for rows that are new; what was in other records and partitions
+// counts.
 VERBENA_EXPORT verbena_status verbena_push_rows(verbena_client* client, const verbena_table* table,
                                                 const uint64_t* keys, size_t count,
                                                 const verbena_region* gradients,

@@ -62,10 +62,13 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
         absl::StrCat(what, ": ", server, " is silent since ", Seconds(now - since), " ago"));
   }
   if (!stream.open()) {
-    return absl::UnavailableError(absl::StrCat(
-        what, ": no lane to ", server,
-        stream.last_error.ok() ? absl::StrCat(" within ", Seconds(now - stream.changed_at))
-                               : absl::StrCat("; last: ", stream.last_error.message())));
+    const std::string why = stream.last_error.ok()
+                                ? absl::StrCat(" within ", Seconds(now - stream.changed_at))
+                                : absl::StrCat("; last: ", stream.last_error.message());
+    const std::string text = absl::StrCat(what, ": no lane to ", server, why);
+    // It is there, and has none to give.
+    if (absl::IsResourceExhausted(stream.last_error)) return absl::ResourceExhaustedError(text);
+    return absl::UnavailableError(text);
   }
   return absl::OkStatus();
 }
@@ -96,8 +99,14 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
 absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {
   const std::string server = DescribeServer(session, *entry.stream);
   if (entry.refused == ReplyStatus::kResourceExhausted) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(what, ": ", server, " refuses it for want of memory or of operations"));
+    const v1::Job* job = session.OwnJob();
+    const uint64_t limit = job == nullptr ? 0 : job->limits().memory_bytes();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        what, ": ", server, " refuses it for want of memory or of operations",
+        limit == 0
+            ? ""
+            : absl::StrCat("; job '", job->name(), "' has a memory limit of ", limit,
+                           " bytes on all servers together ('verbena limits ", job->name(), "')")));
   }
   if (entry.refused != ReplyStatus::kOk) {
     return absl::UnavailableError(
@@ -169,13 +178,19 @@ absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
 }
 
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
-                               uint32_t limit_mib) {
+                               ReplyStatus status, uint32_t limit_mib) {
+  const std::string server = DescribeServer(session, *entry.stream);
+  const std::string& job = entry.table->info.spec().job();
+  const bool of_job = status == ReplyStatus::kJobMemoryLimit;
   return absl::ResourceExhaustedError(absl::StrCat(
-      DescribeEntry(entry), ": ", DescribeServer(session, *entry.stream),
-      " has reached its memory limit of ", limit_mib,
-      " MiB, and some of the rows are new; nothing of this record was applied to partition ",
-      entry.table->parts[part].partition,
-      ". Rows that exist go on; raise --memory-limit or add servers"));
+      DescribeEntry(entry), ": ",
+      of_job ? absl::StrCat("job '", job, "' has reached its memory limit at ", server,
+                            ", whose share of it is ", limit_mib, " MiB")
+             : absl::StrCat(server, " has reached its memory limit of ", limit_mib, " MiB"),
+      ", and some of the rows are new; nothing of this record was applied to partition ",
+      entry.table->parts[part].partition, ". Rows that exist go on; ",
+      of_job ? absl::StrCat("raise the job's limit ('verbena limits ", job, " --memory BYTES')")
+             : "raise --memory-limit or add servers"));
 }
 
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part) {

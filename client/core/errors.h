@@ -22,12 +22,13 @@ std::string DescribeEntry(const Entry& entry);
 
 // A final refusal of a record.
 absl::Status RefusalStatus(const Entry& entry, ReplyStatus status);
-// Rows of `part` were not made: the server has reached its limit.
+// Rows of `part` were not made: kMemoryLimit, kJobMemoryLimit.
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
-                               uint32_t limit_mib);
+                               ReplyStatus status, uint32_t limit_mib);
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);
 // The operation's deadline has passed: what it was still waiting for. UNAVAILABLE: a server does
-// not answer; RESOURCE_EXHAUSTED: no slot became free; DEADLINE_EXCEEDED: another worker.
+// not answer; RESOURCE_EXHAUSTED: no slot became free, or it grants no lane; DEADLINE_EXCEEDED:
+// another worker.
 absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now);
 
 }  // namespace verbena::client

@@ -11,10 +11,11 @@
 namespace verbena::client {
 namespace {
 
-// Over and done with, whatever it did.
-bool SettlesRows(ReplyStatus status) {
-  return status == ReplyStatus::kNonFinite || status == ReplyStatus::kMemoryLimit;
+bool NoRoom(ReplyStatus status) {
+  return status == ReplyStatus::kMemoryLimit || status == ReplyStatus::kJobMemoryLimit;
 }
+// Over and done with, whatever it did.
+bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite || NoRoom(status); }
 
 // From staging to every position that a key had in the call.
 void CopyRows(const Entry& entry) {
@@ -48,8 +49,8 @@ void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
     operation->status = absl::InvalidArgumentError(
         absl::StrCat(DescribeEntry(*entry), ": a gradient has a NaN or Inf; its rows of partition ",
                      table->parts[part].partition, " contribute zero"));
-  } else if (statuses_[group] == ReplyStatus::kMemoryLimit) {
-    operation->status = MemoryLimitStatus(*session_, *entry, part, reply.detail);
+  } else if (NoRoom(statuses_[group])) {
+    operation->status = MemoryLimitStatus(*session_, *entry, part, statuses_[group], reply.detail);
   }
 }
 

@@ -77,6 +77,10 @@ Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView&) {
   return {.about = absl::StrCat("token ", request.id())};
 }
 
+Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView&) {
+  return {.job = request.job(), .about = absl::StrCat("limits of job '", request.job(), "'")};
+}
+
 Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {
   return ScopeOfIncarnation(request.incarnation(), view);
 }

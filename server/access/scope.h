@@ -24,6 +24,7 @@ Scope ScopeOf(const v1::GetViewRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::CreateTokenRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::ListTokensRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::GetStatisticsRequest& request, const v1::ClusterView& view);

@@ -138,4 +138,10 @@ grpc::ServerUnaryReactor* ClusterService::RevokeToken(grpc::CallbackServerContex
   return Forward(machine_, &gate_, context, request, response, &Coordinator::RevokeToken);
 }
 
+grpc::ServerUnaryReactor* ClusterService::SetJobLimits(grpc::CallbackServerContext* context,
+                                                       const v1::SetJobLimitsRequest* request,
+                                                       v1::SetJobLimitsResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::SetJobLimits);
+}
+
 }  // namespace verbena::server

@@ -45,6 +45,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* RevokeToken(grpc::CallbackServerContext* context,
                                         const v1::RevokeTokenRequest* request,
                                         v1::RevokeTokenResponse* response) override;
+  grpc::ServerUnaryReactor* SetJobLimits(grpc::CallbackServerContext* context,
+                                         const v1::SetJobLimitsRequest* request,
+                                         v1::SetJobLimitsResponse* response) override;
 
  private:
   CoordinatorMachine* const machine_;

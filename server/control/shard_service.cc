@@ -38,6 +38,12 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_parameter_bytes(table.parameter_bytes);
     said->set_rows(table.rows);
   }
+  for (const JobSnapshot& job : snapshot.jobs) {
+    v1::JobStatistics* said = out->add_jobs();
+    said->set_job(job.engine.name);
+    said->set_memory_bytes(job.engine.memory_bytes);
+    said->set_lanes(job.lanes);
+  }
 }
 
 // Of the view that the caller has; 0: it does not say.

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
+#include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/placement.h"
 #include "server/coordinator/validation.h"
@@ -137,6 +138,8 @@ absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& 
   if (state->view.tables_size() == 0) PlaceAllPartitions(&state->view);
   table->set_id(state->next_table++);
   *table->mutable_spec() = *std::move(spec);
+  absl::Status allowed = CheckLimits(*table, options.chunk_memory, state->view);
+  if (!allowed.ok()) return allowed;
   *state->view.add_tables() = *table;
   return Effect::kChanged;
 }
@@ -150,6 +153,15 @@ absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* st
   }
   tables->erase(it);
   return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,
+                                    v1::SetJobLimitsResponse* response) {
+  if (absl::Status status = CheckName("job", request.job()); !status.ok()) return status;
+  const bool changed = SetLimits(request.job(), request.limits(), &state->view);
+  // The caller has begun a revision, which nothing will have come of.
+  response->set_revision(state->view.revision() - (changed ? 0 : 1));
+  return changed ? Effect::kChanged : Effect::kNone;
 }
 
 }  // namespace verbena::server

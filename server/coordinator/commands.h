@@ -35,6 +35,10 @@ absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& 
 
 absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state);
 
+// kNone when the job has these limits.
+absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,
+                                    v1::SetJobLimitsResponse* response);
+
 }  // namespace verbena::server
 
 #endif  // VERBENA_SERVER_COORDINATOR_COMMANDS_H_

@@ -46,6 +46,7 @@ void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
 void SetView(const v1::ClusterView&, v1::DropTableResponse*) {}
 void SetView(const v1::ClusterView&, v1::CreateTokenResponse*) {}
 void SetView(const v1::ClusterView&, v1::RevokeTokenResponse*) {}
+void SetView(const v1::ClusterView&, v1::SetJobLimitsResponse*) {}
 
 uint64_t JoinedIncarnation(const v1::JoinServerResponse& r) { return r.incarnation(); }
 uint64_t JoinedIncarnation(const v1::JoinWorkerResponse& r) { return r.incarnation(); }
@@ -400,6 +401,13 @@ void Coordinator::DropTable(const v1::DropTableRequest& request,
   impl_->Mutate("DropTable", request, std::move(reply), [&](v1::DropTableResponse* response) {
     response->set_revision(impl_->state.view.revision());
     return RemoveTable(request.name(), &impl_->state);
+  });
+}
+
+void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
+                               Reply<v1::SetJobLimitsResponse> reply) {
+  impl_->Mutate("SetJobLimits", request, std::move(reply), [&](v1::SetJobLimitsResponse* response) {
+    return ChangeLimits(request, &impl_->state, response);
   });
 }
 

@@ -38,6 +38,7 @@
 #include "absl/status/statusor.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
+#include "server/coordinator/job_limits.h"
 #include "server/coordinator/store.h"
 
 namespace verbena::server {
@@ -51,6 +52,8 @@ struct CoordinatorOptions {
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
+  // What servers take for a chunk of a dense table. Empty: as much as its parameters.
+  ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
   // Whether calls need tokens. Who calls is asked by access() and judged by the caller of the
   // coordinator (server/access/): here every call is allowed.
@@ -88,6 +91,7 @@ class Coordinator {
   void Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply);
   void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
+  void SetJobLimits(const v1::SetJobLimitsRequest& request, Reply<v1::SetJobLimitsResponse> reply);
   // Held until the view changes or wait_ms has passed.
   void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply);
   // A change of tokens is a new revision of the view.

@@ -136,14 +136,17 @@ v1::Job* FindJob(const std::string& name, v1::ClusterView* view) {
   return nullptr;
 }
 
+v1::Job* AddJob(const std::string& name, v1::ClusterView* view) {
+  v1::Job* job = view->add_jobs();
+  job->set_name(name);
+  job->set_generation(1);
+  return job;
+}
+
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
                                     const std::string& token, v1::ClusterView* view) {
   v1::Job* job = FindJob(request.job(), view);
-  if (job == nullptr) {
-    job = view->add_jobs();
-    job->set_name(request.job());
-    job->set_generation(1);
-  }
+  if (job == nullptr) job = AddJob(request.job(), view);
   int32_t rank = -1;
   if (!request.observer()) {
     if (absl::Status status = OpenGeneration(request, *view, job); !status.ok()) return status;

@@ -20,10 +20,13 @@ namespace verbena::server {
 
 inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
 // Servers keep about 50 bytes for each chunk of a job's sync tables and each of its workers, from
-// when a table is made on and outside of their memory limits: 3 GiB on all servers together.
+// when a table is made on. That counts against their memory limits but is never refused, so it ends
+// here: 3 GiB on all servers together.
 inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
+// One that nobody has joined yet.
+v1::Job* AddJob(const std::string& name, v1::ClusterView* view);
 
 // Adds the worker, who showed this token (its id), to its job (made when new) and returns its rank;
 // -1 for an observer.

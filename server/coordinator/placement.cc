@@ -44,10 +44,7 @@ void PlaceAllPartitions(v1::ClusterView* view) {
 bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions) {
   if (table.spec().dim() > 0) return true;  // its keys are in all of them
   const uint32_t chunks = LayoutOf(table.spec()).chunks();
-  if (chunks >= partitions) return true;
-  // Chunk i of a table lies i partitions after its first one, around the end.
-  const uint32_t first = PartitionOfChunk(table.id(), 0, partitions);
-  return (partition + partitions - first) % partitions < chunks;
+  return ChunksInPartition(table.id(), chunks, partition, partitions) > 0;
 }
 
 void ReplaceServer(uint64_t before, const v1::Server& now, v1::ClusterView* view) {

@@ -3,7 +3,9 @@
 // **Thread safety**: all threads.
 //
 // Invariants:
-//  1. reserved() is never more than limit(), nor more than room_for_tables() by Reserve(kTables).
+//  1. reserved() is never more than limit() by Reserve(), nor more than room_for_tables() by
+//     Reserve(kTables). Count() may bring it there: Reserve() then refuses until there is room
+//     again.
 #ifndef VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_
 #define VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_
 
@@ -35,6 +37,10 @@ class MemoryBudget {
       // Relaxed: the number alone is agreed on.
     } while (!reserved_.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
     return true;
+  }
+  // What was taken without asking; negative: given back.
+  void Count(int64_t bytes) {
+    reserved_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
   }
   void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
 

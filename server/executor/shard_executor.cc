@@ -4,7 +4,6 @@
 #include <bit>
 #include <utility>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "server/executor/shard_executor_impl.h"
 
@@ -94,12 +93,19 @@ void ShardExecutor::SetIncarnation(uint64_t incarnation) {
   s.CloseAll(absl::FailedPreconditionError(
       absl::StrCat("the server has a new incarnation, ", incarnation)));
   s.incarnation = incarnation;
+  std::function<std::shared_ptr<shard::JobMemory>(const std::string&)> job_memory;
+  if (s.options.job_memories != nullptr) {
+    job_memory = [memories = s.options.job_memories](const std::string& job) {
+      return memories->Of(job);
+    };
+  }
   s.engine = std::make_shared<shard::Engine>(
       shard::EngineOptions{.allocator = &s.allocator,
                            .server = incarnation,
                            .shard = s.options.shard,
                            .spare_buffers = s.options.spare_buffers,
-                           .commit_observer = s.options.commit_observer});
+                           .commit_observer = s.options.commit_observer,
+                           .job_memory = std::move(job_memory)});
   if (s.view != nullptr) s.view_status = s.engine->ApplyView(*s.view);
 }
 
@@ -110,13 +116,7 @@ void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
     return;
   }
   s.view = std::move(view);
-  s.workers.clear();
-  for (const v1::Job& job : s.view->jobs()) {
-    // The same in every shard of this process, whose endpoints share their devices' protection
-    // domains; salted, so that no job can choose a name that meets another's.
-    const uint64_t domain = absl::HashOf(job.name());
-    for (const v1::Worker& worker : job.members()) s.workers[worker.incarnation()] = domain;
-  }
+  s.UpdateJobs();
   s.largest_chunk_bytes = 0;
   for (const v1::Table& table : s.view->tables()) {
     s.largest_chunk_bytes = std::max(s.largest_chunk_bytes, table.spec().chunk_bytes());
@@ -147,6 +147,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     snapshot.counters.engine = s.engine->counters();
     snapshot.tables = s.engine->tables();
   }
+  snapshot.jobs = s.JobSnapshots();
   snapshot.counters.credit_messages = s.retired_credit_messages;
   for (const auto& lane : s.lanes) {
     if (lane == nullptr) continue;

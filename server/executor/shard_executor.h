@@ -7,7 +7,10 @@
 //  2. A retired worker incarnation's lanes are closed as soon as a view without it arrives.
 //  3. Bounded work per RunOnce(): at most kCompletionBudget completions per transport.
 //  4. A lane id is given out again only after its old lane is dead and the engine has forgotten it.
-//  5. A chunk being written out stays pinned until the transport no longer reads it.
+//  5. A job has at most JobLimits::lanes here, counted from the grant to the end of the connection;
+//  a
+//     lane that takes the place of its worker's last one may be one more until that is closed.
+//  6. A chunk being written out stays pinned until the transport no longer reads it.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse
@@ -32,6 +35,7 @@
 #include "rdma/lane/lane_config.h"
 #include "rdma/transport.h"
 #include "server/executor/inbox.h"
+#include "server/executor/job_memories.h"
 #include "server/executor/memory_budget.h"
 #include "shard/engine.h"
 
@@ -60,9 +64,16 @@ struct ShardCounters {
   uint64_t write_timeouts = 0;  // lanes closed because a data write took too long
 };
 
+struct JobSnapshot {
+  shard::JobStatistics engine;
+  uint32_t lanes = 0;
+  uint32_t lane_limit = 0;  // 0: none
+};
+
 struct ShardSnapshot {
   ShardCounters counters;
   std::vector<shard::TableStatistics> tables;  // by id
+  std::vector<JobSnapshot> jobs;               // by name
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
 };
@@ -82,6 +93,8 @@ struct ShardExecutorOptions {
   uint64_t slab_bytes = uint64_t{64} << 20;  // table memory is taken from the system in these
   // Of all shards of the server; null: no limit.
   std::shared_ptr<MemoryBudget> memory_budget;
+  // Of all shards of the server; null: this shard is the only one.
+  std::shared_ptr<JobMemories> job_memories;
   shard::CommitObserver commit_observer;  // tests
   // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
   std::function<void(const std::string&)> log;

@@ -47,6 +47,7 @@ struct ShardExecutor::Impl {
     uint32_t id = 0;
     uint32_t generation = 0;
     uint64_t worker = 0;
+    uint64_t domain = 0;  // its worker's job, as in `workers`
     size_t transport = 0;
     std::string reason;
     size_t ring_bytes = 0;
@@ -68,6 +69,7 @@ struct ShardExecutor::Impl {
     uint32_t id = 0;
     uint32_t generation = 0;
     uint64_t worker = 0;
+    uint64_t domain = 0;
     size_t transport = 0;
     std::string reason;
     rdma::LaneConfig config;
@@ -81,6 +83,10 @@ struct ShardExecutor::Impl {
     // Completions come in runs of one connection.
     rdma::ConnectionId last_connection = rdma::ConnectionId::kNone;
     Lane* last_lane = nullptr;
+  };
+  struct Job {
+    std::string name;
+    uint32_t lane_limit = 0;  // 0: none
   };
   struct Sample {
     int64_t arrived_ns;
@@ -115,6 +121,15 @@ struct ShardExecutor::Impl {
   void CloseAll(const absl::Status& reason);
   void RetireWorkers();
   bool RunTimers(int64_t now);
+
+  // ---- shard_jobs.cc: what jobs have, and may have ----
+  // Who is a member of what, by the view.
+  void UpdateJobs();
+  // A job's lanes: granted, accepting, open and closing, without those in use of `replaced`, which
+  // a new lane of that worker takes the place of; 0: nobody.
+  uint32_t LanesOf(uint64_t domain, uint64_t replaced) const;
+  absl::Status CheckLaneLimit(uint64_t worker) const;
+  std::vector<JobSnapshot> JobSnapshots() const;
 
   // ---- shard_dispatch.cc: records, events, answers ----
   bool PollCompletions(size_t transport);
@@ -176,7 +191,8 @@ struct ShardExecutor::Impl {
   std::shared_ptr<const v1::ClusterView> view;
   // Members of any job of the view, with what keeps their job's memory apart from the others'.
   absl::flat_hash_map<uint64_t, uint64_t> workers;
-  uint32_t largest_chunk_bytes = 0;  // of any table of the view
+  absl::flat_hash_map<uint64_t, Job> jobs;  // of the view, by the same
+  uint32_t largest_chunk_bytes = 0;         // of any table of the view
   absl::Status view_status;
   std::shared_ptr<shard::Engine> engine;  // null before the incarnation is known
 

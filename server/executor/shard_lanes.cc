@@ -78,7 +78,7 @@ absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) 
         absl::StrCat("worker incarnation ", request.incarnation(),
                      " is not a member of any job: its lease has ended or it has left"));
   }
-  return absl::OkStatus();
+  return CheckLaneLimit(request.incarnation());
 }
 
 absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
@@ -127,6 +127,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   }
   grant.generation = next_generation++;
   grant.worker = request.incarnation();
+  grant.domain = workers.at(grant.worker);  // CheckOpen()
   grant.transport = *transport;
   grant.config = *config;
   grant.expires_ns = now_ns + absl::ToInt64Nanoseconds(options.lane_open_timeout);
@@ -249,8 +250,7 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
   }
   CloseOlder(*grant);
   rdma::ShardLane::Params params{grant->id, grant->generation, grant->worker, grant->config};
-  // A worker that has left since has no lane for long: RetireWorkers() closes it.
-  if (const auto it = workers.find(grant->worker); it != workers.end()) params.domain = it->second;
+  params.domain = grant->domain;
   auto accepted = rdma::ShardLane::Accept(link.endpoint.get(), event.connection, hello, params);
   if (!accepted.ok()) {
     Log(absl::StrCat("lane ", grant->id, " of worker ", grant->worker,
@@ -264,6 +264,7 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
   lane->id = grant->id;
   lane->generation = grant->generation;
   lane->worker = grant->worker;
+  lane->domain = grant->domain;
   lane->transport = transport;
   lane->reason = std::move(grant->reason);
   lane->ring_bytes = grant->config.ring_bytes();

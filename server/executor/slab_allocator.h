@@ -33,6 +33,9 @@ class SlabAllocator final : public shard::Allocator {
   // `handle` of the buffer is its rdma::MemoryBlock.
   shard::Buffer Allocate(size_t bytes) override { return From(&tables_, bytes); }
   shard::Buffer AllocateScratch(size_t bytes) override { return From(&scratch_, bytes); }
+  void Count(int64_t bytes) override {
+    if (budget_ != nullptr) budget_->Count(bytes);
+  }
   uint64_t limit_bytes() const override { return budget_ == nullptr ? 0 : budget_->limit(); }
   void Free(const shard::Buffer& buffer) override;
 

@@ -274,6 +274,49 @@ void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
   if (!unlisted.metric.empty()) out->push_back(std::move(unlisted));
 }
 
+// A series for each job that a shard has something of: the first by name.
+constexpr size_t kJobsListed = 500;
+
+struct JobValue {
+  const char* name;
+  const char* help;
+  // Empty: nothing to say of this job.
+  std::optional<uint64_t> (*value)(const JobSnapshot& job);
+};
+const JobValue kJobValues[] = {
+    {"verbena_job_memory_bytes", "Parameters, optimizer state and buffers of a job's tables.",
+     [](const JobSnapshot& j) -> std::optional<uint64_t> { return j.engine.memory_bytes; }},
+    {"verbena_job_memory_limit_bytes",
+     "What all shards of this server together may have of that: its share of the job's limit.",
+     [](const JobSnapshot& j) -> std::optional<uint64_t> {
+       if (j.engine.memory_limit == shard::JobMemory::kUnlimited) return std::nullopt;
+       return j.engine.memory_limit;
+     }},
+    {"verbena_job_lanes", "Lanes of a job: granted, open and closing.",
+     [](const JobSnapshot& j) -> std::optional<uint64_t> { return j.lanes; }},
+    {"verbena_job_lane_limit", "How many lanes of a shard a job may have.",
+     [](const JobSnapshot& j) -> std::optional<uint64_t> {
+       if (j.lane_limit == 0) return std::nullopt;
+       return j.lane_limit;
+     }},
+};
+
+void AddJobs(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
+  for (const JobValue& value : kJobValues) {
+    MetricFamily family = Family(value.name, value.help, kGauge);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (!shards[i].snapshot.has_value()) continue;
+      const std::vector<JobSnapshot>& jobs = shards[i].snapshot->jobs;
+      for (size_t j = 0; j < std::min(jobs.size(), kJobsListed); ++j) {
+        const std::optional<uint64_t> number = value.value(jobs[j]);
+        if (!number) continue;
+        Add(&family, D(*number), {{"shard", absl::StrCat(i)}, {"job", jobs[j].engine.name}});
+      }
+    }
+    if (!family.metric.empty()) out->push_back(std::move(family));
+  }
+}
+
 void AddGauge(const char* name, const char* help, double value, std::vector<MetricFamily>* out,
               Labels labels = {}) {
   Add(&out->emplace_back(Family(name, help, kGauge)), value, std::move(labels));
@@ -331,6 +374,7 @@ std::string RenderMetrics(const NodeMetrics& node) {
   if (!node.shards.empty()) {
     AddShards(node.shards, &families);
     AddTables(node.shards, &families);
+    AddJobs(node.shards, &families);
   }
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
   return prometheus::TextSerializer().Serialize(families);

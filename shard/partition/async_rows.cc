@@ -89,7 +89,10 @@ Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32
   if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status))
     return {status, 0, version};
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
-  if (!table_.FindOrCreate(slice, push.keys, rows_.data())) return NoRoom(pool_, version);
+  if (!table_.FindOrCreate(slice, push.keys, rows_.data())) {
+    status = NoRoom(pool_);
+    return {status, LimitMiB(status, pool_, table_.account()), version};
+  }
   Apply(push, slice);
   return {ReplyStatus::kOk, 0, version + 1};
 }

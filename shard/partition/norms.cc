@@ -139,7 +139,7 @@ ChunkView Norms::Gather(uint64_t step, NormKind kind, absl::Span<const uint32_t>
   const size_t bytes_each = NormNumbers(kind) * sizeof(double);
   size_t bytes = 0;
   for (const uint32_t s : slices) bytes += table_.slice(s).chunks.size() * bytes_each;
-  const Buffer scratch = pool_.TakeScratch(bytes);
+  const Buffer scratch = pool_.TakeScratch(bytes, table_.account());
   if (scratch.data == nullptr) return {};
   const ChunkView view = {scratch, static_cast<uint32_t>(bytes), step, pool_.PinScratch(scratch)};
   std::byte* out = view.buffer.data;

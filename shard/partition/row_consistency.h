@@ -55,11 +55,16 @@ class RowConsistency : public Consistency {
 std::unique_ptr<RowConsistency> MakeSyncRows(const RowParts& parts);
 std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, too
 
-// What a push says when rows could not be made.
-inline Answer NoRoom(const BufferPool& pool, uint64_t version) {
-  const uint64_t mib = pool.limit_bytes() >> 20;
-  return {ReplyStatus::kMemoryLimit, static_cast<uint32_t>(std::min<uint64_t>(mib, UINT32_MAX)),
-          version};
+// What a push says when rows could just not be made.
+inline ReplyStatus NoRoom(const BufferPool& pool) {
+  return pool.refused_by_job() ? ReplyStatus::kJobMemoryLimit : ReplyStatus::kMemoryLimit;
+}
+// Answer::detail of a push: the limit that was reached, if one was.
+inline uint32_t LimitMiB(ReplyStatus status, const BufferPool& pool, const JobAccount* account) {
+  uint64_t bytes = 0;
+  if (status == ReplyStatus::kMemoryLimit) bytes = pool.limit_bytes();
+  if (status == ReplyStatus::kJobMemoryLimit && account != nullptr) bytes = account->job().limit();
+  return static_cast<uint32_t>(std::min<uint64_t>(bytes >> 20, UINT32_MAX));
 }
 
 }  // namespace verbena::shard

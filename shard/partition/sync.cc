@@ -13,6 +13,7 @@
 #include "shard/kernel/fused_pass.h"
 #include "shard/partition/dense_consistency.h"
 #include "shard/partition/norms.h"
+#include "shard/table/bookkeeping.h"
 
 namespace verbena::shard {
 namespace {
@@ -25,7 +26,8 @@ class Sync final : public DenseConsistency {
         pool_(*parts.pool),
         roster_(*parts.roster),
         sink_(*parts.sink),
-        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
+        bookkeeping_(parts.pool, table_.account()) {
     const Optimizer& optimizer = table_.optimizer();
     if (optimizer.clip_global_norm() > 0 || optimizer.has_trust_ratio()) {
       norms_ = std::make_unique<Norms>(&table_, &pool_, &sink_);
@@ -121,6 +123,7 @@ class Sync final : public DenseConsistency {
   std::vector<uint32_t> blocked_;
   std::vector<Source> sources_;         // scratch of Advance()
   std::vector<uint64_t> contributors_;  // scratch of Commit()
+  Bookkeeping bookkeeping_;             // of contributions_ and progress_
 };
 
 void Sync::Resize() {
@@ -135,6 +138,8 @@ void Sync::Resize() {
   progress_.resize(size_t{table_.slices()} * ranks_);
   sources_.reserve(ranks_ + 1);
   contributors_.reserve(ranks_);
+  bookkeeping_.Set(contributions_.capacity() * sizeof(Contribution) +
+                   progress_.capacity() * sizeof(Progress));
   if (norms_ != nullptr) norms_->Resize();
 }
 
@@ -232,7 +237,7 @@ void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
   if (payloads > 0) {
     const uint32_t elements = table_.chunk(chunk).elements;
     if (s.accumulator.data == nullptr) {
-      s.accumulator = pool_.TakeAccumulator(elements * sizeof(float));
+      s.accumulator = pool_.TakeAccumulator(elements * sizeof(float), table_.account());
     }
     if (s.accumulator.data == nullptr) {
       // Holding slots until the step can be reduced in one pass could deadlock lanes.
@@ -416,8 +421,9 @@ void Sync::Reset() {
     DropAccumulator(&chunks_[chunk]);
   }
   chunks_.clear();
-  contributions_.clear();
-  progress_.clear();
+  // With their memory: the next run may have fewer workers.
+  contributions_ = std::vector<Contribution>();
+  progress_ = std::vector<Progress>();
   owners_.clear();
   if (norms_ != nullptr) norms_->Reset();
   Resize();

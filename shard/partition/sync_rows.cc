@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shard/partition/row_consistency.h"
+#include "shard/table/bookkeeping.h"
 
 namespace verbena::shard {
 namespace {
@@ -24,7 +25,8 @@ class SyncRows final : public RowConsistency {
         pool_(*parts.pool),
         roster_(*parts.roster),
         sink_(*parts.sink),
-        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN) {
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
+        bookkeeping_(parts.pool, table_.account()) {
     Resize();
   }
   ~SyncRows() override {
@@ -99,6 +101,7 @@ class SyncRows final : public RowConsistency {
   std::vector<Head> heads_;       // scratch of ApplyStep()
   std::vector<Source> sources_;   // the same
   std::vector<uint64_t> contributors_;
+  Bookkeeping bookkeeping_;  // of slices_, for each rank
 };
 
 void SyncRows::Resize() {
@@ -110,13 +113,15 @@ void SyncRows::Resize() {
   }
   slices_.resize(table_.slices());
   for (Slice& s : slices_) s.ended.resize(ranks_);
+  bookkeeping_.Set(slices_.size() * (sizeof(Slice) + ranks_ * sizeof(uint64_t)));
 }
 
 // Copies a push and makes its rows. False, with nothing changed: *refused says why.
 bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyStatus* refused) {
   const size_t count = push.keys.size();
   const size_t row_bytes = table_.row_bytes();
-  x->copy = pool_.TakeScratch(count * (sizeof(uint64_t) + sizeof(uint32_t) + row_bytes));
+  x->copy = pool_.TakeScratch(count * (sizeof(uint64_t) + sizeof(uint32_t) + row_bytes),
+                              table_.account());
   if (x->copy.data == nullptr) {
     *refused = ReplyStatus::kResourceExhausted;
     return false;
@@ -126,7 +131,7 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyS
     pool_.ReturnScratch(x->copy);
     x->copy = {};
     x->count = 0;
-    *refused = ReplyStatus::kMemoryLimit;
+    *refused = NoRoom(pool_);
     return false;
   }
   std::memcpy(x->copy.data, push.keys.data(), count * sizeof(uint64_t));
@@ -137,8 +142,7 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyS
 Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
   const uint64_t version = table_.slice(slice).version;
   const auto answer = [&](ReplyStatus status) {
-    return status == ReplyStatus::kMemoryLimit ? NoRoom(pool_, version)
-                                               : Answer{status, 0, version};
+    return Answer{status, LimitMiB(status, pool_, table_.account()), version};
   };
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace verbena::shard {
 namespace {
@@ -19,23 +20,45 @@ BufferPool::BufferPool(Allocator* allocator, uint32_t spare_limit, uint64_t* res
 
 BufferPool::~BufferPool() {
   for (const Entry& e : entries_) {
-    if (e.state != State::kUnused) Free(e.buffer);
+    if (e.state == State::kUnused) continue;
+    Release(e.buffer, e.state == State::kScratch ? MemoryUse::kScratch : MemoryUse::kTables);
   }
   for (const Buffer& b : idle_accumulators_) Free(b);
   for (const Buffer& b : idle_scratch_) Free(b);
 }
 
-Buffer BufferPool::Counted(const Buffer& buffer) {
-  if (buffer.data != nullptr) *resident_bytes_ += buffer.bytes;
+bool BufferPool::Charge(Buffer* buffer, JobAccount* account, MemoryUse use) {
+  refused_by_job_ = account != nullptr && !account->Take(buffer->bytes, use);
+  if (!refused_by_job_) buffer->account = account;
+  return !refused_by_job_;
+}
+
+Buffer BufferPool::Discharge(const Buffer& buffer, MemoryUse use) {
+  if (buffer.account != nullptr) buffer.account->Give(buffer.bytes, use);
+  Buffer nobodys = buffer;
+  nobodys.account = nullptr;
+  return nobodys;
+}
+
+Buffer BufferPool::Take(size_t bytes, JobAccount* account, MemoryUse use) {
+  // Before the allocator, which would take a slab from the system in vain.
+  Buffer wanted = {nullptr, bytes};
+  if (!Charge(&wanted, account, use)) return {};
+  Buffer buffer =
+      use == MemoryUse::kTables ? allocator_->Allocate(bytes) : allocator_->AllocateScratch(bytes);
+  if (buffer.data == nullptr) {
+    Discharge(wanted, use);
+    return {};
+  }
+  buffer.account = account;
+  *resident_bytes_ += buffer.bytes;
   return buffer;
 }
 
-Buffer BufferPool::Allocate(size_t bytes) { return Counted(allocator_->Allocate(bytes)); }
-
-void BufferPool::Free(const Buffer& buffer) {
+void BufferPool::Release(const Buffer& buffer, MemoryUse use) {
   if (buffer.data == nullptr) return;
   *resident_bytes_ -= buffer.bytes;
-  allocator_->Free(buffer);
+  allocator_->Free(Discharge(buffer, use));
 }
 
 uint32_t BufferPool::NewEntry(const Buffer& buffer, State state) {
@@ -62,8 +85,8 @@ void BufferPool::FreeEntry(uint32_t id) {
   unused_.push_back(id);
 }
 
-uint32_t BufferPool::NewParameters(size_t bytes) {
-  const Buffer buffer = Allocate(bytes);
+uint32_t BufferPool::NewParameters(size_t bytes, JobAccount* account) {
+  const Buffer buffer = Allocate(bytes, account);
   return buffer.data == nullptr ? kNone : NewEntry(buffer, State::kCurrent);
 }
 
@@ -129,42 +152,49 @@ uint32_t BufferPool::WritableFor(uint32_t id) {
 }
 
 void BufferPool::Swap(uint32_t id, uint32_t spare) {
+  std::swap(entries_[spare].buffer.account, entries_[id].buffer.account);  // sizes are the same
   entries_[spare].state = State::kCurrent;
   entries_[id].state = State::kRetired;
 }
 
-Buffer BufferPool::TakeAccumulator(size_t bytes) {
+Buffer BufferPool::TakeAccumulator(size_t bytes, JobAccount* account) {
   for (size_t i = idle_accumulators_.size(); i-- > 0;) {
     // An allocator may round up.
     if (idle_accumulators_[i].bytes < bytes || idle_accumulators_[i].bytes > 2 * bytes) continue;
-    const Buffer buffer = idle_accumulators_[i];
+    Buffer buffer = idle_accumulators_[i];
+    if (!Charge(&buffer, account, MemoryUse::kSums)) return {};
     idle_accumulators_[i] = idle_accumulators_.back();
     idle_accumulators_.pop_back();
     return buffer;
   }
-  return Counted(allocator_->AllocateScratch(bytes));
+  return Take(bytes, account, MemoryUse::kSums);
 }
 
-void BufferPool::ReturnAccumulator(const Buffer& buffer) { idle_accumulators_.push_back(buffer); }
+void BufferPool::ReturnAccumulator(const Buffer& buffer) {
+  idle_accumulators_.push_back(Discharge(buffer, MemoryUse::kSums));
+}
 
-Buffer BufferPool::TakeScratch(size_t bytes) {
+Buffer BufferPool::TakeScratch(size_t bytes, JobAccount* account) {
   const size_t rounded = RoundScratch(bytes);
   for (size_t i = idle_scratch_.size(); i-- > 0;) {
     if (idle_scratch_[i].bytes < rounded || idle_scratch_[i].bytes > 2 * rounded) continue;
-    const Buffer buffer = idle_scratch_[i];
+    Buffer buffer = idle_scratch_[i];
+    if (!Charge(&buffer, account, MemoryUse::kScratch)) return {};
     idle_scratch_[i] = idle_scratch_.back();
     idle_scratch_.pop_back();
     idle_scratch_bytes_ -= buffer.bytes;
     return buffer;
   }
-  return Counted(allocator_->AllocateScratch(rounded));
+  return Take(rounded, account, MemoryUse::kScratch);
 }
 
 void BufferPool::ReturnScratch(const Buffer& buffer) {
   if (buffer.data == nullptr) return;
-  if (idle_scratch_bytes_ + buffer.bytes > kIdleScratchBytes) return Free(buffer);
+  if (idle_scratch_bytes_ + buffer.bytes > kIdleScratchBytes) {
+    return Release(buffer, MemoryUse::kScratch);
+  }
   idle_scratch_bytes_ += buffer.bytes;
-  idle_scratch_.push_back(buffer);
+  idle_scratch_.push_back(Discharge(buffer, MemoryUse::kScratch));
 }
 
 uint64_t BufferPool::PinScratch(const Buffer& buffer) {

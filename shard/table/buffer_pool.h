@@ -14,6 +14,8 @@
 //  1. A pinned buffer is neither written nor freed.
 //  2. Spares (idle or retired) never exceed `spare_limit`; accumulators are not counted.
 //  3. Idle scratch never exceeds kIdleScratchBytes.
+//  4. A buffer that is in use counts against the account it was asked for; spares and what is idle
+//     against nobody's. Accounts outlive the pool.
 #ifndef VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 #define VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "shard/allocator.h"
+#include "shard/job_memory.h"
 
 namespace verbena::shard {
 
@@ -37,12 +40,17 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // Empty when there is no memory.
-  Buffer Allocate(size_t bytes);
-  void Free(const Buffer& buffer);
+  // Empty when there is no memory: of the server's, or of the job's. `account` may be null:
+  // nobody's.
+  Buffer Allocate(size_t bytes, JobAccount* account = nullptr) {
+    return Take(bytes, account, MemoryUse::kTables);
+  }
+  void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
+  // Of the last time that there was no memory: the job's limit was in the way.
+  bool refused_by_job() const { return refused_by_job_; }
 
   // A buffer for a chunk's parameters; kNone when there is no memory.
-  uint32_t NewParameters(size_t bytes);
+  uint32_t NewParameters(size_t bytes, JobAccount* account = nullptr);
   void DropParameters(uint32_t id);
   const Buffer& buffer(uint32_t id) const { return entries_[id].buffer; }
 
@@ -57,14 +65,16 @@ class BufferPool {
   void Swap(uint32_t id, uint32_t spare);
 
   // Scratch memory for an accumulator, not zeroed; empty when there is no memory.
-  Buffer TakeAccumulator(size_t bytes);
+  Buffer TakeAccumulator(size_t bytes, JobAccount* account = nullptr);
   void ReturnAccumulator(const Buffer& buffer);
 
   // Scratch memory of any size, at least `bytes`, not zeroed; empty when there is no memory.
-  Buffer TakeScratch(size_t bytes);
+  Buffer TakeScratch(size_t bytes, JobAccount* account = nullptr);
   void ReturnScratch(const Buffer& buffer);
   // The last Unpin() returns it.
   uint64_t PinScratch(const Buffer& buffer);
+  // Memory that was not had from here: bookkeeping.h.
+  void Count(int64_t bytes) { allocator_->Count(bytes); }
   // The limit on all of the server's memory; 0: none.
   uint64_t limit_bytes() const { return allocator_->limit_bytes(); }
 
@@ -80,7 +90,12 @@ class BufferPool {
     State state = State::kUnused;
   };
 
-  Buffer Counted(const Buffer& buffer);
+  Buffer Take(size_t bytes, JobAccount* account, MemoryUse use);
+  void Release(const Buffer& buffer, MemoryUse use);
+  // False: the job's limit is in the way.
+  bool Charge(Buffer* buffer, JobAccount* account, MemoryUse use);
+  // What it returns is nobody's.
+  static Buffer Discharge(const Buffer& buffer, MemoryUse use);
   uint32_t NewEntry(const Buffer& buffer, State state);
   void FreeEntry(uint32_t id);
 
@@ -94,6 +109,7 @@ class BufferPool {
   std::vector<Buffer> idle_accumulators_;
   std::vector<Buffer> idle_scratch_;
   size_t idle_scratch_bytes_ = 0;
+  bool refused_by_job_ = false;
 };
 
 }  // namespace verbena::shard

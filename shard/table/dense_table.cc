@@ -49,17 +49,18 @@ absl::Status CheckDense(const v1::Table& table) {
 
 absl::StatusOr<std::unique_ptr<DenseTable>> DenseTable::Create(const v1::Table& table,
                                                                uint32_t partitions,
-                                                               BufferPool* pool) {
+                                                               BufferPool* pool,
+                                                               JobAccount* account) {
   if (const absl::Status s = CheckDense(table); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(table.spec().optimizer());
   if (!optimizer.ok()) return optimizer.status();
   return std::unique_ptr<DenseTable>(
-      new DenseTable(table, partitions, pool, *std::move(optimizer)));
+      new DenseTable(table, partitions, pool, account, *std::move(optimizer)));
 }
 
 DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
-                       std::unique_ptr<Optimizer> optimizer)
-    : SlicedTable(table, partitions),
+                       JobAccount* account, std::unique_ptr<Optimizer> optimizer)
+    : SlicedTable(table, partitions, account),
       layout_(LayoutOf(table.spec())),
       optimizer_(std::move(optimizer)),
       pool_(pool),
@@ -68,6 +69,16 @@ DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* 
   const uint64_t largest = std::min<uint64_t>(layout_.elements, layout_.chunk_elements);
   parameter_buffer_bytes_ = RoundUp(largest * layout_.parameter_bytes);
   array_bytes_ = RoundUp(largest * sizeof(float));
+}
+
+uint64_t DenseTable::MemoryOfChunk(const v1::TableSpec& spec) {
+  const DenseLayout layout = LayoutOf(spec);
+  const absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(spec.optimizer());
+  if (!optimizer.ok()) return 0;
+  const uint64_t elements = std::min<uint64_t>(layout.elements, layout.chunk_elements);
+  const size_t arrays =
+      (*optimizer)->state_arrays() + (ParameterType(spec) != ElementType::kF32 ? 1 : 0);
+  return RoundUp(elements * layout.parameter_bytes) + RoundUp(elements * sizeof(float)) * arrays;
 }
 
 DenseTable::~DenseTable() {
@@ -87,10 +98,10 @@ bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
   c.id = id;
   c.elements = layout_.elements_of(id);
   c.slice = slice;
-  c.parameters = pool_->NewParameters(parameter_buffer_bytes_);
+  c.parameters = pool_->NewParameters(parameter_buffer_bytes_, account());
   if (c.parameters == BufferPool::kNone) return false;
   if (StateArrays() > 0) {
-    c.state = pool_->Allocate(array_bytes_ * StateArrays());
+    c.state = pool_->Allocate(array_bytes_ * StateArrays(), account());
     if (c.state.data == nullptr) {
       pool_->DropParameters(c.parameters);
       return false;
@@ -132,8 +143,14 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
       set_state(index, SliceState::kStarved);
     }
     chunks_.resize(first_new);
+    std::string whose;
+    if (pool_->refused_by_job()) {
+      whose =
+          absl::StrCat(" within the memory limit of job \"", spec().job(), "\", whose share of ",
+                       "this server is ", account()->job().limit(), " bytes");
+    }
     return absl::ResourceExhaustedError(
-        absl::StrCat("table ", id(), " \"", spec().name(), "\": no memory for its ",
+        absl::StrCat("table ", id(), " \"", spec().name(), "\": no memory", whose, " for its ",
                      layout_.elements * layout_.parameter_bytes, " bytes of parameters and ",
                      layout_.elements * sizeof(float) * StateArrays(), " of optimizer state",
                      has_master() ? " and master copies" : ""));

@@ -54,8 +54,13 @@ class DenseTable final : public SlicedTable {
 
   // INVALID_ARGUMENT for a specification this shard cannot serve.
   static absl::StatusOr<std::unique_ptr<DenseTable>> Create(const v1::Table& table,
-                                                            uint32_t partitions, BufferPool* pool);
+                                                            uint32_t partitions, BufferPool* pool,
+                                                            JobAccount* account = nullptr);
   ~DenseTable() override;
+
+  // What a chunk takes, also the short last one. Of a normalised specification with an optimizer
+  // that MakeOptimizer() knows; 0 otherwise.
+  static uint64_t MemoryOfChunk(const v1::TableSpec& spec);
 
   const DenseLayout& layout() const { return layout_; }
   ElementType parameter_type() const { return type_; }
@@ -90,7 +95,7 @@ class DenseTable final : public SlicedTable {
   const Optimizer& optimizer() const { return *optimizer_; }
 
  private:
-  DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
+  DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
              std::unique_ptr<Optimizer> optimizer);
   bool AllocateChunk(uint32_t id, uint32_t slice);
   void FreeChunk(Chunk* chunk);

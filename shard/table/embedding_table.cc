@@ -38,17 +38,18 @@ float* Floats(std::byte* data) { return reinterpret_cast<float*>(data); }
 
 absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const v1::Table& table,
                                                                        uint32_t partitions,
-                                                                       BufferPool* pool) {
+                                                                       BufferPool* pool,
+                                                                       JobAccount* account) {
   if (const absl::Status s = CheckEmbedding(table); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(table.spec().optimizer());
   if (!optimizer.ok()) return optimizer.status();
   return std::unique_ptr<EmbeddingTable>(
-      new EmbeddingTable(table, partitions, pool, *std::move(optimizer)));
+      new EmbeddingTable(table, partitions, pool, account, *std::move(optimizer)));
 }
 
 EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
-                               std::unique_ptr<Optimizer> optimizer)
-    : SlicedTable(table, partitions),
+                               JobAccount* account, std::unique_ptr<Optimizer> optimizer)
+    : SlicedTable(table, partitions, account),
       dim_(table.spec().dim()),
       optimizer_(std::move(optimizer)),
       pool_(pool),
@@ -64,8 +65,8 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
     const uint32_t index = Claim(p, placement[p]);
     if (index == kNone || ready(index)) continue;
     slices_.resize(slices());
-    slices_[index].rows =
-        std::make_unique<RowStore>(dim_, StateOf(*optimizer_, dim_), &spec().initializer(), pool_);
+    slices_[index].rows = std::make_unique<RowStore>(dim_, StateOf(*optimizer_, dim_),
+                                                     &spec().initializer(), pool_, account());
     set_state(index, SliceState::kReady);
   }
   return absl::OkStatus();
@@ -108,7 +109,7 @@ void EmbeddingTable::EndApply() {
 bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
                             ChunkView* view) {
   const size_t bytes = keys.size() * row_bytes();
-  const Buffer buffer = pool_->TakeScratch(bytes);
+  const Buffer buffer = pool_->TakeScratch(bytes, account());
   if (buffer.data == nullptr) return false;
   float* out = Floats(buffer.data);
   for (const Group& group : groups) {
@@ -145,7 +146,7 @@ bool EmbeddingTable::Scan(uint32_t slice, uint64_t cursor, uint32_t count, Chunk
   if (found_.empty()) return true;
   const size_t key_bytes = KeyBytes(found_.size());
   const size_t bytes = key_bytes + found_.size() * row_bytes();
-  const Buffer buffer = pool_->TakeScratch(bytes);
+  const Buffer buffer = pool_->TakeScratch(bytes, account());
   if (buffer.data == nullptr) return false;
   std::byte* key = buffer.data;
   for (const uint32_t row : found_) {

@@ -42,7 +42,8 @@ class EmbeddingTable final : public SlicedTable {
   // INVALID_ARGUMENT for a specification this shard cannot serve.
   static absl::StatusOr<std::unique_ptr<EmbeddingTable>> Create(const v1::Table& table,
                                                                 uint32_t partitions,
-                                                                BufferPool* pool);
+                                                                BufferPool* pool,
+                                                                JobAccount* account = nullptr);
 
   uint32_t dim() const { return dim_; }
   size_t row_bytes() const { return dim_ * sizeof(float); }
@@ -85,7 +86,7 @@ class EmbeddingTable final : public SlicedTable {
   };
   static constexpr size_t kMemos = 256;
 
-  EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
+  EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
                  std::unique_ptr<Optimizer> optimizer);
   const ApplyScalars& ScalarsFor(uint64_t t);
 

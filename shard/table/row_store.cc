@@ -36,7 +36,7 @@ constexpr bool Fits(uint64_t rows, uint64_t entries) { return rows <= entries / 
 }  // namespace
 
 RowStore::RowStore(uint32_t dim, uint32_t state, const v1::Initializer* initializer,
-                   BufferPool* pool)
+                   BufferPool* pool, JobAccount* account)
     : dim_(dim),
       stride_(StrideOf(dim, state)),
       prefetch_bytes_(std::min(stride_, kPrefetchBytes)),
@@ -45,7 +45,8 @@ RowStore::RowStore(uint32_t dim, uint32_t state, const v1::Initializer* initiali
       block_rows_(1u << block_shift_),
       small_blocks_(block_shift_ - first_shift_ + 1),
       initializer_(initializer),
-      pool_(pool) {
+      pool_(pool),
+      account_(account) {
   static_assert(offsetof(Header, parameters) == kHeaderBytes);
 }
 
@@ -102,7 +103,7 @@ bool RowStore::GrowIndex(uint64_t rows, Buffer* index, uint32_t* mask) const {
   uint64_t entries = index_.data == nullptr ? kFirstEntries : uint64_t{mask_} + 1;
   while (!Fits(rows, entries)) entries *= 2;
   if (index_.data != nullptr && entries == uint64_t{mask_} + 1) return true;
-  *index = pool_->Allocate(entries * sizeof(Entry));
+  *index = pool_->Allocate(entries * sizeof(Entry), account_);
   if (index->data == nullptr) return false;
   auto* to = reinterpret_cast<Entry*>(index->data);
   *mask = static_cast<uint32_t>(entries - 1);
@@ -125,7 +126,7 @@ bool RowStore::Reserve(uint32_t more) {
   bool enough = GrowIndex(rows, &index, &mask);
   while (enough && capacity_ < rows) {
     const uint32_t block_rows = RowsOfBlock(blocks_.size());
-    blocks_.push_back(pool_->Allocate(size_t{block_rows} * stride_));
+    blocks_.push_back(pool_->Allocate(size_t{block_rows} * stride_, account_));
     capacity_ += block_rows;
     enough = blocks_.back().data != nullptr;
   }

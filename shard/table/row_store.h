@@ -30,7 +30,9 @@ class RowStore {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   // `state` numbers behind each row's parameters, zero at first. The others outlive the store.
-  RowStore(uint32_t dim, uint32_t state, const v1::Initializer* initializer, BufferPool* pool);
+  // `account` may be null: its memory is nobody's.
+  RowStore(uint32_t dim, uint32_t state, const v1::Initializer* initializer, BufferPool* pool,
+           JobAccount* account = nullptr);
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
@@ -103,6 +105,7 @@ class RowStore {
   const uint32_t small_blocks_;  // blocks that have the first block_rows_ rows
   const v1::Initializer* const initializer_;
   BufferPool* const pool_;
+  JobAccount* const account_;
   uint32_t size_ = 0;
   uint64_t capacity_ = 0;  // of blocks_, in rows
   std::vector<Buffer> blocks_;

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/engine.h"
+#include "shard/job_memory.h"
 
 namespace verbena::shard {
 
@@ -44,6 +45,8 @@ class SlicedTable {
   SlicedTable& operator=(const SlicedTable&) = delete;
 
   uint32_t id() const { return id_; }
+  // What its job has; null: nobody counts.
+  JobAccount* account() const { return account_; }
   const v1::TableSpec& spec() const { return spec_; }
   uint32_t partitions() const { return static_cast<uint32_t>(slice_of_partition_.size()); }
 
@@ -69,8 +72,11 @@ class SlicedTable {
   const TableCounters& counters() const { return counters_; }
 
  protected:
-  SlicedTable(const v1::Table& table, uint32_t partitions)
-      : id_(table.id()), spec_(table.spec()), slice_of_partition_(partitions, kNone) {}
+  SlicedTable(const v1::Table& table, uint32_t partitions, JobAccount* account)
+      : id_(table.id()),
+        spec_(table.spec()),
+        account_(account),
+        slice_of_partition_(partitions, kNone) {}
 
   // The slice of a partition, made when there was none, if it is ready or may become so by what
   // the view says; else kNone.
@@ -80,6 +86,7 @@ class SlicedTable {
  private:
   const uint32_t id_;
   const v1::TableSpec spec_;
+  JobAccount* const account_;
   std::vector<uint32_t> slice_of_partition_;
   std::vector<SliceLife> lives_;
   TableCounters counters_;

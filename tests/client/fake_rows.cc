@@ -82,7 +82,8 @@ bool FakeServer::HandleRows(Held* held) {
                               {}});
     }
     // What settles without an effect is counted all the same.
-    if (refused == ReplyStatus::kNonFinite || refused == ReplyStatus::kMemoryLimit) {
+    if (refused == ReplyStatus::kNonFinite || refused == ReplyStatus::kMemoryLimit ||
+        refused == ReplyStatus::kJobMemoryLimit) {
       Record empty = record;
       empty.groups[i].count = 0;
       ApplyRows(empty, i, nullptr, nullptr, &answer.version);

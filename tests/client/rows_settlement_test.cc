@@ -240,9 +240,10 @@ TEST_CASE("a memory limit is told with table, server and limit, and the other ro
     const uint32_t table = cluster.AddEmbedding(consistency, kDim);
     cluster.Join();
     cluster.servers[0]->reply_detail = 512;
+    const bool of_job = GENERATE(false, true);
     cluster.servers[0]->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
       if (s.partition != 1) return std::nullopt;
-      return ReplyStatus::kMemoryLimit;
+      return of_job ? ReplyStatus::kJobMemoryLimit : ReplyStatus::kMemoryLimit;
     };
     auto push = cluster.PushRows(table, Keys(), Memory(1));
     auto end = cluster.EndStep(table);
@@ -250,6 +251,7 @@ TEST_CASE("a memory limit is told with table, server and limit, and the other ro
     CHECK(push->status.code() == Code::kResourceExhausted);
     CHECK_THAT(Text(push), Contains("table 'items'") && Contains("server 'ps-0'") &&
                                Contains("512 MiB") && Contains("partition 1"));
+    CHECK_THAT(Text(push), Contains(of_job ? "verbena limits job --memory" : "--memory-limit"));
     Good(&cluster, end);
     // It is settled: not sent again, and counted.
     cluster.servers[0]->refuse_group = nullptr;

@@ -174,6 +174,23 @@ TEST_CASE("a server that grants no lane: UNAVAILABLE with its reason") {
   CHECK(cluster.control.calls("OpenLane") <= 20);  // it backs off
 }
 
+TEST_CASE("a server at a limit of lanes: RESOURCE_EXHAUSTED, which says what the server said") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->open_status = absl::ResourceExhaustedError("job 'job' is at its limit");
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kResourceExhausted);
+  CHECK_THAT(Text(push->status),
+             Contains("no lane to server 'ps-0'") && Contains("job 'job' is at its limit"));
+  // Another worker has left: the record, which was never forgotten, is applied.
+  cluster.servers[0]->open_status = absl::OkStatus();
+  auto next = cluster.Push(table, cluster.Memory(table, 1.0f));
+  REQUIRE(cluster.Wait(next));
+  CHECK(next->status.ok());
+}
+
 TEST_CASE("no credit by the deadline is RESOURCE_EXHAUSTED") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 12);

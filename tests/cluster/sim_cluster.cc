@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "shard/optimizer/optimizer.h"
+#include "shard/table/dense_table.h"
 
 namespace verbena::test {
 namespace {
@@ -166,6 +167,7 @@ void SimCluster::RestartCoordinator() {
   coordinator.lease_ms = options_.lease_ms;
   coordinator.expected_servers = options_.servers;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
+  coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
   coordinator_ = Must(server::Coordinator::Create(coordinator, &network_.clock(), &store_));
   ServeCoordinator();
 }
@@ -190,6 +192,7 @@ void SimCluster::ServeCoordinator() {
     if (name == "CreateTable") return to(&Coordinator::CreateTable);
     if (name == "DropTable") return to(&Coordinator::DropTable);
     if (name == "GetView") return to(&Coordinator::GetView);
+    if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
     respond(absl::UnimplementedError(method));
   });
 }

@@ -9,6 +9,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "server/coordinator/coordinator.h"
 #include "shard/engine.h"
+#include "shard/table/dense_table.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/small_shard.h"
 
@@ -40,6 +41,7 @@ enum class Turn : uint8_t {
   kRevokeToken,
   kWait,     // so many milliseconds
   kRestart,  // only the store is left
+  kSetJobLimits,
   kCount
 };
 
@@ -76,6 +78,7 @@ class Script {
         Coordinator::Create({.partitions = 8,
                              .lease_ms = 1000,
                              .expected_servers = 1,
+                             .chunk_memory = shard::DenseTable::MemoryOfChunk,
                              .cluster_id = "fuzz",
                              .tokens = true,
                              .wall_clock = [this] { return clock_.now / 1'000'000'000; }},
@@ -129,6 +132,8 @@ class Script {
         return Send(&Coordinator::CreateToken, bytes);
       case Turn::kRevokeToken:
         return Send(&Coordinator::RevokeToken, bytes);
+      case Turn::kSetJobLimits:
+        return Send(&Coordinator::SetJobLimits, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }
@@ -213,6 +218,12 @@ std::vector<std::string> Seeds() {
   v1::DropTableRequest drop;
   drop.set_request_id(Id('e'));
   drop.set_name("weights");
+  v1::SetJobLimitsRequest limits;
+  limits.set_request_id(Id('g'));
+  limits.set_job("job");
+  limits.mutable_limits()->set_memory_bytes(1000);
+  limits.mutable_limits()->set_tables(1);
+  limits.mutable_limits()->set_lanes(1);
   v1::LeaveRequest leave;
   leave.set_request_id(Id('f'));
   leave.set_incarnation(2);
@@ -232,6 +243,8 @@ std::vector<std::string> Seeds() {
   return {start + tables + TurnOf(Turn::kDropTable, drop) + TurnOf(Turn::kLeave, leave),
           start + tables + BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + wait +
               TurnOf(Turn::kHeartbeat, heartbeat) + wait + TurnOf(Turn::kJoinServer, server),
+          start + TurnOf(Turn::kSetJobLimits, limits) + BytesOf(Turn::kRestart) +
+              BytesOf(uint16_t{0}) + tables,
           start + TurnOf(Turn::kGetView, view) + wait + tables,
           TurnOf(Turn::kCreateToken, token) + start + wait + wait + wait +
               TurnOf(Turn::kRevokeToken, revoke),

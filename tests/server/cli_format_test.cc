@@ -281,6 +281,60 @@ TEST_CASE("options may stand before and after the command") {
   unsetenv("VERBENA_CLUSTER");
 }
 
+TEST_CASE("limits are given in bytes and their multiples, and only those that change") {
+  unsetenv("VERBENA_CLUSTER");
+  Parsed parsed = Parse({"limits", "ads", "--memory", "10GiB", "--lanes", "0"});
+  INFO(parsed.message);
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kLimits);
+  CHECK(parsed.options.job == "ads");
+  CHECK(parsed.options.limits.memory_bytes == uint64_t{10} << 30);
+  CHECK(parsed.options.limits.lanes == 0);
+  CHECK_FALSE(parsed.options.limits.tables.has_value());
+  v1::JobLimits before;
+  before.set_tables(7);
+  before.set_lanes(3);
+  CHECK(LimitsWord(Changed(before, parsed.options.limits)) == "memory 10.7 GB, 7 tables");
+  CHECK(LimitsWord(Changed(before, Parse({"limits", "ads", "--none"}).options.limits)) == "-");
+  CHECK_FALSE(Parse({"limits", "ads"}).options.limits.any());
+  CHECK(ParseBytes("4096") == 4096);
+  CHECK(ParseBytes("18446744073709551615") == UINT64_MAX);
+  CHECK(ParseBytes("1.5 TB") == 1'500'000'000'000);
+  CHECK(ParseBytes("512mib") == uint64_t{512} << 20);
+  for (const char* no : {"", "GiB", "-1", "1e3", "10 GiX", "1.2.3", "99999999TiB", "1 2"}) {
+    INFO(no);
+    CHECK_FALSE(ParseBytes(no).has_value());
+  }
+}
+
+TEST_CASE("a job's limits are shown beside what it has of each server") {
+  ClusterState state = Healthy();
+  v1::Job* job = state.view.add_jobs();
+  job->set_name("ads");
+  job->mutable_limits()->set_memory_bytes(4'000'000);
+  job->mutable_limits()->set_lanes(2);
+  v1::Table* table = state.view.add_tables();
+  table->mutable_spec()->set_name("t");
+  table->mutable_spec()->set_job("ads");
+  table->mutable_spec()->set_dim(4);
+  for (uint32_t lanes : {1, 2}) {
+    v1::JobStatistics* part = state.servers[0].statistics->add_shards()->add_jobs();
+    part->set_job("ads");
+    part->set_memory_bytes(1000);
+    part->set_lanes(lanes);
+  }
+  CHECK_THAT(LimitsText(state, "ads"),
+             StartsWith("job ads\n") && Contains("memory             4.0 MB  2.0 kB\n") &&
+                 Contains("tables               none       1\n") &&
+                 Contains("lanes of a shard        2       2\n") &&
+                 Contains("s5            2.0 MB         2.0 kB                 2\n"));
+  CHECK_THAT(JobsText(state), Contains("memory 4.0 MB, 2 lanes a shard"));
+  CHECK_THAT(JobsJson(state),
+             Contains(R"("limits": {"memory_bytes": 4000000, "tables": null, "lanes": 2})"));
+  CHECK_THAT(LimitsJson(state, "ads"),
+             Contains(R"("in_use": {"memory_bytes": 2000, "tables": 1, "lanes": 2})"));
+}
+
 TEST_CASE("a wrong command line is said with what is wrong in it") {
   const auto check = [](std::vector<const char*> arguments, const char* says) {
     const Parsed parsed = Parse(std::move(arguments));
@@ -288,8 +342,8 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
     CHECK(parsed.exit_status == kExitUsage);
     CHECK_THAT(parsed.message, StartsWith("verbena: ") && Contains(says) && Contains("--help"));
   };
-  check({}, "a command is needed: status, tables, jobs, workers, shards");
-  check({"stat"}, "unknown command 'stat'; allowed: status, tables, jobs, workers, shards");
+  check({}, "a command is needed: status, tables, jobs, limits, workers, shards");
+  check({"stat"}, "unknown command 'stat'; allowed: status, tables, jobs, limits, workers, shards");
   check({"status", "--jsno"}, "unknown option '--jsno'");
   check({"tables", "--watch", "1"}, "unknown option '--watch'");
   check({"status", "extra"}, "unexpected argument 'extra'");
@@ -298,10 +352,15 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
   check({"shards", "--watch", "0"}, "--watch: '0' is not allowed: seconds from 0.1");
   check({"--cluster", "nowhere", "jobs"}, "--cluster: 'nowhere' is not HOST:PORT");
   check({"jobs", "--cluster"}, "--cluster");
+  check({"limits"}, "JOB");
+  check({"limits", "a", "b"}, "unexpected argument 'b'");
+  check({"limits", "a", "--memory", "many"}, "--memory: 'many' is not allowed: bytes, such as");
+  check({"limits", "a", "--tables", "-1"}, "--tables: '-1' is not allowed: a number");
+  check({"limits", "a", "--none", "--lanes", "1"}, "--none");
 }
 
 TEST_CASE("the help of every command has an example") {
-  for (const char* command : {"status", "tables", "jobs", "workers", "shards"}) {
+  for (const char* command : {"status", "tables", "jobs", "limits", "workers", "shards"}) {
     const Parsed parsed = Parse({command, "--help"});
     CHECK(parsed.exit_status == kExitOk);
     const std::string example = std::string("\n  verbena ") + command;

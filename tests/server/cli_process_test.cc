@@ -4,6 +4,8 @@
 #include <memory>
 #include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "client/client.h"
 #include "tests/server/cli_fixture.h"
@@ -185,9 +187,12 @@ TEST_CASE("the README documents every member of every object") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   Worker worker(cluster);
   worker.Step();
-  for (const std::string command : {"status", "tables", "jobs", "workers", "shards"}) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"status"}, {"tables"}, {"jobs"}, {"limits", "demo"}, {"workers"}, {"shards"}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.end(), {"--json", "--cluster", cluster.address()});
     std::set<std::string> members;
-    Json(Cli({command, "--json", "--cluster", cluster.address()}).out).AppendMembers(&members);
+    Json(Cli(command).out).AppendMembers(&members);
     CHECK(members.size() > 5);
     for (const std::string& member : members) {
       // A name of a transport, where the test runs over it.
@@ -307,8 +312,11 @@ TEST_CASE("a coordinator that cannot be had is said, with its address and what t
   SECTION("none there") {
     coordinator.process().Signal(SIGKILL);
     coordinator.process().Wait();
-    for (const std::string command : {"status", "tables", "jobs", "workers", "shards"}) {
-      const Finished run = Cli({command, "--cluster", address});
+    const std::vector<std::vector<std::string>> commands = {
+        {"status"}, {"tables"}, {"jobs"}, {"limits", "demo"}, {"workers"}, {"shards"}};
+    for (std::vector<std::string> command : commands) {
+      command.insert(command.end(), {"--cluster", address});
+      const Finished run = Cli(command);
       CHECK(run.status == 3);
       CHECK(run.out.empty());
       CHECK_THAT(run.err,

@@ -147,6 +147,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/CreateToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ListTokens", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RevokeToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/SetJobLimits", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/OpenLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/CloseLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/GetStatistics", {kMay, kMay, kMay, kMay, kMay}},
@@ -183,6 +184,9 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   add("/verbena.v1.Cluster/CreateToken", v1::CreateTokenRequest());
   add("/verbena.v1.Cluster/ListTokens", v1::ListTokensRequest());
   add("/verbena.v1.Cluster/RevokeToken", v1::RevokeTokenRequest());
+  v1::SetJobLimitsRequest limits;
+  limits.set_job("ours");
+  add("/verbena.v1.Cluster/SetJobLimits", limits);
   v1::OpenLaneRequest open;
   open.set_incarnation(worker);
   open.set_shard(999);

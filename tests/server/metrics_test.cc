@@ -53,6 +53,29 @@ TEST_CASE("the settings that lanes travel with are exported once each") {
   CHECK_THAT(text, !Contains("verbena_transport_settings_info{transport=\"shm\""));
 }
 
+TEST_CASE("jobs have series of what they have of each shard, and of limits that there are") {
+  NodeMetrics node;
+  node.shards.resize(2);
+  node.shards[1].snapshot.emplace();
+  JobSnapshot job;
+  job.engine = {"ads", 4096, uint64_t{1} << 30};
+  job.lanes = 3;
+  job.lane_limit = 8;
+  node.shards[1].snapshot->jobs.push_back(job);
+  job.engine = {"free", 64, shard::JobMemory::kUnlimited};
+  job.lane_limit = 0;
+  node.shards[1].snapshot->jobs.push_back(job);
+  const std::string text = RenderMetrics(node);
+  const std::string ads = "{shard=\"1\",job=\"ads\"} ";
+  CHECK_THAT(text, Contains("verbena_job_memory_bytes" + ads + "4096"));
+  CHECK_THAT(text, Contains("verbena_job_memory_limit_bytes" + ads + "1073741824"));
+  CHECK_THAT(text, Contains("verbena_job_lanes" + ads + "3"));
+  CHECK_THAT(text, Contains("verbena_job_lane_limit" + ads + "8"));
+  CHECK_THAT(text, Contains("verbena_job_memory_bytes{shard=\"1\",job=\"free\"} 64"));
+  CHECK_THAT(text, !Contains("limit_bytes{shard=\"1\",job=\"free\"}") &&
+                       !Contains("lane_limit{shard=\"1\",job=\"free\"}"));
+}
+
 TEST_CASE("tables have series of their own, as many as can be borne") {
   NodeMetrics node;
   node.shards.resize(2);

@@ -27,7 +27,8 @@ inline constexpr uint64_t kServer = 7;  // the server's incarnation
 inline constexpr uint32_t kTable = 1;
 inline constexpr uint32_t kElements = 16;
 inline constexpr uint32_t kBytes = kElements * sizeof(float);
-inline constexpr uint32_t kRowTable = 2;  // an embedding table, beside the other
+inline constexpr uint32_t kRowTable = 2;       // an embedding table, beside the other
+inline constexpr uint32_t kOtherRowTable = 3;  // the same of another job, if there is one
 inline constexpr uint32_t kDim = 4;
 
 inline bool OverVerbs() {
@@ -120,8 +121,10 @@ class TestWorker {
   }
 
   // `keys` ascend; row i is at values() + i * kDim.
-  absl::Status PushRows(uint64_t sequence, const std::vector<uint64_t>& keys, uint64_t cookie) {
+  absl::Status PushRows(uint64_t sequence, const std::vector<uint64_t>& keys, uint64_t cookie,
+                        uint32_t table = kRowTable) {
     rdma::WorkerLane::Request request = Rows(RecordType::kPushRows, sequence, keys, cookie);
+    request.header.table = table;
     const uint64_t bytes = KeyBytes(keys.size());
     std::memcpy(packed() + bytes, values(), keys.size() * kDim * sizeof(float));
     request.payload.bytes = static_cast<uint32_t>(bytes + keys.size() * kDim * sizeof(float));
@@ -267,6 +270,8 @@ class ShardFixture {
     v1::Table* rows = view->add_tables();
     rows->set_id(kRowTable);
     *rows->mutable_spec() = *normalised;
+    *job->mutable_limits() = limits_;
+    if (!other_workers_.empty()) AddOtherJob(*normalised, view.get());
     v1::Partition* partition = view->add_partitions();
     partition->set_epoch(1);
     partition->set_primary(kServer);
@@ -276,6 +281,10 @@ class ShardFixture {
   }
   void set_expected_workers(uint32_t expected) { expected_workers_ = expected; }
   void set_chunk_bytes(uint32_t bytes) { chunk_bytes_ = bytes; }
+  // Of SetWorkers()'s job.
+  v1::JobLimits* mutable_limits() { return &limits_; }
+  // Of a second job, "other".
+  void set_other_workers(const std::vector<uint64_t>& workers) { other_workers_ = workers; }
 
   v1::OpenLaneRequest Request(uint64_t worker) const {
     v1::OpenLaneRequest request;
@@ -337,6 +346,22 @@ class ShardFixture {
   ShardCounters counters() const { return shard_->Snapshot().counters; }
 
  private:
+  void AddOtherJob(v1::TableSpec spec, v1::ClusterView* view) {
+    v1::Job* job = view->add_jobs();
+    job->set_name("other");
+    job->set_generation(1);
+    job->set_expected_workers(static_cast<uint32_t>(other_workers_.size()));
+    for (size_t rank = 0; rank < other_workers_.size(); ++rank) {
+      v1::Worker* worker = job->add_members();
+      worker->set_incarnation(other_workers_[rank]);
+      worker->set_rank(static_cast<int32_t>(rank));
+    }
+    v1::Table* table = view->add_tables();
+    table->set_id(kOtherRowTable);
+    spec.set_name("other rows");
+    spec.set_job("other");
+    *table->mutable_spec() = spec;
+  }
   void Run() {
     while (shard_->RunOnce()) {
     }
@@ -360,7 +385,8 @@ class ShardFixture {
   rdma::ForwardingEndpoint* endpoint_ = nullptr;
   std::unique_ptr<ShardExecutor> shard_;
   std::vector<std::unique_ptr<TestWorker>> test_workers_;
-  std::vector<uint64_t> workers_;
+  std::vector<uint64_t> workers_, other_workers_;
+  v1::JobLimits limits_;
   uint64_t revision_ = 0;
   uint32_t expected_workers_ = 1;
   uint32_t chunk_bytes_ = 0;

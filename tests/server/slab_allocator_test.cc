@@ -48,6 +48,18 @@ TEST_CASE("the shards of a server share one limit") {
   CHECK(budget.reserved() == 0);
 }
 
+TEST_CASE("what is counted from elsewhere leaves less, and is not refused") {
+  MemoryBudget budget(64 * kMiB);
+  SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
+  allocator.Count(100 * kMiB);
+  CHECK(budget.reserved() == 100 * kMiB);
+  CHECK(allocator.Allocate(64).data == nullptr);
+  CHECK(allocator.AllocateScratch(64).data == nullptr);
+  allocator.Count(-100 * int64_t{kMiB});
+  CHECK(budget.reserved() == 0);
+  CHECK(allocator.Allocate(64).data != nullptr);
+}
+
 TEST_CASE("without a budget there is no limit to name") {
   SlabAllocator allocator("test", kMiB);
   CHECK(allocator.limit_bytes() == 0);

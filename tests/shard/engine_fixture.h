@@ -39,8 +39,10 @@ class LimitedAllocator final : public Allocator {
     used -= buffer.bytes;
     heap_.Free(buffer);
   }
+  void Count(int64_t bytes) override { counted += bytes; }
   size_t limit = SIZE_MAX;
   size_t used = 0;
+  int64_t counted = 0;  // elsewhere
 
  private:
   HeapAllocator heap_;

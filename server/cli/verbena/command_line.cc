@@ -49,6 +49,18 @@ constexpr CommandText kCommands[] = {
     {Command::kJobs, "jobs", "Jobs: generation, workers there and expected, departed ranks",
      "Example:\n"
      "  verbena jobs --cluster 10.0.0.1:7000"},
+    {Command::kLimits, "limits",
+     "Limits of a job: sets those given, and shows all with what is used",
+     "What is not given stays as it is. Beyond a limit the job gets RESOURCE_EXHAUSTED and others "
+     "go\n"
+     "on; nothing that exists is taken away. Each server grants a share of the memory, by its\n"
+     "partitions. Limits may be set before the job's first worker joins, and outlive its runs. "
+     "Exit\n"
+     "status 1 when a server did not answer, or the coordinator refused.\n\n"
+     "Examples:\n"
+     "  verbena limits ads --memory 10GiB --tables 20 --lanes 64\n"
+     "  verbena limits ads --tables 0     # as many tables as it likes\n"
+     "  verbena limits ads"},
     {Command::kWorkers, "workers", "Workers: rank, incarnation, lanes by transport",
      "Exit status 1 when a server did not answer, so that its lanes are not counted.\n\n"
      "Example:\n"
@@ -81,6 +93,8 @@ struct RawOptions {
   std::string token_file;
   bool json = false;
   TokenOptions token;
+  std::string job, memory;
+  LimitChange limits;
 };
 
 // Takes what `parse` takes, with its error.
@@ -160,6 +174,37 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
       ->type_name("FILE");
   app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
   app->get_formatter()->column_width(28);
+}
+
+void AddLimits(CLI::App* app, RawOptions* raw) {
+  CLI::Validator bytes;
+  bytes.description("");
+  bytes.operation([](std::string& text) -> std::string {
+    if (ParseBytes(text)) return "";
+    return absl::StrCat(
+        "'", Printable(text),
+        "' is not allowed: bytes, such as 4000000000, 512MiB or 10GiB; 0: no limit");
+  });
+  CLI::Validator number;
+  number.description("");
+  number.operation([](std::string& text) -> std::string {
+    uint32_t value = 0;
+    if (absl::SimpleAtoi(text, &value)) return "";
+    return absl::StrCat("'", Printable(text),
+                        "' is not allowed: a number up to 4294967295; 0: no limit");
+  });
+  app->add_option("JOB", raw->job, "Its name")->type_name("")->required();
+  std::vector<CLI::Option*> options = {
+      app->add_option("--memory", raw->memory,
+                      "Of its tables on all servers: parameters, optimizer state, buffers")
+          ->type_name("BYTES")
+          ->check(bytes),
+      app->add_option("--tables", raw->limits.tables, "Tables")->type_name("N")->check(number),
+      app->add_option("--lanes", raw->limits.lanes, "Lanes of one shard, of all its workers")
+          ->type_name("N")
+          ->check(number)};
+  CLI::Option* none = app->add_flag("--none", raw->limits.none, "Take all limits away");
+  for (CLI::Option* option : options) none->excludes(option);
 }
 
 Parsed Ended(int status, std::string message) {
@@ -243,6 +288,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       AddTokenActions(command, &raw.token, &token_actions);
       for (CLI::App* action : token_actions) AddCommon(action, &raw);
     }
+    if (text.command == Command::kLimits) AddLimits(command, &raw);
     commands.push_back(command);
   }
   try {
@@ -277,6 +323,9 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.timeout = absl::Seconds(raw.timeout);
   if (raw.watch > 0) parsed.options.watch = absl::Seconds(raw.watch);
   parsed.options.json = raw.json;
+  parsed.options.job = raw.job;
+  parsed.options.limits = raw.limits;
+  if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseBytes(raw.memory);
   return parsed;
 }
 

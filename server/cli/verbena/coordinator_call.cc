@@ -2,9 +2,22 @@
 
 #include <poll.h>
 
+#include <cstdint>
+#include <random>
+
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
+
+std::string NewRequestId() {
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bits = device();
+    id.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+  }
+  return id;
+}
 
 std::string Said(const absl::Status& status, const std::string& address) {
   std::string said(status.message());

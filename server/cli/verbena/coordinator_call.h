@@ -29,6 +29,9 @@ struct Coordinator {
 // interrupted.
 absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()>& done);
 
+// Of a call that changes something: 128 random bits.
+std::string NewRequestId();
+
 // What is wrong with the coordinator, and what to try. CANCELLED is never an answer's code.
 absl::Status Explain(const absl::Status& status, const Coordinator& coordinator);
 

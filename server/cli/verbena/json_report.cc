@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "proto/json.h"
 #include "server/cli/verbena/health.h"
+#include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
@@ -86,6 +87,19 @@ JsonArray Tables(const ClusterState& state) {
   return tables;
 }
 
+void AddOrNull(JsonWriter* json, std::string_view key, uint64_t limit) {
+  if (limit == 0) return json->AddNull(key);
+  json->Add(key, limit);
+}
+
+JsonWriter Limits(const v1::JobLimits& limits) {
+  JsonWriter json;
+  AddOrNull(&json, "memory_bytes", limits.memory_bytes());
+  AddOrNull(&json, "tables", limits.tables());
+  AddOrNull(&json, "lanes", limits.lanes());
+  return json;
+}
+
 JsonArray Jobs(const ClusterState& state) {
   JsonArray jobs;
   for (const v1::Job& job : state.view.jobs()) {
@@ -103,6 +117,7 @@ JsonArray Jobs(const ClusterState& state) {
     json.Add("expected_workers", job.expected_workers());
     json.Add("members", members);
     json.Add("departed_ranks", NumbersOf(job.departed_ranks()));
+    json.Add("limits", Limits(job.limits()));
     jobs.Add(json);
   }
   return jobs;
@@ -216,6 +231,35 @@ std::string JobsJson(const ClusterState& state) {
   JsonWriter json;
   json.Add("cluster", Cluster(state));
   json.Add("jobs", Jobs(state));
+  return json.ToString();
+}
+
+std::string LimitsJson(const ClusterState& state, const std::string& job) {
+  const v1::JobLimits limits = LimitsOf(state, job);
+  const JobUse all = UseOf(state, job);
+  JsonWriter in_use;
+  in_use.Add("memory_bytes", all.memory_bytes);
+  in_use.Add("tables", all.tables);
+  in_use.Add("lanes", all.lanes);
+  JsonArray servers;
+  for (const ServerState& server : state.servers) {
+    const JobUse use = UseOf(server, job);
+    JsonWriter row = ServerHead(server);
+    row.Add("memory_bytes", use.memory_bytes);
+    if (limits.memory_bytes() > 0) {
+      row.Add("memory_share_bytes", ShareOf(server, limits, state.view));
+    } else {
+      row.AddNull("memory_share_bytes");
+    }
+    row.Add("lanes", use.lanes);
+    servers.Add(row);
+  }
+  JsonWriter json;
+  json.Add("cluster", Cluster(state));
+  json.Add("job", job);
+  json.Add("limits", Limits(limits));
+  json.Add("in_use", in_use);
+  json.Add("servers", servers);
   return json.ToString();
 }
 

@@ -17,6 +17,7 @@ namespace verbena::cli {
 std::string StatusJson(const ClusterState& state);
 std::string TablesJson(const ClusterState& state);
 std::string JobsJson(const ClusterState& state);
+std::string LimitsJson(const ClusterState& state, const std::string& job);
 std::string WorkersJson(const ClusterState& state);
 // `interval`: seconds that rates are taken over; none without rates.
 std::string ShardsJson(const ClusterState& state, const std::vector<ShardLoad>& loads,

@@ -68,6 +68,7 @@ class Program {
 
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
+    if (options_.command == Command::kLimits) return Limits();
     const bool servers = options_.command != Command::kJobs;
     absl::StatusOr<ClusterState> state = reader_.Read(servers);
     if (!state.ok()) return Failed(state.status());
@@ -80,14 +81,7 @@ class Program {
   int RunToken() const {
     absl::StatusOr<TokenReport> report =
         RunTokenCommand(options_.token, options_.json, coordinator_);
-    if (!report.ok()) {
-      const int status = Failed(report.status());
-      // Answered, or not even asked.
-      const bool unreached = status != kExitUnreachable || absl::IsUnavailable(report.status()) ||
-                             absl::IsDeadlineExceeded(report.status()) ||
-                             absl::IsUnauthenticated(report.status());
-      return unreached ? status : kExitWrong;
-    }
+    if (!report.ok()) return FailedToChange(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
   }
@@ -101,6 +95,8 @@ class Program {
         return json ? TablesJson(state) + "\n" : TablesText(state);
       case Command::kJobs:
         return json ? JobsJson(state) + "\n" : JobsText(state);
+      case Command::kLimits:
+        return json ? LimitsJson(state, options_.job) + "\n" : LimitsText(state, options_.job);
       case Command::kWorkers:
         return json ? WorkersJson(state) + "\n" : WorkersText(state);
       case Command::kShards: {
@@ -118,6 +114,32 @@ class Program {
     // Only rows of embedding tables are the servers' to say.
     if (options_.command == Command::kTables && !HasRows(state)) return kExitOk;
     return Unanswered(state) == 0 ? kExitOk : kExitWrong;
+  }
+
+  // What is not given stays, so the view is read first, and again afterwards: it says what holds.
+  int Limits() {
+    absl::StatusOr<ClusterState> state = reader_.Read(!options_.limits.any());
+    if (!state.ok()) return Failed(state.status());
+    if (!options_.limits.any() && FindJob(*state, options_.job) == nullptr) {
+      const std::string job = Printable(options_.job);
+      std::fprintf(stderr, "verbena: there is no job '%s' yet, and it has no limits\n",
+                   job.c_str());
+      return kExitWrong;
+    }
+    if (options_.limits.any()) {
+      const v1::JobLimits before = LimitsOf(*state, options_.job);
+      v1::SetJobLimitsRequest request;
+      request.set_request_id(NewRequestId());
+      request.set_job(options_.job);
+      *request.mutable_limits() = Changed(before, options_.limits);
+      const absl::Status set =
+          CallAndWait<v1::SetJobLimitsResponse>(coordinator_, "SetJobLimits", request).status();
+      if (!set.ok()) return FailedToChange(set);
+      state = reader_.Read(true);
+      if (!state.ok()) return Failed(state.status());
+    }
+    const int status = StatusOf(*state);
+    return Print(Report(*state)) ? status : AfterFailedPrint(status);
   }
 
   std::string RatesReport(const ClusterState& now, const ClusterState& before) const {
@@ -144,6 +166,14 @@ class Program {
     }
   }
 
+  // Not every error means that the coordinator was not reached: it may have refused.
+  int FailedToChange(const absl::Status& status) const {
+    const int failed = Failed(status);
+    const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                           absl::IsUnauthenticated(status);
+    return failed == kExitUnreachable && !unreached ? kExitWrong : failed;
+  }
+
   int Failed(const absl::Status& status) const {
     if (absl::IsCancelled(status)) {
       signalfd_siginfo info = {};
@@ -152,7 +182,9 @@ class Program {
     }
     const std::string message(status.message());
     std::fprintf(stderr, "verbena: %s\n", message.c_str());
-    return kExitUnreachable;
+    // Anything else that went wrong keeps a command from saying what it should.
+    return absl::IsUnknown(status) && options_.command == Command::kLimits ? kExitWrong
+                                                                           : kExitUnreachable;
   }
 
   const Options options_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/cli/verbena/health.h"
+#include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/text_table.h"
 #include "server/cli/verbena/words.h"
 
@@ -165,15 +166,43 @@ std::string JobsText(const ClusterState& state) {
                    {"WORKERS", kRight},
                    {"EXPECTED", kRight},
                    {"OBSERVERS", kRight},
-                   {"DEPARTED RANKS"}});
+                   {"DEPARTED RANKS"},
+                   {"LIMITS"}});
   for (const v1::Job& job : state.view.jobs()) {
     const int observers = Observers(job);
     table.AddRow({Printable(job.name()), absl::StrCat(job.generation()),
                   absl::StrCat(job.members_size() - observers),
                   absl::StrCat(job.expected_workers()), absl::StrCat(observers),
-                  Ranges({job.departed_ranks().begin(), job.departed_ranks().end()})});
+                  Ranges({job.departed_ranks().begin(), job.departed_ranks().end()}),
+                  LimitsWord(job.limits())});
   }
   return OrSaying(table, "no jobs");
+}
+
+std::string LimitsText(const ClusterState& state, const std::string& job) {
+  const v1::JobLimits limits = LimitsOf(state, job);
+  const JobUse all = UseOf(state, job);
+  const auto number = [](uint64_t limit) { return limit == 0 ? "none" : absl::StrCat(limit); };
+  const auto bytes = [&](uint64_t limit) {
+    return limits.memory_bytes() == 0 ? "none" : Bytes(limit);
+  };
+  TextTable table({{"LIMIT"}, {"ALLOWED", kRight}, {"IN USE", kRight}});
+  table.AddRow({"memory", bytes(limits.memory_bytes()), Bytes(all.memory_bytes)});
+  table.AddRow({"tables", number(limits.tables()), absl::StrCat(all.tables)});
+  table.AddRow({"lanes of a shard", number(limits.lanes()), absl::StrCat(all.lanes)});
+  TextTable servers({{"SERVER"},
+                     {"MEMORY SHARE", kRight},
+                     {"MEMORY IN USE", kRight},
+                     {"LANES OF A SHARD", kRight}});
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    const JobUse use = UseOf(server, job);
+    servers.AddRow({Printable(server.server.name()), bytes(ShareOf(server, limits, state.view)),
+                    Bytes(use.memory_bytes), absl::StrCat(use.lanes)});
+  }
+  return absl::StrCat("job ", Printable(job), "\n", table.ToString(), "\n",
+                      OrSaying(servers, "no servers"),
+                      UnansweredText(state, " did not answer, so what it has is not counted"));
 }
 
 std::string WorkersText(const ClusterState& state) {

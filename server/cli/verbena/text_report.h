@@ -16,6 +16,8 @@ namespace verbena::cli {
 std::string StatusText(const ClusterState& state);
 std::string TablesText(const ClusterState& state);
 std::string JobsText(const ClusterState& state);
+// What the job may take, and what it has.
+std::string LimitsText(const ClusterState& state, const std::string& job);
 std::string WorkersText(const ClusterState& state);
 // What each shard has done since it started, its lanes, and why transports are missing.
 std::string ShardsText(const ClusterState& state, const std::vector<ShardLoad>& loads);

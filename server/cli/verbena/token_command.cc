@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -19,16 +18,6 @@ constexpr std::pair<v1::Role, const char*> kRoles[] = {{v1::ROLE_OPERATOR, "oper
                                                        {v1::ROLE_SERVER, "server"},
                                                        {v1::ROLE_JOB, "job"},
                                                        {v1::ROLE_READ_ONLY, "read-only"}};
-
-std::string RequestId() {
-  std::random_device device;
-  std::string id;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t bits = device();
-    id.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
-  }
-  return id;
-}
 
 std::string When(int64_t unix_seconds) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_seconds),
@@ -64,7 +53,7 @@ absl::StatusOr<TokenReport> Create(const TokenOptions& options, bool json,
   absl::StatusOr<NewToken> token = MakeToken();
   if (!token.ok()) return token.status();
   v1::CreateTokenRequest request;
-  request.set_request_id(RequestId());
+  request.set_request_id(NewRequestId());
   request.set_id(token->id);
   request.set_role(options.role);
   request.set_job(options.job);
@@ -128,7 +117,7 @@ absl::StatusOr<TokenReport> List(bool json, const Coordinator& coordinator) {
 absl::StatusOr<TokenReport> Revoke(const TokenOptions& options, bool json,
                                    const Coordinator& coordinator) {
   v1::RevokeTokenRequest request;
-  request.set_request_id(RequestId());
+  request.set_request_id(NewRequestId());
   request.set_id(options.id);
   absl::StatusOr<v1::RevokeTokenResponse> revoked =
       CallAndWait<v1::RevokeTokenResponse>(coordinator, "RevokeToken", request);

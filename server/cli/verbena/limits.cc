@@ -1,0 +1,109 @@
+#include "server/cli/verbena/limits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/job_limits.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+struct Unit {
+  const char* name;
+  double bytes;
+};
+constexpr Unit kUnits[] = {{"", 1},         {"b", 1},        {"kb", 1e3},     {"mb", 1e6},
+                           {"gb", 1e9},     {"tb", 1e12},    {"kib", 0x1p10}, {"mib", 0x1p20},
+                           {"gib", 0x1p30}, {"tib", 0x1p40}, {"pib", 0x1p50}};
+
+}  // namespace
+
+uint64_t ShareOf(const ServerState& server, const v1::JobLimits& limits,
+                 const v1::ClusterView& view) {
+  const uint64_t incarnation = server.server.incarnation();
+  const auto owned = std::count_if(
+      view.partitions().begin(), view.partitions().end(),
+      [&](const v1::Partition& partition) { return partition.primary() == incarnation; });
+  return ShareOfServer(limits.memory_bytes(), static_cast<uint64_t>(owned),
+                       static_cast<uint64_t>(view.partitions_size()));
+}
+
+JobUse UseOf(const ServerState& server, const std::string& job) {
+  JobUse use;
+  if (!server.statistics.ok()) return use;
+  for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+    for (const v1::JobStatistics& part : shard.jobs()) {
+      if (part.job() != job) continue;
+      use.memory_bytes += part.memory_bytes();
+      use.lanes = std::max(use.lanes, part.lanes());
+    }
+  }
+  return use;
+}
+
+JobUse UseOf(const ClusterState& state, const std::string& job) {
+  JobUse all;
+  for (const ServerState& server : state.servers) {
+    const JobUse use = UseOf(server, job);
+    all.memory_bytes += use.memory_bytes;
+    all.lanes = std::max(all.lanes, use.lanes);
+  }
+  all.tables = static_cast<uint64_t>(
+      std::count_if(state.view.tables().begin(), state.view.tables().end(),
+                    [&](const v1::Table& table) { return table.spec().job() == job; }));
+  return all;
+}
+
+v1::JobLimits LimitsOf(const ClusterState& state, const std::string& name) {
+  const v1::Job* job = FindJob(state, name);
+  return job == nullptr ? v1::JobLimits() : job->limits();
+}
+
+std::optional<uint64_t> ParseBytes(const std::string& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string number = text.substr(0, digits);
+  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
+  const auto* known = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                   [&](const Unit& u) { return unit == u.name; });
+  uint64_t whole = 0;
+  if (unit.empty() && absl::SimpleAtoi(number, &whole)) return whole;
+  double value = 0;
+  if (known == std::end(kUnits) || !absl::SimpleAtod(number, &value)) return std::nullopt;
+  const double bytes = std::round(value * known->bytes);
+  if (bytes >= 0x1p63) return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
+const v1::Job* FindJob(const ClusterState& state, const std::string& name) {
+  for (const v1::Job& job : state.view.jobs()) {
+    if (job.name() == name) return &job;
+  }
+  return nullptr;
+}
+
+v1::JobLimits Changed(const v1::JobLimits& before, const LimitChange& change) {
+  v1::JobLimits limits;
+  if (change.none) return limits;
+  limits.set_memory_bytes(change.memory_bytes.value_or(before.memory_bytes()));
+  limits.set_tables(change.tables.value_or(before.tables()));
+  limits.set_lanes(change.lanes.value_or(before.lanes()));
+  return limits;
+}
+
+std::string LimitsWord(const v1::JobLimits& limits) {
+  std::vector<std::string> words;
+  if (limits.memory_bytes() > 0) {
+    words.push_back(absl::StrCat("memory ", Bytes(limits.memory_bytes())));
+  }
+  if (limits.tables() > 0) words.push_back(absl::StrCat(limits.tables(), " tables"));
+  if (limits.lanes() > 0) words.push_back(absl::StrCat(limits.lanes(), " lanes a shard"));
+  return words.empty() ? "-" : absl::StrJoin(words, ", ");
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,34 @@
+// What a job may take of the cluster: set by an operator, kept here, enforced where it is taken.
+//
+// The coordinator counts tables, and refuses dense ones that cannot fit. Lanes and memory are
+// counted by the shards (server/executor/shard_lanes.cc, shard/job_memory.h).
+//
+// **Thread safety**: pure functions on a view.
+#ifndef VERBENA_SERVER_COORDINATOR_JOB_LIMITS_H_
+#define VERBENA_SERVER_COORDINATOR_JOB_LIMITS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::server {
+
+// Bytes that a chunk of a dense table takes on its server.
+using ChunkMemory = std::function<uint64_t(const v1::TableSpec&)>;
+
+// All limits of the job from now on; it is made when it is new, and forgotten when there was
+// nothing to it but its limits and it has none any more. False: they were so before.
+bool SetLimits(const std::string& job, const v1::JobLimits& limits, v1::ClusterView* view);
+
+// Whether the job may have `table`, too, which is not in the view yet: RESOURCE_EXHAUSTED names the
+// limit, what there is, and what to do. Partitions have been placed. `chunk_memory` may be empty:
+// parameters alone are counted then.
+absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
+                         const v1::ClusterView& view);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_JOB_LIMITS_H_

@@ -1,0 +1,66 @@
+// What jobs have of a shard, and the limits of it.
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "server/executor/shard_executor_impl.h"
+
+namespace verbena::server {
+
+void ShardExecutor::Impl::UpdateJobs() {
+  workers.clear();
+  jobs.clear();
+  for (const v1::Job& job : view->jobs()) {
+    // The same in every shard of this process, whose endpoints share their devices' protection
+    // domains; salted, so that no job can choose a name that meets another's.
+    const uint64_t domain = absl::HashOf(job.name());
+    jobs[domain] = {job.name(), job.limits().lanes()};
+    for (const v1::Worker& worker : job.members()) workers[worker.incarnation()] = domain;
+  }
+}
+
+uint32_t ShardExecutor::Impl::LanesOf(uint64_t domain, uint64_t replaced) const {
+  uint32_t count = 0;
+  for (const auto& [token, grant] : pending) count += grant.domain == domain ? 1 : 0;
+  for (const auto& lane : lanes) {
+    if (lane == nullptr || lane->domain != domain) continue;
+    if (lane->closing || lane->worker != replaced) ++count;
+  }
+  return count;
+}
+
+absl::Status ShardExecutor::Impl::CheckLaneLimit(uint64_t worker) const {
+  const auto member = workers.find(worker);
+  if (member == workers.end()) return absl::OkStatus();
+  const auto job = jobs.find(member->second);
+  if (job == jobs.end() || job->second.lane_limit == 0) return absl::OkStatus();
+  // A lane that is open on our side alone must not keep its worker from opening the next.
+  const uint32_t has = LanesOf(job->first, worker);
+  if (has < job->second.lane_limit) return absl::OkStatus();
+  const std::string& name = job->second.name;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "job '", name, "' is at its limit of lanes to shard ", options.shard, ": it has ", has,
+      " (granted, open or closing), allowed are ", job->second.lane_limit,
+      ". Have fewer workers, or raise the limit ('verbena limits ", name, " --lanes ", has + 1,
+      "')"));
+}
+
+std::vector<JobSnapshot> ShardExecutor::Impl::JobSnapshots() const {
+  std::vector<JobSnapshot> snapshots;
+  if (engine == nullptr) return snapshots;
+  absl::flat_hash_map<uint64_t, uint32_t> counts;
+  for (const auto& [token, grant] : pending) ++counts[grant.domain];
+  for (const auto& lane : lanes) {
+    if (lane != nullptr) ++counts[lane->domain];
+  }
+  for (shard::JobStatistics& statistics : engine->jobs()) {
+    const uint64_t domain = absl::HashOf(statistics.name);
+    const auto job = jobs.find(domain);
+    const auto count = counts.find(domain);
+    snapshots.push_back({std::move(statistics), count == counts.end() ? 0 : count->second,
+                         job == jobs.end() ? 0 : job->second.lane_limit});
+  }
+  return snapshots;
+}
+
+}  // namespace verbena::server

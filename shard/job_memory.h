@@ -1,0 +1,80 @@
+// What a job has of a server's memory for tables, and the most that it may have.
+//
+// A server's shards have a JobMemory in common for each job, and an account each with it.
+//
+// **Thread safety**: JobMemory: all threads. JobAccount: one owner thread.
+//
+// Invariants:
+//  1. JobMemory counts what its accounts have, together; an account that ends gives all back.
+//  2. Of tables and scratch, beyond the limit are at most what was there before it was set (or
+//  before
+//     bookkeeping grew), kLeastScratch, and one request of each shard that asks at the same moment.
+#ifndef VERBENA_SHARD_JOB_MEMORY_H_
+#define VERBENA_SHARD_JOB_MEMORY_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace verbena::shard {
+
+enum class MemoryUse : uint8_t {
+  kTables,   // what stays: parameters, optimizer state, indices. Up to 15/16 of the limit
+  kScratch,  // rows on their way out, rows pushed in an open step: what tables leave, but 1/16 and
+             // kLeastScratch at least, so that what exists is served also after the limit was
+             // lowered below it
+  kSums,     // of open steps of dense tables: counted, never refused and in nobody's way, because a
+             // step in two phases cannot commit without. As much as their parameters in f32 at most
+  kBookkeeping,  // what a sync table keeps for each worker: never refused, because a later run may
+                 // have more of them, but tables leave room for it
+};
+inline constexpr size_t kMemoryUses = 4;
+
+class JobMemory {
+ public:
+  // Enough for a lookup or two of the greatest size: less would serve nobody.
+  static constexpr uint64_t kLeastScratch = uint64_t{16} << 20;
+  static constexpr uint64_t kUnlimited = UINT64_MAX;
+
+  void SetLimit(uint64_t bytes) { limit_ = bytes; }
+  uint64_t limit() const { return limit_; }
+  uint64_t used(MemoryUse use) const { return used_[static_cast<size_t>(use)]; }
+
+  // False, with nothing taken: that would be beyond the limit.
+  bool Take(uint64_t bytes, MemoryUse use);
+  void Give(uint64_t bytes, MemoryUse use) { used_[static_cast<size_t>(use)] -= bytes; }
+
+ private:
+  // How much of that use there may be now.
+  uint64_t Most(MemoryUse use) const;
+
+  // Sequentially consistent: of two requests that meet, at least one sees the other.
+  std::atomic<uint64_t> limit_ = kUnlimited;
+  std::array<std::atomic<uint64_t>, kMemoryUses> used_ = {};
+};
+
+// What one shard has of it.
+class JobAccount {
+ public:
+  explicit JobAccount(std::shared_ptr<JobMemory> job) : job_(std::move(job)) {}
+  ~JobAccount();
+  JobAccount(const JobAccount&) = delete;
+  JobAccount& operator=(const JobAccount&) = delete;
+
+  JobMemory& job() { return *job_; }
+  const JobMemory& job() const { return *job_; }
+  uint64_t bytes() const;
+
+  bool Take(uint64_t bytes, MemoryUse use);
+  void Give(uint64_t bytes, MemoryUse use);
+
+ private:
+  const std::shared_ptr<JobMemory> job_;
+  std::array<uint64_t, kMemoryUses> used_ = {};
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_JOB_MEMORY_H_

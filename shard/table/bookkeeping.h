@@ -1,0 +1,42 @@
+// Memory that is not the pool's and grows with a job's workers: counted, so that what may be
+// refused leaves room for it, and never refused itself.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_TABLE_BOOKKEEPING_H_
+#define VERBENA_SHARD_TABLE_BOOKKEEPING_H_
+
+#include <cstdint>
+
+#include "shard/job_memory.h"
+#include "shard/table/buffer_pool.h"
+
+namespace verbena::shard {
+
+class Bookkeeping {
+ public:
+  // Both outlive it; `account` may be null.
+  Bookkeeping(BufferPool* pool, JobAccount* account) : pool_(*pool), account_(account) {}
+  ~Bookkeeping() { Set(0); }
+  Bookkeeping(const Bookkeeping&) = delete;
+  Bookkeeping& operator=(const Bookkeeping&) = delete;
+
+  // What there is now.
+  void Set(uint64_t bytes) {
+    pool_.Count(static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_));
+    if (account_ != nullptr) {
+      // Before the old is given back: never too little is counted.
+      (void)account_->Take(bytes, MemoryUse::kBookkeeping);
+      account_->Give(bytes_, MemoryUse::kBookkeeping);
+    }
+    bytes_ = bytes;
+  }
+
+ private:
+  BufferPool& pool_;
+  JobAccount* const account_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_BOOKKEEPING_H_

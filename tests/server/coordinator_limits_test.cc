@@ -1,0 +1,226 @@
+// What a job may take of the cluster: how limits are set and kept, and which tables they refuse.
+#include <set>
+
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+v1::JobLimits Limits(uint64_t memory, uint32_t tables, uint32_t lanes) {
+  v1::JobLimits limits;
+  limits.set_memory_bytes(memory);
+  limits.set_tables(tables);
+  limits.set_lanes(lanes);
+  return limits;
+}
+
+v1::SetJobLimitsRequest Request(TestCoordinator* c, const std::string& job,
+                                const v1::JobLimits& limits) {
+  v1::SetJobLimitsRequest request;
+  request.set_request_id(c->NewId());
+  request.set_job(job);
+  *request.mutable_limits() = limits;
+  return request;
+}
+
+uint64_t Set(TestCoordinator* c, const std::string& job, const v1::JobLimits& limits) {
+  auto response = c->Call(&Coordinator::SetJobLimits, Request(c, job, limits));
+  REQUIRE(response.ok());
+  CHECK(response->revision() == c->view().revision());
+  return response->revision();
+}
+
+bool Same(const v1::JobLimits& a, const v1::JobLimits& b) {
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+TEST_CASE("limits are set as a whole, and watchers see them") {
+  TestCoordinator c;
+  REQUIRE(c.JoinWorker("job", 1).ok());
+  const Answer<v1::GetViewResponse> watch = c.Poll(c.view().revision(), 10000);
+  Set(&c, "job", Limits(1 << 30, 3, 8));
+  CHECK(Same(c.Job("job").limits(), Limits(1 << 30, 3, 8)));
+  REQUIRE(watch->has_value());
+  CHECK(Same((**watch)->view().jobs(0).limits(), Limits(1 << 30, 3, 8)));
+  Set(&c, "job", Limits(0, 4, 0));
+  CHECK(Same(c.Job("job").limits(), Limits(0, 4, 0)));
+
+  SECTION("the same again changes nothing") {
+    const uint64_t revision = c.view().revision();
+    CHECK(Set(&c, "job", Limits(0, 4, 0)) == revision);
+  }
+  SECTION("none at all") {
+    Set(&c, "job", {});
+    CHECK_FALSE(c.Job("job").has_limits());
+    CHECK(c.Job("job").members_size() == 1);
+  }
+  SECTION("a name that no job can have") {
+    REQUIRE_STATUS(c.Call(&Coordinator::SetJobLimits, Request(&c, "", Limits(1, 1, 1))).status(),
+                   kInvalidArgument, "job is empty");
+    REQUIRE_STATUS(
+        c.Call(&Coordinator::SetJobLimits, Request(&c, "a\nb", Limits(1, 1, 1))).status(),
+        kInvalidArgument, "control character");
+  }
+}
+
+TEST_CASE("limits come before the job, outlive its runs and a restart") {
+  TestCoordinator c;
+  Set(&c, "job", Limits(1 << 30, 3, 8));
+  CHECK(c.Job("job").generation() == 1);
+  c.Restart();
+  CHECK(Same(c.Job("job").limits(), Limits(1 << 30, 3, 8)));
+  // Another number of workers than none: the entry stands for no run yet.
+  const auto first = c.JoinWorker("job", 2);
+  REQUIRE(first.ok());
+  CHECK(c.Job("job").generation() == 1);
+  CHECK(c.Job("job").expected_workers() == 2);
+  REQUIRE(c.Leave(first->incarnation()).ok());
+  REQUIRE(c.JoinWorker("job", 1).ok());
+  CHECK(c.Job("job").generation() == 2);
+  CHECK(Same(c.Job("job").limits(), Limits(1 << 30, 3, 8)));
+  // A job that has run stays without them.
+  Set(&c, "job", {});
+  CHECK(c.view().jobs_size() == 1);
+}
+
+TEST_CASE("a job that is nothing but limits goes with them") {
+  TestCoordinator c;
+  Set(&c, "typo", Limits(0, 1, 0));
+  Set(&c, "other", Limits(0, 1, 0));
+  Set(&c, "typo", {});
+  REQUIRE(c.view().jobs_size() == 1);
+  CHECK(c.view().jobs(0).name() == "other");
+  const uint64_t revision = c.view().revision();
+  Set(&c, "typo", {});
+  CHECK(c.view().revision() == revision);
+}
+
+TEST_CASE("a repeated request sets limits once") {
+  TestCoordinator c;
+  const v1::SetJobLimitsRequest request = Request(&c, "job", Limits(0, 2, 0));
+  const auto first = c.Call(&Coordinator::SetJobLimits, request);
+  REQUIRE(first.ok());
+  Set(&c, "job", Limits(0, 5, 0));
+  if (GENERATE(false, true)) c.Restart();
+  const auto again = c.Call(&Coordinator::SetJobLimits, request);
+  REQUIRE(again.ok());
+  CHECK(again->revision() == first->revision());
+  CHECK(c.Job("job").limits().tables() == 5);
+  v1::SetJobLimitsRequest other = request;
+  other.mutable_limits()->set_tables(7);
+  REQUIRE_STATUS(c.Call(&Coordinator::SetJobLimits, other).status(), kInvalidArgument,
+                 "request_id was used before");
+}
+
+TEST_CASE("what cannot be saved is not set") {
+  FaultyStore store;
+  TestCoordinator c({}, &store);
+  store.full = true;
+  const auto failed = c.Call(&Coordinator::SetJobLimits, Request(&c, "job", Limits(0, 2, 0)));
+  REQUIRE_STATUS(failed.status(), kUnavailable, "disk is full");
+  CHECK(c.view().jobs_size() == 0);
+}
+
+TEST_CASE("tables beyond the job's limit are refused, and those of other jobs are not") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  Set(&c, "job", Limits(0, 2, 0));
+  REQUIRE(c.CreateTable(c.Spec("t0", 64)).ok());
+  REQUIRE(c.CreateTable(c.Spec("t1", 64)).ok());
+  const uint64_t revision = c.view().revision();
+  const absl::Status refused = c.CreateTable(c.Spec("t2", 64)).status();
+  REQUIRE_STATUS(refused, kResourceExhausted,
+                 "job 'job' is at its limit of tables: it has 2, allowed are 2");
+  REQUIRE_STATUS(refused, kResourceExhausted, "verbena limits job --tables 3");
+  CHECK(c.view().revision() == revision);
+  // One that is there is no further one.
+  CHECK(c.CreateTable(c.Spec("t1", 64)).ok());
+  CHECK(c.CreateTable(c.Spec("u0", 64, v1::CONSISTENCY_SYNC, "other")).ok());
+  REQUIRE(c.DropTable("t0").ok());
+  CHECK(c.CreateTable(c.Spec("t2", 64)).ok());
+
+  SECTION("a limit below what is there takes nothing away") {
+    Set(&c, "job", Limits(0, 1, 0));
+    CHECK(c.view().tables_size() == 3);
+    REQUIRE_STATUS(c.CreateTable(c.Spec("t3", 64)).status(), kResourceExhausted,
+                   "it has 2, allowed are 1");
+  }
+  SECTION("raised, it lets more in") {
+    Set(&c, "job", Limits(0, 3, 0));
+    CHECK(c.CreateTable(c.Spec("t3", 64)).ok());
+  }
+}
+
+// Servers take 1,000 bytes a chunk here, and chunks have 64 elements.
+CoordinatorOptions ChunksOfAThousand() {
+  CoordinatorOptions options;
+  options.partitions = 4;
+  options.expected_servers = 2;
+  options.chunk_memory = [](const v1::TableSpec&) { return uint64_t{1000}; };
+  return options;
+}
+
+TEST_CASE("a dense table that cannot fit its job's memory is refused") {
+  TestCoordinator c(ChunksOfAThousand());
+  c.JoinServer("a");
+  c.JoinServer("b");
+  // 15/16 of it is for tables: 15,000 bytes on each of two servers.
+  Set(&c, "job", Limits(32000, 0, 0));
+  const auto spec = [&](const std::string& name, uint64_t chunks, const std::string& job = "job") {
+    return c.Spec(name, chunks * 64, v1::CONSISTENCY_ASYNC, job);
+  };
+  const absl::Status refused = c.CreateTable(spec("big", 32)).status();
+  for (const char* part :
+       {"'big' does not fit job 'job'", "would take 16000 bytes", "allowed: 15000",
+        "(16000, by partitions)", "limit of 32000 bytes", "verbena limits job --memory"}) {
+    REQUIRE_STATUS(refused, kResourceExhausted, part);
+  }
+  CHECK(c.view().tables_size() == 0);
+  CHECK(c.CreateTable(spec("big", 32, "other")).ok());
+  REQUIRE(c.CreateTable(spec("half", 16)).ok());
+  REQUIRE(c.CreateTable(spec("rest", 14)).ok());
+  REQUIRE_STATUS(c.CreateTable(spec("one", 1)).status(), kResourceExhausted,
+                 "would take 16000 bytes");
+  // Rows are the servers' to refuse.
+  v1::TableSpec rows = spec("rows", 1);
+  rows.clear_shape();
+  rows.set_dim(4);
+  CHECK(c.CreateTable(rows).ok());
+  REQUIRE(c.DropTable("rest").ok());
+  CHECK(c.CreateTable(spec("one", 1)).ok());
+  Set(&c, "job", Limits(1000, 0, 0));
+  CHECK(c.view().tables_size() == 4);
+  REQUIRE_STATUS(c.CreateTable(spec("two", 1)).status(), kResourceExhausted, "allowed: 469");
+}
+
+TEST_CASE("a server without any of the table's chunks does not stand in its way") {
+  TestCoordinator c(ChunksOfAThousand());
+  c.JoinServer("a");
+  c.JoinServer("b");
+  // Both have a chunk; then room for one more on each.
+  REQUIRE(c.CreateTable(c.Spec("t0", 4 * 64)).ok());
+  Set(&c, "job", Limits(2 * 3400, 0, 0));
+  std::set<std::string> refused;
+  for (const std::string name : {"t1", "t2", "t3", "t4"}) {
+    const absl::Status status = c.CreateTable(c.Spec(name, 64)).status();
+    if (status.ok()) continue;
+    const std::string message(status.message());
+    refused.insert(Contains(message, "server 'a'") ? "a" : "b");
+  }
+  // One chunk each got in wherever there was room, whatever the other server has.
+  CHECK(c.view().tables_size() >= 2);
+  CHECK(c.view().tables_size() <= 3);
+  CHECK_FALSE(refused.empty());
+}
+
+TEST_CASE("without knowing what servers take, parameters alone are counted") {
+  TestCoordinator c({.partitions = 4});
+  c.JoinServer("a");
+  Set(&c, "job", Limits(1024 + 64, 0, 0));  // of which 15/16 is 1020
+  CHECK(c.CreateTable(c.Spec("t0", 3 * 64)).ok());
+  REQUIRE_STATUS(c.CreateTable(c.Spec("t1", 64)).status(), kResourceExhausted,
+                 "would take 1024 bytes");
+}
+
+}  // namespace
+}  // namespace verbena::server
