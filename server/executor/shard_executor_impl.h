@@ -77,6 +77,7 @@ struct ShardExecutor::Impl {
     std::unique_ptr<rdma::Endpoint> endpoint;
     std::string host;
     std::string address;
+    uint32_t rail = 0;
     absl::flat_hash_map<uint32_t, Lane*> by_connection;
     // Completions come in runs of one connection.
     rdma::ConnectionId last_connection = rdma::ConnectionId::kNone;
@@ -96,6 +97,9 @@ struct ShardExecutor::Impl {
   // Index into `links`. shard_choice.cc.
   absl::StatusOr<size_t> ChooseTransport(const v1::OpenLaneRequest& request,
                                          std::string* reason) const;
+  absl::StatusOr<size_t> ChooseRail(size_t link, uint32_t rail) const;
+  // How many there are of the link's transport.
+  uint32_t RailsOf(size_t link) const;
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);

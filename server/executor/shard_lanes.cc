@@ -111,6 +111,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   }
   Pending grant;
   absl::StatusOr<size_t> transport = ChooseTransport(request, &grant.reason);
+  if (transport.ok()) transport = ChooseRail(*transport, request.rail());
   if (!transport.ok()) return transport.status();
   absl::StatusOr<rdma::LaneConfig> config = FitLane();
   if (!config.ok()) return config.status();
@@ -141,6 +142,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   response.set_device(links[grant.transport].endpoint->device());
   response.set_transport_reason(grant.reason);
   response.set_address(links[grant.transport].address);
+  response.set_rails(RailsOf(grant.transport));
   response.set_small_slots(grant.config.small_slots);
   response.set_small_slot_bytes(grant.config.small_slot_bytes);
   response.set_large_slots(grant.config.large_slots);
@@ -223,13 +225,17 @@ absl::StatusOr<ShardExecutor::Impl::Pending> ShardExecutor::Impl::TakeToken(
   return grant;
 }
 
-// A worker has one lane to a shard, and opens the next only when the last is dead on its side. That
-// one may be alive on ours: an outage can swallow the news.
+// A worker has one lane to a shard on each rail of one transport, and opens the next only when the
+// last on that rail, or of the transport before, is dead on its side. That one may be alive on
+// ours: an outage can swallow the news.
 void ShardExecutor::Impl::CloseOlder(const Pending& grant) {
   for (auto& lane : lanes) {
     if (lane == nullptr || lane->worker != grant.worker || lane->generation > grant.generation) {
       continue;
     }
+    const Link& old = links[lane->transport];
+    const Link& next = links[grant.transport];
+    if (old.rail != next.rail && old.endpoint->transport() == next.endpoint->transport()) continue;
     Close(lane.get(), absl::UnavailableError(absl::StrCat(
                           "its worker opened another one (generation ", grant.generation, ")")));
   }
