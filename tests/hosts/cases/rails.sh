@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two networks, a rail on each. The cables of a server are out one after the other in mid-training, for
-# longer than a lane lives in silence: training goes on over the other rail, each comes back and
+# Two networks, a rail on each. The cables of a server are out one after the other in mid-training,
+# for longer than a lane lives in silence: training goes on over the other rail, each comes back and
 # carries its share again, and the bits are those of a run that nothing disturbed.
 # limit: 150
 # shellcheck source=tests/hosts/lib.sh
