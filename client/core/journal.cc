@@ -365,7 +365,9 @@ TableState* Journal::FindTable(uint32_t id) {
   bool changed = false;
   Route(table.get(), &changed);
   last_table_ = table.get();
-  return (tables_[id] = std::move(table)).get();
+  tables_[id] = std::move(table);
+  Spread(*last_table_);
+  return last_table_;
 }
 
 // Where each part is, according to the view.

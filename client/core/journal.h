@@ -151,9 +151,10 @@ class Journal final : public LaneListener {
   static Stream* Pinned(const PartState& part);
   static void Place(TableState* table, PartState* part, Stream* stream);
   static void CountMoving(TableState* table);
-  void RailsChanged();             // pins did: parts may have to move
-  bool RunMoves();                 // those that may
-  void LeaveRail(Stream* stream);  // its lane is dead
+  void RailsChanged();                   // pins did: parts may have to move
+  void Spread(const TableState& table);  // a new one, whose parts load the rails
+  bool RunMoves();                       // those that may
+  void LeaveRail(Stream* stream);        // its lane is dead
   // It must wait until a part of it has changed rails.
   bool Draining(const Entry& entry) const;
   // Of a push or end-step: +1 once it is posted, -1 once it is answered or its lane is dead.

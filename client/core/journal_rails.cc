@@ -7,6 +7,7 @@
 // what is of the steps under way goes on, and only a new one begins on the new rail.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "client/core/journal.h"
 
@@ -35,6 +36,17 @@ void Journal::CountMoving(TableState* table) {
 void Journal::RailsChanged() {
   for (const auto& [id, table] : tables_) CountMoving(table.get());
   moves_dirty_ = true;
+}
+
+void Journal::Spread(const TableState& table) {
+  std::vector<Peer*> peers;
+  for (const PartState& part : table.parts) {
+    Peer* peer = part.stream->peer;
+    if (peer->rails.size() == 1) continue;
+    if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
+  }
+  for (Peer* peer : peers) peer->pins.Balance();
+  if (!peers.empty()) RailsChanged();
 }
 
 void Journal::OnLaneOpen(Stream* stream) {
