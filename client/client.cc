@@ -196,10 +196,11 @@ ClientStatistics Client::statistics() const {
   statistics.lanes_lost = core_statistics.lanes_lost;
   statistics.credit_stalls = core_statistics.credit_stalls;
   statistics.staged_bytes = core_statistics.staged_bytes;
+  statistics.rail_moves = core_statistics.rail_moves;
   statistics.staleness.assign(core_statistics.staleness.begin(), core_statistics.staleness.end());
   for (auto& lane : core_statistics.lanes) {
     statistics.lanes.push_back(
-        {lane.server, lane.shard, lane.transport, lane.reason, lane.state, lane.device});
+        {lane.server, lane.shard, lane.transport, lane.reason, lane.state, lane.device, lane.rail});
   }
   statistics.missing_transports = impl_->missing_transports;
   return statistics;

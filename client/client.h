@@ -263,6 +263,7 @@ struct ClientStatistics {
   uint64_t lanes_lost = 0;      // that ended before the client did
   uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
   uint64_t staged_bytes = 0;    // of chunks, pulled by way of staging; rows always are
+  uint64_t rail_moves = 0;      // times a table's partition went from one rail to another
   // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
   // the server answered: 0, 1, ... 31, and 32 or more.
   std::vector<uint64_t> staleness;
@@ -274,6 +275,7 @@ struct ClientStatistics {
     std::string reason;     // why not a better one; empty: there is none
     std::string state;      // as in ARCHITECTURE.md: "open", "opening", ...
     std::string device;     // this side's, "mlx5_0:1"; empty: the transport has none
+    uint32_t rail = 0;      // which of the devices or addresses of ClientOptions
   };
   // Those there are now.
   std::vector<Lane> lanes;

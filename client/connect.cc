@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   std::random_device random;
   core.seed = uint64_t{random()} << 32 | random();
   for (rdma::MadeTransport& made : transports->made) {
-    core.transports.push_back({made.endpoint.get(), std::move(made.host)});
+    core.transports.push_back({made.endpoint.get(), std::move(made.host), made.rail});
     parts.endpoints.push_back(std::move(made.endpoint));
   }
   for (const rdma::MissingTransport& missing : transports->missing) {

@@ -1,5 +1,8 @@
 // What a client may choose about RDMA and fabrics; every default is what most networks want.
 //
+// Several devices or addresses, with a comma between, are *rails*: lanes side by side to each
+// shard, rail i to rail i of the server. A rail that fails costs its speed, and no call.
+//
 // **Thread safety**: plain data.
 #ifndef VERBENA_CLIENT_RDMA_OPTIONS_H_
 #define VERBENA_CLIENT_RDMA_OPTIONS_H_
@@ -10,8 +13,10 @@ namespace verbena {
 
 // Of one process; used when data travels over verbs.
 struct RdmaOptions {
-  std::string device = {};       // "mlx5_0" or "mlx5_0:1" (device:port); empty: the nearest usable
-  std::string address = {};      // local IP address to use; empty: the first of that device
+  std::string device = {};       // "mlx5_0" or "mlx5_0:1" (device:port); empty: the nearest usable.
+                                 // "mlx5_0,mlx5_1": two rails
+  std::string address = {};      // local IP address to use; empty: the first of that device. Two
+                                 // rails: "10.0.0.1,10.1.0.1", as many as devices, if any are given
   int gid_index = -1;            // -1: the one that belongs to the address
   int traffic_class = -1;        // 0..255 (DSCP << 2 | ECN); -1: the system's
   int service_level = -1;        // 0..15; -1: the path's
@@ -25,7 +30,8 @@ struct RdmaOptions {
 // Of one process; used when data travels over ofi (libfabric).
 struct FabricOptions {
   std::string provider = "tcp;ofi_rxm";  // as fi_info(1) lists it; the servers' must be the same
-  std::string address = {};              // local IP; empty: the one that leads to the coordinator
+  std::string address =
+      {};  // local IP; empty: the one that leads to the coordinator. Rails: a list
 };
 
 }  // namespace verbena

@@ -25,6 +25,14 @@
 //  7. What a job has of this server is at most its share of JobLimits::memory_bytes, by the
 //     partitions that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
 //  8. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
+//  9. Which lane a record comes on says nothing of it but where the answer goes. A worker that has
+//     several sends what a dead one left unanswered on another, while what the dead one carried may
+//     still come, or be held or queued, because we have not noticed yet. Either may be first: the
+//     second is a duplicate by its sequence, its (step, chunk) or its (step, index), however often
+//     it was cut anew, and also where one of them has been emptied. Only what is held or queued is
+//     not settled, because it goes if its lane does: the other is refused (kWrongStep,
+//     kSequenceGap), is sent again, and meets the commit, or the place that ForgetLane() has
+//     freed. No commit and no place in a queue waits for it meanwhile.
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 

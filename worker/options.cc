@@ -109,9 +109,10 @@ void AddToken(CLI::App* app, std::string* token_file) {
 void AddRdma(CLI::App* app, RdmaOptions* rdma) {
   std::vector<CLI::Option*> options = {
       app->add_option("--rdma-device", rdma->device,
-                      "Device, or DEVICE:PORT, to use. Default: the nearest usable one"),
+                      "Device, or DEVICE:PORT, to use; several, with a comma between: a rail each. "
+                      "Default: the nearest usable one"),
       app->add_option("--rdma-address", rdma->address,
-                      "Local address of that device. Default: its first"),
+                      "Local address of that device, one for each rail. Default: its first"),
       app->add_option("--rdma-gid-index", rdma->gid_index,
                       "Entry of the GID table; -1: the one that belongs to the address")
           ->capture_default_str(),
@@ -149,7 +150,8 @@ void AddFabric(CLI::App* app, FabricOptions* fabric) {
       ->group("libfabric (ofi)")
       ->capture_default_str();
   app->add_option("--ofi-address", fabric->address,
-                  "Local IP address. Default: the one that leads to the coordinator")
+                  "Local IP address; several, with a comma between: a rail each. Default: the one "
+                  "that leads to the coordinator")
       ->group("libfabric (ofi)");
 }
 

@@ -204,6 +204,7 @@ verbena_status verbena_client_get_statistics(const verbena_client* client,
     filled.lanes_lost = from.lanes_lost;
     filled.credit_stalls = from.credit_stalls;
     filled.staged_bytes = from.staged_bytes;
+    filled.rail_moves = from.rail_moves;
     verbena::c_api::WriteSized(filled, statistics);
     return absl::OkStatus();
   });
@@ -215,9 +216,9 @@ verbena_status verbena_client_list_lanes(const verbena_client* client, verbena_l
     if (client == nullptr) return NullArgument("verbena_client_list_lanes", "client");
     if (show == nullptr) return NullArgument("verbena_client_list_lanes", "show");
     for (const auto& lane : client->client->statistics().lanes) {
-      const verbena_lane shown = {sizeof(verbena_lane),   lane.server,         lane.shard,
-                                  lane.transport.c_str(), lane.reason.c_str(), lane.state.c_str(),
-                                  lane.device.c_str()};
+      const verbena_lane shown = {
+          sizeof(verbena_lane), lane.server,        lane.shard,          lane.transport.c_str(),
+          lane.reason.c_str(),  lane.state.c_str(), lane.device.c_str(), lane.rail};
       show(&shown, user);
     }
     return absl::OkStatus();

@@ -95,8 +95,10 @@ typedef struct verbena_connect_options {
   int32_t progress;               // a verbena_progress; default VERBENA_PROGRESS_BACKGROUND
   int64_t timeout_ms;             // default deadline of every call, in milliseconds; default 30000
   uint64_t staging_bytes;         // for pulls that shm cannot write, for rows; default 16 MiB
-  const char* rdma_device;        // "mlx5_0" or "mlx5_0:1" (device:port); default: the nearest
-  const char* rdma_address;       // local IP address; default: the first of the device
+  const char* rdma_device;        // "mlx5_0" or "mlx5_0:1" (device:port); default: the nearest.
+                                  // "mlx5_0,mlx5_1": a rail each, which carry data side by side
+  const char* rdma_address;       // local IP address (or, of rails, a list); default: the first of
+                                  // the device
   int32_t rdma_gid_index;         // default -1: the one that belongs to the address
   int32_t rdma_traffic_class;     // 0 to 255; default -1: the system's
   int32_t rdma_service_level;     // 0 to 15; default -1: the path's
@@ -106,7 +108,8 @@ typedef struct verbena_connect_options {
   int32_t rdma_memory_windows;    // not 0 (default): guard lanes by windows where there are any
   int32_t rdma_relaxed_ordering;  // not 0 (default): PCIe relaxed ordering where that is safe
   const char* ofi_provider;       // of libfabric; default "tcp;ofi_rxm"
-  const char* ofi_address;        // local IP address; default: that leads to the coordinator
+  const char* ofi_address;        // local IP address (of rails, a list); default: that leads to the
+                                  // coordinator
   const char* tls_ca;             // PEM file: authorities servers are believed by; turns TLS on
   const char* tls_cert;           // PEM file: this worker's certificate, for mutual TLS
   const char* tls_key;            // PEM file: its private key, without a pass phrase
@@ -157,6 +160,7 @@ typedef struct verbena_statistics {
   uint64_t lanes_lost;      // that ended before the client did
   uint64_t credit_stalls;   // times a record waited for a slot or an operation
   uint64_t staged_bytes;    // of chunks, pulled by way of staging; rows always are
+  uint64_t rail_moves;      // times a table's partition went from one rail to another
 } verbena_statistics;
 
 // Fills `statistics` as far as its struct_size goes; all 0 when closed.
@@ -172,6 +176,7 @@ typedef struct verbena_lane {
   const char* reason;     // why not a better one; "": there is none
   const char* state;      // "open", "opening", ...
   const char* device;     // this side's, "mlx5_0:1"; "": the transport has none
+  uint32_t rail;          // which of the devices or addresses of verbena_connect_options
 } verbena_lane;
 
 // Called for each lane, with the `user` of the call.

@@ -17,7 +17,7 @@ SessionOptions SessionOptionsOf(const CoreOptions& options) {
 
 std::vector<LaneTransport> TransportsOf(const CoreOptions& options) {
   std::vector<LaneTransport> transports;
-  for (const auto& t : options.transports) transports.push_back({t.endpoint, t.host});
+  for (const auto& t : options.transports) transports.push_back({t.endpoint, t.host, t.rail});
   return transports;
 }
 
@@ -153,6 +153,7 @@ CoreStatistics ClientCore::statistics() const {
   statistics.pulls = journal.pulls;
   statistics.records_resent = journal.resent;
   statistics.staged_bytes = journal.staged_bytes;
+  statistics.rail_moves = journal.rail_moves;
   statistics.staleness = journal.staleness;
   statistics.lanes_opened = lanes.opened;
   statistics.lanes_lost = lanes.lost;
@@ -160,7 +161,8 @@ CoreStatistics ClientCore::statistics() const {
   for (const auto& stream : impl_->lanes.streams()) {
     if (stream->server == 0 || impl_->session.FindServer(stream->server) == nullptr) continue;
     statistics.lanes.push_back({stream->server, stream->shard, stream->transport, stream->reason,
-                                kStates[static_cast<int>(stream->state)], stream->device});
+                                kStates[static_cast<int>(stream->state)], stream->device,
+                                stream->rail});
   }
   return statistics;
 }

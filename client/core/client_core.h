@@ -5,8 +5,8 @@
 //
 // Invariants:
 //  1. A record is unfinished from its first Post until its group is settled (kOk, kDuplicate or a
-//     final refusal); unfinished records of a partition are reposted in order, on a new lane, only
-//     after their old lane is dead.
+//     final refusal); unfinished records of a partition are reposted in order, on a new lane or
+//     that of another rail, only after their old lane is dead.
 //  2. A buffer is released only when no lane that is not dead has an unanswered record with it.
 //  3. Every operation ends by its deadline; the record behind it goes on until settled.
 //  4. sync: records of step t + 1 of a chunk are not posted before step t of it is known committed.
@@ -48,6 +48,7 @@ struct CoreOptions {
   struct Transport {
     rdma::Endpoint* endpoint;
     std::string host;
+    uint32_t rail = 0;  // those of one transport are numbered from 0
   };
   std::vector<Transport> transports;
   std::vector<rdma::MissingTransport> missing;  // those it cannot use, and why: servers are told
@@ -70,11 +71,13 @@ struct CoreStatistics {
   uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
   uint64_t credit_stalls = 0;
   uint64_t staged_bytes = 0;
+  uint64_t rail_moves = 0;  // of a table's partitions, from a rail to another one
   std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
   struct Lane {
     uint64_t server = 0;
     uint32_t shard = 0;
     std::string transport, reason, state, device;
+    uint32_t rail = 0;
   };
   std::vector<Lane> lanes;
 };

@@ -334,6 +334,7 @@ void Journal::Unqueue(Entry* entry) {
         --stream->pulls_out;
       } else if (entry->type != RecordType::kTotals) {
         --entry->table->LaneOn(stream)->outstanding;
+        CountOut(*entry, -1);
       }
       break;
     case Entry::State::kEnded:
@@ -364,30 +365,33 @@ TableState* Journal::FindTable(uint32_t id) {
   bool changed = false;
   Route(table.get(), &changed);
   last_table_ = table.get();
-  return (tables_[id] = std::move(table)).get();
+  tables_[id] = std::move(table);
+  Spread(*last_table_);
+  return last_table_;
 }
 
 // Where each part is, according to the view.
 void Journal::Route(TableState* table, bool* changed) {
   const v1::ClusterView& view = session_->view();
-  for (PartState& part : table->parts) {
-    Stream* stream = nullptr;
+  for (uint32_t p = 0; p < table->parts.size(); ++p) {
+    PartState& part = table->parts[p];
+    Peer* peer = nullptr;
     if (part.partition < uint32_t(view.partitions_size())) {
       const v1::Partition& info = view.partitions(part.partition);
       part.epoch = info.epoch();
-      stream = lanes_->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
+      peer = lanes_->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
     } else {
-      stream = lanes_->Get(0, 0);
+      peer = lanes_->Get(0, 0);
     }
-    if (stream == part.stream) continue;
-    *changed = part.stream != nullptr;
-    part.stream = stream;
-    part.lane = table->LaneOn(stream);
-    auto& lanes = stream->table_lanes;
-    if (std::find(lanes.begin(), lanes.end(), part.lane) == lanes.end()) {
-      lanes.push_back(part.lane);
+    if (part.stream != nullptr && part.stream->peer == peer) continue;
+    if (part.stream != nullptr) {
+      *changed = true;
+      part.stream->peer->pins.Forget(part.partition);
     }
+    Place(table, &part, peer->rails[peer->pins.Of(part.partition)]);
+    peer->pins.Add(part.partition, table->PartBytes(p));
   }
+  CountMoving(table);
 }
 
 // Moves what is queued to where its parts are now. What is posted moves when its lane is dead.

@@ -23,6 +23,9 @@
 //  3. An operation that ends takes its unposted records with it. Posted pushes stay until settled,
 //     as empty records once their lane was lost; posted pulls until answered or their lane is dead.
 //  4. A group of rows keeps its sequence (sync: its index) however its record is cut again.
+//  5. Pushes and end-steps of a part that are posted and unanswered are all on one lane: it changes
+//     rails when none is, or when that lane is dead. Pulls, awaits and norms need no order and stay
+//     where they are.
 #ifndef VERBENA_CLIENT_CORE_JOURNAL_H_
 #define VERBENA_CLIENT_CORE_JOURNAL_H_
 
@@ -46,7 +49,7 @@ namespace verbena::client {
 
 struct JournalCounters {
   uint64_t bytes_pushed = 0, bytes_pulled = 0, pushes = 0, pulls = 0;
-  uint64_t resent = 0, staged_bytes = 0;
+  uint64_t resent = 0, staged_bytes = 0, rail_moves = 0;
   std::array<uint64_t, kStalenessBuckets> staleness = {};
 };
 
@@ -110,7 +113,7 @@ class Journal final : public LaneListener {
   const JournalCounters& counters() const { return counters_; }
   const Session& session() const { return *session_; }
 
-  void OnLaneOpen(Stream* stream) override { Touch(stream); }
+  void OnLaneOpen(Stream* stream) override;
   void OnCredit(Stream* stream) override {
     if (stream->stalled) Touch(stream);
   }
@@ -143,6 +146,21 @@ class Journal final : public LaneListener {
   void Reroute(TableState* table);
   void Touch(Stream* stream);
   void NoteTimer(int64_t at);
+
+  // ---- rails (journal_rails.cc) ----
+  static Stream* Pinned(const PartState& part);
+  static void Place(TableState* table, PartState* part, Stream* stream);
+  static void CountMoving(TableState* table);
+  void RailsChanged();                   // pins did: parts may have to move
+  void Spread(const TableState& table);  // a new one, whose parts load the rails
+  bool RunMoves();                       // those that may
+  void LeaveRail(Stream* stream);        // its lane is dead
+  // It must wait until a part of it has changed rails.
+  bool Draining(const Entry& entry) const;
+  // Of a push or end-step: +1 once it is posted, -1 once it is answered or its lane is dead.
+  void CountOut(const Entry& entry, int change);
+  // What is posted loads its partitions' rail.
+  static void CountLoad(const Stream& stream, const Entry& entry);
 
   // ---- norms over several chunks (journal_norms.cc) ----
   // Starts, goes on with and ends the first phases of steps, as far as what is known allows.
@@ -248,6 +266,7 @@ class Journal final : public LaneListener {
   std::vector<std::unique_ptr<NormGroup>> norm_groups_;
   Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
   bool norms_dirty_ = false;       // RunNorms() may have something to do
+  bool moves_dirty_ = false;       // RunMoves() may
   uint64_t norm_steps_ = 0;
   uint64_t norm_revision_ = 0;  // of the view that norm_groups_ follow
   bool closed_ = false;         // EndAll() was called: nothing is sent again

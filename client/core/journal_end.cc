@@ -179,6 +179,7 @@ absl::Status Journal::CheckLost(const TableState& table, uint32_t first_chunk,
 
 void Journal::OnLaneDead(Stream* stream) {
   now_ = clock_->NowNanos();
+  LeaveRail(stream);
   while (Entry* entry = stream->posted.back()) {
     Unqueue(entry);
     Lost(entry);
@@ -195,7 +196,9 @@ void Journal::OnLaneDead(Stream* stream) {
   const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
                       std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
                                   [](const TableLane* lane) { return !lane->queue.empty(); });
-  if (queued && !closed_) lanes_->Want(stream);
+  // A rail comes back even if nothing waits for it: others carry its partitions meanwhile.
+  const bool rail = stream->peer->rails.size() > 1;
+  if ((queued || rail) && !closed_) lanes_->Want(stream);
 }
 
 // Not posted any more, and its lane is dead: posted again where its partition is now, unless
@@ -321,7 +324,7 @@ int64_t Journal::NextTimerNanos() const {
   if (const Operation* first = operations_->first_deadline()) {
     next = std::min(next, first->deadline_ns);
   }
-  if (!dirty_.empty() || norms_dirty_) next = 0;
+  if (!dirty_.empty() || norms_dirty_ || moves_dirty_) next = 0;
   return next;
 }
 

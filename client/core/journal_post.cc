@@ -25,9 +25,9 @@ bool IsTiny(const Stream& stream) {
 }  // namespace
 
 bool Journal::Pump() {
-  if (dirty_.empty() && !norms_dirty_) return false;
+  if (dirty_.empty() && !norms_dirty_ && !moves_dirty_) return false;
   now_ = clock_->NowNanos();
-  bool worked = false;
+  bool worked = moves_dirty_ && RunMoves();
   if (norms_dirty_) RunNorms();
   // What a stream's pumping touches is pumped in the same call, but not for ever.
   for (int round = 0; round < 4 && !dirty_.empty(); ++round) {
@@ -70,7 +70,9 @@ bool Journal::PumpTable(Stream* stream, TableLane* lane) {
       worked = true;
       continue;
     }
-    if (Gated(*entry) || !Post(stream, entry)) break;
+    if (Gated(*entry) || (entry->table->moving > 0 && Draining(*entry)) || !Post(stream, entry)) {
+      break;
+    }
     worked = true;
   }
   return worked;
@@ -356,10 +358,12 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
     TableLane* lane = entry->table->LaneOn(stream);
     lane->queue.Remove(entry);
     ++lane->outstanding;
+    CountOut(*entry, 1);
   }
   entry->state = Entry::State::kPosted;
   entry->posted_at = now_;
   stream->posted.PushBack(entry);
+  CountLoad(*stream, *entry);
   if (++entry->posts > 1) ++counters_.resent;
   return true;
 }

@@ -19,9 +19,16 @@ uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
   return uint64_t{endpoint} << 32 | static_cast<uint32_t>(connection);
 }
 
-bool Unusable(const Stream& stream, const std::string& transport) {
-  return std::any_of(stream.unusable.begin(), stream.unusable.end(),
+bool Unusable(const Peer& peer, const std::string& transport) {
+  return std::any_of(peer.unusable.begin(), peer.unusable.end(),
                      [&](const auto& missing) { return missing.transport == transport; });
+}
+
+// Asking for a lane, or with one.
+bool Active(const Peer& peer) {
+  return std::any_of(peer.rails.begin(), peer.rails.end(), [](const Stream* stream) {
+    return stream->state == Stream::State::kAsking || stream->lane != nullptr;
+  });
 }
 
 }  // namespace
@@ -36,19 +43,38 @@ LaneSet::LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::Missin
       clock_(clock),
       random_(random),
       listener_(listener),
-      completions_(kPollBatch) {}
+      completions_(kPollBatch) {
+  for (const LaneTransport& transport : transports_) transport_kinds_ += transport.rail == 0;
+}
 
 LaneSet::~LaneSet() { *alive_ = false; }
 
-Stream* LaneSet::Get(uint64_t server, uint32_t shard) {
-  for (const auto& stream : streams_) {
-    if (stream->server == server && stream->shard == shard) return stream.get();
+Peer* LaneSet::Get(uint64_t server, uint32_t shard) {
+  for (const auto& peer : peers_) {
+    if (peer->server == server && peer->shard == shard) return peer.get();
   }
+  auto peer = std::make_unique<Peer>();
+  peer->server = server;
+  peer->shard = shard;
+  AddRail(peer.get());
+  peers_.push_back(std::move(peer));
+  return peers_.back().get();
+}
+
+Stream* LaneSet::AddRail(Peer* peer) {
   auto stream = std::make_unique<Stream>();
-  stream->server = server;
-  stream->shard = shard;
+  stream->peer = peer;
+  stream->server = peer->server;
+  stream->shard = peer->shard;
+  stream->rail = static_cast<uint32_t>(peer->rails.size());
+  peer->rails.push_back(stream.get());
   streams_.push_back(std::move(stream));
   return streams_.back().get();
+}
+
+bool LaneSet::AnyOpen(const Peer& peer) {
+  return std::any_of(peer.rails.begin(), peer.rails.end(),
+                     [](const Stream* stream) { return stream->open(); });
 }
 
 // ---- opening ------------------------------------------------------------------------------------
@@ -66,27 +92,21 @@ void LaneSet::Ask(Stream* stream) {
     stream->retry_at = kNever;
     return;
   }
+  // Rail 0 finds out which transport it is; SetRails() wakes the others.
+  const Peer& peer = *stream->peer;
+  if (stream->rail > 0 && (peer.transport.empty() || stream->rail >= peer.rail_count)) {
+    stream->retry_at = kNever;
+    return;
+  }
   v1::OpenLaneRequest request;
   request.set_incarnation(session_->incarnation());
   request.set_server_incarnation(stream->server);
   request.set_shard(stream->shard);
+  request.set_rail(stream->rail);
   request.set_wire_version_min(kWireVersion);
   request.set_wire_version_max(kWireVersion);
   request.set_revision(session_->view().revision());
-  for (const LaneTransport& transport : transports_) {
-    const std::string name(transport.endpoint->transport());
-    if (Unusable(*stream, name)) continue;
-    v1::TransportOffer* offer = request.add_offers();
-    offer->set_transport(name);
-    offer->set_host(transport.host);
-  }
-  for (const auto* list : {&missing_, &stream->unusable}) {
-    for (const rdma::MissingTransport& missing : *list) {
-      v1::MissingTransport* said = request.add_missing();
-      said->set_transport(missing.transport);
-      said->set_reason(missing.reason);
-    }
-  }
+  AddOffers(peer, &request);
   stream->state = Stream::State::kAsking;
   stream->changed_at = clock_->NowNanos();
   stream->ask = ++asks_;
@@ -100,6 +120,51 @@ void LaneSet::Ask(Stream* stream) {
       });
 }
 
+// All lanes to a shard use one transport: once it is chosen, no other is offered.
+void LaneSet::AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const {
+  for (const LaneTransport& transport : transports_) {
+    const std::string name(transport.endpoint->transport());
+    if (transport.rail > 0) continue;  // the same transport once more
+    if (peer.transport.empty() ? Unusable(peer, name) : name != peer.transport) continue;
+    v1::TransportOffer* offer = request->add_offers();
+    offer->set_transport(name);
+    offer->set_host(transport.host);
+  }
+  for (const auto* list : {&missing_, &peer.unusable}) {
+    for (const rdma::MissingTransport& missing : *list) {
+      v1::MissingTransport* said = request->add_missing();
+      said->set_transport(missing.transport);
+      said->set_reason(missing.reason);
+    }
+  }
+}
+
+size_t LaneSet::FindTransport(const std::string& transport, uint32_t rail) const {
+  size_t i = 0;
+  while (i < transports_.size() &&
+         (transports_[i].endpoint->transport() != transport || transports_[i].rail != rail)) {
+    ++i;
+  }
+  return i;
+}
+
+void LaneSet::SetRails(Peer* peer, uint32_t server_rails) {
+  peer->rail_count = 1;
+  while (peer->rail_count < server_rails &&
+         FindTransport(peer->transport, peer->rail_count) < transports_.size()) {
+    ++peer->rail_count;
+  }
+  while (peer->rails.size() < peer->rail_count) AddRail(peer);
+  const int64_t now = clock_->NowNanos();
+  for (uint32_t i = 1; i < peer->rail_count; ++i) {
+    Stream* stream = peer->rails[i];
+    stream->wanted = true;
+    if (stream->retry_at == kNever) stream->retry_at = now;
+    // At once: the rail that was granted a lane may fail, and leave nobody to ask with.
+    if (stream->state == Stream::State::kIdle && stream->retry_at <= now) Ask(stream);
+  }
+}
+
 void LaneSet::OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response) {
   absl::Status status = response.status();
   if (status.ok()) status = Connect(stream, *response);
@@ -108,7 +173,7 @@ void LaneSet::OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> res
     // Another incarnation lives there (the view will say so), or there is no way to talk to it.
     session_->Refresh();
     if (++stream->refusals >= kRefusalsBeforeFinal &&
-        session_->FindServer(stream->server) != nullptr) {
+        session_->FindServer(stream->server) != nullptr && !AnyOpen(*stream->peer)) {
       listener_->OnLaneRefused(stream, status);
     }
   } else if (status.code() == absl::StatusCode::kNotFound) {
@@ -120,15 +185,16 @@ void LaneSet::OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> res
 }
 
 absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& response) {
-  size_t endpoint = 0;
-  while (endpoint < transports_.size() &&
-         transports_[endpoint].endpoint->transport() != response.transport()) {
-    ++endpoint;
-  }
-  if (endpoint == transports_.size()) {
+  Peer* peer = stream->peer;
+  const size_t endpoint = FindTransport(response.transport(), stream->rail);
+  if (endpoint == transports_.size() ||
+      (!peer->transport.empty() && response.transport() != peer->transport)) {
     return absl::InternalError(
         absl::StrCat("the server chose transport '", response.transport(), "', not offered"));
   }
+  const bool chosen = peer->transport.empty();
+  peer->transport = response.transport();
+  if (chosen) SetRails(peer, response.rails());
   rdma::LaneTicket ticket;
   ticket.lane = response.lane();
   ticket.generation = response.generation();
@@ -167,11 +233,17 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
 
 void LaneSet::NoteOpenFailure(Stream* stream, const std::string& transport,
                               const absl::Status& status) {
-  if (transports_.size() < 2 || ++stream->open_failures < kOpenFailuresBeforeOther) return;
-  stream->open_failures = 0;
-  stream->unusable.push_back({transport, absl::StrCat("does not open: ", status.message())});
+  ++stream->open_failures;
+  Peer* peer = stream->peer;
+  // Another rail's lane shows that the transport works.
+  if (transport_kinds_ < 2 || AnyOpen(*peer)) return;
+  for (uint32_t i = 0; i < peer->rail_count; ++i) {
+    if (peer->rails[i]->open_failures < kOpenFailuresBeforeOther) return;
+  }
+  for (Stream* rail : peer->rails) rail->open_failures = 0;
+  peer->unusable.push_back({transport, absl::StrCat("does not open: ", status.message())});
   // None is left: from the start again.
-  if (stream->unusable.size() >= transports_.size()) stream->unusable.clear();
+  if (peer->unusable.size() >= transport_kinds_) peer->unusable.clear();
 }
 
 absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
@@ -190,6 +262,8 @@ void LaneSet::Failed(Stream* stream, absl::Status status) {
   stream->changed_at = clock_->NowNanos();
   stream->last_error = std::move(status);
   stream->retry_at = stream->changed_at + stream->backoff.Next(*random_);
+  // Nothing is left of its transport: the next lane may take another one.
+  if (!Active(*stream->peer)) stream->peer->transport.clear();
 }
 
 // ---- closing ------------------------------------------------------------------------------------
@@ -224,6 +298,21 @@ void LaneSet::OnView() {
       stream->retry_at = now;
     }
   }
+}
+
+void LaneSet::Disown(const Stream& stream) {
+  const v1::Server* server = session_->FindServer(stream.server);
+  if (server == nullptr || session_->state() != Session::State::kJoined) return;
+  const rdma::LaneTicket& ticket = stream.lane->ticket();
+  v1::CloseLaneRequest request;
+  request.set_incarnation(ticket.incarnation);
+  request.set_shard(stream.shard);
+  request.set_lane(ticket.lane);
+  request.set_generation(ticket.generation);
+  // Nothing depends on its coming through: the rail's next lane ends this one, too.
+  Call<v1::CloseLaneResponse>(*control_, server->address(), "/verbena.v1.Shard/CloseLane", request,
+                              absl::Nanoseconds(kOpenTimeout),
+                              [](const absl::StatusOr<v1::CloseLaneResponse>&) {});
 }
 
 void LaneSet::Forget(Stream* stream) {
@@ -268,7 +357,8 @@ void LaneSet::Advance(Stream* stream) {
   if (stream->lane->counters().replies > 0) stream->backoff.Reset();
   if (stream->was_open) {
     ++counters_.lost;
-    stream->unusable.clear();
+    stream->peer->unusable.clear();
+    if (AnyOpen(*stream->peer)) Disown(*stream);
   } else if (!absl::IsCancelled(error)) {
     NoteOpenFailure(stream, stream->transport, error);
   }

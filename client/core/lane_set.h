@@ -1,5 +1,10 @@
-// The lanes of this worker: one stream per (server incarnation, shard), opened when it has records,
-// reopened after a loss with backoff.
+// The lanes of this worker: one stream per (server incarnation, shard, rail), opened when it has
+// records, reopened after a loss with backoff.
+//
+// A shard has as many rails as both sides have of the transport that its lanes use: rail i of the
+// worker with rail i of the server. Rail 0 asks for a lane first; the answer says which transport
+// it is and how many rails, and the other rails are opened then and kept open as long as the
+// shard is used. A rail that cannot be opened is tried again with backoff while others work.
 //
 // States of a stream:
 //   kIdle -> kAsking (OpenLane called) -> kOpening (connecting, granting) -> kOpen
@@ -11,6 +16,9 @@
 // Invariants:
 //  1. A stream has one lane at a time; the next is asked for only after the last is dead.
 //  2. A transport that was named is the only one there is, so nothing is fallen back to.
+//  3. All lanes to a shard use one transport: another one is chosen only when none is left of it,
+//  and
+//     a transport is given up only when no rail of it opens.
 #ifndef VERBENA_CLIENT_CORE_LANE_SET_H_
 #define VERBENA_CLIENT_CORE_LANE_SET_H_
 
@@ -23,6 +31,7 @@
 #include "absl/status/status.h"
 #include "client/core/backoff.h"
 #include "client/core/entry.h"
+#include "client/core/rails.h"
 #include "client/core/session.h"
 #include "client/core/table_state.h"
 #include "proto/control_channel.h"
@@ -34,11 +43,27 @@
 
 namespace verbena::client {
 
+struct Stream;
+
+// A shard, as this worker reaches it.
+struct Peer {
+  uint64_t server = 0;
+  uint32_t shard = 0;
+  std::vector<Stream*> rails;  // by number; never empty
+  uint32_t rail_count = 1;     // of these, which may be opened
+  std::string transport;       // of its lanes; empty: rail 0 asks which
+  // Transports that did not open to this server: not offered again until an open lane is lost.
+  std::vector<rdma::MissingTransport> unusable;
+  RailPins pins;  // the journal's
+};
+
 struct Stream {
   enum class State : uint8_t { kIdle, kAsking, kOpening, kOpen, kClosing };
 
+  Peer* peer = nullptr;
   uint64_t server = 0;  // 0: nowhere (partitions that no server has); never opened
   uint32_t shard = 0;
+  uint32_t rail = 0;
   State state = State::kIdle;
   std::unique_ptr<rdma::WorkerLane> lane;
   size_t endpoint = 0;         // index of its transport
@@ -52,12 +77,10 @@ struct Stream {
   int refusals = 0;  // FAILED_PRECONDITIONs in a row
   absl::Status last_error;
   std::string transport, device, reason;
-  uint64_t heard = 0;             // completions of its lanes
-  uint64_t heard_before = 0;      // when it was last looked at whether it is quiet
-  int64_t quiet_check_at = 0;     // when it is next
-  uint64_t registered_block = 0;  // the last one made ready for writes of this lane
-  // Transports that did not open to this server: not offered again until an open lane is lost.
-  std::vector<rdma::MissingTransport> unusable;
+  uint64_t heard = 0;              // completions of its lanes
+  uint64_t heard_before = 0;       // when it was last looked at whether it is quiet
+  int64_t quiet_check_at = 0;      // when it is next
+  uint64_t registered_block = 0;   // the last one made ready for writes of this lane
   int open_failures = 0;           // in a row, over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
@@ -77,6 +100,7 @@ struct Stream {
 struct LaneTransport {
   rdma::Endpoint* endpoint;
   std::string host;
+  uint32_t rail = 0;
 };
 
 struct LaneCounters {
@@ -104,7 +128,7 @@ class LaneSet {
           LaneListener* listener);
   ~LaneSet();
 
-  Stream* Get(uint64_t server, uint32_t shard);
+  Peer* Get(uint64_t server, uint32_t shard);
   // Opens it when it has no lane, as soon as its backoff allows.
   void Want(Stream* stream);
   // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already.
@@ -123,15 +147,24 @@ class LaneSet {
   void AppendDescriptors(std::vector<int>* fds) const;
 
   const std::vector<std::unique_ptr<Stream>>& streams() const { return streams_; }
+  static bool AnyOpen(const Peer& peer);
   LaneCounters counters() const;
 
  private:
+  Stream* AddRail(Peer* peer);
   void Ask(Stream* stream);
+  void AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const;
+  // Into transports_; its size: there is none.
+  size_t FindTransport(const std::string& transport, uint32_t rail) const;
+  // Follows what a grant says; the rails that there are now are opened.
+  void SetRails(Peer* peer, uint32_t server_rails);
+  // Tells the server that a lane is dead here, so that it waits for nothing on it any more.
+  void Disown(const Stream& stream);
   void OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response);
   absl::Status Connect(Stream* stream, const v1::OpenLaneResponse& response);
   void Failed(Stream* stream, absl::Status status);
   // A lane over this transport did not open. Where another one is left, a second failure in a row
-  // means that the next lane is asked for without it.
+  // of every rail means that the next lanes are asked for without it.
   void NoteOpenFailure(Stream* stream, const std::string& transport, const absl::Status& status);
   void Advance(Stream* stream);
   // A lane with records unanswered and nothing heard since the last check is probed: its server may
@@ -147,6 +180,8 @@ class LaneSet {
   const Clock* clock_;
   Random* random_;
   LaneListener* listener_;
+  size_t transport_kinds_ = 0;
+  std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<Stream*> with_lane_;
   absl::flat_hash_map<uint64_t, Stream*> by_connection_;

@@ -26,6 +26,15 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   behind = static_cast<uint32_t>(parts.size());
 }
 
+uint64_t TableState::PartBytes(uint32_t part) const {
+  if (embedding()) return 0;
+  uint64_t bytes = 0;
+  for (uint32_t c = part; c < chunks(); c += partitions) {
+    bytes += uint64_t{layout.elements_of(c)} * layout.parameter_bytes;
+  }
+  return bytes;
+}
+
 TableLane* TableState::LaneOn(Stream* stream) {
   for (const auto& lane : lanes) {
     if (lane->stream == stream) return lane.get();

@@ -51,6 +51,10 @@ struct PartState {
   Stream* stream = nullptr;
   TableLane* lane = nullptr;
   bool lost = false;
+  // Of pushes and end-steps: how many are posted and unanswered, all on `stream`; sync: the last
+  // step of which one was posted.
+  uint32_t out = 0;
+  uint64_t last_step = 0;
   uint64_t next_sequence = 1;     // async
   uint32_t pushes_since_end = 0;  // async
   uint32_t pushed[2] = {0, 0};    // sync: pushes (groups of rows) posted, by parity of the step
@@ -68,6 +72,7 @@ struct TableState {
   bool clipped = false;     // by the global norm of the job's step
   bool trust = false;       // its optimizer has a trust ratio
   uint32_t lost_parts = 0;  // whose only copy is gone
+  uint32_t moving = 0;      // parts that are not on the rail that they are pinned to
   uint32_t partitions = 0;  // of the cluster
   uint32_t dim = 0;         // more than 0: an embedding table
   uint64_t step = 0;        // the open one: steps this worker has ended
@@ -93,6 +98,8 @@ struct TableState {
   size_t row_bytes() const { return size_t{dim} * sizeof(float); }
   uint32_t chunks() const { return embedding() ? partitions : layout.chunks(); }
   uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }
+  // Of its parameters; 0 of an embedding table, whose rows are not known.
+  uint64_t PartBytes(uint32_t part) const;
 
   void Init(const v1::Table& table, uint32_t cluster_partitions);
   TableLane* LaneOn(Stream* stream);

@@ -1,10 +1,12 @@
 #include "rdma/choice/transports.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "rdma/shm/shm_endpoint.h"
 
 namespace verbena::rdma {
@@ -13,26 +15,107 @@ namespace {
 // Best first: within a host no device is faster than memory, and ofi is for networks without RDMA.
 constexpr std::string_view kPreference[] = {"shm", "verbs", "ofi"};
 
-absl::StatusOr<MadeTransport> MakeShm() {
+using Made = std::vector<MadeTransport>;
+
+// Of one rail of several: a lane given up too soon costs no more than a move to another rail.
+constexpr absl::Duration kRailSilence = absl::Seconds(3);
+
+absl::StatusOr<Made> MakeShm() {
   absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = NewShmEndpoint();
   if (!endpoint.ok()) return endpoint.status();
-  return MadeTransport{*std::move(endpoint), ShmHostIdentity()};
+  Made made;
+  made.push_back({*std::move(endpoint), ShmHostIdentity(), 0});
+  return made;
 }
 
 // No host identity: whether two devices reach each other is known when they connect.
-absl::StatusOr<MadeTransport> MakeVerbs(const VerbsOptions& options) {
-  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = NewVerbsEndpoint(options);
-  if (!endpoint.ok()) return endpoint.status();
-  return MadeTransport{*std::move(endpoint), ""};
+template <typename Options>
+absl::StatusOr<Made> MakeRails(
+    const absl::StatusOr<std::vector<Options>>& rails,
+    absl::StatusOr<std::unique_ptr<Endpoint>> (*make)(const Options& options)) {
+  if (!rails.ok()) return rails.status();
+  Made made;
+  for (const Options& options : *rails) {
+    absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = make(options);
+    const auto rail = static_cast<uint32_t>(made.size());
+    if (endpoint.ok()) {
+      made.push_back({*std::move(endpoint), "", rail});
+      continue;
+    }
+    if (rails->size() == 1) return endpoint.status();
+    return absl::Status(endpoint.status().code(),
+                        absl::StrCat("rail ", rail, ": ", endpoint.status().message()));
+  }
+  return made;
 }
 
-absl::StatusOr<MadeTransport> MakeOfi(const OfiOptions& options) {
-  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = NewOfiEndpoint(options);
-  if (!endpoint.ok()) return endpoint.status();
-  return MadeTransport{*std::move(endpoint), ""};
+// The entries of a list; none of an empty one.
+absl::StatusOr<std::vector<std::string>> Entries(std::string_view what, const std::string& list) {
+  std::vector<std::string> entries;
+  if (list.empty()) return entries;
+  entries = absl::StrSplit(list, ',');
+  for (const std::string& entry : entries) {
+    if (!entry.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(what), " is '", list,
+        "', which has an empty entry; allowed: one for each rail, with a comma between"));
+  }
+  return entries;
+}
+
+// INVALID_ARGUMENT: two rails would be the same.
+absl::Status CheckDifferent(std::string_view what, std::vector<std::string> rails) {
+  std::sort(rails.begin(), rails.end());
+  const auto twice = std::adjacent_find(rails.begin(), rails.end());
+  if (twice == rails.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " names '", *twice,
+                                                 "' twice; allowed: each rail once, because what "
+                                                 "fails with it is to be carried by another"));
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<VerbsOptions>> VerbsRails(const VerbsOptions& options) {
+  const auto devices = Entries("rdma device", options.device);
+  if (!devices.ok()) return devices.status();
+  const auto addresses = Entries("rdma address", options.address);
+  if (!addresses.ok()) return addresses.status();
+  if (!devices->empty() && !addresses->empty() && devices->size() != addresses->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rdma device is '", options.device, "', of ", devices->size(),
+                     " entries, and rdma address '", options.address, "', of ", addresses->size(),
+                     "; allowed: one entry for each rail in both, or one of the two left out"));
+  }
+  std::vector<VerbsOptions> rails;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::max<size_t>({devices->size(), addresses->size(), 1}); ++i) {
+    VerbsOptions& rail = rails.emplace_back(options);
+    rail.device = devices->empty() ? "" : (*devices)[i];
+    rail.address = addresses->empty() ? "" : (*addresses)[i];
+    names.push_back(devices->empty()     ? rail.address
+                    : addresses->empty() ? rail.device
+                                         : absl::StrCat(rail.device, " ", rail.address));
+  }
+  const bool named = !devices->empty();
+  if (absl::Status s = CheckDifferent(named ? "rdma device" : "rdma address", names); !s.ok()) {
+    return s;
+  }
+  return rails;
+}
+
+absl::StatusOr<std::vector<OfiOptions>> OfiRails(const OfiOptions& options) {
+  auto addresses = Entries("ofi address", options.address);
+  if (!addresses.ok()) return addresses.status();
+  if (absl::Status s = CheckDifferent("ofi address", *addresses); !s.ok()) return s;
+  if (addresses->empty()) addresses->emplace_back();
+  std::vector<OfiOptions> rails;
+  for (const std::string& address : *addresses) {
+    OfiOptions& rail = rails.emplace_back(options);
+    rail.address = address;
+    if (addresses->size() > 1) rail.silence = std::min(rail.silence, kRailSilence);
+  }
+  return rails;
+}
 
 absl::Status CheckTransport(std::string_view transport) {
   if (transport == "auto") return absl::OkStatus();
@@ -58,9 +141,9 @@ absl::StatusOr<Transports> MakeTransports(const std::string& wanted,
           {maker.transport, absl::StrCat("only transport ", wanted, " was asked for")});
       continue;
     }
-    absl::StatusOr<MadeTransport> made = maker.make();
+    absl::StatusOr<Made> made = maker.make();
     if (made.ok()) {
-      result.made.push_back(*std::move(made));
+      std::move(made->begin(), made->end(), std::back_inserter(result.made));
       continue;
     }
     const absl::Status& why = made.status();
@@ -81,9 +164,11 @@ absl::StatusOr<Transports> MakeTransports(const std::string& wanted,
 
 absl::StatusOr<Transports> MakeTransports(const TransportSettings& settings) {
   if (absl::Status s = CheckTransport(settings.transport); !s.ok()) return s;
-  return MakeTransports(settings.transport, {{"shm", MakeShm},
-                                             {"verbs", [&] { return MakeVerbs(settings.verbs); }},
-                                             {"ofi", [&] { return MakeOfi(settings.ofi); }}});
+  return MakeTransports(
+      settings.transport,
+      {{"shm", MakeShm},
+       {"verbs", [&] { return MakeRails(VerbsRails(settings.verbs), NewVerbsEndpoint); }},
+       {"ofi", [&] { return MakeRails(OfiRails(settings.ofi), NewOfiEndpoint); }}});
 }
 
 std::string DescribeTransports(const Transports& transports) {

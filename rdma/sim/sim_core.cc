@@ -106,6 +106,11 @@ void SimCore::Cut(const std::string& host, bool cut) {
   }
 }
 
+int64_t SimCore::Moves(const std::string& host) const {
+  const auto it = stalled_.find(host);
+  return it == stalled_.end() ? now() : std::max(now(), it->second);
+}
+
 // ---- connecting
 // -----------------------------------------------------------------------------------
 
@@ -123,7 +128,11 @@ void SimCore::Connect(const LinkPtr& link, const std::string& address, std::stri
       return;
     }
   }
-  At(now() + Delay(), [this, link, address, data = std::move(private_data)]() mutable {
+  int64_t leaves = Moves(link->sides[0].host);
+  if (const auto it = listeners_.find(address); it != listeners_.end()) {
+    leaves = std::max(leaves, Moves(it->second->host()));
+  }
+  At(leaves + Delay(), [this, link, address, data = std::move(private_data)]() mutable {
     ArriveRequest(link, address, std::move(data));
   });
 }
@@ -210,7 +219,7 @@ void SimCore::CutIntoPieces(SimWrite* write) {
 void SimCore::Schedule(const LinkPtr& link, int side, const WritePtr& write) {
   SimSide& source = link->sides[side];
   const SimSide& target = link->sides[1 - side];
-  int64_t start = std::max(now(), target.established_at);
+  int64_t start = std::max({target.established_at, Moves(source.host), Moves(target.host)});
   // Different writes land interleaved, except where they touch the same bytes.
   for (const WritePtr& earlier : source.inflight) {
     if (write->Overlaps(*earlier)) start = std::max(start, earlier->effect_at);

@@ -120,6 +120,7 @@ class SimCore {
   void RemoveEndpoint(uint32_t number) { endpoints_.erase(number); }
   void Crash(const std::string& host);
   void Cut(const std::string& host, bool cut);
+  void Stall(const std::string& host, int64_t until_ns) { stalled_[host] = until_ns; }
   void AddListener(const std::string& address, SimEndpoint* e) { listeners_[address] = e; }
   void RemoveListener(const std::string& address) { listeners_.erase(address); }
   uint64_t NextKey() { return next_key_++; }
@@ -149,6 +150,8 @@ class SimCore {
   uint64_t Random();
   int64_t Between(int64_t low, int64_t high);  // both included
   bool Chance(double probability);
+  // When what `host` sends or is sent may move.
+  int64_t Moves(const std::string& host) const;
   int64_t Delay() { return Between(faults_.min_delay_ns, faults_.max_delay_ns); }
   void At(int64_t time, std::function<void()> what);
 
@@ -183,6 +186,7 @@ class SimCore {
   std::map<uint32_t, SimEndpoint*> endpoints_;
   std::map<std::string, SimEndpoint*> listeners_;
   std::set<std::string> cut_;
+  std::map<std::string, int64_t> stalled_;  // until when
 };
 
 }  // namespace verbena::rdma

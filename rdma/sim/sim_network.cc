@@ -24,6 +24,7 @@ std::unique_ptr<Endpoint> SimNetwork::NewEndpoint(const std::string& host) {
 void SimNetwork::set_faults(const SimFaults& faults) { core_->set_faults(faults); }
 void SimNetwork::Crash(const std::string& host) { core_->Crash(host); }
 void SimNetwork::Cut(const std::string& host, bool cut) { core_->Cut(host, cut); }
+void SimNetwork::Stall(const std::string& host, int64_t until_ns) { core_->Stall(host, until_ns); }
 uint64_t SimNetwork::receiver_not_ready() const { return core_->receiver_not_ready(); }
 void SimNetwork::set_write_observer(WriteObserver observer) {
   core_->set_write_observer(std::move(observer));

@@ -75,6 +75,9 @@ class SimNetwork {
   void Crash(const std::string& host);
   // While cut, every connection of the host is lost and connecting to or from it fails.
   void Cut(const std::string& host, bool cut);
+  // Nothing that is posted or asked for from or to the host from now on moves before `until_ns`;
+  // what is under way does, and nobody is told anything.
+  void Stall(const std::string& host, int64_t until_ns);
 
   // Called for every byte range a write lands in, before it is written: (host of the owner, block
   // id, address, bytes). Tests assert that nothing lands in a settled buffer.

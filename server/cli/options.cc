@@ -6,9 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/cli/toml_config.h"
 #include "server/cli/validators.h"
 #include "server/memory_limit.h"
@@ -41,6 +43,19 @@ CLI::Validator Transport() {
     return std::string(rdma::CheckTransport(text).message());
   });
   return check;
+}
+
+// `check` of every entry of a list of rails.
+CLI::Validator Rails(const CLI::Validator& check) {
+  CLI::Validator rails;
+  rails.description(absl::StrCat(check.get_description(), "[,...]"));
+  rails.operation([check](std::string& text) -> std::string {
+    for (std::string entry : std::vector<std::string>(absl::StrSplit(text, ','))) {
+      if (std::string problem = check(entry); !problem.empty()) return problem;
+    }
+    return "";
+  });
+  return rails;
 }
 
 CLI::Validator IpAddress() {
@@ -76,11 +91,12 @@ void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
     return option->check(std::move(check))->group("RDMA (verbs)");
   };
   add(app->add_option("--rdma-device", verbs->device,
-                      "Device, and port of it, to use (default: the one nearest to each shard)"),
-      Device());
+                      "Device, and port of it, to use (default: the one nearest to each shard); "
+                      "several: a rail each"),
+      Rails(Device()));
   add(app->add_option("--rdma-address", verbs->address,
                       "Local address of that device to listen on (default: its first)"),
-      IpAddress());
+      Rails(IpAddress()));
   add(app->add_option("--rdma-gid-index", verbs->gid_index,
                       "Entry of the GID table; -1: the one that belongs to the address"),
       InRange<int>(-1, 65535))
@@ -122,8 +138,8 @@ void AddFabricOptions(CLI::App* app, rdma::OfiOptions* ofi) {
       ->capture_default_str();
   app->add_option("--ofi-address", ofi->address,
                   "Local address to listen on (default: that of --listen, or the one that leads to "
-                  "the coordinator)")
-      ->check(IpAddress())
+                  "the coordinator); several: a rail each")
+      ->check(Rails(IpAddress()))
       ->group("libfabric (ofi)");
 }
 
@@ -307,6 +323,10 @@ std::string CheckTogether(const NodeOptions& node) {
                         " slots; a lane has at most 256");
   }
   if (const std::string wrong = CheckAccess(node); !wrong.empty()) return wrong;
+  for (const absl::Status& rails : {rdma::VerbsRails(node.transports.verbs).status(),
+                                    rdma::OfiRails(node.transports.ofi).status()}) {
+    if (!rails.ok()) return std::string(rails.message());
+  }
   return CheckTls(node);
 }
 

@@ -59,6 +59,7 @@ absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRe
   std::vector<Candidate> candidates;
   std::vector<std::string> ours, theirs;
   for (size_t i = 0; i < links.size(); ++i) {
+    if (links[i].rail > 0) continue;  // the same transport once more
     ours.emplace_back(links[i].endpoint->transport());
     Find(&candidates, ours.back())->link = i;
   }
@@ -93,6 +94,23 @@ absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRe
   return absl::FailedPreconditionError(absl::StrCat(
       "no common transport: this server has [", absl::StrJoin(ours, ", "), "], the worker offers [",
       absl::StrJoin(theirs, ", "), "]; ", absl::StrJoin(said, "; ")));
+}
+
+uint32_t ShardExecutor::Impl::RailsOf(size_t link) const {
+  const std::string_view transport = links[link].endpoint->transport();
+  return static_cast<uint32_t>(std::count_if(links.begin(), links.end(), [&](const Link& other) {
+    return other.endpoint->transport() == transport;
+  }));
+}
+
+absl::StatusOr<size_t> ShardExecutor::Impl::ChooseRail(size_t link, uint32_t rail) const {
+  const std::string_view transport = links[link].endpoint->transport();
+  for (size_t i = 0; i < links.size(); ++i) {
+    if (links[i].rail == rail && links[i].endpoint->transport() == transport) return i;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("rail ", rail, " of transport ",
+                                                 std::string(transport),
+                                                 " asked for; allowed: 0 to ", RailsOf(link) - 1));
 }
 
 }  // namespace verbena::server

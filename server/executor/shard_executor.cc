@@ -61,20 +61,26 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
   absl::Status failed;
   for (Transport& transport : transports) {
     Impl::Link link;
+    const std::string name(transport.endpoint->transport());
+    // Nor with the rails of it that can listen: who named several wants no fewer.
+    const auto same = [&](const auto& missing) { return missing.transport == name; };
+    if (std::any_of(impl->missing.begin(), impl->missing.end(), same)) continue;
     absl::StatusOr<std::string> address = transport.endpoint->Listen();
     if (!address.ok()) {
-      const std::string name(transport.endpoint->transport());
       const std::string why = absl::StrCat("cannot listen: ", address.status().message());
       failed = absl::Status(address.status().code(),
                             absl::StrCat("shard ", options.shard, ": transport ", name, ": ", why));
       if (!options.optional_transports) return failed;
       impl->Log(std::string(failed.message()));
       impl->missing.push_back({name, why});
+      std::erase_if(impl->links,
+                    [&](const Impl::Link& made) { return made.endpoint->transport() == name; });
       continue;
     }
     link.address = *std::move(address);
     link.endpoint = std::move(transport.endpoint);
     link.host = std::move(transport.host);
+    link.rail = transport.rail;
     impl->links.push_back(std::move(link));
   }
   if (impl->links.empty()) return failed;
@@ -162,6 +168,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     out.set_device(s.links[lane->transport].endpoint->device());
     out.set_settings(s.links[lane->transport].endpoint->settings());
     out.set_reason(lane->reason);
+    out.set_rail(s.links[lane->transport].rail);
   }
   snapshot.missing = s.missing;
   return snapshot;

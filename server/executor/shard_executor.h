@@ -11,6 +11,10 @@
 //  a
 //     lane that takes the place of its worker's last one may be one more until that is closed.
 //  6. A chunk being written out stays pinned until the transport no longer reads it.
+//  7. A worker has at most one lane on each rail, and lanes on one transport only. Its next lane on
+//  a
+//     rail ends the one before, which is dead on the worker's side whatever this side knows.
+//     Between rails no such order is known: engine.h, invariant 9, is why none is needed.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse

@@ -79,6 +79,7 @@ struct ShardExecutor::Impl {
     std::unique_ptr<rdma::Endpoint> endpoint;
     std::string host;
     std::string address;
+    uint32_t rail = 0;
     absl::flat_hash_map<uint32_t, Lane*> by_connection;
     // Completions come in runs of one connection.
     rdma::ConnectionId last_connection = rdma::ConnectionId::kNone;
@@ -102,9 +103,14 @@ struct ShardExecutor::Impl {
   // Index into `links`. shard_choice.cc.
   absl::StatusOr<size_t> ChooseTransport(const v1::OpenLaneRequest& request,
                                          std::string* reason) const;
+  absl::StatusOr<size_t> ChooseRail(size_t link, uint32_t rail) const;
+  // How many there are of the link's transport.
+  uint32_t RailsOf(size_t link) const;
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);
+  // Whether a new lane of `worker` over that link ends `lane`.
+  bool TakesPlace(uint64_t worker, size_t link, const Lane& lane) const;
   void CloseOlder(const Pending& grant);
   void OnRequest(size_t transport, const rdma::ConnectionEvent& event);
   absl::StatusOr<Pending> TakeToken(size_t transport, const std::string& private_data,
@@ -125,10 +131,10 @@ struct ShardExecutor::Impl {
   // ---- shard_jobs.cc: what jobs have, and may have ----
   // Who is a member of what, by the view.
   void UpdateJobs();
-  // A job's lanes: granted, accepting, open and closing, without those in use of `replaced`, which
-  // a new lane of that worker takes the place of; 0: nobody.
-  uint32_t LanesOf(uint64_t domain, uint64_t replaced) const;
-  absl::Status CheckLaneLimit(uint64_t worker) const;
+  // A job's lanes: granted, accepting, open and closing, without those in use that a new lane of
+  // `worker` over `link` takes the place of.
+  uint32_t LanesOf(uint64_t domain, uint64_t worker, size_t link) const;
+  absl::Status CheckLaneLimit(uint64_t worker, size_t link) const;
   std::vector<JobSnapshot> JobSnapshots() const;
 
   // ---- shard_dispatch.cc: records, events, answers ----

@@ -19,23 +19,23 @@ void ShardExecutor::Impl::UpdateJobs() {
   }
 }
 
-uint32_t ShardExecutor::Impl::LanesOf(uint64_t domain, uint64_t replaced) const {
+uint32_t ShardExecutor::Impl::LanesOf(uint64_t domain, uint64_t worker, size_t link) const {
   uint32_t count = 0;
   for (const auto& [token, grant] : pending) count += grant.domain == domain ? 1 : 0;
   for (const auto& lane : lanes) {
     if (lane == nullptr || lane->domain != domain) continue;
-    if (lane->closing || lane->worker != replaced) ++count;
+    if (lane->closing || !TakesPlace(worker, link, *lane)) ++count;
   }
   return count;
 }
 
-absl::Status ShardExecutor::Impl::CheckLaneLimit(uint64_t worker) const {
+absl::Status ShardExecutor::Impl::CheckLaneLimit(uint64_t worker, size_t link) const {
   const auto member = workers.find(worker);
   if (member == workers.end()) return absl::OkStatus();
   const auto job = jobs.find(member->second);
   if (job == jobs.end() || job->second.lane_limit == 0) return absl::OkStatus();
   // A lane that is open on our side alone must not keep its worker from opening the next.
-  const uint32_t has = LanesOf(job->first, worker);
+  const uint32_t has = LanesOf(job->first, worker, link);
   if (has < job->second.lane_limit) return absl::OkStatus();
   const std::string& name = job->second.name;
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -78,7 +78,7 @@ absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) 
         absl::StrCat("worker incarnation ", request.incarnation(),
                      " is not a member of any job: its lease has ended or it has left"));
   }
-  return CheckLaneLimit(request.incarnation());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
@@ -111,7 +111,11 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   }
   Pending grant;
   absl::StatusOr<size_t> transport = ChooseTransport(request, &grant.reason);
+  if (transport.ok()) transport = ChooseRail(*transport, request.rail());
   if (!transport.ok()) return transport.status();
+  if (absl::Status status = CheckLaneLimit(request.incarnation(), *transport); !status.ok()) {
+    return status;
+  }
   absl::StatusOr<rdma::LaneConfig> config = FitLane();
   if (!config.ok()) return config.status();
   if (free_ids.empty() && lanes.size() == kMaxLanes) {
@@ -142,6 +146,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   response.set_device(links[grant.transport].endpoint->device());
   response.set_transport_reason(grant.reason);
   response.set_address(links[grant.transport].address);
+  response.set_rails(RailsOf(grant.transport));
   response.set_small_slots(grant.config.small_slots);
   response.set_small_slot_bytes(grant.config.small_slot_bytes);
   response.set_large_slots(grant.config.large_slots);
@@ -224,11 +229,20 @@ absl::StatusOr<ShardExecutor::Impl::Pending> ShardExecutor::Impl::TakeToken(
   return grant;
 }
 
-// A worker has one lane to a shard, and opens the next only when the last is dead on its side. That
-// one may be alive on ours: an outage can swallow the news.
+// A worker has one lane to a shard on each rail of one transport, and opens the next only when the
+// last on that rail, or of the transport before, is dead on its side. That one may be alive on
+// ours: an outage can swallow the news.
+bool ShardExecutor::Impl::TakesPlace(uint64_t worker, size_t link, const Lane& lane) const {
+  if (lane.worker != worker) return false;
+  const Link& old = links[lane.transport];
+  const Link& next = links[link];
+  return old.rail == next.rail || old.endpoint->transport() != next.endpoint->transport();
+}
+
 void ShardExecutor::Impl::CloseOlder(const Pending& grant) {
   for (auto& lane : lanes) {
-    if (lane == nullptr || lane->worker != grant.worker || lane->generation > grant.generation) {
+    if (lane == nullptr || lane->generation > grant.generation ||
+        !TakesPlace(grant.worker, grant.transport, *lane)) {
       continue;
     }
     Close(lane.get(), absl::UnavailableError(absl::StrCat(

@@ -141,19 +141,21 @@ constexpr size_t kMostLaneSeries = 32;
 MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
   MetricFamily family =
       Family("verbena_lane_transport_info", "Lanes open by how they travel, and why so.", kGauge);
-  std::map<std::array<std::string, 3>, uint64_t> lanes;
+  std::map<std::array<std::string, 4>, uint64_t> lanes;
   for (const ShardMetrics& shard : shards) {
     if (!shard.snapshot.has_value()) continue;
     for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
       // The host's memory is the device of shm.
       const std::string device = lane.device().empty() ? "host" : lane.device();
-      std::array<std::string, 3> key = {lane.transport(), device, lane.reason()};
-      if (lanes.size() >= kMostLaneSeries && lanes.count(key) == 0) key[2] = "other";
+      std::array<std::string, 4> key = {lane.transport(), device, std::to_string(lane.rail()),
+                                        lane.reason()};
+      if (lanes.size() >= kMostLaneSeries && lanes.count(key) == 0) key[3] = "other";
       ++lanes[key];
     }
   }
   for (const auto& [key, count] : lanes) {
-    Add(&family, D(count), {{"transport", key[0]}, {"device", key[1]}, {"reason", key[2]}});
+    Add(&family, D(count),
+        {{"transport", key[0]}, {"device", key[1]}, {"rail", key[2]}, {"reason", key[3]}});
   }
   return family;
 }

@@ -23,6 +23,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 struct Totals {
   uint64_t commits = 0, crashed = 0, stalled = 0, resumed = 0, joined = 0;
+  uint64_t rails_cut = 0, rails_stalled = 0, rail_moves = 0;
 };
 
 // Runs seeds until one shows a violation; prints how to replay it.
@@ -48,6 +49,9 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
     totals.stalled += result.stalled;
     totals.joined += result.joined;
     totals.resumed += result.resumed_operations;
+    totals.rails_cut += result.rails_cut;
+    totals.rails_stalled += result.rails_stalled;
+    totals.rail_moves += result.rail_moves;
   }
   return totals;
 }
@@ -139,6 +143,26 @@ TEST_CASE("rows of an embedding table under faults") {
   }
 }
 
+// Two lanes to each shard, which stall, die and come back: what is pinned to one goes to the other.
+TEST_CASE("rails under faults") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  const uint32_t keys = GENERATE(0u, 60u);
+  ScenarioOptions options;
+  if (consistency == v1::CONSISTENCY_SSP) options = SspOptions(2);
+  options.consistency = consistency;
+  options.keys = keys;
+  options.rails = 2;
+  const Totals totals = RunSeeds("rails under faults", options, 200);
+  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+    CHECK(totals.rails_cut > 0);
+    CHECK(totals.rails_stalled > 0);
+    CHECK(totals.rail_moves > 0);
+    CHECK(totals.crashed > 0);
+    CHECK(totals.resumed > 0);
+  }
+}
+
 TEST_CASE("a table of 16 bits under faults") {
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   ScenarioOptions options;
@@ -191,6 +215,13 @@ TEST_CASE("planted bug: send records again before their old lane is dead") {
   Planted bug(&rdma::PlantedBugs::replay_before_dead);
   // What the old lane still had under way lands where the new one's answer was taken already.
   CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("settled buffer"));
+}
+
+TEST_CASE("planted bug: send records again on another rail before the lane of theirs is dead") {
+  Planted bug(&rdma::PlantedBugs::replay_before_dead);
+  ScenarioOptions options;
+  options.rails = 2;
+  CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 
 TEST_CASE("planted bug: return a reply or a credit before the receive is reposted") {

@@ -35,12 +35,13 @@ class Scenario {
     cluster.small_slots = std::uniform_int_distribution<uint32_t>(1, 8)(random_);
     cluster.large_slots = std::uniform_int_distribution<uint32_t>(1, 2)(random_);
     cluster.operations = std::uniform_int_distribution<uint32_t>(4, 16)(random_);
+    cluster.rails = options.rails;
     cluster.commit_observer = [this](const shard::Commit& commit) { OnCommit(commit); };
     cluster_ = std::make_unique<SimCluster>(cluster);
     state_.cluster = cluster_.get();
     cluster_->network().set_write_observer(
         [this](const std::string& host, uint64_t block, const std::byte*, size_t bytes) {
-          if (state_.settled.count({host, block}) > 0) {
+          if (state_.settled.count({ProcessOf(host), block}) > 0) {
             state_.Violation(
                 absl::StrCat(bytes, " bytes were written into a settled buffer of ", host));
           }
@@ -49,12 +50,17 @@ class Scenario {
 
   ScenarioResult Run() {
     for (int rank = 0; rank < state_.options.workers; ++rank) AddWorker(rank);
+    // Some begin with a rail that is not there.
+    while (state_.options.rails > 1 && std::bernoulli_distribution(0.3)(random_)) HurtRail();
     next_fault_ = cluster_->now() + NextFaultDelay();
     const bool ended = cluster_->RunUntil([this] { return Turn(); }, kLimit);
     if (!ended && result_.violations.empty()) {
       std::string who;
       for (const auto& worker : state_.workers) absl::StrAppend(&who, " ", worker->Describe(), ";");
       state_.Violation(absl::StrCat("the job did not go on after the faults stopped:", who));
+    }
+    for (const auto& worker : state_.workers) {
+      result_.rail_moves += worker->process()->core().statistics().rail_moves;
     }
     if (result_.violations.empty()) CheckFinalState();
     if (const uint64_t count = cluster_->network().receiver_not_ready(); count > 0) {
@@ -91,6 +97,7 @@ class Scenario {
 
   void AddWorker(int rank) {
     SimWorker::Options worker;
+    worker.rails = state_.options.rails;
     worker.expected_workers = state_.options.workers;
     // Ranks beyond the expected ones are not asked for by name.
     worker.rank = rank < state_.options.workers ? rank : -1;
@@ -127,6 +134,7 @@ class Scenario {
     const bool formed =
         std::all_of(state_.workers.begin(), state_.workers.end(),
                     [](const auto& w) { return w->process()->core().incarnation() != 0; });
+    if (state_.options.rails > 1 && std::bernoulli_distribution(0.5)(random_)) return HurtRail();
     if (kind == 0 && state_.options.crashes && formed && result_.crashed == 0) {
       ++result_.crashed;
       cluster_->CrashWorker(victim->process());
@@ -143,8 +151,41 @@ class Scenario {
     }
   }
 
+  // Of a worker or a server: it dies, or nothing moves on it, for a while. Another one of the same
+  // process may be hurt already: then there is none left.
+  void HurtRail() {
+    const auto pick = [this](size_t count) {
+      return std::uniform_int_distribution<size_t>(0, count - 1)(random_);
+    };
+    const size_t workers = state_.workers.size();
+    const size_t which = pick(workers + static_cast<size_t>(cluster_->servers()));
+    const std::string process = which < workers
+                                    ? state_.workers[which]->process()->host()
+                                    : cluster_->server(static_cast<int>(which - workers))->host();
+    const std::string host = RailHost(process, static_cast<uint32_t>(pick(state_.options.rails)));
+    const int64_t until =
+        cluster_->now() + std::uniform_int_distribution<int64_t>(1, 2000)(random_) * kMilli;
+    if (std::bernoulli_distribution(0.5)(random_)) {
+      ++result_.rails_stalled;
+      cluster_->network().Stall(host, until);
+    } else {
+      ++result_.rails_cut;
+      cut_[host] = until;
+      cluster_->network().Cut(host, true);
+    }
+  }
+
+  void MendRails(int64_t now) {
+    std::erase_if(cut_, [&](const auto& cut) {
+      if (cut.second > now) return false;
+      cluster_->network().Cut(cut.first, false);
+      return true;
+    });
+  }
+
   void StopFaults() {
     faults_stopped_ = true;
+    MendRails(INT64_MAX);
     cluster_->network().set_faults(rdma::SimFaults());
     cluster_->control().set_faults(ControlFaults());
   }
@@ -152,6 +193,7 @@ class Scenario {
   bool Turn() {
     if (!result_.violations.empty()) return true;
     if (cluster_->now() >= kFaultsEnd && !faults_stopped_) StopFaults();
+    MendRails(cluster_->now());
     if (!faults_stopped_ && cluster_->now() >= next_fault_) InjectFault();
     bool ended = true;
     for (const auto& worker : state_.workers) {
@@ -234,6 +276,7 @@ class Scenario {
   std::unique_ptr<SimCluster> cluster_;
   std::map<uint64_t, int> ranks_;  // by incarnation
   int64_t next_fault_ = 0;
+  std::map<std::string, int64_t> cut_;  // rails, until when
   bool faults_stopped_ = false;
 };
 

@@ -41,6 +41,8 @@ struct ScenarioOptions {
   bool crashes = true;
   bool stalls = true;
   bool coordinator_restarts = true;
+  // More than one: rails stall, die and come back under load, and some are not there at first.
+  uint32_t rails = 1;
 };
 
 // What was found wrong; empty when every invariant held.
@@ -49,9 +51,11 @@ struct ScenarioResult {
   int commits = 0;
   int crashed = 0;
   int stalled = 0;
-  int joined = 0;          // of those that came later
-  int64_t started_ns = 0;  // the first step
-  int64_t fast_ns = 0;     // when the last worker but rank 0 had finished its steps
+  int joined = 0;  // of those that came later
+  int rails_cut = 0, rails_stalled = 0;
+  uint64_t rail_moves = 0;  // of partitions of tables, by all workers
+  int64_t started_ns = 0;   // the first step
+  int64_t fast_ns = 0;      // when the last worker but rank 0 had finished its steps
   std::array<uint64_t, kStalenessBuckets> staleness = {};
   int resumed_operations = 0;  // operations that ended by deadline and were tried again
 };

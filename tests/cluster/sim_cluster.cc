@@ -42,12 +42,21 @@ T Must(absl::StatusOr<T> value) {
 
 }  // namespace
 
+std::string RailHost(const std::string& host, uint32_t rail) {
+  return rail == 0 ? host : absl::StrCat(host, "/", rail);
+}
+
+std::string ProcessOf(const std::string& rail_host) {
+  return rail_host.substr(0, rail_host.find('/'));
+}
+
 SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork* network,
                      SimControl* control)
     : host_(absl::StrCat("server-", index)),
       address_(absl::StrCat(host_, ":1")),
       control_(control),
-      channel_(control->NewChannel()) {
+      channel_(control->NewChannel()),
+      rails_(options.rails) {
   for (int s = 0; s < options.shards; ++s) {
     server::ShardExecutorOptions executor;
     executor.shard = s;
@@ -58,7 +67,9 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     executor.lane.operations = options.operations;
     executor.commit_observer = options.commit_observer;
     std::vector<server::ShardExecutor::Transport> transports;
-    transports.push_back({network->NewEndpoint(host_), "sim"});
+    for (uint32_t rail = 0; rail < rails_; ++rail) {
+      transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});
+    }
     shards_.push_back(
         Must(server::ShardExecutor::Create(executor, &network->clock(), std::move(transports))));
   }
@@ -127,7 +138,7 @@ int64_t SimServer::NextTimerNanos() const {
 
 SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
                      SimControl* control)
-    : host_(host), channel_(control->NewChannel()), endpoint_(network->NewEndpoint(host)) {
+    : host_(host), channel_(control->NewChannel()) {
   client::CoreOptions core;
   core.cluster = kCoordinatorAddress;
   core.job = options.job;
@@ -136,7 +147,10 @@ SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimN
   core.rank = options.rank;
   core.observer = options.observer;
   core.seed = options.seed;
-  core.transports.push_back({endpoint_.get(), "sim"});
+  for (uint32_t rail = 0; rail < options.rails; ++rail) {
+    endpoints_.push_back(network->NewEndpoint(RailHost(host, rail)));
+    core.transports.push_back({endpoints_.back().get(), "sim", rail});
+  }
   core.clock = &network->clock();
   core.control = channel_.get();
   core_ = std::make_unique<client::ClientCore>(std::move(core));
@@ -203,13 +217,17 @@ SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Optio
 }
 
 void SimCluster::CrashWorker(SimWorker* worker) {
-  network_.Crash(worker->host());
+  for (uint32_t rail = 0; rail < worker->rails(); ++rail) {
+    network_.Crash(RailHost(worker->host(), rail));
+  }
   workers_.erase(std::find_if(workers_.begin(), workers_.end(),
                               [worker](const auto& w) { return w.get() == worker; }));
 }
 
 void SimCluster::CrashServer(int index) {
-  network_.Crash(servers_[index]->host());
+  for (uint32_t rail = 0; rail < servers_[index]->rails(); ++rail) {
+    network_.Crash(RailHost(servers_[index]->host(), rail));
+  }
   servers_[index].reset();
 }
 

@@ -30,10 +30,16 @@ inline constexpr uint32_t kSimChunkBytes = 4096;
 inline constexpr uint32_t kSimPartitions = 16;
 inline constexpr char kCoordinatorAddress[] = "coordinator:1";
 
+// What the network calls a rail of a process: each is cut and stalled by itself.
+std::string RailHost(const std::string& host, uint32_t rail);
+// The process that a rail is of.
+std::string ProcessOf(const std::string& rail_host);
+
 struct ClusterOptions {
   uint64_t seed = 1;
   int servers = 2;
   int shards = 2;
+  uint32_t rails = 1;  // of each process
   uint32_t lease_ms = 2000;
   // Lanes with few slots run out of them often.
   uint32_t small_slots = 8;
@@ -55,12 +61,14 @@ class SimServer {
   uint64_t incarnation() const { return membership_->incarnation(); }
   const std::string& host() const { return host_; }
   const std::string& address() const { return address_; }
+  uint32_t rails() const { return rails_; }
 
  private:
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
   std::string host_, address_;
   SimControl* control_;
   std::unique_ptr<ControlChannel> channel_;
+  const uint32_t rails_;
   std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
   std::unique_ptr<server::Membership> membership_;
 };
@@ -74,11 +82,13 @@ class SimWorker {
     int rank = -1;
     bool observer = false;
     uint64_t seed = 1;
+    uint32_t rails = 1;
   };
   SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
             SimControl* control);
   client::ClientCore& core() { return *core_; }
   const std::string& host() const { return host_; }
+  uint32_t rails() const { return static_cast<uint32_t>(endpoints_.size()); }
   // A stalled process does nothing until then.
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
   bool stalled(int64_t now) const { return now < stalled_until_; }
@@ -88,7 +98,7 @@ class SimWorker {
   std::string host_;
   int64_t stalled_until_ = 0;
   std::unique_ptr<ControlChannel> channel_;
-  std::unique_ptr<rdma::Endpoint> endpoint_;
+  std::vector<std::unique_ptr<rdma::Endpoint>> endpoints_;  // a rail each
   std::unique_ptr<client::ClientCore> core_;
 };
 
@@ -97,6 +107,7 @@ class SimCluster {
   explicit SimCluster(const ClusterOptions& options);
   ~SimCluster();
 
+  // One with a rail more or less than the servers have uses what both have.
   SimWorker* AddWorker(const std::string& host, const SimWorker::Options& options);
   void CrashWorker(SimWorker* worker);
   void CrashServer(int index);

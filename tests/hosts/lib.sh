@@ -3,7 +3,8 @@
 #
 # In a case's environment: HOSTS (this folder), SOURCE (the checkout), BUILD (the build folder), WORK
 # (a folder of all cases); the working directory is empty and the case's own. Host 1 is for the
-# coordinator, 2 and 3 are for servers, 4 and 5 for workers. Host N is 10.77.0.N and fd77::N.
+# coordinator, 2 and 3 are for servers, 4 and 5 for workers. Host N is 10.77.0.N and fd77::N, and on a
+# second network, for cases with rails, 10.78.0.N.
 
 # shellcheck source=tests/support/case.sh
 . "$SOURCE/tests/support/case.sh"
@@ -20,12 +21,15 @@ start_on() {  # HOST OUTPUT ERRORS COMMAND...
   ip netns exec "$NET-$host" "$@" >"$output" 2>"$errors" &
 }
 # ---- the network ---------------------------------------------------------------------------------
-cut() { ip -n "$NET-0" link set "port$1" down; }  # HOST: its cable is out
-mend() { ip -n "$NET-0" link set "port$1" up; }
-throttle() {  # HOST RATE: in both directions, as tc-tbf(8) says
-  tc -n "$NET-$1" qdisc replace dev eth0 root tbf rate "$2" burst 256kb latency 400ms
-  tc -n "$NET-0" qdisc replace dev "port$1" root tbf rate "$2" burst 256kb latency 400ms
+port() { if [ "$2" = 0 ]; then echo "port$1"; else echo "rail$1"; fi; }
+# HOST [NETWORK]: its cable is out; of the first network (0) unless the second (1) is meant.
+cut() { ip -n "$NET-0" link set "$(port "$1" "${2:-0}")" down; }
+mend() { ip -n "$NET-0" link set "$(port "$1" "${2:-0}")" up; }
+throttle() {  # HOST RATE [NETWORK]: in both directions, as tc-tbf(8) says
+  tc -n "$NET-$1" qdisc replace dev "eth${3:-0}" root tbf rate "$2" burst 256kb latency 400ms
+  tc -n "$NET-0" qdisc replace dev "$(port "$1" "${3:-0}")" root tbf rate "$2" burst 256kb latency 400ms
 }
+received() { on "$1" cat "/sys/class/net/eth$2/statistics/rx_bytes"; }  # HOST NETWORK: bytes
 lose() {  # HOST PERMILLE: of the packets that come and of those that go
   on "$1" nft -f - <<NFT
 table inet lossy {

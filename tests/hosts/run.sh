@@ -79,20 +79,27 @@ end() {
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# Namespace 0 has the bridge, with port N to host N; nothing of this machine's own network changes.
+# Namespace 0 has the bridges, with ports portN and railN to host N; nothing of this machine's own
+# network changes.
 make_network() {
   local n
   ip netns add "$NET-0" || return 1
   ip -n "$NET-0" link add bridge type bridge || return 1
+  ip -n "$NET-0" link add second type bridge || return 1
   ip -n "$NET-0" link set bridge up
+  ip -n "$NET-0" link set second up
   for n in $(seq 1 "$hosts"); do
     ip netns add "$NET-$n"
     ip link add eth0 netns "$NET-$n" type veth peer name "port$n" netns "$NET-0" || return 1
+    ip link add eth1 netns "$NET-$n" type veth peer name "rail$n" netns "$NET-0" || return 1
     ip -n "$NET-0" link set "port$n" master bridge up
+    ip -n "$NET-0" link set "rail$n" master second up
     ip -n "$NET-$n" addr add "10.77.0.$n/24" dev eth0
     ip -n "$NET-$n" addr add "fd77::$n/64" dev eth0 nodad
+    ip -n "$NET-$n" addr add "10.78.0.$n/24" dev eth1
     ip -n "$NET-$n" link set lo up
     ip -n "$NET-$n" link set eth0 up
+    ip -n "$NET-$n" link set eth1 up
   done
 }
 if ! make_network 2>"$work/network.log"; then

@@ -17,12 +17,14 @@ struct Makers {
 
   absl::StatusOr<Transports> Make(const std::string& wanted) {
     const auto maker = [this](const std::string& name, const absl::Status& status) {
-      return [this, name, status]() -> absl::StatusOr<MadeTransport> {
+      return [this, name, status]() -> absl::StatusOr<std::vector<MadeTransport>> {
         if (!status.ok()) return status;
         auto endpoint = std::make_unique<ForwardingEndpoint>(network.NewEndpoint("here"));
         endpoint->name = name;
         endpoint->device_name = name == "verbs" ? "mlx5_0:1" : "";
-        return MadeTransport{std::move(endpoint), ""};
+        std::vector<MadeTransport> made;
+        made.push_back({std::move(endpoint), "", 0});
+        return made;
       };
     };
     return MakeTransports(wanted, {{"shm", maker("shm", shm)}, {"verbs", maker("verbs", verbs)}});
@@ -86,6 +88,67 @@ TEST_CASE("an unknown transport is named with what is allowed") {
   CHECK_THAT(std::string(status.message()), StartsWith("transport is 'tcp'; allowed: auto") &&
                                                 Contains("shm") && Contains("verbs") &&
                                                 Contains("ofi"));
+}
+
+TEST_CASE("a list of devices or addresses is a rail for each") {
+  VerbsOptions verbs;
+  CHECK(VerbsRails(verbs)->size() == 1);
+  verbs.device = "mlx5_0,mlx5_1:2";
+  auto rails = VerbsRails(verbs);
+  REQUIRE(rails.ok());
+  REQUIRE(rails->size() == 2);
+  CHECK((*rails)[0].device == "mlx5_0");
+  CHECK((*rails)[1].device == "mlx5_1:2");
+  CHECK((*rails)[1].address.empty());
+  verbs.address = "10.0.0.1,fd00::2";
+  rails = VerbsRails(verbs);
+  REQUIRE(rails.ok());
+  CHECK((*rails)[1].address == "fd00::2");
+  verbs.device.clear();
+  CHECK(VerbsRails(verbs)->size() == 2);
+
+  OfiOptions ofi;
+  REQUIRE(OfiRails(ofi)->size() == 1);
+  CHECK((*OfiRails(ofi))[0].silence == ofi.silence);
+  ofi.address = "10.0.0.1,10.1.0.1";
+  REQUIRE(OfiRails(ofi)->size() == 2);
+  CHECK((*OfiRails(ofi))[1].address == "10.1.0.1");
+  CHECK((*OfiRails(ofi))[1].silence < ofi.silence);
+}
+
+TEST_CASE("lists that cannot be rails are refused, naming what is wrong") {
+  const auto verbs = [](const char* device, const char* address) {
+    VerbsOptions options;
+    options.device = device;
+    options.address = address;
+    const absl::Status status = VerbsRails(options).status();
+    CHECK(absl::IsInvalidArgument(status));
+    return std::string(status.message());
+  };
+  CHECK_THAT(verbs("mlx5_0,", ""), Contains("rdma device is 'mlx5_0,'") && Contains("empty entry"));
+  CHECK_THAT(verbs("", "10.0.0.1,,10.0.0.2"), Contains("rdma address") && Contains("empty entry"));
+  CHECK_THAT(verbs("a,b", "10.0.0.1"), Contains("of 2 entries") && Contains("'10.0.0.1', of 1;"));
+  CHECK_THAT(verbs("a,b,a", ""), Contains("names 'a' twice"));
+  CHECK_THAT(verbs("a,a", "10.0.0.1,10.0.0.1"), Contains("names 'a 10.0.0.1' twice"));
+  CHECK(VerbsRails([] {
+          VerbsOptions options;
+          options.device = "a,a";
+          options.address = "10.0.0.1,10.0.0.2";
+          return options;
+        }())
+            .ok());
+  OfiOptions ofi;
+  ofi.address = "10.0.0.1,10.0.0.1";
+  CHECK_THAT(std::string(OfiRails(ofi).status().message()), Contains("names '10.0.0.1' twice"));
+}
+
+TEST_CASE("a transport of which a rail cannot be made is not there at all") {
+  TransportSettings settings;
+  settings.transport = "ofi";
+  settings.ofi.address = "127.0.0.1,192.0.2.1";  // the second is nobody's here
+  const auto made = MakeTransports(settings);
+  REQUIRE_FALSE(made.ok());
+  CHECK_THAT(std::string(made.status().message()), Contains("ofi"));
 }
 
 TEST_CASE("within a host nothing is preferred to shm") {

@@ -31,11 +31,11 @@ TEST_CASE("lanes are counted by transport, device and reason over all shards") {
   AddLane(&node.shards[1], "verbs", "mlx5_1:1", "shm: other host; verbs: both have it");
   const std::string text = RenderMetrics(node);
   CHECK_THAT(text, Contains("verbena_lane_transport_info{transport=\"shm\",device=\"host\","
-                            "reason=\"shm: same host\"} 2"));
+                            "rail=\"0\",reason=\"shm: same host\"} 2"));
   for (const char* device : {"mlx5_0:1", "mlx5_1:1"}) {
     CHECK_THAT(text, Contains(absl::StrCat(
                          "verbena_lane_transport_info{transport=\"verbs\",device=\"", device,
-                         "\",reason=\"shm: other host; verbs: both have it\"} 1")));
+                         "\",rail=\"0\",reason=\"shm: other host; verbs: both have it\"} 1")));
   }
 }
 

@@ -141,6 +141,7 @@ JsonArray Lanes(const v1::ShardStatistics& shard) {
     json.Add("worker", lane.worker());
     json.Add("transport", lane.transport());
     json.Add("device", lane.device());
+    json.Add("rail", lane.rail());
     json.Add("reason", lane.reason());
     json.Add("settings", lane.settings());
     lanes.Add(json);

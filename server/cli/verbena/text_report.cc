@@ -73,21 +73,27 @@ std::string Mark(const ShardLoad& load) { return load.hottest ? "<- hottest" : "
 
 // Lanes of a shard that are alike share a line.
 std::string LaneTableText(const std::vector<ShardLoad>& loads) {
-  TextTable table(
-      {{"SERVER"}, {"SHARD", kRight}, {"LANES", kRight}, {"TRANSPORT"}, {"DEVICE"}, {"REASON"}});
+  TextTable table({{"SERVER"},
+                   {"SHARD", kRight},
+                   {"LANES", kRight},
+                   {"TRANSPORT"},
+                   {"RAIL", kRight},
+                   {"DEVICE"},
+                   {"REASON"}});
   for (const ShardLoad& load : loads) {
     if (load.statistics == nullptr) continue;
-    std::map<std::tuple<std::string, std::string, std::string>, uint64_t> alike;
+    std::map<std::tuple<std::string, uint32_t, std::string, std::string>, uint64_t> alike;
     for (const v1::LaneStatistics& lane : load.statistics->lanes()) {
       std::string reason = lane.reason();
       if (!lane.settings().empty()) absl::StrAppend(&reason, " [", lane.settings(), "]");
-      ++alike[{lane.transport(), lane.device().empty() ? "host" : lane.device(), reason}];
+      const std::string device = lane.device().empty() ? "host" : lane.device();
+      ++alike[{lane.transport(), lane.rail(), device, reason}];
     }
     for (const auto& [lane, count] : alike) {
-      const auto& [transport, device, reason] = lane;
+      const auto& [transport, rail, device, reason] = lane;
       table.AddRow({Printable(load.server->server.name()), absl::StrCat(load.statistics->shard()),
-                    absl::StrCat(count), Printable(transport), Printable(device),
-                    Printable(reason)});
+                    absl::StrCat(count), Printable(transport), absl::StrCat(rail),
+                    Printable(device), Printable(reason)});
     }
   }
   return table.empty() ? "" : absl::StrCat("\n", table.ToString());
