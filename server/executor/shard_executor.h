@@ -8,9 +8,9 @@
 //  3. Bounded work per RunOnce(): at most kCompletionBudget completions per transport.
 //  4. A lane id is given out again only after its old lane is dead and the engine has forgotten it.
 //  5. A chunk being written out stays pinned until the transport no longer reads it.
-//  6. A worker has at most one lane on each rail, and lanes on one transport only. Its next lane on a
-//     rail ends the one before, which is dead on the worker's side whatever this side knows. Between
-//     rails no such order is known: engine.h, invariant 8, is why none is needed.
+//  6. A worker has at most one lane on each rail, and lanes on one transport only. Its next lane
+//     on a rail ends the one before, which is dead on the worker's side whatever this side knows.
+//     Between rails no such order is known: engine.h, invariant 8, is why none is needed.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse
