@@ -19,7 +19,7 @@ namespace verbena::bench {
 // How data travels; the same for servers and workers.
 struct Wire {
   std::string transport = "shm";  // "shm", "verbs"
-  std::string device;             // verbs: "rxe0", "rxe0:1"; empty: the nearest usable one
+  std::string device;  // verbs: "rxe0", "rxe0:1", "rxe0,rxe1" (rails); empty: the nearest usable
 };
 
 struct ClusterOptions {

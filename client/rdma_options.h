@@ -30,8 +30,8 @@ struct RdmaOptions {
 // Of one process; used when data travels over ofi (libfabric).
 struct FabricOptions {
   std::string provider = "tcp;ofi_rxm";  // as fi_info(1) lists it; the servers' must be the same
-  std::string address =
-      {};  // local IP; empty: the one that leads to the coordinator. Rails: a list
+  // Local IP; empty: the one that leads to the coordinator. Rails: "10.0.0.1,10.1.0.1".
+  std::string address = {};
 };
 
 }  // namespace verbena

@@ -393,8 +393,10 @@ int main(int argc, char** argv) {
   app.add_option("--verbenad", settings.verbenad, "the daemon's program");
   app.add_option("--transport", settings.wire.transport, "shm or verbs")
       ->check(CLI::IsMember({"shm", "verbs"}));
-  app.add_option("--device", settings.wire.device,
-                 "verbs: DEVICE or DEVICE:PORT; default: the nearest usable");
+  app.add_option(
+      "--device", settings.wire.device,
+      "verbs: DEVICE or DEVICE:PORT, with commas between several (a rail each); default: "
+      "the nearest usable");
   app.add_option("--case", settings.cases,
                  "throughput, latency, crowded, types, idle (default: all)");
   app.add_option("--json", settings.json, "write the rows to this file");

@@ -17,8 +17,7 @@
 //  1. A stream has one lane at a time; the next is asked for only after the last is dead.
 //  2. A transport that was named is the only one there is, so nothing is fallen back to.
 //  3. All lanes to a shard use one transport: another one is chosen only when none is left of it,
-//  and
-//     a transport is given up only when no rail of it opens.
+//     and a transport is given up only when no rail of it opens.
 #ifndef VERBENA_CLIENT_CORE_LANE_SET_H_
 #define VERBENA_CLIENT_CORE_LANE_SET_H_
 

@@ -9,11 +9,10 @@
 //  4. A lane id is given out again only after its old lane is dead and the engine has forgotten it.
 //  5. A job has at most JobLimits::lanes here, counted from the grant to the end of the connection;
 //  a
-//     lane that takes the place of its worker's last one may be one more until that is closed.
+//     lane that takes its worker's last one's place may be one more until that is closed.
 //  6. A chunk being written out stays pinned until the transport no longer reads it.
 //  7. A worker has at most one lane on each rail, and lanes on one transport only. Its next lane on
-//  a
-//     rail ends the one before, which is dead on the worker's side whatever this side knows.
+//     a rail ends the one before, which is dead on the worker's side whatever this side knows.
 //     Between rails no such order is known: engine.h, invariant 9, is why none is needed.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened

@@ -56,13 +56,13 @@ train() {
 }
 # The same in two parts, for what is to happen meanwhile.
 # A case that nothing disturbs in mid-training wants its bytes moved, not its time spent.
-train_timeout=120 train_batch=256
+train_timeout=120 train_batch=256 train_steps=12
 train_start() {
   local coordinator=$1 transport=$2 file=$3
   shift 3
   training=$transport result_file=$file
   "${under[@]}" "$BUILD/verbena-train" --cluster "$coordinator" --transport "$transport" \
-    --rdma-device "$DEVICE" --format text --workers 2 --steps 12 --batch "$train_batch" \
+    --rdma-device "$DEVICE" --format text --workers 2 --steps "$train_steps" --batch "$train_batch" \
     --timeout "$train_timeout" --checksum --json --log-steps "$@" \
     --data /usr/share/common-licenses/GPL-2 /usr/share/common-licenses/GPL-3 \
     >"$result_file" 2>train.log &

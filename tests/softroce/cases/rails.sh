@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# guests: 1
+# limit: 900
+# needs: verbenad verbena-train tests/faults/push_counter
+# Two devices, a rail each. One is removed in mid-training: training and counted pushes go on over the
+# other, it comes back and carries its share again, and the bits are those of a run that nothing
+# disturbed.
+# shellcheck source=tests/softroce/lib.sh
+. "$SOFTROCE/lib.sh"
+# shellcheck source=tests/softroce/training.sh
+. "$SOFTROCE/training.sh"
+
+DEVICE=rxe0,rxe1  # of all programs
+train_steps=90 train_batch=32
+lanes_open() {
+  echo $(($(metric server-0 verbena_shard_lanes) + $(metric server-1 verbena_shard_lanes)))
+}
+open_lanes() { [ "$(lanes_open)" -eq "$1" ]; }
+gone() { ! kill -0 "$1" 2>/dev/null; }
+step() { sed -nE 's/.* step ([0-9]+)$/\1/p' train.log | sort -n | tail -n 1; }
+beyond() { [ "$(step)" -ge "$1" ]; }
+carries() { [ "$(counter sent_pkts "$1")" -gt "$2" ]; }  # DEVICE PACKETS
+both_carry() {
+  local device
+  for device in rxe0 rxe1; do
+    wait_for 60 carries "$device" $(($(counter sent_pkts "$device") + 200))
+  done
+}
+
+start_cluster verbs 127.0.0.1
+count_start "$(field coordinator address)"
+train_start "$(field coordinator address)" verbs disturbed.json
+wait_for 200 trained_steps 2
+# Three workers, two servers, two rails.
+wait_for 60 open_lanes 12
+both_carry
+rdma link del rxe1 &
+removal=$!
+wait_for 60 gone "$removal"
+assert "rdma link del rxe1" wait "$removal"
+wait_for 60 servers_say "RDMA device rxe1:1 was removed"
+before=$(step)
+wait_for 200 beyond $((before + 3))
+wait_for 60 count_beyond "$(awk 'END { print $1 }' count.log)"
+assert_equal "lanes left" "$(lanes_open)" 6
+note "step $(step): rxe1 is gone, and training goes on"
+rdma link add rxe1 type rxe netdev veth1
+wait_for 60 open_lanes 12
+both_carry
+note "step $(step): rxe1 is back"
+train_wait
+count_end
+assert_at_least "lanes that the counting worker lost" "$count_lost" 2
+assert_equal "workers lost" "$(result disturbed.json workers_lost)" 0
+train "$(field coordinator address)" verbs again.json
+parameters=$(result again.json parameters_xxh64)
+assert_at_least "length of the parameters' hash" "${#parameters}" 8
+assert_equal "parameters" "$(result disturbed.json parameters_xxh64)" "$parameters"
+stop_cluster
+expect_no_rdma_resources
