@@ -87,8 +87,8 @@ struct ClientOptions {
   // believed only when their certificate is by one of these and for the host they are reached by.
   // `cert` and `key` are shown to servers that want them (mutual TLS).
   TlsOptions tls = {};
-  // File with the token that the cluster's operator gave to this job, where the cluster asks for one.
-  // Looked at again once in a second, so it may be replaced; beyond this host it needs TLS.
+  // File with the token that the cluster's operator gave to this job, where the cluster asks for
+  // one. Looked at again once in a second, so it may be replaced; beyond this host it needs TLS.
   std::string token_file = {};
 };
 

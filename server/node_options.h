@@ -27,8 +27,8 @@ struct NodeOptions {
   std::string operator_token_file;
   std::string token_file;  // of another server: the token that it joins with
   std::string audit_log;   // file; empty: the lines go to the daemon's log
-  std::string metrics;    // host:port of /metrics and /healthz; empty: none
-  std::string state;      // directory of the coordinator's state; empty: in memory
+  std::string metrics;     // host:port of /metrics and /healthz; empty: none
+  std::string state;       // directory of the coordinator's state; empty: in memory
   std::string name;
   uint32_t lease_ms = 5000;
   uint32_t partitions = 256;

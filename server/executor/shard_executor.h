@@ -7,9 +7,8 @@
 //  2. A retired worker incarnation's lanes are closed as soon as a view without it arrives.
 //  3. Bounded work per RunOnce(): at most kCompletionBudget completions per transport.
 //  4. A lane id is given out again only after its old lane is dead and the engine has forgotten it.
-//  5. A job has at most JobLimits::lanes here, counted from the grant to the end of the connection;
-//  a
-//     lane that takes its worker's last one's place may be one more until that is closed.
+//  5. A job has at most JobLimits::lanes here, counted from the grant to the end of the connection.
+//     A lane that takes its worker's last one's place may be one more until that is closed.
 //  6. A chunk being written out stays pinned until the transport no longer reads it.
 //  7. A worker has at most one lane on each rail, and lanes on one transport only. Its next lane on
 //     a rail ends the one before, which is dead on the worker's side whatever this side knows.
