@@ -37,13 +37,13 @@ constexpr char kSchema[] = R"(
     response BLOB NOT NULL,
     checksum INTEGER NOT NULL);
 )";
-// Since version 2. No row: no tokens.
+// Since version 2. It has exactly one row, too.
 constexpr char kTokensSchema[] = R"(
   CREATE TABLE tokens(
     one INTEGER PRIMARY KEY CHECK(one = 1),
     content BLOB NOT NULL,
     checksum INTEGER NOT NULL);
-)";
+  INSERT INTO tokens(one, content, checksum) VALUES(1, x'', )";
 
 class Checksum {
  public:
@@ -62,6 +62,10 @@ class Checksum {
  private:
   std::string bytes_;
 };
+
+std::string NoTokens() {
+  return absl::StrCat(kTokensSchema, Checksum().Add(std::string()).value(), ")");
+}
 
 int64_t AnswerChecksum(int64_t number, const CoordinatorState::Answered& answer) {
   return Checksum()
@@ -160,7 +164,7 @@ absl::Status SqliteStore::Impl::MakeFile() {
   int code = fresh.Open(made);
   if (code == SQLITE_OK) code = fresh.Execute("PRAGMA synchronous=FULL; BEGIN");
   if (code == SQLITE_OK) code = fresh.Execute(kSchema);
-  if (code == SQLITE_OK) code = fresh.Execute(kTokensSchema);
+  if (code == SQLITE_OK) code = fresh.Execute(NoTokens());
   if (code == SQLITE_OK) {
     code = fresh.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion,
                                       "; PRAGMA application_id=", kApplicationId));
@@ -202,7 +206,7 @@ absl::Status SqliteStore::Impl::CheckVersion() {
 // In one transaction: a crash leaves one version or the other.
 absl::Status SqliteStore::Impl::Upgrade() {
   int code = db.Execute("BEGIN IMMEDIATE");
-  if (code == SQLITE_OK) code = db.Execute(kTokensSchema);
+  if (code == SQLITE_OK) code = db.Execute(NoTokens());
   if (code == SQLITE_OK) {
     code = db.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion, "; COMMIT"));
   }
@@ -237,8 +241,7 @@ absl::Status SqliteStore::Impl::OpenFile() {
   if (text != "ok") return Damaged(text);
   code = db.Prepare(kWriteState, &write_state);
   if (code == SQLITE_OK) {
-    code = db.Prepare("INSERT OR REPLACE INTO tokens(one, content, checksum) VALUES(1, ?, ?)",
-                      &write_tokens);
+    code = db.Prepare("UPDATE tokens SET content = ?, checksum = ?", &write_tokens);
   }
   if (code == SQLITE_OK) {
     code = db.Prepare(
@@ -287,7 +290,7 @@ absl::Status SqliteStore::Impl::LoadTokens(v1::AccessRules* access) {
   int code = db.Prepare("SELECT content, checksum FROM tokens", &read);
   if (code != SQLITE_OK) return Failed(code);
   code = read.Step();
-  if (code == SQLITE_DONE) return absl::OkStatus();
+  if (code == SQLITE_DONE) return Damaged("it has no tokens, not even none");
   if (code != SQLITE_ROW) return Failed(code);
   tokens = read.Blob(0);
   if (read.Int(1) != Checksum().Add(tokens).value()) return Damaged("checksum of the tokens");

@@ -67,6 +67,7 @@ void Fill(TestCoordinator& c) {
 
 bool Same(const CoordinatorState& a, const CoordinatorState& b) {
   if (a.view.SerializeAsString() != b.view.SerializeAsString()) return false;
+  if (a.access.SerializeAsString() != b.access.SerializeAsString()) return false;
   if (a.next_incarnation != b.next_incarnation || a.next_table != b.next_table) return false;
   if (a.answered.size() != b.answered.size()) return false;
   for (size_t i = 0; i < a.answered.size(); ++i) {
@@ -207,9 +208,35 @@ TEST_CASE("a file of a newer version is refused") {
   { MustOpen(dir.path()); }
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(dir.File("coordinator.db").c_str(), &db) == SQLITE_OK);
-  REQUIRE(sqlite3_exec(db, "PRAGMA user_version=2", nullptr, nullptr, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(db, "PRAGMA user_version=3", nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(db);
-  REQUIRE_STATUS(SqliteStore::Open(dir.path()).status(), kFailedPrecondition, "schema version 2");
+  REQUIRE_STATUS(SqliteStore::Open(dir.path()).status(), kFailedPrecondition, "schema version 3");
+}
+
+TEST_CASE("a file of version 1 is taken over, and has tokens from then on") {
+  TempDirectory dir;
+  CoordinatorState good;
+  {
+    const auto store = MustOpen(dir.path());
+    TestCoordinator c({.partitions = 16}, store.get());
+    Fill(c);
+    good = *store->Load();
+  }
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(dir.File("coordinator.db").c_str(), &db) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(db, "DROP TABLE tokens; PRAGMA user_version=1", nullptr, nullptr, nullptr) ==
+          SQLITE_OK);
+  sqlite3_close(db);
+  REQUIRE(Same(*Load(dir.path()), good));
+  v1::Token* token = good.access.add_tokens();
+  token->set_id("0123456789ab");
+  token->set_hash(std::string(32, 'h'));
+  {
+    const auto store = MustOpen(dir.path());
+    REQUIRE(store->Load().ok());
+    REQUIRE(store->Save(good, nullptr).ok());
+  }
+  REQUIRE(Same(*Load(dir.path()), good));
 }
 
 TEST_CASE("another program's database is refused") {
