@@ -6,9 +6,8 @@
 //
 // Invariants:
 //  1. JobMemory counts what its accounts have, together; an account that ends gives all back.
-//  2. Of tables and scratch, beyond the limit are at most what was there before it was set (or
-//  before
-//     bookkeeping grew), kLeastScratch, and one request of each shard that asks at the same moment.
+//  2. Of tables and scratch, beyond the limit are at most what was there before it was set or
+//     bookkeeping grew, kLeastScratch, and one request of each shard that asks at the same moment.
 #ifndef VERBENA_SHARD_JOB_MEMORY_H_
 #define VERBENA_SHARD_JOB_MEMORY_H_
 
