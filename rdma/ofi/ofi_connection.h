@@ -16,9 +16,9 @@
 //  2. `ops_` holds every write posted and not retired, oldest first: [first_, issued_) libfabric
 //     has, [issued_, next_) it had no room for yet. They are retired in order.
 //  3. A write to memory that no write has reached yet is confirmed: it completes when the peer's
-//  side
-//     has done it, so that one which is refused has the completion that says so. Others complete
-//     once they are sent. (A confirmation of each would double the packets of small writes.)
+//     side has done it, so that one which is refused has the completion that says so. Others
+//     complete once they are sent. (A confirmation of each would double the packets of small
+//     writes.)
 //  4. What the peer says is checked when it is looked at: a write's number, its secret, and that a
 //     receive was posted for it.
 #ifndef VERBENA_RDMA_OFI_OFI_CONNECTION_H_

@@ -5,10 +5,10 @@
 // Invariants:
 //  1. One process at a time: DIR/LOCK is locked (flock) and holds the owner's pid.
 //  2. What a crash interrupts is either wholly there or not at all, as far back as Save() returned.
-//  3. A file that is not exactly what was written is DATA_LOSS, never an older or emptier state:
-//  the
-//     database appears under its name complete (made aside, renamed), its one state row always
-//     exists, every row carries a checksum, and the state row says which answers there are.
+//  3. A file that is not exactly what was written is DATA_LOSS, never an older or emptier state.
+//     The database appears under its name complete (made aside, renamed), its one state row and
+//     its one row of tokens always exist, every row carries a checksum, and the state row says
+//     which answers there are.
 //  4. The write-ahead log is copied into the database after every Save(): damage to the log cannot
 //     take back what was acknowledged.
 #ifndef VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
