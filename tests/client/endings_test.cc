@@ -1,0 +1,168 @@
+// How calls end when servers, tables, leases or the coordinator go away, and what each says.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Code = absl::StatusCode;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+TEST_CASE("a silent server: calls end UNAVAILABLE by their deadline and say since when") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, to)));
+  cluster.servers[0]->silent = true;
+  cluster.view.mutable_servers(0)->set_state(v1::Server::SILENT);
+  cluster.Publish();
+  cluster.RunFor(kSecond);
+  auto push = cluster.Push(table, memory, 2 * kSecond);
+  auto end = cluster.EndStep(table, 2 * kSecond);
+  auto pull = cluster.Pull(table, to, 0, 2 * kSecond);
+  for (const auto& call : {push, end, pull}) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.code() == Code::kUnavailable);
+    CHECK_THAT(Text(call->status), Contains("server 'ps-0' (incarnation 10, server0:1)") &&
+                                       Contains("is silent since"));
+  }
+  // It comes back: the step, which was never forgotten, commits.
+  cluster.servers[0]->silent = false;
+  cluster.view.mutable_servers(0)->set_state(v1::Server::ALIVE);
+  cluster.Publish();
+  auto again = cluster.Pull(table, to);
+  REQUIRE(cluster.Wait(again));
+  CHECK(again->status.ok());
+  CHECK(reinterpret_cast<float*>(to.block->data())[0] == 1.0f);
+}
+
+TEST_CASE("a server that grants no lane: UNAVAILABLE with its reason") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->open_status = absl::UnavailableError("not that far yet");
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kUnavailable);
+  CHECK_THAT(Text(push->status),
+             Contains("no lane to server 'ps-0'") && Contains("not that far yet"));
+  CHECK(cluster.control.calls("OpenLane") >= 4);
+  CHECK(cluster.control.calls("OpenLane") <= 20);  // it backs off
+}
+
+TEST_CASE("a server at a limit of lanes: RESOURCE_EXHAUSTED, which says what the server said") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->open_status = absl::ResourceExhaustedError("job 'job' is at its limit");
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kResourceExhausted);
+  CHECK_THAT(Text(push->status),
+             Contains("no lane to server 'ps-0'") && Contains("job 'job' is at its limit"));
+  // Another worker has left: the record, which was never forgotten, is applied.
+  cluster.servers[0]->open_status = absl::OkStatus();
+  auto next = cluster.Push(table, cluster.Memory(table, 1.0f));
+  REQUIRE(cluster.Wait(next));
+  CHECK(next->status.ok());
+}
+
+TEST_CASE("lost partitions: DATA_LOSS names table and partition, for pending and later calls") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);
+  const uint32_t other = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4, 4096, "other");
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  auto end = cluster.EndStep(table);
+  cluster.RunFor(100 * kMilli);
+  cluster.view.mutable_tables(0)->add_lost_partitions(2);
+  cluster.Publish();
+  REQUIRE(cluster.Wait(push, kSecond));
+  REQUIRE(cluster.Wait(end, kSecond));
+  auto later = cluster.Pull(table, memory);
+  REQUIRE(cluster.Wait(later, kSecond));
+  for (const auto& call : {push, end, later}) {
+    CHECK(call->status.code() == Code::kDataLoss);
+    CHECK_THAT(Text(call->status), Contains("partition 2 of table 'weights' is gone"));
+  }
+  auto fine = cluster.Push(other, cluster.Memory(other, 1.0f));
+  REQUIRE(cluster.Wait(fine));
+  CHECK(fine->status.ok());
+}
+
+TEST_CASE("a dropped table: NOT_FOUND for pending and later calls") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->hold_commits = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  cluster.EndStep(table);
+  cluster.RunFor(100 * kMilli);
+  cluster.view.mutable_tables()->RemoveLast();
+  cluster.Publish();
+  REQUIRE(cluster.Wait(push, kSecond));
+  CHECK(push->status.code() == Code::kNotFound);
+  CHECK_THAT(Text(push->status), Contains("table 'weights' was dropped"));
+  auto later = cluster.Push(table, memory);
+  REQUIRE(later->done);
+  CHECK(later->status.code() == Code::kNotFound);
+}
+
+TEST_CASE("the lease ends: everything is ABORTED, later calls say to connect again") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->silent = true;
+  auto memory = cluster.Memory(table, 1.0f);
+  auto push = cluster.Push(table, memory);
+  cluster.lease_ended = true;
+  REQUIRE(cluster.Wait(push, 2 * kSecond));
+  CHECK(push->status.code() == Code::kAborted);
+  CHECK_THAT(Text(push->status), Contains("outcome unknown") && Contains("incarnation 100"));
+  CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }, kSecond));
+  auto later = cluster.Push(table, memory);
+  REQUIRE(later->done);
+  CHECK(later->status.code() == Code::kFailedPrecondition);
+  CHECK_THAT(Text(later->status), Contains("connect again"));
+}
+
+TEST_CASE("a server that does not know the incarnation ends it, too") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->refuse = [](const Seen&) { return ReplyStatus::kExpired; };
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  REQUIRE(cluster.Wait(push, kSecond));
+  CHECK(push->status.code() == Code::kAborted);
+  CHECK_THAT(Text(push->status), Contains("server 'ps-0'"));
+}
+
+TEST_CASE("a coordinator that does not answer ends nothing") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  REQUIRE(cluster.Wait(cluster.Push(table, memory)));
+  cluster.coordinator_answers = false;
+  cluster.RunFor(20 * kSecond);
+  auto push = cluster.Push(table, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
+  cluster.coordinator_answers = true;
+  const int beats = cluster.control.calls("Heartbeat");
+  cluster.RunFor(2 * kSecond);
+  CHECK(cluster.control.calls("Heartbeat") > beats);
+}
+
+}  // namespace
+}  // namespace verbena::test
