@@ -121,3 +121,12 @@ count_end() {
   # shellcheck disable=SC2034  # for cases
   read -r count_pushes _ count_lost _ _ count_resent _ <<<"$(tail -n 1 count.log)"
 }
+# Trains once more, undisturbed: FILE's run must have had the same bits, and lost nobody.
+expect_undisturbed() {  # FILE
+  local parameters
+  assert_equal "workers lost" "$(result "$1" workers_lost)" 0
+  train "$(field coordinator address)" verbs again.json
+  parameters=$(result again.json parameters_xxh64)
+  assert_at_least "length of the parameters' hash" "${#parameters}" 8
+  assert_equal "parameters" "$(result "$1" parameters_xxh64)" "$parameters"
+}
