@@ -14,10 +14,8 @@ namespace verbena {
 namespace {
 
 constexpr std::string_view kPrefix = "vbn_";
-constexpr size_t kIdBytes = 6, kIdDigits = 2 * kIdBytes;
+constexpr size_t kIdBytes = kTokenIdDigits / 2;
 constexpr size_t kSecretBytes = 32, kSecretCharacters = 43;
-
-bool IsHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 
 bool IsBase64Url(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -40,24 +38,17 @@ absl::StatusOr<NewToken> MakeToken() {
   return token;
 }
 
-absl::Status CheckTokenId(std::string_view id) {
-  if (id.size() == kIdDigits && std::all_of(id.begin(), id.end(), IsHex)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "what was given is not a token's id; allowed: 12 hexadecimal digits, as 'verbena token list' "
-      "shows them");
-}
-
 absl::StatusOr<std::string> TokenId(std::string_view text) {
   const std::string_view rest = text.substr(std::min(text.size(), kPrefix.size()));
   const bool right = text.substr(0, kPrefix.size()) == kPrefix &&
-                     rest.size() == kIdDigits + 1 + kSecretCharacters && rest[kIdDigits] == '_' &&
-                     CheckTokenId(rest.substr(0, kIdDigits)).ok() &&
-                     std::all_of(rest.begin() + kIdDigits + 1, rest.end(), IsBase64Url);
+                     rest.size() == kTokenIdDigits + 1 + kSecretCharacters &&
+                     rest[kTokenIdDigits] == '_' && IsTokenId(rest.substr(0, kTokenIdDigits)) &&
+                     std::all_of(rest.begin() + kTokenIdDigits + 1, rest.end(), IsBase64Url);
   if (!right) {
     return absl::InvalidArgumentError(absl::StrCat(
         "not a token (", text.size(), " bytes); allowed: what 'verbena token create' prints"));
   }
-  return std::string(rest.substr(0, kIdDigits));
+  return std::string(rest.substr(0, kTokenIdDigits));
 }
 
 std::string HashToken(std::string_view text) {

@@ -30,8 +30,12 @@ absl::StatusOr<NewToken> MakeToken();
 // The id of what looks like a token. INVALID_ARGUMENT otherwise.
 absl::StatusOr<std::string> TokenId(std::string_view text);
 
-// OK: 12 hexadecimal digits. INVALID_ARGUMENT says what is allowed.
-absl::Status CheckTokenId(std::string_view id);
+// Hexadecimal digits in lower case: one id has one spelling.
+inline constexpr size_t kTokenIdDigits = 12;
+constexpr bool IsTokenId(std::string_view id) {
+  return id.size() == kTokenIdDigits &&
+         id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 // SHA-256, 32 bytes.
 inline constexpr size_t kTokenHashBytes = 32;

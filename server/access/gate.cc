@@ -1,7 +1,5 @@
 #include "server/access/gate.h"
 
-#include <vector>
-
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "proto/token.h"

@@ -7,35 +7,26 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/token.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/validation.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr size_t kIdDigits = 12;
-constexpr size_t kHashBytes = 32;
 constexpr size_t kMaxNoteBytes = 256;
 constexpr uint64_t kMaxLifetime = uint64_t{100} * 366 * 86400;  // in seconds
-
-// Hexadecimal digits in lower case: one id has one spelling.
-bool IsId(const std::string& id) {
-  return id.size() == kIdDigits && std::all_of(id.begin(), id.end(), [](char c) {
-           return absl::ascii_isxdigit(static_cast<unsigned char>(c)) &&
-                  !absl::ascii_isupper(static_cast<unsigned char>(c));
-         });
-}
 
 absl::Status Wrong(const char* field, const std::string& value, const char* allowed) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; allowed: ", allowed));
 }
 
 absl::Status CheckRequest(const v1::CreateTokenRequest& request) {
-  if (!IsId(request.id())) {
+  if (!IsTokenId(request.id())) {
     return Wrong("id", absl::StrCat(request.id().size(), " bytes that are none"),
                  "12 hexadecimal digits in lower case");
   }
-  if (request.hash().size() != kHashBytes) {
+  if (request.hash().size() != kTokenHashBytes) {
     return Wrong("hash", absl::StrCat(request.hash().size(), " bytes"), "32, a SHA-256");
   }
   if (request.role() == v1::ROLE_UNSPECIFIED || !v1::Role_IsValid(request.role())) {
@@ -158,8 +149,9 @@ int64_t NextTokenExpiry(const CoordinatorState& state) {
 absl::Status CheckTokens(const CoordinatorState& state) {
   std::set<std::string> ids;
   for (const v1::Token& token : state.access.tokens()) {
-    if (!IsId(token.id()) || !ids.insert(token.id()).second || token.hash().size() != kHashBytes ||
-        !v1::Role_IsValid(token.role()) || token.expires() < 0 || token.ended() < 0) {
+    if (!IsTokenId(token.id()) || !ids.insert(token.id()).second ||
+        token.hash().size() != kTokenHashBytes || !v1::Role_IsValid(token.role()) ||
+        token.expires() < 0 || token.ended() < 0) {
       return absl::DataLossError("the coordinator's state makes no sense: tokens");
     }
   }
