@@ -31,7 +31,8 @@
 //   a server or of the job; a limit of the job: 'verbena limits');
 //   CANCELLED; FAILED_PRECONDITION (the client is closed or its lease has ended; an observer
 //   pushes); UNAUTHENTICATED (TLS: one of the two sides does not believe the other, or only one of
-//   them uses it: says why, and what to do).
+//   them uses it; or the token is missing or not good: says why, and what to do);
+//   PERMISSION_DENIED (the token is not for this job, or not for this call).
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_
 

@@ -124,7 +124,8 @@ VERBENA_EXPORT void verbena_connect_options_init(verbena_connect_options* option
 // Joins the job; ends by options->timeout_ms. INVALID_ARGUMENT: an option; UNAVAILABLE: nothing
 // answers at `cluster`, or a named transport cannot be had; ALREADY_EXISTS: the rank is taken;
 // FAILED_PRECONDITION: the job has all its workers, its run goes on without that rank, or a file
-// for TLS cannot be used; UNAUTHENTICATED: TLS, one side does not believe the other.
+// for TLS or the token file cannot be used; UNAUTHENTICATED: TLS, one side does not believe the
+// other, or the token is not good; PERMISSION_DENIED: it is not for this job.
 VERBENA_EXPORT verbena_status verbena_connect(const verbena_connect_options* options,
                                               verbena_client** client);
 // Leaves the job (at most one second), ends every ticket with CANCELLED. Calls under way in other
