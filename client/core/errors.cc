@@ -91,9 +91,12 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
         what, ": waiting for version ", entry.min_version, chunk ? " of chunk " : " of partition ",
         chunk ? entry.chunk : entry.parts[0], " at ", server, "; ", DescribeRoster(session)));
   }
-  return absl::DeadlineExceededError(absl::StrCat(what, ": ", server, " has not answered a ",
-                                                  Name(entry.type), " for ",
-                                                  Seconds(now - entry.posted_at)));
+  const Stream& stream = *entry.stream;
+  return absl::DeadlineExceededError(
+      absl::StrCat(what, ": ", server, " has not answered a ", Name(entry.type), " for ",
+                   Seconds(now - entry.posted_at), "; the lane over ", stream.transport,
+                   " is open since ", Seconds(now - stream.changed_at),
+                   " ago, something came over it ", Seconds(now - stream.heard_at), " ago"));
 }
 
 absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {

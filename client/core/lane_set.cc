@@ -5,13 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/lane/write_watch.h"
 
 namespace verbena::client {
 namespace {
 
 constexpr size_t kPollBatch = 64;
 constexpr int64_t kOpenTimeout = 5 * kSecond;  // of each stage of opening a lane
-constexpr int64_t kQuietInterval = kSecond;
+constexpr int64_t kQuietInterval = rdma::WriteWatch::kIntervalNanos;
+constexpr int64_t kWriteTimeout = 20 * kSecond;
 constexpr int kRefusalsBeforeFinal = 3;
 constexpr int kOpenFailuresBeforeOther = 2;
 
@@ -337,7 +339,8 @@ void LaneSet::Advance(Stream* stream) {
       stream->changed_at = clock_->NowNanos();
       stream->refusals = 0;
       stream->open_failures = 0;
-      stream->quiet_check_at = clock_->NowNanos() + kQuietInterval;
+      stream->heard_at = stream->changed_at;
+      stream->quiet_check_at = stream->changed_at + kQuietInterval;
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;
@@ -435,11 +438,17 @@ bool LaneSet::RunTimers(int64_t now) {
 }
 
 void LaneSet::CheckQuiet(Stream* stream, int64_t now) {
-  if (stream->heard == stream->heard_before && stream->lane->unanswered_count() > 0) {
+  stream->quiet_check_at = now + kQuietInterval;
+  if (stream->heard != stream->heard_before) {
+    stream->heard_before = stream->heard;
+    stream->heard_at = now;
+  } else if (stream->lane->unanswered_count() > 0) {
     stream->lane->Probe();
   }
-  stream->heard_before = stream->heard;
-  stream->quiet_check_at = now + kQuietInterval;
+  if (!stream->lane->WritesHang(now, kWriteTimeout)) return;
+  Close(stream, absl::UnavailableError(
+                    absl::StrCat("writes over ", stream->transport, " have been under way for ",
+                                 kWriteTimeout / kSecond, " s and none has ended")));
 }
 
 int64_t LaneSet::NextTimerNanos() const {

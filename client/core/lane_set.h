@@ -78,6 +78,7 @@ struct Stream {
   std::string transport, device, reason;
   uint64_t heard = 0;              // completions of its lanes
   uint64_t heard_before = 0;       // when it was last looked at whether it is quiet
+  int64_t heard_at = 0;            // no later than this something was: to the second
   int64_t quiet_check_at = 0;      // when it is next
   uint64_t registered_block = 0;   // the last one made ready for writes of this lane
   int open_failures = 0;           // in a row, over the same transport
@@ -167,7 +168,8 @@ class LaneSet {
   void NoteOpenFailure(Stream* stream, const std::string& transport, const absl::Status& status);
   void Advance(Stream* stream);
   // A lane with records unanswered and nothing heard since the last check is probed: its server may
-  // have dropped it in an outage that kept the news from coming through.
+  // have dropped it in an outage that kept the news from coming through. One whose writes hang is
+  // closed, so that its records go over a new one.
   void CheckQuiet(Stream* stream, int64_t now);
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/lane/write_watch.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::rdma {
@@ -52,6 +53,7 @@ struct ShardLane::Impl {
   absl::Status error;
   ShardLaneCounters counters;
 
+  WriteWatch watch;
   std::shared_ptr<MemoryBlock> ring;
   std::shared_ptr<MemoryBlock> staging;
   RemoteMemory exposed_ring;
@@ -121,7 +123,10 @@ absl::Status ShardLane::Impl::Start() {
 
 bool ShardLane::Impl::PostWrite(const WriteRequest& write) {
   absl::Status s = endpoint->PostWrite(connection, write);
-  if (s.ok()) return true;
+  if (s.ok()) {
+    if (write.signaled) watch.Posted();
+    return true;
+  }
   if (absl::IsFailedPrecondition(s)) {
     broken = true;
   } else if (absl::IsResourceExhausted(s)) {
@@ -386,6 +391,7 @@ bool ShardLane::OnCompletion(const Completion& completion, Arrival* arrival,
                              std::vector<uint64_t>* written) {
   if (!completion.ok) impl_->broken = true;  // kLost says why, and closes
   if (completion.kind == Completion::Kind::kSend) {
+    if (completion.ok) impl_->watch.Ended();
     // Also while closing: it says that a data write is no longer read.
     impl_->OnSent(completion.wr_id, completion.ok, written);
     return false;
@@ -436,6 +442,10 @@ bool ShardLane::RunOnce() {
   if (impl_->state != State::kClosing || !impl_->endpoint->Dead(impl_->connection)) return false;
   impl_->state = State::kDead;
   return true;
+}
+
+bool ShardLane::WritesHang(int64_t now_ns, int64_t timeout_ns) {
+  return impl_->watch.Silent(now_ns, timeout_ns) && !impl_->bugs->trust_writes;
 }
 
 void ShardLane::Close(absl::Status reason) { impl_->Close(std::move(reason)); }

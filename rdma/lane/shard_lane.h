@@ -102,6 +102,8 @@ class ShardLane {
   void TakeAbandoned(std::vector<uint64_t>* cookies);
 
   bool RunOnce();  // advances kClosing to kDead
+  // As WorkerLane's.
+  bool WritesHang(int64_t now_ns, int64_t timeout_ns);
   void Close(absl::Status reason);
 
  private:

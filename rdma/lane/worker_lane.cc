@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/record_check.h"
+#include "rdma/lane/write_watch.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::rdma {
@@ -48,6 +49,7 @@ struct WorkerLane::Impl {
   bool broken = false;   // in error; kLost with the reason follows
   bool probing = false;  // an empty write is under way
   absl::Status error;
+  WriteWatch watch;
   WorkerLaneCounters counters;
 
   std::shared_ptr<MemoryBlock> mailbox;
@@ -224,6 +226,7 @@ absl::Status WorkerLane::Impl::Post(const Request& request) {
     }
     return s;
   }
+  watch.Posted();
   free_operations.pop_back();
   free_slots->pop_back();
   Begin(request, operation, slot, copied);
@@ -266,6 +269,7 @@ void WorkerLane::Impl::Probe() {
   write.wr_id = slots.size();  // of no slot
   write.remote = ring;
   probing = endpoint->PostWrite(connection, write).ok();
+  if (probing) watch.Posted();
 }
 
 // Our write into slot `index` has completed: its staging may be reused, its payload is not read
@@ -425,6 +429,7 @@ void WorkerLane::OnCompletion(const Completion& completion, std::vector<Answer>*
   if (!completion.ok) {
     impl_->broken = true;  // kLost says why, and closes
   } else if (completion.kind == Completion::Kind::kSend) {
+    impl_->watch.Ended();
     impl_->OnSent(static_cast<uint32_t>(completion.wr_id), answers);
   } else {
     impl_->OnReceived(completion.immediate, answers);
@@ -464,6 +469,10 @@ std::vector<uint64_t> WorkerLane::Unanswered() const {
 uint32_t WorkerLane::unanswered_count() const { return impl_->in_use; }
 
 void WorkerLane::Probe() { impl_->Probe(); }
+
+bool WorkerLane::WritesHang(int64_t now_ns, int64_t timeout_ns) {
+  return impl_->watch.Silent(now_ns, timeout_ns) && !impl_->bugs->trust_writes;
+}
 
 void WorkerLane::Close(absl::Status reason) { impl_->Close(std::move(reason)); }
 

@@ -113,6 +113,9 @@ class WorkerLane {
   // missed that the lane is closed would wait for its answers for ever (transport.h, invariant 8).
   // Cheap; does nothing unless open, or while the last one is under way.
   void Probe();
+  // To be called about every WriteWatch::kIntervalNanos: whether no write has ended for so long
+  // while some were under way. The lane is of no use any more, and is the caller's to close.
+  bool WritesHang(int64_t now_ns, int64_t timeout_ns);
 
   void Close(absl::Status reason);
 

@@ -111,6 +111,13 @@ int64_t SimCore::Moves(const std::string& host) const {
   return it == stalled_.end() ? now() : std::max(now(), it->second);
 }
 
+void SimCore::Hang(const std::string& host) {
+  for (const auto& [number, endpoint] : endpoints_) {
+    if (endpoint->host() != host) continue;
+    for (const auto& [id, entry] : endpoint->connections()) entry.mine().hung = true;
+  }
+}
+
 // ---- connecting
 // -----------------------------------------------------------------------------------
 
@@ -228,6 +235,7 @@ void SimCore::Schedule(const LinkPtr& link, int side, const WritePtr& write) {
   source.last_effect_at = write->effect_at;
   source.sends.push_back(write);
   source.inflight.push_back(write);
+  if (source.hung) return;
 
   // Half of the time everything is read, and reported as sent, long before it arrives: what a
   // network card does with a payload that fits its buffers.

@@ -81,6 +81,7 @@ struct SimSide {
   ConnectionId id = ConnectionId::kNone;
   State state = State::kCreated;
   bool prepared = false;
+  bool hung = false;      // what it posts does not move
   bool reported = false;  // PollEvents() has returned kEstablished
   ConnectionLimits limits = {0, 0};
   uint32_t receives = 0;  // posted and not consumed
@@ -121,6 +122,7 @@ class SimCore {
   void Crash(const std::string& host);
   void Cut(const std::string& host, bool cut);
   void Stall(const std::string& host, int64_t until_ns) { stalled_[host] = until_ns; }
+  void Hang(const std::string& host);
   void AddListener(const std::string& address, SimEndpoint* e) { listeners_[address] = e; }
   void RemoveListener(const std::string& address) { listeners_.erase(address); }
   uint64_t NextKey() { return next_key_++; }

@@ -51,6 +51,7 @@ struct PlantedBugs {
   bool reply_before_receive = false;        // a reply or credit goes before the receive is reposted
   bool replay_before_dead = false;          // records go out again while their old lane still lives
   bool never_probe = false;                 // a worker waits on, whether the shard is there or not
+  bool trust_writes = false;                // a write that does not end is waited for
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 
@@ -78,6 +79,10 @@ class SimNetwork {
   // Nothing that is posted or asked for from or to the host from now on moves before `until_ns`;
   // what is under way does, and nobody is told anything.
   void Stall(const std::string& host, int64_t until_ns);
+
+  // What the host posts on the connections it has never moves again: neither done nor failed, as
+  // by a device that lost track of them. New ones work.
+  void Hang(const std::string& host);
 
   // Called for every byte range a write lands in, before it is written: (host of the owner, block
   // id, address, bytes). Tests assert that nothing lands in a settled buffer.

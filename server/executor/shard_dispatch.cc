@@ -10,19 +10,6 @@ namespace verbena::server {
 
 using rdma::ShardLane;
 
-void ShardExecutor::Impl::WriteRing::Push(int64_t now) {
-  // Cannot be full: a write belongs to an operation, and there are as many entries.
-  if (size == started.size()) return;
-  started[(head + size) % started.size()] = now;
-  ++size;
-}
-
-void ShardExecutor::Impl::WriteRing::Pop() {
-  if (size == 0) return;
-  head = (head + 1) % static_cast<uint32_t>(started.size());
-  --size;
-}
-
 ShardExecutor::Impl::Lane* ShardExecutor::Impl::FindLane(Link* link,
                                                          rdma::ConnectionId connection) {
   if (connection == link->last_connection) return link->last_lane;
@@ -60,10 +47,7 @@ bool ShardExecutor::Impl::PollCompletions(size_t transport) {
 }
 
 void ShardExecutor::Impl::Unpin(Lane* lane, const std::vector<uint64_t>& cookies) {
-  for (const uint64_t pin : cookies) {
-    lane->engine->Unpin(pin);
-    lane->writes.Pop();
-  }
+  for (const uint64_t pin : cookies) lane->engine->Unpin(pin);
 }
 
 ShardExecutor::Impl::Kind ShardExecutor::Impl::KindOf(RecordType type) {
@@ -302,10 +286,6 @@ void ShardExecutor::Impl::WriteOut(Lane* lane, const shard::ChunkView& chunk,
   if (!Registered(lane, chunk, &answer)) return;
   Answered(lane, answer.operation);
   if (answer.return_slot) SlotFreed(lane, answer.slot);
-  lane->writes.Push(now_ns);
-  if (next_write_check_ns == kNever) {
-    next_write_check_ns = now_ns + absl::ToInt64Nanoseconds(options.write_timeout);
-  }
   const rdma::Segment data = {chunk.buffer.data, chunk.bytes, SlabAllocator::BlockOf(chunk.buffer)};
   lane->lane->WriteAndReply(data, destination, chunk.pin, answer);
   Usable(lane);

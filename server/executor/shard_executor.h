@@ -63,7 +63,7 @@ struct ShardCounters {
   uint64_t credit_stalls = 0;
   uint64_t queue_depth = 0;  // records arrived and unanswered
   uint64_t rejected_tokens = 0;
-  uint64_t write_timeouts = 0;  // lanes closed because a data write took too long
+  uint64_t write_timeouts = 0;  // lanes closed because writes to the worker hung
 };
 
 struct JobSnapshot {
@@ -88,7 +88,8 @@ struct ShardExecutorOptions {
   uint32_t shard = 0;
   rdma::LaneConfig lane;
   absl::Duration lane_open_timeout = absl::Seconds(10);
-  absl::Duration write_timeout = absl::Seconds(30);
+  // A lane whose writes to the worker do not end is closed.
+  absl::Duration write_timeout = absl::Seconds(20);
   uint64_t lane_memory_limit = uint64_t{4} << 30;
   uint64_t seed = 0;  // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;

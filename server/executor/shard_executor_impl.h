@@ -32,17 +32,6 @@ struct ShardExecutor::Impl {
     bool parked = false;
     uint16_t group_count = 1;
   };
-  // Start times of the data writes of a lane that the transport still reads for, oldest first:
-  // completions come in order, so a ring is enough.
-  struct WriteRing {
-    std::vector<int64_t> started;
-    uint32_t head = 0;
-    uint32_t size = 0;
-    bool empty() const { return size == 0; }
-    int64_t oldest() const { return started[head]; }
-    void Push(int64_t now);
-    void Pop();
-  };
   struct Lane {
     uint32_t id = 0;
     uint32_t generation = 0;
@@ -58,7 +47,6 @@ struct ShardExecutor::Impl {
     uint32_t unanswered = 0;
     std::array<uint32_t, 2> slots_held = {0, 0};  // small, large
     std::vector<Operation> operations;
-    WriteRing writes;
     // Pins are given back to the engine they were taken from, also after this server has joined
     // again under another incarnation and has a new one.
     std::shared_ptr<shard::Engine> engine;
@@ -127,6 +115,10 @@ struct ShardExecutor::Impl {
   void CloseAll(const absl::Status& reason);
   void RetireWorkers();
   bool RunTimers(int64_t now);
+  // Grants that nobody took up, connections that were not established in time.
+  void CheckPending(int64_t now);
+  // Lanes whose writes hang.
+  void CheckWrites(int64_t now);
 
   // ---- shard_jobs.cc: what jobs have, and may have ----
   // Who is a member of what, by the view.

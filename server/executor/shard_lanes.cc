@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/lane/write_watch.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -284,10 +285,10 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
   lane->ring_bytes = grant->config.ring_bytes();
   lane->accept_deadline_ns = now_ns + absl::ToInt64Nanoseconds(options.lane_open_timeout);
   lane->operations.resize(grant->config.operations);
-  lane->writes.started.resize(grant->config.operations);
   lane->engine = engine;
   lane->lane = *std::move(accepted);
   next_pending_check_ns = std::min(next_pending_check_ns, lane->accept_deadline_ns);
+  next_write_check_ns = std::min(next_write_check_ns, now_ns + rdma::WriteWatch::kIntervalNanos);
   link.by_connection[static_cast<uint32_t>(event.connection)] = lane.get();
   lanes[lane->id] = std::move(lane);
 }
@@ -370,49 +371,48 @@ void ShardExecutor::Impl::RetireWorkers() {
 }
 
 bool ShardExecutor::Impl::RunTimers(int64_t now) {
-  bool worked = false;
-  if (now >= next_pending_check_ns) {
-    next_pending_check_ns = kNever;
-    std::vector<std::string> late;
-    for (const auto& [token, grant] : pending) {
-      if (grant.expires_ns <= now) {
-        late.push_back(token);
-      } else {
-        next_pending_check_ns = std::min(next_pending_check_ns, grant.expires_ns);
-      }
+  const bool pending_due = now >= next_pending_check_ns, writes_due = now >= next_write_check_ns;
+  if (pending_due) CheckPending(now);
+  if (writes_due) CheckWrites(now);
+  return pending_due || writes_due;
+}
+
+void ShardExecutor::Impl::CheckPending(int64_t now) {
+  next_pending_check_ns = kNever;
+  std::vector<std::string> late;
+  for (const auto& [token, grant] : pending) {
+    if (grant.expires_ns <= now) {
+      late.push_back(token);
+    } else {
+      next_pending_check_ns = std::min(next_pending_check_ns, grant.expires_ns);
     }
-    for (const std::string& token : late) DropPending(token);
-    for (auto& lane : lanes) {
-      if (lane == nullptr || lane->closing ||
-          lane->lane->state() != rdma::ShardLane::State::kAccepting) {
-        continue;
-      }
-      if (lane->accept_deadline_ns <= now) {
-        Close(lane.get(),
-              absl::DeadlineExceededError("the connection was not established in time"));
-      } else {
-        next_pending_check_ns = std::min(next_pending_check_ns, lane->accept_deadline_ns);
-      }
-    }
-    worked = true;
   }
-  if (now >= next_write_check_ns) {
-    next_write_check_ns = kNever;
-    const int64_t timeout = absl::ToInt64Nanoseconds(options.write_timeout);
-    for (auto& lane : lanes) {
-      if (lane == nullptr || lane->closing || lane->writes.empty()) continue;
-      if (lane->writes.oldest() + timeout <= now) {
-        ++counters.write_timeouts;
-        Close(lane.get(), absl::DeadlineExceededError(
-                              absl::StrCat("a write to the worker took longer than ",
-                                           absl::FormatDuration(options.write_timeout))));
-      } else {
-        next_write_check_ns = std::min(next_write_check_ns, lane->writes.oldest() + timeout);
-      }
+  for (const std::string& token : late) DropPending(token);
+  for (auto& lane : lanes) {
+    if (lane == nullptr || lane->closing ||
+        lane->lane->state() != rdma::ShardLane::State::kAccepting) {
+      continue;
     }
-    worked = true;
+    if (lane->accept_deadline_ns <= now) {
+      Close(lane.get(), absl::DeadlineExceededError("the connection was not established in time"));
+    } else {
+      next_pending_check_ns = std::min(next_pending_check_ns, lane->accept_deadline_ns);
+    }
   }
-  return worked;
+}
+
+void ShardExecutor::Impl::CheckWrites(int64_t now) {
+  next_write_check_ns = kNever;
+  const int64_t timeout = absl::ToInt64Nanoseconds(options.write_timeout);
+  for (auto& lane : lanes) {
+    if (lane == nullptr || lane->closing) continue;
+    next_write_check_ns = now + rdma::WriteWatch::kIntervalNanos;
+    if (!lane->lane->WritesHang(now, timeout)) continue;
+    ++counters.write_timeouts;
+    Close(lane.get(), absl::DeadlineExceededError(absl::StrCat(
+                          "writes to the worker have been under way for ",
+                          absl::FormatDuration(options.write_timeout), " and none has ended")));
+  }
 }
 
 }  // namespace verbena::server

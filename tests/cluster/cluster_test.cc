@@ -22,7 +22,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 }
 
 struct Totals {
-  uint64_t commits = 0, crashed = 0, stalled = 0, resumed = 0, joined = 0;
+  uint64_t commits = 0, crashed = 0, stalled = 0, hung = 0, resumed = 0, joined = 0;
   uint64_t rails_cut = 0, rails_stalled = 0, rail_moves = 0;
 };
 
@@ -47,6 +47,7 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
     totals.commits += result.commits;
     totals.crashed += result.crashed;
     totals.stalled += result.stalled;
+    totals.hung += result.hung;
     totals.joined += result.joined;
     totals.resumed += result.resumed_operations;
     totals.rails_cut += result.rails_cut;
@@ -82,7 +83,7 @@ TEST_CASE("sync training without faults") {
   ScenarioOptions options;
   options.connection_loss = options.connect_failure = options.control_loss = 0;
   options.death_delay_ns = 0;
-  options.crashes = options.stalls = options.coordinator_restarts = false;
+  options.crashes = options.stalls = options.coordinator_restarts = options.hangs = false;
   const Totals totals = RunSeeds("sync training without faults", options, 50);
   CHECK(totals.commits > 0);
 }
@@ -94,6 +95,7 @@ TEST_CASE("sync training under faults") {
     // The faults did happen, and operations did run into their deadlines.
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);
+    CHECK(totals.hung > 0);
     CHECK(totals.resumed > 0);
   }
 }
@@ -181,7 +183,8 @@ TEST_CASE(
   ScenarioOptions options = SspOptions(3);
   options.connection_loss = options.connect_failure = options.control_loss = 0;
   options.death_delay_ns = 0;
-  options.crashes = options.stalls = options.coordinator_restarts = options.joins = false;
+  options.crashes = options.stalls = options.coordinator_restarts = false;
+  options.joins = options.hangs = false;
   options.step_ns = 20 * kMilli;
   options.slow_factor = 5;
   const ScenarioResult ssp = RunScenario(options);
@@ -231,6 +234,11 @@ TEST_CASE("planted bug: return a reply or a credit before the receive is reposte
 
 TEST_CASE("planted bug: never ask whether a quiet lane's server is still there") {
   Planted bug(&rdma::PlantedBugs::never_probe);
+  CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
+}
+
+TEST_CASE("planted bug: wait for a write that does not end") {
+  Planted bug(&rdma::PlantedBugs::trust_writes);
   CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
 }
 

@@ -51,9 +51,9 @@ struct World {
     });
     REQUIRE(Until([&] { return created; }));
   }
-  // One step: a push of ones, its end, a pull of what comes of it. By a deadline of a second.
-  void Step() {
-    const int64_t deadline = cluster->now() + kSecond;
+  // One step: a push of ones, its end, a pull of what comes of it.
+  void Step(int64_t timeout = kSecond) {
+    const int64_t deadline = cluster->now() + timeout;
     auto* values = reinterpret_cast<float*>(block->data());
     std::fill(values, values + kElements, 1.0f);
     int ended = 0;
@@ -63,9 +63,9 @@ struct World {
     };
     REQUIRE(core().Push(table, {block, 0, 0, kElements}, deadline, done).ok());
     REQUIRE(core().EndStep(table, deadline, done).ok());
-    REQUIRE(Until([&] { return ended == 2; }));
+    REQUIRE(Until([&] { return ended == 2; }, timeout));
     REQUIRE(core().Pull(table, {block, 0, 0, kElements}, std::nullopt, deadline, done).ok());
-    REQUIRE(Until([&] { return ended == 3; }));
+    REQUIRE(Until([&] { return ended == 3; }, timeout));
     ++steps;
     CHECK(std::all_of(values, values + kElements, [&](float v) { return v == -steps; }));
   }
@@ -159,6 +159,27 @@ TEST_CASE("where one side has more rails, those are used that both have") {
     return std::all_of(states.begin(), states.end(), [](const auto& s) { return s == "open"; });
   }));
   CHECK(w.States().size() == lanes);
+}
+
+TEST_CASE("regression: a push over a lane whose writes neither end nor fail is sent over another") {
+  World w(1, 1, GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC));
+  // Whose device loses track: what the server does not send is answers and credits.
+  const std::string whose = GENERATE(std::string("worker"), std::string("server-0"));
+  w.Join();
+  w.Step();
+  w.cluster->network().Hang(whose);
+  w.Step(40 * kSecond);
+  CHECK(w.core().statistics().lanes_lost == 1);
+  w.Step();
+}
+
+TEST_CASE("a lane on which nothing is under way is let alone, however long") {
+  World w(1, 1, v1::CONSISTENCY_SYNC);
+  w.Join();
+  w.Step();
+  w.Until([] { return false; }, 120 * kSecond);
+  w.Step();
+  CHECK(w.core().statistics().lanes_lost == 0);
 }
 
 }  // namespace

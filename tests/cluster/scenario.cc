@@ -148,21 +148,16 @@ class Scenario {
       AddWorker(state_.options.workers + result_.joined++);
     } else if (kind == 4 && state_.options.coordinator_restarts) {
       cluster_->RestartCoordinator();
+    } else if (kind == 7 && state_.options.hangs) {
+      ++result_.hung;
+      cluster_->network().Hang(AnyRail());
     }
   }
 
   // Of a worker or a server: it dies, or nothing moves on it, for a while. Another one of the same
   // process may be hurt already: then there is none left.
   void HurtRail() {
-    const auto pick = [this](size_t count) {
-      return std::uniform_int_distribution<size_t>(0, count - 1)(random_);
-    };
-    const size_t workers = state_.workers.size();
-    const size_t which = pick(workers + static_cast<size_t>(cluster_->servers()));
-    const std::string process = which < workers
-                                    ? state_.workers[which]->process()->host()
-                                    : cluster_->server(static_cast<int>(which - workers))->host();
-    const std::string host = RailHost(process, static_cast<uint32_t>(pick(state_.options.rails)));
+    const std::string host = AnyRail();
     const int64_t until =
         cluster_->now() + std::uniform_int_distribution<int64_t>(1, 2000)(random_) * kMilli;
     if (std::bernoulli_distribution(0.5)(random_)) {
@@ -173,6 +168,19 @@ class Scenario {
       cut_[host] = until;
       cluster_->network().Cut(host, true);
     }
+  }
+
+  // Of any worker or server.
+  std::string AnyRail() {
+    const auto pick = [this](size_t count) {
+      return std::uniform_int_distribution<size_t>(0, count - 1)(random_);
+    };
+    const size_t workers = state_.workers.size();
+    const size_t which = pick(workers + static_cast<size_t>(cluster_->servers()));
+    const std::string process = which < workers
+                                    ? state_.workers[which]->process()->host()
+                                    : cluster_->server(static_cast<int>(which - workers))->host();
+    return RailHost(process, static_cast<uint32_t>(pick(state_.options.rails)));
   }
 
   void MendRails(int64_t now) {

@@ -41,6 +41,7 @@ struct ScenarioOptions {
   bool crashes = true;
   bool stalls = true;
   bool coordinator_restarts = true;
+  bool hangs = true;  // of lanes
   // More than one: rails stall, die and come back under load, and some are not there at first.
   uint32_t rails = 1;
 };
@@ -52,6 +53,7 @@ struct ScenarioResult {
   int crashed = 0;
   int stalled = 0;
   int joined = 0;  // of those that came later
+  int hung = 0;    // of what was posted on the lanes of a process, nothing moved any more
   int rails_cut = 0, rails_stalled = 0;
   uint64_t rail_moves = 0;  // of partitions of tables, by all workers
   int64_t started_ns = 0;   // the first step
