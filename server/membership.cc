@@ -74,7 +74,8 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   bool StartCalls(int64_t now);
   bool FinishLeave(int64_t now);
   void End(absl::Status why);
-  void Superseded();
+  // `why`: what the coordinator has of it, as far as is known.
+  void Superseded(const std::string& why);
 };
 
 std::string Membership::Impl::RequestId() {
@@ -170,7 +171,8 @@ void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> respons
     good_ns = clock->NowNanos();
     last_error = absl::OkStatus();
   } else if (absl::IsNotFound(response.status())) {
-    Superseded();
+    Superseded(absl::StrCat("another verbenad has joined as '", options.name,
+                            "', or a call said that this one leaves"));
   } else {
     last_error = response.status();
   }
@@ -231,7 +233,9 @@ void Membership::Impl::GiveView() {
   view_is_new = false;
   const std::shared_ptr<const v1::ClusterView> given = view;
   for (const v1::Server& server : given->servers()) {
-    if (server.name() == options.name && server.incarnation() > incarnation) Superseded();
+    if (server.name() == options.name && server.incarnation() > incarnation) {
+      Superseded(absl::StrCat("another verbenad has joined as '", options.name, "'"));
+    }
   }
   if (on_view) on_view(incarnation, given);
 }
@@ -242,9 +246,9 @@ void Membership::Impl::End(absl::Status why) {
   end = std::move(why);
 }
 
-void Membership::Impl::Superseded() {
+void Membership::Impl::Superseded(const std::string& why) {
   End(absl::FailedPreconditionError(absl::StrCat(
-      "another verbenad has joined as '", options.name, "': incarnation ", incarnation,
+      why, ": incarnation ", incarnation,
       " (this process) is retired, and what it holds is lost; give every server its own --name")));
 }
 
