@@ -175,7 +175,8 @@ TEST_CASE("sync with 1, 2 and 4 workers equals a plain loop to 1e-5 after 200 st
   }
 }
 
-TEST_CASE("sync with 16 bits equals a plain loop that rounds, bit for bit, on 1, 2 and 5 servers") {
+TEST_CASE("sync with 16 bits equals a plain loop that rounds, bit for bit, on 1, 2 and 5 servers",
+          "[arithmetic]") {
   const std::vector<Example> examples = Examples();
   const std::vector<float> wide = PlainLoop(examples);
   double norm = 0;

@@ -87,7 +87,8 @@ TEST_CASE("a sync run gives the same bits twice, whatever the order of arrival")
   }
 }
 
-TEST_CASE("16 bits train as well as 32, with half the bytes, and the same bits on any cluster") {
+TEST_CASE("16 bits train as well as 32, with half the bytes, and the same bits on any cluster",
+          "[arithmetic]") {
   Data data;
   const std::vector<std::string> more = {"--steps", "300", "--checksum"};
   const auto with = [&](const std::string& dtype, const std::string& gradient_dtype) {
@@ -146,7 +147,7 @@ TEST_CASE("a worker killed in mid-step: the others finish") {
   for (int rank = 0; rank < 3; ++rank) {
     workers.push_back(std::make_unique<Process>(
         data.Train(cluster, 3, "sync", "job",
-                   {"--rank", std::to_string(rank), "--steps", "3000", "--log-steps"})));
+                   {"--rank", std::to_string(rank), "--steps", "1000", "--log-steps"})));
   }
   REQUIRE(workers[2]->WaitFor("step 20"));
   workers[2]->Signal(SIGKILL);
@@ -179,7 +180,7 @@ TEST_CASE("a worker stopped delays the others of an async job not at all") {
 TEST_CASE("a stopped server stops the training, which goes on when it does") {
   Data data;
   ProcessCluster cluster({.lease_ms = 1000});
-  Process train(data.Train(cluster, 2, "sync", "job", {"--steps", "4000", "--log-steps"}));
+  Process train(data.Train(cluster, 2, "sync", "job", {"--steps", "1500", "--log-steps"}));
   REQUIRE(train.WaitFor("step 50"));
   cluster.server(0).Signal(SIGSTOP);
   // What was under way ends; then nothing moves for as long as the server stands.
@@ -192,7 +193,7 @@ TEST_CASE("a stopped server stops the training, which goes on when it does") {
     return last == before;
   }));
   CHECK(train.running());
-  CHECK(last.find("step 4000\n") == std::string::npos);
+  CHECK(last.find("step 1500\n") == std::string::npos);
   cluster.server(0).Signal(SIGCONT);
   const auto status = train.Wait(absl::Seconds(90));
   INFO(train.err());

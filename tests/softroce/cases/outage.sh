@@ -11,6 +11,7 @@
 # shellcheck source=tests/softroce/training.sh
 . "$SOFTROCE/training.sh"
 
+train_batch=64
 timed_out="transport retry counter exceeded"
 any_server_says() { grep -qF -- "$1" server-*.log; }
 
