@@ -6,20 +6,15 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <string>
 
 #include "rdma/sim/sim_network.h"
 #include "tests/cluster/scenario.h"
+#include "tests/cluster/seeds.h"
 
 namespace verbena::test {
 namespace {
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
 
 struct Totals {
   uint64_t commits = 0, crashed = 0, stalled = 0, hung = 0, resumed = 0, joined = 0;
@@ -29,12 +24,8 @@ struct Totals {
 // Runs seeds until one shows a violation; prints how to replay it.
 Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
   Totals totals;
-  const uint64_t replay = FromEnvironment("VERBENA_SEED", 0);
-  const uint64_t first = replay != 0 ? replay : 1;
-  const uint64_t most = FromEnvironment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
-  const uint64_t last =
-      replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", std::min(count, most));
-  for (uint64_t seed = first; seed <= last; ++seed) {
+  const Seeds seeds = SeedsToRun(count);
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     options.seed = seed;
     const ScenarioResult result = RunScenario(options);
     for (const std::string& violation : result.violations) {
@@ -91,7 +82,7 @@ TEST_CASE("sync training without faults") {
 TEST_CASE("sync training under faults") {
   const Totals totals = RunSeeds("sync training under faults", ScenarioOptions(), 600);
   CHECK(totals.commits > 0);
-  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+  if (!SeedsToRun(1).replay) {
     // The faults did happen, and operations did run into their deadlines.
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);
@@ -121,7 +112,7 @@ TEST_CASE("ssp training under faults, with workers that come and go") {
   const uint32_t staleness = GENERATE(0u, 2u);
   const Totals totals = RunSeeds("ssp training under faults, with workers that come and go",
                                  SspOptions(staleness), 500);
-  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+  if (!SeedsToRun(1).replay) {
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);
     CHECK(totals.joined > 0);
@@ -138,7 +129,7 @@ TEST_CASE("rows of an embedding table under faults") {
   options.consistency = consistency;
   options.keys = 60;
   const Totals totals = RunSeeds("rows of an embedding table under faults", options, 400);
-  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+  if (!SeedsToRun(1).replay) {
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);
     CHECK(totals.resumed > 0);
@@ -156,7 +147,7 @@ TEST_CASE("rails under faults") {
   options.keys = keys;
   options.rails = 2;
   const Totals totals = RunSeeds("rails under faults", options, 200);
-  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+  if (!SeedsToRun(1).replay) {
     CHECK(totals.rails_cut > 0);
     CHECK(totals.rails_stalled > 0);
     CHECK(totals.rail_moves > 0);
@@ -172,7 +163,7 @@ TEST_CASE("a table of 16 bits under faults") {
   options.narrow = true;
   options.elements *= 2;
   const Totals totals = RunSeeds("a table of 16 bits under faults", options, 300);
-  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+  if (!SeedsToRun(1).replay) {
     CHECK(totals.crashed > 0);
     CHECK(totals.resumed > 0);
   }

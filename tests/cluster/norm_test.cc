@@ -6,27 +6,18 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "tests/cluster/norm_scenario.h"
+#include "tests/cluster/seeds.h"
 
 namespace verbena::test {
 namespace {
 
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
-
 NormResult RunSeeds(const std::string& name, NormOptions options, uint64_t count) {
   NormResult totals;
-  const uint64_t replay = FromEnvironment("VERBENA_SEED", 0);
-  const uint64_t first = replay != 0 ? replay : 1;
-  const uint64_t most = FromEnvironment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
-  const uint64_t last =
-      replay != 0 ? replay : FromEnvironment("VERBENA_SEEDS", std::min(count, most));
-  for (uint64_t seed = first; seed <= last; ++seed) {
+  const Seeds seeds = SeedsToRun(count);
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     options.seed = seed;
     const NormResult result = RunNormScenario(options);
     for (const std::string& violation : result.violations) {
@@ -60,7 +51,7 @@ TEST_CASE("steps in two phases give the reference's bits on 1, 2 and 5 servers")
 TEST_CASE("steps in two phases under faults") {
   const NormResult totals = RunSeeds("steps in two phases under faults", NormOptions(), 400);
   CHECK(totals.checked > 0);
-  if (FromEnvironment("VERBENA_SEED", 0) == 0) {
+  if (!SeedsToRun(1).replay) {
     CHECK(totals.crashed > 0);
     CHECK(totals.left > 0);
     CHECK(totals.stalled > 0);
