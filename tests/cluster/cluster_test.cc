@@ -17,7 +17,8 @@ namespace verbena::test {
 namespace {
 
 struct Totals {
-  uint64_t commits = 0, crashed = 0, stalled = 0, hung = 0, resumed = 0, joined = 0;
+  uint64_t commits = 0, crashed = 0, stalled = 0, hung = 0, partitioned = 0, resumed = 0;
+  uint64_t joined = 0;
   uint64_t rails_cut = 0, rails_stalled = 0, rail_moves = 0;
 };
 
@@ -39,6 +40,7 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
     totals.crashed += result.crashed;
     totals.stalled += result.stalled;
     totals.hung += result.hung;
+    totals.partitioned += result.partitioned;
     totals.joined += result.joined;
     totals.resumed += result.resumed_operations;
     totals.rails_cut += result.rails_cut;
@@ -75,6 +77,7 @@ TEST_CASE("sync training without faults") {
   options.connection_loss = options.connect_failure = options.control_loss = 0;
   options.death_delay_ns = 0;
   options.crashes = options.stalls = options.coordinator_restarts = options.hangs = false;
+  options.partitions = false;
   const Totals totals = RunSeeds("sync training without faults", options, 50);
   CHECK(totals.commits > 0);
 }
@@ -87,6 +90,7 @@ TEST_CASE("sync training under faults") {
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);
     CHECK(totals.hung > 0);
+    CHECK(totals.partitioned > 0);
     CHECK(totals.resumed > 0);
   }
 }
@@ -175,7 +179,8 @@ TEST_CASE(
   options.connection_loss = options.connect_failure = options.control_loss = 0;
   options.death_delay_ns = 0;
   options.crashes = options.stalls = options.coordinator_restarts = false;
-  options.joins = options.hangs = false;
+  options.joins = options.hangs = options.partitions = false;
+  options.drift_ppm = 0;
   options.step_ns = 20 * kMilli;
   options.slow_factor = 5;
   const ScenarioResult ssp = RunScenario(options);

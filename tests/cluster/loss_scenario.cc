@@ -63,7 +63,7 @@ class LossTable {
   int64_t Begin(int64_t longest) {
     busy_ = true;
     deadline_ = shared_->cluster->now() + shared_->Between(1 * kMilli, longest);
-    return deadline_;
+    return process_->At(deadline_);
   }
   // Of any call. Whether its result says something of the table.
   bool End(const absl::Status& status) {
@@ -206,6 +206,7 @@ class LossScenario {
     ClusterOptions cluster;
     cluster.seed = options.seed;
     cluster.servers = options.servers;
+    cluster.drift_ppm = 10'000;
     cluster.network.connection_loss = 0.002;
     cluster.network.missed_loss = 0.2;
     cluster.network.connect_failure = 0.1;
@@ -240,16 +241,17 @@ class LossScenario {
     Join(cluster_->AddWorker(absl::StrCat("worker-", index), worker), worker.job);
   }
   void Join(SimWorker* process, const std::string& job) {
-    process->core().Join(cluster_->now() + 2 * kSecond, [this, process, job](absl::Status status) {
-      if (!status.ok()) {
-        if (!absl::IsAborted(status) && !absl::IsFailedPrecondition(status)) Join(process, job);
-        return;
-      }
-      for (int t = 0; t < options_.tables; ++t) {
-        tables_.push_back(
-            std::make_unique<LossTable>(&shared_, process, absl::StrCat(job, ".", t)));
-      }
-    });
+    process->core().Join(
+        process->At(cluster_->now() + 2 * kSecond), [this, process, job](absl::Status status) {
+          if (!status.ok()) {
+            if (!absl::IsAborted(status) && !absl::IsFailedPrecondition(status)) Join(process, job);
+            return;
+          }
+          for (int t = 0; t < options_.tables; ++t) {
+            tables_.push_back(
+                std::make_unique<LossTable>(&shared_, process, absl::StrCat(job, ".", t)));
+          }
+        });
   }
 
   int64_t NextFault() { return cluster_->now() + shared_.Between(50 * kMilli, 800 * kMilli); }

@@ -36,6 +36,7 @@ class Scenario {
     cluster.large_slots = std::uniform_int_distribution<uint32_t>(1, 2)(random_);
     cluster.operations = std::uniform_int_distribution<uint32_t>(4, 16)(random_);
     cluster.rails = options.rails;
+    cluster.drift_ppm = options.drift_ppm;
     cluster.commit_observer = [this](const shard::Commit& commit) { OnCommit(commit); };
     cluster_ = std::make_unique<SimCluster>(cluster);
     state_.cluster = cluster_.get();
@@ -151,6 +152,9 @@ class Scenario {
     } else if (kind == 7 && state_.options.hangs) {
       ++result_.hung;
       cluster_->network().Hang(AnyRail());
+    } else if (kind == 8 && state_.options.partitions && formed) {
+      ++result_.partitioned;
+      Partition();
     }
   }
 
@@ -170,17 +174,41 @@ class Scenario {
     }
   }
 
-  // Of any worker or server.
+  size_t Pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
+  std::string AnyServer() {
+    return cluster_->server(static_cast<int>(Pick(static_cast<size_t>(cluster_->servers()))))
+        ->host();
+  }
+  std::string AnyWorker() { return state_.workers[Pick(state_.workers.size())]->process()->host(); }
   std::string AnyRail() {
-    const auto pick = [this](size_t count) {
-      return std::uniform_int_distribution<size_t>(0, count - 1)(random_);
-    };
     const size_t workers = state_.workers.size();
-    const size_t which = pick(workers + static_cast<size_t>(cluster_->servers()));
-    const std::string process = which < workers
-                                    ? state_.workers[which]->process()->host()
-                                    : cluster_->server(static_cast<int>(which - workers))->host();
-    return RailHost(process, static_cast<uint32_t>(pick(state_.options.rails)));
+    const bool worker = Pick(workers + static_cast<size_t>(cluster_->servers())) < workers;
+    return RailHost(worker ? AnyWorker() : AnyServer(),
+                    static_cast<uint32_t>(Pick(state_.options.rails)));
+  }
+
+  // A worker or a server and the coordinator, or a worker and a server, do not hear one another's
+  // calls for a while, at times longer than a lease: or one of them does, and the other does not.
+  void Partition() {
+    std::string one = Pick(2) == 0 ? AnyWorker() : AnyServer();
+    std::string other = "coordinator";
+    if (Pick(3) == 0) one = AnyWorker(), other = AnyServer();
+    if (Pick(2) == 0) std::swap(one, other);
+    const int64_t until =
+        cluster_->now() + std::uniform_int_distribution<int64_t>(1, 3000)(random_) * kMilli;
+    partitions_[{one, other}] = until;
+    if (Pick(2) == 0) partitions_[{other, one}] = until;
+    for (const auto& [pair, end] : partitions_) {
+      cluster_->control().Cut(pair.first, pair.second, true);
+    }
+  }
+
+  void MendPartitions(int64_t now) {
+    std::erase_if(partitions_, [&](const auto& partition) {
+      if (partition.second > now) return false;
+      cluster_->control().Cut(partition.first.first, partition.first.second, false);
+      return true;
+    });
   }
 
   void MendRails(int64_t now) {
@@ -194,6 +222,7 @@ class Scenario {
   void StopFaults() {
     faults_stopped_ = true;
     MendRails(INT64_MAX);
+    MendPartitions(INT64_MAX);
     cluster_->network().set_faults(rdma::SimFaults());
     cluster_->control().set_faults(ControlFaults());
   }
@@ -202,6 +231,7 @@ class Scenario {
     if (!result_.violations.empty()) return true;
     if (cluster_->now() >= kFaultsEnd && !faults_stopped_) StopFaults();
     MendRails(cluster_->now());
+    MendPartitions(cluster_->now());
     if (!faults_stopped_ && cluster_->now() >= next_fault_) InjectFault();
     bool ended = true;
     for (const auto& worker : state_.workers) {
@@ -250,8 +280,9 @@ class Scenario {
     absl::Status status = absl::UnknownError("not done");
     uint32_t table = 0;
     bool done = false;
-    const int64_t deadline = cluster_->now() + 20 * kSecond;
-    const auto wait = [&] { return cluster_->RunUntil([&] { return done; }, deadline + kSecond); };
+    const int64_t limit = cluster_->now() + 21 * kSecond;
+    const int64_t deadline = process->At(cluster_->now() + 20 * kSecond);
+    const auto wait = [&] { return cluster_->RunUntil([&] { return done; }, limit); };
     core.Join(deadline, [&](absl::Status s) { status = s, done = true; });
     wait();
     done = false;
@@ -285,6 +316,8 @@ class Scenario {
   std::map<uint64_t, int> ranks_;  // by incarnation
   int64_t next_fault_ = 0;
   std::map<std::string, int64_t> cut_;  // rails, until when
+  std::map<std::pair<std::string, std::string>, int64_t>
+      partitions_;  // of calls, from whom to whom
   bool faults_stopped_ = false;
 };
 

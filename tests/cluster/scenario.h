@@ -41,7 +41,9 @@ struct ScenarioOptions {
   bool crashes = true;
   bool stalls = true;
   bool coordinator_restarts = true;
-  bool hangs = true;  // of lanes
+  bool hangs = true;       // of lanes
+  bool partitions = true;  // of the control plane, in one direction or both
+  int drift_ppm = 10'000;  // of every machine's clock: far more than any has
   // More than one: rails stall, die and come back under load, and some are not there at first.
   uint32_t rails = 1;
 };
@@ -54,6 +56,7 @@ struct ScenarioResult {
   int stalled = 0;
   int joined = 0;  // of those that came later
   int hung = 0;    // of what was posted on the lanes of a process, nothing moved any more
+  int partitioned = 0;
   int rails_cut = 0, rails_stalled = 0;
   uint64_t rail_moves = 0;  // of partitions of tables, by all workers
   int64_t started_ns = 0;   // the first step

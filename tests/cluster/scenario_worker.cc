@@ -67,20 +67,22 @@ bool ScenarioWorker::Fatal(const absl::Status& status) {
 
 void ScenarioWorker::Join() {
   phase_ = Phase::kJoining;
-  process_->core().Join(state_->cluster->now() + 2 * kSecond, [this](absl::Status status) {
-    if (status.ok()) {
-      phase_ = Phase::kJoined;
-      // Too late: the run it was to join is over, and another one waits for all its workers.
-      if (process_->core().view().jobs(0).generation() > 1) Leave();
-    } else if (!Fatal(status)) {
-      phase_ = Phase::kStart;
-    }
-  });
+  process_->core().Join(process_->At(state_->cluster->now() + 2 * kSecond),
+                        [this](absl::Status status) {
+                          if (status.ok()) {
+                            phase_ = Phase::kJoined;
+                            // Too late: the run it was to join is over, and another one waits for
+                            // all its workers.
+                            if (process_->core().view().jobs(0).generation() > 1) Leave();
+                          } else if (!Fatal(status)) {
+                            phase_ = Phase::kStart;
+                          }
+                        });
 }
 
 void ScenarioWorker::Open() {
   phase_ = Phase::kOpening;
-  process_->core().CreateTable(spec_, state_->cluster->now() + 2 * kSecond,
+  process_->core().CreateTable(spec_, process_->At(state_->cluster->now() + 2 * kSecond),
                                [this](absl::StatusOr<v1::Table> table) {
                                  if (table.ok()) {
                                    table_ = table->id();
@@ -126,8 +128,9 @@ void ScenarioWorker::PushStep() {
   }
   auto last = std::make_shared<Use>();
   last->deadline = RandomDeadline();
-  auto end_id = process_->core().EndStep(
-      table_, last->deadline, [this, last](absl::Status status) { Ended(last, status); });
+  auto end_id =
+      process_->core().EndStep(table_, process_->At(last->deadline),
+                               [this, last](absl::Status status) { Ended(last, status); });
   if (!end_id.ok() && Fatal(end_id.status())) return;
   ++ended_;
   if (phase_ == Phase::kStep) phase_ = Phase::kPull;
@@ -143,9 +146,10 @@ absl::StatusOr<client::OperationId> ScenarioWorker::Push(const std::shared_ptr<U
   const size_t offset = begin * state_->table->gradient_bytes();
   if (state_->table->embedding()) {
     return core.PushRows(table_, state_->table->keys(begin, end), {use->block, offset},
-                         use->deadline, done);
+                         process_->At(use->deadline), done);
   }
-  return core.Push(table_, {use->block, offset, begin, end - begin}, use->deadline, done);
+  return core.Push(table_, {use->block, offset, begin, end - begin}, process_->At(use->deadline),
+                   done);
 }
 
 void ScenarioWorker::StartPull() {
@@ -159,10 +163,11 @@ void ScenarioWorker::StartPull() {
   auto use = pull_;
   client::ClientCore& core = process_->core();
   const auto done = [this, use](absl::Status status) { Ended(use, status); };
-  auto id = table.embedding() ? core.Lookup(table_, table.keys(0, table.elements()),
-                                            {use->block, 0}, version, use->deadline, done)
-                              : core.Pull(table_, {use->block, 0, 0, table.elements()}, version,
-                                          use->deadline, done);
+  auto id = table.embedding()
+                ? core.Lookup(table_, table.keys(0, table.elements()), {use->block, 0}, version,
+                              process_->At(use->deadline), done)
+                : core.Pull(table_, {use->block, 0, 0, table.elements()}, version,
+                            process_->At(use->deadline), done);
   if (id.ok()) {
     use->id = *id;
   } else {
@@ -226,7 +231,7 @@ void ScenarioWorker::Leave() {
     return;
   }
   phase_ = Phase::kLeaving;
-  process_->core().Leave(state_->cluster->now() + 2 * kSecond,
+  process_->core().Leave(process_->At(state_->cluster->now() + 2 * kSecond),
                          [this](absl::Status) { phase_ = Phase::kFinished; });
 }
 

@@ -54,8 +54,10 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
                      SimControl* control)
     : host_(absl::StrCat("server-", index)),
       address_(absl::StrCat(host_, ":1")),
+      clock_(&network->clock(), options.seed * 1009 + static_cast<uint64_t>(index),
+             options.drift_ppm),
       control_(control),
-      channel_(control->NewChannel()),
+      channel_(control->NewChannel(host_)),
       rails_(options.rails) {
   for (int s = 0; s < options.shards; ++s) {
     server::ShardExecutorOptions executor;
@@ -71,7 +73,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});
     }
     shards_.push_back(
-        Must(server::ShardExecutor::Create(executor, &network->clock(), std::move(transports))));
+        Must(server::ShardExecutor::Create(executor, &clock_, std::move(transports))));
   }
   server::MembershipOptions membership;
   membership.coordinator = kCoordinatorAddress;
@@ -80,7 +82,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
   membership.shards = options.shards;
   membership.seed = options.seed * 77 + index + 1;
   membership_ = std::make_unique<server::Membership>(
-      membership, &network->clock(), channel_.get(),
+      membership, &clock_, channel_.get(),
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         for (auto& shard : shards_) {
           shard->SetIncarnation(incarnation);
@@ -133,12 +135,14 @@ bool SimServer::RunOnce() {
 int64_t SimServer::NextTimerNanos() const {
   int64_t next = membership_->NextTimerNanos();
   for (const auto& shard : shards_) next = std::min(next, shard->NextTimerNanos());
-  return next;
+  return clock_.ToNetwork(next);
 }
 
 SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
                      SimControl* control)
-    : host_(host), channel_(control->NewChannel()) {
+    : host_(host),
+      clock_(&network->clock(), options.seed * 2003, options.drift_ppm),
+      channel_(control->NewChannel(host)) {
   client::CoreOptions core;
   core.cluster = kCoordinatorAddress;
   core.job = options.job;
@@ -151,7 +155,7 @@ SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimN
     endpoints_.push_back(network->NewEndpoint(RailHost(host, rail)));
     core.transports.push_back({endpoints_.back().get(), "sim", rail});
   }
-  core.clock = &network->clock();
+  core.clock = &clock_;
   core.control = channel_.get();
   core_ = std::make_unique<client::ClientCore>(std::move(core));
 }
@@ -159,7 +163,8 @@ SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimN
 SimCluster::SimCluster(const ClusterOptions& options)
     : options_(options),
       network_(options.seed, options.network),
-      control_(options.seed ^ 0x5eed, &network_.clock()) {
+      control_(options.seed ^ 0x5eed, &network_.clock()),
+      coordinator_clock_(&network_.clock(), options.seed * 3001, options.drift_ppm) {
   control_.set_faults(options.control);
   RestartCoordinator();
   for (int i = 0; i < options.servers; ++i) {
@@ -182,7 +187,7 @@ void SimCluster::RestartCoordinator() {
   coordinator.expected_servers = options_.servers;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
   coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
-  coordinator_ = Must(server::Coordinator::Create(coordinator, &network_.clock(), &store_));
+  coordinator_ = Must(server::Coordinator::Create(coordinator, &coordinator_clock_, &store_));
   ServeCoordinator();
 }
 
@@ -212,7 +217,9 @@ void SimCluster::ServeCoordinator() {
 }
 
 SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Options& options) {
-  workers_.push_back(std::make_unique<SimWorker>(host, options, &network_, &control_));
+  SimWorker::Options own = options;
+  own.drift_ppm = options_.drift_ppm;
+  workers_.push_back(std::make_unique<SimWorker>(host, own, &network_, &control_));
   return workers_.back().get();
 }
 
@@ -250,12 +257,13 @@ bool SimCluster::RunProcesses() {
 }
 
 int64_t SimCluster::NextTimerNanos() const {
-  int64_t next = std::min(control_.NextTimerNanos(), coordinator_->NextTimerNanos());
+  int64_t next = std::min(control_.NextTimerNanos(),
+                          coordinator_clock_.ToNetwork(coordinator_->NextTimerNanos()));
   for (const auto& server : servers_) {
     if (server) next = std::min(next, server->NextTimerNanos());
   }
   for (const auto& worker : workers_) {
-    const int64_t timer = worker->core().NextTimerNanos();
+    const int64_t timer = worker->NextTimerNanos();
     next = std::min(next, std::max(timer, worker->stalled_until()));
     // What runs in the process goes on then, too.
     if (worker->stalled(now())) next = std::min(next, worker->stalled_until());

@@ -19,6 +19,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/executor/shard_executor.h"
 #include "server/membership.h"
+#include "tests/cluster/sim_clock.h"
 #include "tests/cluster/sim_control.h"
 
 namespace verbena::test {
@@ -41,6 +42,8 @@ struct ClusterOptions {
   int shards = 2;
   uint32_t rails = 1;  // of each process
   uint32_t lease_ms = 2000;
+  // How far the clocks of two machines run apart: parts in a million either way.
+  int drift_ppm = 0;
   // Lanes with few slots run out of them often.
   uint32_t small_slots = 8;
   uint32_t large_slots = 2;
@@ -66,6 +69,7 @@ class SimServer {
  private:
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
   std::string host_, address_;
+  const SimClock clock_;
   SimControl* control_;
   std::unique_ptr<ControlChannel> channel_;
   const uint32_t rails_;
@@ -83,11 +87,15 @@ class SimWorker {
     bool observer = false;
     uint64_t seed = 1;
     uint32_t rails = 1;
+    int drift_ppm = 0;  // AddWorker() sets the cluster's
   };
   SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
             SimControl* control);
   client::ClientCore& core() { return *core_; }
   const std::string& host() const { return host_; }
+  // What its own clock shows when the network's shows `ns`: deadlines are by that one.
+  int64_t At(int64_t ns) const { return clock_.FromNetwork(ns); }
+  int64_t NextTimerNanos() const { return clock_.ToNetwork(core_->NextTimerNanos()); }
   uint32_t rails() const { return static_cast<uint32_t>(endpoints_.size()); }
   // A stalled process does nothing until then.
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
@@ -96,6 +104,7 @@ class SimWorker {
 
  private:
   std::string host_;
+  const SimClock clock_;
   int64_t stalled_until_ = 0;
   std::unique_ptr<ControlChannel> channel_;
   std::vector<std::unique_ptr<rdma::Endpoint>> endpoints_;  // a rail each
@@ -135,6 +144,7 @@ class SimCluster {
   ClusterOptions options_;
   rdma::SimNetwork network_;
   SimControl control_;
+  const SimClock coordinator_clock_;
   server::MemoryStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<SimServer>> servers_;

@@ -12,7 +12,8 @@ namespace verbena::test {
 // state outlives the channel, so a late answer to a crashed process finds nobody.
 class SimControlChannel final : public ControlChannel {
  public:
-  explicit SimControlChannel(SimControl* net) : net_(net), ended_(std::make_shared<Ended>()) {}
+  SimControlChannel(SimControl* net, std::string host)
+      : net_(net), host_(std::move(host)), ended_(std::make_shared<Ended>()) {}
 
   void Unary(const std::string& address, const std::string& method,
              const google::protobuf::Message& request,
@@ -25,28 +26,29 @@ class SimControlChannel final : public ControlChannel {
     net_->At(absl::ToInt64Nanoseconds(timeout), [call, address, method] {
       Finish(call, absl::DeadlineExceededError(absl::StrCat(address, method, ": no answer")));
     });
-    if (net_->Lost()) return;
-    net_->At(
-        net_->Delay(), [net = net_, call, address, method, bytes = request.SerializeAsString()] {
-          auto it = net->handlers_.find(address);
-          if (it == net->handlers_.end()) {
-            Finish(call, absl::UnavailableError(absl::StrCat(address, ": connection refused")));
-            return;
+    const std::string peer = address.substr(0, address.find(':'));
+    if (net_->Lost(host_, peer)) return;
+    net_->At(net_->Delay(), [net = net_, call, host = host_, peer, address, method,
+                             bytes = request.SerializeAsString()] {
+      auto it = net->handlers_.find(address);
+      if (it == net->handlers_.end()) {
+        Finish(call, absl::UnavailableError(absl::StrCat(address, ": connection refused")));
+        return;
+      }
+      SimControl::Handler handler = it->second;
+      handler(method, bytes, [net, call, host, peer](absl::StatusOr<std::string> answer) {
+        if (net->Lost(peer, host)) return;
+        net->At(net->Delay(), [call, answer = std::move(answer)] {
+          if (answer.ok() && !call->finished) {
+            if (!call->response->ParseFromString(*answer)) {
+              Finish(call, absl::InternalError("answer does not parse"));
+              return;
+            }
           }
-          SimControl::Handler handler = it->second;
-          handler(method, bytes, [net, call](absl::StatusOr<std::string> answer) {
-            if (net->Lost()) return;
-            net->At(net->Delay(), [call, answer = std::move(answer)] {
-              if (answer.ok() && !call->finished) {
-                if (!call->response->ParseFromString(*answer)) {
-                  Finish(call, absl::InternalError("answer does not parse"));
-                  return;
-                }
-              }
-              Finish(call, answer.status());
-            });
-          });
+          Finish(call, answer.status());
         });
+      });
+    });
   }
 
   bool RunOnce() override {
@@ -80,11 +82,20 @@ class SimControlChannel final : public ControlChannel {
   }
 
   SimControl* net_;
+  const std::string host_;
   std::shared_ptr<Ended> ended_;
 };
 
-std::unique_ptr<ControlChannel> SimControl::NewChannel() {
-  return std::make_unique<SimControlChannel>(this);
+std::unique_ptr<ControlChannel> SimControl::NewChannel(const std::string& host) {
+  return std::make_unique<SimControlChannel>(this, host);
+}
+
+void SimControl::Cut(const std::string& from, const std::string& to, bool cut) {
+  if (cut) {
+    cut_.emplace(from, to);
+  } else {
+    cut_.erase({from, to});
+  }
 }
 
 void SimControl::At(int64_t delay_ns, absl::AnyInvocable<void()> what) {
@@ -98,7 +109,8 @@ int64_t SimControl::Delay() {
                                                 faults_.max_delay_ns)(random_);
 }
 
-bool SimControl::Lost() {
+bool SimControl::Lost(const std::string& from, const std::string& to) {
+  if (cut_.contains({from, to})) return true;
   return faults_.loss > 0 && std::bernoulli_distribution(faults_.loss)(random_);
 }
 

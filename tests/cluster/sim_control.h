@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -37,7 +39,11 @@ class SimControl {
 
   void Serve(const std::string& address, Handler handler) { handlers_[address] = handler; }
   void Stop(const std::string& address) { handlers_.erase(address); }
-  std::unique_ptr<ControlChannel> NewChannel();
+  // Of the process of that name.
+  std::unique_ptr<ControlChannel> NewChannel(const std::string& host);
+  // Nothing that `from` sends reaches `to` any more (or again): requests and answers alike, those
+  // of calls under way included. Who waits is not told.
+  void Cut(const std::string& from, const std::string& to, bool cut);
   void set_faults(const ControlFaults& faults) { faults_ = faults; }
 
   // Does what is due. Returns whether anything was.
@@ -48,12 +54,13 @@ class SimControl {
   friend class SimControlChannel;
   void At(int64_t delay_ns, absl::AnyInvocable<void()> what);
   int64_t Delay();
-  bool Lost();
+  bool Lost(const std::string& from, const std::string& to);
 
   std::mt19937_64 random_;
   const Clock* clock_;
   ControlFaults faults_;
   std::map<std::string, Handler> handlers_;
+  std::set<std::pair<std::string, std::string>> cut_;
   std::multimap<int64_t, absl::AnyInvocable<void()>> due_;
 };
 
