@@ -10,11 +10,11 @@ namespace verbena::test {
 
 struct Seeds {
   uint64_t first, last;
-  bool replay;  // of one
+  bool replay;  // of some that are named: faults that all should see, they need not
 };
 
-// VERBENA_SEED=S: that one. VERBENA_SEEDS=N: 1 to N. Otherwise 1 to `count`, or to
-// VERBENA_SEEDS_AT_MOST when that is less.
+// VERBENA_SEED=S: that one. VERBENA_SEEDS=N: 1 to N; with VERBENA_FIRST_SEED=F: F to N. Otherwise 1
+// to `count`, or to VERBENA_SEEDS_AT_MOST when that is less.
 inline Seeds SeedsToRun(uint64_t count) {
   const auto from_environment = [](const char* name, uint64_t otherwise) {
     const char* value = std::getenv(name);
@@ -22,7 +22,8 @@ inline Seeds SeedsToRun(uint64_t count) {
   };
   if (const uint64_t seed = from_environment("VERBENA_SEED", 0)) return {seed, seed, true};
   const uint64_t most = from_environment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
-  return {1, from_environment("VERBENA_SEEDS", std::min(count, most)), false};
+  const uint64_t first = from_environment("VERBENA_FIRST_SEED", 1);
+  return {first, from_environment("VERBENA_SEEDS", std::min(count, most)), first > 1};
 }
 
 }  // namespace verbena::test

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs the simulator's scenarios under faults with many seeds. `--help` tells the options.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+usage() {
+  cat <<'USAGE'
+usage: bash tests/cluster/soak.sh N [--build DIR] [--jobs J] [NAME]
+
+Runs the seeds 1 to N of every test whose name ends in "under faults", or of NAME (Catch2's wildcards),
+in J processes at a time (default: one for each processor), with the programs of DIR (default
+build/release). Prints a line for every thousand seeds of a process that have passed, and for a seed
+that fails how to replay it. The exit status is 0 only when all passed.
+USAGE
+}
+wrong() { printf 'soak.sh: %s (see --help)\n' "$*" >&2; exit 2; }
+
+seeds="" build=$root/build/release jobs=$(nproc) name="*under faults"
+while [ "$#" -gt 0 ]; do
+  case "$1" in
+    --build) [ "$#" -ge 2 ] || wrong "--build wants a folder"; build=$2; shift ;;
+    --jobs) [ "$#" -ge 2 ] || wrong "--jobs wants a number"; jobs=$2; shift ;;
+    --help|-h) usage; exit 0 ;;
+    -*) wrong "unknown option '$1'" ;;
+    *) if [ -z "$seeds" ]; then seeds=$1; else name=$1; fi ;;
+  esac
+  shift
+done
+[[ $seeds =~ ^[1-9][0-9]{0,8}$ ]] || wrong "N is '$seeds'; wanted: how many seeds"
+[[ $jobs =~ ^[1-9][0-9]{0,2}$ ]] || wrong "--jobs is '$jobs'; wanted: 1 to 999"
+programs=()
+for program in cluster_test cluster_norm_test; do
+  path=$build/tests/cluster/$program
+  [ -x "$path" ] || wrong "there is no $path: build it first"
+  # Catch2's exit status is how many there are.
+  if ! "$path" --list-test-names-only "$name" >/dev/null 2>&1; then programs+=("$path"); fi
+done
+[ "${#programs[@]}" -gt 0 ] || wrong "no test is called '$name'"
+
+step=1000
+began=$SECONDS
+# shellcheck disable=SC2317  # called by xargs
+run() {  # PROGRAM FIRST LAST
+  local output
+  if output=$(VERBENA_FIRST_SEED=$2 VERBENA_SEEDS=$3 "$1" --use-colour no "$name" 2>&1); then
+    printf 'ok      %-18s seeds %d to %d\n' "$(basename "$1")" "$2" "$3"
+  else
+    printf 'FAILED  %-18s seeds %d to %d\n%s\n' "$(basename "$1")" "$2" "$3" "$output"
+    return 1
+  fi
+}
+export -f run
+export name
+for program in "${programs[@]}"; do
+  for ((first = 1; first <= seeds; first += step)); do
+    last=$((first + step - 1))
+    printf '%s\0%d\0%d\0' "$program" "$first" $((last < seeds ? last : seeds))
+  done
+done | xargs -0 -n 3 -P "$jobs" bash -c 'run "$@" || exit 1' run
+status=$?
+printf '%d seeds of each, %d s\n' "$seeds" $((SECONDS - began))
+exit $((status == 0 ? 0 : 1))
