@@ -134,10 +134,19 @@ build() {  # PART
   took "build $1" "$start"
 }
 
+# Copies lines, each at once; with a file name, ctest's closing summary goes there.
+split_summary() {  # [FILE]
+  local line held=0
+  while IFS= read -r line; do
+    case "$line" in *"% tests passed, "*) held=1 ;; esac
+    if [ "$held" -eq 1 ] && [ -n "$1" ]; then printf '%s\n' "$line" >>"$1"; else printf '%s\n' "$line"; fi
+  done
+}
+
 # Runs ctest. With a file name as second argument the closing summary goes there instead of to the
 # terminal, so that it can be printed after the checks.
 run_ctest() {  # PART [HOLD]
-  local start status log="build/$1-ctest.log" hold=${2:-/dev/stdout}
+  local start status log="build/$1-ctest.log" hold=${2:-}
   local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once")
   [ "$full" -eq 1 ] || select+=(--label-exclude '^soak$')
   # gcc 12's ThreadSanitizer cannot map its shadow where the kernel randomises more than 28 bits.
@@ -146,7 +155,7 @@ run_ctest() {  # PART [HOLD]
   start=$(now)
   say "test $1"
   "${launcher[@]}" ctest --test-dir "build/$1" "${select[@]}" "${ctest_extra[@]}" 2>&1 | tee "$log" |
-    awk -v hold="$hold" '/% tests passed, / { held = 1 } held { print > hold; next } { print; fflush() }'
+    split_summary "$hold"
   status=${PIPESTATUS[0]}
   took "test $1" "$start"
   [ "$status" -eq 0 ] || failures+=("$1: ctest")
