@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
+#include "proto/role.h"
 #include "proto/token.h"
 #include "proto/verbena/v1/shard.pb.h"
 
@@ -24,14 +25,6 @@ absl::Status Denied(const Principal& who, const std::string& method, const std::
 }
 
 }  // namespace
-
-std::string RoleName(v1::Role role) {
-  std::string name = v1::Role_Name(role);
-  name.erase(0, std::min<size_t>(name.size(), sizeof("ROLE_") - 1));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return name;
-}
 
 const v1::Access& AccessOf(const std::string& method) {
   // Named, so that whatever links this links the services' descriptions.

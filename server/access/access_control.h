@@ -33,9 +33,6 @@ struct Scope {
   std::string about = {};               // the same for people: "table 'w' of job 'ads'"
 };
 
-// "read_only" of ROLE_READ_ONLY.
-std::string RoleName(v1::Role role);
-
 // What the .proto says of "/verbena.v1.Cluster/JoinWorker". No roles: there is no such method, or
 // it says nothing.
 const v1::Access& AccessOf(const std::string& method);

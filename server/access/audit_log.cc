@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/json.h"
+#include "proto/role.h"
 #include "server/access/access_control.h"
 
 namespace verbena::server {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/role.h"
 
 namespace verbena::server {
 namespace {

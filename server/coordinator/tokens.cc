@@ -31,7 +31,7 @@ absl::Status CheckRequest(const v1::CreateTokenRequest& request) {
   }
   if (request.role() == v1::ROLE_UNSPECIFIED || !v1::Role_IsValid(request.role())) {
     return Wrong("role", absl::StrCat(static_cast<int>(request.role())),
-                 "operator, server, job, read_only");
+                 "operator, server, job, read-only");
   }
   const bool of_job = request.role() == v1::ROLE_JOB;
   if (of_job || (request.role() == v1::ROLE_READ_ONLY && !request.job().empty())) {

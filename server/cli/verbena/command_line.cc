@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/role.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/text_table.h"
 

@@ -2,22 +2,16 @@
 
 #include <unistd.h>
 
-#include <utility>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/json.h"
+#include "proto/role.h"
 #include "proto/token.h"
 #include "proto/token_file.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
 namespace {
-
-constexpr std::pair<v1::Role, const char*> kRoles[] = {{v1::ROLE_OPERATOR, "operator"},
-                                                       {v1::ROLE_SERVER, "server"},
-                                                       {v1::ROLE_JOB, "job"},
-                                                       {v1::ROLE_READ_ONLY, "read-only"}};
 
 std::string When(int64_t unix_seconds) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixSeconds(unix_seconds),
@@ -31,14 +25,14 @@ const char* StateWord(const v1::Token& token) {
 
 std::string ForWhom(const v1::Token& token) {
   return absl::StrCat(
-      "role ", RoleWord(token.role()),
+      "role ", RoleName(token.role()),
       token.job().empty() ? "" : absl::StrCat(", job '", Printable(token.job()), "'"));
 }
 
 JsonWriter TokenJson(const v1::Token& token) {
   JsonWriter json;
   json.Add("id", token.id());
-  json.Add("role", RoleWord(token.role()));
+  json.Add("role", RoleName(token.role()));
   json.Add("job", token.job());
   json.Add("note", token.note());
   json.Add("created", token.created());
@@ -105,7 +99,7 @@ absl::StatusOr<TokenReport> List(bool json, const Coordinator& coordinator) {
   }
   TextTable table{{"ID"}, {"ROLE"}, {"JOB"}, {"STATE"}, {"MADE"}, {"EXPIRES"}, {"NOTE"}};
   for (const v1::Token& token : known->tokens()) {
-    table.AddRow({token.id(), RoleWord(token.role()),
+    table.AddRow({token.id(), RoleName(token.role()),
                   token.job().empty() ? "-" : Printable(token.job()), StateWord(token),
                   token.created() == 0 ? "-" : When(token.created()),
                   token.expires() == 0 ? "-" : When(token.expires()), Printable(token.note())});
@@ -131,21 +125,6 @@ absl::StatusOr<TokenReport> Revoke(const TokenOptions& options, bool json,
 }
 
 }  // namespace
-
-std::string RoleWord(v1::Role role) {
-  for (const auto& [known, word] : kRoles) {
-    if (known == role) return word;
-  }
-  return absl::StrCat(static_cast<int>(role));  // of a newer version
-}
-
-absl::StatusOr<v1::Role> ParseRole(const std::string& word) {
-  for (const auto& [role, known] : kRoles) {
-    if (word == known) return role;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", Printable(word), "' is not allowed: one of operator, server, job, read-only"));
-}
 
 absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text) {
   uint32_t number = 0;

@@ -26,9 +26,6 @@ struct TokenOptions {
   std::string id;                                  // of the one to revoke
 };
 
-// Of ROLE_READ_ONLY "read-only", and back. INVALID_ARGUMENT names what is allowed.
-std::string RoleWord(v1::Role role);
-absl::StatusOr<v1::Role> ParseRole(const std::string& word);
 // "30d", "12h", "15m", "90s". INVALID_ARGUMENT says what is allowed.
 absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text);
 
