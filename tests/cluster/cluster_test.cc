@@ -50,7 +50,9 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
   return totals;
 }
 
-// What the first seed that finds a violation says; empty when none of `count` does.
+// What the first seed that finds a violation says; empty when none of `count` does. Options that
+// make what it takes frequent find it in a few seeds, whichever random numbers a change of the
+// scenario brings along.
 std::string FirstFinding(ScenarioOptions options, uint64_t count) {
   for (uint64_t seed = 1; seed <= count; ++seed) {
     options.seed = seed;
@@ -212,14 +214,18 @@ TEST_CASE("planted bug: hand the buffer back at the deadline without closing the
 
 TEST_CASE("planted bug: send records again before their old lane is dead") {
   Planted bug(&rdma::PlantedBugs::replay_before_dead);
+  ScenarioOptions options;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  options.connection_loss = 0.03;
   // What the old lane still had under way lands where the new one's answer was taken already.
-  CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("settled buffer"));
+  CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 
 TEST_CASE("planted bug: send records again on another rail before the lane of theirs is dead") {
   Planted bug(&rdma::PlantedBugs::replay_before_dead);
   ScenarioOptions options;
   options.rails = 2;
+  options.connection_loss = 0.03;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 
@@ -230,7 +236,10 @@ TEST_CASE("planted bug: return a reply or a credit before the receive is reposte
 
 TEST_CASE("planted bug: never ask whether a quiet lane's server is still there") {
   Planted bug(&rdma::PlantedBugs::never_probe);
-  CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
+  ScenarioOptions options;
+  options.connection_loss = 0.01;
+  options.missed_loss = 0.9;
+  CHECK_THAT(FirstFinding(options, 300), Catch::Contains("did not go on"));
 }
 
 TEST_CASE("planted bug: wait for a write that does not end") {
