@@ -11,8 +11,8 @@ if(VERBENA_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${VERBENA_CCACHE})
 endif()
 
-# The tsan preset covers what lies below gRPC: Debian's gRPC and Abseil are not instrumented, and
-# report races of their own in a hello-world server.
+# The tsan preset covers what lies below gRPC and has threads: Debian's gRPC and Abseil are not
+# instrumented, and report races of their own in a hello-world server.
 set(VERBENA_WITH_GRPC ON)
 if(VERBENA_SANITIZE STREQUAL "address")
   # gcc 12 with AddressSanitizer sees uninitialised uses inside libstdc++'s <regex>, which Catch2's

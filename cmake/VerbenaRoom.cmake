@@ -61,8 +61,8 @@ endfunction()
 #
 # One Catch2 binary, registered with ctest as one test. tests/run.sh runs two at a time: a test that
 # starts processes or watches the clock gets the property RUN_SERIAL, a long one a COST, to be started
-# early: about what it takes under ThreadSanitizer. ONE_THREAD: it has only one, which races with
-# nobody, so ThreadSanitizer does without it.
+# early: about what it takes under the sanitizer that slows it most. ONE_THREAD: it has one of ours,
+# which races with nobody, so ThreadSanitizer does without it.
 function(verbena_test name)
   cmake_parse_arguments(ARG "ONE_THREAD" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
   if(ARG_ONE_THREAD AND VERBENA_SANITIZE STREQUAL "thread")

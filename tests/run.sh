@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and tests everything: release, then under AddressSanitizer and UBSan, then (what lies below
-# gRPC) under ThreadSanitizer. Installs what is missing. `--help` tells the options.
+# gRPC and has threads) under ThreadSanitizer. Installs what is missing. `--help` tells the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -139,7 +139,11 @@ split_summary() {  # [FILE]
   local line held=0
   while IFS= read -r line; do
     case "$line" in *"% tests passed, "*) held=1 ;; esac
-    if [ "$held" -eq 1 ] && [ -n "$1" ]; then printf '%s\n' "$line" >>"$1"; else printf '%s\n' "$line"; fi
+    if [ "$held" -eq 1 ] && [ -n "$1" ]; then
+      printf '%s\n' "$line" >>"$1"
+    else
+      printf '%s\n' "$line"
+    fi
   done
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kPollBatch = 64;
 constexpr int64_t kOpenTimeout = 5 * kSecond;  // of each stage of opening a lane
 constexpr int64_t kQuietInterval = rdma::WriteWatch::kIntervalNanos;
-constexpr int64_t kWriteTimeout = 20 * kSecond;
+constexpr int64_t kWriteTimeout = rdma::WriteWatch::kTimeoutNanos;
 constexpr int kRefusalsBeforeFinal = 3;
 constexpr int kOpenFailuresBeforeOther = 2;
 

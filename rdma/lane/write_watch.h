@@ -1,6 +1,6 @@
 // Notices a lane whose writes neither complete nor fail. Transports promise that every write does
-// one or the other (transport.h); devices have been seen to break that promise under packet loss,
-// and a lane that believes them waits for ever.
+// one or the other (transport.h); a lane that relies on it waits for ever where a device does not
+// keep the promise (docs/decisions.md: seen once over soft-RoCE that lost packets).
 //
 // **Thread safety**: one owner thread, the lane's.
 #ifndef VERBENA_RDMA_LANE_WRITE_WATCH_H_
@@ -15,6 +15,9 @@ class WriteWatch {
  public:
   // Silent() is to be called about this often.
   static constexpr int64_t kIntervalNanos = 1'000'000'000;
+  // How long both ends of a lane wait, where nothing else is said: many times what the default
+  // retries of any transport take.
+  static constexpr int64_t kTimeoutNanos = 20 * kIntervalNanos;
 
   // Of signaled writes: the others end with the next of these.
   void Posted() { ++posted_; }

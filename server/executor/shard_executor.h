@@ -35,6 +35,7 @@
 #include "rdma/base/clock.h"
 #include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
+#include "rdma/lane/write_watch.h"
 #include "rdma/transport.h"
 #include "server/executor/inbox.h"
 #include "server/executor/job_memories.h"
@@ -89,7 +90,7 @@ struct ShardExecutorOptions {
   rdma::LaneConfig lane;
   absl::Duration lane_open_timeout = absl::Seconds(10);
   // A lane whose writes to the worker do not end is closed.
-  absl::Duration write_timeout = absl::Seconds(20);
+  absl::Duration write_timeout = absl::Nanoseconds(rdma::WriteWatch::kTimeoutNanos);
   uint64_t lane_memory_limit = uint64_t{4} << 30;
   uint64_t seed = 0;  // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;

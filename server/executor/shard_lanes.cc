@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/lane/write_watch.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {

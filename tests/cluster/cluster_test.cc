@@ -1,7 +1,5 @@
 // Training survives faults: invariants over many seeds, and planted bugs that they find.
-//
-// VERBENA_SEEDS=N runs N seeds of each, VERBENA_SEEDS_AT_MOST=N no more than N where there would be
-// more; VERBENA_SEED=S replays one.
+// Seeds: seeds.h.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -22,20 +20,11 @@ struct Totals {
   uint64_t rails_cut = 0, rails_stalled = 0, rail_moves = 0;
 };
 
-// Runs seeds until one shows a violation; prints how to replay it.
 Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
   Totals totals;
-  const Seeds seeds = SeedsToRun(count);
-  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+  ForEachSeed("cluster_test '" + std::string(name) + "'", count, [&](uint64_t seed) {
     options.seed = seed;
     const ScenarioResult result = RunScenario(options);
-    for (const std::string& violation : result.violations) {
-      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
-                   violation.c_str());
-    }
-    if (!result.violations.empty()) {
-      FAIL("replay: VERBENA_SEED=" << seed << " ./cluster_test '" << name << "'");
-    }
     totals.commits += result.commits;
     totals.crashed += result.crashed;
     totals.stalled += result.stalled;
@@ -46,7 +35,8 @@ Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count) {
     totals.rails_cut += result.rails_cut;
     totals.rails_stalled += result.rails_stalled;
     totals.rail_moves += result.rail_moves;
-  }
+    return result.violations;
+  });
   return totals;
 }
 
@@ -116,8 +106,7 @@ ScenarioOptions SspOptions(uint32_t staleness) {
 
 TEST_CASE("ssp training under faults, with workers that come and go") {
   const uint32_t staleness = GENERATE(0u, 2u);
-  const Totals totals = RunSeeds("ssp training under faults, with workers that come and go",
-                                 SspOptions(staleness), 500);
+  const Totals totals = RunSeeds("ssp training*", SspOptions(staleness), 500);
   if (!SeedsToRun(1).replay) {
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);

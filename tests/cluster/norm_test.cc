@@ -1,7 +1,5 @@
 // Steps in two phases survive faults: global-norm clipping and LAMB over many seeds.
-//
-// VERBENA_SEEDS=N runs N seeds of each, VERBENA_SEEDS_AT_MOST=N no more than N where there would be
-// more; VERBENA_SEED=S replays one.
+// Seeds: seeds.h.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -16,24 +14,17 @@ namespace {
 
 NormResult RunSeeds(const std::string& name, NormOptions options, uint64_t count) {
   NormResult totals;
-  const Seeds seeds = SeedsToRun(count);
-  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+  ForEachSeed("cluster_norm_test '" + name + "'", count, [&](uint64_t seed) {
     options.seed = seed;
     const NormResult result = RunNormScenario(options);
-    for (const std::string& violation : result.violations) {
-      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
-                   violation.c_str());
-    }
-    if (!result.violations.empty()) {
-      FAIL("replay: VERBENA_SEED=" << seed << " ./cluster_norm_test '" << name << "'");
-    }
     totals.commits += result.commits;
     totals.checked += result.checked;
     totals.crashed += result.crashed;
     totals.left += result.left;
     totals.stalled += result.stalled;
     totals.resumed += result.resumed;
-  }
+    return result.violations;
+  });
   return totals;
 }
 

@@ -1,10 +1,14 @@
-// Which seeds a test of many runs, as its environment says.
+// A test of many seeds: which it runs, as its environment says, and how one is replayed that fails.
 #ifndef VERBENA_TESTS_CLUSTER_SEEDS_H_
 #define VERBENA_TESTS_CLUSTER_SEEDS_H_
 
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 namespace verbena::test {
 
@@ -24,6 +28,21 @@ inline Seeds SeedsToRun(uint64_t count) {
   const uint64_t most = from_environment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
   const uint64_t first = from_environment("VERBENA_FIRST_SEED", 1);
   return {first, from_environment("VERBENA_SEEDS", std::min(count, most)), first > 1};
+}
+
+// Runs seeds until one shows a violation: `run` (uint64_t seed -> std::vector<std::string>) returns
+// them. `replay`: the program and its test.
+template <typename Run>
+void ForEachSeed(const std::string& replay, uint64_t count, Run run) {
+  const Seeds seeds = SeedsToRun(count);
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+    const std::vector<std::string> violations = run(seed);
+    for (const std::string& violation : violations) {
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                   violation.c_str());
+    }
+    if (!violations.empty()) FAIL("replay: VERBENA_SEED=" << seed << " ./" << replay);
+  }
 }
 
 }  // namespace verbena::test

@@ -138,10 +138,10 @@ int64_t SimServer::NextTimerNanos() const {
   return clock_.ToNetwork(next);
 }
 
-SimWorker::SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
-                     SimControl* control)
+SimWorker::SimWorker(const std::string& host, const Options& options, int drift_ppm,
+                     rdma::SimNetwork* network, SimControl* control)
     : host_(host),
-      clock_(&network->clock(), options.seed * 2003, options.drift_ppm),
+      clock_(&network->clock(), options.seed * 2003, drift_ppm),
       channel_(control->NewChannel(host)) {
   client::CoreOptions core;
   core.cluster = kCoordinatorAddress;
@@ -217,9 +217,8 @@ void SimCluster::ServeCoordinator() {
 }
 
 SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Options& options) {
-  SimWorker::Options own = options;
-  own.drift_ppm = options_.drift_ppm;
-  workers_.push_back(std::make_unique<SimWorker>(host, own, &network_, &control_));
+  workers_.push_back(
+      std::make_unique<SimWorker>(host, options, options_.drift_ppm, &network_, &control_));
   return workers_.back().get();
 }
 

@@ -87,10 +87,9 @@ class SimWorker {
     bool observer = false;
     uint64_t seed = 1;
     uint32_t rails = 1;
-    int drift_ppm = 0;  // AddWorker() sets the cluster's
   };
-  SimWorker(const std::string& host, const Options& options, rdma::SimNetwork* network,
-            SimControl* control);
+  SimWorker(const std::string& host, const Options& options, int drift_ppm,
+            rdma::SimNetwork* network, SimControl* control);
   client::ClientCore& core() { return *core_; }
   const std::string& host() const { return host_; }
   // What its own clock shows when the network's shows `ns`: deadlines are by that one.

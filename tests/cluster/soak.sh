@@ -7,7 +7,7 @@ usage() {
   cat <<'USAGE'
 usage: bash tests/cluster/soak.sh N [--build DIR] [--jobs J] [NAME]
 
-Runs the seeds 1 to N of every test whose name ends in "under faults", or of NAME (Catch2's wildcards),
+Runs the seeds 1 to N of every test with "under faults" in its name, or of NAME (Catch2's wildcards),
 in J processes at a time (default: one for each processor), with the programs of DIR (default
 build/release). Prints a line for every thousand seeds of a process that have passed, and for a seed
 that fails how to replay it. The exit status is 0 only when all passed.
@@ -15,7 +15,7 @@ USAGE
 }
 wrong() { printf 'soak.sh: %s (see --help)\n' "$*" >&2; exit 2; }
 
-seeds="" build=$root/build/release jobs=$(nproc) name="*under faults"
+seeds="" build=$root/build/release jobs=$(nproc) name="*under faults*"
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --build) [ "$#" -ge 2 ] || wrong "--build wants a folder"; build=$2; shift ;;
