@@ -174,7 +174,9 @@ class VERBENA_EXPORT Ticket {
   // BufferReleased().
   void Cancel();
   // Whether the library will neither read nor write the region for this operation any more. May be
-  // false for a while after a deadline or cancel; destroying the region ends it at once.
+  // false for a while after a deadline or cancel; destroying the region ends it at once. A push to
+  // a sync table of a cluster that keeps copies: not before its step is committed, because a server
+  // that takes over needs it again.
   bool BufferReleased() const;
   // Calls `done` once, with what the operation ended with, from a thread that makes progress (at
   // once, from this one, when already done). It must not block; it may start operations, but not

@@ -46,6 +46,12 @@ enum class RecordType : uint8_t {
                 // for each of the partition's chunks in order, NormNumbers() f64 are written to
                 // `destination`. kDuplicate, and nothing written: that step is over
   kTotals = 9,  // what all chunks' parts add up to. The first that comes counts
+  // Between servers: the sender has the partitions, the receiver copies of them.
+  kReplicate = 10,  // one group, whose `sequence` counts the partition's records, 1, 2, ...;
+                    // payload = ReplicaHeader, then what its kind says. kOk: it is applied;
+                    // kSequenceGap: one before it is missing; kNotReady: the view here is older
+  kBeacon = 11,  // answered for each group: kOk, the receiver is a follower in this epoch and asks
+                 // for no other before a lease has passed
 };
 
 // Which norm. The numbers are squares of L2 norms.
@@ -62,6 +68,47 @@ constexpr uint32_t ElementBytes(ElementType type) {
   if (type == ElementType::kNone) return 0;
   return type == ElementType::kF32 ? 4 : 2;
 }
+
+// What a primary tells its copies, in the order in which it did it. All values are those
+// afterwards, so that a record says everything of what it changes.
+enum class ReplicaKind : uint8_t {
+  kBegin = 1,   // the first record: the copy has what the sender had when the partition was empty,
+                // or (kReplicaLearner) is empty and is brought up by what follows
+  kDense = 2,   // an apply to a chunk: `count` f32, the sum of the gradients, or none for zero
+  kRows = 3,    // an apply to rows: `count` keys, zeros to KeyBytes(), the sums of their gradients
+  kSettle = 4,  // no numbers: a worker's sequence and clock
+  kReset = 5,   // a table: versions restart with `generation` of its job
+  // To learners alone.
+  kSlice = 6,      // a table's slice: its versions; payload: what is known of each worker
+  kChunk = 7,      // a chunk: its versions; payload: parameters, then state
+  kRowStates = 8,  // `count` rows: payload: keys, zeros, then rows with their state
+  kComplete = 9,   // all of it was sent
+};
+inline constexpr uint8_t kMaxReplicaKind = 9;
+inline constexpr uint8_t kReplicaLearner = 1;  // ReplicaHeader::flags, of kBegin
+
+// The beginning of a kReplicate's payload. What does not fit one record is cut: parts of one
+// `sequence`, in order, each with this header; the last one makes it complete.
+struct ReplicaHeader {
+  ReplicaKind kind;
+  uint8_t flags;
+  uint16_t reserved0;    // 0
+  uint32_t generation;   // of the table's job
+  uint32_t count;        // as the kind says
+  uint32_t total_bytes;  // of the payload of all parts, without headers
+  uint32_t part_offset;  // in that, of what this record has
+  float divisor;         // of the sum
+  float gradient_scale;  // what the norms over several chunks made of it: StepScale
+  float trust;
+  uint64_t version;          // of the chunk or slice, afterwards
+  uint64_t applies;          // likewise
+  uint64_t worker;           // whose push or end-step this was; 0: a commit of several
+  uint64_t worker_sequence;  // its last one on the table and partition, afterwards
+  uint64_t worker_clock;     // ssp: the steps it has ended; 0: as before
+  uint64_t since;            // Replica.since of the copy
+  uint8_t reserved1[48];     // 0
+};
+static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
 // The part of a request that says what it is about, partition by partition: a group is what is
 // accepted, deduplicated and resent.
@@ -86,7 +133,7 @@ struct RecordHeader {
   uint8_t flags;         // 0
   uint32_t generation;   // of the lane
   uint32_t operation;    // index in the mailbox; < the lane's granted operations
-  uint64_t incarnation;  // of the worker
+  uint64_t incarnation;  // of the worker, or of the server
   uint32_t table;
   uint16_t group_count;  // 1..kMaxGroups
   ElementType dtype;     // of the payload (push) or of what is wanted (pull): as the table says

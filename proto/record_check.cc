@@ -90,12 +90,14 @@ absl::Status CheckShape(const RecordHeader& h) {
   bool payload = false;
   switch (h.type) {
     case RecordType::kPush:
+    case RecordType::kReplicate:
       payload = true;
       [[fallthrough]];
     case RecordType::kPull:
     case RecordType::kScan:
       if (h.group_count != 1) {
-        return Bad(kRecord, "group_count", h.group_count, "1 for a push, a pull or a scan");
+        return Bad(kRecord, "group_count", h.group_count,
+                   "1 for a push, a pull, a scan or a replicate");
       }
       break;
     case RecordType::kPushRows:
@@ -106,11 +108,12 @@ absl::Status CheckShape(const RecordHeader& h) {
     case RecordType::kAwait:
     case RecordType::kNorms:
     case RecordType::kTotals:
+    case RecordType::kBeacon:
       break;
     default:
       return Bad(kRecord, "type", static_cast<uint32_t>(h.type),
                  "1 (push), 2 (pull), 3 (end-step), 4 (await), 5 (push of rows), 6 (lookup), "
-                 "7 (scan), 8 (norms), 9 (totals)");
+                 "7 (scan), 8 (norms), 9 (totals), 10 (replicate), 11 (beacon)");
   }
   if (h.group_count < 1 || h.group_count > kMaxGroups) {
     return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
@@ -118,7 +121,8 @@ absl::Status CheckShape(const RecordHeader& h) {
   if (const absl::Status s = CheckType(h); !s.ok()) return s;
   // A push without a payload settles one whose buffer was given back: it contributes zero.
   if (!payload && h.payload_bytes != 0) {
-    return Bad(kRecord, "payload_bytes", h.payload_bytes, "0 unless it is a push or a lookup");
+    return Bad(kRecord, "payload_bytes", h.payload_bytes,
+               "0 unless it is a push, a lookup or a replicate");
   }
   return absl::OkStatus();
 }
@@ -164,6 +168,10 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
       if (count > 0 && bytes == count * sizeof(uint64_t)) return absl::OkStatus();
       return Bad(kRecord, "payload_bytes", bytes,
                  absl::StrCat("8 for each of the groups' ", count, " keys, at least one"));
+    case RecordType::kReplicate:
+      if (bytes >= sizeof(ReplicaHeader)) return absl::OkStatus();
+      return Bad(kRecord, "payload_bytes", bytes,
+                 absl::StrCat("at least ", sizeof(ReplicaHeader), " for a replicate"));
     case RecordType::kNorms:
     case RecordType::kTotals:
       return CheckNorms(h, groups);
@@ -227,6 +235,40 @@ absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
     }
     key += group.count;
   }
+  return absl::OkStatus();
+}
+
+absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte> payload,
+                               ReplicaHeader* header, absl::Span<const std::byte>* data) {
+  constexpr std::string_view kReplica = "replica";
+  if (payload.size() < sizeof(*header)) {
+    return Bad(kRecord, "payload_bytes", payload.size(),
+               absl::StrCat("at least ", sizeof(*header)));
+  }
+  std::memcpy(header, payload.data(), sizeof(*header));
+  CopiedOut(header);
+  const ReplicaHeader& h = *header;
+  const auto kind = static_cast<uint32_t>(h.kind);
+  if (kind < 1 || kind > kMaxReplicaKind) {
+    return Bad(kReplica, "kind", kind, absl::StrCat("1..", kMaxReplicaKind));
+  }
+  const uint8_t flags = h.kind == ReplicaKind::kBegin ? kReplicaLearner : 0;
+  if ((h.flags & ~flags) != 0) {
+    return Bad(kReplica, "flags", static_cast<uint32_t>(h.flags), flags == 0 ? "0" : "0, 1");
+  }
+  if (h.reserved0 != 0) return BadNumber(kReplica, "reserved0", h.reserved0, 0);
+  for (const uint8_t byte : h.reserved1) {
+    if (byte != 0) return BadNumber(kReplica, "reserved1", byte, 0);
+  }
+  const uint64_t bytes = payload.size() - sizeof(h);
+  if (h.part_offset > h.total_bytes || bytes > h.total_bytes - h.part_offset ||
+      (bytes == 0 && h.total_bytes > 0)) {
+    return Bad(kReplica, "part_offset", h.part_offset,
+               absl::StrCat("what leaves room for the ", bytes, " bytes of this part in ",
+                            h.total_bytes, ", which are some"));
+  }
+  if (record.groups[0].sequence == 0) return Bad(kReplica, "sequence", 0, "1 or more");
+  *data = payload.subspan(sizeof(h));
   return absl::OkStatus();
 }
 
@@ -307,6 +349,10 @@ std::string_view RecordTypeName(RecordType type) {
       return "norms";
     case RecordType::kTotals:
       return "totals";
+    case RecordType::kReplicate:
+      return "replicate";
+    case RecordType::kBeacon:
+      return "beacon";
   }
   return "unknown";
 }

@@ -41,6 +41,11 @@ absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLi
 absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
                       std::vector<uint64_t>* keys);
 
+// Copies the header of a kReplicate that CopyRecord() has returned, and checks it as far as it says
+// anything without the table. On success *data is what follows it.
+absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte> payload,
+                               ReplicaHeader* header, absl::Span<const std::byte>* data);
+
 // Validates a reply copied out of the mailbox entry `operation`.
 absl::Status CheckReply(const Reply& reply, uint32_t generation, uint32_t operation,
                         uint32_t slots);

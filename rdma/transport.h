@@ -140,7 +140,7 @@ class Endpoint {
   }
 
   // ---- set-up -----------------------------------------------------------------------------------
-  // Starts listening; returns the address peers connect to. At most once.
+  // Starts listening; returns the address peers connect to. At most once. Create() goes on working.
   virtual absl::StatusOr<std::string> Listen() = 0;
 
   // A connection to be opened by this side. Expose memory and post receives on it, then Connect().

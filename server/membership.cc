@@ -112,6 +112,7 @@ void Membership::Impl::SendJoin() {
   request.set_name(options.name);
   request.set_address(options.address);
   request.set_shards(options.shards);
+  request.set_zone(options.zone);
   Send("JoinServer", request, kJoinTimeout, &Impl::OnJoin);
 }
 

@@ -38,6 +38,7 @@ struct MembershipOptions {
   std::string name;
   std::string address;  // ours, as peers reach it
   uint32_t shards = 1;
+  std::string zone = {};  // copies of a partition are kept in different ones
   // Backoff jitter, request ids. 0: from the system's random source. Anything else is for tests:
   // two lives of a server with one seed would send one request id, and the second would be taken
   // for a repetition of the first and get its incarnation.

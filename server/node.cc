@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/grpc_control_channel.h"
 #include "proto/grpc_credentials.h"
 #include "proto/tls_files.h"
 #include "proto/token.h"
@@ -211,6 +212,8 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
   coordinator_options.expected_servers = options.expected_servers;
+  coordinator_options.replicas = options.replicas;
+  coordinator_options.min_replicas = options.min_replicas;
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
   coordinator_options.tokens = operator_token.has_value();
   coordinator_options.operator_token = operator_token.value_or(v1::Token());
@@ -271,8 +274,8 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";
-    absl::StatusOr<std::unique_ptr<ShardExecutor>> executor =
-        ShardExecutor::Create(shard, &clock, std::move(made->made));
+    absl::StatusOr<std::unique_ptr<ShardExecutor>> executor = ShardExecutor::Create(
+        shard, &clock, std::move(made->made), std::make_unique<GrpcControlChannel>(tls, token));
     if (!executor.ok()) return executor.status();
     ShardHandle handle;
     handle.machine = std::make_unique<ShardMachine>(*std::move(executor));
@@ -352,6 +355,12 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   member.name = options.name;
   member.address = address;
   member.shards = options.shards;
+  member.zone = options.zone;
+  for (ShardHandle& shard : set.shards) {
+    ShardExecutor* executor = &shard.machine->executor();
+    executor->inbox().Post(
+        [executor, address_of = member.coordinator] { executor->SetCoordinator(address_of); });
+  }
   membership = std::make_unique<MembershipMachine>(
       member, &clock, tls, token,
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {

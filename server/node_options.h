@@ -33,6 +33,9 @@ struct NodeOptions {
   uint32_t lease_ms = 5000;
   uint32_t partitions = 256;
   uint32_t expected_servers = 1;
+  uint32_t replicas = 1;      // of a coordinator: copies of each partition, counting the primary
+  uint32_t min_replicas = 1;  // with fewer, pushes wait
+  std::string zone;           // copies are kept in different ones; empty: one of its own
   rdma::LaneConfig lane;
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard

@@ -1,6 +1,7 @@
 #include "shard/engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "shard/engine_impl.h"
@@ -10,10 +11,22 @@ namespace verbena::shard {
 Engine::Impl::Impl(EngineOptions o)
     : options(std::move(o)),
       pool(options.allocator != nullptr ? options.allocator : &heap, options.spare_buffers,
-           &sink.counters.resident_bytes) {
-  sink.commit_observer = options.commit_observer;
+           &sink.counters.resident_bytes),
+      log(&pool, &sink) {
+  sink.log = &log;
+  if (options.commit_observer) {
+    sink.commit_observer = [this](const Commit& commit) { Observe(commit); };
+  }
   group_status.reserve(kMaxGroups);
   await_slices.reserve(kMaxGroups);
+}
+
+void Engine::Impl::Observe(Commit commit) const {
+  const DenseTable* dense = tables.at(commit.table).dense.table.get();
+  const uint32_t partition = dense != nullptr ? dense->partition_of(commit.chunk) : commit.chunk;
+  commit.server = options.server;
+  commit.epoch = partitions[partition].ours ? partitions[partition].epoch : 0;
+  options.commit_observer(commit);
 }
 
 void Engine::Impl::RetryBlocked() {
@@ -41,13 +54,15 @@ void Engine::ForgetLane(uint32_t lane) {
     state.consistency->ForgetLane(lane);
     state.parking->ForgetLane(lane);
   }
+  e.log.ForgetLane(lane);
   e.RetryBlocked();
 }
 
 bool Engine::TakeEvents(std::vector<Event>* events) {
   std::vector<Event>& pending = impl_->sink.events;
   if (pending.empty()) return false;
-  events->insert(events->end(), pending.begin(), pending.end());
+  events->insert(events->end(), std::make_move_iterator(pending.begin()),
+                 std::make_move_iterator(pending.end()));
   pending.clear();
   return true;
 }

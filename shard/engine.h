@@ -25,7 +25,11 @@
 //  7. What a job has of this server is at most its share of JobLimits::memory_bytes, by the
 //     partitions that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
 //  8. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
-//  9. Which lane a record comes on says nothing of it but where the answer goes. A worker that has
+//  9. What a partition's copies are told is what they answer for: with a follower, nothing is
+//  applied,
+//     and no push or end-step acknowledged, before the follower has it (replica/log.h). Primary and
+//     copy are equal, byte for byte, after the same record.
+// 10. Which lane a record comes on says nothing of it but where the answer goes. A worker that has
 //     several sends what a dead one left unanswered on another, while what the dead one carried may
 //     still come, or be held or queued, because we have not noticed yet. Either may be first: the
 //     second is a duplicate by its sequence, its (step, chunk) or its (step, index), however often
@@ -47,6 +51,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/record.h"
+#include "proto/record_check.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/allocator.h"
 #include "shard/job_memory.h"
@@ -86,8 +91,9 @@ struct PushRequest {
   absl::Span<const std::byte> payload;
 };
 struct PushOutcome {
-  bool held = false;  // true: payload stays in use; a kPushDone event follows
-  Answer answer;      // !held
+  bool held = false;      // true: payload stays in use; a kPushDone event follows
+  bool deferred = false;  // true: payload was copied; a kReplicated event follows
+  Answer answer;          // neither
 };
 
 struct PullRequest {
@@ -119,9 +125,10 @@ struct GroupsRequest {  // end-step and await
   bool may_park = true;      // await. false: kResourceExhausted instead, for groups that wait
 };
 struct GroupsOutcome {
-  bool parked = false;  // await only; kAwaitDone follows
+  bool parked = false;    // await only; kAwaitDone follows
+  bool deferred = false;  // push of rows, end-step; kReplicated follows
   Answer answer;
-  // One per group, when !parked. Valid until the next call.
+  // One per group, when neither. Valid until the next call.
   absl::Span<const ReplyStatus> group_status;
 };
 
@@ -170,6 +177,8 @@ struct Event {
                   // written
     kPullFailed,  // a parked pull cannot be answered any more (others: for every group)
     kAwaitDone,   // answer with answer.status (for every group)
+    kReplicated,  // what was deferred is where it has to be, or cannot be: answer with
+                  // group_status
   };
   Kind kind;
   Token token;
@@ -177,15 +186,46 @@ struct Event {
   ChunkView view;
   uint64_t destination = 0;
   uint64_t destination_key = 0;
+  std::shared_ptr<const std::vector<ReplyStatus>> group_status = nullptr;  // kReplicated
 };
 
-// Told of every commit; for tests that check invariants. May be empty.
+// Who has a copy of a partition.
+struct CopyId {
+  uint64_t server = 0;  // incarnation; 0: nobody
+  uint32_t shard = 0;
+  bool operator==(const CopyId&) const = default;
+};
+
+// For a copy: a kReplicate. `data` (header.total_bytes of it, in as many parts as its sender likes)
+// stays as it is until ReplicaAnswered() or ReplicasLost(), whatever becomes of the configuration.
+struct ReplicaRecord {
+  CopyId to;
+  uint32_t table = 0;
+  Group group = {};
+  ReplicaHeader header = {};
+  Buffer data;
+};
+
+// What becomes of a partition's configuration.
+struct CopyStatus {
+  uint32_t partition = 0;
+  CopyId copy;  // of which this shard is the primary; server 0: it is the copy itself
+  bool learner = false;
+  uint64_t sequence = 0;                       // of the last record: made, or (a copy) applied
+  uint64_t acknowledged = 0;                   // by the copy
+  uint64_t copied_bytes = 0, total_bytes = 0;  // of a learner
+};
+
+// Told of every commit, with a copy as soon as it is certain what it will be; for tests that check
+// invariants. May be empty.
 struct Commit {
   uint32_t table;
   uint32_t chunk;
   uint64_t step;
   absl::Span<const uint64_t> contributors;  // incarnations, in rank order
   uint32_t divisor;                         // of a mean
+  uint64_t server = 0;                      // who makes it
+  uint64_t epoch = 0;                       // of the partition; 0: that one is not its primary
 };
 using CommitObserver = std::function<void(const Commit&)>;
 
@@ -267,6 +307,29 @@ class Engine {
   // kind. A partition that has taken totals of that kind answers kDuplicate; kWrongStep: not all of
   // its parts can be in these totals.
   GroupsOutcome Totals(const GroupsRequest& request, const NormTotals& totals);
+
+  // ---- copies (engine_replicas.cc) ----
+  // Moves records for copies to the end of *records, at most about `most`. Returns whether there
+  // were any. May make more: what a learner has not been told yet.
+  bool TakeReplicas(std::vector<ReplicaRecord>* records, size_t most);
+  // A copy has answered the record, of which nothing is read any more, nor of those before it. kOk,
+  // kDuplicate: it has it, and all before it. Events may follow.
+  void ReplicaAnswered(const CopyId& from, uint32_t partition, uint64_t sequence,
+                       ReplyStatus status);
+  // Nothing that was to go there is read any more; what is still wanted is to be sent again.
+  void ReplicasLost(const CopyId& copy);
+  // What the partition's copy has not answered is to be sent again.
+  void ResendReplicas(uint32_t partition);
+  // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
+  // be a follower.
+  bool CaughtUp(uint32_t partition) const;
+  // As a copy: a record by the shard that is the partition's primary. kOk, kDuplicate: it is
+  // applied (or, a part of one, kept). kNotReady: what the view here says is older than the record,
+  // or its table is not there. kWrongEpoch: it is newer. kSequenceGap: a record or part before it
+  // is missing. kResourceExhausted: no memory. Others: it cannot be applied, ever.
+  Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
+  // Of the partitions that have a copy, or are one.
+  std::vector<CopyStatus> copies() const;
 
   void Unpin(uint64_t pin);
   // Drops everything held or parked for a lane that is dead; no event follows for it.

@@ -1,6 +1,7 @@
 // The inside of an Engine, for the files that make it up: engine.cc (life, events, counters),
 // engine_view.cc (what a view changes), engine_requests.cc (dense tables, steps), engine_rows.cc
-// (embedding tables), engine_norms.cc (steps in two phases).
+// (embedding tables), engine_norms.cc (steps in two phases), engine_replicas.cc (copies elsewhere
+// of what this shard has), engine_copies.cc (what this shard has copies of).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_ENGINE_IMPL_H_
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "shard/engine.h"
 #include "shard/partition/dense_consistency.h"
@@ -20,6 +22,7 @@
 #include "shard/partition/roster.h"
 #include "shard/partition/row_consistency.h"
 #include "shard/partition/sink.h"
+#include "shard/replica/log.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/dense_table.h"
 #include "shard/table/embedding_table.h"
@@ -29,8 +32,32 @@ namespace verbena::shard {
 // What the last view says of a partition.
 struct PartitionInfo {
   uint64_t epoch = 0;
-  bool ours = false;
-  bool epoch_changed = false;  // by the view being applied
+  bool ours = false;   // this shard is the primary
+  bool copy = false;   // it is a follower or a learner
+  uint64_t since = 0;  // which it is since that configuration
+  CopyId primary;
+  bool enough = true;  // there are as many copies as a push has to have
+  // By the view being applied:
+  bool epoch_changed = false;
+  bool promoted = false;  // from a copy to the primary
+  bool stale = false;  // what is here is not what is wanted: it was the primary's, or a learner's
+};
+
+// A copy of a partition that this shard has.
+struct CopyState {
+  bool begun = false;     // by a kBegin in this epoch
+  bool learning = false;  // and not complete
+  uint64_t sequence = 0;  // of the last record
+  // The parts of the next one, as far as they have come.
+  Buffer parts;
+  uint32_t parts_bytes = 0;
+};
+
+// What is known of a slice that is a copy, and its table does not hold.
+struct CopyMarks {
+  uint32_t generation = 0;    // of the job, as of the last record
+  bool rows_complete = true;  // false: a row that is not here yet comes with what it has
+  std::map<uint64_t, WorkerMark> workers;
 };
 
 struct JobState {
@@ -60,8 +87,9 @@ struct TableState {
   Parking* parking = nullptr;
   Consistency* consistency = nullptr;
   JobState* job = nullptr;
-  std::vector<Placement> placement;  // by partition
-  bool starved = false;              // slices that are not ready lack memory
+  std::map<uint32_t, CopyMarks> marks;  // by partition: those that are copies
+  std::vector<Placement> placement;     // by partition
+  bool starved = false;                 // slices that are not ready lack memory
 };
 
 struct Engine::Impl {
@@ -70,6 +98,7 @@ struct Engine::Impl {
   // ---- the view ----
   absl::Status CheckPartitions(const v1::ClusterView& view) const;
   void UpdatePartitions(const v1::ClusterView& view);
+  const v1::Replica* FindReplica(const v1::Partition& partition) const;
   void DropTables(const v1::ClusterView& view);
   absl::Status UpdateJobs(const v1::ClusterView& view);
   absl::Status UpdateTable(const v1::Table& table);
@@ -77,6 +106,9 @@ struct Engine::Impl {
   absl::Status CreateDense(const v1::Table& table, TableState* state);
   absl::Status CreateRows(const v1::Table& table, TableState* state);
   absl::Status Place(const v1::Table& table, TableState* state);
+  // It is here no more: nothing waits for it.
+  void LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why);
+  void ResetTable(TableState* state);
   JobState* JobOf(const std::string& name);
   void LimitJobs(const v1::ClusterView& view);
   void ForgetJobs();
@@ -102,7 +134,55 @@ struct Engine::Impl {
   GroupsOutcome RefuseGroups(size_t groups, ReplyStatus status);
   PullOutcome RefuseLookup(size_t groups, ReplyStatus status);
   void CountAnswer(ReplyStatus status);
+  // Says who makes the commit, and tells of it.
+  void Observe(Commit commit) const;
   void RetryBlocked();
+  // kOk, or a push has to wait for copies.
+  ReplyStatus CheckCopies(uint32_t partition) const {
+    return partitions[partition].enough ? ReplyStatus::kOk : ReplyStatus::kNotReady;
+  }
+
+  // ---- engine_replicas.cc: as the primary ----
+  void FollowCopies(const v1::ClusterView& view);
+  // Slices that were copies until this view.
+  void Adopt(TableState* state);
+  // Tells learners more of what was there before them.
+  void TellLearners();
+  // False: nothing more for now.
+  bool TellLearner(uint32_t partition);
+  bool TellSlice(uint32_t partition, const TableState& state, uint32_t slice);
+  bool TellChunk(uint32_t partition, const DenseTable& table, uint32_t slice);
+  bool TellRows(uint32_t partition, const EmbeddingTable& table, uint32_t slice);
+  ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;
+  uint64_t BytesOf(uint32_t partition) const;
+
+  // ---- engine_copies.cc: as a copy ----
+  // A record as far as it was checked; `data` is all of its payload.
+  struct Copied {
+    uint32_t partition = 0;
+    Group group = {};
+    ReplicaHeader header = {};
+    absl::Span<const std::byte> data;
+    TableState* state = nullptr;
+    uint32_t slice = 0;
+    CopyMarks* marks = nullptr;
+  };
+  ReplyStatus CheckSender(const CopyId& from, const Copied& c) const;
+  // kOk, with *data: it is whole. kOk without: a part of it was kept.
+  ReplyStatus Assemble(CopyState* copy, const ReplicaHeader& header,
+                       absl::Span<const std::byte>* data, bool* whole);
+  ReplyStatus Begin(uint32_t partition, bool learner);
+  ReplyStatus FindCopied(uint32_t table, Copied* copied);
+  ReplyStatus Copy(const Copied& c);
+  ReplyStatus CopyDense(const Copied& c);
+  ReplyStatus CopyRows(const Copied& c);
+  ReplyStatus CopySlice(const Copied& c);
+  ReplyStatus CopyChunk(const Copied& c);
+  ReplyStatus CopyRowStates(const Copied& c);
+  // Of a group: the keys in front of its data, copied to `keys`, and what follows; `each` bytes for
+  // every key. False: it is not of that shape, or keys are not the partition's.
+  bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
+  void ForgetCopy(uint32_t partition);
 
   const EngineOptions options;
   HeapAllocator heap;
@@ -110,13 +190,17 @@ struct Engine::Impl {
   // By job, also of those that are forgotten while they have memory that is being written out.
   std::map<std::string, JobAccount> accounts;
   BufferPool pool;
+  ReplicaLog log;
   uint64_t revision = 0;
   uint32_t highest_table = 0;
   std::vector<PartitionInfo> partitions;
+  std::vector<CopyState> copies;          // by partition
   std::map<std::string, JobState> jobs;   // nodes do not move: tables point at them
   std::map<uint32_t, TableState> tables;  // ordered: a replayed run makes the same events
   std::vector<ReplyStatus> group_status;
   std::vector<uint32_t> await_slices;
+  std::vector<uint64_t> copied_keys;  // scratch of what copies are told
+  std::vector<uint32_t> copied_rows;
 };
 
 // The one of two groups' statuses that says more of their record.

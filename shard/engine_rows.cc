@@ -61,7 +61,9 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   GroupsOutcome outcome;
   outcome.answer.version = UINT64_MAX;
   e.group_status.clear();
+  e.log.Ask(&request.token);
   for (const Group& group : request.groups) {
+    e.log.AskGroup(static_cast<uint32_t>(e.group_status.size()));
     push.group = group;
     push.keys = keys_left.first(group.count);
     push.rows = rows_left.first(group.count * dim);
@@ -69,6 +71,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
     rows_left.remove_prefix(group.count * dim);
     uint32_t slice = 0;
     Answer answer = {e.FindKeys(*state, group, push.keys, &slice), 0, 0};
+    if (answer.status == ReplyStatus::kOk) answer.status = e.CheckCopies(group.partition);
     if (answer.status == ReplyStatus::kOk) {
       answer = rows.consistency->Push(push, *member, slice);
       outcome.answer.version = std::min(outcome.answer.version, answer.version);
@@ -83,6 +86,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
     outcome.answer.status = Worse(outcome.answer.status, answer.status);
   }
   if (outcome.answer.version == UINT64_MAX) outcome.answer.version = 0;
+  outcome.deferred = e.log.EndAsk(outcome.answer, e.group_status);
   outcome.group_status = e.group_status;
   return outcome;
 }

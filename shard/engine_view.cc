@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/job_limits.h"
 #include "shard/engine_impl.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -32,13 +33,35 @@ absl::Status Engine::Impl::CheckPartitions(const v1::ClusterView& view) const {
   return absl::OkStatus();
 }
 
+// This shard's place among the partition's copies.
+const v1::Replica* Engine::Impl::FindReplica(const v1::Partition& partition) const {
+  for (const auto* list : {&partition.followers(), &partition.learners()}) {
+    for (const v1::Replica& r : *list) {
+      if (r.server() == options.server && r.shard() == options.shard) return &r;
+    }
+  }
+  return nullptr;
+}
+
 void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
   partitions.resize(view.partitions_size());
+  copies.resize(partitions.size());
+  log.Resize(static_cast<uint32_t>(partitions.size()));
   for (const v1::Partition& p : view.partitions()) {
     PartitionInfo& info = partitions[p.id()];
+    const PartitionInfo was = info;
     info.epoch_changed = info.epoch != p.epoch();
     info.epoch = p.epoch();
+    info.primary = {p.primary(), p.shard()};
     info.ours = p.primary() != 0 && p.primary() == options.server && p.shard() == options.shard;
+    const v1::Replica* here = info.ours ? nullptr : FindReplica(p);
+    info.copy = here != nullptr;
+    info.since = info.copy ? here->since() : 0;
+    info.enough = 1 + static_cast<uint32_t>(p.followers_size()) >= view.min_replicas();
+    info.promoted = was.copy && info.ours;
+    const bool again = was.copy && info.copy && was.since != info.since;
+    info.stale = again || (was.ours && info.copy) || (info.promoted && copies[p.id()].learning);
+    if (!info.ours && (!info.copy || info.epoch_changed || again)) ForgetCopy(p.id());
   }
 }
 
@@ -54,7 +77,7 @@ void Engine::Impl::DropTables(const v1::ClusterView& view) {
     TableState& state = it->second;
     if (state.table != nullptr) {
       for (uint32_t s = 0; s < state.table->slices(); ++s) {
-        state.consistency->FailSlice(s, ReplyStatus::kUnknownTable, /*keep=*/false);
+        LeaveSlice(&state, s, ReplyStatus::kUnknownTable);
       }
       state.parking->FailAll(ReplyStatus::kUnknownTable);
     }
@@ -79,11 +102,15 @@ JobState* Engine::Impl::JobOf(const std::string& name) {
   return &it->second;
 }
 
-// What a job's limit leaves it on this server. All shards of the server say the same.
+// What a job's limit leaves it on this server: its share for each copy of a partition. All shards
+// of the server say the same.
 void Engine::Impl::LimitJobs(const v1::ClusterView& view) {
   uint64_t owned = 0;
   for (const v1::Partition& p : view.partitions()) {
+    const auto here = [&](const v1::Replica& r) { return r.server() == options.server; };
     owned += p.primary() != 0 && p.primary() == options.server ? 1 : 0;
+    owned += static_cast<uint64_t>(std::count_if(p.followers().begin(), p.followers().end(), here));
+    owned += static_cast<uint64_t>(std::count_if(p.learners().begin(), p.learners().end(), here));
   }
   absl::flat_hash_map<std::string, uint64_t> shares;
   for (const v1::Job& j : view.jobs()) {
@@ -159,10 +186,19 @@ absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state
   return table.spec().dim() > 0 ? CreateRows(table, state) : CreateDense(table, state);
 }
 
+void Engine::Impl::LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why) {
+  const uint32_t partition = state->table->life(slice).partition;
+  state->consistency->FailSlice(slice, why, /*keep=*/false);
+  log.FailWaiters(state->table->id(), partition, why);
+  log.Disown(state->table->id(), partition);
+}
+
 // Follows what the view says of the table's partitions.
 absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   std::vector<Placement> placement(partitions.size());
-  for (size_t p = 0; p < partitions.size(); ++p) placement[p].ours = partitions[p].ours;
+  for (size_t p = 0; p < partitions.size(); ++p) {
+    placement[p].ours = partitions[p].ours || partitions[p].copy;
+  }
   for (const uint32_t p : table.lost_partitions()) {
     if (p < placement.size()) placement[p].lost = true;
   }
@@ -170,12 +206,18 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   for (uint32_t s = 0; s < sliced.slices(); ++s) {
     if (!sliced.ready(s)) continue;
     const uint32_t p = sliced.life(s).partition;
-    const bool keep = placement[p].ours && !placement[p].lost;
+    const bool keep = placement[p].ours && !placement[p].lost && !partitions[p].stale;
     if (keep && !partitions[p].epoch_changed) continue;
     const ReplyStatus why = placement[p].lost ? ReplyStatus::kDataLoss : ReplyStatus::kWrongEpoch;
-    state->consistency->FailSlice(s, why, keep);
-    state->parking->FailSlice(s, why);
-    if (!keep) sliced.Release(s, /*gone=*/!placement[p].lost);
+    if (keep) {
+      state->consistency->FailSlice(s, why, /*keep=*/true);
+    } else {
+      LeaveSlice(state, s, why);
+    }
+    if (!planted_bugs().forget_parked) state->parking->FailSlice(s, why);
+    if (keep) continue;
+    sliced.Release(s, /*gone=*/!placement[p].lost);
+    state->marks.erase(p);
   }
   if (placement == state->placement && !state->starved) return absl::OkStatus();
   const absl::Status acquired = sliced.Acquire(placement);
@@ -183,6 +225,18 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   state->placement = std::move(placement);
   state->consistency->Resize();
   return acquired;
+}
+
+// A new generation of its job. Copies follow when they are told.
+void Engine::Impl::ResetTable(TableState* state) {
+  state->consistency->Reset();
+  for (uint32_t s = 0; s < state->table->slices(); ++s) {
+    const uint32_t p = state->table->life(s).partition;
+    if (!state->table->ready(s) || !partitions[p].ours) continue;
+    state->table->ResetVersions(s);
+    if (log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, state->table->id())) continue;
+    log.Add(HeaderFor(ReplicaKind::kReset, p, *state));
+  }
 }
 
 absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
@@ -196,8 +250,7 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   absl::Status placed = Place(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
   if (state.job->change == Roster::Change::kGeneration) {
-    state.consistency->Reset();
-    state.table->ResetVersions();
+    ResetTable(&state);
     // What was kept for the workers of the run before may have been in the way.
     if (!placed.ok()) placed = Place(table, &state);
   } else {
@@ -235,6 +288,7 @@ absl::Status Engine::ApplyView(const v1::ClusterView& view) {
   // Without partitions nothing can be placed: tables are not known yet.
   if (!e.partitions.empty()) {
     for (const v1::Table& t : view.tables()) first.Update(e.UpdateTable(t));
+    e.FollowCopies(view);
   }
   e.ForgetJobs();
   e.RetryBlocked();

@@ -456,6 +456,7 @@ VERBENA_EXPORT verbena_status verbena_ticket_status(const verbena_ticket* ticket
 VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);
 // 1 when the library will neither read nor write the region for this operation any more, or
 // `ticket` is NULL. May be 0 for a while after a deadline or cancel; verbena_region_free() ends it.
+// A push to a sync table of a cluster that keeps copies: 0 until its step is committed.
 VERBENA_EXPORT int verbena_ticket_buffer_released(const verbena_ticket* ticket);
 // Told what an operation ended with, the text of an error ("" when OK), and the `user` of the call.
 typedef void (*verbena_done_function)(verbena_status status, const char* text, void* user);

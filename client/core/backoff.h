@@ -1,39 +1,20 @@
-// Waiting between attempts: 10 ms to 1 s, doubling, with jitter from the client's seed.
+// The client's words for time, and how long it waits between attempts.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_BACKOFF_H_
 #define VERBENA_CLIENT_CORE_BACKOFF_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <random>
+
+#include "rdma/base/backoff.h"
 
 namespace verbena::client {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr int64_t kSecond = 1'000'000'000;
-inline constexpr int64_t kFirstBackoff = 10 * kMillisecond;
-inline constexpr int64_t kLongestBackoff = kSecond;
-
-using Random = std::mt19937_64;
-
-class Backoff {
- public:
-  // How long to wait now; the next answer is about twice that. Jitter (half to all of it) keeps
-  // workers that lost the same server from returning in step.
-  int64_t Next(Random& random) {
-    const int64_t whole = std::min(kLongestBackoff, kFirstBackoff << std::min(failures_, 10));
-    ++failures_;
-    return std::uniform_int_distribution<int64_t>(whole / 2, whole)(random);
-  }
-  void Reset() { failures_ = 0; }
-  int failures() const { return failures_; }
-
- private:
-  int failures_ = 0;
-};
+inline constexpr int64_t kFirstBackoff = Backoff::kFirstNanos;
 
 }  // namespace verbena::client
 

@@ -31,9 +31,11 @@ struct ScanResult;
 //   kDelayed: a pull, an await, norms or totals, waiting for its backoff;
 //   kAnswered: its answer is being handled; in no queue;
 //   kEnded:   a sync end-step that the server has accepted: kept until its step is committed,
-//             because it is sent again after a lane loss.
+//             because it is sent again after a lane loss;
+//   kKept:    a sync push of one part that the server has answered: kept until its step is
+//             committed, because a server that takes over needs it again.
 struct Entry {
-  enum class State : uint8_t { kFree, kHeld, kQueued, kDelayed, kPosted, kAnswered, kEnded };
+  enum class State : uint8_t { kFree, kHeld, kQueued, kDelayed, kPosted, kAnswered, kEnded, kKept };
 
   uint32_t index = 0;  // in the pool: the cookie of its record
   State state = State::kFree;
@@ -45,7 +47,7 @@ struct Entry {
 
   Operation* operation = nullptr;  // null: the protocol's own, or of an operation that is gone
   TableState* table = nullptr;
-  Stream* stream = nullptr;            // where it is queued or posted
+  Stream* stream = nullptr;            // where it is queued or posted; kKept: null
   uint32_t part = 0;                   // push, pull, scan: index in table->parts
   uint32_t chunk = 0;                  // norms, totals: their kind
   uint64_t norm = 0;                   // norms, totals: the NormStep it is of
@@ -88,6 +90,7 @@ struct Entry {
   Backoff backoff;
   int64_t retry_at = 0;
   int64_t posted_at = 0;
+  uint64_t revision = 0;  // of the view when it was made, or posted last
 
   Links<Entry> queue_links, operation_links;
 
@@ -134,9 +137,9 @@ struct Operation {
   int64_t started_ns = 0;
   std::function<void(absl::Status)> done;
   absl::Status status;
-  uint32_t records = 0;  // unanswered ones it waits for
+  uint32_t records = 0;  // unanswered or kept ones it waits for
   uint32_t commits = 0;  // commits it waits for
-  uint32_t buffers = 0;  // entries that may still read or write its memory
+  uint32_t buffers = 0;  // entries that may still read or write its memory, or are kept with it
   std::shared_ptr<rdma::MemoryBlock> blocks[2];
   std::unique_ptr<KeyPlan> plan;     // of rows; from Operations::NewPlan()
   std::shared_ptr<ScanResult> scan;  // of a scan

@@ -92,11 +92,11 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
         chunk ? entry.chunk : entry.parts[0], " at ", server, "; ", DescribeRoster(session)));
   }
   const Stream& stream = *entry.stream;
-  return absl::DeadlineExceededError(
-      absl::StrCat(what, ": ", server, " has not answered a ", Name(entry.type), " for ",
-                   Seconds(now - entry.posted_at), "; the lane over ", stream.transport,
-                   " is open since ", Seconds(now - stream.changed_at),
-                   " ago, something came over it ", Seconds(now - stream.heard_at), " ago"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      what, ": ", server, " has not answered a ", Name(entry.type), " for ",
+      Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " is open since ",
+      Seconds(now - stream.changed_at), " ago, something came over it ",
+      Seconds(now - stream.watch.heard_at()), " ago"));
 }
 
 absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {
@@ -203,7 +203,8 @@ absl::Status DataLossStatus(const Session& session, const TableState& table, uin
   if (state.stream != nullptr && state.stream->server != 0) {
     absl::StrAppend(&message, "; it is assigned to ", DescribeServer(session, *state.stream));
   }
-  return absl::DataLossError(absl::StrCat(message, ". Drop the table and create it again"));
+  return absl::DataLossError(
+      absl::StrCat(message, ". An operator can reset it; or drop the table and create it again"));
 }
 
 absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now) {

@@ -32,6 +32,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->refused = ReplyStatus::kOk;
   entry->backoff.Reset();
   entry->retry_at = entry->posted_at = 0;
+  entry->revision = session_->view().revision();
   if (operation != nullptr) {
     operation->entries.PushBack(entry);
     ++operation->records;
@@ -235,8 +236,7 @@ Entry* Journal::NewRest(const Entry& entry) {
   return rest;
 }
 
-template <typename F>
-Entry* Journal::SplitOff(Entry* entry, F same) {
+Entry* Journal::SplitOff(Entry* entry, absl::FunctionRef<bool(const PartState&)> same) {
   const auto stays = [&](size_t i) { return same(entry->table->parts[entry->parts[i]]); };
   size_t i = 0;
   while (i < entry->parts.size() && stays(i)) ++i;
@@ -340,6 +340,9 @@ void Journal::Unqueue(Entry* entry) {
     case Entry::State::kEnded:
       entry->table->LaneOn(stream)->ended.Remove(entry);
       break;
+    case Entry::State::kKept:
+      KeptOf(*entry)->Remove(entry);
+      break;
     case Entry::State::kHeld:
     case Entry::State::kAnswered:
     case Entry::State::kFree:
@@ -362,41 +365,16 @@ TableState* Journal::FindTable(uint32_t id) {
   if (info == nullptr || partitions.empty()) return nullptr;
   auto table = std::make_unique<TableState>();
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
-  bool changed = false;
-  Route(table.get(), &changed);
+  Route(table.get());
   last_table_ = table.get();
   tables_[id] = std::move(table);
   Spread(*last_table_);
   return last_table_;
 }
 
-// Where each part is, according to the view.
-void Journal::Route(TableState* table, bool* changed) {
-  const v1::ClusterView& view = session_->view();
-  for (uint32_t p = 0; p < table->parts.size(); ++p) {
-    PartState& part = table->parts[p];
-    Peer* peer = nullptr;
-    if (part.partition < uint32_t(view.partitions_size())) {
-      const v1::Partition& info = view.partitions(part.partition);
-      part.epoch = info.epoch();
-      peer = lanes_->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
-    } else {
-      peer = lanes_->Get(0, 0);
-    }
-    if (part.stream != nullptr && part.stream->peer == peer) continue;
-    if (part.stream != nullptr) {
-      *changed = true;
-      part.stream->peer->pins.Forget(part.partition);
-    }
-    Place(table, &part, peer->rails[peer->pins.Of(part.partition)]);
-    peer->pins.Add(part.partition, table->PartBytes(p));
-  }
-  CountMoving(table);
-}
-
 // Moves what is queued to where its parts are now. What is posted moves when its lane is dead.
-void Journal::Reroute(TableState* table) {
-  std::vector<Entry*> moving, pulls;
+void Journal::Reroute(TableState* table, std::vector<Entry*> more) {
+  std::vector<Entry*> moving = std::move(more), pulls;
   for (const auto& lane : table->lanes) {
     while (Entry* entry = lane->queue.front()) {
       lane->queue.Remove(entry);
@@ -410,6 +388,7 @@ void Journal::Reroute(TableState* table) {
         if (entry->table == table) {
           queue->Remove(entry);
           entry->state = Entry::State::kHeld;
+          entry->backoff.Reset();  // nobody has refused it there
           pulls.push_back(entry);
         }
         entry = next;
@@ -430,6 +409,7 @@ void Journal::Reroute(TableState* table) {
 
 void Journal::OnView() {
   now_ = clock_->NowNanos();
+  bool moved = false;
   for (const auto& [id, table] : tables_) {
     if (table->dropped) continue;
     const v1::Table* info = session_->FindTable(id);
@@ -438,15 +418,13 @@ void Journal::OnView() {
       continue;
     }
     table->info = *info;
-    bool changed = false;
-    Route(table.get(), &changed);
-    if (changed) Reroute(table.get());
-    for (const uint32_t partition : info->lost_partitions()) {
-      for (uint32_t p = 0; p < table->parts.size(); ++p) {
-        if (table->parts[p].partition == partition) LosePart(table.get(), p);
-      }
+    if (Route(table.get())) {
+      FollowMoved(table.get());
+      moved = true;
     }
+    MarkLost(table.get());
   }
+  if (moved) LeaveOldLanes();
   norms_dirty_ = true;
   // Epochs have changed: what waited for them may go.
   for (const auto& stream : lanes_->streams()) Touch(stream.get());

@@ -26,6 +26,13 @@
 //  5. Pushes and end-steps of a part that are posted and unanswered are all on one lane: it changes
 //     rails when none is, or when that lane is dead. Pulls, awaits and norms need no order and stay
 //     where they are.
+//  6. sync, of a partition that has copies (or shall have): a push that is answered is kept, with
+//     its buffer, until its step is known committed; when the partition has another primary or
+//     epoch, it is sent again, before the end-steps that were accepted. One that contributes zero,
+//     or whose operation is over, is kept without its buffer, as an empty record.
+//  7. Records of a partition are posted to its new primary only when none of its pushes and
+//     end-steps is out on the lane to the old one, which is closed as soon as the view names
+//     another: a server that hangs would never answer.
 #ifndef VERBENA_CLIENT_CORE_JOURNAL_H_
 #define VERBENA_CLIENT_CORE_JOURNAL_H_
 
@@ -35,6 +42,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "client/core/entry.h"
@@ -128,8 +136,7 @@ class Journal final : public LaneListener {
   Entry* NewPull(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
   Entry* NewRest(const Entry& entry);  // of the same record, without groups
   // Splits off the groups whose part is not `same`, if any.
-  template <typename F>
-  Entry* SplitOff(Entry* entry, F same);
+  Entry* SplitOff(Entry* entry, absl::FunctionRef<bool(const PartState&)> same);
   void Enqueue(Entry* entry);  // by its order, on the lane(s) its parts have now
   void EnqueueOn(TableLane* lane, Entry* entry);
   void EnqueuePull(Entry* entry, bool front);  // on the stream(s) its parts have now
@@ -142,10 +149,37 @@ class Journal final : public LaneListener {
   void Detach(Entry* entry);  // from its operation
   void ReleaseBuffer(Entry* entry);
   void GiveStaging(Entry* entry);
-  void Route(TableState* table, bool* changed);
-  void Reroute(TableState* table);
+  // `more`: not in any queue; goes with what is.
+  void Reroute(TableState* table, std::vector<Entry*> more = {});
   void Touch(Stream* stream);
   void NoteTimer(int64_t at);
+
+  // ---- kept for a server that takes over (journal_kept.cc) ----
+  // A push of that step that was answered may be needed again.
+  bool Keeps(const TableState& table, uint32_t chunk, uint64_t step) const;
+  // Instead of Settled(). `zero`: it contributes nothing.
+  void Keep(Entry* entry, bool zero);
+  void KeepRows(const Entry& entry, size_t group);  // one group of it
+  static EntryQueue* KeptOf(const Entry& entry);
+  void TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries);
+  void DropKept(TableState* table, uint32_t part);
+  // What an answer says of commits.
+  void LearnChunk(TableState* table, uint32_t chunk, uint64_t version);
+  void LearnPart(TableState* table, uint32_t part, uint64_t version);
+  void ReleaseKept(TableState* table, uint32_t chunk);
+
+  // ---- partitions that have another primary (journal_moved.cc) ----
+  // Where each part is, according to the view. False: all are where they were, at the same epoch.
+  bool Route(TableState* table);
+  void FollowMoved(TableState* table);
+  void TakeEnded(TableState* table, std::vector<Entry*>* entries);
+  void LeaveOldLanes();
+  static bool MovedSince(const Entry& entry);  // it was posted
+  // Of an answered push or end-step: what has moved since it was posted is queued again. Returns
+  // the rest; nullptr: there is none.
+  Entry* ResendMoved(Entry* entry);
+  // The first that may go: it is not of parts that are away.
+  Entry* FrontOf(TableLane* lane);
 
   // ---- rails (journal_rails.cc) ----
   static Stream* Pinned(const PartState& part);
@@ -171,6 +205,9 @@ class Journal final : public LaneListener {
   bool MayStart(const NormGroup& group, const std::vector<TableState*>& tables,
                 uint64_t* step) const;
   void EndNormStep(NormGroup* group, bool over);
+  // All are told, but the step is not known committed: a server that takes over needs the same.
+  static bool KeepsTotals(const NormStep& step);
+  void RestartNorms(const TableState& table);  // of parts that have just moved
   void IssueNorms(NormStep* step);
   void EnqueueNorms(Entry* entry);
   NormStep* NormStepOf(const Entry& entry) const;
@@ -249,6 +286,7 @@ class Journal final : public LaneListener {
   void MakeEmpty(Entry* entry);
   void DropTable(TableState* table, const absl::Status& status);
   void LosePart(TableState* table, uint32_t part);
+  void MarkLost(TableState* table);  // as the view says
   bool Touches(const Operation& operation, uint32_t part) const;
 
   Session* session_;

@@ -57,6 +57,9 @@ void Journal::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
       return OnLookupAnswer(stream, entry, reply);
     case RecordType::kScan:
       return OnScanAnswer(stream, entry, reply);
+    case RecordType::kReplicate:  // between servers
+    case RecordType::kBeacon:
+      return;
   }
 }
 
@@ -76,10 +79,7 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
   }
   if (Accepted(status) || status == ReplyStatus::kNonFinite) {
     table->LaneOn(entry->stream)->backoff.Reset();
-    if (table->sync && reply.version > 0) {
-      const bool advanced = table->LearnChunk(entry->chunk, reply.version);
-      Learned(table, entry->part, advanced);
-    }
+    if (table->sync && reply.version > 0) LearnChunk(table, entry->chunk, reply.version);
     // The other chunks go on: only this one contributes zero. The operation tells when all are
     // done.
     if (status == ReplyStatus::kNonFinite && entry->operation != nullptr &&
@@ -88,6 +88,9 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
           DescribeEntry(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
     }
     if (entry->follow != nullptr) EnqueuePull(std::exchange(entry->follow, nullptr), false);
+    if (Keeps(*table, entry->chunk, entry->step)) {
+      return Keep(entry, status == ReplyStatus::kNonFinite);
+    }
     return Settled(entry);
   }
   if (Retryable(status)) return Retry(entry, status);
@@ -106,10 +109,7 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
       std::memcpy(entry->data, entry->staging, bytes);
       counters_.staged_bytes += bytes;
     }
-    if (table->sync) {
-      const bool advanced = table->LearnChunk(entry->chunk, reply.version);
-      Learned(table, entry->part, advanced);
-    }
+    if (table->sync) LearnChunk(table, entry->chunk, reply.version);
     if (table->ssp) {
       table->seen = std::max(table->seen, reply.version);
       ++counters_.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
@@ -146,6 +146,8 @@ void Journal::OnEndAnswer(Entry* entry, const Reply& reply) {
   if (table->sync) Prune(entry);
   if (entry->parts.empty() || closed_ || table->dropped) return Settled(entry);
   if (retry != ReplyStatus::kOk) return Retry(entry, retry);
+  entry = ResendMoved(entry);
+  if (entry == nullptr) return;
   TableLane* lane = table->LaneOn(entry->stream);
   lane->backoff.Reset();
   entry->state = Entry::State::kEnded;
@@ -159,8 +161,7 @@ void Journal::OnAwaitAnswer(Entry* entry, const Reply& reply) {
     const uint32_t part = entry->parts[i];
     const ReplyStatus status = GroupStatus(*entry, reply, i);
     if (Accepted(status)) {
-      const bool advanced = table->LearnPart(part, entry->min_version);
-      Learned(table, part, advanced);
+      LearnPart(table, part, entry->min_version);
     } else if (Retryable(status)) {
       retry = status;
     } else {
@@ -211,6 +212,8 @@ void Journal::Retry(Entry* entry, ReplyStatus status) {
       MakeEmpty(entry);  // its buffer is due back
     }
   }
+  entry = ResendMoved(entry);
+  if (entry == nullptr) return;
   entry->refused = status;
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
   Enqueue(entry);
@@ -222,6 +225,10 @@ void Journal::Retry(Entry* entry, ReplyStatus status) {
 
 void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
   if (closed_ || entry->table->dropped) return Settled(entry);
+  if (MovedSince(*entry)) {
+    if (IsNorms(*entry)) return ReturnNorms(entry);
+    return EnqueuePull(entry, entry->type == RecordType::kAwait);
+  }
   entry->refused = status;
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
   entry->retry_at = now_ + entry->backoff.Next(*random_);

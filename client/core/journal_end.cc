@@ -35,6 +35,7 @@ void Journal::EndEntry(Entry* entry) {
       if (!queued) return Detach(entry);
       [[fallthrough]];
     case RecordType::kPush:
+      if (entry->state == State::kKept) return MakeEmpty(entry);
       if (!queued) return;  // posted: until its answer, or its lane's end
       Unqueue(entry);
       if (entry->numbered && !closed_) {
@@ -66,6 +67,8 @@ void Journal::EndEntry(Entry* entry) {
     case RecordType::kAwait:
     case RecordType::kNorms:
     case RecordType::kTotals:
+    case RecordType::kReplicate:  // between servers
+    case RecordType::kBeacon:
       return;
   }
 }
@@ -99,6 +102,7 @@ void Journal::EndAll(const absl::Status& status) {
 }
 
 void Journal::DropQueued(TableState* table) {
+  for (uint32_t p = 0; p < table->parts.size(); ++p) DropKept(table, p);
   for (const auto& lane : table->lanes) {
     for (EntryQueue* queue : {&lane->queue, &lane->ended}) {
       while (Entry* entry = queue->front()) {
@@ -162,6 +166,20 @@ void Journal::LosePart(TableState* table, uint32_t part) {
       End(operation, DataLossStatus(*session_, *table, part));
     }
     operation = next;
+  }
+  DropKept(table, part);
+}
+
+void Journal::MarkLost(TableState* table) {
+  const auto& lost = table->info.lost_partitions();
+  if (lost.empty() && table->lost_parts == 0) return;
+  for (uint32_t p = 0; p < table->parts.size(); ++p) {
+    PartState& part = table->parts[p];
+    if (std::find(lost.begin(), lost.end(), part.partition) != lost.end()) {
+      LosePart(table, p);
+    } else if (std::exchange(part.lost, false)) {
+      --table->lost_parts;  // it was reset
+    }
   }
 }
 
@@ -229,6 +247,9 @@ void Journal::Lost(Entry* entry) {
       if (entry->operation == nullptr) return Free(entry);
       GiveStaging(entry);
       return EnqueuePull(entry, true);
+    case RecordType::kReplicate:  // between servers
+    case RecordType::kBeacon:
+      return;
   }
 }
 

@@ -117,6 +117,11 @@ void Journal::RunNormGroup(NormGroup* group, const std::vector<TableState*>& tab
       const bool over = std::all_of(tables.begin(), tables.end(), [&](const TableState* table) {
         return table->committed > active->step;
       });
+      if (same && !over && KeepsTotals(*active)) {
+        norms_dirty_ |= group->next <= active->step;
+        group->next = std::max(group->next, active->step + 1);
+        return;
+      }
       if (!same || over || active->PhaseDone()) {
         if (same && !over && !active->telling) {
           active->Sum();
@@ -160,6 +165,38 @@ void Journal::EndNormStep(NormGroup* group, bool over) {
   // Its queued records go.
   for (const auto& stream : lanes_->streams()) {
     if (!stream->norms.empty()) Touch(stream.get());
+  }
+}
+
+bool Journal::KeepsTotals(const NormStep& step) {
+  return step.telling && step.PhaseDone() &&
+         std::any_of(step.tables.begin(), step.tables.end(),
+                     [](const NormTable& t) { return t.table->copies; }) &&
+         !std::all_of(step.tables.begin(), step.tables.end(),
+                      [&](const NormTable& t) { return LeastCommitted(*t.table) > step.step; });
+}
+
+// A new server knows nothing of the open step. It is told the same totals, once it has worked out
+// its parts again: others may have committed with these, and have forgotten their own.
+void Journal::RestartNorms(const TableState& table) {
+  const uint64_t revision = session_->view().revision();
+  for (const auto& group : norm_groups_) {
+    if (std::find(group->tables.begin(), group->tables.end(), &table) == group->tables.end()) {
+      continue;
+    }
+    norms_dirty_ = true;
+    NormStep* active = group->active.get();
+    if (active == nullptr) {
+      // Another worker's totals had come first; now they may be asked for again.
+      group->next = std::min(group->next, table.committed);
+      continue;
+    }
+    NormTable* t = active->Find(&table);
+    // Parts that the old one has told are the new one's: they come of the same pushes.
+    if (t == nullptr || !active->telling) continue;
+    for (uint32_t p = 0; p < t->parts.size(); ++p) {
+      if (table.parts[p].moved == revision && t->parts[p] == Part::kDone) t->Set(p, Part::kTodo);
+    }
   }
 }
 

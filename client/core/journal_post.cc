@@ -55,7 +55,7 @@ bool Journal::PumpStream(Stream* stream) {
 
 bool Journal::PumpTable(Stream* stream, TableLane* lane) {
   bool worked = false;
-  while (Entry* entry = lane->queue.front()) {
+  while (Entry* entry = FrontOf(lane)) {
     if (lane->retry_at > now_) {
       NoteTimer(lane->retry_at);
       break;
@@ -154,6 +154,9 @@ bool Journal::Post(Stream* stream, Entry* entry) {
       return PostLookup(stream, entry);
     case RecordType::kScan:
       return PostScan(stream, entry);
+    case RecordType::kReplicate:  // between servers
+    case RecordType::kBeacon:
+      break;
   }
   return false;
 }
@@ -349,7 +352,7 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
     }
     return false;
   }
-  // The entry is in a queue of this stream: Post() is called for fronts of queues only.
+  // The entry is in a queue of this stream: Post() is called for what is queued only.
   if (IsPull(entry->type)) {
     stream->pulls.Remove(entry);
   } else if (IsNorms(*entry)) {
@@ -362,6 +365,7 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
   }
   entry->state = Entry::State::kPosted;
   entry->posted_at = now_;
+  entry->revision = session_->view().revision();
   stream->posted.PushBack(entry);
   CountLoad(*stream, *entry);
   if (++entry->posts > 1) ++counters_.resent;

@@ -111,8 +111,11 @@ void Journal::CountOut(const Entry& entry, int change) {
     part.out += static_cast<uint32_t>(change);
     if (change > 0) {
       part.last_step = std::max(part.last_step, entry.step);
-    } else if (part.out == 0 && table->moving > 0) {
-      moves_dirty_ |= part.stream != Pinned(part);
+    } else if (part.out == 0) {
+      moves_dirty_ |= table->moving > 0 && part.stream != Pinned(part);
+      if (!std::exchange(part.away, false)) return;
+      --table->away;
+      Touch(part.stream);
     }
   };
   if (entry.parts.empty()) return count(entry.part);

@@ -40,9 +40,8 @@ void CopyRows(const Entry& entry) {
 void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
   TableState* table = entry->table;
   const uint32_t part = entry->parts[group];
-  if (table->sync && reply.version > 0) {
-    Learned(table, part, table->LearnPart(part, reply.version));
-  }
+  if (table->sync && reply.version > 0) LearnPart(table, part, reply.version);
+  if (Keeps(*table, part, entry->step)) KeepRows(*entry, group);
   Operation* operation = entry->operation;
   if (operation == nullptr || !operation->live || !operation->status.ok()) return;
   if (statuses_[group] == ReplyStatus::kNonFinite) {
@@ -129,9 +128,7 @@ void Journal::OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply) {
     counters_.bytes_pulled += entry->elements * table->row_bytes();
     if (live) CopyRows(*entry);
     if (table->sync) {
-      for (const uint32_t p : entry->parts) {
-        Learned(table, p, table->LearnPart(p, reply.version));
-      }
+      for (const uint32_t p : entry->parts) LearnPart(table, p, reply.version);
     }
     if (table->ssp) {
       table->seen = std::max(table->seen, reply.version);

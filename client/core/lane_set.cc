@@ -1,19 +1,16 @@
 #include "client/core/lane_set.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/lane/write_watch.h"
+#include "rdma/lane/lane_request.h"
 
 namespace verbena::client {
 namespace {
 
 constexpr size_t kPollBatch = 64;
-constexpr int64_t kOpenTimeout = 5 * kSecond;  // of each stage of opening a lane
-constexpr int64_t kQuietInterval = rdma::WriteWatch::kIntervalNanos;
-constexpr int64_t kWriteTimeout = rdma::WriteWatch::kTimeoutNanos;
+constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpenTimeoutNanos);
 constexpr int kRefusalsBeforeFinal = 3;
 constexpr int kOpenFailuresBeforeOther = 2;
 
@@ -24,6 +21,10 @@ uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
 bool Unusable(const Peer& peer, const std::string& transport) {
   return std::any_of(peer.unusable.begin(), peer.unusable.end(),
                      [&](const auto& missing) { return missing.transport == transport; });
+}
+
+bool Watched(const Stream& stream) {
+  return stream.state == Stream::State::kOpening || stream.state == Stream::State::kOpen;
 }
 
 // Asking for a lane, or with one.
@@ -100,21 +101,15 @@ void LaneSet::Ask(Stream* stream) {
     stream->retry_at = kNever;
     return;
   }
-  v1::OpenLaneRequest request;
-  request.set_incarnation(session_->incarnation());
-  request.set_server_incarnation(stream->server);
-  request.set_shard(stream->shard);
+  v1::OpenLaneRequest request = rdma::NewLaneRequest(session_->incarnation(), stream->server,
+                                                     stream->shard, session_->view().revision());
   request.set_rail(stream->rail);
-  request.set_wire_version_min(kWireVersion);
-  request.set_wire_version_max(kWireVersion);
-  request.set_revision(session_->view().revision());
   AddOffers(peer, &request);
   stream->state = Stream::State::kAsking;
   stream->changed_at = clock_->NowNanos();
   stream->ask = ++asks_;
   Call<v1::OpenLaneResponse>(
-      *control_, server->address(), "/verbena.v1.Shard/OpenLane", request,
-      absl::Nanoseconds(kOpenTimeout),
+      *control_, server->address(), "/verbena.v1.Shard/OpenLane", request, kCallTimeout,
       [this, alive = alive_, stream,
        ask = stream->ask](absl::StatusOr<v1::OpenLaneResponse> response) {
         if (!*alive || stream->ask != ask || stream->state != Stream::State::kAsking) return;
@@ -128,17 +123,10 @@ void LaneSet::AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const {
     const std::string name(transport.endpoint->transport());
     if (transport.rail > 0) continue;  // the same transport once more
     if (peer.transport.empty() ? Unusable(peer, name) : name != peer.transport) continue;
-    v1::TransportOffer* offer = request->add_offers();
-    offer->set_transport(name);
-    offer->set_host(transport.host);
+    rdma::AddOffer(name, transport.host, request);
   }
-  for (const auto* list : {&missing_, &peer.unusable}) {
-    for (const rdma::MissingTransport& missing : *list) {
-      v1::MissingTransport* said = request->add_missing();
-      said->set_transport(missing.transport);
-      said->set_reason(missing.reason);
-    }
-  }
+  rdma::AddMissing(missing_, request);
+  rdma::AddMissing(peer.unusable, request);
 }
 
 size_t LaneSet::FindTransport(const std::string& transport, uint32_t rail) const {
@@ -197,23 +185,9 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   const bool chosen = peer->transport.empty();
   peer->transport = response.transport();
   if (chosen) SetRails(peer, response.rails());
-  rdma::LaneTicket ticket;
-  ticket.lane = response.lane();
-  ticket.generation = response.generation();
-  ticket.incarnation = session_->incarnation();
-  if (response.token().size() != sizeof(ticket.token)) {
-    return absl::InternalError(
-        absl::StrCat("lane token of ", response.token().size(), " bytes; 16 expected"));
-  }
-  std::memcpy(ticket.token, response.token().data(), sizeof(ticket.token));
-  ticket.address = response.address();
-  ticket.config.small_slots = response.small_slots();
-  ticket.config.small_slot_bytes = response.small_slot_bytes();
-  ticket.config.large_slots = response.large_slots();
-  ticket.config.large_slot_bytes = response.large_slot_bytes();
-  ticket.config.operations = response.operations();
-  if (absl::Status s = ticket.config.Validate(); !s.ok()) return s;
-  auto lane = rdma::WorkerLane::Open(transports_[endpoint].endpoint, ticket);
+  absl::StatusOr<rdma::LaneTicket> ticket = rdma::TicketOf(response, session_->incarnation());
+  if (!ticket.ok()) return ticket.status();
+  auto lane = rdma::WorkerLane::Open(transports_[endpoint].endpoint, *ticket);
   if (!lane.ok()) {
     NoteOpenFailure(stream, response.transport(), lane.status());
     return lane.status();
@@ -228,6 +202,7 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   stream->reason = response.transport_reason();
   stream->state = Stream::State::kOpening;
   stream->changed_at = clock_->NowNanos();
+  stream->watch.Opening(stream->changed_at);
   by_connection_[Key(endpoint, stream->lane->connection())] = stream;
   with_lane_.push_back(stream);
   return absl::OkStatus();
@@ -305,15 +280,9 @@ void LaneSet::OnView() {
 void LaneSet::Disown(const Stream& stream) {
   const v1::Server* server = session_->FindServer(stream.server);
   if (server == nullptr || session_->state() != Session::State::kJoined) return;
-  const rdma::LaneTicket& ticket = stream.lane->ticket();
-  v1::CloseLaneRequest request;
-  request.set_incarnation(ticket.incarnation);
-  request.set_shard(stream.shard);
-  request.set_lane(ticket.lane);
-  request.set_generation(ticket.generation);
   // Nothing depends on its coming through: the rail's next lane ends this one, too.
-  Call<v1::CloseLaneResponse>(*control_, server->address(), "/verbena.v1.Shard/CloseLane", request,
-                              absl::Nanoseconds(kOpenTimeout),
+  Call<v1::CloseLaneResponse>(*control_, server->address(), "/verbena.v1.Shard/CloseLane",
+                              rdma::CloseRequest(stream.lane->ticket(), stream.shard), kCallTimeout,
                               [](const absl::StatusOr<v1::CloseLaneResponse>&) {});
 }
 
@@ -339,8 +308,7 @@ void LaneSet::Advance(Stream* stream) {
       stream->changed_at = clock_->NowNanos();
       stream->refusals = 0;
       stream->open_failures = 0;
-      stream->heard_at = stream->changed_at;
-      stream->quiet_check_at = stream->changed_at + kQuietInterval;
+      stream->watch.Opened(stream->changed_at);
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;
@@ -398,7 +366,7 @@ bool LaneSet::Poll() {
       worked = true;
       Stream* stream = Find(e, completions_[i].connection);
       if (stream == nullptr) continue;  // of a lane that is gone
-      ++stream->heard;
+      stream->watch.Heard();
       answers_.clear();
       stream->lane->OnCompletion(completions_[i], &answers_);
       for (const rdma::WorkerLane::Answer& answer : answers_) {
@@ -426,29 +394,15 @@ bool LaneSet::RunTimers(int64_t now) {
         stream->retry_at <= now) {
       Ask(stream);
       worked = true;
-    } else if (stream->state == Stream::State::kOpening &&
-               now - stream->changed_at >= kOpenTimeout) {
-      Close(stream, absl::UnavailableError("the lane was granted but did not open"));
+    } else if (Watched(*stream) && stream->watch.due() <= now) {
+      absl::Status status = stream->watch.Check(stream->lane.get(), stream->transport, now);
+      if (status.ok()) continue;
+      // So that its records go over a new one.
+      Close(stream, std::move(status));
       worked = true;
-    } else if (stream->open() && stream->quiet_check_at <= now) {
-      CheckQuiet(stream, now);
     }
   }
   return worked;
-}
-
-void LaneSet::CheckQuiet(Stream* stream, int64_t now) {
-  stream->quiet_check_at = now + kQuietInterval;
-  if (stream->heard != stream->heard_before) {
-    stream->heard_before = stream->heard;
-    stream->heard_at = now;
-  } else if (stream->lane->unanswered_count() > 0) {
-    stream->lane->Probe();
-  }
-  if (!stream->lane->WritesHang(now, kWriteTimeout)) return;
-  Close(stream, absl::UnavailableError(
-                    absl::StrCat("writes over ", stream->transport, " have been under way for ",
-                                 kWriteTimeout / kSecond, " s and none has ended")));
 }
 
 int64_t LaneSet::NextTimerNanos() const {
@@ -456,11 +410,8 @@ int64_t LaneSet::NextTimerNanos() const {
   for (const auto& stream : streams_) {
     if (stream->state == Stream::State::kIdle && stream->wanted && stream->server != 0) {
       next = std::min(next, stream->retry_at);
-    } else if (stream->state == Stream::State::kOpening) {
-      next = std::min(next, stream->changed_at + kOpenTimeout);
-    } else if (stream->open()) {
-      // Whether or not there are records: the first one after a pause changes no timer.
-      next = std::min(next, stream->quiet_check_at);
+    } else if (Watched(*stream)) {
+      next = std::min(next, stream->watch.due());
     }
   }
   return next;

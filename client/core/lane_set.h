@@ -37,6 +37,7 @@
 #include "proto/verbena/v1/shard.pb.h"
 #include "rdma/base/clock.h"
 #include "rdma/choice/transports.h"
+#include "rdma/lane/lane_watch.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/transport.h"
 
@@ -76,10 +77,7 @@ struct Stream {
   int refusals = 0;  // FAILED_PRECONDITIONs in a row
   absl::Status last_error;
   std::string transport, device, reason;
-  uint64_t heard = 0;              // completions of its lanes
-  uint64_t heard_before = 0;       // when it was last looked at whether it is quiet
-  int64_t heard_at = 0;            // no later than this something was: to the second
-  int64_t quiet_check_at = 0;      // when it is next
+  rdma::LaneWatch watch;
   uint64_t registered_block = 0;   // the last one made ready for writes of this lane
   int open_failures = 0;           // in a row, over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
@@ -167,10 +165,6 @@ class LaneSet {
   // of every rail means that the next lanes are asked for without it.
   void NoteOpenFailure(Stream* stream, const std::string& transport, const absl::Status& status);
   void Advance(Stream* stream);
-  // A lane with records unanswered and nothing heard since the last check is probed: its server may
-  // have dropped it in an outage that kept the news from coming through. One whose writes hang is
-  // closed, so that its records go over a new one.
-  void CheckQuiet(Stream* stream, int64_t now);
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);
 

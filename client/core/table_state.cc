@@ -18,6 +18,7 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   dim = table.spec().dim();
   chunk_version.assign(sync ? chunks() : 0, 0);
   chunk_pushed.assign(sync ? chunks() : 0, 0);
+  kept.resize(sync ? chunks() : 0);
   parts.resize(std::min(chunks(), partitions));
   for (uint32_t p = 0; p < parts.size(); ++p) {
     parts[p].partition = embedding() ? p : PartitionOfChunk(id(), p, partitions);

@@ -55,6 +55,11 @@ struct PartState {
   // step of which one was posted.
   uint32_t out = 0;
   uint64_t last_step = 0;
+  // All of `out` is on the lane to a server that is not its primary any more: nothing else is
+  // posted before these are answered or that lane is dead.
+  bool away = false;
+  uint64_t moved = 0;   // revision of the view with which its epoch or its place was a new one
+  bool copies = false;  // there are others to fail over to, or shall be
   uint64_t next_sequence = 1;     // async
   uint32_t pushes_since_end = 0;  // async
   uint32_t pushed[2] = {0, 0};    // sync: pushes (groups of rows) posted, by parity of the step
@@ -69,10 +74,12 @@ struct TableState {
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
+  bool copies = false;      // a part has
   bool clipped = false;     // by the global norm of the job's step
   bool trust = false;       // its optimizer has a trust ratio
   uint32_t lost_parts = 0;  // whose only copy is gone
   uint32_t moving = 0;      // parts that are not on the rail that they are pinned to
+  uint32_t away = 0;        // parts that are
   uint32_t partitions = 0;  // of the cluster
   uint32_t dim = 0;         // more than 0: an embedding table
   uint64_t step = 0;        // the open one: steps this worker has ended
@@ -87,6 +94,8 @@ struct TableState {
   std::vector<PartState> parts;
   std::vector<uint64_t> chunk_version;  // sync: known committed
   std::vector<uint64_t> chunk_pushed;   // sync: step + 1 of the last push
+  // sync: pushes answered and not known committed. Of an embedding table, by part.
+  std::vector<EntryQueue> kept;
   std::vector<std::unique_ptr<TableLane>> lanes;
   uint64_t committed = 0;
   uint32_t behind = 0;  // parts at exactly `committed`

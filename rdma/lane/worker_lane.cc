@@ -77,6 +77,9 @@ struct WorkerLane::Impl {
   absl::Status Start();
   std::vector<uint32_t>* FreeSlots(size_t group_count, size_t payload_bytes);
   absl::Status CheckRequest(const Request& request) const;
+  static size_t PayloadBytes(const Request& request) {
+    return request.prefix.size() + request.payload.bytes;
+  }
   absl::Status Post(const Request& request);
   uint32_t WriteStaging(std::byte* to, const Request& request, uint32_t operation, bool copied);
   void Begin(const Request& request, uint32_t operation, uint32_t slot, bool copied);
@@ -144,6 +147,12 @@ absl::Status WorkerLane::Impl::CheckRequest(const Request& request) const {
         absl::StrCat("lane ", ticket.lane, " is not open", error.ok() ? "" : ": ",
                      error.ok() ? absl::string_view() : error.message()));
   }
+  const size_t prefix = request.prefix.size();
+  if (prefix % kRecordAlignment != 0 || prefix > kRecordStagingBytes - PayloadOffset(kMaxGroups)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("record prefix of ", prefix, " bytes; allowed: a multiple of ",
+                     kRecordAlignment, " up to ", kRecordStagingBytes - PayloadOffset(kMaxGroups)));
+  }
   const Segment& payload = request.payload;
   if (payload.bytes == 0) return absl::OkStatus();
   const MemoryBlock* block = payload.block;
@@ -168,13 +177,17 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
   header.incarnation = ticket.incarnation;
   header.group_count = static_cast<uint16_t>(request.groups.size());
   header.reserved0 = 0;
-  header.payload_bytes = request.payload.bytes;
+  header.payload_bytes = static_cast<uint32_t>(PayloadBytes(request));
   header.reserved1 = 0;
   const size_t group_bytes = request.groups.size() * sizeof(Group);
-  const uint32_t offset = PayloadOffset(header.group_count);
+  uint32_t offset = PayloadOffset(header.group_count);
   std::memcpy(to, &header, sizeof(header));
   std::memcpy(to + sizeof(header), request.groups.data(), group_bytes);
   std::memset(to + sizeof(header) + group_bytes, 0, offset - sizeof(header) - group_bytes);
+  if (!request.prefix.empty()) {
+    std::memcpy(to + offset, request.prefix.data(), request.prefix.size());
+    offset += static_cast<uint32_t>(request.prefix.size());
+  }
   if (!copied) return offset;
   if (request.payload.bytes > 0) {
     std::memcpy(to + offset, request.payload.data, request.payload.bytes);
@@ -184,10 +197,10 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
 
 absl::Status WorkerLane::Impl::Post(const Request& request) {
   if (absl::Status s = CheckRequest(request); !s.ok()) return s;
-  std::vector<uint32_t>* free_slots = FreeSlots(request.groups.size(), request.payload.bytes);
+  std::vector<uint32_t>* free_slots = FreeSlots(request.groups.size(), PayloadBytes(request));
   if (free_slots == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a record of ", request.groups.size(), " groups and ", request.payload.bytes,
+        absl::StrCat("a record of ", request.groups.size(), " groups and ", PayloadBytes(request),
                      " payload bytes fits no slot of lane ", ticket.lane, "; allowed: 1..",
                      kMaxGroups, " groups, slots of ", config().small_slot_bytes, " and ",
                      config().large_slot_bytes, " bytes"));
@@ -205,7 +218,7 @@ absl::Status WorkerLane::Impl::Post(const Request& request) {
   const bool copied =
       payload.bytes == 0 ||
       (payload.bytes <= kCopiedPayloadBytes && payload.block->kind() != MemoryKind::kCuda &&
-       PayloadOffset(static_cast<uint32_t>(request.groups.size())) + payload.bytes <=
+       PayloadOffset(static_cast<uint32_t>(request.groups.size())) + PayloadBytes(request) <=
            kRecordStagingBytes);
 
   std::byte* const record = staging->data() + size_t{slot} * kRecordStagingBytes;
@@ -251,7 +264,7 @@ void WorkerLane::Impl::Begin(const Request& request, uint32_t operation, uint32_
   ++in_use;
   slots[slot] = {o.serial, operation, true, true};
   ++counters.records;
-  counters.payload_bytes += request.payload.bytes;
+  counters.payload_bytes += PayloadBytes(request);
 }
 
 void WorkerLane::Impl::EndOperation(uint32_t index) {

@@ -1,5 +1,5 @@
-// The worker's end of a lane: posts records into the shard's slots under credits, takes replies
-// from its mailbox.
+// The worker's (or sending server's) end of a lane: posts records into the shard's slots under
+// credits, takes replies from its mailbox.
 //
 // States: kConnecting -> kGranting (established, waiting for the ring) -> kOpen -> kDead.
 //         any -> kClosing (Close() called or the connection lost) -> kDead once the transport says
@@ -36,7 +36,7 @@ namespace verbena::rdma {
 struct LaneTicket {
   uint32_t lane = 0;
   uint32_t generation = 0;
-  uint64_t incarnation = 0;  // the worker's own
+  uint64_t incarnation = 0;  // of who opens it
   uint8_t token[16] = {};
   std::string address;
   LaneConfig config;
@@ -70,6 +70,9 @@ class WorkerLane {
   struct Request {
     RecordHeader header = {};
     absl::Span<const Group> groups;
+    // The payload's beginning, which is copied; a multiple of kRecordAlignment, and so short that
+    // header, groups and it fit kRecordStagingBytes.
+    absl::Span<const std::byte> prefix = {};
     Segment payload;
     uint64_t cookie = 0;  // comes back with the reply
   };
@@ -79,6 +82,7 @@ class WorkerLane {
     uint32_t small_slots = 0;  // for a record that takes one; else:
     uint32_t large_slots = 0;
   };
+  // `payload_bytes`: with the prefix.
   bool CanPost(size_t group_count, size_t payload_bytes, const Reserve& reserve = {0, 0, 0}) const;
   // RESOURCE_EXHAUSTED when there is no slot or operation (CanPost() was false);
   // INVALID_ARGUMENT when the record fits no slot; FAILED_PRECONDITION when not open or the

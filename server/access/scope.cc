@@ -11,6 +11,15 @@ namespace {
 // Where requests name no job, as the coordinator has it.
 std::string JobName(const std::string& given) { return given.empty() ? "default" : given; }
 
+Scope ScopeOfTable(const std::string& name, const v1::ClusterView& view) {
+  for (const v1::Table& table : view.tables()) {
+    if (table.spec().name() != name) continue;
+    const std::string& job = table.spec().job();
+    return {.job = job, .about = absl::StrCat("table '", name, "' of job '", job, "'")};
+  }
+  return {.about = absl::StrCat("table '", name, "'")};
+}
+
 }  // namespace
 
 Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
@@ -57,12 +66,19 @@ Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
 }
 
 Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view) {
-  for (const v1::Table& table : view.tables()) {
-    if (table.spec().name() != request.name()) continue;
-    const std::string& job = table.spec().job();
-    return {.job = job, .about = absl::StrCat("table '", request.name(), "' of job '", job, "'")};
-  }
-  return {.about = absl::StrCat("table '", request.name(), "'")};
+  return ScopeOfTable(request.name(), view);
+}
+
+Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView&) {
+  return {.of_server = true, .about = absl::StrCat("server '", request.name(), "'")};
+}
+
+Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view) {
+  return ScopeOfTable(request.name(), view);
+}
+
+Scope ScopeOf(const v1::ReconfigureRequest& request, const v1::ClusterView& view) {
+  return ScopeOfIncarnation(request.incarnation(), view);
 }
 
 Scope ScopeOf(const v1::GetViewRequest&, const v1::ClusterView&) { return {}; }

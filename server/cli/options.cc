@@ -218,6 +218,18 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Coordinator: create no table before so many servers have joined")
       ->check(InRange<uint32_t>(1, 10'000))
       ->capture_default_str();
+  app->add_option("--replicas", node.replicas,
+                  "Coordinator: copies of each partition, on different servers: with 2, training "
+                  "goes on when a server dies")
+      ->check(InRange<uint32_t>(1, 2))
+      ->capture_default_str();
+  app->add_option("--min-replicas", node.min_replicas,
+                  "Coordinator: with fewer copies of a partition, pushes to it wait")
+      ->check(InRange<uint32_t>(1, 2))
+      ->capture_default_str();
+  app->add_option("--zone", node.zone,
+                  "What this server may fail together with (a rack, a power supply): copies of a "
+                  "partition are kept in different zones (default: a zone of its own)");
   app->add_option("--slots", node.lane.small_slots, "Slots of 4 KiB in a worker's lane")
       ->check(InRange<uint32_t>(4, 248))
       ->capture_default_str();

@@ -112,6 +112,24 @@ grpc::ServerUnaryReactor* ClusterService::DropTable(grpc::CallbackServerContext*
   return Forward(machine_, &gate_, context, request, response, &Coordinator::DropTable);
 }
 
+grpc::ServerUnaryReactor* ClusterService::RemoveServer(grpc::CallbackServerContext* context,
+                                                       const v1::RemoveServerRequest* request,
+                                                       v1::RemoveServerResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::RemoveServer);
+}
+
+grpc::ServerUnaryReactor* ClusterService::ResetTable(grpc::CallbackServerContext* context,
+                                                     const v1::ResetTableRequest* request,
+                                                     v1::ResetTableResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::ResetTable);
+}
+
+grpc::ServerUnaryReactor* ClusterService::Reconfigure(grpc::CallbackServerContext* context,
+                                                      const v1::ReconfigureRequest* request,
+                                                      v1::ReconfigureResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::Reconfigure);
+}
+
 grpc::ServerUnaryReactor* ClusterService::GetView(grpc::CallbackServerContext* context,
                                                   const v1::GetViewRequest* request,
                                                   v1::GetViewResponse* response) {

@@ -33,6 +33,15 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* DropTable(grpc::CallbackServerContext* context,
                                       const v1::DropTableRequest* request,
                                       v1::DropTableResponse* response) override;
+  grpc::ServerUnaryReactor* RemoveServer(grpc::CallbackServerContext* context,
+                                         const v1::RemoveServerRequest* request,
+                                         v1::RemoveServerResponse* response) override;
+  grpc::ServerUnaryReactor* ResetTable(grpc::CallbackServerContext* context,
+                                       const v1::ResetTableRequest* request,
+                                       v1::ResetTableResponse* response) override;
+  grpc::ServerUnaryReactor* Reconfigure(grpc::CallbackServerContext* context,
+                                        const v1::ReconfigureRequest* request,
+                                        v1::ReconfigureResponse* response) override;
   grpc::ServerUnaryReactor* GetView(grpc::CallbackServerContext* context,
                                     const v1::GetViewRequest* request,
                                     v1::GetViewResponse* response) override;

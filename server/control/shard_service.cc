@@ -27,6 +27,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_held(engine.held);
   out->set_resident_bytes(engine.resident_bytes);
   for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
+  for (const v1::ReplicaStatistics& copy : snapshot.replicas) *out->add_replicas() = copy;
   for (const rdma::MissingTransport& missing : snapshot.missing) {
     v1::MissingTransport* said = out->add_missing_transports();
     said->set_transport(missing.transport);
@@ -53,11 +54,18 @@ uint64_t RevisionOf(const Request&) {
   return 0;
 }
 
-// Whether the call is a worker's, about its own lanes.
-bool OfWorker(const v1::GetStatisticsRequest&) { return false; }
+// Whether the call is a worker's or a server's, about its own lanes.
+bool OfPeer(const v1::GetStatisticsRequest&) { return false; }
 template <typename Request>
-bool OfWorker(const Request&) {
+bool OfPeer(const Request&) {
   return true;
+}
+
+// For people.
+std::string OpenerOf(const v1::OpenLaneRequest& request, bool of_server) {
+  if (!of_server) return absl::StrCat("worker incarnation ", request.incarnation());
+  return absl::StrCat("shard ", request.source_shard(), " of server incarnation ",
+                      request.incarnation());
 }
 
 }  // namespace
@@ -68,7 +76,7 @@ absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Reques
   if (known.view == nullptr) {
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
-  // A token or a worker that is newer than our view: both come with the next one.
+  // A token or a peer that is newer than our view: both come with the next one.
   const auto newer = [&] {
     return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
                                                known.view->revision(), ", the caller's at ",
@@ -80,7 +88,7 @@ absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Reques
   if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) return newer();
   absl::StatusOr<Principal> who =
       gate_.Judge(known.rules.get(), caller, MethodOf<Request>(), scope);
-  if (!who.ok() || !OfWorker(request) || scope.job.has_value()) return who;
+  if (!who.ok() || !OfPeer(request) || scope.job.has_value() || scope.of_server) return who;
   // Not left to the shard, whose view may be newer: whose worker this is must be known here.
   if (may_be_newer) return newer();
   return absl::NotFoundError(
@@ -112,27 +120,27 @@ grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* co
     return FinishNow(context, status);
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
-  return HandleOn(
-      &executor->inbox(), context, *request, response, kTimeout,
-      absl::StrCat("shard ", request->shard()),
-      [this, executor, caller = std::move(caller), who = *std::move(who)](
-          const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
-        absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
-        gate_.Ended(
-            caller, who, MethodOf<v1::OpenLaneRequest>(),
-            absl::StrCat("worker incarnation ", copy.incarnation(), ", shard ", copy.shard()),
-            granted.status());
-        if (granted.ok()) {
-          spdlog::info("shard {}: lane {} granted to worker {} over {}{} ({})", copy.shard(),
-                       granted->lane(), copy.incarnation(), granted->transport(),
-                       granted->device().empty() ? "" : absl::StrCat(" on ", granted->device()),
-                       granted->transport_reason());
-        } else {
-          spdlog::info("shard {}: no lane for worker {}: {}", copy.shard(), copy.incarnation(),
-                       std::string(granted.status().message()));
-        }
-        answer(std::move(granted));
-      });
+  const bool of_server = ScopeOf(*request, *access_->Get().view).of_server;
+  return HandleOn(&executor->inbox(), context, *request, response, kTimeout,
+                  absl::StrCat("shard ", request->shard()),
+                  [this, executor, of_server, caller = std::move(caller), who = *std::move(who)](
+                      const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
+                    absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
+                    const std::string opener = OpenerOf(copy, of_server);
+                    gate_.Ended(caller, who, MethodOf<v1::OpenLaneRequest>(),
+                                absl::StrCat(opener, ", shard ", copy.shard()), granted.status());
+                    if (granted.ok()) {
+                      spdlog::info(
+                          "shard {}: lane {} granted to {} over {}{} ({})", copy.shard(),
+                          granted->lane(), opener, granted->transport(),
+                          granted->device().empty() ? "" : absl::StrCat(" on ", granted->device()),
+                          granted->transport_reason());
+                    } else {
+                      spdlog::info("shard {}: no lane for {}: {}", copy.shard(), opener,
+                                   std::string(granted.status().message()));
+                    }
+                    answer(std::move(granted));
+                  });
 }
 
 grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* context,

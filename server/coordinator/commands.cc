@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/table_spec.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
@@ -70,6 +73,7 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
   joined.set_address(request.address());
   joined.set_shards(request.shards());
   joined.set_state(v1::Server::ALIVE);
+  joined.set_zone(request.zone());
   response->set_incarnation(joined.incarnation());
   response->set_lease_ms(options.lease_ms);
   for (v1::Server& server : *state->view.mutable_servers()) {
@@ -153,6 +157,88 @@ absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* st
   }
   tables->erase(it);
   return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
+                                    v1::RemoveServerResponse* response) {
+  if (absl::Status status = CheckName("server name", request.name()); !status.ok()) return status;
+  const auto& servers = state->view.servers();
+  const auto it = std::find_if(servers.begin(), servers.end(),
+                               [&](const v1::Server& s) { return s.name() == request.name(); });
+  if (it == servers.end()) {
+    return absl::NotFoundError(absl::StrCat("there is no server '", request.name(), "'"));
+  }
+  if (it->state() == v1::Server::ALIVE) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("server '", request.name(), "' at ", it->address(),
+                     " is alive; only a server that is silent can be removed: stop it first"));
+  }
+  absl::StatusOr<std::vector<std::string>> lost = ForgetServer(it->incarnation(), &state->view);
+  if (!lost.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("server '", request.name(), "': ", lost.status().message()));
+  }
+  for (const std::string& table : *lost) response->add_lost_tables(table);
+  response->set_revision(state->view.revision());
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
+                                  v1::ResetTableResponse* response) {
+  auto* tables = state->view.mutable_tables();
+  const auto table = std::find_if(tables->begin(), tables->end(), [&](const v1::Table& t) {
+    return t.spec().name() == request.name();
+  });
+  if (table == tables->end()) {
+    return absl::NotFoundError(absl::StrCat("there is no table '", request.name(), "'"));
+  }
+  auto* lost = table->mutable_lost_partitions();
+  std::set<uint32_t> reset(request.partitions().begin(), request.partitions().end());
+  for (const uint32_t partition : reset) {
+    if (std::find(lost->begin(), lost->end(), partition) != lost->end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "partitions has ", partition, ", which table '", request.name(),
+        "' has not lost; allowed: ", lost->empty() ? "none" : absl::StrJoin(*lost, ", ")));
+  }
+  v1::Job* job = FindJob(table->spec().job(), &state->view);
+  if (job != nullptr && HasWorkers(*job)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job->name(), "' of table '", request.name(), "' has workers (",
+                     job->members_size(), " members): end them first"));
+  }
+  if (reset.empty()) reset.insert(lost->begin(), lost->end());
+  // The caller has begun a revision, which nothing will have come of.
+  response->set_revision(state->view.revision() - (reset.empty() ? 1 : 0));
+  if (reset.empty()) return Effect::kNone;
+  lost->erase(std::remove_if(lost->begin(), lost->end(),
+                             [&](uint32_t partition) { return reset.contains(partition); }),
+              lost->end());
+  response->mutable_partitions()->Add(reset.begin(), reset.end());
+  if (job != nullptr) StartGeneration(job);
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request,
+                                            int64_t bar_until_ns, LearnerBars* bars,
+                                            CoordinatorState* state,
+                                            v1::ReconfigureResponse* response) {
+  const v1::Server* server = FindServer(request.incarnation(), state->view);
+  if (server == nullptr || server->state() != v1::Server::ALIVE) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation is ", request.incarnation(), ", which is ",
+                     server == nullptr ? "no server of this cluster, or none any more" : "silent",
+                     "; allowed: a server's that is alive"));
+  }
+  bool any = false;
+  for (const v1::ConfigurationChange& change : request.changes()) {
+    const absl::StatusOr<bool> made =
+        Reconfigure(change, request.incarnation(), bar_until_ns, bars, &state->view);
+    if (!made.ok()) return made.status();
+    response->add_made(*made);
+    any |= *made;
+  }
+  response->set_revision(state->view.revision() - (any ? 0 : 1));
+  return any ? Effect::kChanged : Effect::kNone;
 }
 
 absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/configurations.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
 
@@ -34,6 +35,21 @@ absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& 
                                 CoordinatorState* state, v1::Table* table);
 
 absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state);
+
+// NOT_FOUND; FAILED_PRECONDITION: the server is alive, or nobody could take what it has.
+absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
+                                    v1::RemoveServerResponse* response);
+
+// A table's lost partitions start again, and its job with a new generation: servers forget what
+// they know of its steps and sequences. kNone when nothing is lost and none was named.
+absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
+                                  v1::ResetTableResponse* response);
+
+// All changes or, after an error, none. kNone when none could be made. See configurations.h.
+absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request,
+                                            int64_t bar_until_ns, LearnerBars* bars,
+                                            CoordinatorState* state,
+                                            v1::ReconfigureResponse* response);
 
 // kNone when the job has these limits.
 absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,

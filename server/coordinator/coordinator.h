@@ -10,20 +10,24 @@
 //  2. An answer is given only after Store::Save() of the state it tells of has succeeded.
 //  3. Taking office (construction on an existing store) raises the term and renews all leases.
 //  4. A request_id seen before gets the answer it got then (a view in it is the current one).
-//  5. A table's partition is lost only when a new incarnation joins under its server's name.
+//  5. A table's partition is lost only when a new incarnation joins under the name of the server
+//     that has its only copy, or an operator removes that server.
 //  6. A change that cannot be saved has not happened: it is undone and its caller told why.
 //  7. A token that has ended is refused from that moment on, whether or not this can be saved.
 //  8. Time in which the coordinator itself did not run (stopped, out of memory) counts against
 //     nobody's lease: found more than half a lease late, RunOnce() renews all leases instead of
 //     ending any.
+//  9. What follows from a change for the partitions' configurations (configurations.h) is part of
+//  it.
 //
 // Servers                                    | Workers
 //   JoinServer        -> ALIVE, lease        |   JoinWorker       -> member, lease
 //   lease ends, Leave -> SILENT, keeps what  |   lease ends,      -> retired; its rank has departed
-//                        it owns             |   Leave
+//                        has the only copy of|   Leave
 //   Heartbeat (SILENT)-> ALIVE (not after a  |
 //                        Leave)              |
 //   JoinServer under its name -> replaced by the new incarnation, which is empty
+//   RemoveServer (SILENT) -> forgotten
 #ifndef VERBENA_SERVER_COORDINATOR_COORDINATOR_H_
 #define VERBENA_SERVER_COORDINATOR_COORDINATOR_H_
 
@@ -50,6 +54,10 @@ struct CoordinatorOptions {
   uint32_t partitions = 256;  // of a new cluster; an existing one keeps its number
   uint32_t lease_ms = 5000;
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
+  // Copies of a partition, counting the primary: 1 or 2. Of an existing cluster, too: copies that
+  // are missing are made; those beyond stay until their server goes.
+  uint32_t replicas = 1;
+  uint32_t min_replicas = 1;  // with fewer, pushes wait: 1 to replicas
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
   // What servers take for a chunk of a dense table. Empty: as much as its parameters.
@@ -91,6 +99,9 @@ class Coordinator {
   void Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply);
   void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
+  void RemoveServer(const v1::RemoveServerRequest& request, Reply<v1::RemoveServerResponse> reply);
+  void ResetTable(const v1::ResetTableRequest& request, Reply<v1::ResetTableResponse> reply);
+  void Reconfigure(const v1::ReconfigureRequest& request, Reply<v1::ReconfigureResponse> reply);
   void SetJobLimits(const v1::SetJobLimitsRequest& request, Reply<v1::SetJobLimitsResponse> reply);
   // Held until the view changes or wait_ms has passed.
   void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply);
@@ -99,7 +110,8 @@ class Coordinator {
   void ListTokens(const v1::ListTokensRequest& request, Reply<v1::ListTokensResponse> reply);
   void RevokeToken(const v1::RevokeTokenRequest& request, Reply<v1::RevokeTokenResponse> reply);
 
-  // Ends leases, tokens and long polls that are due. Returns whether anything happened.
+  // Ends leases, tokens, bars of learners and long polls that are due. Returns whether anything
+  // happened.
   bool RunOnce();
   // When RunOnce() has something to do; INT64_MAX: never.
   int64_t NextTimerNanos() const;

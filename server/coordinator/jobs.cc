@@ -9,11 +9,6 @@
 namespace verbena::server {
 namespace {
 
-bool HasWorkers(const v1::Job& job) {
-  return std::any_of(job.members().begin(), job.members().end(),
-                     [](const v1::Worker& w) { return w.rank() >= 0; });
-}
-
 bool HasDeparted(const v1::Job& job, int32_t rank) {
   return std::find(job.departed_ranks().begin(), job.departed_ranks().end(), rank) !=
          job.departed_ranks().end();
@@ -111,11 +106,7 @@ absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const v1::Clus
                             v1::Job* job) {
   if (absl::Status status = CheckExpected(request); !status.ok()) return status;
   if (!HasWorkers(*job)) {
-    if (job->departed_ranks_size() > 0) {
-      job->set_generation(job->generation() + 1);
-      job->clear_departed_ranks();
-      job->set_expected_workers(0);
-    }
+    if (job->departed_ranks_size() > 0) StartGeneration(job);
     // 0 also when only observers have come so far.
     if (job->expected_workers() == 0) job->set_expected_workers(request.expected_workers());
   }
@@ -141,6 +132,17 @@ v1::Job* AddJob(const std::string& name, v1::ClusterView* view) {
   job->set_name(name);
   job->set_generation(1);
   return job;
+}
+
+bool HasWorkers(const v1::Job& job) {
+  return std::any_of(job.members().begin(), job.members().end(),
+                     [](const v1::Worker& w) { return w.rank() >= 0; });
+}
+
+void StartGeneration(v1::Job* job) {
+  job->set_generation(job->generation() + 1);
+  job->clear_departed_ranks();
+  job->set_expected_workers(0);
 }
 
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,

@@ -5,7 +5,8 @@
 // Invariants:
 //  1. A rank has at most one living member. Within a generation a rank that departed is not given
 //     out again: its steps are over for the servers, which no longer wait for it.
-//  2. A generation ends when its last member that is not an observer has gone.
+//  2. A generation ends when its last member that is not an observer has gone, or when an operator
+//     resets a table then.
 #ifndef VERBENA_SERVER_COORDINATOR_JOBS_H_
 #define VERBENA_SERVER_COORDINATOR_JOBS_H_
 
@@ -27,6 +28,11 @@ inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
 // One that nobody has joined yet.
 v1::Job* AddJob(const std::string& name, v1::ClusterView* view);
+
+// Members that are not observers.
+bool HasWorkers(const v1::Job& job);
+// Of a job without workers: the next that joins begins a new run.
+void StartGeneration(v1::Job* job);
 
 // Adds the worker, who showed this token (its id), to its job (made when new) and returns its rank;
 // -1 for an observer.

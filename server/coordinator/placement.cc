@@ -1,13 +1,29 @@
 #include "server/coordinator/placement.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
+#include <tuple>
 
 #include "proto/routing.h"
 #include "proto/table_spec.h"
 
 namespace verbena::server {
+namespace {
+
+v1::Replica ReplicaOn(const std::pair<uint64_t, uint32_t>& place) {
+  v1::Replica replica;
+  replica.set_server(place.first);
+  replica.set_shard(place.second);
+  return replica;
+}
+
+bool HasCopy(const v1::Partition& partition, uint64_t server) {
+  const auto on_it = [&](const v1::Replica& r) { return r.server() == server; };
+  return partition.primary() == server ||
+         std::any_of(partition.followers().begin(), partition.followers().end(), on_it) ||
+         std::any_of(partition.learners().begin(), partition.learners().end(), on_it);
+}
+
+}  // namespace
 
 v1::Server* FindServer(uint64_t incarnation, v1::ClusterView* view) {
   for (v1::Server& server : *view->mutable_servers()) {
@@ -16,29 +32,22 @@ v1::Server* FindServer(uint64_t incarnation, v1::ClusterView* view) {
   return nullptr;
 }
 
+const v1::Server* FindServer(uint64_t incarnation, const v1::ClusterView& view) {
+  for (const v1::Server& server : view.servers()) {
+    if (server.incarnation() == incarnation) return &server;
+  }
+  return nullptr;
+}
+
+bool IsAlive(uint64_t incarnation, const v1::ClusterView& view) {
+  const v1::Server* server = FindServer(incarnation, view);
+  return server != nullptr && server->state() == v1::Server::ALIVE;
+}
+
 uint32_t AliveServers(const v1::ClusterView& view) {
   return static_cast<uint32_t>(
       std::count_if(view.servers().begin(), view.servers().end(),
                     [](const v1::Server& s) { return s.state() == v1::Server::ALIVE; }));
-}
-
-void PlaceAllPartitions(v1::ClusterView* view) {
-  std::vector<std::pair<uint64_t, uint32_t>> shards;
-  for (const v1::Server& server : view->servers()) {
-    if (server.state() != v1::Server::ALIVE) continue;
-    for (uint32_t shard = 0; shard < server.shards(); ++shard) {
-      shards.emplace_back(server.incarnation(), shard);
-    }
-  }
-  if (shards.empty()) return;
-  std::sort(shards.begin(), shards.end());
-  for (v1::Partition& partition : *view->mutable_partitions()) {
-    const auto& [server, shard] = shards[partition.id() % shards.size()];
-    if (partition.primary() == server && partition.shard() == shard) continue;
-    partition.set_primary(server);
-    partition.set_shard(shard);
-    partition.set_epoch(partition.epoch() + 1);
-  }
 }
 
 bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions) {
@@ -47,23 +56,69 @@ bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions)
   return ChunksInPartition(table.id(), chunks, partition, partitions) > 0;
 }
 
-void ReplaceServer(uint64_t before, const v1::Server& now, v1::ClusterView* view) {
-  const auto partitions = static_cast<uint32_t>(view->partitions_size());
-  for (v1::Partition& partition : *view->mutable_partitions()) {
-    if (partition.primary() != before) continue;
-    partition.set_primary(now.incarnation());
-    partition.set_shard(partition.shard() % now.shards());
-    partition.set_epoch(partition.epoch() + 1);
-    for (v1::Table& table : *view->mutable_tables()) {
-      if (!HasChunkIn(table, partition.id(), partitions)) continue;
-      auto* lost = table.mutable_lost_partitions();
-      const auto at = std::lower_bound(lost->begin(), lost->end(), partition.id());
-      if (at != lost->end() && *at == partition.id()) continue;
-      const auto index = at - lost->begin();
-      lost->Add(partition.id());
-      std::rotate(lost->begin() + index, lost->end() - 1, lost->end());
+Loads::Loads(const v1::ClusterView& view, bool partitions) {
+  for (const v1::Server& server : view.servers()) {
+    zones_[server.incarnation()] = server.zone();
+    if (server.state() != v1::Server::ALIVE) continue;
+    for (uint32_t shard = 0; shard < server.shards(); ++shard) {
+      copies_[{server.incarnation(), shard}] = 0;
     }
   }
+  if (!partitions) return;
+  for (const v1::Partition& partition : view.partitions()) Add(partition);
+}
+
+void Loads::Add(const v1::Partition& partition) {
+  const auto it = copies_.find({partition.primary(), partition.shard()});
+  if (it != copies_.end()) ++it->second;
+  for (const auto* copies : {&partition.followers(), &partition.learners()}) {
+    for (const v1::Replica& copy : *copies) AddCopy(partition.primary(), copy);
+  }
+}
+
+void Loads::AddCopy(uint64_t primary, const v1::Replica& copy) {
+  const auto it = copies_.find({copy.server(), copy.shard()});
+  if (it != copies_.end()) ++it->second;
+  ++with_primary_[{primary, copy.server()}];
+}
+
+std::vector<v1::Replica> Loads::Shards() const {
+  std::vector<v1::Replica> shards;
+  for (const auto& [place, copies] : copies_) shards.push_back(ReplicaOn(place));
+  return shards;
+}
+
+std::optional<v1::Replica> Loads::ForPrimary() const {
+  const auto least =
+      std::min_element(copies_.begin(), copies_.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (least == copies_.end()) return std::nullopt;
+  return ReplicaOn(least->first);
+}
+
+// Without a name a zone has one server.
+bool Loads::SameZone(uint64_t a, uint64_t b) const {
+  const auto zone_a = zones_.find(a), zone_b = zones_.find(b);
+  return zone_a != zones_.end() && zone_b != zones_.end() && !zone_a->second.empty() &&
+         zone_a->second == zone_b->second;
+}
+
+std::optional<v1::Replica> Loads::ForCopy(
+    const v1::Partition& partition, const std::function<bool(uint64_t server)>& allowed) const {
+  using Cost = std::tuple<bool, uint32_t, uint32_t>;
+  std::optional<Cost> least;
+  std::optional<v1::Replica> best;
+  for (const auto& [place, copies] : copies_) {
+    const uint64_t server = place.first;
+    if (HasCopy(partition, server) || !allowed(server)) continue;
+    const auto with = with_primary_.find({partition.primary(), server});
+    const Cost cost = {SameZone(partition.primary(), server), copies,
+                       with == with_primary_.end() ? 0 : with->second};
+    if (least && *least <= cost) continue;
+    least = cost;
+    best = ReplicaOn(place);
+  }
+  return best;
 }
 
 }  // namespace verbena::server

@@ -1,28 +1,56 @@
-// Which server and shard serve a partition, and what is lost when a server comes back empty.
+// Which server and shard get a copy of a partition.
 //
-// **Thread safety**: pure functions on a view.
+// **Thread safety**: pure functions on a view; Loads: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_PLACEMENT_H_
 #define VERBENA_SERVER_COORDINATOR_PLACEMENT_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "proto/verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 
 v1::Server* FindServer(uint64_t incarnation, v1::ClusterView* view);
+const v1::Server* FindServer(uint64_t incarnation, const v1::ClusterView& view);
+bool IsAlive(uint64_t incarnation, const v1::ClusterView& view);
 uint32_t AliveServers(const v1::ClusterView& view);
-
-// Spreads all partitions evenly over the shards of the servers that are alive. A partition that
-// moves gets a new epoch. Only for a cluster without tables: nothing is copied.
-void PlaceAllPartitions(v1::ClusterView* view);
 
 // Whether any chunk of the table lies in the partition.
 bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions);
 
-// `now` has taken the name of `before`, whose partitions it gets, empty: each has a new epoch, and
-// is lost for every table that has chunks in it.
-void ReplaceServer(uint64_t before, const v1::Server& now, v1::ClusterView* view);
+// How many copies of partitions the shards of the servers that are alive have. A snapshot of the
+// servers, kept up by Add() and AddCopy().
+class Loads {
+ public:
+  // `partitions`: whether those of the view are counted; else there are none so far.
+  Loads(const v1::ClusterView& view, bool partitions);
+
+  void Add(const v1::Partition& partition);
+  void AddCopy(uint64_t primary, const v1::Replica& copy);
+  // All shards, by server and number.
+  std::vector<v1::Replica> Shards() const;
+  // For the primary of a partition that had none: the shard with the fewest copies.
+  std::optional<v1::Replica> ForPrimary() const;
+  // For one more copy: never on a server that has one. First counts another zone than the
+  // primary's, then the fewest copies, then the fewest whose primaries are on the same server as
+  // this one's: so the partitions of a server that is lost go to many others. Empty: no server may
+  // have it.
+  std::optional<v1::Replica> ForCopy(const v1::Partition& partition,
+                                     const std::function<bool(uint64_t server)>& allowed) const;
+
+ private:
+  bool SameZone(uint64_t a, uint64_t b) const;
+
+  std::map<uint64_t, std::string> zones_;                           // of all servers
+  std::map<std::pair<uint64_t, uint32_t>, uint32_t> copies_;        // by (server, shard), alive
+  std::map<std::pair<uint64_t, uint64_t>, uint32_t> with_primary_;  // by (primary, copy's server)
+};
 
 }  // namespace verbena::server
 

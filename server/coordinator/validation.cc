@@ -11,6 +11,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "proto/table_spec.h"
+#include "server/coordinator/configurations.h"
 #include "server/coordinator/jobs.h"
 
 namespace verbena::server {
@@ -29,21 +30,6 @@ absl::Status CheckAddress(const std::string& address) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("address is '", address, "'; wanted: host:port, as peers reach the server"));
-}
-
-// Of servers and of the partitions that point at them.
-absl::Status CheckPlacement(const v1::ClusterView& view) {
-  for (int i = 0; i < view.partitions_size(); ++i) {
-    const v1::Partition& partition = view.partitions(i);
-    if (partition.id() != static_cast<uint32_t>(i)) return Senseless("partition ids");
-    if (partition.primary() == 0) continue;
-    bool found = false;
-    for (const v1::Server& server : view.servers()) {
-      found |= server.incarnation() == partition.primary() && partition.shard() < server.shards();
-    }
-    if (!found) return Senseless(absl::StrCat("partition ", i, " is on a server that is unknown"));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckIncarnations(const CoordinatorState& state) {
@@ -85,6 +71,15 @@ absl::Status CheckOptions(const CoordinatorOptions& options) {
   if (options.expected_servers == 0) {
     return absl::InvalidArgumentError("expected_servers is 0; allowed: 1 or more");
   }
+  if (options.replicas == 0 || options.replicas > kMaxReplicas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("replicas is ", options.replicas, "; allowed: 1 to ", kMaxReplicas));
+  }
+  if (options.min_replicas == 0 || options.min_replicas > options.replicas) {
+    return absl::InvalidArgumentError(absl::StrCat("min_replicas is ", options.min_replicas,
+                                                   "; allowed: 1 to replicas, which is ",
+                                                   options.replicas));
+  }
   return absl::OkStatus();
 }
 
@@ -117,6 +112,7 @@ absl::Status CheckJoinServer(const v1::JoinServerRequest& request) {
                                                    request.shards(), " shards; allowed: 1 to ",
                                                    kMaxShards));
   }
+  if (!request.zone().empty()) return CheckName("zone", request.zone());
   return absl::OkStatus();
 }
 
@@ -127,7 +123,10 @@ absl::Status CheckState(const CoordinatorState& state) {
     return Senseless("number of partitions");
   }
   if (absl::Status status = CheckIncarnations(state); !status.ok()) return status;
-  if (absl::Status status = CheckPlacement(view); !status.ok()) return status;
+  for (int i = 0; i < view.partitions_size(); ++i) {
+    if (view.partitions(i).id() != static_cast<uint32_t>(i)) return Senseless("partition ids");
+  }
+  if (absl::Status status = CheckConfigurations(view); !status.ok()) return status;
   std::set<std::string_view> names;
   std::set<uint32_t> ids;
   for (const v1::Table& table : view.tables()) {

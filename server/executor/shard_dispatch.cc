@@ -4,11 +4,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/record_check.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
 
 using rdma::ShardLane;
+
+namespace {
+
+bool OfServers(RecordType type) {
+  return type == RecordType::kReplicate || type == RecordType::kBeacon;
+}
+
+absl::string_view Text(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
 
 ShardExecutor::Impl::Lane* ShardExecutor::Impl::FindLane(Link* link,
                                                          rdma::ConnectionId connection) {
@@ -30,7 +41,10 @@ bool ShardExecutor::Impl::PollCompletions(size_t transport) {
     ReadClock();
     for (size_t i = 0; i < n; ++i) {
       Lane* lane = FindLane(&link, completions[i].connection);
-      if (lane == nullptr) continue;  // of a connection that was refused or is destroyed
+      if (lane == nullptr) {  // a link's, or of a connection that was refused or is destroyed
+        peer_links->OnCompletion(transport, completions[i]);
+        continue;
+      }
       const bool arrived = lane->lane->OnCompletion(completions[i], &arrival, &written);
       if (!written.empty()) {
         Unpin(lane, written);
@@ -72,6 +86,13 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
     Close(lane, absl::InvalidArgumentError("operation used again before it was answered"));
     return;
   }
+  if (OfServers(header.type) != lane->peer.server) {
+    return Close(lane, absl::InvalidArgumentError(absl::StrCat(
+                           "record.type is ", static_cast<uint32_t>(header.type), " (",
+                           Text(RecordTypeName(header.type)), "); allowed on a ",
+                           lane->peer.server ? "server's lane: replicate, beacon"
+                                             : "worker's lane: all but replicate, beacon")));
+  }
   Operation& operation = lane->operations[header.operation];
   operation = {.arrived_ns = now_ns,
                .kind = KindOf(header.type),
@@ -83,6 +104,9 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
   ++lane->unanswered;
   if (lane->slots_held[large] == capacity || lane->unanswered == config.operations) {
     ++counters.credit_stalls;
+  }
+  if (replication->leases().active() && !lane->peer.server && !MayAnswer(record.record)) {
+    return Refuse(lane, record, ReplyStatus::kNotReady);
   }
   switch (header.type) {
     case RecordType::kPush:
@@ -102,6 +126,10 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
       return Lookup(lane, record);
     case RecordType::kScan:
       return Scan(lane, record);
+    case RecordType::kReplicate:
+      return Replicate(lane, record);
+    case RecordType::kBeacon:
+      return Beacon(lane, record);
   }
   Close(lane, absl::InvalidArgumentError("unknown record type"));
 }
@@ -130,12 +158,13 @@ void ShardExecutor::Impl::Push(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   shard::PushRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.group = record.record.groups[0];
   request.dtype = header.dtype;
   request.payload = record.payload;
   const shard::PushOutcome outcome = lane->engine->Push(request);
+  if (outcome.deferred) return ReturnSlot(lane, record.slot);
   if (!outcome.held) Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
 }
 
@@ -149,7 +178,7 @@ void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   shard::PullRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.group = record.record.groups[0];
   request.dtype = header.dtype;
@@ -181,7 +210,7 @@ void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
   const bool await = header.type == RecordType::kAwait;
   shard::GroupsRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.groups = record.record.group_span();
   request.min_version = header.min_version;
@@ -194,6 +223,7 @@ void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
 
 void ShardExecutor::Impl::ReplyToGroups(Lane* lane, const ShardLane::Arrival& record,
                                         const shard::GroupsOutcome& outcome) {
+  if (outcome.deferred) return ReturnSlot(lane, record.slot);
   const RecordHeader& header = record.record.header;
   ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
   answer.group_count = header.group_count;
@@ -205,7 +235,7 @@ void ShardExecutor::Impl::Norms(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   shard::NormsRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.groups = record.record.group_span();
   request.destination = header.destination;
@@ -218,7 +248,7 @@ void ShardExecutor::Impl::Totals(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   shard::GroupsRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.groups = record.record.group_span();
   const shard::NormTotals totals = {std::bit_cast<double>(header.destination),
@@ -319,9 +349,19 @@ void ShardExecutor::Impl::OnEngineEvent(const shard::Event& event) {
     case EventKind::kPushDone:
       return Reply(lane, AnswerAndSlot(event.answer, operation, event.token.slot));
     case EventKind::kPullReady:
+      if (!replication->leases().MayReadAll(now_ns)) {
+        engine->Unpin(event.view.pin);
+        answer.status = ReplyStatus::kNotReady;
+        return Reply(lane, answer);
+      }
       return WriteOut(lane, event.view, {event.destination, event.destination_key}, answer);
-    case EventKind::kPullFailed:
     case EventKind::kAwaitDone:
+      if (!replication->leases().MayReadAll(now_ns)) answer.status = ReplyStatus::kNotReady;
+      return Reply(lane, answer);
+    case EventKind::kPullFailed:
+      return Reply(lane, answer);
+    case EventKind::kReplicated:
+      answer.group_status = *event.group_status;
       return Reply(lane, answer);
   }
 }

@@ -42,17 +42,39 @@ ShardExecutor::Impl::Impl(const ShardExecutorOptions& o, const Clock* c)
 
 ShardExecutor::Impl::~Impl() {
   // Lanes give their pins back to an engine, whose buffers are the allocator's.
+  peer_links.reset();
   for (auto& lane : lanes) {
     if (lane != nullptr) lane->lane->Close(absl::CancelledError("the shard stops"));
   }
   lanes.clear();
 }
 
+void ShardExecutor::Impl::MakePeerLinks(std::unique_ptr<ControlChannel> channel) {
+  control = std::move(channel);
+  std::vector<PeerLinks::Transport> transports;
+  // By the same index as in `links`: rails of one transport come in order, but others may follow.
+  for (const Link& link : links) transports.push_back({link.endpoint.get(), link.host, link.rail});
+  replication = std::make_unique<Replication>(
+      ReplicationOptions{.shard = options.shard,
+                         .seed = options.seed == 0 ? 0 : options.seed ^ 0xd1b54a32d192ed03u,
+                         .log = options.log},
+      control.get(), clock);
+  PeerListener* listener =
+      options.peer_listener != nullptr ? options.peer_listener : replication.get();
+  // Not the tokens' numbers: who sees when a link is opened again learns nothing of them.
+  const uint64_t seed = options.seed == 0 ? 0 : options.seed ^ 0x9e3779b97f4a7c15u;
+  peer_links = std::make_unique<PeerLinks>(
+      PeerLinkOptions{.shard = options.shard, .seed = seed, .log = options.log},
+      std::move(transports), missing, control.get(), clock, listener);
+  replication->SetLinks(peer_links.get());
+}
+
 ShardExecutor::ShardExecutor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ShardExecutor::~ShardExecutor() = default;
 
 absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
-    const ShardExecutorOptions& options, const Clock* clock, std::vector<Transport> transports) {
+    const ShardExecutorOptions& options, const Clock* clock, std::vector<Transport> transports,
+    std::unique_ptr<ControlChannel> control) {
   if (transports.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("shard ", options.shard, ": no transport"));
   }
@@ -84,12 +106,14 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
     impl->links.push_back(std::move(link));
   }
   if (impl->links.empty()) return failed;
+  impl->MakePeerLinks(std::move(control));
   impl->ReadClock();
   return std::unique_ptr<ShardExecutor>(new ShardExecutor(std::move(impl)));
 }
 
 Inbox& ShardExecutor::inbox() { return impl_->inbox; }
 const absl::Status& ShardExecutor::view_status() const { return impl_->view_status; }
+PeerLinks& ShardExecutor::links() { return *impl_->peer_links; }
 
 void ShardExecutor::SetIncarnation(uint64_t incarnation) {
   Impl& s = *impl_;
@@ -112,7 +136,14 @@ void ShardExecutor::SetIncarnation(uint64_t incarnation) {
                            .spare_buffers = s.options.spare_buffers,
                            .commit_observer = s.options.commit_observer,
                            .job_memory = std::move(job_memory)});
-  if (s.view != nullptr) s.view_status = s.engine->ApplyView(*s.view);
+  if (s.view == nullptr) return;
+  s.UpdateJobs();
+  s.view_status = s.engine->ApplyView(*s.view);
+  s.FollowPeers();
+}
+
+void ShardExecutor::SetCoordinator(const std::string& address) {
+  impl_->replication->SetCoordinator(address);
 }
 
 void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
@@ -132,7 +163,8 @@ void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
     s.view_status = s.engine->ApplyView(*s.view);
     if (!s.view_status.ok()) s.Log(std::string(s.view_status.message()));
   }
-  s.RetireWorkers();
+  s.RetirePeers();
+  s.FollowPeers();
   s.DrainEngine();
 }
 
@@ -155,6 +187,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   }
   snapshot.jobs = s.JobSnapshots();
   snapshot.counters.credit_messages = s.retired_credit_messages;
+  snapshot.counters.links = s.peer_links->counters();
   for (const auto& lane : s.lanes) {
     if (lane == nullptr) continue;
     snapshot.counters.credit_messages += lane->lane->counters().credits;
@@ -163,38 +196,61 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     snapshot.counters.queue_depth += lane->unanswered;
     v1::LaneStatistics& out = snapshot.lanes.emplace_back();
     out.set_lane(lane->id);
-    out.set_worker(lane->worker);
+    out.set_worker(lane->peer.incarnation);
     out.set_transport(std::string(s.links[lane->transport].endpoint->transport()));
     out.set_device(s.links[lane->transport].endpoint->device());
     out.set_settings(s.links[lane->transport].endpoint->settings());
     out.set_reason(lane->reason);
     out.set_rail(s.links[lane->transport].rail);
+    out.set_of_server(lane->peer.server);
+    out.set_source_shard(lane->peer.shard);
   }
   snapshot.missing = s.missing;
+  snapshot.replicas = s.ReplicaStatistics();
+  snapshot.counters.replication = s.replication->counters();
+  for (const v1::ReplicaStatistics& replica : snapshot.replicas) {
+    for (const v1::CopyStatistics& copy : replica.copies()) {
+      uint64_t& lag = snapshot.counters.replica_lag;
+      if (!copy.learner()) lag = std::max(lag, replica.sequence() - copy.acknowledged());
+      const uint64_t left = copy.total_bytes() - std::min(copy.total_bytes(), copy.copied_bytes());
+      if (copy.learner()) snapshot.counters.learner_bytes += left;
+    }
+  }
   return snapshot;
 }
 
 bool ShardExecutor::RunOnce() {
   Impl& s = *impl_;
   bool worked = s.inbox.RunOnce();
+  if (s.control != nullptr) worked |= s.control->RunOnce();
   for (size_t i = 0; i < s.links.size(); ++i) {
     worked |= s.PollEvents(i);
     worked |= s.PollCompletions(i);
   }
+  worked |= s.peer_links->RunOnce();
   worked |= s.DrainEngine();
+  // Tests that listen to the links themselves send themselves.
+  const bool replicates = s.options.peer_listener == nullptr;
+  if (replicates) worked |= s.replication->Send();
   if (!s.closing.empty()) worked |= s.ReapClosing();
   if (s.NextTimer() != kNever) {
     // With work done the batch's reading is fresh enough; an idle round must look itself, or a
     // timer would never be seen to be due.
     if (!worked) s.ReadClock();
     worked |= s.RunTimers(s.now_ns);
+    if (replicates && s.replication->RunTimers(s.now_ns)) {
+      s.replication->Send();
+      worked = true;
+    }
   }
   if (!s.samples.empty()) s.FlushSamples();
   return worked;
 }
 
 int64_t ShardExecutor::Impl::NextTimer() const {
-  int64_t next = std::min(next_write_check_ns, next_pending_check_ns);
+  int64_t next =
+      std::min({next_write_check_ns, next_pending_check_ns, peer_links->NextTimerNanos(),
+                options.peer_listener == nullptr ? replication->NextTimerNanos() : kNever});
   // A transport whose peer has to confirm the close says so by an event; this is for the ones
   // that do not.
   if (!closing.empty()) next = std::min(next, now_ns + int64_t{10'000'000});
@@ -222,6 +278,9 @@ void ShardExecutor::Disarm() {
 
 void ShardExecutor::AppendDescriptors(std::vector<int>* fds) const {
   if (impl_->inbox.wake_fd() >= 0) fds->push_back(impl_->inbox.wake_fd());
+  if (impl_->control != nullptr && impl_->control->wake_fd() >= 0) {
+    fds->push_back(impl_->control->wake_fd());
+  }
   for (const auto& link : impl_->links) link.endpoint->AppendDescriptors(fds);
 }
 

@@ -1,10 +1,13 @@
-// One shard: its engine, its lanes on every transport, and what connects the two.
+// One shard: its engine, its lanes on every transport, its links to shards that keep copies of its
+// partitions, and what connects them.
 //
 // **Thread safety**: one owner thread; inbox().Post() from any thread.
 //
 // Invariants:
-//  1. A lane token is good once, for one worker, until lane_open_timeout.
-//  2. A retired worker incarnation's lanes are closed as soon as a view without it arrives.
+//  1. A lane token is good once, for one worker or server, until lane_open_timeout.
+//  2. A retired worker incarnation's lanes are closed as soon as a view without it arrives. So are
+//     those of another server, or when a view says that it is silent and this shard keeps no copies
+//     of its partitions.
 //  3. Bounded work per RunOnce(): at most kCompletionBudget completions per transport.
 //  4. A lane id is given out again only after its old lane is dead and the engine has forgotten it.
 //  5. A job has at most JobLimits::lanes here, counted from the grant to the end of the connection.
@@ -12,7 +15,10 @@
 //  6. A chunk being written out stays pinned until the transport no longer reads it.
 //  7. A worker has at most one lane on each rail, and lanes on one transport only. Its next lane on
 //     a rail ends the one before, which is dead on the worker's side whatever this side knows.
-//     Between rails no such order is known: engine.h, invariant 9, is why none is needed.
+//     Between rails no such order is known: engine.h, invariant 10, is why none is needed. The same
+//     holds for each shard of another server.
+//  8. A lane of a server takes replicates and beacons, a worker's lane everything else; any other
+//     record closes the lane.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse
@@ -30,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/control_channel.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "proto/verbena/v1/shard.pb.h"
 #include "rdma/base/clock.h"
@@ -40,6 +47,8 @@
 #include "server/executor/inbox.h"
 #include "server/executor/job_memories.h"
 #include "server/executor/memory_budget.h"
+#include "server/replication/peer_links.h"
+#include "server/replication/replication.h"
 #include "shard/engine.h"
 
 namespace verbena::server {
@@ -65,6 +74,11 @@ struct ShardCounters {
   uint64_t queue_depth = 0;  // records arrived and unanswered
   uint64_t rejected_tokens = 0;
   uint64_t write_timeouts = 0;  // lanes closed because writes to the worker hung
+  PeerLinkCounters links;       // to shards that keep copies of this one's partitions
+  ReplicationCounters replication;
+  // Of copies of this shard's partitions: records made that followers have not, the most of a
+  // partition; bytes that learners are still to be told.
+  uint64_t replica_lag = 0, learner_bytes = 0;
 };
 
 struct JobSnapshot {
@@ -79,6 +93,7 @@ struct ShardSnapshot {
   std::vector<JobSnapshot> jobs;               // by name
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
+  std::vector<v1::ReplicaStatistics> replicas;  // by partition
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in
@@ -100,6 +115,7 @@ struct ShardExecutorOptions {
   // Of all shards of the server; null: this shard is the only one.
   std::shared_ptr<JobMemories> job_memories;
   shard::CommitObserver commit_observer;  // tests
+  PeerListener* peer_listener = nullptr;  // tests: of the links, instead of the shard itself
   // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
   std::function<void(const std::string&)> log;
   // Transports this server does not have, and why: workers are told.
@@ -110,12 +126,13 @@ struct ShardExecutorOptions {
 
 class ShardExecutor {
  public:
-  // One endpoint per transport; the executor listens on each. `host` is what an offer of that
-  // transport must say.
+  // One endpoint per transport; the executor listens on each, and opens links over those of rail 0.
+  // `host` is what an offer of that transport must say. `control`, of this shard alone, is for
+  // calls to other servers; null: none is called, so no link opens.
   using Transport = rdma::MadeTransport;
-  static absl::StatusOr<std::unique_ptr<ShardExecutor>> Create(const ShardExecutorOptions& options,
-                                                               const Clock* clock,
-                                                               std::vector<Transport> transports);
+  static absl::StatusOr<std::unique_ptr<ShardExecutor>> Create(
+      const ShardExecutorOptions& options, const Clock* clock, std::vector<Transport> transports,
+      std::unique_ptr<ControlChannel> control = nullptr);
   ~ShardExecutor();
 
   Inbox& inbox();
@@ -123,6 +140,8 @@ class ShardExecutor {
   // ---- by the owner thread (from other threads: post to the inbox) ----
   // The incarnation this server got when it joined; before it nothing is owned.
   void SetIncarnation(uint64_t incarnation);
+  // host:port of who is asked for changes of configurations; before it nobody is.
+  void SetCoordinator(const std::string& address);
   // A view older than the last one is ignored.
   void ApplyView(std::shared_ptr<const v1::ClusterView> view);
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
@@ -130,6 +149,7 @@ class ShardExecutor {
   ShardSnapshot Snapshot() const;
   // What the engine said of the last view: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;
+  PeerLinks& links();  // for whoever replicates; tests
 
   bool RunOnce();
   int64_t NextTimerNanos() const;

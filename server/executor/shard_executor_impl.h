@@ -13,17 +13,22 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "rdma/lane/shard_lane.h"
 #include "server/executor/shard_executor.h"
 #include "server/executor/slab_allocator.h"
+#include "server/replication/replication.h"
 
 namespace verbena::server {
 
 // RequestImm carries twelve bits of lane id.
 inline constexpr uint32_t kMaxLanes = 4096;
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+// ConnectionLimits::domain of lanes between servers: no job has it (DomainOf()), and a transport's
+// own connections have it when nothing is said.
+inline constexpr uint64_t kServersDomain = 0;
 
-struct ShardExecutor::Impl {
+struct ShardExecutor::Impl final {
   enum class Kind : uint8_t { kNone, kPush, kPull, kOther };
   // A record that arrived and is not answered yet; by operation.
   struct Operation {
@@ -32,11 +37,18 @@ struct ShardExecutor::Impl {
     bool parked = false;
     uint16_t group_count = 1;
   };
+  // Who opens a lane.
+  struct Peer {
+    uint64_t incarnation = 0;
+    bool server = false;
+    uint32_t shard = 0;  // of that server
+    bool operator==(const Peer&) const = default;
+  };
   struct Lane {
     uint32_t id = 0;
     uint32_t generation = 0;
-    uint64_t worker = 0;
-    uint64_t domain = 0;  // its worker's job, as in `workers`
+    Peer peer;
+    uint64_t domain = 0;  // its worker's job, as in `workers`, or kServersDomain
     size_t transport = 0;
     std::string reason;
     size_t ring_bytes = 0;
@@ -56,7 +68,7 @@ struct ShardExecutor::Impl {
   struct Pending {
     uint32_t id = 0;
     uint32_t generation = 0;
-    uint64_t worker = 0;
+    Peer peer;
     uint64_t domain = 0;
     size_t transport = 0;
     std::string reason;
@@ -84,10 +96,14 @@ struct ShardExecutor::Impl {
 
   Impl(const ShardExecutorOptions& o, const Clock* c);
   ~Impl();
+  // Once `links` are what they stay.
+  void MakePeerLinks(std::unique_ptr<ControlChannel> channel);
 
   // ---- shard_lanes.cc: granting, connecting, closing ----
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
-  absl::Status CheckOpen(const v1::OpenLaneRequest& request) const;
+  // Who asks, if it may.
+  absl::StatusOr<Peer> CheckOpen(const v1::OpenLaneRequest& request) const;
+  absl::StatusOr<Peer> CheckOpener(const v1::OpenLaneRequest& request) const;
   // Index into `links`. shard_choice.cc.
   absl::StatusOr<size_t> ChooseTransport(const v1::OpenLaneRequest& request,
                                          std::string* reason) const;
@@ -97,8 +113,8 @@ struct ShardExecutor::Impl {
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);
-  // Whether a new lane of `worker` over that link ends `lane`.
-  bool TakesPlace(uint64_t worker, size_t link, const Lane& lane) const;
+  // Whether a new lane of `peer` over that link ends `lane`.
+  bool TakesPlace(const Peer& peer, size_t link, const Lane& lane) const;
   void CloseOlder(const Pending& grant);
   void OnRequest(size_t transport, const rdma::ConnectionEvent& event);
   absl::StatusOr<Pending> TakeToken(size_t transport, const std::string& private_data,
@@ -113,7 +129,13 @@ struct ShardExecutor::Impl {
   void StartClosing(Lane* lane);
   bool ReapClosing();
   void CloseAll(const absl::Status& reason);
-  void RetireWorkers();
+  void RetirePeers();
+  // Whether the view says that it may have lanes here.
+  bool MayHaveLanes(const Peer& peer) const {
+    return peer.server ? servers.contains(peer.incarnation) : workers.contains(peer.incarnation);
+  }
+  // "worker 12"; "shard 0 of server 'b' (incarnation 3)".
+  std::string NameOf(const Peer& peer) const;
   bool RunTimers(int64_t now);
   // Grants that nobody took up, connections that were not established in time.
   void CheckPending(int64_t now);
@@ -123,10 +145,12 @@ struct ShardExecutor::Impl {
   // ---- shard_jobs.cc: what jobs have, and may have ----
   // Who is a member of what, by the view.
   void UpdateJobs();
+  // Whether this shard is a follower or learner of a partition whose primary that is.
+  bool KeepsCopiesOf(uint64_t server) const;
   // A job's lanes: granted, accepting, open and closing, without those in use that a new lane of
-  // `worker` over `link` takes the place of.
-  uint32_t LanesOf(uint64_t domain, uint64_t worker, size_t link) const;
-  absl::Status CheckLaneLimit(uint64_t worker, size_t link) const;
+  // `peer` over `link` takes the place of.
+  uint32_t LanesOf(uint64_t domain, const Peer& peer, size_t link) const;
+  absl::Status CheckLaneLimit(const Peer& peer, size_t link) const;
   std::vector<JobSnapshot> JobSnapshots() const;
 
   // ---- shard_dispatch.cc: records, events, answers ----
@@ -172,6 +196,18 @@ struct ShardExecutor::Impl {
   // Copies the record's keys to `keys`. False: they break the rules, and the lane is closed.
   bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
+  // ---- shard_replication.cc: copies of partitions, there and here ----
+  // Who the view says has copies of this shard's partitions.
+  void FollowPeers();
+  void Replicate(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Beacon(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // Whether what copies were promised allows an answer to a worker's record. Otherwise it is
+  // kNotReady.
+  bool MayAnswer(const Record& record) const;
+  // To every group. Returns the slot.
+  void Refuse(Lane* lane, const rdma::ShardLane::Arrival& arrival, ReplyStatus status);
+  std::vector<v1::ReplicaStatistics> ReplicaStatistics() const;
+
   void ReadClock() { now_ns = clock->NowNanos(); }
   int64_t NextTimer() const;
   void Log(const std::string& text) const {
@@ -182,6 +218,7 @@ struct ShardExecutor::Impl {
   const Clock* const clock;
   Inbox inbox;
   SlabAllocator allocator;
+  std::unique_ptr<ControlChannel> control;  // null: none
   std::vector<Link> links;
   std::vector<rdma::MissingTransport> missing;
 
@@ -190,7 +227,10 @@ struct ShardExecutor::Impl {
   // Members of any job of the view, with what keeps their job's memory apart from the others'.
   absl::flat_hash_map<uint64_t, uint64_t> workers;
   absl::flat_hash_map<uint64_t, Job> jobs;  // of the view, by the same
-  uint32_t largest_chunk_bytes = 0;         // of any table of the view
+  // Of the view: others than this one that may have lanes here. A silent one may while this shard
+  // keeps copies of its partitions: the coordinator alone does not hear of it, perhaps.
+  absl::flat_hash_set<uint64_t> servers;
+  uint32_t largest_chunk_bytes = 0;  // of any table of the view
   absl::Status view_status;
   std::shared_ptr<shard::Engine> engine;  // null before the incarnation is known
 
@@ -217,6 +257,9 @@ struct ShardExecutor::Impl {
   std::vector<Sample> samples;
   std::vector<uint64_t> keys;
   rdma::ShardLane::Arrival arrival;
+  std::unique_ptr<Replication> replication;
+  // Over the endpoints of `links`: goes first.
+  std::unique_ptr<PeerLinks> peer_links;
 };
 
 }  // namespace verbena::server

@@ -1,4 +1,5 @@
 // What jobs have of a shard, and the limits of it.
+#include <algorithm>
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -7,35 +8,65 @@
 
 namespace verbena::server {
 
+namespace {
+
+// The same in every shard of this process, whose endpoints share their devices' protection domains;
+// salted, so that no job can choose a name that meets another's.
+uint64_t DomainOf(const std::string& job) {
+  const uint64_t domain = absl::HashOf(job);
+  return domain == kServersDomain ? 1 : domain;
+}
+
+}  // namespace
+
 void ShardExecutor::Impl::UpdateJobs() {
   workers.clear();
   jobs.clear();
+  servers.clear();
+  for (const v1::Server& server : view->servers()) {
+    if (server.incarnation() == incarnation) continue;
+    if (server.state() != v1::Server::SILENT || KeepsCopiesOf(server.incarnation())) {
+      servers.insert(server.incarnation());
+    }
+  }
   for (const v1::Job& job : view->jobs()) {
-    // The same in every shard of this process, whose endpoints share their devices' protection
-    // domains; salted, so that no job can choose a name that meets another's.
-    const uint64_t domain = absl::HashOf(job.name());
+    const uint64_t domain = DomainOf(job.name());
     jobs[domain] = {job.name(), job.limits().lanes()};
     for (const v1::Worker& worker : job.members()) workers[worker.incarnation()] = domain;
   }
 }
 
-uint32_t ShardExecutor::Impl::LanesOf(uint64_t domain, uint64_t worker, size_t link) const {
+bool ShardExecutor::Impl::KeepsCopiesOf(uint64_t server) const {
+  const auto here = [this](const v1::Replica& copy) {
+    return copy.server() == incarnation && copy.shard() == options.shard;
+  };
+  return std::any_of(view->partitions().begin(), view->partitions().end(),
+                     [&](const v1::Partition& partition) {
+                       const auto& followers = partition.followers();
+                       const auto& learners = partition.learners();
+                       return partition.primary() == server &&
+                              (std::any_of(followers.begin(), followers.end(), here) ||
+                               std::any_of(learners.begin(), learners.end(), here));
+                     });
+}
+
+uint32_t ShardExecutor::Impl::LanesOf(uint64_t domain, const Peer& peer, size_t link) const {
   uint32_t count = 0;
   for (const auto& [token, grant] : pending) count += grant.domain == domain ? 1 : 0;
   for (const auto& lane : lanes) {
     if (lane == nullptr || lane->domain != domain) continue;
-    if (lane->closing || !TakesPlace(worker, link, *lane)) ++count;
+    if (lane->closing || !TakesPlace(peer, link, *lane)) ++count;
   }
   return count;
 }
 
-absl::Status ShardExecutor::Impl::CheckLaneLimit(uint64_t worker, size_t link) const {
-  const auto member = workers.find(worker);
-  if (member == workers.end()) return absl::OkStatus();
+absl::Status ShardExecutor::Impl::CheckLaneLimit(const Peer& peer, size_t link) const {
+  const auto member = workers.find(peer.incarnation);
+  if (peer.server || member == workers.end()) return absl::OkStatus();
   const auto job = jobs.find(member->second);
   if (job == jobs.end() || job->second.lane_limit == 0) return absl::OkStatus();
   // A lane that is open on our side alone must not keep its worker from opening the next.
-  const uint32_t has = LanesOf(job->first, worker, link);
+  const uint32_t has = LanesOf(job->first, peer, link);
   if (has < job->second.lane_limit) return absl::OkStatus();
   const std::string& name = job->second.name;
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -54,7 +85,7 @@ std::vector<JobSnapshot> ShardExecutor::Impl::JobSnapshots() const {
     if (lane != nullptr) ++counts[lane->domain];
   }
   for (shard::JobStatistics& statistics : engine->jobs()) {
-    const uint64_t domain = absl::HashOf(statistics.name);
+    const uint64_t domain = DomainOf(statistics.name);
     const auto job = jobs.find(domain);
     const auto count = counts.find(domain);
     snapshots.push_back({std::move(statistics), count == counts.end() ? 0 : count->second,

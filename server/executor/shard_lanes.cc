@@ -50,7 +50,20 @@ bool ShardExecutor::Impl::NewToken(std::string* token) {
   return true;
 }
 
-absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) const {
+std::string ShardExecutor::Impl::NameOf(const Peer& peer) const {
+  if (!peer.server) return absl::StrCat("worker ", peer.incarnation);
+  std::string name = "?";
+  if (view != nullptr) {
+    for (const v1::Server& server : view->servers()) {
+      if (server.incarnation() == peer.incarnation) name = server.name();
+    }
+  }
+  return absl::StrCat("shard ", peer.shard, " of server '", name, "' (incarnation ",
+                      peer.incarnation, ")");
+}
+
+absl::StatusOr<ShardExecutor::Impl::Peer> ShardExecutor::Impl::CheckOpen(
+    const v1::OpenLaneRequest& request) const {
   if (engine == nullptr || view == nullptr) {
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
@@ -68,21 +81,40 @@ absl::Status ShardExecutor::Impl::CheckOpen(const v1::OpenLaneRequest& request) 
         "no common wire version: the caller speaks ", request.wire_version_min(), " to ",
         request.wire_version_max(), ", this server ", kWireVersion, " to ", kWireVersion));
   }
-  if (!workers.contains(request.incarnation())) {
-    if (request.revision() > view->revision()) {
-      return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
-                                                 view->revision(), ", the caller's at ",
-                                                 request.revision()));
-    }
-    return absl::NotFoundError(
-        absl::StrCat("worker incarnation ", request.incarnation(),
-                     " is not a member of any job: its lease has ended or it has left"));
+  return CheckOpener(request);
+}
+
+absl::StatusOr<ShardExecutor::Impl::Peer> ShardExecutor::Impl::CheckOpener(
+    const v1::OpenLaneRequest& request) const {
+  const uint64_t opener = request.incarnation();
+  if (workers.contains(opener)) return Peer{.incarnation = opener};
+  if (servers.contains(opener)) {
+    return Peer{.incarnation = opener, .server = true, .shard = request.source_shard()};
   }
-  return absl::OkStatus();
+  if (opener == incarnation) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("incarnation ", opener, " is this server itself"));
+  }
+  if (request.revision() > view->revision()) {
+    return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
+                                               view->revision(), ", the caller's at ",
+                                               request.revision()));
+  }
+  for (const v1::Server& server : view->servers()) {
+    if (server.incarnation() != opener) continue;
+    return absl::NotFoundError(
+        absl::StrCat("server '", server.name(), "' (incarnation ", opener,
+                     ") is silent, and no copies of its partitions are kept here"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("worker incarnation ", opener,
+                   " is not a member of any job: its lease has ended or it has left"));
 }
 
 absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   rdma::LaneConfig config = options.lane;
+  // A chunk on its way to a copy has a header more.
+  static_assert(PayloadOffset(1) + sizeof(ReplicaHeader) <= 4096);
   const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk_bytes + kRecordAlignment - 1) /
                               kRecordAlignment * kRecordAlignment;
   config.large_slot_bytes =
@@ -104,7 +136,8 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
 
 absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
     const v1::OpenLaneRequest& request) {
-  if (absl::Status status = CheckOpen(request); !status.ok()) return status;
+  absl::StatusOr<Peer> peer = CheckOpen(request);
+  if (!peer.ok()) return peer.status();
   v1::OpenLaneResponse response;
   if (!NewToken(response.mutable_token())) {
     return absl::UnavailableError("the system's random numbers are not ready yet; try again");
@@ -113,7 +146,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   absl::StatusOr<size_t> transport = ChooseTransport(request, &grant.reason);
   if (transport.ok()) transport = ChooseRail(*transport, request.rail());
   if (!transport.ok()) return transport.status();
-  if (absl::Status status = CheckLaneLimit(request.incarnation(), *transport); !status.ok()) {
+  if (absl::Status status = CheckLaneLimit(*peer, *transport); !status.ok()) {
     return status;
   }
   absl::StatusOr<rdma::LaneConfig> config = FitLane();
@@ -130,8 +163,8 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
     free_ids.pop_back();
   }
   grant.generation = next_generation++;
-  grant.worker = request.incarnation();
-  grant.domain = workers.at(grant.worker);  // CheckOpen()
+  grant.peer = *peer;
+  grant.domain = peer->server ? kServersDomain : workers.at(peer->incarnation);
   grant.transport = *transport;
   grant.config = *config;
   grant.expires_ns = now_ns + absl::ToInt64Nanoseconds(options.lane_open_timeout);
@@ -158,24 +191,24 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
 
 absl::Status ShardExecutor::Impl::CloseLane(const v1::CloseLaneRequest& request) {
   Lane* lane = request.lane() < lanes.size() ? lanes[request.lane()].get() : nullptr;
-  if (lane != nullptr && lane->worker == request.incarnation() &&
+  if (lane != nullptr && lane->peer.incarnation == request.incarnation() &&
       lane->generation == request.generation()) {
     if (!lane->closing) {
-      lane->lane->Close(absl::CancelledError("closed by its worker"));
+      lane->lane->Close(absl::CancelledError(
+          absl::StrCat("closed by its ", lane->peer.server ? "server" : "worker")));
       StartClosing(lane);
     }
     return absl::OkStatus();
   }
   for (const auto& [token, grant] : pending) {
     if (grant.id == request.lane() && grant.generation == request.generation() &&
-        grant.worker == request.incarnation()) {
+        grant.peer.incarnation == request.incarnation()) {
       DropPending(token);
       return absl::OkStatus();
     }
   }
-  return absl::NotFoundError(absl::StrCat("worker incarnation ", request.incarnation(),
-                                          " has no lane ", request.lane(), " of generation ",
-                                          request.generation()));
+  return absl::NotFoundError(absl::StrCat("incarnation ", request.incarnation(), " has no lane ",
+                                          request.lane(), " of generation ", request.generation()));
 }
 
 void ShardExecutor::Impl::DropPending(const std::string& token) {
@@ -196,7 +229,10 @@ bool ShardExecutor::Impl::PollEvents(size_t transport) {
       continue;
     }
     Lane* lane = FindLane(&link, event.connection);
-    if (lane == nullptr) continue;
+    if (lane == nullptr) {
+      peer_links->OnEvent(transport, event);
+      continue;
+    }
     lane->lane->OnEvent(event);
     if (Usable(lane) && event.kind == rdma::ConnectionEvent::Kind::kEstablished) {
       ++counters.lanes_opened;
@@ -232,8 +268,8 @@ absl::StatusOr<ShardExecutor::Impl::Pending> ShardExecutor::Impl::TakeToken(
 // A worker has one lane to a shard on each rail of one transport, and opens the next only when the
 // last on that rail, or of the transport before, is dead on its side. That one may be alive on
 // ours: an outage can swallow the news.
-bool ShardExecutor::Impl::TakesPlace(uint64_t worker, size_t link, const Lane& lane) const {
-  if (lane.worker != worker) return false;
+bool ShardExecutor::Impl::TakesPlace(const Peer& peer, size_t link, const Lane& lane) const {
+  if (lane.peer != peer) return false;
   const Link& old = links[lane.transport];
   const Link& next = links[link];
   return old.rail == next.rail || old.endpoint->transport() != next.endpoint->transport();
@@ -242,11 +278,12 @@ bool ShardExecutor::Impl::TakesPlace(uint64_t worker, size_t link, const Lane& l
 void ShardExecutor::Impl::CloseOlder(const Pending& grant) {
   for (auto& lane : lanes) {
     if (lane == nullptr || lane->generation > grant.generation ||
-        !TakesPlace(grant.worker, grant.transport, *lane)) {
+        !TakesPlace(grant.peer, grant.transport, *lane)) {
       continue;
     }
-    Close(lane.get(), absl::UnavailableError(absl::StrCat(
-                          "its worker opened another one (generation ", grant.generation, ")")));
+    Close(lane.get(), absl::UnavailableError(
+                          absl::StrCat("its ", lane->peer.server ? "server" : "worker",
+                                       " opened another one (generation ", grant.generation, ")")));
   }
 }
 
@@ -263,11 +300,12 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
     return;
   }
   CloseOlder(*grant);
-  rdma::ShardLane::Params params{grant->id, grant->generation, grant->worker, grant->config};
+  rdma::ShardLane::Params params{grant->id, grant->generation, grant->peer.incarnation,
+                                 grant->config};
   params.domain = grant->domain;
   auto accepted = rdma::ShardLane::Accept(link.endpoint.get(), event.connection, hello, params);
   if (!accepted.ok()) {
-    Log(absl::StrCat("lane ", grant->id, " of worker ", grant->worker,
+    Log(absl::StrCat("lane ", grant->id, " of ", NameOf(grant->peer),
                      " not opened: ", accepted.status().message()));
     // Accept() has rejected the connection.
     lane_memory -= grant->config.ring_bytes();
@@ -277,7 +315,7 @@ void ShardExecutor::Impl::OnRequest(size_t transport, const rdma::ConnectionEven
   auto lane = std::make_unique<Lane>();
   lane->id = grant->id;
   lane->generation = grant->generation;
-  lane->worker = grant->worker;
+  lane->peer = grant->peer;
   lane->domain = grant->domain;
   lane->transport = transport;
   lane->reason = std::move(grant->reason);
@@ -299,8 +337,8 @@ bool ShardExecutor::Impl::Usable(Lane* lane) {
     return true;
   }
   ++counters.lanes_lost;
-  Log(absl::StrCat("lane ", lane->id, " (generation ", lane->generation, ") of worker ",
-                   lane->worker, " over ",
+  Log(absl::StrCat("lane ", lane->id, " (generation ", lane->generation, ") of ",
+                   NameOf(lane->peer), " over ",
                    std::string(links[lane->transport].endpoint->transport()),
                    " ended: ", lane->lane->error().message()));
   StartClosing(lane);
@@ -355,16 +393,19 @@ void ShardExecutor::Impl::CloseAll(const absl::Status& reason) {
   while (!pending.empty()) DropPending(std::string(pending.begin()->first));
 }
 
-void ShardExecutor::Impl::RetireWorkers() {
+void ShardExecutor::Impl::RetirePeers() {
   for (auto& lane : lanes) {
-    if (lane == nullptr || lane->closing || workers.contains(lane->worker)) continue;
-    Close(lane.get(), absl::AbortedError(absl::StrCat(
-                          "worker incarnation ", lane->worker,
-                          " is not a member of any job: its lease has ended or it has left")));
+    if (lane == nullptr || lane->closing || MayHaveLanes(lane->peer)) continue;
+    Close(lane.get(),
+          absl::AbortedError(absl::StrCat(
+              lane->peer.server ? "server" : "worker", " incarnation ", lane->peer.incarnation,
+              lane->peer.server
+                  ? " is silent or has left the cluster"
+                  : " is not a member of any job: its lease has ended or it has left")));
   }
   std::vector<std::string> gone;
   for (const auto& [token, grant] : pending) {
-    if (!workers.contains(grant.worker)) gone.push_back(token);
+    if (!MayHaveLanes(grant.peer)) gone.push_back(token);
   }
   for (const std::string& token : gone) DropPending(token);
 }
@@ -373,7 +414,7 @@ bool ShardExecutor::Impl::RunTimers(int64_t now) {
   const bool pending_due = now >= next_pending_check_ns, writes_due = now >= next_write_check_ns;
   if (pending_due) CheckPending(now);
   if (writes_due) CheckWrites(now);
-  return pending_due || writes_due;
+  return peer_links->RunTimers(now) || pending_due || writes_due;
 }
 
 void ShardExecutor::Impl::CheckPending(int64_t now) {
@@ -409,7 +450,7 @@ void ShardExecutor::Impl::CheckWrites(int64_t now) {
     if (!lane->lane->WritesHang(now, timeout)) continue;
     ++counters.write_timeouts;
     Close(lane.get(), absl::DeadlineExceededError(absl::StrCat(
-                          "writes to the worker have been under way for ",
+                          "writes to the peer have been under way for ",
                           absl::FormatDuration(options.write_timeout), " and none has ended")));
   }
 }

@@ -19,7 +19,7 @@ void ShardExecutor::Impl::PushRows(Lane* lane, const ShardLane::Arrival& record)
   const RecordHeader& header = record.record.header;
   shard::PushRowsRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.groups = record.record.group_span();
   request.keys = keys;
@@ -32,7 +32,7 @@ void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   shard::LookupRequest request;
   request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = header.table;
   request.groups = record.record.group_span();
   request.keys = keys;
@@ -45,7 +45,7 @@ void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
 
 void ShardExecutor::Impl::Scan(Lane* lane, const ShardLane::Arrival& record) {
   shard::ScanRequest request;
-  request.worker = lane->worker;
+  request.worker = lane->peer.incarnation;
   request.table = record.record.header.table;
   request.group = record.record.groups[0];
   OnPullOutcome(lane, record, lane->engine->Scan(request));

@@ -3,10 +3,18 @@
 // Normally a push is applied at once. When its chunk is pinned and there is no spare, it is queued,
 // and every later push to the same slice queues behind it: so a worker's sequences are applied in
 // order, and `last` never runs ahead of a push that could still be forgotten with its lane.
+//
+// With a copy of the partition, a push is copied and told to the copy first (replica/log.h): it is
+// owned then, counts as taken, and is applied when the copy has it and its turn has come. Those
+// that are owned are in front of others, which become so as soon as there is memory.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "shard/kernel/fused_pass.h"
 #include "shard/partition/dense_consistency.h"
 #include "shard/partition/sequences.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 
@@ -15,7 +23,11 @@ namespace {
 class Async final : public DenseConsistency {
  public:
   explicit Async(const DenseParts& parts)
-      : table_(*parts.table), parking_(*parts.parking), roster_(*parts.roster), sink_(*parts.sink) {
+      : table_(*parts.table),
+        parking_(*parts.parking),
+        pool_(*parts.pool),
+        roster_(*parts.roster),
+        sink_(*parts.sink) {
     Resize();
   }
   ~Async() override {
@@ -24,8 +36,8 @@ class Async final : public DenseConsistency {
 
   PushOutcome Push(const PushRequest& request, const Roster::Member& member,
                    uint32_t chunk) override;
-  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
-                      uint32_t slice, uint32_t* detail) override;
+  ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
+                      const Roster::Member& member, uint32_t slice, uint32_t* detail) override;
   bool Reached(uint32_t, uint64_t) const override { return true; }
   bool Readable(const Roster::Member&, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {
@@ -38,6 +50,11 @@ class Async final : public DenseConsistency {
   void Reset() override;
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
   void ForgetLane(uint32_t lane) override;
+  std::vector<WorkerMark> Marks(uint32_t slice) const override { return sequences_.Marks(slice); }
+  void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override {
+    sequences_.Adopt(roster_, slice, marks);
+  }
+  void Replicated(uint32_t slice, uint64_t sequence) override;
 
  private:
   struct Queued {
@@ -46,19 +63,41 @@ class Async final : public DenseConsistency {
     uint32_t index;  // the member's
     uint32_t chunk;
     uint64_t sequence;
+    uint32_t elements;
     Source gradient;  // without data: nothing to apply, answered `answer`
     ReplyStatus answer;
+    uint64_t record = 0;        // of the log, which owns it; 0: not taken yet
+    bool acknowledged = false;  // the copy has it
+    bool held = false;          // its worker is told when it is applied, and has its slot back
   };
   using Queue = std::vector<Queued>;
 
-  bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient);
+  enum class Telling : uint8_t { kNobody, kTold, kNoMemory };
+  // Tells the copy of a push; *push is owned then.
+  Telling Tell(Queued* push);
+  void TellSettled(uint32_t slice, uint64_t worker, uint64_t sequence, uint64_t clock) {
+    TellMark(&sink_, table_, roster_, slice, {worker, sequence, clock});
+  }
+  bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient, bool force = false);
+  // False: it waits for a buffer, or for the copy.
+  bool Finish(Queued* push, bool force);
+  void Enqueue(Queue* queue, const Queued& push);
+  // Pushes of a worker in the queue that are not taken yet.
+  static uint64_t Untaken(const Queue& queue, uint64_t worker) {
+    return static_cast<uint64_t>(std::count_if(queue.begin(), queue.end(), [&](const Queued& q) {
+      return q.worker == worker && q.record == 0;
+    }));
+  }
+  uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   void Drain(uint32_t slice);
-  // Forgets queued pushes for which `match` holds; with an event unless why is null.
+  // Forgets queued pushes for which `match` holds, with an event unless why is null; of those that
+  // are owned, unless `owned`, only whom they were held for.
   template <typename Match>
-  void RemoveQueued(Queue* queue, const ReplyStatus* why, Match match);
+  void RemoveQueued(Queue* queue, const ReplyStatus* why, bool owned, Match match);
 
   DenseTable& table_;
   PullParking& parking_;
+  BufferPool& pool_;
   const Roster& roster_;
   Sink& sink_;
   Sequences sequences_;
@@ -70,9 +109,9 @@ void Async::Resize() {
   queues_.resize(table_.slices());
 }
 
-bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient) {
+bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient, bool force) {
   const uint32_t divisor = AsyncDivisor(table_.spec(), roster_);
-  if (!table_.Apply(chunk, {&gradient, 1}, static_cast<float>(divisor))) return false;
+  if (!table_.Apply(chunk, {&gradient, 1}, static_cast<float>(divisor), {}, force)) return false;
   ++sink_.counters.applies;
   if (sink_.commit_observer) {
     const DenseTable::Chunk& c = table_.chunk(chunk);
@@ -82,80 +121,176 @@ bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient) {
   return true;
 }
 
+Async::Telling Async::Tell(Queued* push) {
+  ReplicaLog& log = *sink_.log;
+  const DenseTable::Chunk& c = table_.chunk(push->chunk);
+  const uint32_t partition = PartitionOf(c.slice);
+  const ReplicaLog::Mode mode = log.mode(partition);
+  if (mode == ReplicaLog::Mode::kAlone || !log.Told(partition, table_.id(), push->chunk)) {
+    return Telling::kNobody;
+  }
+  const Queue& queue = queues_[c.slice];
+  const auto before =
+      static_cast<uint64_t>(std::count_if(queue.begin(), queue.end(), [&](const Queued& q) {
+        return q.chunk == push->chunk && q.record != 0;
+      }));
+  ReplicaLog::Append told;
+  told.table = table_.id();
+  told.partition = partition;
+  told.index = c.id;
+  told.header.kind = ReplicaKind::kDense;
+  told.header.generation = roster_.generation();
+  told.header.count = push->elements;
+  told.header.total_bytes = push->elements * static_cast<uint32_t>(sizeof(float));
+  told.header.divisor = static_cast<float>(AsyncDivisor(table_.spec(), roster_));
+  told.header.gradient_scale = told.header.trust = 1;
+  told.header.version = c.version + before + 1;
+  told.header.applies = c.applies + before + 1;
+  told.header.worker = push->worker;
+  told.header.worker_sequence = push->sequence;
+  told.data = pool_.TakeScratch(told.header.total_bytes, table_.account());
+  if (told.data.data == nullptr) return Telling::kNoMemory;
+  // Widened where it is of 16 bits: what is added to nothing is what it was.
+  auto* const sum = reinterpret_cast<float*>(told.data.data);
+  Accumulate(BestIsa(), {&push->gradient, 1}, sum, push->elements);
+  told.owner = this;
+  told.local = c.slice;
+  if (planted_bugs().replicate_from_slot) {
+    told.borrowed = static_cast<const std::byte*>(push->gradient.data);
+  }
+  push->gradient = sum;
+  push->record = log.Add(std::move(told));
+  push->acknowledged = mode == ReplicaLog::Mode::kForward;
+  return Telling::kTold;
+}
+
+void Async::Enqueue(Queue* queue, const Queued& push) {
+  if (queue->empty()) ++sink_.blocked;
+  queue->push_back(push);
+}
+
 PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member, uint32_t chunk) {
   const DenseTable::Chunk& c = table_.chunk(chunk);
   const auto answer = [&](ReplyStatus status) {
-    return PushOutcome{false, {status, 0, c.version}};
+    return PushOutcome{false, false, {status, 0, c.version}};
   };
   Queue& queue = queues_[c.slice];
   uint64_t& last = sequences_.last(c.slice, member.index);
   const uint64_t sequence = request.group.sequence;
-  uint64_t next = last + 1;
-  for (const Queued& q : queue) next += q.worker == request.worker ? 1 : 0;
-  // Between last and next: queued, so its lane is alive and this is no resend.
+  const uint64_t next = last + 1 + Untaken(queue, request.worker);
+  // Between last and next: held, so its lane is alive and this is no resend.
   const ReplyStatus order = Sequences::Check(sequence, last, next);
+  if (order == ReplyStatus::kDuplicate) {
+    sink_.log->Join(table_.id(), PartitionOf(c.slice), request.worker, sequence);
+  }
   if (order != ReplyStatus::kOk) return answer(order);
 
-  Source gradient = GradientOf(request);
-  ReplyStatus status = ReplyStatus::kOk;
-  if (ContributesZero(&table_, gradient, request.group.count, &sink_, &status)) gradient = {};
-  if (queue.empty() && (gradient.data == nullptr || Apply(chunk, request.worker, gradient))) {
-    last = sequence;
-    return answer(status);
+  Queued push{request.token, request.worker,      member.index,        chunk,
+              sequence,      request.group.count, GradientOf(request), ReplyStatus::kOk};
+  if (ContributesZero(&table_, push.gradient, push.elements, &sink_, &push.answer)) {
+    push.gradient = {};
   }
-  if (queue.empty()) {
-    ++sink_.blocked;
-    ++sink_.counters.spare_exhausted;
+  if (queue.empty() || queue.back().record != 0) {
+    if (push.gradient.data == nullptr) {
+      // What is queued is owned, and will be applied.
+      TellSettled(c.slice, push.worker, sequence, 0);
+      last = sequence;
+      return answer(push.answer);
+    }
+    switch (Tell(&push)) {
+      case Telling::kNoMemory:
+        return answer(ReplyStatus::kResourceExhausted);
+      case Telling::kTold:
+        last = sequence;
+        Enqueue(&queue, push);
+        Drain(c.slice);
+        return answer(ReplyStatus::kOk);
+      case Telling::kNobody:
+        if (queue.empty() && Apply(chunk, push.worker, push.gradient)) {
+          last = sequence;
+          TellSettled(c.slice, push.worker, sequence, 0);
+          return answer(ReplyStatus::kOk);
+        }
+    }
   }
-  queue.push_back({request.token, request.worker, member.index, chunk, sequence, gradient, status});
+  if (queue.empty()) ++sink_.counters.spare_exhausted;
+  push.held = true;
+  Enqueue(&queue, push);
   ++sink_.counters.held;
-  return {true, {}};
+  return {true, false, {}};
 }
 
-ReplyStatus Async::EndStep(const Group& group, uint64_t, uint64_t worker,
+ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
                            const Roster::Member& member, uint32_t slice, uint32_t* detail) {
-  const Queue& queue = queues_[slice];
-  const auto queued = std::count_if(queue.begin(), queue.end(),
-                                    [&](const Queued& q) { return q.worker == worker; });
-  if (queued > 0 && group.sequence > sequences_.last(slice, member.index)) {
-    *detail = static_cast<uint32_t>(queued);
+  const uint64_t untaken = Untaken(queues_[slice], worker);
+  if (untaken > 0 && group.sequence > sequences_.last(slice, member.index)) {
+    *detail = static_cast<uint32_t>(untaken);
     return ReplyStatus::kTooEarly;
   }
-  return sequences_.Take(slice, member.index, group.sequence);
+  const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
+  if (status == ReplyStatus::kOk) TellSettled(slice, worker, group.sequence, clock);
+  if (status == ReplyStatus::kDuplicate) {
+    sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
+  }
+  return status;
 }
 
-// Applies what is queued, in order, as far as buffers allow.
+void Async::Replicated(uint32_t slice, uint64_t sequence) {
+  for (Queued& q : queues_[slice]) {
+    if (q.record == sequence) q.acknowledged = true;
+  }
+  Drain(slice);
+}
+
+bool Async::Finish(Queued* push, bool force) {
+  const uint32_t slice = table_.chunk(push->chunk).slice;
+  uint64_t& last = sequences_.last(slice, push->index);
+  if (push->record == 0 && push->gradient.data != nullptr && push->sequence == last + 1) {
+    const Telling telling = Tell(push);
+    if (telling == Telling::kNoMemory) return false;
+    if (telling == Telling::kTold) last = push->sequence;
+  }
+  ReplyStatus status = push->answer;
+  if (push->record != 0) {
+    if (!push->acknowledged && !force) return false;
+    if (!Apply(push->chunk, push->worker, push->gradient, force)) return false;
+    sink_.log->Applied(PartitionOf(slice), push->record);
+  } else if (push->sequence != last + 1) {
+    status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
+  } else if (push->gradient.data != nullptr && !Apply(push->chunk, push->worker, push->gradient)) {
+    return false;  // no buffer
+  } else {
+    last = push->sequence;
+    TellSettled(slice, push->worker, last, 0);
+  }
+  if (std::exchange(push->held, false)) {
+    sink_.PushDone(push->token, status, table_.chunk(push->chunk).version);
+  }
+  return true;
+}
+
+// Applies what is queued, in order, as far as buffers and the copy allow.
 void Async::Drain(uint32_t slice) {
   Queue& queue = queues_[slice];
   size_t done = 0;
-  for (; done < queue.size(); ++done) {
-    const Queued& q = queue[done];
-    uint64_t& last = sequences_.last(slice, q.index);
-    ReplyStatus status = q.answer;
-    if (q.sequence != last + 1) {
-      status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
-    } else if (q.gradient.data != nullptr && !Apply(q.chunk, q.worker, q.gradient)) {
-      break;
-    } else {
-      last = q.sequence;
-    }
-    sink_.PushDone(q.token, status, table_.chunk(q.chunk).version);
-  }
+  while (done < queue.size() && Finish(&queue[done], /*force=*/false)) ++done;
   queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(done));
   if (done > 0 && queue.empty()) --sink_.blocked;
 }
 
 template <typename Match>
-void Async::RemoveQueued(Queue* queue, const ReplyStatus* why, Match match) {
+void Async::RemoveQueued(Queue* queue, const ReplyStatus* why, bool owned, Match match) {
   if (queue->empty()) return;
-  const auto remove = [&](const Queued& q) {
+  const auto remove = [&](Queued& q) {
     if (!match(q)) return false;
-    if (why != nullptr) {
+    if (q.held && why != nullptr) {
       sink_.PushDone(q.token, *why, table_.chunk(q.chunk).version);
-    } else {
+    } else if (q.held) {
       --sink_.counters.held;
     }
-    return true;
+    q.held = false;
+    // The copy was told: it is applied, whoever asked for it.
+    return owned || q.record == 0;
   };
   queue->erase(std::remove_if(queue->begin(), queue->end(), remove), queue->end());
   if (queue->empty()) --sink_.blocked;
@@ -170,26 +305,33 @@ void Async::Retry() {
 void Async::RosterChanged() {
   const ReplyStatus why = ReplyStatus::kExpired;
   for (Queue& queue : queues_) {
-    RemoveQueued(&queue, &why, [&](const Queued& q) { return roster_.Find(q.worker) == nullptr; });
+    RemoveQueued(&queue, &why, /*owned=*/false,
+                 [&](const Queued& q) { return roster_.Find(q.worker) == nullptr; });
   }
   sequences_.RosterChanged(roster_);
 }
 
 void Async::Reset() {
   const ReplyStatus why = ReplyStatus::kExpired;
-  for (Queue& queue : queues_) RemoveQueued(&queue, &why, [](const Queued&) { return true; });
+  for (Queue& queue : queues_) {
+    for (Queued& q : queue) {
+      if (q.record != 0) Finish(&q, /*force=*/true);
+    }
+    RemoveQueued(&queue, &why, /*owned=*/true, [](const Queued&) { return true; });
+  }
   sequences_.Reset();
   Resize();
 }
 
-void Async::FailSlice(uint32_t slice, ReplyStatus why, bool) {
-  RemoveQueued(&queues_[slice], &why, [](const Queued&) { return true; });
+void Async::FailSlice(uint32_t slice, ReplyStatus why, bool keep) {
+  RemoveQueued(&queues_[slice], &why, /*owned=*/!keep, [](const Queued&) { return true; });
 }
 
 void Async::ForgetLane(uint32_t lane) {
   if (sink_.counters.held == 0) return;
   for (Queue& queue : queues_) {
-    RemoveQueued(&queue, nullptr, [&](const Queued& q) { return q.token.lane == lane; });
+    RemoveQueued(&queue, nullptr, /*owned=*/false,
+                 [&](const Queued& q) { return q.held && q.token.lane == lane; });
   }
 }
 

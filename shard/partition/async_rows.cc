@@ -1,6 +1,12 @@
 // Asynchronous pushes of rows: each group is applied when it arrives, exactly once. With clocks
 // (ssp, clocks.h) lookups wait for the slowest worker; without, for a version.
+//
+// With a copy of the partition, a group is copied, told to the copy, and applied when that has it
+// (replica/log.h); its rows are made at once, so that it can still be refused for their memory.
+#include <cstring>
+#include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "shard/partition/clocks.h"
@@ -27,9 +33,14 @@ class AsyncRows final : public RowConsistency {
   }
 
   Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) override;
-  ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t, const Roster::Member& member,
-                      uint32_t slice, uint32_t*) override {
+  ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
+                      const Roster::Member& member, uint32_t slice, uint32_t*) override {
     const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
+    if (status == ReplyStatus::kOk) {
+      TellMark(&sink_, table_, roster_, slice, {worker, group.sequence, clock});
+    } else if (status == ReplyStatus::kDuplicate) {
+      sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
+    }
     const bool counts = status == ReplyStatus::kOk && clocks_.has_value();
     if (counts && clocks_->EndStep(slice, member, clock)) Release(slice);
     return status;
@@ -43,6 +54,7 @@ class AsyncRows final : public RowConsistency {
   }
   void Resize() override {
     sequences_.Resize(roster_, table_.slices());
+    told_.resize(table_.slices());
     Follow();
   }
   void RosterChanged() override {
@@ -50,25 +62,54 @@ class AsyncRows final : public RowConsistency {
     Follow();
   }
   void Reset() override {
+    for (uint32_t s = 0; s < told_.size(); ++s) {
+      while (!told_[s].empty()) ApplyTold(s);
+    }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
     Resize();
   }
-  void FailSlice(uint32_t, ReplyStatus, bool) override {}
+  void FailSlice(uint32_t slice, ReplyStatus, bool keep) override {
+    if (!keep) told_[slice].clear();
+  }
+  std::vector<WorkerMark> Marks(uint32_t slice) const override;
+  void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override;
+  void Replicated(uint32_t slice, uint64_t sequence) override {
+    if (!told_[slice].empty() && told_[slice].front().record == sequence) ApplyTold(slice);
+  }
 
  private:
   // Takes over who is there, and answers what no longer waits.
   void Follow() {
     if (!clocks_.has_value()) return;
-    clocks_->Follow(table_.slices());
-    for (uint32_t s = 0; s < table_.slices(); ++s) Release(s);
+    const std::vector<uint32_t> joined = clocks_->Follow(table_.slices());
+    for (uint32_t s = 0; s < table_.slices(); ++s) {
+      // Whose clock begins here is known to the next primary, too.
+      for (const uint32_t i : joined) {
+        TellMark(&sink_, table_, roster_, s, {roster_.index_owner(i), 0, clocks_->of(s, i)});
+      }
+      Release(s);
+    }
   }
   void Release(uint32_t slice) {
     parking_.Release(slice, [&](uint64_t worker, uint32_t other, uint64_t clock, Answer* answer) {
       return clocks_->Readable(worker, other, clock, answer);
     });
   }
-  void Apply(const RowPush& push, uint32_t slice);
+  void Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows);
+
+  // A group that the copy has been told.
+  struct Told {
+    uint64_t record;
+    RowPush push;          // keys and rows are the log's
+    const uint32_t* rows;  // numbers, likewise
+    uint32_t divisor;
+  };
+  // False: no memory for it.
+  bool Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode);
+  // The first of the slice's.
+  void ApplyTold(uint32_t slice);
+  uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
 
   EmbeddingTable& table_;
   LookupParking& parking_;
@@ -77,33 +118,99 @@ class AsyncRows final : public RowConsistency {
   Sink& sink_;
   Sequences sequences_;
   std::optional<Clocks> clocks_;
-  std::vector<uint32_t> rows_;  // scratch of Push()
+  std::vector<uint32_t> rows_;          // scratch of Push()
+  std::vector<std::deque<Told>> told_;  // by slice
 };
 
 Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
+  ReplicaLog& log = *sink_.log;
+  const uint32_t partition = PartitionOf(slice);
   const uint64_t version = table_.slice(slice).version;
   uint64_t& last = sequences_.last(slice, member.index);
-  ReplyStatus status = Sequences::Check(push.group.sequence, last, last + 1);
+  const uint64_t sequence = push.group.sequence;
+  ReplyStatus status = Sequences::Check(sequence, last, last + 1);
+  if (status == ReplyStatus::kDuplicate) log.Join(table_.id(), partition, push.worker, sequence);
   if (status != ReplyStatus::kOk) return {status, 0, version};
-  last = push.group.sequence;
-  if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status))
+  const auto settle = [&] {
+    last = sequence;
+    TellMark(&sink_, table_, roster_, slice, {push.worker, sequence, 0});
+  };
+  if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status)) {
+    settle();
     return {status, 0, version};
+  }
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
   if (!table_.FindOrCreate(slice, push.keys, rows_.data())) {
+    settle();
     status = NoRoom(pool_);
     return {status, LimitMiB(status, pool_, table_.account()), version};
   }
-  Apply(push, slice);
+  const ReplicaLog::Mode mode = log.mode(partition);
+  if (mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id())) {
+    if (!Tell(push, slice, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
+    last = sequence;
+    return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].size()};
+  }
+  last = sequence;
+  Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data());
   return {ReplyStatus::kOk, 0, version + 1};
 }
 
-void AsyncRows::Apply(const RowPush& push, uint32_t slice) {
-  const uint32_t divisor = AsyncDivisor(table_.spec(), roster_);
+bool AsyncRows::Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode) {
+  const size_t count = push.keys.size();
+  const size_t bytes = KeyBytes(count) + count * table_.row_bytes();
+  ReplicaLog::Append told;
+  told.data = pool_.TakeScratch(bytes + count * sizeof(uint32_t), table_.account());
+  if (told.data.data == nullptr) return false;
+  std::byte* const keys = told.data.data;
+  std::byte* const rows = keys + KeyBytes(count);
+  std::byte* const numbers = keys + bytes;
+  std::memset(keys, 0, KeyBytes(count));
+  std::memcpy(keys, push.keys.data(), count * sizeof(uint64_t));
+  std::memcpy(rows, push.rows.data(), count * table_.row_bytes());
+  std::memcpy(numbers, rows_.data(), count * sizeof(uint32_t));
+  Told entry{0, push, reinterpret_cast<const uint32_t*>(numbers),
+             AsyncDivisor(table_.spec(), roster_)};
+  entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
+  entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
+  const EmbeddingTable::Slice& s = table_.slice(slice);
+  told.table = table_.id();
+  told.partition = PartitionOf(slice);
+  told.header.kind = ReplicaKind::kRows;
+  told.header.generation = roster_.generation();
+  told.header.count = static_cast<uint32_t>(count);
+  told.header.total_bytes = static_cast<uint32_t>(bytes);
+  told.header.divisor = static_cast<float>(entry.divisor);
+  told.header.gradient_scale = told.header.trust = 1;
+  told.header.version = s.version + told_[slice].size() + 1;
+  told.header.applies = s.applies + told_[slice].size() + 1;
+  told.header.worker = push.worker;
+  told.header.worker_sequence = push.group.sequence;
+  told.owner = this;
+  told.local = slice;
+  entry.record = sink_.log->Add(std::move(told));
+  told_[slice].push_back(entry);
+  // Those before it, if any, are waited for: it is applied after them.
+  if (mode == ReplicaLog::Mode::kForward) {
+    while (!told_[slice].empty()) ApplyTold(slice);
+  }
+  return true;
+}
+
+void AsyncRows::ApplyTold(uint32_t slice) {
+  if (told_[slice].empty()) return;
+  const Told entry = told_[slice].front();
+  told_[slice].pop_front();
+  Apply(entry.push, slice, entry.divisor, entry.rows);
+  sink_.log->Applied(PartitionOf(slice), entry.record);
+}
+
+void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows) {
   table_.BeginApply(slice);
   for (size_t i = 0; i < push.keys.size(); ++i) {
-    if (i + kAhead < push.keys.size()) table_.Prefetch(rows_[i + kAhead]);
+    if (i + kAhead < push.keys.size()) table_.Prefetch(rows[i + kAhead]);
     const Source gradient = push.rows.data() + i * table_.dim();
-    table_.ApplyRow(rows_[i], {&gradient, 1}, static_cast<float>(divisor));
+    table_.ApplyRow(rows[i], {&gradient, 1}, static_cast<float>(divisor));
   }
   table_.EndApply();
   ++sink_.counters.applies;
@@ -115,6 +222,21 @@ void AsyncRows::Apply(const RowPush& push, uint32_t slice) {
                            divisor});
   }
   parking_.Advanced(slice);
+}
+
+std::vector<WorkerMark> AsyncRows::Marks(uint32_t slice) const {
+  std::vector<WorkerMark> marks = sequences_.Marks(slice);
+  if (clocks_.has_value()) {
+    for (WorkerMark& m : marks) m.clock = clocks_->of(slice, roster_.Find(m.worker)->index);
+  }
+  return marks;
+}
+
+void AsyncRows::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
+  sequences_.Adopt(roster_, slice, marks);
+  if (!clocks_.has_value()) return;
+  clocks_->Adopt(slice, marks);
+  Release(slice);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ uint64_t Clocks::Least(const Slice& slice) const {
   return least == kMax ? slice.least : std::max(least, slice.least);
 }
 
-void Clocks::Follow(uint32_t slices) {
+std::vector<uint32_t> Clocks::Follow(uint32_t slices) {
   // Those who left first, so that a joiner starts at the least clock of those who stay.
   std::vector<uint32_t> joined;
   owners_.resize(std::max<size_t>(owners_.size(), roster_.indices()));
@@ -47,6 +47,26 @@ void Clocks::Follow(uint32_t slices) {
     complete_ &= roster_.owner(rank) != 0 || roster_.departed(rank);
   }
   for (Slice& s : slices_) s.least = Least(s);
+  return joined;
+}
+
+void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
+  Slice& s = slices_[slice];
+  std::vector<uint8_t> known(s.clocks.size());
+  uint64_t least = kMax;
+  for (const WorkerMark& mark : marks) {
+    const Roster::Member* member = roster_.Find(mark.worker);
+    if (member == nullptr) continue;
+    known[member->index] = 1;
+    s.clocks[member->index] = mark.clock;
+    if (counts_[member->index] != 0) least = std::min(least, mark.clock);
+  }
+  // Nobody known has ended a step: nobody has.
+  if (least == kMax) least = 0;
+  for (size_t i = 0; i < s.clocks.size(); ++i) {
+    if (known[i] == 0) s.clocks[i] = least;
+  }
+  s.least = std::max(s.least, Least(s));
 }
 
 bool Clocks::EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock) {

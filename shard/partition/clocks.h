@@ -17,7 +17,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "shard/engine.h"
+#include "shard/partition/consistency.h"
 #include "shard/partition/roster.h"
 
 namespace verbena::shard {
@@ -26,8 +28,9 @@ class Clocks {
  public:
   Clocks(const Roster* roster, uint64_t bound) : roster_(*roster), bound_(bound) {}
 
-  // Takes over who is there. What waits in any slice may be readable now.
-  void Follow(uint32_t slices);
+  // Takes over who is there. What waits in any slice may be readable now. Returns who has joined,
+  // by member index.
+  std::vector<uint32_t> Follow(uint32_t slices);
   // A worker has ended `clock` steps. True: what waits in the slice may be readable now.
   bool EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock);
   // Whether a worker that has ended `clock` steps may read; *answer gets the least clock as version
@@ -38,6 +41,10 @@ class Clocks {
     const Roster::Member* member = roster_.Find(worker);
     return member != nullptr && Readable(*member, slice, clock, answer);
   }
+  // A member's clock.
+  uint64_t of(uint32_t slice, uint32_t index) const { return slices_[slice].clocks[index]; }
+  // The slice was a copy, which knew that of the workers; others start at the least.
+  void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks);
   // A new generation of the job; Follow() comes next.
   void Reset();
 

@@ -1,6 +1,7 @@
 #include "shard/partition/consistency.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace verbena::shard {
 
@@ -14,6 +15,22 @@ bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink*
   ++table->counters().non_finite;
   if (policy != v1::NON_FINITE_SKIP) *answer = ReplyStatus::kNonFinite;
   return true;
+}
+
+void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
+              const WorkerMark& mark) {
+  ReplicaLog& log = *sink->log;
+  const uint32_t partition = table.life(slice).partition;
+  if (log.mode(partition) == ReplicaLog::Mode::kAlone || !log.Told(partition, table.id())) return;
+  ReplicaLog::Append told;
+  told.table = table.id();
+  told.partition = partition;
+  told.header.kind = ReplicaKind::kSettle;
+  told.header.generation = roster.generation();
+  told.header.worker = mark.worker;
+  told.header.worker_sequence = mark.sequence;
+  told.header.worker_clock = mark.clock;
+  log.Add(std::move(told));
 }
 
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster) {

@@ -6,17 +6,26 @@
 #define VERBENA_SHARD_PARTITION_CONSISTENCY_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "shard/engine.h"
 #include "shard/kernel/reduce.h"
 #include "shard/partition/roster.h"
 #include "shard/partition/sink.h"
+#include "shard/replica/log.h"
 #include "shard/table/sliced_table.h"
 
 namespace verbena::shard {
 
-class Consistency {
+// What a copy of a slice knows of a worker, and its next primary has to.
+struct WorkerMark {
+  uint64_t worker = 0;    // incarnation
+  uint64_t sequence = 0;  // async, ssp: its last one
+  uint64_t clock = 0;     // ssp: the steps it has ended
+};
+
+class Consistency : public ReplicaLog::Owner {
  public:
   virtual ~Consistency() = default;
 
@@ -40,6 +49,12 @@ class Consistency {
   virtual void FailSlice(uint32_t slice, ReplyStatus why, bool keep) = 0;
   // Forgets what is held for a dead lane, without a word.
   virtual void ForgetLane(uint32_t lane) = 0;
+
+  // What a copy of the slice has to know of workers.
+  virtual std::vector<WorkerMark> Marks(uint32_t /*slice*/) const { return {}; }
+  // The slice was a copy and is the primary's now: that is known of workers, some of whom may be
+  // gone.
+  virtual void Adopt(uint32_t /*slice*/, absl::Span<const WorkerMark> /*marks*/) {}
 };
 
 // True: a push of the n numbers of `gradient` contributes zero and is answered *answer: an empty
@@ -47,6 +62,11 @@ class Consistency {
 // counted here.
 bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
                      ReplyStatus* answer);
+
+// Tells the copy of the slice's partition, if there is one that knows the slice, what is known of a
+// worker now.
+void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
+              const WorkerMark& mark);
 
 // By what a mean divides where every push is an apply of its own.
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster);

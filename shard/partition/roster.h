@@ -31,6 +31,7 @@ class Roster {
   Change Clear();
 
   bool known() const { return known_; }
+  uint32_t generation() const { return generation_; }
   // Null: not a member.
   const Member* Find(uint64_t incarnation) const {
     const auto it = members_.find(incarnation);

@@ -6,7 +6,9 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A push is read before the call returns: nothing is ever held.
+//  1. A push is read before the call returns: nothing is ever held. What a copy has to be told of
+//  is
+//     copied, and may be deferred (engine.h).
 #ifndef VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
 #define VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
 
@@ -47,7 +49,7 @@ class RowConsistency : public Consistency {
   virtual bool Readable(uint64_t worker, uint32_t slice, uint64_t min_version,
                         Answer* answer) const = 0;
 
-  // Nothing waits for a buffer, and nothing is held for a lane.
+  // Nothing waits for a buffer, unless it says so, and nothing is held for a lane.
   void Retry() override {}
   void ForgetLane(uint32_t) override {}
 };

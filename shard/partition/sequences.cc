@@ -25,6 +25,21 @@ void Sequences::Reset() {
   owners_.clear();
 }
 
+std::vector<WorkerMark> Sequences::Marks(uint32_t slice) const {
+  std::vector<WorkerMark> marks;
+  for (uint32_t i = 0; i < owners_.size(); ++i) {
+    if (owners_[i] != 0) marks.push_back({owners_[i], last_[slice][i], 0});
+  }
+  return marks;
+}
+
+void Sequences::Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks) {
+  for (const WorkerMark& mark : marks) {
+    const Roster::Member* member = roster.Find(mark.worker);
+    if (member != nullptr) last_[slice][member->index] = mark.sequence;
+  }
+}
+
 ReplyStatus Sequences::Take(uint32_t slice, uint32_t member, uint64_t sequence) {
   uint64_t& last = last_[slice][member];
   const ReplyStatus status = Check(sequence, last, last + 1);

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "proto/record.h"
+#include "shard/partition/consistency.h"
 #include "shard/partition/roster.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 
@@ -21,10 +24,16 @@ class Sequences {
   // A new generation of the job.
   void Reset();
 
+  // What a copy of the slice has to know, and how it is known here after it was one.
+  std::vector<WorkerMark> Marks(uint32_t slice) const;
+  void Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks);
+
   uint64_t& last(uint32_t slice, uint32_t member) { return last_[slice][member]; }
   // kOk: `sequence` is `next`. It is not above `last`, which is below next: a resend.
   static ReplyStatus Check(uint64_t sequence, uint64_t last, uint64_t next) {
-    if (sequence <= last) return ReplyStatus::kDuplicate;
+    if (sequence <= last) {
+      return planted_bugs().skip_dedupe ? ReplyStatus::kOk : ReplyStatus::kDuplicate;
+    }
     return sequence == next ? ReplyStatus::kOk : ReplyStatus::kSequenceGap;
   }
   // Takes the sequence if it is the next one.

@@ -13,8 +13,11 @@
 
 namespace verbena::shard {
 
+class ReplicaLog;
+
 struct Sink {
   EngineCounters counters;
+  ReplicaLog* log = nullptr;  // what the partitions' copies are told
   std::vector<Event> events;
   CommitObserver commit_observer;
   uint32_t blocked = 0;  // chunks and slices whose apply waits for an Unpin()

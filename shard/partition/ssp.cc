@@ -1,4 +1,6 @@
 // Stale synchronous parallel dense tables: async pushes, and pulls that wait for clocks (clocks.h).
+#include <vector>
+
 #include "shard/partition/clocks.h"
 #include "shard/partition/dense_consistency.h"
 
@@ -11,6 +13,8 @@ class Ssp final : public DenseConsistency {
       : async_(MakeAsync(parts)),
         table_(*parts.table),
         parking_(*parts.parking),
+        roster_(*parts.roster),
+        sink_(*parts.sink),
         clocks_(parts.roster, parts.table->spec().staleness()) {
     Follow();
   }
@@ -48,12 +52,30 @@ class Ssp final : public DenseConsistency {
     async_->FailSlice(slice, why, keep);
   }
   void ForgetLane(uint32_t lane) override { async_->ForgetLane(lane); }
+  std::vector<WorkerMark> Marks(uint32_t slice) const override {
+    std::vector<WorkerMark> marks = async_->Marks(slice);
+    for (WorkerMark& mark : marks) mark.clock = clocks_.of(slice, roster_.Find(mark.worker)->index);
+    return marks;
+  }
+  void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override {
+    async_->Adopt(slice, marks);
+    clocks_.Adopt(slice, marks);
+    Release(slice);
+  }
+  // The table's applies are made by what is inside.
+  void Replicated(uint32_t, uint64_t) override {}
 
  private:
   // Takes over who is there, and answers what no longer waits.
   void Follow() {
-    clocks_.Follow(table_.slices());
-    for (uint32_t s = 0; s < table_.slices(); ++s) Release(s);
+    const std::vector<uint32_t> joined = clocks_.Follow(table_.slices());
+    for (uint32_t s = 0; s < table_.slices(); ++s) {
+      // Whose clock begins here is known to the next primary, too.
+      for (const uint32_t i : joined) {
+        TellMark(&sink_, table_, roster_, s, {roster_.index_owner(i), 0, clocks_.of(s, i)});
+      }
+      Release(s);
+    }
   }
   void Release(uint32_t slice) {
     parking_.Release(
@@ -65,6 +87,8 @@ class Ssp final : public DenseConsistency {
   const std::unique_ptr<DenseConsistency> async_;
   DenseTable& table_;
   PullParking& parking_;
+  const Roster& roster_;
+  Sink& sink_;
   Clocks clocks_;
 };
 

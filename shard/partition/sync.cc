@@ -7,12 +7,16 @@
 //     held  --lane dead, epoch changed-->  owed       (will be sent again: waited for even if the
 //                                                      worker has ended the step since)
 // All return to none when the step commits.
+//
+// With a copy of the partition, a step whose contributions are all there is summed, told to the
+// copy, and commits when that has it (replica/log.h): until then the chunk is `told`.
 #include <algorithm>
 #include <utility>
 
 #include "shard/kernel/fused_pass.h"
 #include "shard/partition/dense_consistency.h"
 #include "shard/partition/norms.h"
+#include "shard/planted_bugs.h"
 #include "shard/table/bookkeeping.h"
 
 namespace verbena::shard {
@@ -59,6 +63,10 @@ class Sync final : public DenseConsistency {
   void Reset() override;
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
   void ForgetLane(uint32_t lane) override;
+  void Replicated(uint32_t chunk, uint64_t) override {
+    chunks_[chunk].acknowledged = true;
+    Advance(chunk);
+  }
 
  private:
   enum class State : uint8_t { kNone, kArrived, kHeld, kOwed, kConsumed, kEmpty };
@@ -73,6 +81,9 @@ class Sync final : public DenseConsistency {
     Buffer accumulator;   // sum of the ranks before the cursor; none before the first run
     uint32_t cursor = 0;  // least rank not passed in the open step
     bool blocked = false;
+    bool acknowledged = false;  // by the copy: what `told` is may be applied
+    uint64_t told = 0;          // the record that has the open step; 0: none
+    uint32_t listed = 0;        // by the commit that was told
   };
   // A rank's part in a slice.
   struct Progress {
@@ -99,8 +110,16 @@ class Sync final : public DenseConsistency {
   void Advance(uint32_t chunk);
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);
-  bool Commit(uint32_t chunk);
+  // Tells the copy of a step whose contributions are all there.
+  enum class Telling : uint8_t { kNobody, kTold, kNoMemory };
+  Telling Tell(uint32_t chunk, size_t payloads);
+  bool Commit(uint32_t chunk, bool force = false);
   uint32_t Listed(uint32_t chunk);
+  // The step's contributions are what they will be.
+  void Observe(uint32_t chunk, uint64_t step, uint32_t listed);
+  uint32_t PartitionOf(uint32_t chunk) const {
+    return table_.life(table_.chunk(chunk).slice).partition;
+  }
   void Settle(uint32_t chunk, Contribution* x, State next);
   // Forgets a held contribution; with an event unless why is null.
   void Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why);
@@ -122,7 +141,7 @@ class Sync final : public DenseConsistency {
   std::vector<uint64_t> owners_;             // of each rank, as of the last roster
   std::vector<uint32_t> blocked_;
   std::vector<Source> sources_;         // scratch of Advance()
-  std::vector<uint64_t> contributors_;  // scratch of Commit()
+  std::vector<uint64_t> contributors_;  // scratch of Observe()
   Bookkeeping bookkeeping_;             // of contributions_ and progress_
 };
 
@@ -171,12 +190,12 @@ ReplyStatus Sync::Repeated(const Contribution& x, uint64_t worker) const {
 PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member, uint32_t chunk) {
   const DenseTable::Chunk& c = table_.chunk(chunk);
   const auto answer = [&](ReplyStatus status) {
-    return PushOutcome{false, {status, 0, c.version}};
+    return PushOutcome{false, false, {status, 0, c.version}};
   };
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
   const uint64_t step = request.group.sequence;
-  if (step < c.version) return answer(ReplyStatus::kDuplicate);
+  if (step < c.version && !planted_bugs().skip_dedupe) return answer(ReplyStatus::kDuplicate);
   if (step > c.version) return answer(ReplyStatus::kWrongStep);
   Contribution& x = At(chunk, rank);
   if (x.state != State::kNone && x.state != State::kOwed) {
@@ -202,13 +221,14 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   if (x.state != State::kArrived) return answer(ReplyStatus::kOk);
   x.state = State::kHeld;
   ++sink_.counters.held;
-  return {true, {}};
+  return {true, false, {}};
 }
 
 // Consumes the longest run from the cursor; commits as long as steps are complete.
 void Sync::Advance(uint32_t chunk) {
   Chunk& s = chunks_[chunk];
   for (;;) {
+    if (s.told != 0 && (!s.acknowledged || !Commit(chunk))) return;
     sources_.clear();
     if (s.accumulator.data != nullptr) {
       sources_.emplace_back(reinterpret_cast<const float*>(s.accumulator.data));
@@ -228,8 +248,48 @@ void Sync::Advance(uint32_t chunk) {
       return;
     }
     if (norms_ != nullptr && !Totalled(chunk, sources_.size() - sums)) return;
-    if (!Commit(chunk)) return;
+    const Telling telling = Tell(chunk, sources_.size() - sums);
+    if (telling == Telling::kNoMemory) return;
+    if (telling == Telling::kNobody && !Commit(chunk)) return;
   }
+}
+
+Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
+  ReplicaLog& log = *sink_.log;
+  const uint32_t partition = PartitionOf(chunk);
+  const ReplicaLog::Mode mode = log.mode(partition);
+  if (mode == ReplicaLog::Mode::kAlone || !log.Told(partition, table_.id(), chunk)) {
+    return Telling::kNobody;
+  }
+  Chunk& s = chunks_[chunk];
+  s.listed = norms_ != nullptr ? norms_->divisor(chunk) : Listed(chunk);
+  if (s.listed == 0) return Telling::kNobody;  // and nobody makes steps
+  // With norms, the sum is there.
+  if (s.cursor < ranks_) Consume(chunk, ranks_, payloads);
+  if (s.cursor < ranks_) return Telling::kNoMemory;
+  const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
+  const DenseTable::Chunk& c = table_.chunk(chunk);
+  ReplicaLog::Append told;
+  told.table = table_.id();
+  told.partition = partition;
+  told.index = c.id;
+  told.header.kind = ReplicaKind::kDense;
+  told.header.generation = roster_.generation();
+  told.header.count = s.accumulator.data == nullptr ? 0 : c.elements;
+  told.header.total_bytes = told.header.count * static_cast<uint32_t>(sizeof(float));
+  told.header.divisor = mean_ ? static_cast<float>(s.listed) : 1.0f;
+  told.header.gradient_scale = scale.gradient;
+  told.header.trust = scale.trust;
+  told.header.version = c.version + 1;
+  told.header.applies = c.applies + 1;
+  told.data = std::exchange(s.accumulator, {});
+  told.accumulator = true;
+  told.owner = this;
+  told.local = chunk;
+  s.told = log.Add(std::move(told));
+  s.acknowledged = mode == ReplicaLog::Mode::kForward;
+  Observe(chunk, c.version, s.listed);
+  return Telling::kTold;
 }
 
 void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
@@ -290,32 +350,45 @@ uint32_t Sync::Listed(uint32_t chunk) {
   return listed;
 }
 
-bool Sync::Commit(uint32_t chunk) {
-  const uint32_t listed = norms_ != nullptr ? norms_->divisor(chunk) : Listed(chunk);
+bool Sync::Commit(uint32_t chunk, bool force) {
+  Chunk& s = chunks_[chunk];
+  const uint32_t listed = s.told != 0         ? s.listed
+                          : norms_ != nullptr ? norms_->divisor(chunk)
+                                              : Listed(chunk);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
-  if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f, scale)) {
+  if (s.told != 0) {
+    sources_.clear();
+    const std::byte* sum = sink_.log->data(PartitionOf(chunk), s.told);
+    if (sum != nullptr) sources_.emplace_back(reinterpret_cast<const float*>(sum));
+  }
+  if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f, scale, force)) {
     SetBlocked(chunk);
     return false;
   }
   ClearBlocked(chunk);
+  const bool told = s.told != 0;
+  if (told) sink_.log->Applied(PartitionOf(chunk), std::exchange(s.told, 0));
+  s.acknowledged = false;
   if (norms_ != nullptr) norms_->Committed(chunk);
   ++sink_.counters.applies;
   ++sink_.counters.commits;
-  contributors_.clear();
-  for (uint32_t r = 0; r < ranks_; ++r) {
-    Contribution& x = At(chunk, r);
-    if (Pending(x) || x.state == State::kConsumed) contributors_.push_back(x.worker);
-    Settle(chunk, &x, State::kNone);
-  }
+  if (!told) Observe(chunk, table_.chunk(chunk).version - 1, listed);
+  for (uint32_t r = 0; r < ranks_; ++r) Settle(chunk, &At(chunk, r), State::kNone);
   chunks_[chunk].cursor = 0;
   DropAccumulator(&chunks_[chunk]);
-  if (sink_.commit_observer) {
-    const DenseTable::Chunk& c = table_.chunk(chunk);
-    sink_.commit_observer({table_.id(), c.id, c.version - 1, contributors_, listed});
-  }
   parking_.Advanced(chunk);
   return true;
+}
+
+void Sync::Observe(uint32_t chunk, uint64_t step, uint32_t listed) {
+  if (!sink_.commit_observer) return;
+  contributors_.clear();
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    const Contribution& x = At(chunk, r);
+    if (Pending(x) || x.state == State::kConsumed) contributors_.push_back(x.worker);
+  }
+  sink_.commit_observer({table_.id(), table_.chunk(chunk).id, step, contributors_, listed});
 }
 
 void Sync::Settle(uint32_t chunk, Contribution* x, State next) {
@@ -414,6 +487,8 @@ void Sync::RosterChanged() {
 void Sync::Reset() {
   const ReplyStatus why = ReplyStatus::kExpired;
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    // Copies have been told: they apply it, whoever is there to see it.
+    if (chunks_[chunk].told != 0) Commit(chunk, /*force=*/true);
     for (uint32_t r = 0; r < ranks_; ++r) {
       if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kNone, &why);
     }

@@ -3,11 +3,14 @@
 // A push is copied, and its rows are made, when it arrives: nothing holds a slot, and only then can
 // it still be said that there is no room. A partition's step commits when every rank has ended it
 // or departed; the copies are then summed by key, in the order of (rank, index), and the rows that
-// were named are changed.
+// were named are changed. With a copy of the partition, the sums are told to it first, and are what
+// is applied when it has them (replica/log.h).
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "shard/kernel/fused_pass.h"
 #include "shard/partition/row_consistency.h"
 #include "shard/table/bookkeeping.h"
 
@@ -47,6 +50,8 @@ class SyncRows final : public RowConsistency {
   void RosterChanged() override;
   void Reset() override;
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void Retry() override;
+  void Replicated(uint32_t slice, uint64_t sequence) override;
 
  private:
   // What a rank has pushed to the open step of a slice by one record.
@@ -67,6 +72,10 @@ class SyncRows final : public RowConsistency {
   struct Slice {
     std::vector<Contribution> contributions;  // of the open step, by (rank, index)
     std::vector<uint64_t> ended;              // by rank: steps below this one are ended
+    uint64_t told = 0;                        // the record that has the open step; 0: none
+    uint32_t told_keys = 0;                   // that it names
+    uint32_t listed = 0;                      // by its commit
+    bool blocked = false;                     // there was no memory for it
   };
   // The next key of a contribution, while they are merged.
   struct Head {
@@ -84,8 +93,22 @@ class SyncRows final : public RowConsistency {
   // Commits as long as steps are complete.
   void Advance(uint32_t slice);
   bool Commit(uint32_t slice);
+  // The open step is in the rows.
+  void Committed(uint32_t slice);
   uint32_t Listed(const Slice& slice) const;
-  void ApplyStep(const Slice& slice, float divisor);
+  // The step's contributions are what they will be.
+  void Observe(uint32_t slice);
+  float Divisor(const Slice& slice) const {
+    return mean_ ? static_cast<float>(slice.listed) : 1.0f;
+  }
+  // Tells the copy of the open step, which is complete. False: no memory.
+  bool Tell(uint32_t slice);
+  void ApplyTold(uint32_t slice);
+  void SetBlocked(Slice* slice, bool blocked);
+  uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
+  // Calls `row` (key, number, sources) for each row that the step names, by key.
+  template <typename Row>
+  void ForEachRow(const Slice& slice, Row row);
   void PushHead(const Slice& slice, uint32_t contribution, uint32_t at);
   void Drop(Slice* slice);
 
@@ -214,29 +237,121 @@ uint32_t SyncRows::Listed(const Slice& slice) const {
 
 bool SyncRows::Commit(uint32_t slice) {
   Slice& s = slices_[slice];
+  if (s.told != 0) return false;  // the copy does not have it yet
   const uint64_t version = table_.slice(slice).version;
   for (uint32_t r = 0; r < ranks_; ++r) {
     if (!roster_.departed(r) && s.ended[r] <= version) return false;
   }
   const uint32_t listed = Listed(s);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
-  table_.BeginApply(slice);
-  ApplyStep(s, mean_ ? static_cast<float>(listed) : 1.0f);
-  table_.EndApply();
+  s.listed = listed;
+  ReplicaLog& log = *sink_.log;
+  const ReplicaLog::Mode mode = log.mode(PartitionOf(slice));
+  if (mode != ReplicaLog::Mode::kAlone && log.Told(PartitionOf(slice), table_.id())) {
+    const bool told = Tell(slice);
+    SetBlocked(&s, !told);
+    if (told) Observe(slice);
+    if (!told || mode == ReplicaLog::Mode::kRequired) return false;
+    ApplyTold(slice);
+  } else {
+    Observe(slice);
+    table_.BeginApply(slice);
+    ForEachRow(s, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
+    table_.EndApply();
+  }
+  Committed(slice);
+  return true;
+}
+
+void SyncRows::Committed(uint32_t slice) {
+  Slice& s = slices_[slice];
   ++sink_.counters.applies;
   ++sink_.counters.commits;
+  Drop(&s);
+  parking_.Advanced(slice);
+}
+
+void SyncRows::Observe(uint32_t slice) {
+  if (!sink_.commit_observer) return;
+  const Slice& s = slices_[slice];
   contributors_.clear();
   for (const Contribution& x : s.contributions) {
     const bool again = !contributors_.empty() && contributors_.back() == x.worker;
     if (x.count > 0 && !again) contributors_.push_back(x.worker);
   }
-  Drop(&s);
-  if (sink_.commit_observer) {
-    const uint32_t partition = table_.life(slice).partition;
-    sink_.commit_observer({table_.id(), partition, version, contributors_, listed});
+  sink_.commit_observer(
+      {table_.id(), PartitionOf(slice), table_.slice(slice).version, contributors_, s.listed});
+}
+
+bool SyncRows::Tell(uint32_t slice) {
+  Slice& s = slices_[slice];
+  uint32_t keys = 0;
+  ForEachRow(s, [&](uint64_t, uint32_t) { ++keys; });
+  const size_t bytes = KeyBytes(keys) + keys * table_.row_bytes();
+  ReplicaLog::Append told;
+  if (keys > 0) {
+    told.data = pool_.TakeScratch(bytes, table_.account());
+    if (told.data.data == nullptr) return false;
+    std::memset(told.data.data, 0, KeyBytes(keys));
+    auto* key_at = reinterpret_cast<uint64_t*>(told.data.data);
+    auto* sum = reinterpret_cast<float*>(told.data.data + KeyBytes(keys));
+    ForEachRow(s, [&](uint64_t key, uint32_t) {
+      *key_at++ = key;
+      Accumulate(BestIsa(), sources_, sum, table_.dim());
+      sum += table_.dim();
+    });
   }
-  parking_.Advanced(slice);
+  const EmbeddingTable::Slice& rows = table_.slice(slice);
+  told.table = table_.id();
+  told.partition = PartitionOf(slice);
+  told.header.kind = ReplicaKind::kRows;
+  told.header.generation = roster_.generation();
+  told.header.count = keys;
+  told.header.total_bytes = static_cast<uint32_t>(keys > 0 ? bytes : 0);
+  told.header.divisor = Divisor(s);
+  told.header.gradient_scale = told.header.trust = 1;
+  told.header.version = rows.version + 1;
+  told.header.applies = rows.applies + 1;
+  told.owner = this;
+  told.local = slice;
+  s.told_keys = keys;
+  s.told = sink_.log->Add(std::move(told));
   return true;
+}
+
+void SyncRows::ApplyTold(uint32_t slice) {
+  Slice& s = slices_[slice];
+  const std::byte* data = sink_.log->data(PartitionOf(slice), s.told);
+  const absl::Span<const uint64_t> keys = {reinterpret_cast<const uint64_t*>(data), s.told_keys};
+  const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
+  std::vector<uint32_t> rows(keys.size());
+  table_.Find(slice, keys, rows.data());  // all are there: they were made by the pushes
+  table_.BeginApply(slice);
+  for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
+    if (i + kAhead < rows.size()) table_.Prefetch(rows[i + kAhead]);
+    const Source source = sum;
+    table_.ApplyRow(rows[i], {&source, 1}, Divisor(s));
+  }
+  table_.EndApply();
+  sink_.log->Applied(PartitionOf(slice), std::exchange(s.told, 0));
+}
+
+void SyncRows::Replicated(uint32_t slice, uint64_t sequence) {
+  if (slices_[slice].told != sequence) return;
+  ApplyTold(slice);
+  Committed(slice);
+  Advance(slice);
+}
+
+void SyncRows::SetBlocked(Slice* slice, bool blocked) {
+  if (std::exchange(slice->blocked, blocked) == blocked) return;
+  sink_.blocked += blocked ? 1 : -1;
+}
+
+void SyncRows::Retry() {
+  for (uint32_t s = 0; s < slices_.size(); ++s) {
+    if (slices_[s].blocked) Advance(s);
+  }
 }
 
 void SyncRows::PushHead(const Slice& slice, uint32_t contribution, uint32_t at) {
@@ -247,8 +362,10 @@ void SyncRows::PushHead(const Slice& slice, uint32_t contribution, uint32_t at) 
   std::push_heap(heads_.begin(), heads_.end());
 }
 
-// Merges the contributions, whose keys ascend: a row's are met together, in their order.
-void SyncRows::ApplyStep(const Slice& slice, float divisor) {
+// Merges the contributions, whose keys ascend: a row's are met together, in their order. They are
+// in sources_.
+template <typename Row>
+void SyncRows::ForEachRow(const Slice& slice, Row row) {
   heads_.clear();
   for (uint32_t i = 0; i < slice.contributions.size(); ++i) PushHead(slice, i, 0);
   while (!heads_.empty()) {
@@ -262,12 +379,12 @@ void SyncRows::ApplyStep(const Slice& slice, float divisor) {
       sources_.emplace_back(x.gradients() + size_t{head.at} * table_.dim());
       PushHead(slice, head.contribution, head.at + 1);
     }
-    const Contribution& x = slice.contributions[first.contribution];
-    table_.ApplyRow(x.rows()[first.at], sources_, divisor);
+    row(first.key, slice.contributions[first.contribution].rows()[first.at]);
   }
 }
 
 void SyncRows::Drop(Slice* slice) {
+  SetBlocked(slice, false);
   for (const Contribution& x : slice->contributions) pool_.ReturnScratch(x.copy);
   slice->contributions.clear();
 }
@@ -284,7 +401,11 @@ void SyncRows::RosterChanged() {
 }
 
 void SyncRows::Reset() {
-  for (Slice& s : slices_) Drop(&s);
+  for (uint32_t s = 0; s < slices_.size(); ++s) {
+    // Copies have been told: they apply it, whoever is there to see it.
+    if (slices_[s].told != 0) ApplyTold(s);
+    Drop(&slices_[s]);
+  }
   slices_.clear();
   owners_.clear();
   Resize();
@@ -293,6 +414,7 @@ void SyncRows::Reset() {
 void SyncRows::FailSlice(uint32_t slice, ReplyStatus, bool keep) {
   if (keep) return;
   Drop(&slices_[slice]);
+  slices_[slice].told = 0;
   slices_[slice].ended.assign(ranks_, 0);
 }
 

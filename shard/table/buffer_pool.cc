@@ -127,7 +127,7 @@ bool BufferPool::Unpin(uint64_t pin) {
   return true;
 }
 
-uint32_t BufferPool::WritableFor(uint32_t id) {
+uint32_t BufferPool::WritableFor(uint32_t id, bool force) {
   if (entries_[id].pins == 0) return id;
   const size_t bytes = entries_[id].buffer.bytes;
   for (size_t i = 0; i < idle_spares_.size(); ++i) {
@@ -138,7 +138,7 @@ uint32_t BufferPool::WritableFor(uint32_t id) {
     ++entries_[spare].generation;
     return spare;
   }
-  if (spares_ >= spare_limit_) {
+  if (spares_ >= spare_limit_ && !(force && idle_spares_.empty())) {
     if (idle_spares_.empty()) return kNone;
     // Room for a spare of this size instead of one that no apply wants now.
     FreeEntry(idle_spares_.back());
@@ -146,7 +146,7 @@ uint32_t BufferPool::WritableFor(uint32_t id) {
     --spares_;
   }
   const Buffer buffer = Allocate(bytes);
-  if (buffer.data == nullptr) return kNone;
+  if (buffer.data == nullptr) return force ? id : kNone;
   ++spares_;
   return NewEntry(buffer, State::kIdleSpare);
 }

@@ -11,8 +11,9 @@
 //     taken  --(PinScratch)-->  on its way out  --(unpin)-->  idle, or freed
 //
 // Invariants:
-//  1. A pinned buffer is neither written nor freed.
-//  2. Spares (idle or retired) never exceed `spare_limit`; accumulators are not counted.
+//  1. A pinned buffer is neither written nor freed (but see WritableFor()).
+//  2. Spares (idle or retired) exceed `spare_limit` only where somebody could not wait for one;
+//     accumulators are not counted.
 //  3. Idle scratch never exceeds kIdleScratchBytes.
 //  4. A buffer that is in use counts against the account it was asked for; spares and what is idle
 //     against nobody's. Accounts outlive the pool.
@@ -59,8 +60,9 @@ class BufferPool {
   bool Unpin(uint64_t pin);
 
   // The buffer an apply to `id` may write: `id` itself when it is not pinned, else a spare; kNone
-  // when there is no spare. A spare must be passed to Swap() once it is written.
-  uint32_t WritableFor(uint32_t id);
+  // when there is no spare. A spare must be passed to Swap() once it is written. force, for who
+  // cannot wait: there may be more spares than the limit, and without memory for one it is `id`.
+  uint32_t WritableFor(uint32_t id, bool force = false);
   // `spare` takes the place of the pinned `id`.
   void Swap(uint32_t id, uint32_t spare);
 

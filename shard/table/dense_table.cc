@@ -1,6 +1,7 @@
 #include "shard/table/dense_table.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -168,12 +169,9 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   return absl::OkStatus();
 }
 
-void DenseTable::ResetVersions() {
-  for (Chunk& c : chunks_) c.version = 0;
-  for (Slice& s : slices_) {
-    s.at_min = static_cast<uint32_t>(s.chunks.size());
-    s.min_version = s.chunks.empty() ? UINT64_MAX : 0;
-  }
+void DenseTable::ResetVersions(uint32_t slice) {
+  for (const uint32_t index : slices_[slice].chunks) chunks_[index].version = 0;
+  FindLeast(&slices_[slice]);
 }
 
 uint64_t DenseTable::parameter_bytes() const {
@@ -214,10 +212,10 @@ TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const Source> sou
 }
 
 bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
-                       const StepScale& scale) {
+                       const StepScale& scale, bool force) {
   Chunk& c = chunks_[index];
   if (!sources.empty() || !optimizer_->ignores_zero()) {
-    const uint32_t target = pool_->WritableFor(c.parameters);
+    const uint32_t target = pool_->WritableFor(c.parameters, force);
     if (target == BufferPool::kNone) return false;
     const Buffer& to = pool_->buffer(target);
     float* const weights = Weights(c);
@@ -239,16 +237,50 @@ void DenseTable::Advance(Chunk* chunk) {
   Slice& s = slices_[chunk->slice];
   const bool was_least = chunk->version == s.min_version;
   ++chunk->version;
-  if (!was_least || --s.at_min > 0) return;
-  s.min_version = UINT64_MAX;
-  for (const uint32_t index : s.chunks) {
+  if (was_least && --s.at_min == 0) FindLeast(&s);
+}
+
+void DenseTable::FindLeast(Slice* slice) {
+  slice->min_version = UINT64_MAX;
+  slice->at_min = 0;
+  for (const uint32_t index : slice->chunks) {
     const uint64_t version = chunks_[index].version;
-    if (version < s.min_version) {
-      s.min_version = version;
-      s.at_min = 0;
+    if (version < slice->min_version) {
+      slice->min_version = version;
+      slice->at_min = 0;
     }
-    if (version == s.min_version) ++s.at_min;
+    if (version == slice->min_version) ++slice->at_min;
   }
+}
+
+uint32_t DenseTable::ContentBytes() const {
+  return static_cast<uint32_t>(parameter_buffer_bytes_ + array_bytes_ * StateArrays());
+}
+
+void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
+  const Chunk& c = chunks_[index];
+  std::memcpy(to, pool_->buffer(c.parameters).data, parameter_buffer_bytes_);
+  const size_t state = array_bytes_ * StateArrays();
+  if (state > 0) std::memcpy(to + parameter_buffer_bytes_, c.state.data, state);
+}
+
+void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
+  Chunk& c = chunks_[index];
+  const uint32_t target = pool_->WritableFor(c.parameters, /*force=*/true);
+  std::memcpy(pool_->buffer(target).data, from, parameter_buffer_bytes_);
+  if (target != c.parameters) {
+    pool_->Swap(c.parameters, target);
+    c.parameters = target;
+  }
+  const size_t state = array_bytes_ * StateArrays();
+  if (state > 0) std::memcpy(c.state.data, from + parameter_buffer_bytes_, state);
+}
+
+void DenseTable::SetVersion(uint32_t index, uint64_t version, uint64_t applies) {
+  Chunk& c = chunks_[index];
+  c.version = version;
+  c.applies = applies;
+  FindLeast(&slices_[c.slice]);
 }
 
 }  // namespace verbena::shard

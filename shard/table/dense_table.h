@@ -78,14 +78,22 @@ class DenseTable final : public SlicedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
-  void ResetVersions() override;
+  void ResetVersions(uint32_t slice) override;
   uint64_t parameter_bytes() const override;
 
   ChunkView Pin(uint32_t index);
   // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
-  // by one. False, with nothing changed: the chunk is pinned and there is no spare.
+  // by one. False, with nothing changed: the chunk is pinned and there is no spare (force:
+  // BufferPool::WritableFor()).
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
-             const StepScale& scale = {});
+             const StepScale& scale = {}, bool force = false);
+
+  // ---- copies ----
+  // Of all of a chunk that a copy has to have: parameters, then state, in whole arrays.
+  uint32_t ContentBytes() const;
+  void ReadContent(uint32_t index, std::byte* to) const;
+  void WriteContent(uint32_t index, const std::byte* from);
+  void SetVersion(uint32_t index, uint64_t version, uint64_t applies);
 
   // This chunk's part of the norms of its next Apply(), which changes nothing. gradient_scale: as
   // Apply() will have it.
@@ -100,6 +108,7 @@ class DenseTable final : public SlicedTable {
   bool AllocateChunk(uint32_t id, uint32_t slice);
   void FreeChunk(Chunk* chunk);
   void Advance(Chunk* chunk);
+  void FindLeast(Slice* slice);
   ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
   // What the optimizer works on: the parameters, or their master copy.
   float* Weights(const Chunk& chunk) const;

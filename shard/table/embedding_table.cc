@@ -53,6 +53,7 @@ EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, Buff
       dim_(table.spec().dim()),
       optimizer_(std::move(optimizer)),
       pool_(pool),
+      content_bytes_(sizeof(uint32_t) + (dim_ + StateOf(*optimizer_, dim_)) * sizeof(float)),
       memos_(kMemos) {}
 
 void EmbeddingTable::Release(uint32_t slice, bool gone) {
@@ -70,10 +71,6 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
     set_state(index, SliceState::kReady);
   }
   return absl::OkStatus();
-}
-
-void EmbeddingTable::ResetVersions() {
-  for (Slice& s : slices_) s.version = 0;
 }
 
 uint64_t EmbeddingTable::row_count() const {
@@ -104,6 +101,23 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, fl
 void EmbeddingTable::EndApply() {
   ++applying_->applies;
   ++applying_->version;
+}
+
+void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, uint64_t* key,
+                             std::byte* content) const {
+  const RowStore& rows = *slices_[slice].rows;
+  *key = rows.key(row);
+  const uint32_t applies = rows.applies(row);
+  std::memcpy(content, &applies, sizeof(applies));
+  std::memcpy(content + sizeof(applies), rows.parameters(row), content_bytes_ - sizeof(applies));
+}
+
+void EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* content) {
+  RowStore& rows = *slices_[slice].rows;
+  uint32_t applies = 0;
+  std::memcpy(&applies, content, sizeof(applies));
+  rows.SetApplies(row, applies);
+  std::memcpy(rows.parameters(row), content + sizeof(applies), content_bytes_ - sizeof(applies));
 }
 
 bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,

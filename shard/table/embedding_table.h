@@ -50,7 +50,7 @@ class EmbeddingTable final : public SlicedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
-  void ResetVersions() override;
+  void ResetVersions(uint32_t slice) override { slices_[slice].version = 0; }
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
 
@@ -66,6 +66,19 @@ class EmbeddingTable final : public SlicedTable {
   void Prefetch(uint32_t row) const { applying_->rows->Prefetch(row); }
   // Version and apply count go up by one.
   void EndApply();
+
+  // ---- copies: rows by number, a row's content as in row_store.h ----
+  uint32_t rows_in(uint32_t slice) const { return slices_[slice].rows->size(); }
+  size_t content_bytes() const { return content_bytes_; }
+  void ReadRow(uint32_t slice, uint32_t row, uint64_t* key, std::byte* content) const;
+  void WriteRow(uint32_t slice, uint32_t row, const std::byte* content);
+  void Find(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows) const {
+    slices_[slice].rows->Find(keys, rows);
+  }
+  void SetVersion(uint32_t slice, uint64_t version, uint64_t applies) {
+    slices_[slice].version = version;
+    slices_[slice].applies = applies;
+  }
 
   // The rows of the groups' keys, initial ones for keys without; the groups' slices are ready.
   // False: no memory to gather them in.
@@ -92,7 +105,8 @@ class EmbeddingTable final : public SlicedTable {
   const uint32_t dim_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
-  std::vector<Slice> slices_;  // by slice index
+  const size_t content_bytes_;  // of a row: how often it was changed, parameters, state
+  std::vector<Slice> slices_;   // by slice index
   // Of the apply under way.
   Slice* applying_ = nullptr;
   std::vector<Memo> memos_;

@@ -51,6 +51,7 @@ class RowStore {
     uint32_t& applies = HeaderOf(row)->applies;
     if (applies < UINT32_MAX) ++applies;
   }
+  void SetApplies(uint32_t row, uint32_t applies) { HeaderOf(row)->applies = applies; }
   float* parameters(uint32_t row) {
     return reinterpret_cast<float*>(At(row) + offsetof(Header, parameters));
   }

@@ -56,13 +56,18 @@ class SlicedTable {
   bool ready(uint32_t slice) const { return lives_[slice].state == SliceState::kReady; }
   uint32_t slices() const { return static_cast<uint32_t>(lives_.size()); }
 
+  // A copy is to be made here from nothing: frees the slice, so that Acquire() makes it again.
+  void Forget(uint32_t slice) {
+    if (ready(slice)) Release(slice, /*gone=*/false);
+    set_state(slice, SliceState::kAbsent);
+  }
   // Frees a ready slice. `gone`: it moved away, rather than being declared lost.
   virtual void Release(uint32_t slice, bool gone) = 0;
   // Initialises what `placement` (by partition) gives us and is absent: all of it, or
   // RESOURCE_EXHAUSTED and none of it.
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
   // A new generation of the job: versions restart, parameters and optimizer state stay.
-  virtual void ResetVersions() = 0;
+  virtual void ResetVersions(uint32_t slice) = 0;
 
   // Of parameters, without optimizer state.
   virtual uint64_t parameter_bytes() const = 0;

@@ -61,6 +61,7 @@ FakeCluster::FakeCluster(const Options& options)
   view.set_cluster_id("fake");
   view.set_revision(1);
   view.set_lease_ms(2000);
+  view.set_replicas(options.replicas);
   for (int i = 0; i < options.servers; ++i) {
     const std::string host = absl::StrCat("server", i);
     servers.push_back(
@@ -76,7 +77,8 @@ FakeCluster::FakeCluster(const Options& options)
     v1::Partition* partition = view.add_partitions();
     partition->set_id(p);
     partition->set_epoch(1);
-    partition->set_primary(10 + p % uint64_t(options.servers));
+    partition->set_primary(10 + (options.replicas > 1 ? 0 : p % uint64_t(options.servers)));
+    for (uint64_t i = 1; i < options.replicas; ++i) partition->add_followers()->set_server(10 + i);
   }
   v1::Job* job = view.add_jobs();
   job->set_name("job");
@@ -187,6 +189,16 @@ uint32_t FakeCluster::Add(v1::TableSpec spec) {
 }
 
 void FakeCluster::Publish() { view.set_revision(view.revision() + 1); }
+
+void FakeCluster::Move(uint32_t partition, size_t server) {
+  v1::Partition* moved = view.mutable_partitions(static_cast<int>(partition));
+  for (const auto& from : servers) {
+    if (from->incarnation() == moved->primary()) servers[server]->TakeOver(*from, partition);
+  }
+  moved->set_primary(servers[server]->incarnation());
+  moved->set_epoch(moved->epoch() + 1);
+  moved->clear_followers();
+}
 
 void FakeCluster::Join() {
   bool joined = false;

@@ -2,9 +2,9 @@
 // test edits, and servers that are ShardLanes over sim with a log and a very small memory.
 //
 // The fake server applies the rules a client must keep, in the simplest form: async sequences only
-// as last + 1; a sync step of a partition commits when this one worker ends it. Rows of a sync push
-// are told apart by index, and an end-step must count them. A record's dtype says what numbers it
-// carries: the fake knows no table's.
+// as last + 1; a sync step of a partition commits when this one worker ends it. Sync pushes are
+// told apart by chunk, or index, and an end-step must count them. A record's dtype says what
+// numbers it carries: the fake knows no table's.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_
@@ -98,7 +98,10 @@ class FakeServer {
   bool silent = false;                // receives, answers nothing; answers later when false again
   bool hold_commits = false;          // ended steps do not commit until false
   bool hold_pushes = false;           // pushes are not answered while true
-  absl::Status open_status;           // of OpenLane
+  // When set: groups of partitions that are another's in it, or at another epoch, are refused.
+  const v1::ClusterView* knows = nullptr;
+  std::set<uint32_t> clipped;  // tables whose steps commit when they are told the totals
+  absl::Status open_status;    // of OpenLane
   v1::OpenLaneRequest last_open;
   uint64_t reply_version = 0;  // of refusals
   rdma::LaneConfig config;
@@ -113,6 +116,14 @@ class FakeServer {
   // The sum of what was pushed for each key of a table, each group applied once.
   std::map<uint32_t, std::map<uint64_t, std::vector<float>>> rows;
   uint64_t CommittedOf(uint32_t table, uint32_t partition) const;
+  // By partition: the totals that came, oldest first.
+  std::map<uint32_t, std::vector<double>> totals;
+  // Has now of the partition what a copy of `from` has: all but the open step of sync tables.
+  void TakeOver(const FakeServer& from, uint32_t partition);
+  // An async push of that sequence, and those before it, had come to the copy.
+  void Settle(uint32_t table, uint32_t partition, uint64_t sequence) {
+    last_[{table, partition}] = sequence;
+  }
   int lanes_opened = 0;
   const std::string& host() const { return host_; }
   uint64_t incarnation() const { return incarnation_; }
@@ -131,6 +142,13 @@ class FakeServer {
   bool HandleRows(Held* held);
   bool HandleLookup(Held* held);
   bool HandleScan(Held* held);
+  // Of tables in `clipped` (fake_norms.cc).
+  bool HandleNorms(Held* held);
+  bool HandleTotals(Held* held);
+  bool Mine(const Group& group) const;
+  bool RefuseStrangers(Held* held);
+  void Forget(uint32_t partition);
+  void DropOpen(uint32_t partition);
   ReplyStatus ApplyRows(const Record& record, size_t group, const uint64_t* keys, const float* rows,
                         uint64_t* version);
   bool Refuse(Held* held);
@@ -156,9 +174,17 @@ class FakeServer {
   std::map<rdma::ConnectionId, uint32_t> by_connection_;
   std::deque<Held> held_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> last_, ended_;
-  // sync: indices of the pushes of rows of a step, by (table, partition, step).
+  // sync: chunks, or indices of the pushes of rows, of a step, by (table, partition, step).
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, std::set<uint32_t>> indices_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> made_;  // keys, as they came
+  // What the open step has added, by (table, partition); and the partition of a (table, chunk).
+  struct Open {
+    std::vector<std::pair<uint32_t, float>> chunks;
+    std::vector<std::pair<uint64_t, std::vector<float>>> rows;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Open> open_;
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> homes_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> measured_;  // steps, of clipped tables
   std::vector<std::shared_ptr<rdma::MemoryBlock>> outgoing_;
 };
 
@@ -172,6 +198,7 @@ class FakeCluster {
     size_t staging_bytes = 1 << 20;
     bool shm = false;  // lanes over shared memory, on real time
     bool observer = false;
+    uint32_t replicas = 1;          // more: server 0 has all partitions, and the others copies
     bool broken_transport = false;  // the worker offers "broken", too, which never connects
   };
   explicit FakeCluster(const Options& options);
@@ -187,6 +214,8 @@ class FakeCluster {
   void Join();
   // Publishes what was changed in `view`.
   void Publish();
+  // In `view`, at a new epoch, and on that server: it takes over what it is to have.
+  void Move(uint32_t partition, size_t server);
 
   bool RunUntil(const std::function<bool()>& done, int64_t at_most_ns = 60 * kSecond);
   void RunFor(int64_t ns) {

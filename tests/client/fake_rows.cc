@@ -12,6 +12,7 @@ ReplyStatus FakeServer::ApplyRows(const Record& record, size_t group, const uint
                                   const float* gradients, uint64_t* version) {
   const Group& g = record.groups[group];
   const uint32_t table = record.header.table;
+  if (!Mine(g)) return ReplyStatus::kWrongEpoch;
   if (table % 2 == 1) {
     uint64_t& last = last_[{table, g.partition}];
     if (g.sequence <= last) return ReplyStatus::kDuplicate;
@@ -33,7 +34,11 @@ ReplyStatus FakeServer::ApplyRows(const Record& record, size_t group, const uint
       row.resize(dim);
       made_[{table, g.partition}].push_back(keys[k]);
     }
-    for (uint32_t d = 0; d < dim; ++d) row[d] += gradients[size_t{k} * dim + d];
+    const float* gradient = gradients + size_t{k} * dim;
+    for (uint32_t d = 0; d < dim; ++d) row[d] += gradient[d];
+    if (table % 2 == 0) {
+      open_[{table, g.partition}].rows.push_back({keys[k], {gradient, gradient + dim}});
+    }
   }
   return ReplyStatus::kOk;
 }

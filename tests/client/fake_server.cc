@@ -129,6 +129,8 @@ uint64_t FakeServer::CommittedOf(uint32_t table, uint32_t partition) const {
 ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, uint64_t* version) {
   const Group& g = record.groups[group];
   const std::pair<uint32_t, uint32_t> key(record.header.table, g.partition);
+  if (!Mine(g)) return ReplyStatus::kWrongEpoch;
+  if (record.header.type == RecordType::kPush) homes_[{key.first, g.index}] = g.partition;
   // Odd tables are async (FakeCluster::AddTable).
   if (record.header.table % 2 == 1) {
     uint64_t& last = last_[key];
@@ -141,16 +143,21 @@ ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, u
   const uint64_t committed = CommittedOf(key.first, key.second);
   *version = committed;
   if (g.sequence < committed) return ReplyStatus::kDuplicate;
+  std::set<uint32_t>& arrived = indices_[{key.first, key.second, g.sequence}];
   if (record.header.type == RecordType::kEndStep) {
-    if (dims.count(key.first) > 0 &&
-        indices_[{key.first, key.second, g.sequence}].size() != g.count) {
-      return ReplyStatus::kTooEarly;
+    if (arrived.size() != g.count) return ReplyStatus::kTooEarly;
+    if (clipped.count(key.first) > 0) {
+      measured_[key] = std::max(measured_[key], g.sequence + 1);
+      return ReplyStatus::kOk;
     }
     ended_[key] = std::max(ended_[key], g.sequence + 1);
+    if (!hold_commits) open_.erase(key);
     return ReplyStatus::kOk;
   }
   if (g.sequence > committed) return ReplyStatus::kWrongStep;
+  if (!arrived.insert(g.index).second) return ReplyStatus::kDuplicate;
   applied[{key.first, g.index}] += value;
+  open_[key].chunks.emplace_back(g.index, value);
   return ReplyStatus::kOk;
 }
 
@@ -225,6 +232,10 @@ bool FakeServer::Refuse(Held* held) {
                               0,
                               {}});
   if (!status) return false;
+  // It contributes zero.
+  if (*status == ReplyStatus::kNonFinite && h.table % 2 == 0 && h.type == RecordType::kPush) {
+    indices_[{h.table, g.partition, g.sequence}].insert(g.index);
+  }
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   answer.status = *status;
   answer.version = reply_version;
@@ -257,10 +268,12 @@ void FakeServer::Write(Held* held, const std::shared_ptr<rdma::MemoryBlock>& blo
 bool FakeServer::Handle(Held* held) {
   const Record& record = held->arrival.record;
   const RecordHeader& h = record.header;
-  if (Refuse(held)) return true;
+  if (Refuse(held) || RefuseStrangers(held)) return true;
   if (h.type == RecordType::kPushRows) return HandleRows(held);
   if (h.type == RecordType::kLookup) return HandleLookup(held);
   if (h.type == RecordType::kScan) return HandleScan(held);
+  if (h.type == RecordType::kNorms) return HandleNorms(held);
+  if (h.type == RecordType::kTotals) return HandleTotals(held);
   rdma::ShardLane* lane = lanes_[held->lane].get();
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   if (h.type == RecordType::kPush || h.type == RecordType::kEndStep) {

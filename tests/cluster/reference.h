@@ -5,6 +5,7 @@
 #ifndef VERBENA_TESTS_CLUSTER_REFERENCE_H_
 #define VERBENA_TESTS_CLUSTER_REFERENCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -23,48 +24,69 @@ inline float SyncGradient(int rank, uint64_t step, uint64_t element) {
 class SyncReference {
  public:
   // `table` outlives the reference.
-  explicit SyncReference(const ScenarioTable* table) : table_(*table), chunks_(table->chunks()) {}
+  explicit SyncReference(const ScenarioTable* table, bool replicated = false)
+      : table_(*table), replicated_(replicated), chunks_(table->chunks()) {}
 
   // Step `step` of `chunk` was committed with the contributions of `ranks`. Returns what is wrong
-  // with that (a step out of order), or an empty string.
+  // with that (a step out of order), or an empty string. With copies it is told when the commit is
+  // certain to be that, or nothing: a primary that dies, or is none any more, may have told of one
+  // that nobody will ever see. So a step may be told of again, and any of these may be it.
   std::string Commit(uint32_t chunk, uint64_t step, absl::Span<const int> ranks) {
     auto& versions = chunks_[chunk];
-    if (versions.empty()) versions.emplace_back(table_.end(chunk) - table_.first(chunk), 0.0f);
-    if (versions.size() != step + 1) {
+    if (versions.empty()) {
+      versions.push_back({std::vector<float>(table_.end(chunk) - table_.first(chunk), 0.0f)});
+    }
+    if (versions.size() != step + 1 && !(replicated_ && step + 1 < versions.size())) {
       return "chunk " + std::to_string(chunk) + " committed step " + std::to_string(step) +
              " as its commit number " + std::to_string(versions.size() - 1);
     }
-    std::vector<float> next = versions.back();
-    for (size_t i = 0; i < next.size(); ++i) {
-      for (int rank : ranks) next[i] -= SyncGradient(rank, step, table_.first(chunk) + i);
+    if (versions.size() == step + 1) versions.emplace_back();
+    for (const std::vector<float>& before : versions[step]) {
+      std::vector<float> next = before;
+      for (size_t i = 0; i < next.size(); ++i) {
+        for (int rank : ranks) next[i] -= SyncGradient(rank, step, table_.first(chunk) + i);
+      }
+      auto& after = versions[step + 1];
+      if (std::find(after.begin(), after.end(), next) == after.end()) {
+        after.push_back(std::move(next));
+      }
     }
-    versions.push_back(std::move(next));
     return "";
   }
 
   // Whether `data` (the whole table) is version `version` of every chunk; says where it is not.
-  std::string Check(absl::Span<const float> data, uint64_t version) const {
+  // What was seen once is what there was.
+  std::string Check(absl::Span<const float> data, uint64_t version) {
     for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
       if (chunks_[chunk].size() <= version) {
         return "chunk " + std::to_string(chunk) + " was served at version " +
                std::to_string(version) + " before it was committed";
       }
-      const std::vector<float>& want = chunks_[chunk][version];
-      for (size_t i = 0; i < want.size(); ++i) {
-        const uint64_t element = table_.first(chunk) + i;
-        if (data[element] != want[i]) {
-          return "element " + std::to_string(element) + " (chunk " + std::to_string(chunk) +
-                 ") at version " + std::to_string(version) + " is " +
-                 std::to_string(data[element]) + ", the reference has " + std::to_string(want[i]);
-        }
-      }
+      std::vector<std::vector<float>>& all = chunks_[chunk][version];
+      const auto got = data.subspan(table_.first(chunk), table_.end(chunk) - table_.first(chunk));
+      const auto seen = std::find_if(all.begin(), all.end(), [&](const std::vector<float>& want) {
+        return std::equal(want.begin(), want.end(), got.begin());
+      });
+      if (seen == all.end()) return Difference(chunk, version, got, all.back());
+      all = {std::vector<float>(*seen)};
     }
     return "";
   }
 
  private:
+  std::string Difference(uint32_t chunk, uint64_t version, absl::Span<const float> got,
+                         const std::vector<float>& want) const {
+    size_t i = 0;
+    while (got[i] == want[i]) ++i;
+    return "element " + std::to_string(table_.first(chunk) + i) + " (chunk " +
+           std::to_string(chunk) + ") at version " + std::to_string(version) + " is " +
+           std::to_string(got[i]) + ", the reference has " + std::to_string(want[i]);
+  }
+
   const ScenarioTable& table_;
-  std::vector<std::vector<std::vector<float>>> chunks_;  // [chunk][version][element]
+  const bool replicated_;
+  // [chunk][version]: what it may be
+  std::vector<std::vector<std::vector<std::vector<float>>>> chunks_;
 };
 
 // async: worker r adds 256^r to every element with each push, so a chunk is uniform and its value

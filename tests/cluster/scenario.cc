@@ -24,7 +24,7 @@ class Scenario {
     state_.table = options.keys > 0 ? std::make_unique<ScenarioTable>(spec, kFirstTable,
                                                                       options.keys, kSimPartitions)
                                     : std::make_unique<ScenarioTable>(spec);
-    state_.reference = std::make_unique<SyncReference>(state_.table.get());
+    state_.reference = std::make_unique<SyncReference>(state_.table.get(), options.replicas > 1);
     ClusterOptions cluster;
     cluster.seed = options.seed;
     cluster.network.connection_loss = options.connection_loss;
@@ -37,6 +37,10 @@ class Scenario {
     cluster.operations = std::uniform_int_distribution<uint32_t>(4, 16)(random_);
     cluster.rails = options.rails;
     cluster.drift_ppm = options.drift_ppm;
+    cluster.replicas = options.replicas;
+    cluster.min_replicas = options.min_replicas;
+    cluster.servers = options.replicas > 1 ? 3 : cluster.servers;
+    fault_time_ns_ = options.replicas > 1 ? 3 * kFaultsEnd : kFaultsEnd;
     cluster.commit_observer = [this](const shard::Commit& commit) { OnCommit(commit); };
     cluster_ = std::make_unique<SimCluster>(cluster);
     state_.cluster = cluster_.get();
@@ -110,6 +114,13 @@ class Scenario {
 
   void OnCommit(const shard::Commit& commit) {
     ++result_.commits;
+    const uint64_t primary =
+        primaries_.try_emplace({commit.chunk, commit.epoch}, commit.server).first->second;
+    if (commit.epoch == 0 || primary != commit.server) {
+      state_.Violation(absl::StrCat("chunk ", commit.chunk, " was changed by server ",
+                                    commit.server, " in epoch ", commit.epoch, " of server ",
+                                    commit.epoch == 0 ? 0 : primary));
+    }
     if (state_.options.consistency != v1::CONSISTENCY_SYNC) return;
     std::vector<int> ranks;
     for (uint64_t incarnation : commit.contributors) {
@@ -136,6 +147,7 @@ class Scenario {
         std::all_of(state_.workers.begin(), state_.workers.end(),
                     [](const auto& w) { return w->process()->core().incarnation() != 0; });
     if (state_.options.rails > 1 && std::bernoulli_distribution(0.5)(random_)) return HurtRail();
+    if (state_.options.replicas > 1 && formed && Pick(2) == 0) return HurtServer();
     if (kind == 0 && state_.options.crashes && formed && result_.crashed == 0) {
       ++result_.crashed;
       cluster_->CrashWorker(victim->process());
@@ -152,7 +164,7 @@ class Scenario {
     } else if (kind == 7 && state_.options.hangs) {
       ++result_.hung;
       cluster_->network().Hang(AnyRail());
-    } else if (kind == 8 && state_.options.partitions && formed) {
+    } else if (kind == 8 && state_.options.partitions && formed && recovered_) {
       ++result_.partitioned;
       Partition();
     }
@@ -174,10 +186,56 @@ class Scenario {
     }
   }
 
+  bool FullyReplicated() const {
+    const v1::ClusterView& view = cluster_->view();
+    return view.partitions_size() > 0 &&
+           std::all_of(view.partitions().begin(), view.partitions().end(),
+                       [](const v1::Partition& p) { return p.followers_size() > 0; });
+  }
+
+  // Whatever one server has, another has, too, and nothing keeps it from going on with it.
+  bool MayLoseServer() const {
+    const v1::ClusterView& view = cluster_->view();
+    bool well = FullyReplicated() && partitions_.empty() && down_.empty();
+    for (int i = 0; well && i < cluster_->servers(); ++i) {
+      const SimServer& server = *cluster_->server(i);
+      well = !server.stalled(cluster_->now()) &&
+             std::any_of(view.servers().begin(), view.servers().end(),
+                         [&](const auto& s) { return s.incarnation() == server.incarnation(); });
+    }
+    return well && std::all_of(view.servers().begin(), view.servers().end(),
+                               [](const auto& s) { return s.state() == v1::Server::ALIVE; });
+  }
+
+  void HurtServer() {
+    const auto index = static_cast<int>(Pick(static_cast<size_t>(cluster_->servers())));
+    if (!recovered_) return;
+    if (Pick(2) == 0) {
+      ++result_.servers_stalled;
+      const int64_t ms = std::uniform_int_distribution<int64_t>(1, 5000)(random_);
+      cluster_->server(index)->StallUntil(cluster_->now() + ms * kMilli);
+    } else if (MayLoseServer()) {
+      recovered_ = false;
+      ++result_.servers_killed;
+      cluster_->CrashServer(index);
+      down_[index] =
+          cluster_->now() + std::uniform_int_distribution<int64_t>(1, 4000)(random_) * kMilli;
+    }
+  }
+
+  void RestartServers(int64_t now) {
+    std::erase_if(down_, [&](const auto& server) {
+      if (server.second > now) return false;
+      cluster_->RestartServer(server.first);
+      return true;
+    });
+  }
+
   size_t Pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
   std::string AnyServer() {
-    return cluster_->server(static_cast<int>(Pick(static_cast<size_t>(cluster_->servers()))))
-        ->host();
+    auto index = static_cast<int>(Pick(static_cast<size_t>(cluster_->servers())));
+    while (cluster_->server(index) == nullptr) index = (index + 1) % cluster_->servers();
+    return cluster_->server(index)->host();
   }
   std::string AnyWorker() { return state_.workers[Pick(state_.workers.size())]->process()->host(); }
   std::string AnyRail() {
@@ -221,6 +279,7 @@ class Scenario {
 
   void StopFaults() {
     faults_stopped_ = true;
+    RestartServers(INT64_MAX);
     MendRails(INT64_MAX);
     MendPartitions(INT64_MAX);
     cluster_->network().set_faults(rdma::SimFaults());
@@ -229,9 +288,11 @@ class Scenario {
 
   bool Turn() {
     if (!result_.violations.empty()) return true;
-    if (cluster_->now() >= kFaultsEnd && !faults_stopped_) StopFaults();
+    if (cluster_->now() >= fault_time_ns_ && !faults_stopped_) StopFaults();
     MendRails(cluster_->now());
     MendPartitions(cluster_->now());
+    RestartServers(cluster_->now());
+    recovered_ = recovered_ || MayLoseServer();
     if (!faults_stopped_ && cluster_->now() >= next_fault_) InjectFault();
     bool ended = true;
     for (const auto& worker : state_.workers) {
@@ -314,10 +375,15 @@ class Scenario {
   std::mt19937_64 random_;
   std::unique_ptr<SimCluster> cluster_;
   std::map<uint64_t, int> ranks_;  // by incarnation
+  // Of a chunk in an epoch: whoever changes it.
+  std::map<std::pair<uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_fault_ = 0;
   std::map<std::string, int64_t> cut_;  // rails, until when
   std::map<std::pair<std::string, std::string>, int64_t>
-      partitions_;  // of calls, from whom to whom
+      partitions_;               // of calls, from whom to whom
+  std::map<int, int64_t> down_;  // servers, until when
+  bool recovered_ = true;        // from the last one that died
+  int64_t fault_time_ns_ = 0;
   bool faults_stopped_ = false;
 };
 

@@ -46,6 +46,9 @@ struct ScenarioOptions {
   int drift_ppm = 10'000;  // of every machine's clock: far more than any has
   // More than one: rails stall, die and come back under load, and some are not there at first.
   uint32_t rails = 1;
+  // 2: servers die, too, once all partitions have a follower again, and stall for longer than a
+  // lease; new ones come in their place.
+  uint32_t replicas = 1, min_replicas = 1;
 };
 
 // What was found wrong; empty when every invariant held.
@@ -57,6 +60,7 @@ struct ScenarioResult {
   int joined = 0;  // of those that came later
   int hung = 0;    // of what was posted on the lanes of a process, nothing moved any more
   int partitioned = 0;
+  int servers_killed = 0, servers_stalled = 0;
   int rails_cut = 0, rails_stalled = 0;
   uint64_t rail_moves = 0;  // of partitions of tables, by all workers
   int64_t started_ns = 0;   // the first step

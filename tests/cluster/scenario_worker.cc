@@ -155,6 +155,10 @@ absl::StatusOr<client::OperationId> ScenarioWorker::Push(const std::shared_ptr<U
 void ScenarioWorker::StartPull() {
   pull_ = NewUse(false);
   if (phase_ == Phase::kExpired) return;
+  least_.assign(static_cast<size_t>(state_->options.workers), 0);
+  for (const auto& other : state_->workers) {
+    if (!other->late()) least_[static_cast<size_t>(other->rank())] = other->acknowledged();
+  }
   phase_ = Phase::kPulling;
   const ScenarioTable& table = *state_->table;
   const bool sync = spec_.consistency() == v1::CONSISTENCY_SYNC;
@@ -197,7 +201,26 @@ void ScenarioWorker::CheckPull(const Use& use) {
     state_->Violation(absl::StrCat(process_->host(), " pulled ", data[0], " after ", last_seen_));
   }
   last_seen_ = data[0];
+  CheckCounts(data);
   if (spec_.consistency() == v1::CONSISTENCY_SSP) CheckStaleness();
+}
+
+// A pull that is answered holds every push that was acknowledged, to whomever, before it began:
+// whoever answers it is the primary.
+void ScenarioWorker::CheckCounts(absl::Span<const float> data) {
+  const ScenarioTable& table = *state_->table;
+  for (uint32_t chunk = 0; chunk < table.chunks(); ++chunk) {
+    if (table.first(chunk) == table.end(chunk)) continue;
+    for (int rank = 0; rank < state_->options.workers; ++rank) {
+      const uint32_t count = AsyncCount(data[table.first(chunk)], rank);
+      const uint32_t least = least_[static_cast<size_t>(rank)];
+      if (count >= least) continue;
+      state_->Violation(absl::StrCat(process_->host(), " pulled ", count, " pushes of rank ", rank,
+                                     " in chunk ", chunk, ", of which ", least,
+                                     " had been acknowledged"));
+      return;
+    }
+  }
 }
 
 // A server cannot have counted more steps of a member than that member has ended.

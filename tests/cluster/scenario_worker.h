@@ -84,6 +84,8 @@ class ScenarioWorker {
   void StartPull();
   void CheckPull(const Use& use);
   void CheckStaleness();
+  // async, ssp: what the last pull has of everybody's pushes.
+  void CheckCounts(absl::Span<const float> data);
   void Leave();
   void Settle();
   bool Fatal(const absl::Status& status);
@@ -99,6 +101,7 @@ class ScenarioWorker {
   bool computed_ = false;  // this step's gradient
   uint32_t acknowledged_ = 0, attempted_ = 0;
   float last_seen_ = 0;
+  std::vector<uint32_t> least_;  // by rank: pushes acknowledged before the pull began
   std::shared_ptr<Use> pull_;
   std::vector<std::shared_ptr<Use>> uses_;
 };

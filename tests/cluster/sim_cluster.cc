@@ -72,8 +72,9 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     for (uint32_t rail = 0; rail < rails_; ++rail) {
       transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});
     }
-    shards_.push_back(
-        Must(server::ShardExecutor::Create(executor, &clock_, std::move(transports))));
+    shards_.push_back(Must(server::ShardExecutor::Create(executor, &clock_, std::move(transports),
+                                                         control->NewChannel(host_))));
+    shards_.back()->SetCoordinator(kCoordinatorAddress);
   }
   server::MembershipOptions membership;
   membership.coordinator = kCoordinatorAddress;
@@ -185,6 +186,8 @@ void SimCluster::RestartCoordinator() {
   coordinator.partitions = kSimPartitions;
   coordinator.lease_ms = options_.lease_ms;
   coordinator.expected_servers = options_.servers;
+  coordinator.replicas = options_.replicas;
+  coordinator.min_replicas = options_.min_replicas;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
   coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
   coordinator_ = Must(server::Coordinator::Create(coordinator, &coordinator_clock_, &store_));
@@ -210,6 +213,9 @@ void SimCluster::ServeCoordinator() {
     if (name == "Leave") return to(&Coordinator::Leave);
     if (name == "CreateTable") return to(&Coordinator::CreateTable);
     if (name == "DropTable") return to(&Coordinator::DropTable);
+    if (name == "RemoveServer") return to(&Coordinator::RemoveServer);
+    if (name == "ResetTable") return to(&Coordinator::ResetTable);
+    if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
     if (name == "GetView") return to(&Coordinator::GetView);
     if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
     respond(absl::UnimplementedError(method));
@@ -247,7 +253,7 @@ bool SimCluster::RunProcesses() {
   bool worked = control_.RunOnce();
   worked |= coordinator_->RunOnce();
   for (auto& server : servers_) {
-    if (server) worked |= server->RunOnce();
+    if (server && !server->stalled(now())) worked |= server->RunOnce();
   }
   for (auto& worker : workers_) {
     if (!worker->stalled(now())) worked |= worker->core().RunOnce();
@@ -259,7 +265,8 @@ int64_t SimCluster::NextTimerNanos() const {
   int64_t next = std::min(control_.NextTimerNanos(),
                           coordinator_clock_.ToNetwork(coordinator_->NextTimerNanos()));
   for (const auto& server : servers_) {
-    if (server) next = std::min(next, server->NextTimerNanos());
+    if (server) next = std::min(next, std::max(server->NextTimerNanos(), server->stalled_until()));
+    if (server && server->stalled(now())) next = std::min(next, server->stalled_until());
   }
   for (const auto& worker : workers_) {
     const int64_t timer = worker->NextTimerNanos();

@@ -42,6 +42,7 @@ struct ClusterOptions {
   int shards = 2;
   uint32_t rails = 1;  // of each process
   uint32_t lease_ms = 2000;
+  uint32_t replicas = 1, min_replicas = 1;
   // How far the clocks of two machines run apart: parts in a million either way.
   int drift_ppm = 0;
   // Lanes with few slots run out of them often.
@@ -65,6 +66,10 @@ class SimServer {
   const std::string& host() const { return host_; }
   const std::string& address() const { return address_; }
   uint32_t rails() const { return rails_; }
+  // A stalled process does nothing until then.
+  void StallUntil(int64_t ns) { stalled_until_ = ns; }
+  bool stalled(int64_t now) const { return now < stalled_until_; }
+  int64_t stalled_until() const { return stalled_until_; }
 
  private:
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
@@ -73,6 +78,7 @@ class SimServer {
   SimControl* control_;
   std::unique_ptr<ControlChannel> channel_;
   const uint32_t rails_;
+  int64_t stalled_until_ = 0;
   std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
   std::unique_ptr<server::Membership> membership_;
 };

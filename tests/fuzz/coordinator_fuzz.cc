@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "google/protobuf/stubs/logging.h"
+#include "server/coordinator/configurations.h"
 #include "server/coordinator/coordinator.h"
 #include "shard/engine.h"
 #include "shard/table/dense_table.h"
@@ -42,6 +43,9 @@ enum class Turn : uint8_t {
   kWait,     // so many milliseconds
   kRestart,  // only the store is left
   kSetJobLimits,
+  kRemoveServer,
+  kResetTable,
+  kReconfigure,
   kCount
 };
 
@@ -78,6 +82,7 @@ class Script {
         Coordinator::Create({.partitions = 8,
                              .lease_ms = 1000,
                              .expected_servers = 1,
+                             .replicas = 2,
                              .chunk_memory = shard::DenseTable::MemoryOfChunk,
                              .cluster_id = "fuzz",
                              .tokens = true,
@@ -134,6 +139,12 @@ class Script {
         return Send(&Coordinator::RevokeToken, bytes);
       case Turn::kSetJobLimits:
         return Send(&Coordinator::SetJobLimits, bytes);
+      case Turn::kRemoveServer:
+        return Send(&Coordinator::RemoveServer, bytes);
+      case Turn::kResetTable:
+        return Send(&Coordinator::ResetTable, bytes);
+      case Turn::kReconfigure:
+        return Send(&Coordinator::Reconfigure, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }
@@ -144,6 +155,7 @@ class Script {
     FUZZ_CHECK(view.revision() >= revision_);
     revision_ = view.revision();
     FUZZ_CHECK(view.partitions_size() == 8);
+    FUZZ_CHECK(server::CheckConfigurations(view).ok());
     // No worker is left of a token that has ended.
     for (const v1::Token& token : coordinator_->access()->tokens()) {
       if (token.ended() == 0) continue;
@@ -237,6 +249,30 @@ std::vector<std::string> Seeds() {
   v1::RevokeTokenRequest revoke;
   revoke.set_request_id(Id('h'));
   revoke.set_id(token.id());
+  // Two servers; the first falls silent, and the second asks for what it may.
+  v1::JoinServerRequest other = server;
+  other.set_request_id(Id('i'));
+  other.set_name("server-1");
+  other.set_zone("b");
+  v1::HeartbeatRequest other_lives;
+  other_lives.set_incarnation(2);
+  v1::ReconfigureRequest reconfigure;
+  reconfigure.set_request_id(Id('j'));
+  reconfigure.set_incarnation(2);
+  for (const int kind : {1, 2, 3}) {
+    v1::ConfigurationChange* change = reconfigure.add_changes();
+    change->set_kind(static_cast<v1::ConfigurationChange::Kind>(4 - kind));
+    change->set_partition(kind);
+    change->set_configuration(2);
+    change->set_server(1);
+  }
+  v1::RemoveServerRequest remove;
+  remove.set_request_id(Id('k'));
+  remove.set_name("server-0");
+  v1::ResetTableRequest reset;
+  reset.set_request_id(Id('l'));
+  reset.set_name("weights");
+  const std::string pair = TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinServer, other);
   const std::string start = TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinWorker, worker);
   const std::string tables = TurnOf(Turn::kCreateTable, table) + TurnOf(Turn::kCreateTable, rows);
   const std::string wait = BytesOf(Turn::kWait) + BytesOf(uint16_t{700});
@@ -246,6 +282,12 @@ std::vector<std::string> Seeds() {
           start + TurnOf(Turn::kSetJobLimits, limits) + BytesOf(Turn::kRestart) +
               BytesOf(uint16_t{0}) + tables,
           start + TurnOf(Turn::kGetView, view) + wait + tables,
+          pair + tables + TurnOf(Turn::kReconfigure, reconfigure) + wait +
+              TurnOf(Turn::kHeartbeat, other_lives) + wait + TurnOf(Turn::kRemoveServer, remove) +
+              TurnOf(Turn::kResetTable, reset),
+          TurnOf(Turn::kJoinServer, server) + tables + wait + wait +
+              TurnOf(Turn::kJoinServer, other) + TurnOf(Turn::kRemoveServer, remove) +
+              TurnOf(Turn::kResetTable, reset) + BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}),
           TurnOf(Turn::kCreateToken, token) + start + wait + wait + wait +
               TurnOf(Turn::kRevokeToken, revoke),
           TurnOf(Turn::kCreateToken, token) + start + TurnOf(Turn::kRevokeToken, revoke) +

@@ -45,15 +45,33 @@ std::string Rows(RecordType type, uint16_t groups, uint32_t keys) {
   return BytesOf(header) + bytes.substr(sizeof(header)) + payload;
 }
 
+std::string Replicate(ReplicaKind kind, uint32_t offset, uint32_t bytes, uint32_t total) {
+  std::string record = Request(RecordType::kReplicate, 1, 0).substr(0, PayloadOffset(1));
+  RecordHeader header;
+  std::memcpy(&header, record.data(), sizeof(header));
+  header.payload_bytes = sizeof(ReplicaHeader) + bytes;
+  std::memcpy(record.data(), &header, sizeof(header));
+  Group group = {};
+  group.sequence = 1;
+  std::memcpy(record.data() + sizeof(header), &group, sizeof(group));
+  ReplicaHeader replica = {};
+  replica.kind = kind;
+  replica.part_offset = offset;
+  replica.total_bytes = total;
+  return record + BytesOf(replica) + std::string(bytes, 'x');
+}
+
 }  // namespace
 
 std::vector<std::string> Seeds() {
-  return {Request(RecordType::kPush, 1, 0),    Request(RecordType::kPush, 1, 1),
-          Request(RecordType::kPush, 1, 100),  Request(RecordType::kPull, 1, 0),
-          Request(RecordType::kEndStep, 3, 0), Request(RecordType::kAwait, kMaxGroups, 0),
-          Rows(RecordType::kPushRows, 3, 5),   Rows(RecordType::kPushRows, 1, 0),
-          Rows(RecordType::kLookup, 2, 9),     Request(RecordType::kScan, 1, 0),
-          Request(RecordType::kNorms, 5, 0),   Request(RecordType::kTotals, kMaxGroups, 0)};
+  return {Request(RecordType::kPush, 1, 0),        Request(RecordType::kPush, 1, 1),
+          Request(RecordType::kPush, 1, 100),      Request(RecordType::kPull, 1, 0),
+          Request(RecordType::kEndStep, 3, 0),     Request(RecordType::kAwait, kMaxGroups, 0),
+          Rows(RecordType::kPushRows, 3, 5),       Rows(RecordType::kPushRows, 1, 0),
+          Rows(RecordType::kLookup, 2, 9),         Request(RecordType::kScan, 1, 0),
+          Request(RecordType::kNorms, 5, 0),       Request(RecordType::kTotals, kMaxGroups, 0),
+          Request(RecordType::kBeacon, 9, 0),      Replicate(ReplicaKind::kDense, 64, 64, 128),
+          Replicate(ReplicaKind::kSettle, 0, 0, 0)};
 }
 
 }  // namespace verbena::fuzz
@@ -76,6 +94,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(payload.size() == h.payload_bytes);
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
   const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
+  if (h.type == RecordType::kReplicate) {
+    ReplicaHeader replica;
+    absl::Span<const std::byte> rest;
+    if (!CopyReplicaHeader(record, payload, &replica, &rest).ok()) return 0;
+    FUZZ_CHECK(rest.size() + sizeof(replica) == payload.size());
+    FUZZ_CHECK(replica.part_offset + rest.size() <= replica.total_bytes);
+    return 0;
+  }
   FUZZ_CHECK(h.type == RecordType::kPush || rows || payload.empty());
   if (rows) {
     uint64_t count = 0;

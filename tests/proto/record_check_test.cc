@@ -238,6 +238,55 @@ TEST_CASE("norms and totals are of one step and one kind") {
   }
 }
 
+TEST_CASE("what a server replicates says where its part belongs") {
+  RecordHeader h = PushHeader(0);
+  h.type = RecordType::kReplicate;
+  h.dtype = ElementType::kNone;
+  h.payload_bytes = sizeof(ReplicaHeader) + 64;
+  const auto check = [&](auto change) {
+    ReplicaHeader replica = {};
+    replica.kind = ReplicaKind::kDense;
+    replica.count = 48;
+    replica.total_bytes = 192;
+    replica.part_offset = 128;
+    Group group = GroupOf(48);
+    change(&replica, &group);
+    Slot slot;
+    slot.Put(h, {group});
+    std::memcpy(slot.data() + PayloadOffset(1), &replica, sizeof(replica));
+    Record record;
+    absl::Span<const std::byte> payload, data;
+    const absl::Status copied = slot.Check(&record, &payload);
+    if (!copied.ok()) return Message(copied);
+    ReplicaHeader copy;
+    const absl::Status status = CopyReplicaHeader(record, payload, &copy, &data);
+    if (status.ok()) CHECK(data.size() == 64);
+    return status.ok() ? std::string("accepted") : Message(status);
+  };
+  CHECK(check([](auto*, auto*) {}) == "accepted");
+  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(0); }),
+             Contains("replica.kind is 0; allowed: 1..9"));
+  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(10); }),
+             Contains("replica.kind is 10"));
+  CHECK_THAT(check([](auto* r, auto*) { r->flags = 1; }), Contains("replica.flags is 1"));
+  CHECK(check([](auto* r, auto*) {
+          r->kind = ReplicaKind::kBegin;
+          r->flags = kReplicaLearner;
+        }) == "accepted");
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[47] = 3; }), Contains("replica.reserved1"));
+  for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
+    CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
+               Contains("replica.part_offset is " + std::to_string(offset)));
+  }
+  CHECK_THAT(check([](auto*, auto* g) { g->sequence = 0; }), Contains("replica.sequence is 0"));
+  h.payload_bytes = sizeof(ReplicaHeader);
+  CHECK_THAT(check([](auto*, auto*) {}), Contains("replica.part_offset is 128"));
+  h.payload_bytes = sizeof(ReplicaHeader) - 1;
+  CHECK_THAT(check([](auto*, auto*) {}),
+             Contains("record.payload_bytes is 127; allowed: at least"));
+}
+
 TEST_CASE("a record with one field wrong is refused, and the message names it") {
   struct Case {
     const char* message;
@@ -248,7 +297,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
       {"record.version is 2; allowed: 1", [](auto* h, auto*) { h->version = 2; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 10", [](auto* h, auto*) { h->type = static_cast<RecordType>(10); }},
+      {"record.type is 12", [](auto* h, auto*) { h->type = static_cast<RecordType>(12); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
       {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
       {"record.reserved1 is 1", [](auto* h, auto*) { h->reserved1 = 1; }},

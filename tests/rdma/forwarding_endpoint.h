@@ -13,7 +13,7 @@
 
 namespace verbena::rdma {
 
-class ForwardingEndpoint final : public Endpoint {
+class ForwardingEndpoint : public Endpoint {
  public:
   explicit ForwardingEndpoint(std::unique_ptr<Endpoint> to) : to_(std::move(to)) {}
 
@@ -21,6 +21,7 @@ class ForwardingEndpoint final : public Endpoint {
   std::string name = "sim";
   std::string device_name;
   absl::Status listen_status, register_status;
+  bool never_dead = false;  // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
@@ -73,7 +74,7 @@ class ForwardingEndpoint final : public Endpoint {
   size_t Poll(absl::Span<Completion> out) override { return to_->Poll(out); }
   size_t PollEvents(absl::Span<ConnectionEvent> out) override { return to_->PollEvents(out); }
   void Close(ConnectionId connection) override { to_->Close(connection); }
-  bool Dead(ConnectionId connection) const override { return to_->Dead(connection); }
+  bool Dead(ConnectionId connection) const override { return !never_dead && to_->Dead(connection); }
   void Destroy(ConnectionId connection) override { to_->Destroy(connection); }
   void AppendDescriptors(std::vector<int>* fds) const override { to_->AppendDescriptors(fds); }
   bool Arm() override { return to_->Arm(); }

@@ -317,6 +317,50 @@ TEST_CASE("worker lane: a record travels as one write, small payloads in its fir
   CHECK(key == 4);
 }
 
+TEST_CASE("worker lane: a record's prefix is copied before its payload, and counts as of it") {
+  WorkerRig rig;
+  std::memset(rig.buffer->data(), 0x5a, rig.buffer->size());
+  const std::vector<std::byte> prefix(128, std::byte{0x17});
+  const Group group = {};
+  WorkerLane::Request request;
+  request.header.type = RecordType::kReplicate;
+  request.groups = absl::MakeConstSpan(&group, 1);
+  request.prefix = prefix;
+  REQUIRE(rig.lane->Post(request).ok());
+  request.payload = {rig.buffer->data(), 64, rig.buffer.get()};
+  REQUIRE(rig.lane->Post(request).ok());
+  request.payload.bytes = 65536 - 128;
+  REQUIRE(rig.lane->Post(request).ok());
+  CHECK(rig.endpoint.writes[0].segment_bytes == std::vector<size_t>{128 + 128});
+  CHECK(rig.endpoint.writes[1].segment_bytes == std::vector<size_t>{128 + 128 + 64});
+  CHECK(rig.endpoint.writes[2].segment_bytes == std::vector<size_t>{128 + 128, 65536 - 128});
+  CHECK(rig.Posted(0).payload_bytes == 128);
+  CHECK(rig.Posted(1).payload_bytes == 128 + 64);
+  CHECK(rig.Posted(2).payload_bytes == 65536);
+  CHECK(rig.lane->counters().payload_bytes == 128 + 192 + 65536);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::vector<std::byte>& bytes = rig.endpoint.writes[i].bytes;
+    CHECK(std::equal(prefix.begin(), prefix.end(), bytes.begin() + 128));
+    CHECK(std::all_of(bytes.begin() + 256, bytes.end(),
+                      [](std::byte byte) { return byte == std::byte{0x5a}; }));
+  }
+}
+
+TEST_CASE("worker lane: a prefix of no sensible length is refused") {
+  WorkerRig rig;
+  const std::vector<std::byte> bytes(8192);
+  const Group group = {};
+  WorkerLane::Request request;
+  request.groups = absl::MakeConstSpan(&group, 1);
+  for (const size_t length : {size_t{1}, size_t{100}, size_t{4096}}) {
+    request.prefix = absl::MakeConstSpan(bytes.data(), length);
+    const absl::Status status = rig.lane->Post(request);
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK_THAT(Message(status), Contains("record prefix of " + std::to_string(length) + " bytes"));
+  }
+  CHECK(rig.endpoint.writes.empty());
+}
+
 TEST_CASE("worker lane: records that fit no slot, or find none free, are refused") {
   WorkerRig rig;
   CHECK(rig.Post(RecordType::kPush, 1 << 18, 1).code() == absl::StatusCode::kInvalidArgument);

@@ -1,6 +1,7 @@
 // Conformance: connecting, accepting, refusing, exposing.
 #include <catch2/catch.hpp>
 #include <set>
+#include <utility>
 
 #include "tests/rdma/transport_conformance.h"
 
@@ -231,6 +232,81 @@ TEST_CASE("ids are not reused, and stale ones do no harm") {
   party.endpoint->Close(stale);
   party.endpoint->Destroy(stale);
   CHECK(party.endpoint->Dead(stale));
+}
+
+// One side of a connection between two endpoints that both listen.
+struct Side {
+  Party& party;
+  Party& other;
+  std::string there;  // the other one's address
+  std::shared_ptr<MemoryBlock> source, sink;
+  ConnectionId connecting = ConnectionId::kNone, accepted = ConnectionId::kNone;
+  RemoteMemory memory;  // `sink` for the other one
+
+  Side(Party* from, Party* to, std::string address)
+      : party(*from),
+        other(*to),
+        there(std::move(address)),
+        source(TestBlock(4096)),
+        sink(TestBlock(4096)) {}
+  void Connect(std::string_view hello) {
+    connecting = party.endpoint->Create({4, 4, 1}).value();
+    REQUIRE(party.endpoint->Connect(connecting, there, hello).ok());
+  }
+  void Accept() {
+    accepted = party.Find(Kind::kRequest)->connection;
+    REQUIRE(party.endpoint->Prepare(accepted, {4, 4, 2}).ok());
+    memory = party.endpoint->Expose(accepted, sink, 0, 4096).value();
+    REQUIRE(party.endpoint->PostReceives(accepted, 2).ok());
+    REQUIRE(party.endpoint->Accept(accepted).ok());
+  }
+  bool Open() const {
+    return party.Count(Kind::kEstablished, connecting) == 1 &&
+           party.Count(Kind::kEstablished, accepted) == 1;
+  }
+  void Write(const RemoteMemory& to, uint32_t immediate) {
+    const Segment segment = {source->data(), 4096, source.get()};
+    WriteRequest request;
+    request.segments = absl::MakeConstSpan(&segment, 1);
+    request.remote = to;
+    request.immediate = immediate;
+    REQUIRE(party.endpoint->PostWrite(connecting, request).ok());
+  }
+};
+
+TEST_CASE("two endpoints that listen connect to each other at the same time") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Party& a = stage.Add("a");
+  Party& b = stage.Add("b");
+  const std::string at_a = a.endpoint->Listen().value();
+  const std::string at_b = b.endpoint->Listen().value();
+  Side from_a(&a, &b, at_b), from_b(&b, &a, at_a);
+  from_a.Connect("of a");
+  from_b.Connect("of b");
+  REQUIRE(stage.Until([&] { return a.Find(Kind::kRequest) && b.Find(Kind::kRequest); }));
+  CHECK(a.Find(Kind::kRequest)->private_data.substr(0, 4) == "of b");
+  CHECK(b.Find(Kind::kRequest)->private_data.substr(0, 4) == "of a");
+  from_a.Accept();
+  from_b.Accept();
+  REQUIRE(stage.Until([&] { return from_a.Open() && from_b.Open(); }));
+  FillPattern(*from_a.source, 0, 4096, 1);
+  FillPattern(*from_b.source, 0, 4096, 2);
+  from_a.Write(from_b.memory, 11);
+  from_b.Write(from_a.memory, 22);
+  REQUIRE(stage.Until([&] {
+    return a.Immediates(from_a.accepted).size() == 1 && b.Immediates(from_b.accepted).size() == 1;
+  }));
+  CHECK(a.Immediates(from_a.accepted)[0] == 22);
+  CHECK(b.Immediates(from_b.accepted)[0] == 11);
+  CHECK(HasPattern(*from_a.sink, 0, 4096, 2));
+  CHECK(HasPattern(*from_b.sink, 0, 4096, 1));
+  // The end of one is none of the other's business.
+  a.endpoint->Close(from_a.connecting);
+  REQUIRE(stage.Until([&] { return b.Count(Kind::kLost, from_b.accepted) == 1; }));
+  from_b.Write(from_a.memory, 23);
+  REQUIRE(stage.Until([&] { return a.Immediates(from_a.accepted).size() == 2; }));
+  CHECK(a.Count(Kind::kLost, from_a.accepted) == 0);
 }
 
 TEST_CASE("an endpoint listens once") {

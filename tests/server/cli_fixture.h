@@ -6,7 +6,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,12 +15,6 @@
 #include "tests/support/process.h"
 
 namespace verbena::test {
-
-inline std::string CliPath() {
-  const char* path = std::getenv("VERBENA_CLI");
-  REQUIRE(path != nullptr);
-  return path;
-}
 
 inline Finished Cli(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), CliPath());

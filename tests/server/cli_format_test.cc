@@ -5,6 +5,8 @@
 #include "server/cli/verbena/command_line.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/partition_report.h"
+#include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
@@ -281,6 +283,72 @@ TEST_CASE("options may stand before and after the command") {
   unsetenv("VERBENA_CLUSTER");
 }
 
+TEST_CASE("what is given up for lost is named") {
+  unsetenv("VERBENA_CLUSTER");
+  using Action = RepairOptions::Action;
+  Parsed parsed = Parse({"partition", "list", "--json"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kPartition);
+  CHECK(parsed.options.repair.action == Action::kNone);
+  parsed = Parse({"partition", "reset", "--partition", "3", "t", "--partition", "7", "--yes"});
+  INFO(parsed.message);
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.repair.action == Action::kResetTable);
+  CHECK(parsed.options.repair.name == "t");
+  CHECK(parsed.options.repair.partitions == std::vector<uint32_t>{3, 7});
+  CHECK(parsed.options.repair.yes);
+  CHECK(Consequences(parsed.options.repair, Healthy()) ==
+        "table 't' starts again from initial values in 3, 7, and its job's steps from 0");
+  parsed = Parse({"server", "remove", "s5"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.repair.action == Action::kRemoveServer);
+  CHECK_FALSE(parsed.options.repair.yes);
+  ClusterState state = Healthy();
+  CHECK(Consequences(parsed.options.repair, state) ==
+        "server 's5' is forgotten for ever, and what it alone has (2 partitions) is lost in every "
+        "table");
+  for (v1::Partition& p : *state.view.mutable_partitions()) p.add_followers()->set_server(6);
+  CHECK(Consequences(parsed.options.repair, state) == "server 's5' is forgotten for ever");
+}
+
+TEST_CASE("who has the partitions is shown, and where copies are missing") {
+  ClusterState state = Healthy();
+  state.view.set_replicas(2);
+  state.view.set_min_replicas(1);
+  state.view.mutable_servers(1)->set_zone("b\n");
+  state.view.mutable_servers(1)->set_state(v1::Server::SILENT);
+  state.view.mutable_partitions(0)->add_followers()->set_server(6);
+  v1::Replica* learner = state.view.mutable_partitions(2)->add_learners();
+  learner->set_server(5);
+  learner->set_shard(1);
+  state.view.mutable_partitions(3)->set_primary(0);
+  state.view.mutable_partitions(1)->set_configuration(4);
+  v1::Table* table = state.view.add_tables();
+  table->mutable_spec()->set_name("weights");
+  table->add_lost_partitions(1);
+  const Placement placement = PlacementOf(state.view);
+  CHECK(placement.incomplete == 2);
+  CHECK(placement.Of(6, 0).followers == 1);
+  CHECK(placement.Of(5, 1).learners == 1);
+  CHECK_THAT(PartitionsText(state),
+             StartsWith("2 copies of each partition wanted, 1 to take pushes; 2 partitions have "
+                        "fewer, 1 being copied\n") &&
+                 Contains("s6 shard 0 (zone b\\n, silent)") && Contains("s5 shard 1") &&
+                 Contains("weights\n"));
+  CHECK_THAT(PartitionsJson(state),
+             Contains(R"("replicas": 2, "min_replicas": 1})") &&
+                 Contains(R"("followers": [{"server": "s6", "incarnation": 6, "shard": 0, )"
+                          R"("zone": "b\n", "state": "silent"}])") &&
+                 Contains(R"("configuration": 4,)") && Contains(R"("lost_by": ["weights"])") &&
+                 Contains(R"("primary": null)"));
+  CHECK_THAT(StatusText(state),
+             Contains("2 partitions have fewer copies than the 2 wanted; 1 being"));
+  CHECK_THAT(StatusJson(state), Contains(R"("incomplete": 2, "learners": 1})"));
+  state.view.set_replicas(0);  // of a coordinator that knows no replicas
+  CHECK(PlacementOf(state.view).incomplete == 0);
+  CHECK_THAT(StatusText(state), Contains("1 copy of each partition wanted, 1 to take pushes"));
+}
+
 TEST_CASE("limits are given in bytes and their multiples, and only those that change") {
   unsetenv("VERBENA_CLUSTER");
   Parsed parsed = Parse({"limits", "ads", "--memory", "10GiB", "--lanes", "0"});
@@ -353,6 +421,13 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
   check({"--cluster", "nowhere", "jobs"}, "--cluster: 'nowhere' is not HOST:PORT");
   check({"jobs", "--cluster"}, "--cluster");
   check({"limits"}, "JOB");
+  check({"server"}, "subcommand");
+  check({"server", "remove"}, "NAME");
+  check({"server", "forget", "a"}, "forget");
+  check({"partition", "reset"}, "TABLE");
+  check({"partition", "reset", "t", "--partition", "-1"},
+        "--partition: '-1' is not allowed: a partition's number");
+  check({"partition", "list", "--yes"}, "--yes");
   check({"limits", "a", "b"}, "unexpected argument 'b'");
   check({"limits", "a", "--memory", "many"}, "--memory: 'many' is not allowed: bytes, such as");
   check({"limits", "a", "--tables", "-1"}, "--tables: '-1' is not allowed: a number");
@@ -360,7 +435,8 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
 }
 
 TEST_CASE("the help of every command has an example") {
-  for (const char* command : {"status", "tables", "jobs", "limits", "workers", "shards"}) {
+  for (const char* command :
+       {"status", "tables", "jobs", "limits", "workers", "shards", "partition", "server"}) {
     const Parsed parsed = Parse({command, "--help"});
     CHECK(parsed.exit_status == kExitOk);
     const std::string example = std::string("\n  verbena ") + command;

@@ -1,6 +1,7 @@
 // The operator's program against real clusters: what it shows, what it calls wrong, how it ends.
 #include <signal.h>
 
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -48,6 +49,7 @@ class Worker {
     REQUIRE(client_->Push(table_, region_).Wait().ok());
     REQUIRE(client_->Pull(table_, region_).Wait().ok());
   }
+  void Leave() { client_.reset(); }
   uint64_t incarnation() const { return client_->incarnation(); }
 
  private:
@@ -188,8 +190,16 @@ TEST_CASE("the README documents every member of every object") {
   Worker worker(cluster);
   worker.Step();
   const std::vector<std::vector<std::string>> commands = {
-      {"status"}, {"tables"}, {"jobs"}, {"limits", "demo"}, {"workers"}, {"shards"}};
+      {"status"},
+      {"tables"},
+      {"jobs"},
+      {"limits", "demo"},
+      {"workers"},
+      {"shards"},
+      {"partition", "list"},
+      {"partition", "reset", "weights", "--yes"}};
   for (std::vector<std::string> command : commands) {
+    if (command.back() == "--yes") worker.Leave();
     command.insert(command.end(), {"--json", "--cluster", cluster.address()});
     std::set<std::string> members;
     Json(Cli(command).out).AppendMembers(&members);
@@ -313,7 +323,14 @@ TEST_CASE("a coordinator that cannot be had is said, with its address and what t
     coordinator.process().Signal(SIGKILL);
     coordinator.process().Wait();
     const std::vector<std::vector<std::string>> commands = {
-        {"status"}, {"tables"}, {"jobs"}, {"limits", "demo"}, {"workers"}, {"shards"}};
+        {"status"},
+        {"tables"},
+        {"jobs"},
+        {"limits", "demo"},
+        {"workers"},
+        {"shards"},
+        {"partition", "list"},
+        {"server", "remove", "server-0", "--yes"}};
     for (std::vector<std::string> command : commands) {
       command.insert(command.end(), {"--cluster", address});
       const Finished run = Cli(command);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/coordinator/coordinator.h"
 
@@ -59,6 +60,8 @@ class TestCoordinator {
     coordinator_ = *std::move(created);
   }
 
+  CoordinatorOptions& options() { return options_; }  // of the next Restart()
+
   template <typename Response, typename Request>
   Answer<Response> Start(void (Coordinator::*method)(const Request&, Coordinator::Reply<Response>),
                          const Request& request) {
@@ -94,8 +97,10 @@ class TestCoordinator {
     request.set_shards(shards);
     return request;
   }
-  uint64_t JoinServer(const std::string& name, uint32_t shards = 1) {
-    auto response = Call(&Coordinator::JoinServer, ServerRequest(name, shards));
+  uint64_t JoinServer(const std::string& name, uint32_t shards = 1, const std::string& zone = "") {
+    v1::JoinServerRequest request = ServerRequest(name, shards);
+    request.set_zone(zone);
+    auto response = Call(&Coordinator::JoinServer, request);
     REQUIRE(response.ok());
     return response->incarnation();
   }
@@ -153,6 +158,45 @@ class TestCoordinator {
     request.set_name(name);
     return Call(&Coordinator::DropTable, request).status();
   }
+  absl::StatusOr<v1::RemoveServerResponse> RemoveServer(const std::string& name) {
+    v1::RemoveServerRequest request;
+    request.set_request_id(NewId());
+    request.set_name(name);
+    return Call(&Coordinator::RemoveServer, request);
+  }
+  absl::StatusOr<v1::ResetTableResponse> ResetTable(const std::string& name,
+                                                    const std::vector<uint32_t>& partitions = {}) {
+    v1::ResetTableRequest request;
+    request.set_request_id(NewId());
+    request.set_name(name);
+    request.mutable_partitions()->Add(partitions.begin(), partitions.end());
+    return Call(&Coordinator::ResetTable, request);
+  }
+
+  using Kind = v1::ConfigurationChange::Kind;
+  // Of the configuration that the partition has.
+  v1::ConfigurationChange Change(Kind kind, uint32_t partition, uint64_t server = 0) const {
+    v1::ConfigurationChange change;
+    change.set_kind(kind);
+    change.set_partition(partition);
+    change.set_server(server);
+    if (partition < static_cast<uint32_t>(view().partitions_size())) {
+      change.set_configuration(view().partitions(static_cast<int>(partition)).configuration());
+    }
+    return change;
+  }
+  absl::StatusOr<v1::ReconfigureResponse> Reconfigure(
+      uint64_t incarnation, const std::vector<v1::ConfigurationChange>& changes) {
+    v1::ReconfigureRequest request;
+    request.set_request_id(NewId());
+    request.set_incarnation(incarnation);
+    request.mutable_changes()->Add(changes.begin(), changes.end());
+    return Call(&Coordinator::Reconfigure, request);
+  }
+  const v1::Partition& Partition(uint32_t id) const {
+    return view().partitions(static_cast<int>(id));
+  }
+
   Answer<v1::GetViewResponse> Poll(uint64_t known, uint32_t wait_ms) {
     v1::GetViewRequest request;
     request.set_known_revision(known);

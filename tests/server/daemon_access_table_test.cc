@@ -24,6 +24,10 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/Leave", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/CreateTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/DropTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/RemoveServer", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/ResetTable", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    // Of a server's incarnation.
+    {"/verbena.v1.Cluster/Reconfigure", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/GetView", {kMay, kMay, kMay, kMay, kMay}},
     {"/verbena.v1.Cluster/CreateToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ListTokens", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
@@ -61,6 +65,15 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   v1::DropTableRequest drop;
   drop.set_name("t");
   add("/verbena.v1.Cluster/DropTable", drop);
+  v1::RemoveServerRequest remove;
+  remove.set_name("server-0");
+  add("/verbena.v1.Cluster/RemoveServer", remove);
+  v1::ResetTableRequest reset;
+  reset.set_name("t");
+  add("/verbena.v1.Cluster/ResetTable", reset);
+  v1::ReconfigureRequest reconfigure;
+  reconfigure.set_incarnation(1);
+  add("/verbena.v1.Cluster/Reconfigure", reconfigure);
   add("/verbena.v1.Cluster/GetView", v1::GetViewRequest());
   add("/verbena.v1.Cluster/CreateToken", v1::CreateTokenRequest());
   add("/verbena.v1.Cluster/ListTokens", v1::ListTokensRequest());
@@ -176,6 +189,32 @@ TEST_CASE("every call of the control plane, by everybody") {
   // The worker was there all the time.
   CHECK((*client)->Push(*(*client)->OpenTable("t"), *(*client)->AllocateRegion(256)).Wait() ==
         absl::OkStatus());
+}
+
+TEST_CASE("a server's token is good for lanes and configurations of servers, not of workers") {
+  TokenCluster cluster;
+  const std::string ours = cluster.Token("ours", {"--role", "job", "--job", "ours"});
+  auto client = cluster.Connect(ours, "ours");
+  REQUIRE(client.status() == absl::OkStatus());
+  const std::string server = cluster.Token("server", {"--role", "server"});
+  const auto channel = ChannelAs(cluster.worker().tls(), server);
+  for (const bool of_server : {true, false}) {
+    const auto requests = Requests(of_server ? 1 : (*client)->incarnation());
+    v1::ReconfigureRequest reconfigure;
+    reconfigure.set_incarnation(of_server ? 1 : (*client)->incarnation());
+    for (const auto* method : AllMethods()) {
+      const std::string path = PathOf(method);
+      const bool lane = path.find("Lane") != std::string::npos;
+      if (!lane && method->name() != "Reconfigure") continue;
+      INFO(path << (of_server ? " of a server" : " of a worker"));
+      const Message& request = lane ? *requests.at(path) : reconfigure;
+      const absl::Status status =
+          CallMethod(channel.get(), cluster.address(), path, request, method->output_type());
+      INFO(status.ToString());
+      CHECK(absl::IsPermissionDenied(status) == !of_server);
+      CHECK_FALSE(absl::IsUnauthenticated(status));
+    }
+  }
 }
 
 TEST_CASE("every call of the control plane, with the wrong certificate and without TLS") {

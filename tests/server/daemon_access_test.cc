@@ -4,6 +4,8 @@
 
 #include "proto/token.h"
 #include "proto/verbena/v1/shard.pb.h"
+#include "rdma/lane/lane_request.h"
+#include "rdma/shm/shm_endpoint.h"
 #include "tests/server/access_fixture.h"
 
 namespace verbena::test {
@@ -109,6 +111,45 @@ TEST_CASE("another server joins with a token of its role, and judges by the same
   CHECK(CallMethod(nobody.get(), second.address(), "/verbena.v1.Shard/GetStatistics",
                    v1::GetStatisticsRequest(), v1::GetStatisticsResponse::descriptor())
             .code() == absl::StatusCode::kUnauthenticated);
+}
+
+TEST_CASE("lanes between servers are for a server's token, and a worker's is for none") {
+  TokenCluster cluster({"--expected-servers", "2"});
+  const std::string server = cluster.Token("server", {"--role", "server"});
+  const std::string ours = cluster.Token("ours", {"--role", "job", "--job", "ours"});
+  const std::string looks = cluster.Token("looks", {"--role", "read-only"});
+  Daemon second(cluster.worker().Options(
+      {"--join", cluster.address(), "--name", "second", "--token-file", server}));
+  second.Ready();
+  const std::string incarnation = JsonField(second.ready_text(), "incarnation");
+  v1::OpenLaneRequest open = rdma::NewLaneRequest(
+      std::stoull(incarnation),
+      std::stoull(JsonField(cluster.daemon().ready_text(), "incarnation")), 0, 0);
+  open.set_source_shard(5);
+  rdma::AddOffer("shm", rdma::ShmHostIdentity(), &open);
+  v1::CloseLaneRequest close;
+  close.set_incarnation(open.incarnation());
+  close.set_lane(1234);
+  const auto call = [&](const std::string& token, const std::string& method,
+                        const google::protobuf::Message& request) {
+    const auto channel = ChannelAs(cluster.worker().tls(), token);
+    return CallMethod(channel.get(), cluster.address(), "/verbena.v1.Shard/" + method, request,
+                      method == "OpenLane" ? v1::OpenLaneResponse::descriptor()
+                                           : v1::CloseLaneResponse::descriptor());
+  };
+  // Its view may be older for a moment.
+  CHECK(Eventually([&] { return call(server, "OpenLane", open).ok(); }));
+  CHECK(call(cluster.operator_token(), "OpenLane", open).ok());
+  CHECK_THAT(cluster.audit(),
+             Contains("shard 5 of server incarnation " + incarnation + ", shard 0"));
+  CHECK(call(server, "CloseLane", close).code() == absl::StatusCode::kNotFound);
+  for (const std::string& token : {ours, looks}) {
+    const absl::Status refused = call(token, "OpenLane", open);
+    CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
+    CHECK_THAT(std::string(refused.message()), Contains("that is a server's incarnation"));
+    CHECK(call(token, "CloseLane", close).code() == absl::StatusCode::kPermissionDenied);
+  }
+  CHECK(call("", "OpenLane", open).code() == absl::StatusCode::kUnauthenticated);
 }
 
 TEST_CASE("tokens outlive the coordinator, and no secret is anywhere but in its file") {

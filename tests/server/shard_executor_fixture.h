@@ -91,6 +91,8 @@ class TestWorker {
     if (lane_ != nullptr) lane_->RunOnce();
   }
 
+  // Of what is sent from now on.
+  void set_epoch(uint64_t epoch) { epoch_ = epoch; }
   float* values() { return reinterpret_cast<float*>(block_->data()); }
   float* pulled() { return reinterpret_cast<float*>(block_->data() + 2048); }
 
@@ -189,8 +191,12 @@ class TestWorker {
     return request;
   }
   rdma::WorkerLane::Request Base(RecordType type, uint64_t sequence, uint64_t cookie) {
-    group_ = {
-        .partition = 0, .index = 0, .epoch = 1, .sequence = sequence, .count = 0, .reserved = 0};
+    group_ = {.partition = 0,
+              .index = 0,
+              .epoch = epoch_,
+              .sequence = sequence,
+              .count = 0,
+              .reserved = 0};
     rdma::WorkerLane::Request request;
     request.header.type = type;
     request.header.table = kTable;
@@ -207,6 +213,7 @@ class TestWorker {
   std::shared_ptr<rdma::MemoryBlock> block_;
   std::unique_ptr<rdma::WorkerLane> lane_;
   Group group_ = {};
+  uint64_t epoch_ = 1;
   std::vector<rdma::WorkerLane::Answer> answers_;
   rdma::ConnectionId watched_ = rdma::ConnectionId::kNone;
   rdma::ConnectionEvent* watcher_ = nullptr;

@@ -36,7 +36,8 @@ HEADERS = (
      ("proto/grpc_", "server/", "client/client", "client/grpc", "tests/", "bench/"), None,
      "gRPC stays at the edges: state machines see ControlChannel"),
     (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h", None,
-     ("server/executor/", "server/coordinator/coordinator", "server/membership", "client/core/"),
+     ("server/executor/", "server/replication/", "server/coordinator/coordinator",
+      "server/membership", "client/core/"),
      "a state machine sees ControlChannel, not gRPC"),
     (r"openssl/", ("proto/tls_", "proto/token.cc", "tests/"), None,
      "only proto/tls_* and proto/token.cc know OpenSSL"),
@@ -49,8 +50,8 @@ HEADERS = (
      r"|absl/time/clock\.h|absl/synchronization/.*|spdlog/.*)$", None, ("shard/",),
      "shard is pure: no threads, sockets, clock or log"),
     (r"(thread|condition_variable|absl/time/clock\.h)$", None,
-     ("client/core/", "server/coordinator/coordinator", "server/membership", "rdma/lane/",
-      "rdma/sim/"),
+     ("client/core/", "server/coordinator/coordinator", "server/membership",
+      "server/replication/", "rdma/lane/", "rdma/sim/"),
      "a state machine is given its clock and owns no thread"),
 )
 

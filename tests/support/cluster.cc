@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "tests/support/http.h"
 
@@ -19,10 +20,26 @@ std::string FromEnvironment(const char* name) {
   return value;
 }
 
+// The text of the value whose key ends just before `at`.
+std::string ValueAfter(const std::string& json, size_t at) {
+  size_t start = json.find(':', at) + 1;
+  while (start < json.size() && (json[start] == ' ' || json[start] == '"')) ++start;
+  size_t end = start;
+  while (end < json.size() && std::strchr(",}\"\n{[", json[end]) == nullptr) ++end;
+  return json.substr(start, end - start);
+}
+
+uint64_t Sum(const std::vector<std::string>& numbers) {
+  uint64_t sum = 0;
+  for (const std::string& number : numbers) sum += std::strtoull(number.c_str(), nullptr, 10);
+  return sum;
+}
+
 }  // namespace
 
 std::string VerbenadPath() { return FromEnvironment("VERBENA_VERBENAD"); }
 std::string TrainPath() { return FromEnvironment("VERBENA_TRAIN"); }
+std::string CliPath() { return FromEnvironment("VERBENA_CLI"); }
 
 std::string TestTransport() {
   const char* transport = std::getenv("VERBENA_TEST_TRANSPORT");
@@ -31,15 +48,16 @@ std::string TestTransport() {
 
 std::string JsonField(const std::string& json, const std::string& name) {
   const size_t key = json.find("\"" + name + "\"");
-  if (key == std::string::npos) return "";
-  size_t start = json.find(':', key) + 1;
-  while (start < json.size() && (json[start] == ' ' || json[start] == '"')) ++start;
-  size_t end = start;
-  while (end < json.size() && json[end] != ',' && json[end] != '}' && json[end] != '"' &&
-         json[end] != '\n') {
-    ++end;
+  return key == std::string::npos ? "" : ValueAfter(json, key);
+}
+
+std::vector<std::string> JsonFields(const std::string& json, const std::string& name) {
+  const std::string key = "\"" + name + "\"";
+  std::vector<std::string> values;
+  for (size_t at = json.find(key); at != std::string::npos; at = json.find(key, at + 1)) {
+    values.push_back(ValueAfter(json, at));
   }
-  return json.substr(start, end - start);
+  return values;
 }
 
 ProcessCluster::ProcessCluster(const ProcessClusterOptions& options) : options_(options) {
@@ -63,7 +81,8 @@ void ProcessCluster::StartCoordinator(const std::string& listen) {
   coordinator_ = std::make_unique<Process>(std::vector<std::string>{
       VerbenadPath(), "--coordinator", "--shards", "0", "--listen", listen, "--name", "coordinator",
       "--state", directory_.File("state"), "--lease-ms", std::to_string(options_.lease_ms),
-      "--expected-servers", std::to_string(options_.servers), "--ready-file", ready});
+      "--expected-servers", std::to_string(options_.servers), "--replicas",
+      std::to_string(options_.replicas), "--ready-file", ready});
   address_ = JsonField(WaitReady(*coordinator_, ready), "address");
 }
 
@@ -76,16 +95,42 @@ void ProcessCluster::RestartCoordinator() {
 
 void ProcessCluster::RestartServer(int index) {
   Server& server = servers_[index];
-  if (server.process != nullptr) {
-    server.process->Signal(SIGKILL);
-    server.process->Wait();
-  }
+  if (server.process != nullptr) KillServer(index);
   const std::string ready = directory_.File("ready-" + std::to_string(starts_++));
   server.process = std::make_unique<Process>(std::vector<std::string>{
       VerbenadPath(), "--join", address_, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
       "--shards", std::to_string(options_.shards), "--name", "server-" + std::to_string(index),
-      "--transport", TestTransport(), "--ready-file", ready});
+      "--transport", options_.transport.empty() ? TestTransport() : options_.transport,
+      "--ready-file", ready});
   server.metrics = JsonField(WaitReady(*server.process, ready), "metrics");
+}
+
+void ProcessCluster::KillServer(int index) {
+  server(index).Signal(SIGKILL);
+  server(index).Wait();
+}
+
+bool ProcessCluster::Replicated() const {
+  const std::vector<std::string> answers = JsonFields(status_, "answers");
+  if (answers.size() != servers_.size()) return false;
+  for (const std::string& answer : answers) {
+    if (answer != "true") return false;
+  }
+  // The copies are counted where they are: on the servers that answer, under their incarnations.
+  const uint64_t copies =
+      Sum(JsonFields(status_, "partitions")) + Sum(JsonFields(status_, "followers"));
+  const uint64_t total = Sum({JsonField(status_, "total")});
+  return total > 0 && copies == total * static_cast<uint64_t>(options_.replicas) &&
+         Sum(JsonFields(status_, "learners")) == 0;
+}
+
+bool ProcessCluster::WaitReplicated(absl::Duration at_most) {
+  return Eventually(
+      [&] {
+        status_ = RunProgram({CliPath(), "--cluster", address_, "status", "--json"}).out;
+        return Replicated();
+      },
+      at_most);
 }
 
 double ProcessCluster::Metric(const std::string& name) const {

@@ -15,6 +15,7 @@ namespace verbena::test {
 // Paths of the built programs, from the environment that CMake gives the tests.
 std::string VerbenadPath();
 std::string TrainPath();
+std::string CliPath();
 
 // VERBENA_TEST_TRANSPORT, or "auto": what the cluster's servers and its users are told to use, so
 // that the same tests run over shm here and over verbs where there is an RDMA device.
@@ -22,11 +23,15 @@ std::string TestTransport();
 
 // A field of a flat JSON object: the text of its value, without quotes.
 std::string JsonField(const std::string& json, const std::string& name);
+// The same of every field of that name, wherever it is; of an object or array, "".
+std::vector<std::string> JsonFields(const std::string& json, const std::string& name);
 
 struct ProcessClusterOptions {
   int servers = 2;
   int shards = 2;
   int lease_ms = 2000;
+  int replicas = 1;            // copies of a partition
+  std::string transport = {};  // of every server; empty: TestTransport()
 };
 
 class ProcessCluster {
@@ -44,6 +49,13 @@ class ProcessCluster {
   void RestartCoordinator();
   // Starts a server under the name of one that was killed: it is new and empty.
   void RestartServer(int index);
+  // SIGKILL; returns once the process is gone.
+  void KillServer(int index);
+  // Waits until every server answers as what the view says it is, and every partition has all of
+  // its copies, none of them a learner. Needs a table: partitions are placed with the first.
+  bool WaitReplicated(absl::Duration at_most = absl::Seconds(30));
+  // What `verbena status --json` printed when WaitReplicated() last looked.
+  const std::string& status() const { return status_; }
   // The sum of a metric over all servers and shards.
   double Metric(const std::string& name) const;
 
@@ -54,11 +66,13 @@ class ProcessCluster {
   };
   void StartCoordinator(const std::string& listen);
   std::string WaitReady(Process& process, const std::string& ready_file);
+  bool Replicated() const;
 
   ProcessClusterOptions options_;
   TemporaryDirectory directory_;
   int starts_ = 0;
   std::string address_;
+  std::string status_;
   std::unique_ptr<Process> coordinator_;
   std::vector<Server> servers_;
 };

@@ -76,6 +76,20 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena shards --cluster 10.0.0.1:7000\n"
      "  verbena shards --watch 2"},
+    {Command::kPartition, "partition", "Partitions: list who has them; reset what a table lost",
+     "What a table has lost is DATA_LOSS until the table is dropped, restored or reset. Reset, it\n"
+     "starts again there from initial values, and its job from step 0: end its workers first.\n\n"
+     "Examples:\n"
+     "  verbena partition list\n"
+     "  verbena partition list --json | jq '.partitions[] | select(.followers == [])'\n"
+     "  verbena partition reset weights --partition 3 --partition 7"},
+    {Command::kServer, "server", "Servers: give up one that will not come back",
+     "What a silent server alone has is UNAVAILABLE until it returns. Removed, it is lost, and "
+     "new\n"
+     "tables can be made on the servers that are left.\n\n"
+     "Examples:\n"
+     "  verbena server remove server-3\n"
+     "  verbena server remove server-3 --yes --json"},
     {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
      "Roles: operator, everything; server, joins as a server; job, everything with one job;\n"
      "read-only, looks, and joins as an observer, which only pulls.\n\n"
@@ -94,6 +108,7 @@ struct RawOptions {
   std::string token_file;
   bool json = false;
   TokenOptions token;
+  RepairOptions repair;
   std::string job, memory;
   LimitChange limits;
 };
@@ -136,6 +151,41 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
       "revoke", "End a token at once, and retire the workers that joined with it");
   revoke->add_option("ID", token->id, "Of the token, as 'list' shows it")->required();
   *actions = {create, list, revoke};
+}
+
+// Of `partition`: list and reset; of `server`: remove. What was given is in `repair`.
+void AddRepairs(Command of, CLI::App* command, RepairOptions* repair,
+                std::vector<CLI::App*>* actions) {
+  command->require_subcommand(1);
+  if (of == Command::kPartition) {
+    actions->push_back(command->add_subcommand("list", "Primary, followers, learners of each"));
+  }
+  CLI::App* action = of == Command::kServer
+                         ? command->add_subcommand("remove", "Forget a server that is silent")
+                         : command->add_subcommand("reset", "Start again what a table has lost");
+  const auto chosen = of == Command::kServer ? RepairOptions::Action::kRemoveServer
+                                             : RepairOptions::Action::kResetTable;
+  action->callback([repair, chosen] { repair->action = chosen; });
+  action->add_option(of == Command::kServer ? "NAME" : "TABLE", repair->name, "Its name")
+      ->type_name("")
+      ->required();
+  if (of == Command::kPartition) {
+    CLI::Validator number;
+    number.description("");
+    number.operation([](std::string& text) -> std::string {
+      uint32_t value = 0;
+      if (absl::SimpleAtoi(text, &value)) return "";
+      return absl::StrCat("'", Printable(text), "' is not allowed: a partition's number");
+    });
+    action
+        ->add_option("--partition", repair->partitions,
+                     "This one; may be given again (default: all that it has lost)")
+        ->type_name("N")
+        ->allow_extra_args(false)
+        ->check(number);
+  }
+  action->add_flag("--yes", repair->yes, "Do not ask");
+  actions->push_back(action);
 }
 
 CLI::Validator SecondsUpTo(double most) {
@@ -275,7 +325,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   app.footer(kExamples);
   app.require_subcommand(0, 1);
   AddCommon(&app, &raw);
-  std::vector<CLI::App*> commands, token_actions;
+  std::vector<CLI::App*> commands, token_actions, repairs;
   for (const CommandText& text : kCommands) {
     CLI::App* command = app.add_subcommand(text.name, text.about);
     command->footer(text.footer);
@@ -289,9 +339,13 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       AddTokenActions(command, &raw.token, &token_actions);
       for (CLI::App* action : token_actions) AddCommon(action, &raw);
     }
+    if (text.command == Command::kPartition || text.command == Command::kServer) {
+      AddRepairs(text.command, command, &raw.repair, &repairs);
+    }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
     commands.push_back(command);
   }
+  for (CLI::App* action : repairs) AddCommon(action, &raw);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("command");
@@ -316,6 +370,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.tls = raw.tls;
   parsed.options.token_file = raw.token_file;
   parsed.options.token = raw.token;
+  parsed.options.repair = raw.repair;
   for (size_t i = 0; i < token_actions.size(); ++i) {
     if (token_actions[i]->parsed()) {
       parsed.options.token.action = static_cast<TokenOptions::Action>(i);

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "proto/tls_options.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/token_command.h"
 
 namespace verbena::cli {
@@ -19,7 +20,17 @@ inline constexpr int kExitWrong = 1;        // something is wrong, or an answer 
 inline constexpr int kExitUsage = 2;        // wrong command line
 inline constexpr int kExitUnreachable = 3;  // no answer from the coordinator
 
-enum class Command { kStatus, kTables, kJobs, kLimits, kWorkers, kShards, kToken };
+enum class Command {
+  kStatus,
+  kTables,
+  kJobs,
+  kLimits,
+  kWorkers,
+  kShards,
+  kPartition,
+  kServer,
+  kToken
+};
 
 struct Options {
   Command command = Command::kStatus;
@@ -29,9 +40,10 @@ struct Options {
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // shards: print rates this often
   bool json = false;
-  std::string job;     // limits: whose
-  LimitChange limits;  // limits: none given: they are shown
-  TokenOptions token;  // of kToken
+  std::string job;       // limits: whose
+  LimitChange limits;    // limits: none given: they are shown
+  RepairOptions repair;  // of kServer, kPartition; of neither: partitions are listed
+  TokenOptions token;    // of kToken
 };
 
 struct Parsed {

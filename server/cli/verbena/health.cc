@@ -1,5 +1,6 @@
 #include "server/cli/verbena/health.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -36,7 +37,7 @@ std::string TableProblem(const v1::Table& table) {
   return absl::StrCat("table '", Printable(table.spec().name()), "' has lost ", Partitions(lost),
                       " (",
                       Ranges({table.lost_partitions().begin(), table.lost_partitions().end()}),
-                      "): calls on them return DATA_LOSS until the table is dropped");
+                      "): calls on them return DATA_LOSS until the table is dropped or reset");
 }
 
 }  // namespace
@@ -69,11 +70,52 @@ Placement PlacementOf(const v1::ClusterView& view) {
       ++placement.unassigned;
       continue;
     }
+    if (1 + static_cast<uint32_t>(partition.followers_size()) < ReplicasOf(view)) {
+      ++placement.incomplete;
+    }
+    for (const v1::Replica& copy : partition.followers()) {
+      ++placement.shards[{copy.server(), copy.shard()}].followers;
+      ++placement.all.followers;
+    }
+    for (const v1::Replica& copy : partition.learners()) {
+      ++placement.shards[{copy.server(), copy.shard()}].learners;
+      ++placement.all.learners;
+    }
     PartitionCount& count = placement.shards[{partition.primary(), partition.shard()}];
     ++count.partitions;
     count.lost += is_lost;
   }
   return placement;
+}
+
+CopyLoad CopiesOf(const ServerState& server, uint32_t shard) {
+  CopyLoad load;
+  if (!server.statistics.ok()) return load;
+  for (const v1::ShardStatistics& statistics : server.statistics->shards()) {
+    if (statistics.shard() != shard) continue;
+    for (const v1::ReplicaStatistics& replica : statistics.replicas()) {
+      for (const v1::CopyStatistics& copy : replica.copies()) {
+        if (copy.learner()) {
+          load.copied_bytes += std::min(copy.copied_bytes(), copy.total_bytes());
+          load.total_bytes += copy.total_bytes();
+        } else if (replica.sequence() > copy.acknowledged()) {
+          load.lag = std::max(load.lag, replica.sequence() - copy.acknowledged());
+        }
+      }
+    }
+  }
+  return load;
+}
+
+uint32_t ReplicasOf(const v1::ClusterView& view) { return std::max(view.replicas(), 1u); }
+
+std::string CopiesText(const v1::ClusterView& view) {
+  const Placement placement = PlacementOf(view);
+  return absl::StrCat(ReplicasOf(view), ReplicasOf(view) == 1 ? " copy" : " copies",
+                      " of each partition wanted, ", std::max(view.min_replicas(), 1u),
+                      " to take pushes; ", Partitions(placement.incomplete),
+                      placement.incomplete == 1 ? " has" : " have", " fewer, ",
+                      placement.all.learners, " being copied\n");
 }
 
 std::string StateWord(const ServerState& server) {
@@ -103,6 +145,11 @@ std::vector<std::string> Problems(const ClusterState& state) {
     // They are placed when the first table is made.
     add(absl::StrCat(placement.unassigned, " of ", placement.all.partitions,
                      " partitions are on no server"));
+  }
+  if (placement.incomplete > 0 && !view.tables().empty()) {
+    add(absl::StrCat(Partitions(placement.incomplete), placement.incomplete == 1 ? " has" : " have",
+                     " fewer copies than the ", ReplicasOf(view), " wanted; ",
+                     placement.all.learners, " being copied"));
   }
   for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
   for (const v1::Table& table : view.tables()) add(TableProblem(table));

@@ -15,19 +15,33 @@
 namespace verbena::cli {
 
 struct PartitionCount {
-  uint32_t partitions = 0;
+  uint32_t partitions = 0;  // that it is primary of
+  uint32_t followers = 0, learners = 0;
   uint32_t lost = 0;  // those of which a table has lost its only copy
 };
 
 struct Placement {
   PartitionCount all;
   uint32_t unassigned = 0;
+  uint32_t incomplete = 0;  // assigned, with fewer than `replicas` copies; learners are none yet
   std::map<std::pair<uint64_t, uint32_t>, PartitionCount> shards;  // by (incarnation, shard)
 
   PartitionCount Of(uint64_t incarnation, uint32_t shard) const;
   uint32_t OfServer(uint64_t incarnation) const;  // partitions
 };
 Placement PlacementOf(const v1::ClusterView& view);
+
+// Of the copies of partitions that a shard is primary of; zeros when it does not answer.
+struct CopyLoad {
+  uint64_t lag = 0;  // records made that a follower has not: the most of a partition
+  uint64_t copied_bytes = 0, total_bytes = 0;  // of learners
+};
+CopyLoad CopiesOf(const ServerState& server, uint32_t shard);
+
+uint32_t ReplicasOf(const v1::ClusterView& view);  // that are wanted; at least 1
+
+// "2 copies of a partition are wanted, pushes go on with 1; 3 partitions have fewer, ...": a line.
+std::string CopiesText(const v1::ClusterView& view);
 
 // "alive", "silent", "no answer" (it has a lease and did not answer), "replaced" (another process
 // answers at its address).

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "absl/time/time.h"
-#include "proto/json.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/words.h"
@@ -21,24 +20,6 @@ JsonArray NumbersOf(const Numbers& numbers) {
   return array;
 }
 
-// What every answer begins with.
-JsonWriter Cluster(const ClusterState& state) {
-  JsonWriter json;
-  json.Add("id", state.view.cluster_id());
-  json.Add("coordinator", state.coordinator);
-  if (state.coordinator_status.ok()) {
-    json.AddNull("coordinator_error");
-  } else {
-    json.Add("coordinator_error", std::string(state.coordinator_status.message()));
-  }
-  json.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", state.time, absl::UTCTimeZone()));
-  json.Add("term", state.view.term());
-  json.Add("revision", state.view.revision());
-  json.Add("lease_ms", state.view.lease_ms());
-  json.Add("expected_servers", state.view.expected_servers());
-  return json;
-}
-
 JsonWriter ServerHead(const ServerState& state) {
   const v1::Server& server = state.server;
   JsonWriter json;
@@ -46,6 +27,7 @@ JsonWriter ServerHead(const ServerState& state) {
   json.Add("incarnation", server.incarnation());
   json.Add("address", server.address());
   json.Add("state", server.state() == v1::Server::SILENT ? "silent" : "alive");
+  json.Add("zone", server.zone());
   json.Add("answers", state.statistics.ok());
   if (state.statistics.ok()) {
     json.AddNull("error");
@@ -139,6 +121,7 @@ JsonArray Lanes(const v1::ShardStatistics& shard) {
     JsonWriter json;
     json.Add("lane", lane.lane());
     json.Add("worker", lane.worker());
+    json.Add("of_server", lane.of_server());
     json.Add("transport", lane.transport());
     json.Add("device", lane.device());
     json.Add("rail", lane.rail());
@@ -186,6 +169,25 @@ JsonWriter Load(const ShardLoad& load) {
 
 }  // namespace
 
+JsonWriter ClusterJson(const ClusterState& state) {
+  JsonWriter json;
+  json.Add("id", state.view.cluster_id());
+  json.Add("coordinator", state.coordinator);
+  if (state.coordinator_status.ok()) {
+    json.AddNull("coordinator_error");
+  } else {
+    json.Add("coordinator_error", std::string(state.coordinator_status.message()));
+  }
+  json.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", state.time, absl::UTCTimeZone()));
+  json.Add("term", state.view.term());
+  json.Add("revision", state.view.revision());
+  json.Add("lease_ms", state.view.lease_ms());
+  json.Add("expected_servers", state.view.expected_servers());
+  json.Add("replicas", ReplicasOf(state.view));
+  json.Add("min_replicas", std::max(state.view.min_replicas(), 1u));
+  return json;
+}
+
 std::string StatusJson(const ClusterState& state) {
   const std::vector<std::string> problems = Problems(state);
   const Placement placement = PlacementOf(state.view);
@@ -199,7 +201,13 @@ std::string StatusJson(const ClusterState& state) {
       JsonWriter shard;
       shard.Add("shard", i);
       shard.Add("partitions", count.partitions);
+      shard.Add("followers", count.followers);
+      shard.Add("learners", count.learners);
       shard.Add("lost", count.lost);
+      const CopyLoad copies = CopiesOf(server, i);
+      shard.Add("lag", copies.lag);
+      shard.Add("copied_bytes", copies.copied_bytes);
+      shard.Add("copy_bytes", copies.total_bytes);
       shards.Add(shard);
     }
     JsonWriter json = ServerHead(server);
@@ -210,10 +218,12 @@ std::string StatusJson(const ClusterState& state) {
   partitions.Add("total", placement.all.partitions);
   partitions.Add("unassigned", placement.unassigned);
   partitions.Add("lost", placement.all.lost);
+  partitions.Add("incomplete", placement.incomplete);
+  partitions.Add("learners", placement.all.learners);
   JsonWriter json;
   json.Add("healthy", problems.empty());
   json.Add("problems", problem_list);
-  json.Add("cluster", Cluster(state));
+  json.Add("cluster", ClusterJson(state));
   json.Add("partitions", partitions);
   json.Add("servers", servers);
   json.Add("jobs", Jobs(state));
@@ -223,14 +233,14 @@ std::string StatusJson(const ClusterState& state) {
 
 std::string TablesJson(const ClusterState& state) {
   JsonWriter json;
-  json.Add("cluster", Cluster(state));
+  json.Add("cluster", ClusterJson(state));
   json.Add("tables", Tables(state));
   return json.ToString();
 }
 
 std::string JobsJson(const ClusterState& state) {
   JsonWriter json;
-  json.Add("cluster", Cluster(state));
+  json.Add("cluster", ClusterJson(state));
   json.Add("jobs", Jobs(state));
   return json.ToString();
 }
@@ -256,7 +266,7 @@ std::string LimitsJson(const ClusterState& state, const std::string& job) {
     servers.Add(row);
   }
   JsonWriter json;
-  json.Add("cluster", Cluster(state));
+  json.Add("cluster", ClusterJson(state));
   json.Add("job", job);
   json.Add("limits", Limits(limits));
   json.Add("in_use", in_use);
@@ -287,7 +297,7 @@ std::string WorkersJson(const ClusterState& state) {
     if (!server.statistics.ok()) unanswered.Add(ServerHead(server));
   }
   JsonWriter json;
-  json.Add("cluster", Cluster(state));
+  json.Add("cluster", ClusterJson(state));
   json.Add("workers", workers);
   json.Add("unanswered_servers", unanswered);
   return json.ToString();
@@ -306,7 +316,7 @@ std::string ShardsJson(const ClusterState& state, const std::vector<ShardLoad>& 
     servers.Add(json);
   }
   JsonWriter json;
-  json.Add("cluster", Cluster(state));
+  json.Add("cluster", ClusterJson(state));
   if (interval) {
     json.Add("interval_s", *interval);
   } else {

@@ -9,10 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "proto/json.h"
 #include "server/cli/verbena/cluster_state.h"
 #include "server/cli/verbena/shard_load.h"
 
 namespace verbena::cli {
+
+// What every answer begins with.
+JsonWriter ClusterJson(const ClusterState& state);
 
 std::string StatusJson(const ClusterState& state);
 std::string TablesJson(const ClusterState& state);

@@ -27,10 +27,16 @@ constexpr Unit kUnits[] = {{"", 1},         {"b", 1},        {"kb", 1e3},     {"
 uint64_t ShareOf(const ServerState& server, const v1::JobLimits& limits,
                  const v1::ClusterView& view) {
   const uint64_t incarnation = server.server.incarnation();
-  const auto owned = std::count_if(
-      view.partitions().begin(), view.partitions().end(),
-      [&](const v1::Partition& partition) { return partition.primary() == incarnation; });
-  return ShareOfServer(limits.memory_bytes(), static_cast<uint64_t>(owned),
+  // As the servers do it: each copy of a partition has a share.
+  uint64_t copies = 0;
+  for (const v1::Partition& partition : view.partitions()) {
+    copies += partition.primary() == incarnation ? 1 : 0;
+    for (const auto* replicas : {&partition.followers(), &partition.learners()}) {
+      for (const v1::Replica& replica : *replicas)
+        copies += replica.server() == incarnation ? 1 : 0;
+    }
+  }
+  return ShareOfServer(limits.memory_bytes(), copies,
                        static_cast<uint64_t>(view.partitions_size()));
 }
 

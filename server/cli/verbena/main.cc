@@ -22,6 +22,8 @@
 #include "server/cli/verbena/command_line.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/partition_report.h"
+#include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
@@ -69,7 +71,9 @@ class Program {
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kLimits) return Limits();
-    const bool servers = options_.command != Command::kJobs;
+    if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
+    const bool servers =
+        options_.command != Command::kJobs && options_.command != Command::kPartition;
     absl::StatusOr<ClusterState> state = reader_.Read(servers);
     if (!state.ok()) return Failed(state.status());
     if (options_.watch) return Watch(std::move(*state));
@@ -81,6 +85,25 @@ class Program {
   int RunToken() const {
     absl::StatusOr<TokenReport> report =
         RunTokenCommand(options_.token, options_.json, coordinator_);
+    if (!report.ok()) return FailedToChange(report.status());
+    std::fputs(report->err.c_str(), stderr);
+    return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
+  int Repair() {
+    const absl::StatusOr<ClusterState> state = reader_.Read(/*servers=*/false);
+    if (!state.ok()) return Failed(state.status());
+    if (!options_.repair.yes) {
+      const absl::Status agreed = Confirm(Consequences(options_.repair, *state), signal_fd_);
+      if (absl::IsCancelled(agreed)) return Failed(agreed);
+      if (!agreed.ok()) {
+        const std::string message(agreed.message());
+        std::fprintf(stderr, "verbena: %s\n", message.c_str());
+        return absl::IsAborted(agreed) ? kExitWrong : kExitUsage;
+      }
+    }
+    const absl::StatusOr<RepairReport> report =
+        RunRepair(options_.repair, options_.json, *state, coordinator_);
     if (!report.ok()) return FailedToChange(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
@@ -103,6 +126,9 @@ class Program {
         const std::vector<ShardLoad> loads = ShardLoads(state, nullptr);
         return json ? ShardsJson(state, loads, std::nullopt) + "\n" : ShardsText(state, loads);
       }
+      case Command::kPartition:
+        return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
+      case Command::kServer:
       case Command::kToken:
         break;  // is no report
     }
@@ -111,6 +137,7 @@ class Program {
 
   int StatusOf(const ClusterState& state) const {
     if (options_.command == Command::kStatus) return Problems(state).empty() ? kExitOk : kExitWrong;
+    if (options_.command == Command::kPartition) return kExitOk;
     // Only rows of embedding tables are the servers' to say.
     if (options_.command == Command::kTables && !HasRows(state)) return kExitOk;
     return Unanswered(state) == 0 ? kExitOk : kExitWrong;

@@ -23,22 +23,37 @@ std::string OrSaying(const TextTable& table, const char* nothing) {
   return table.empty() ? absl::StrCat(nothing, "\n") : table.ToString();
 }
 
+// Of what learners are to have, what they have.
+std::string CopiedWord(const CopyLoad& copies) {
+  if (copies.total_bytes == 0) return "-";
+  return absl::StrCat(copies.copied_bytes * 100 / copies.total_bytes, "%");
+}
+
 std::string ServersText(const ClusterState& state) {
   const Placement placement = PlacementOf(state.view);
   TextTable table({{"SERVER"},
                    {"STATE"},
                    {"SHARD", kRight},
                    {"PARTITIONS", kRight},
+                   {"FOLLOWERS", kRight},
+                   {"LEARNERS", kRight},
                    {"LOST", kRight},
+                   {"LAG", kRight},
+                   {"COPIED", kRight},
                    {"INCARNATION", kRight},
+                   {"ZONE"},
                    {"ADDRESS"}});
   for (const ServerState& server : state.servers) {
     const uint64_t incarnation = server.server.incarnation();
     for (uint32_t shard = 0; shard < std::min(server.server.shards(), kMostShards); ++shard) {
       const PartitionCount count = placement.Of(incarnation, shard);
+      const CopyLoad copies = CopiesOf(server, shard);
       table.AddRow({Printable(server.server.name()), StateWord(server), absl::StrCat(shard),
-                    absl::StrCat(count.partitions), absl::StrCat(count.lost),
-                    absl::StrCat(incarnation), Printable(server.server.address())});
+                    absl::StrCat(count.partitions), absl::StrCat(count.followers),
+                    absl::StrCat(count.learners), absl::StrCat(count.lost),
+                    absl::StrCat(copies.lag), CopiedWord(copies), absl::StrCat(incarnation),
+                    server.server.zone().empty() ? "-" : Printable(server.server.zone()),
+                    Printable(server.server.address())});
     }
   }
   return OrSaying(table, "no servers");
@@ -129,13 +144,13 @@ std::string StatusText(const ClusterState& state) {
   }
   const v1::ClusterView& view = state.view;
   const Placement placement = PlacementOf(view);
-  absl::StrAppend(&text, "\ncluster ", Printable(view.cluster_id()), ", coordinator ",
-                  Printable(state.coordinator), "\nterm ", view.term(), ", revision ",
-                  view.revision(), ", lease ",
-                  absl::FormatDuration(absl::Milliseconds(view.lease_ms())), ", ",
-                  view.servers_size(), " servers of ", view.expected_servers(), " expected\n",
-                  placement.all.partitions, " partitions, ", placement.unassigned,
-                  " on no server, ", placement.all.lost, " lost by a table\n\n");
+  absl::StrAppend(
+      &text, "\ncluster ", Printable(view.cluster_id()), ", coordinator ",
+      Printable(state.coordinator), "\nterm ", view.term(), ", revision ", view.revision(),
+      ", lease ", absl::FormatDuration(absl::Milliseconds(view.lease_ms())), ", ",
+      view.servers_size(), " servers of ", view.expected_servers(), " expected\n",
+      placement.all.partitions, " partitions, ", placement.unassigned, " on no server, ",
+      placement.all.lost, " lost by a table\n", CopiesText(view), "\n");
   absl::StrAppend(&text, ServersText(state), "\n", JobsText(state), "\n", TablesText(state));
   return text;
 }

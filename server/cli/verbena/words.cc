@@ -64,7 +64,7 @@ std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state) {
     if (!server.statistics.ok()) continue;
     for (const v1::ShardStatistics& shard : server.statistics->shards()) {
       for (const v1::LaneStatistics& lane : shard.lanes()) {
-        ++workers[lane.worker()][lane.transport()];
+        if (!lane.of_server()) ++workers[lane.worker()][lane.transport()];
       }
     }
   }

@@ -1,0 +1,94 @@
+// Kept for a server that takes over: sync pushes that were answered, until their step is committed.
+//
+// A follower has every step that was committed and nothing of the one that is open. So when it
+// becomes primary, what the old one has read of the open step is needed again. A kept push holds no
+// operation, slot or staging of a lane: only the caller's memory.
+#include <utility>
+#include <vector>
+
+#include "client/core/journal.h"
+
+namespace verbena::client {
+
+// Of an embedding table a part is a chunk, too.
+bool Journal::Keeps(const TableState& table, uint32_t chunk, uint64_t step) const {
+  if (!table.sync || table.dropped || closed_) return false;
+  const PartState& part = table.parts[table.PartOf(chunk)];
+  return part.copies && !part.lost && table.chunk_version[chunk] <= step;
+}
+
+EntryQueue* Journal::KeptOf(const Entry& entry) {
+  return &entry.table->kept[entry.parts.empty() ? entry.chunk : entry.parts[0]];
+}
+
+void Journal::Keep(Entry* entry, bool zero) {
+  Operation* operation = entry->operation;
+  if (operation != nullptr && (zero || !operation->live)) {
+    // It waits for the commit all the same, by `commits` or by its pulls.
+    if (operation->live) --operation->records;
+    MakeEmpty(entry);
+  }
+  // Answered by a primary that was not one any more.
+  if (MovedSince(*entry)) return Enqueue(entry);
+  entry->stream = nullptr;
+  entry->refused = ReplyStatus::kOk;
+  entry->state = Entry::State::kKept;
+  KeptOf(*entry)->PushBack(entry);
+}
+
+// By itself, because the partitions of a record commit, and move, one by one.
+void Journal::KeepRows(const Entry& entry, size_t group) {
+  Entry* one = NewRest(entry);
+  one->revision = entry.revision;
+  one->parts.push_back(entry.parts[group]);
+  one->sequences.push_back(entry.sequences[group]);
+  one->counts.push_back(entry.counts[group]);
+  one->firsts.push_back(entry.firsts[group]);
+  Keep(one, !Accepted(statuses_[group]));
+}
+
+void Journal::TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries) {
+  if (!table->sync) return;
+  for (uint32_t c = part; c < table->chunks(); c += table->partitions) {
+    while (Entry* entry = table->kept[c].front()) {
+      table->kept[c].Remove(entry);
+      entry->state = Entry::State::kHeld;
+      entries->push_back(entry);
+    }
+  }
+}
+
+// Their operations have ended.
+void Journal::DropKept(TableState* table, uint32_t part) {
+  std::vector<Entry*> entries;
+  TakeKept(table, part, &entries);
+  for (Entry* entry : entries) Free(entry);
+}
+
+void Journal::ReleaseKept(TableState* table, uint32_t chunk) {
+  for (Entry* entry = table->kept[chunk].front(); entry != nullptr;) {
+    Entry* next = EntryQueue::Next(entry);
+    if (entry->step < table->chunk_version[chunk]) {
+      table->kept[chunk].Remove(entry);
+      entry->state = Entry::State::kAnswered;
+      Settled(entry);
+    }
+    entry = next;
+  }
+}
+
+void Journal::LearnChunk(TableState* table, uint32_t chunk, uint64_t version) {
+  const bool advanced = table->LearnChunk(chunk, version);
+  ReleaseKept(table, chunk);
+  Learned(table, table->PartOf(chunk), advanced);
+}
+
+void Journal::LearnPart(TableState* table, uint32_t part, uint64_t version) {
+  const bool advanced = table->LearnPart(part, version);
+  if (advanced && table->sync) {
+    for (uint32_t c = part; c < table->chunks(); c += table->partitions) ReleaseKept(table, c);
+  }
+  Learned(table, part, advanced);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,65 @@
+#include "rdma/lane/lane_request.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "proto/record.h"
+
+namespace verbena::rdma {
+
+v1::OpenLaneRequest NewLaneRequest(uint64_t incarnation, uint64_t server, uint32_t shard,
+                                   uint64_t revision) {
+  v1::OpenLaneRequest request;
+  request.set_incarnation(incarnation);
+  request.set_server_incarnation(server);
+  request.set_shard(shard);
+  request.set_wire_version_min(kWireVersion);
+  request.set_wire_version_max(kWireVersion);
+  request.set_revision(revision);
+  return request;
+}
+
+void AddOffer(std::string_view transport, const std::string& host, v1::OpenLaneRequest* request) {
+  v1::TransportOffer* offer = request->add_offers();
+  offer->set_transport(std::string(transport));
+  offer->set_host(host);
+}
+
+void AddMissing(const std::vector<MissingTransport>& missing, v1::OpenLaneRequest* request) {
+  for (const MissingTransport& one : missing) {
+    v1::MissingTransport* said = request->add_missing();
+    said->set_transport(one.transport);
+    said->set_reason(one.reason);
+  }
+}
+
+absl::StatusOr<LaneTicket> TicketOf(const v1::OpenLaneResponse& response, uint64_t incarnation) {
+  LaneTicket ticket;
+  ticket.lane = response.lane();
+  ticket.generation = response.generation();
+  ticket.incarnation = incarnation;
+  if (response.token().size() != sizeof(ticket.token)) {
+    return absl::InternalError(absl::StrCat("lane token of ", response.token().size(), " bytes; ",
+                                            sizeof(ticket.token), " expected"));
+  }
+  std::memcpy(ticket.token, response.token().data(), sizeof(ticket.token));
+  ticket.address = response.address();
+  ticket.config.small_slots = response.small_slots();
+  ticket.config.small_slot_bytes = response.small_slot_bytes();
+  ticket.config.large_slots = response.large_slots();
+  ticket.config.large_slot_bytes = response.large_slot_bytes();
+  ticket.config.operations = response.operations();
+  if (absl::Status s = ticket.config.Validate(); !s.ok()) return s;
+  return ticket;
+}
+
+v1::CloseLaneRequest CloseRequest(const LaneTicket& ticket, uint32_t shard) {
+  v1::CloseLaneRequest request;
+  request.set_incarnation(ticket.incarnation);
+  request.set_shard(shard);
+  request.set_lane(ticket.lane);
+  request.set_generation(ticket.generation);
+  return request;
+}
+
+}  // namespace verbena::rdma

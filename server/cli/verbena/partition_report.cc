@@ -1,0 +1,139 @@
+#include "server/cli/verbena/partition_report.h"
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/json.h"
+#include "server/cli/verbena/health.h"
+#include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+using Replicas = google::protobuf::RepeatedPtrField<v1::Replica>;
+
+// Names of the tables that have lost a partition, by partition.
+std::map<uint32_t, std::vector<std::string>> LostBy(const v1::ClusterView& view) {
+  std::map<uint32_t, std::vector<std::string>> lost;
+  for (const v1::Table& table : view.tables()) {
+    for (const uint32_t id :
+         std::set<uint32_t>(table.lost_partitions().begin(), table.lost_partitions().end())) {
+      lost[id].push_back(table.spec().name());
+    }
+  }
+  return lost;
+}
+
+v1::Replica PrimaryOf(const v1::Partition& partition) {
+  v1::Replica primary;
+  primary.set_server(partition.primary());
+  primary.set_shard(partition.shard());
+  return primary;
+}
+
+using Servers = std::map<uint64_t, const v1::Server*>;
+
+Servers ServersOf(const v1::ClusterView& view) {
+  Servers servers;
+  for (const v1::Server& server : view.servers()) servers[server.incarnation()] = &server;
+  return servers;
+}
+
+// "server-0 shard 1 (zone a, silent)"
+std::string CopyWord(const v1::Replica& copy, const Servers& servers) {
+  const auto it = servers.find(copy.server());
+  if (it == servers.end()) {
+    return absl::StrCat("incarnation ", copy.server(), " shard ", copy.shard());
+  }
+  const v1::Server& server = *it->second;
+  std::vector<std::string> more;
+  if (!server.zone().empty()) more.push_back("zone " + Printable(server.zone()));
+  if (server.state() == v1::Server::SILENT) more.emplace_back("silent");
+  return absl::StrCat(Printable(server.name()), " shard ", copy.shard(), more.empty() ? "" : " (",
+                      absl::StrJoin(more, ", "), more.empty() ? "" : ")");
+}
+
+std::string CopiesWord(const Replicas& copies, const Servers& servers) {
+  if (copies.empty()) return "-";
+  return absl::StrJoin(copies, ", ", [&](std::string* out, const v1::Replica& copy) {
+    out->append(CopyWord(copy, servers));
+  });
+}
+
+JsonWriter CopyJson(const v1::Replica& copy, const Servers& servers) {
+  const auto it = servers.find(copy.server());
+  const v1::Server server = it == servers.end() ? v1::Server() : *it->second;
+  JsonWriter json;
+  json.Add("server", server.name());
+  json.Add("incarnation", copy.server());
+  json.Add("shard", copy.shard());
+  json.Add("zone", server.zone());
+  json.Add("state", server.state() == v1::Server::ALIVE ? "alive" : "silent");
+  return json;
+}
+
+JsonArray CopiesJson(const Replicas& copies, const Servers& servers) {
+  JsonArray array;
+  for (const v1::Replica& copy : copies) array.Add(CopyJson(copy, servers));
+  return array;
+}
+
+}  // namespace
+
+std::string PartitionsText(const ClusterState& state) {
+  constexpr auto kRight = TextTable::Align::kRight;
+  const Servers servers = ServersOf(state.view);
+  const auto lost = LostBy(state.view);
+  TextTable table({{"PARTITION", kRight},
+                   {"EPOCH", kRight},
+                   {"CONFIGURATION", kRight},
+                   {"PRIMARY"},
+                   {"FOLLOWERS"},
+                   {"LEARNERS"},
+                   {"LOST BY"}});
+  for (const v1::Partition& partition : state.view.partitions()) {
+    const auto by = lost.find(partition.id());
+    table.AddRow({absl::StrCat(partition.id()), absl::StrCat(partition.epoch()),
+                  absl::StrCat(partition.configuration()),
+                  partition.primary() == 0 ? "-" : CopyWord(PrimaryOf(partition), servers),
+                  CopiesWord(partition.followers(), servers),
+                  CopiesWord(partition.learners(), servers),
+                  by == lost.end() ? "-" : Printable(absl::StrJoin(by->second, ", "))});
+  }
+  return absl::StrCat(CopiesText(state.view), "\n", table.ToString());
+}
+
+std::string PartitionsJson(const ClusterState& state) {
+  const Servers servers = ServersOf(state.view);
+  const auto lost = LostBy(state.view);
+  JsonArray partitions;
+  for (const v1::Partition& partition : state.view.partitions()) {
+    JsonWriter json;
+    json.Add("partition", partition.id());
+    json.Add("epoch", partition.epoch());
+    json.Add("configuration", partition.configuration());
+    if (partition.primary() == 0) {
+      json.AddNull("primary");
+    } else {
+      json.Add("primary", CopyJson(PrimaryOf(partition), servers));
+    }
+    json.Add("followers", CopiesJson(partition.followers(), servers));
+    json.Add("learners", CopiesJson(partition.learners(), servers));
+    JsonArray by;
+    if (const auto it = lost.find(partition.id()); it != lost.end()) {
+      for (const std::string& name : it->second) by.Add(name);
+    }
+    json.Add("lost_by", by);
+    partitions.Add(json);
+  }
+  JsonWriter json;
+  json.Add("cluster", ClusterJson(state));
+  json.Add("partitions", partitions);
+  return json.ToString();
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,45 @@
+// `verbena server remove` and `verbena partition reset`: what an operator gives up for lost.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. Nothing is changed before the operator has agreed: by --yes, or by a word at the terminal.
+#ifndef VERBENA_SERVER_CLI_VERBENA_REPAIR_COMMAND_H_
+#define VERBENA_SERVER_CLI_VERBENA_REPAIR_COMMAND_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/cli/verbena/cluster_state.h"
+#include "server/cli/verbena/coordinator_call.h"
+
+namespace verbena::cli {
+
+struct RepairOptions {
+  enum class Action { kNone, kRemoveServer, kResetTable };
+  Action action = Action::kNone;
+  std::string name;                  // of the server or table
+  std::vector<uint32_t> partitions;  // to reset; none: all that are lost
+  bool yes = false;                  // agreed to, so that nobody is asked
+};
+
+// What it will do to the cluster as it is, to be agreed to.
+std::string Consequences(const RepairOptions& options, const ClusterState& state);
+
+// Asks at the terminal. FAILED_PRECONDITION: there is none. ABORTED: the answer was another one.
+// CANCELLED: interrupted.
+absl::Status Confirm(const std::string& consequences, int interrupt_fd);
+
+struct RepairReport {
+  std::string out;  // for standard output
+  std::string err;  // for people: what was done
+};
+// Errors as CallAndWait(). `state`: as it was before.
+absl::StatusOr<RepairReport> RunRepair(const RepairOptions& options, bool json,
+                                       const ClusterState& state, const Coordinator& coordinator);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_REPAIR_COMMAND_H_

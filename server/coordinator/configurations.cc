@@ -1,0 +1,367 @@
+#include "server/coordinator/configurations.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/coordinator/placement.h"
+
+namespace verbena::server {
+namespace {
+
+using Replicas = google::protobuf::RepeatedPtrField<v1::Replica>;
+
+const v1::Replica* FindReplica(const Replicas& replicas, uint64_t server) {
+  const auto it = std::find_if(replicas.begin(), replicas.end(),
+                               [&](const v1::Replica& r) { return r.server() == server; });
+  return it == replicas.end() ? nullptr : &*it;
+}
+
+void Grow(v1::Partition* partition) {
+  partition->set_configuration(partition->configuration() + 1);
+}
+
+// Who has just become copies came with the configuration that there is now.
+void Date(Replicas* copies, uint64_t configuration) {
+  for (v1::Replica& copy : *copies) {
+    if (copy.since() == 0) copy.set_since(configuration);
+  }
+}
+
+// Alone, at first.
+void MakePrimary(uint64_t server, uint32_t shard, v1::Partition* partition) {
+  partition->set_primary(server);
+  partition->set_shard(shard);
+  partition->set_epoch(partition->epoch() + 1);
+  partition->clear_followers();
+  partition->clear_learners();
+  Grow(partition);
+}
+
+// By value: the partition's own are cleared.
+void Promote(v1::Replica follower, v1::Partition* partition) {
+  MakePrimary(follower.server(), follower.shard(), partition);
+}
+
+// A partition without data gets these copies.
+void Become(const v1::Partition& wanted, v1::Partition* partition) {
+  const bool moves =
+      partition->primary() != wanted.primary() || partition->shard() != wanted.shard();
+  const bool same_follower =
+      partition->followers_size() == wanted.followers_size() &&
+      std::equal(wanted.followers().begin(), wanted.followers().end(),
+                 partition->followers().begin(), [](const v1::Replica& a, const v1::Replica& b) {
+                   return a.server() == b.server() && a.shard() == b.shard();
+                 });
+  if (!moves && same_follower && partition->learners().empty()) return;
+  if (moves) MakePrimary(wanted.primary(), wanted.shard(), partition);
+  if (!moves) Grow(partition);
+  *partition->mutable_followers() = wanted.followers();
+  Date(partition->mutable_followers(), partition->configuration());
+  partition->clear_learners();
+}
+
+template <typename Gone>
+bool DropIf(const Gone& gone, Replicas* replicas) {
+  const auto kept = std::remove_if(replicas->begin(), replicas->end(), gone);
+  const bool any = kept != replicas->end();
+  replicas->erase(kept, replicas->end());
+  return any;
+}
+
+// Of those that a lost primary leaves the best: one that is alive, else one whose data returns.
+std::optional<v1::Replica> Heir(const v1::Partition& partition, const v1::ClusterView& view) {
+  for (const v1::Replica& follower : partition.followers()) {
+    if (IsAlive(follower.server(), view)) return follower;
+  }
+  for (const v1::Replica& follower : partition.followers()) {
+    if (FindServer(follower.server(), view) != nullptr) return follower;
+  }
+  return std::nullopt;
+}
+
+// For every table that has chunks there. `names` gets those that had not lost it before.
+void Lose(uint32_t partition, v1::ClusterView* view, std::set<std::string>* names) {
+  const auto partitions = static_cast<uint32_t>(view->partitions_size());
+  for (v1::Table& table : *view->mutable_tables()) {
+    if (!HasChunkIn(table, partition, partitions)) continue;
+    auto* lost = table.mutable_lost_partitions();
+    const auto at = std::lower_bound(lost->begin(), lost->end(), partition);
+    if (at != lost->end() && *at == partition) continue;
+    const auto index = at - lost->begin();
+    lost->Add(partition);
+    std::rotate(lost->begin() + index, lost->end() - 1, lost->end());
+    if (names != nullptr) names->insert(table.spec().name());
+  }
+}
+
+absl::Status WrongField(const char* field, const std::string& value, const std::string& allowed) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("changes.", field, " is ", value, "; allowed: ", allowed));
+}
+
+std::string ServersOf(const Replicas& replicas) {
+  return absl::StrJoin(replicas, ", ", [](std::string* out, const v1::Replica& replica) {
+    absl::StrAppend(out, replica.server());
+  });
+}
+
+absl::Status NotItsToAsk(const v1::ConfigurationChange& change, uint64_t server,
+                         const std::string& whose) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(v1::ConfigurationChange::Kind_Name(change.kind()), " of partition ",
+                   change.partition(), " by server incarnation ", server, "; allowed: ", whose));
+}
+
+absl::Status DropReplica(const v1::ConfigurationChange& change, v1::Partition* partition) {
+  const auto named = [&](const v1::Replica& r) { return r.server() == change.server(); };
+  const bool dropped =
+      DropIf(named, partition->mutable_followers()) | DropIf(named, partition->mutable_learners());
+  if (dropped) {
+    Grow(partition);
+    return absl::OkStatus();
+  }
+  Replicas copies = partition->followers();
+  copies.MergeFrom(partition->learners());
+  return WrongField("server", absl::StrCat(change.server()),
+                    copies.empty() ? absl::StrCat("none, partition ", partition->id(),
+                                                  " has no followers and learners")
+                                   : absl::StrCat("the followers and learners of partition ",
+                                                  partition->id(), ": ", ServersOf(copies)));
+}
+
+absl::Status Admit(const v1::ConfigurationChange& change, v1::Partition* partition) {
+  const v1::Replica* learner = FindReplica(partition->learners(), change.server());
+  if (learner == nullptr) {
+    return WrongField("server", absl::StrCat(change.server()),
+                      partition->learners().empty()
+                          ? absl::StrCat("none, partition ", partition->id(), " has no learners")
+                          : absl::StrCat("the learners of partition ", partition->id(), ": ",
+                                         ServersOf(partition->learners())));
+  }
+  *partition->add_followers() = *learner;
+  DropIf([&](const v1::Replica& r) { return r.server() == change.server(); },
+         partition->mutable_learners());
+  Grow(partition);
+  return absl::OkStatus();
+}
+
+absl::Status Broken(const v1::Partition& partition, const char* what) {
+  return absl::DataLossError(
+      absl::StrCat("the coordinator's state makes no sense: partition ", partition.id(), what));
+}
+
+absl::Status CheckConfiguration(const v1::Partition& partition,
+                                const std::map<uint64_t, const v1::Server*>& servers) {
+  // 0: written before there were configurations.
+  if (partition.configuration() != 0 && partition.configuration() < partition.epoch()) {
+    return Broken(partition, ": configuration is less than epoch");
+  }
+  const int copies = partition.followers_size() + partition.learners_size();
+  if (partition.primary() == 0) {
+    return copies == 0 ? absl::OkStatus() : Broken(partition, " has copies without a primary");
+  }
+  const auto primary = servers.find(partition.primary());
+  if (primary == servers.end() || partition.shard() >= primary->second->shards()) {
+    return Broken(partition, " is on a server that is unknown");
+  }
+  if (copies >= static_cast<int>(kMaxReplicas)) return Broken(partition, " has too many copies");
+  for (const Replicas* replicas : {&partition.followers(), &partition.learners()}) {
+    for (const v1::Replica& replica : *replicas) {
+      const auto server = servers.find(replica.server());
+      if (server == servers.end() || replica.shard() >= server->second->shards()) {
+        return Broken(partition, " has a copy on a server that is unknown");
+      }
+      if (replica.server() == partition.primary())
+        return Broken(partition, " is twice on a server");
+      if (replicas == &partition.learners() && server->second->state() != v1::Server::ALIVE) {
+        return Broken(partition, " has a learner on a silent server");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void LearnerBars::Add(uint32_t partition, uint64_t server, int64_t until_ns) {
+  until_[{partition, server}] = until_ns;
+  next_ = std::min(next_, until_ns);
+}
+
+bool LearnerBars::Has(uint32_t partition, uint64_t server, int64_t now_ns) const {
+  const auto it = until_.find({partition, server});
+  return it != until_.end() && it->second > now_ns;
+}
+
+void LearnerBars::EndDue(int64_t now_ns) {
+  std::erase_if(until_, [&](const auto& bar) { return bar.second <= now_ns; });
+  next_ = std::numeric_limits<int64_t>::max();
+  for (const auto& [place, until] : until_) next_ = std::min(next_, until);
+}
+
+void PlaceAllPartitions(v1::ClusterView* view) {
+  Loads loads(*view, /*partitions=*/false);
+  const std::vector<v1::Replica> shards = loads.Shards();
+  if (shards.empty()) return;
+  std::vector<v1::Partition> placed(view->partitions_size());
+  for (size_t i = 0; i < placed.size(); ++i) {
+    placed[i].set_primary(shards[i % shards.size()].server());
+    placed[i].set_shard(shards[i % shards.size()].shard());
+    loads.Add(placed[i]);
+  }
+  for (size_t i = 0; i < placed.size(); ++i) {
+    v1::Partition& wanted = placed[i];
+    if (view->replicas() > 1) {
+      const auto follower = loads.ForCopy(wanted, [](uint64_t) { return true; });
+      if (follower) {
+        *wanted.add_followers() = *follower;
+        loads.AddCopy(wanted.primary(), *follower);
+      }
+    }
+    Become(wanted, view->mutable_partitions(static_cast<int>(i)));
+  }
+}
+
+void ReplaceServer(uint64_t before, const v1::Server& now, v1::ClusterView* view) {
+  for (v1::Partition& partition : *view->mutable_partitions()) {
+    if (partition.primary() != before) continue;
+    if (const auto heir = Heir(partition, *view)) {
+      Promote(*heir, &partition);
+      continue;
+    }
+    MakePrimary(now.incarnation(), partition.shard() % now.shards(), &partition);
+    Lose(partition.id(), view, nullptr);
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, v1::ClusterView* view) {
+  std::vector<v1::Partition*> sole;
+  for (v1::Partition& partition : *view->mutable_partitions()) {
+    if (partition.primary() != server) continue;
+    if (const auto heir = Heir(partition, *view)) {
+      Promote(*heir, &partition);
+    } else {
+      sole.push_back(&partition);
+    }
+  }
+  Loads loads(*view, /*partitions=*/true);
+  if (!sole.empty() && view->tables_size() > 0 && !loads.ForPrimary()) {
+    return absl::FailedPreconditionError(absl::StrCat("no server is alive that could take its ",
+                                                      sole.size(),
+                                                      " partitions: start another one first"));
+  }
+  std::set<std::string> lost;
+  for (v1::Partition* partition : sole) {
+    const v1::Replica place = loads.ForPrimary().value_or(v1::Replica());
+    MakePrimary(place.server(), place.shard(), partition);
+    loads.Add(*partition);
+    Lose(partition->id(), view, &lost);
+  }
+  auto* servers = view->mutable_servers();
+  servers->erase(std::remove_if(servers->begin(), servers->end(),
+                                [&](const v1::Server& s) { return s.incarnation() == server; }),
+                 servers->end());
+  return std::vector<std::string>(lost.begin(), lost.end());
+}
+
+bool FollowServers(v1::ClusterView* view) {
+  std::map<uint64_t, bool> alive;
+  for (const v1::Server& server : view->servers()) {
+    alive[server.incarnation()] = server.state() == v1::Server::ALIVE;
+  }
+  const auto gone = [&](const v1::Replica& r) { return !alive.contains(r.server()); };
+  const auto not_alive = [&](const v1::Replica& r) { return gone(r) || !alive[r.server()]; };
+  bool changed = false;
+  for (v1::Partition& partition : *view->mutable_partitions()) {
+    // Who is silent here may be well, and be heard by the other copy: the two of them judge that.
+    const bool dropped = DropIf(gone, partition.mutable_followers()) |
+                         DropIf(not_alive, partition.mutable_learners());
+    if (dropped) Grow(&partition);
+    changed |= dropped;
+  }
+  return changed;
+}
+
+void HandOver(uint64_t server, v1::ClusterView* view) {
+  for (v1::Partition& partition : *view->mutable_partitions()) {
+    if (partition.primary() != server) continue;
+    const auto follower =
+        std::find_if(partition.followers().begin(), partition.followers().end(),
+                     [&](const v1::Replica& r) { return IsAlive(r.server(), *view); });
+    if (follower != partition.followers().end()) Promote(*follower, &partition);
+  }
+}
+
+bool AddLearners(const LearnerBars& bars, int64_t now_ns, v1::ClusterView* view) {
+  if (view->replicas() < 2 || AliveServers(*view) < 2) return false;
+  std::optional<Loads> loads;
+  bool added = false;
+  for (v1::Partition& partition : *view->mutable_partitions()) {
+    const int copies = 1 + partition.followers_size() + partition.learners_size();
+    if (copies >= static_cast<int>(view->replicas())) continue;
+    if (!IsAlive(partition.primary(), *view)) continue;
+    if (!loads) loads.emplace(*view, /*partitions=*/true);
+    const auto learner = loads->ForCopy(
+        partition, [&](uint64_t server) { return !bars.Has(partition.id(), server, now_ns); });
+    if (!learner) continue;
+    *partition.add_learners() = *learner;
+    Grow(&partition);
+    Date(partition.mutable_learners(), partition.configuration());
+    loads->AddCopy(partition.primary(), *learner);
+    added = true;
+  }
+  return added;
+}
+
+absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
+                                 int64_t bar_until_ns, LearnerBars* bars, v1::ClusterView* view) {
+  const bool known = change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
+                     change.kind() == v1::ConfigurationChange::ADMIT ||
+                     change.kind() == v1::ConfigurationChange::PROMOTE;
+  if (!known) {
+    return WrongField("kind", absl::StrCat(static_cast<int>(change.kind())),
+                      "DROP_REPLICA (1), ADMIT (2), PROMOTE (3)");
+  }
+  if (change.partition() >= static_cast<uint32_t>(view->partitions_size())) {
+    return WrongField("partition", absl::StrCat(change.partition()),
+                      absl::StrCat("0 to ", view->partitions_size() - 1));
+  }
+  v1::Partition* partition = view->mutable_partitions(static_cast<int>(change.partition()));
+  if (partition->configuration() != change.configuration()) return false;
+  if (change.kind() == v1::ConfigurationChange::PROMOTE) {
+    const v1::Replica* follower = FindReplica(partition->followers(), server);
+    if (follower == nullptr) {
+      return NotItsToAsk(change, server,
+                         partition->followers().empty()
+                             ? "nobody, it has no followers"
+                             : "its followers: " + ServersOf(partition->followers()));
+    }
+    bars->Add(partition->id(), partition->primary(), bar_until_ns);
+    Promote(*follower, partition);
+    return true;
+  }
+  if (partition->primary() != server) {
+    return NotItsToAsk(change, server, absl::StrCat("its primary: ", partition->primary()));
+  }
+  const bool drop = change.kind() == v1::ConfigurationChange::DROP_REPLICA;
+  absl::Status status = drop ? DropReplica(change, partition) : Admit(change, partition);
+  if (!status.ok()) return status;
+  if (drop) bars->Add(partition->id(), change.server(), bar_until_ns);
+  return true;
+}
+
+absl::Status CheckConfigurations(const v1::ClusterView& view) {
+  std::map<uint64_t, const v1::Server*> servers;
+  for (const v1::Server& server : view.servers()) servers[server.incarnation()] = &server;
+  for (const v1::Partition& partition : view.partitions()) {
+    if (absl::Status status = CheckConfiguration(partition, servers); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,280 @@
+// What a coordinator is called for.
+#include <algorithm>
+#include <ctime>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/coordinator/commands.h"
+#include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/placement.h"
+#include "server/coordinator/tokens.h"
+#include "server/coordinator/validation.h"
+
+namespace verbena::server {
+namespace {
+
+// A poll longer than this would outlive what routers and firewalls keep of an idle connection.
+constexpr uint32_t kMaxWaitMs = 30000;
+
+// The views in answers are not remembered: they are large, and a caller that repeats a call wants
+// the current one.
+void SetView(const v1::ClusterView& view, v1::JoinServerResponse* r) { *r->mutable_view() = view; }
+void SetView(const v1::ClusterView& view, v1::JoinWorkerResponse* r) { *r->mutable_view() = view; }
+void SetView(const v1::ClusterView& view, v1::CreateTableResponse* r) { *r->mutable_view() = view; }
+void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
+void SetView(const v1::ClusterView&, v1::DropTableResponse*) {}
+void SetView(const v1::ClusterView&, v1::RemoveServerResponse*) {}
+void SetView(const v1::ClusterView&, v1::ResetTableResponse*) {}
+void SetView(const v1::ClusterView&, v1::ReconfigureResponse*) {}
+void SetView(const v1::ClusterView&, v1::CreateTokenResponse*) {}
+void SetView(const v1::ClusterView&, v1::RevokeTokenResponse*) {}
+void SetView(const v1::ClusterView&, v1::SetJobLimitsResponse*) {}
+
+uint64_t JoinedIncarnation(const v1::JoinServerResponse& r) { return r.incarnation(); }
+uint64_t JoinedIncarnation(const v1::JoinWorkerResponse& r) { return r.incarnation(); }
+template <typename Response>
+uint64_t JoinedIncarnation(const Response&) {
+  return 0;
+}
+
+}  // namespace
+
+template <typename Response>
+void Coordinator::Impl::Repeat(const CoordinatorState::Answered& before,
+                               const std::string& fingerprint, Reply<Response> reply) {
+  if (before.method != fingerprint) {
+    reply(absl::InvalidArgumentError(
+        "request_id was used before for another request; every new request needs its own"));
+    return;
+  }
+  Response response;
+  if (!response.ParseFromString(before.response)) {
+    reply(absl::InternalError("the answer kept for this request_id is unreadable"));
+    return;
+  }
+  // The caller has only now a chance to send heartbeats.
+  leases.Renew(JoinedIncarnation(response), Now() + LeaseNanos());
+  SetView(state.view, &response);
+  reply(std::move(response));
+}
+
+template <typename Request, typename Response, typename Apply>
+void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply<Response> reply,
+                               Apply apply) {
+  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) {
+    reply(std::move(status));
+    return;
+  }
+  CoordinatorState::Answered answered{request.request_id(), Fingerprint(method, request), ""};
+  if (const CoordinatorState::Answered* before = FindAnswer(request.request_id())) {
+    Repeat<Response>(*before, answered.method, std::move(reply));
+    return;
+  }
+  Undo undo = BeginChange();
+  Response response;
+  const absl::StatusOr<Effect> effect = apply(&response);
+  if (!effect.ok() || *effect == Effect::kNone) {
+    Restore(std::move(undo));
+    if (!effect.ok()) {
+      reply(effect.status());
+      return;
+    }
+  } else {
+    answered.response = response.SerializeAsString();
+    if (absl::Status saved = EndChange(std::move(undo), &answered); !saved.ok()) {
+      reply(std::move(saved));
+      return;
+    }
+  }
+  SetView(state.view, &response);
+  // Taken before any reply runs: replies may call the coordinator again.
+  std::vector<Poll> due = TakePolls(Now());
+  reply(std::move(response));
+  AnswerPolls(std::move(due));
+}
+
+Coordinator::Coordinator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Coordinator::~Coordinator() = default;
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const CoordinatorOptions& options,
+                                                                 const Clock* clock, Store* store) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->clock = clock;
+  impl->store = store;
+  if (absl::Status status = impl->TakeOffice(); !status.ok()) return status;
+  return std::unique_ptr<Coordinator>(new Coordinator(std::move(impl)));
+}
+
+void Coordinator::JoinServer(const v1::JoinServerRequest& request,
+                             Reply<v1::JoinServerResponse> reply) {
+  impl_->Mutate("JoinServer", request, std::move(reply), [&](v1::JoinServerResponse* response) {
+    return AddServer(request, impl_->options, &impl_->state, response);
+  });
+}
+
+void Coordinator::JoinWorker(const v1::JoinWorkerRequest& request, const std::string& token,
+                             Reply<v1::JoinWorkerResponse> reply) {
+  impl_->Mutate("JoinWorker", request, std::move(reply), [&](v1::JoinWorkerResponse* response) {
+    return AddWorker(request, token, impl_->options, &impl_->state, response);
+  });
+}
+
+void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
+                            Reply<v1::HeartbeatResponse> reply) {
+  Impl& impl = *impl_;
+  const uint64_t incarnation = request.incarnation();
+  std::vector<Impl::Poll> due;
+  if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
+    const v1::Server* silent = FindServer(incarnation, impl.view());
+    if (silent == nullptr || impl.left.contains(incarnation)) {
+      reply(absl::NotFoundError(
+          absl::StrCat("incarnation ", incarnation,
+                       " is retired: its lease has ended, it has left, or a newer "
+                       "incarnation has joined under its name, or an operator has removed it")));
+      return;
+    }
+    Impl::Undo undo = impl.BeginChange();
+    FindServer(incarnation, impl.view())->set_state(v1::Server::ALIVE);
+    if (absl::Status saved = impl.EndChange(std::move(undo), nullptr); !saved.ok()) {
+      reply(std::move(saved));
+      return;
+    }
+    due = impl.TakePolls(impl.Now());
+  }
+  v1::HeartbeatResponse response;
+  response.set_revision(impl.state.view.revision());
+  response.set_term(impl.state.view.term());
+  reply(std::move(response));
+  impl.AnswerPolls(std::move(due));
+}
+
+void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply) {
+  impl_->Mutate(
+      "Leave", request, std::move(reply), [&](v1::LeaveResponse*) -> absl::StatusOr<Effect> {
+        absl::StatusOr<Effect> effect = RemoveMember(request.incarnation(), &impl_->state);
+        if (effect.ok() && FindServer(request.incarnation(), impl_->view()) != nullptr) {
+          impl_->left.insert(request.incarnation());
+          HandOver(request.incarnation(), impl_->view());
+        }
+        return effect;
+      });
+}
+
+void Coordinator::CreateTable(const v1::CreateTableRequest& request,
+                              Reply<v1::CreateTableResponse> reply) {
+  impl_->Mutate("CreateTable", request, std::move(reply), [&](v1::CreateTableResponse* response) {
+    return AddTable(request.spec(), impl_->options, &impl_->state, response->mutable_table());
+  });
+}
+
+void Coordinator::DropTable(const v1::DropTableRequest& request,
+                            Reply<v1::DropTableResponse> reply) {
+  impl_->Mutate("DropTable", request, std::move(reply), [&](v1::DropTableResponse* response) {
+    response->set_revision(impl_->state.view.revision());
+    return RemoveTable(request.name(), &impl_->state);
+  });
+}
+
+void Coordinator::RemoveServer(const v1::RemoveServerRequest& request,
+                               Reply<v1::RemoveServerResponse> reply) {
+  impl_->Mutate("RemoveServer", request, std::move(reply), [&](v1::RemoveServerResponse* response) {
+    return server::RemoveServer(request, &impl_->state, response);
+  });
+}
+
+void Coordinator::ResetTable(const v1::ResetTableRequest& request,
+                             Reply<v1::ResetTableResponse> reply) {
+  impl_->Mutate("ResetTable", request, std::move(reply), [&](v1::ResetTableResponse* response) {
+    return server::ResetTable(request, &impl_->state, response);
+  });
+}
+
+void Coordinator::Reconfigure(const v1::ReconfigureRequest& request,
+                              Reply<v1::ReconfigureResponse> reply) {
+  impl_->Mutate("Reconfigure", request, std::move(reply), [&](v1::ReconfigureResponse* response) {
+    return ChangeConfigurations(request, impl_->Now() + impl_->LeaseNanos(), &impl_->bars,
+                                &impl_->state, response);
+  });
+}
+
+void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
+                               Reply<v1::SetJobLimitsResponse> reply) {
+  impl_->Mutate("SetJobLimits", request, std::move(reply), [&](v1::SetJobLimitsResponse* response) {
+    return ChangeLimits(request, &impl_->state, response);
+  });
+}
+
+void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply) {
+  Impl& impl = *impl_;
+  if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
+    reply(impl.ViewAnswer(request.known_revision()));
+    return;
+  }
+  const int64_t wait = std::min(request.wait_ms(), kMaxWaitMs) * kNanosPerMilli;
+  impl.polls.push_back({request.known_revision(), impl.Now() + wait, std::move(reply)});
+  impl.next_poll_ns = std::min(impl.next_poll_ns, impl.polls.back().due_ns);
+}
+
+void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
+                              Reply<v1::CreateTokenResponse> reply) {
+  impl_->Mutate("CreateToken", request, std::move(reply),
+                [&](v1::CreateTokenResponse* response) -> absl::StatusOr<Effect> {
+                  if (!impl_->options.tokens) {
+                    return absl::FailedPreconditionError(
+                        "this cluster asks for no tokens: start its coordinator with "
+                        "--operator-token-file");
+                  }
+                  return AddToken(request, impl_->options.wall_clock(), &impl_->state, response);
+                });
+}
+
+void Coordinator::ListTokens(const v1::ListTokensRequest&, Reply<v1::ListTokensResponse> reply) {
+  v1::ListTokensResponse response;
+  *response.mutable_tokens() = impl_->access.tokens();
+  for (v1::Token& token : *response.mutable_tokens()) token.clear_hash();
+  reply(std::move(response));
+}
+
+void Coordinator::RevokeToken(const v1::RevokeTokenRequest& request,
+                              Reply<v1::RevokeTokenResponse> reply) {
+  impl_->Mutate(
+      "RevokeToken", request, std::move(reply),
+      [&](v1::RevokeTokenResponse* response) -> absl::StatusOr<Effect> {
+        if (impl_->options.tokens && request.id() == impl_->options.operator_token.id()) {
+          return absl::FailedPreconditionError(
+              "that is the token in the coordinator's --operator-token-file: put another one there "
+              "and start the coordinator again");
+        }
+        return EndToken(request.id(), impl_->options.wall_clock(), &impl_->state, response);
+      });
+}
+
+bool Coordinator::RunOnce() {
+  Impl& impl = *impl_;
+  const int64_t now = impl.Now();
+  bool ended = impl.EndLeases(now);
+  ended |= impl.EndBars(now);
+  ended |= impl.EndTokens(now);
+  if (!ended && impl.next_poll_ns > now) return false;
+  impl.AnswerPolls(impl.TakePolls(now));
+  return true;
+}
+
+int64_t Coordinator::NextTimerNanos() const {
+  // What could not be saved is tried again later, not in a loop.
+  const int64_t due = std::min(impl_->leases.NextDueNanos(), impl_->bars.NextDueNanos());
+  return std::min({std::max(due, impl_->next_save_ns), impl_->next_poll_ns, impl_->next_token_ns});
+}
+
+const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }
+
+const v1::AccessRules* Coordinator::access() const {
+  return impl_->options.tokens ? &impl_->access : nullptr;
+}
+
+int64_t WallClockSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
+
+}  // namespace verbena::server

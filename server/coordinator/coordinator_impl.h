@@ -1,0 +1,82 @@
+// The inside of a Coordinator, for the files that make it up: coordinator.cc (changes, time,
+// polls), coordinator_calls.cc (what is called).
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
+#define VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
+
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/coordinator/configurations.h"
+#include "server/coordinator/coordinator.h"
+#include "server/coordinator/leases.h"
+#include "server/coordinator/store.h"
+
+namespace verbena::server {
+
+inline constexpr int64_t kNanosPerMilli = 1000000;
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+struct Coordinator::Impl {
+  struct Poll {
+    uint64_t known;
+    int64_t due_ns;
+    Reply<v1::GetViewResponse> reply;
+  };
+  // What a mutation may change and a failed one gets back.
+  struct Undo {
+    v1::ClusterView view;
+    v1::AccessRules access;
+    uint64_t next_incarnation;
+    uint32_t next_table;
+    LearnerBars bars;
+  };
+
+  CoordinatorOptions options;
+  const Clock* clock;
+  Store* store;
+  CoordinatorState state;
+  v1::AccessRules access;  // the state's, and the operator's own token
+  int64_t next_token_ns = kNever;
+  Leases leases;
+  LearnerBars bars;
+  std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
+  std::vector<Poll> polls;
+  int64_t next_poll_ns = kNever;
+  int64_t next_save_ns = 0;  // after a failed Save() of what time brought
+
+  int64_t Now() const { return clock->NowNanos(); }
+  int64_t LeaseNanos() const { return options.lease_ms * kNanosPerMilli; }
+  v1::ClusterView* view() { return &state.view; }
+
+  absl::Status TakeOffice();
+  Undo BeginChange();
+  void Restore(Undo undo);
+  absl::Status EndChange(Undo undo, CoordinatorState::Answered* answered);
+  void FollowView();
+  const CoordinatorState::Answered* FindAnswer(const std::string& request_id) const;
+  std::vector<Poll> TakePolls(int64_t now);
+  void AnswerPolls(std::vector<Poll> due) const;
+  v1::GetViewResponse ViewAnswer(uint64_t known) const;
+
+  // Runs `apply` (Response* -> StatusOr<Effect>) on the state, once per request id.
+  template <typename Request, typename Response, typename Apply>
+  void Mutate(const char* method, const Request& request, Reply<Response> reply, Apply apply);
+  template <typename Response>
+  void Repeat(const CoordinatorState::Answered& before, const std::string& fingerprint,
+              Reply<Response> reply);
+
+  bool EndLeases(int64_t now);
+  bool EndBars(int64_t now);
+  bool EndTokens(int64_t now);
+  void FollowTokens();
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_

@@ -1,0 +1,106 @@
+// Copies of partitions: records about those that this shard keeps, and what the leases between
+// copies allow.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "server/executor/shard_executor_impl.h"
+#include "shard/planted_bugs.h"
+
+namespace verbena::server {
+
+using rdma::ShardLane;
+
+namespace {
+
+// What is answered with what others have committed.
+bool Reads(RecordType type) {
+  switch (type) {
+    case RecordType::kPull:
+    case RecordType::kLookup:
+    case RecordType::kScan:
+    case RecordType::kAwait:
+    case RecordType::kNorms:
+      return true;
+    default:
+      return false;
+  }
+}
+
+ShardLane::Answer AnswerTo(const ShardLane::Arrival& record, ReplyStatus status) {
+  ShardLane::Answer answer;
+  answer.operation = record.record.header.operation;
+  answer.status = status;
+  answer.group_count = record.record.header.group_count;
+  answer.return_slot = true;
+  answer.slot = record.slot;
+  return answer;
+}
+
+}  // namespace
+
+void ShardExecutor::Impl::FollowPeers() {
+  if (incarnation != 0) replication->Follow(view, incarnation, engine);
+}
+
+void ShardExecutor::Impl::Replicate(Lane* lane, const ShardLane::Arrival& record) {
+  const shard::Answer applied = replication->OnRecord({lane->peer.incarnation, lane->peer.shard},
+                                                      record.record, record.payload);
+  ShardLane::Answer answer = AnswerTo(record, applied.status);
+  answer.version = applied.version;
+  Reply(lane, answer);
+}
+
+void ShardExecutor::Impl::Beacon(Lane* lane, const ShardLane::Arrival& record) {
+  std::array<ReplyStatus, kMaxGroups> statuses;
+  const absl::Span<const Group> groups = record.record.group_span();
+  ReplyStatus worst = ReplyStatus::kOk;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    statuses[i] = replication->OnBeacon({lane->peer.incarnation, lane->peer.shard}, groups[i]);
+    worst = std::max(worst, statuses[i]);
+  }
+  ShardLane::Answer answer = AnswerTo(record, worst);
+  answer.group_status = {statuses.data(), groups.size()};
+  Reply(lane, answer);
+}
+
+bool ShardExecutor::Impl::MayAnswer(const Record& record) const {
+  const ReplicaLeases& leases = replication->leases();
+  const bool reads = Reads(record.header.type) && !shard::planted_bugs().read_without_lease;
+  for (const Group& group : record.group_span()) {
+    if (!(reads ? leases.MayRead(group.partition, now_ns)
+                : leases.MayServe(group.partition, now_ns))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void ShardExecutor::Impl::Refuse(Lane* lane, const ShardLane::Arrival& record, ReplyStatus status) {
+  Reply(lane, AnswerTo(record, status));
+}
+
+std::vector<v1::ReplicaStatistics> ShardExecutor::Impl::ReplicaStatistics() const {
+  std::vector<v1::ReplicaStatistics> statistics;
+  if (engine == nullptr) return statistics;
+  for (const shard::CopyStatus& copy : engine->copies()) {
+    v1::ReplicaStatistics& out = statistics.emplace_back();
+    out.set_partition(copy.partition);
+    out.set_sequence(copy.sequence);
+    if (copy.copy.server == 0) {
+      out.set_role(copy.learner ? v1::ReplicaStatistics::ROLE_LEARNER
+                                : v1::ReplicaStatistics::ROLE_FOLLOWER);
+      continue;
+    }
+    out.set_role(v1::ReplicaStatistics::ROLE_PRIMARY);
+    v1::CopyStatistics* to = out.add_copies();
+    to->set_server(copy.copy.server);
+    to->set_learner(copy.learner);
+    to->set_acknowledged(copy.acknowledged);
+    to->set_copied_bytes(copy.copied_bytes);
+    to->set_total_bytes(copy.total_bytes);
+  }
+  return statistics;
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,103 @@
+// Who may answer for a partition, and since when somebody has been silent: the leases between a
+// primary and its copies (PacificA: Lin et al., PacificA: Replication in log-based distributed
+// storage systems, Microsoft Research 2008).
+//
+// A primary sends beacons to its copies. What a follower acknowledges is a promise not to ask for
+// another primary before a lease has passed since the beacon *came*; so the primary answers while
+// the beacon was *sent* less than 0.8 of a lease ago. No two clocks are compared: each side
+// measures its own, and they may differ in rate by a quarter. A copy that has taken over answers
+// once the lease it gave has passed.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. A primary with a follower, or with a learner that it has asked to be made one, reads for
+//     workers only under that one's lease.
+//  2. A shard that was a follower serves as primary only when its own lease has passed.
+//  3. A side that did not run for a while judges nobody by that time.
+#ifndef VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
+#define VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/record.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "server/replication/peer_links.h"
+
+namespace verbena::server {
+
+class ReplicaLeases {
+ public:
+  // As shard `self` of this view.
+  void Follow(const v1::ClusterView& view, const PeerId& self, int64_t now);
+  // Whether there is anything to do: copies, here or there.
+  bool active() const { return active_; }
+
+  // Whether a push to, and a read of, a partition may be answered.
+  bool MayServe(uint32_t partition, int64_t now) const {
+    return partition >= parts_.size() || parts_[partition].serve_from <= now;
+  }
+  bool MayRead(uint32_t partition, int64_t now) const {
+    return partition >= parts_.size() ||
+           (parts_[partition].serve_from <= now && now < parts_[partition].read_until);
+  }
+
+  // The same of all partitions of this shard.
+  bool MayReadAll(int64_t now);
+
+  // ---- as the primary ----
+  struct Beacon {
+    PeerId to;
+    std::vector<Group> groups;  // their sequence: Replica.since
+  };
+  // Those that are due.
+  std::vector<Beacon> TakeBeacons(int64_t now);
+  // The group of a beacon that was sent then.
+  void Acknowledged(const PeerId& from, const Group& group, int64_t sent_ns);
+  // The coordinator is asked to make the learner a follower: it may be one from now on.
+  void Admitting(uint32_t partition);
+
+  // ---- as a copy ----
+  ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now);
+
+  // What the coordinator is to be asked because of silence: appended to *changes.
+  void Judge(int64_t now, std::vector<v1::ConfigurationChange>* changes);
+  int64_t NextTimerNanos() const { return active_ ? next_beacon_ns_ : kNever; }
+  int64_t lease_ns() const { return lease_ns_; }
+
+ private:
+  static constexpr int64_t kNever = INT64_MAX;
+  enum class Role : uint8_t { kNone, kPrimary, kFollower, kLearner };
+  struct Part {
+    Role role = Role::kNone;
+    uint64_t epoch = 0, configuration = 0;
+    int64_t serve_from = 0;
+    int64_t read_until = kNever;
+    // kPrimary: its copy, server 0: none.
+    PeerId copy;
+    uint64_t since = 0;    // also of this shard as a copy
+    bool leased = false;   // it is a follower, or may be one
+    int64_t sent_ns = 0;   // when the last beacon was sent that it acknowledged
+    int64_t alive_ns = 0;  // the same, or since when there is the copy
+    // A copy: of its primary.
+    PeerId primary;
+    int64_t heard_ns = 0;
+  };
+
+  void FollowPrimary(const v1::Partition& partition, Part* part, const Part& was, int64_t now);
+  void SetReadUntil(Part* part);
+
+  PeerId self_;
+  bool active_ = false;
+  int64_t lease_ns_ = 0;
+  int64_t next_beacon_ns_ = kNever;
+  int64_t judged_ns_ = 0;
+  int64_t read_all_until_ = 0;  // when read_all_known_
+  bool read_all_known_ = false;
+  std::vector<Part> parts_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_

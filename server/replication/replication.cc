@@ -1,0 +1,400 @@
+#include "server/replication/replication.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr size_t kTakeAtOnce = 64;
+
+bool Good(ReplyStatus status) {
+  return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
+}
+
+// The copy will never take it: it is not equal any more, or one of the two has a bug.
+bool Broken(ReplyStatus status) {
+  return status == ReplyStatus::kMalformed || status == ReplyStatus::kOutOfRange;
+}
+
+shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
+
+std::string Describe(const v1::ConfigurationChange& change) {
+  switch (change.kind()) {
+    case v1::ConfigurationChange::DROP_REPLICA:
+      return absl::StrCat("server ", change.server(), " has no copy of partition ",
+                          change.partition(), " any more: it did not answer for a lease");
+    case v1::ConfigurationChange::ADMIT:
+      return absl::StrCat("server ", change.server(), " has all of partition ", change.partition(),
+                          " and is its follower");
+    case v1::ConfigurationChange::PROMOTE:
+      return absl::StrCat("this shard is the primary of partition ", change.partition(),
+                          ": the one before was silent for a lease");
+    default:
+      return absl::StrCat("partition ", change.partition());
+  }
+}
+
+}  // namespace
+
+Replication::Replication(ReplicationOptions options, ControlChannel* control, const Clock* clock)
+    : options_(std::move(options)), control_(control), clock_(clock) {
+  if (options_.seed != 0) {
+    random_.seed(options_.seed);
+  } else {
+    std::random_device device;
+    std::seed_seq words{device(), device(), device(), device()};
+    random_.seed(words);
+  }
+}
+
+Replication::~Replication() { *alive_ = false; }
+
+void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t self,
+                         std::shared_ptr<shard::Engine> engine) {
+  const int64_t now = clock_->NowNanos();
+  if (engine != engine_) {
+    for (auto& [id, peer] : peers_) peer.queue.clear();
+    parts_.clear();
+    refused_ = 0;
+  }
+  self_ = self;
+  engine_ = std::move(engine);
+  view_ = std::move(view);
+  leases_.Follow(*view_, {self_, options_.shard}, now);
+  FollowCopies();
+}
+
+void Replication::FollowCopies() {
+  const int64_t now = clock_->NowNanos();
+  std::vector<PeerId> wanted;
+  parts_.resize(view_->partitions_size());
+  learners_.clear();
+  for (const v1::Partition& partition : view_->partitions()) {
+    Part& part = parts_[partition.id()];
+    Part now_is;
+    now_is.epoch = partition.epoch();
+    const bool ours =
+        self_ != 0 && partition.primary() == self_ && partition.shard() == options_.shard;
+    for (const auto* copies : {&partition.followers(), &partition.learners()}) {
+      for (const v1::Replica& copy : *copies) {
+        if (!ours) continue;
+        wanted.push_back({copy.server(), copy.shard()});
+        now_is.copy = wanted.back();
+        now_is.since = copy.since();
+      }
+    }
+    if (part.copy != now_is.copy || part.since != now_is.since || part.epoch != now_is.epoch) {
+      refused_ -= part.refused ? 1 : 0;
+      part = now_is;
+      part.good_ns = now;
+    }
+    if (!ours) continue;
+    if (!partition.learners().empty()) learners_.push_back(partition.id());
+  }
+  std::sort(wanted.begin(), wanted.end());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    const bool keep = std::binary_search(wanted.begin(), wanted.end(), it->first);
+    // With nothing out, no OnDead() is needed to know that nothing is read any more.
+    if (keep || !it->second.out.empty()) {
+      ++it;
+      continue;
+    }
+    engine_->ReplicasLost(CopyOf(it->first));
+    it = peers_.erase(it);
+  }
+  for (const PeerId& id : wanted) peers_[id];
+  links_->Follow(view_, self_, wanted);
+}
+
+// ---- records ------------------------------------------------------------------------------------
+
+bool Replication::Send() {
+  if (engine_ == nullptr || !leases_.active()) return false;
+  bool worked = false;
+  while (engine_->TakeReplicas(&records_, kTakeAtOnce)) {
+    worked = true;
+    for (shard::ReplicaRecord& record : records_) {
+      // What was refused comes first; these come again with it.
+      if (parts_[record.group.partition].refused) continue;
+      const auto it = peers_.find({record.to.server, record.to.shard});
+      if (it != peers_.end()) it->second.queue.push_back(record);
+    }
+    const bool more = records_.size() >= kTakeAtOnce;
+    records_.clear();
+    if (!more) break;
+  }
+  for (auto& [id, peer] : peers_) worked |= SendTo(id, &peer);
+  return worked;
+}
+
+Replication::Part* Replication::PartOf(const Out& out) {
+  if (!out.groups.empty() || out.partition >= parts_.size()) return nullptr;
+  Part& part = parts_[out.partition];
+  return part.out > 0 && part.since == out.since ? &part : nullptr;
+}
+
+bool Replication::SendTo(const PeerId& id, Peer* peer) {
+  bool worked = false;
+  while (!peer->blocked && !peer->queue.empty()) {
+    if (!SendFirst(id, peer)) {
+      peer->blocked = true;
+      break;
+    }
+    worked = true;
+  }
+  return worked;
+}
+
+bool Replication::SendFirst(const PeerId& id, Peer* peer) {
+  const size_t most = links_->max_data_bytes(id);
+  if (most == 0) return false;
+  const shard::ReplicaRecord& record = peer->queue.front();
+  const uint32_t total = record.header.total_bytes;
+  const auto bytes = static_cast<uint32_t>(std::min<size_t>(total - peer->offset, most));
+  ReplicaHeader header = record.header;
+  header.part_offset = peer->offset;
+  PeerRecord out;
+  out.type = RecordType::kReplicate;
+  out.table = record.table;
+  out.groups = {&record.group, 1};
+  out.header = &header;
+  if (bytes > 0) {
+    // Tables' memory is the slab allocator's, whose handle that is.
+    out.data = {record.data.data + peer->offset, bytes,
+                static_cast<const rdma::MemoryBlock*>(record.data.handle)};
+  }
+  out.cookie = ++last_cookie_;
+  if (!links_->Send(id, out)) return false;
+  const uint32_t partition = record.group.partition;
+  Part& part = parts_[partition];
+  if (part.out++ == 0 && !part.failing) part.good_ns = clock_->NowNanos();
+  peer->offset += bytes;
+  const bool last = peer->offset == total;
+  peer->out[out.cookie] = {partition, record.group.sequence, last, part.since, 0, {}};
+  if (!last) return true;
+  ++counters_.sent_records;
+  peer->queue.pop_front();
+  peer->offset = 0;
+  return true;
+}
+
+void Replication::OnOpen(const PeerId& peer) {
+  const auto it = peers_.find(peer);
+  if (it != peers_.end()) it->second.blocked = false;
+}
+
+void Replication::OnRoom(const PeerId& peer) { OnOpen(peer); }
+
+void Replication::OnDead(const PeerId& id) {
+  const auto it = peers_.find(id);
+  if (it == peers_.end()) return;
+  Peer& peer = it->second;
+  for (const auto& [cookie, out] : peer.out) {
+    if (Part* part = PartOf(out)) --part->out;
+  }
+  peer.out.clear();
+  peer.queue.clear();
+  peer.offset = 0;
+  if (engine_ != nullptr) engine_->ReplicasLost(CopyOf(id));
+}
+
+void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply) {
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end()) return;
+  const auto it = peer->second.out.find(cookie);
+  if (it == peer->second.out.end()) return;
+  const Out out = std::move(it->second);
+  peer->second.out.erase(it);
+  if (!out.groups.empty()) {
+    for (size_t i = 0; i < out.groups.size() && i < reply.group_count; ++i) {
+      if (reply.group_status[i] == ReplyStatus::kOk) {
+        leases_.Acknowledged(id, out.groups[i], out.sent_ns);
+      }
+    }
+    return;
+  }
+  if (Part* part = PartOf(out)) {
+    --part->out;
+    if (Good(reply.status)) {
+      // A part is no progress yet: the last one may be refused each time.
+      if (out.last) {
+        part->good_ns = clock_->NowNanos();
+        part->failing = false;
+        part->backoff.Reset();
+      }
+    } else {
+      OnRefused(&peer->second, out.partition, reply.status);
+    }
+  }
+  if (!out.last) return;
+  engine_->ReplicaAnswered(CopyOf(id), out.partition, out.sequence, reply.status);
+  // The learner may have everything with that.
+  if (!learners_.empty()) next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
+}
+
+void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) {
+  Part& part = parts_[partition];
+  ++counters_.refused;
+  part.failing = true;
+  part.broken |= Broken(status);
+  if (!part.refused) {
+    part.refused = true;
+    ++refused_;
+    // It was ahead of what the other side knows, or something was lost: soon.
+    part.retry_at = clock_->NowNanos() + part.backoff.Next(random_) / 8;
+  }
+  // What is queued behind it would be refused, too; it comes again with it.
+  if (!peer->queue.empty() && peer->queue.front().group.partition == partition) peer->offset = 0;
+  std::erase_if(peer->queue, [&](const shard::ReplicaRecord& record) {
+    return record.group.partition == partition;
+  });
+}
+
+bool Replication::ResendRefused(int64_t now) {
+  bool worked = false;
+  for (uint32_t p = 0; refused_ > 0 && p < parts_.size(); ++p) {
+    Part& part = parts_[p];
+    if (!part.refused || part.out > 0 || part.retry_at > now) continue;
+    part.refused = false;
+    --refused_;
+    ++counters_.resent;
+    engine_->ResendReplicas(p);
+    worked = true;
+  }
+  return worked;
+}
+
+shard::Answer Replication::OnRecord(const PeerId& from, const Record& record,
+                                    absl::Span<const std::byte> payload) {
+  if (engine_ == nullptr) return {ReplyStatus::kNotReady, 0, 0};
+  const shard::Answer answer = engine_->Replicate(CopyOf(from), record, payload);
+  if (answer.status == ReplyStatus::kOk) ++counters_.applied_records;
+  return answer;
+}
+
+// ---- timers -------------------------------------------------------------------------------------
+
+void Replication::SendBeacons(int64_t now) {
+  for (const ReplicaLeases::Beacon& beacon : leases_.TakeBeacons(now)) {
+    const auto it = peers_.find(beacon.to);
+    if (it == peers_.end()) continue;
+    PeerRecord out;
+    out.type = RecordType::kBeacon;
+    out.groups = beacon.groups;
+    out.cookie = ++last_cookie_;
+    // Without room, the one before is not answered; the next is due soon.
+    if (links_->Send(beacon.to, out)) {
+      it->second.out[out.cookie] = {0, 0, true, 0, now, beacon.groups};
+    }
+  }
+}
+
+bool Replication::RunTimers(int64_t now) {
+  if (engine_ == nullptr || !leases_.active()) return false;
+  bool worked = false;
+  if (leases_.NextTimerNanos() <= now) {
+    SendBeacons(now);
+    worked = true;
+  }
+  worked |= ResendRefused(now);
+  if (next_ask_ns_ <= now) {
+    next_ask_ns_ = now + leases_.lease_ns() / 16;
+    Reconfigure(now);
+  }
+  return worked;
+}
+
+int64_t Replication::NextTimerNanos() const {
+  if (engine_ == nullptr || !leases_.active()) return kNever;
+  int64_t next = std::min(leases_.NextTimerNanos(), next_ask_ns_);
+  for (uint32_t p = 0; refused_ > 0 && p < parts_.size(); ++p) {
+    if (parts_[p].refused && parts_[p].out == 0) next = std::min(next, parts_[p].retry_at);
+  }
+  return next;
+}
+
+std::string Replication::NewRequestId() {
+  std::string id;
+  for (int word = 0; word < 2; ++word) {
+    const uint64_t bits = random_();
+    id.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+  }
+  return id;
+}
+
+void Replication::Reconfigure(int64_t now) {
+  std::vector<v1::ConfigurationChange> changes;
+  leases_.Judge(now, &changes);
+  for (const v1::Partition& p : view_->partitions()) {
+    if (p.primary() != self_ || p.shard() != options_.shard) continue;
+    if (p.followers().empty() && p.learners().empty()) continue;
+    const auto same = [&](const v1::ConfigurationChange& c) { return c.partition() == p.id(); };
+    if (std::any_of(changes.begin(), changes.end(), same)) continue;
+    const Part& part = parts_[p.id()];
+    const bool learner = p.followers().empty();
+    const bool stuck = part.out > 0 || part.refused;
+    v1::ConfigurationChange change;
+    change.set_partition(p.id());
+    change.set_configuration(p.configuration());
+    change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
+    if (part.broken || (stuck && now - part.good_ns >= leases_.lease_ns())) {
+      change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
+    } else if (learner && engine_->CaughtUp(p.id())) {
+      change.set_kind(v1::ConfigurationChange::ADMIT);
+    } else {
+      continue;
+    }
+    changes.push_back(change);
+  }
+  if (changes.empty() || asking_ || control_ == nullptr || coordinator_.empty()) return;
+  v1::ReconfigureRequest request;
+  request.set_request_id(NewRequestId());
+  request.set_incarnation(self_);
+  for (v1::ConfigurationChange& change : changes) {
+    if (change.kind() == v1::ConfigurationChange::ADMIT) leases_.Admitting(change.partition());
+    *request.add_changes() = std::move(change);
+  }
+  asking_ = true;
+  Call<v1::ReconfigureResponse>(
+      *control_, coordinator_, "/verbena.v1.Cluster/Reconfigure", request,
+      absl::Nanoseconds(leases_.lease_ns() / 2),
+      [this, request, alive = alive_](absl::StatusOr<v1::ReconfigureResponse> response) {
+        if (*alive) OnReconfigured(request, response);
+      });
+}
+
+void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
+                                 const absl::StatusOr<v1::ReconfigureResponse>& response) {
+  asking_ = false;
+  if (!response.ok()) return;  // the next is due soon
+  for (int i = 0; i < request.changes_size() && i < response->made_size(); ++i) {
+    const v1::ConfigurationChange& change = request.changes(i);
+    if (change.kind() == v1::ConfigurationChange::DROP_REPLICA &&
+        change.partition() < parts_.size()) {
+      parts_[change.partition()].broken = false;
+    }
+    if (!response->made(i)) continue;
+    switch (change.kind()) {
+      case v1::ConfigurationChange::DROP_REPLICA:
+        ++counters_.dropped_copies;
+        break;
+      case v1::ConfigurationChange::ADMIT:
+        ++counters_.admitted;
+        break;
+      case v1::ConfigurationChange::PROMOTE:
+        ++counters_.promotions;
+        break;
+      default:
+        break;
+    }
+    Log(Describe(change));
+  }
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,150 @@
+// What a shard does about copies: sends its engine's records to them, and beacons; answers those of
+// others; asks the coordinator for changes of configurations.
+//
+// **Thread safety**: one owner thread, the shard's.
+//
+// Invariants:
+//  1. A partition's records are sent in order, and again from the first unanswered one when one was
+//     refused, but not before all that are out are answered or their link is dead: the engine's
+//     memory is read by one of them at a time.
+//  2. At most one call to the coordinator is under way; every attempt has a request id of its own,
+//     because each is a compare-and-set.
+#ifndef VERBENA_SERVER_REPLICATION_REPLICATION_H_
+#define VERBENA_SERVER_REPLICATION_REPLICATION_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "proto/control_channel.h"
+#include "proto/record_check.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "rdma/base/backoff.h"
+#include "rdma/base/clock.h"
+#include "server/replication/peer_links.h"
+#include "server/replication/replica_leases.h"
+#include "shard/engine.h"
+
+namespace verbena::server {
+
+struct ReplicationOptions {
+  uint32_t shard = 0;
+  uint64_t seed = 0;  // of request ids; 0: from the system's random source
+  std::function<void(const std::string&)> log;
+};
+
+struct ReplicationCounters {
+  uint64_t sent_records = 0, resent = 0, refused = 0;
+  uint64_t applied_records = 0;                               // as a copy
+  uint64_t promotions = 0, dropped_copies = 0, admitted = 0;  // asked for, and made
+};
+
+class Replication final : public PeerListener {
+ public:
+  // `control` null: configurations are not changed from here.
+  Replication(ReplicationOptions options, ControlChannel* control, const Clock* clock);
+  ~Replication();
+  // Before anything else. It outlives this.
+  void SetLinks(PeerLinks* links) { links_ = links; }
+  // host:port. Before that, configurations are not changed from here.
+  void SetCoordinator(std::string address) { coordinator_ = std::move(address); }
+
+  // As server `self` of a view that the engine has.
+  void Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t self,
+              std::shared_ptr<shard::Engine> engine);
+  ReplicaLeases& leases() { return leases_; }
+  const ReplicationCounters& counters() const { return counters_; }
+
+  // Sends what there is to send, as far as there is room.
+  bool Send();
+  bool RunTimers(int64_t now);
+  int64_t NextTimerNanos() const;
+
+  // ---- as a copy ----
+  shard::Answer OnRecord(const PeerId& from, const Record& record,
+                         absl::Span<const std::byte> payload);
+  ReplyStatus OnBeacon(const PeerId& from, const Group& group) {
+    return leases_.OnBeacon(from, group, clock_->NowNanos());
+  }
+
+  // ---- PeerListener ----
+  void OnOpen(const PeerId& peer) override;
+  void OnReply(const PeerId& peer, uint64_t cookie, const Reply& reply) override;
+  void OnRoom(const PeerId& peer) override;
+  void OnDead(const PeerId& peer) override;
+
+ private:
+  struct Out {  // sent and not answered
+    uint32_t partition = 0;
+    uint64_t sequence = 0;
+    bool last = false;  // part of the record
+    uint64_t since = 0;
+    // Of a beacon.
+    int64_t sent_ns = 0;
+    std::vector<Group> groups;
+  };
+  struct Peer {
+    std::deque<shard::ReplicaRecord> queue;
+    uint32_t offset = 0;  // of the first: what was sent of it
+    bool blocked = false;
+    std::map<uint64_t, Out> out;  // by cookie
+  };
+  struct Part {
+    PeerId copy;
+    uint64_t since = 0, epoch = 0;
+    uint32_t out = 0;      // records and parts
+    bool refused = false;  // nothing is sent before what is out has ended, and retry_at
+    int64_t retry_at = 0;
+    Backoff backoff;
+    // The last good answer to a whole record, or when something was sent first after one.
+    int64_t good_ns = 0;
+    bool failing = false;  // refused, and nothing good since
+    bool broken = false;   // the copy said that it cannot go on
+  };
+
+  // Where it counts; null: a beacon, or of a configuration that is over.
+  Part* PartOf(const Out& out);
+  bool SendTo(const PeerId& id, Peer* peer);
+  bool SendFirst(const PeerId& id, Peer* peer);
+  void SendBeacons(int64_t now);
+  void OnRefused(Peer* peer, uint32_t partition, ReplyStatus status);
+  bool ResendRefused(int64_t now);
+  void FollowCopies();
+  void Reconfigure(int64_t now);
+  void OnReconfigured(const v1::ReconfigureRequest& request,
+                      const absl::StatusOr<v1::ReconfigureResponse>& response);
+  std::string NewRequestId();
+  void Log(const std::string& text) const {
+    if (options_.log) options_.log(text);
+  }
+
+  const ReplicationOptions options_;
+  ControlChannel* const control_;
+  const Clock* const clock_;
+  PeerLinks* links_ = nullptr;
+  std::string coordinator_;
+  Random random_;
+  uint64_t self_ = 0;
+  std::shared_ptr<const v1::ClusterView> view_;
+  std::shared_ptr<shard::Engine> engine_;
+  ReplicaLeases leases_;
+  std::map<PeerId, Peer> peers_;  // ordered: a simulation follows from its seed
+  std::vector<Part> parts_;
+  std::vector<uint32_t> learners_;  // partitions of this shard that have one
+  uint32_t refused_ = 0;            // of parts_
+  uint64_t last_cookie_ = 0;
+  bool asking_ = false;  // the coordinator
+  int64_t next_ask_ns_ = 0;
+  ReplicationCounters counters_;
+  std::vector<shard::ReplicaRecord> records_;  // scratch of Send()
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_REPLICATION_REPLICATION_H_

@@ -1,0 +1,280 @@
+// What this shard has copies of: records of their primaries, applied in order.
+//
+// A record is applied whole or not at all, and is checked before: what its sender says is not
+// trusted, so that one that is wrong costs its copies, never this shard.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "shard/engine_impl.h"
+
+namespace verbena::shard {
+namespace {
+
+template <typename T>
+bool AlignedFor(const std::byte* data) {
+  return reinterpret_cast<uintptr_t>(data) % alignof(T) == 0;
+}
+
+}  // namespace
+
+void Engine::Impl::ForgetCopy(uint32_t partition) {
+  pool.ReturnScratch(copies[partition].parts);
+  copies[partition] = {};
+}
+
+ReplyStatus Engine::Impl::CheckSender(const CopyId& from, const Copied& c) const {
+  if (c.partition >= partitions.size()) {
+    return partitions.empty() ? ReplyStatus::kNotReady : ReplyStatus::kOutOfRange;
+  }
+  const PartitionInfo& info = partitions[c.partition];
+  if (c.group.epoch > info.epoch) return ReplyStatus::kNotReady;
+  if (c.group.epoch < info.epoch || info.primary != from) return ReplyStatus::kWrongEpoch;
+  // One view of the two is older. If it is ours: later.
+  if (!info.copy || c.header.since > info.since) return ReplyStatus::kNotReady;
+  return c.header.since < info.since ? ReplyStatus::kWrongEpoch : ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::Assemble(CopyState* copy, const ReplicaHeader& header,
+                                   absl::Span<const std::byte>* data, bool* whole) {
+  *whole = true;
+  if (header.part_offset == 0 && data->size() == header.total_bytes) return ReplyStatus::kOk;
+  if (header.part_offset == 0) {
+    pool.ReturnScratch(copy->parts);
+    copy->parts = pool.TakeScratch(header.total_bytes);
+    copy->parts_bytes = 0;
+    if (copy->parts.data == nullptr) return ReplyStatus::kResourceExhausted;
+  }
+  if (header.part_offset != copy->parts_bytes || copy->parts.bytes < header.total_bytes) {
+    return ReplyStatus::kSequenceGap;
+  }
+  std::memcpy(copy->parts.data + header.part_offset, data->data(), data->size());
+  copy->parts_bytes += static_cast<uint32_t>(data->size());
+  *whole = copy->parts_bytes == header.total_bytes;
+  *data = {copy->parts.data, copy->parts_bytes};
+  return ReplyStatus::kOk;
+}
+
+// From what a partition is when it is new, whatever was here of it.
+ReplyStatus Engine::Impl::Begin(uint32_t partition, bool learner) {
+  for (auto& [id, state] : tables) {
+    if (state.table == nullptr) continue;
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice != SlicedTable::kNone) {
+      LeaveSlice(&state, slice, ReplyStatus::kWrongEpoch);
+      state.table->Forget(slice);
+    }
+    state.marks.erase(partition);
+    if (learner) state.marks[partition].rows_complete = false;
+    state.starved |= !state.table->Acquire(state.placement).ok();
+    state.consistency->Resize();
+    if (state.starved) return ReplyStatus::kResourceExhausted;
+  }
+  return ReplyStatus::kOk;
+}
+
+Answer Engine::Replicate(const CopyId& from, const Record& record,
+                         absl::Span<const std::byte> payload) {
+  Impl& e = *impl_;
+  const Group& group = record.groups[0];
+  Impl::Copied c;
+  c.partition = group.partition;
+  c.group = group;
+  Answer answer;
+  if (!CopyReplicaHeader(record, payload, &c.header, &c.data).ok()) {
+    answer.status = ReplyStatus::kMalformed;
+    return answer;
+  }
+  answer.status = e.CheckSender(from, c);
+  if (answer.status != ReplyStatus::kOk) return answer;
+  CopyState& copy = e.copies[group.partition];
+  answer.version = copy.sequence;
+  const bool begin = c.header.kind == ReplicaKind::kBegin;
+  if (!begin && !copy.begun) answer.status = ReplyStatus::kSequenceGap;
+  if (copy.begun && group.sequence <= copy.sequence) answer.status = ReplyStatus::kDuplicate;
+  if (!begin && group.sequence > copy.sequence + 1) answer.status = ReplyStatus::kSequenceGap;
+  if (answer.status != ReplyStatus::kOk) return answer;
+  bool whole = false;
+  answer.status = e.Assemble(&copy, c.header, &c.data, &whole);
+  if (answer.status != ReplyStatus::kOk || !whole) return answer;
+  const bool learner = (c.header.flags & kReplicaLearner) != 0;
+  if (begin) {
+    answer.status = e.Begin(group.partition, learner);
+    if (answer.status == ReplyStatus::kOk) copy.begun = true;
+    copy.learning = learner;
+  } else if (c.header.kind == ReplicaKind::kComplete) {
+    copy.learning = false;
+  } else {
+    answer.status = e.FindCopied(record.header.table, &c);
+    if (answer.status == ReplyStatus::kOk && c.state != nullptr) answer.status = e.Copy(c);
+  }
+  e.pool.ReturnScratch(std::exchange(copy.parts, {}));
+  copy.parts_bytes = 0;
+  if (answer.status == ReplyStatus::kOk) answer.version = copy.sequence = group.sequence;
+  return answer;
+}
+
+// kOk without a state: the table was dropped.
+ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
+  const auto it = tables.find(table);
+  if (it == tables.end()) return table > highest_table ? ReplyStatus::kNotReady : ReplyStatus::kOk;
+  if (it->second.table == nullptr) return ReplyStatus::kOk;  // nor is it served there
+  c->slice = it->second.table->slice_of(c->partition);
+  // Lost by what the view here says, or there is no memory.
+  if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
+    return it->second.starved ? ReplyStatus::kResourceExhausted : ReplyStatus::kNotReady;
+  }
+  c->state = &it->second;
+  c->marks = &it->second.marks[c->partition];
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::Copy(const Copied& c) {
+  ReplyStatus status = ReplyStatus::kOk;
+  switch (c.header.kind) {
+    case ReplicaKind::kDense:
+      status = CopyDense(c);
+      break;
+    case ReplicaKind::kRows:
+      status = CopyRows(c);
+      break;
+    case ReplicaKind::kSlice:
+      status = CopySlice(c);
+      break;
+    case ReplicaKind::kChunk:
+      status = CopyChunk(c);
+      break;
+    case ReplicaKind::kRowStates:
+      status = CopyRowStates(c);
+      break;
+    case ReplicaKind::kReset:
+      c.state->table->ResetVersions(c.slice);
+      c.marks->workers.clear();
+      break;
+    case ReplicaKind::kSettle:
+    case ReplicaKind::kBegin:
+    case ReplicaKind::kComplete:
+      break;
+  }
+  if (status != ReplyStatus::kOk) return status;
+  c.marks->generation = c.header.generation;
+  if (c.header.worker != 0) {
+    WorkerMark& mark = c.marks->workers[c.header.worker];
+    mark.worker = c.header.worker;
+    mark.sequence = std::max(mark.sequence, c.header.worker_sequence);
+    mark.clock = std::max(mark.clock, c.header.worker_clock);
+  }
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::CopyDense(const Copied& c) {
+  DenseTable* table = c.state->dense.table.get();
+  if (table == nullptr || c.group.index >= table->layout().chunks() ||
+      table->partition_of(c.group.index) != c.partition) {
+    return ReplyStatus::kOutOfRange;
+  }
+  const uint32_t index = table->local_chunk(c.group.index);
+  const DenseTable::Chunk& chunk = table->chunk(index);
+  const uint32_t count = c.header.count;
+  if ((count != 0 && count != chunk.elements) || c.data.size() != count * sizeof(float) ||
+      !AlignedFor<float>(c.data.data()) || !(c.header.divisor > 0)) {
+    return ReplyStatus::kMalformed;
+  }
+  // Something else was applied here: it is no copy.
+  if (c.header.applies != chunk.applies + 1) return ReplyStatus::kMalformed;
+  const Source sum = reinterpret_cast<const float*>(c.data.data());
+  const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
+  const StepScale scale = {c.header.gradient_scale, c.header.trust};
+  if (!table->Apply(index, sources, c.header.divisor, scale, /*force=*/true)) {
+    return ReplyStatus::kResourceExhausted;
+  }
+  table->SetVersion(index, c.header.version, c.header.applies);
+  ++sink.counters.applies;
+  return ReplyStatus::kOk;
+}
+
+bool Engine::Impl::TakeKeys(const Copied& c, size_t each, const std::byte** rest) {
+  const uint64_t count = c.header.count;
+  const uint64_t bytes = count == 0 ? 0 : KeyBytes(count) + count * each;
+  if (c.data.size() != bytes || !AlignedFor<float>(c.data.data())) return false;
+  copied_keys.resize(count);
+  if (count > 0) std::memcpy(copied_keys.data(), c.data.data(), count * sizeof(uint64_t));
+  *rest = c.data.data() + KeyBytes(count);
+  const uint32_t table = c.state->table->id();
+  const auto all = static_cast<uint32_t>(partitions.size());
+  return std::all_of(copied_keys.begin(), copied_keys.end(),
+                     [&](uint64_t key) { return PartitionOfKey(table, key, all) == c.partition; });
+}
+
+ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
+  EmbeddingTable* table = c.state->rows.table.get();
+  if (table == nullptr) return ReplyStatus::kOutOfRange;
+  const std::byte* rest = nullptr;
+  if (!TakeKeys(c, table->row_bytes(), &rest) || !(c.header.divisor > 0) ||
+      c.header.applies != table->slice(c.slice).applies + 1) {
+    return ReplyStatus::kMalformed;
+  }
+  copied_rows.resize(copied_keys.size());
+  if (!c.marks->rows_complete) {
+    table->Find(c.slice, copied_keys, copied_rows.data());
+  } else if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
+    return ReplyStatus::kResourceExhausted;
+  }
+  table->BeginApply(c.slice);
+  for (size_t i = 0; i < copied_rows.size(); ++i) {
+    if (copied_rows[i] == RowStore::kNone) continue;  // comes later, as it is then
+    const Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());
+    table->ApplyRow(copied_rows[i], {&sum, 1}, c.header.divisor);
+  }
+  table->EndApply();
+  table->SetVersion(c.slice, c.header.version, c.header.applies);
+  ++sink.counters.applies;
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::CopySlice(const Copied& c) {
+  if (c.data.size() != c.header.count * sizeof(WorkerMark)) return ReplyStatus::kMalformed;
+  c.marks->workers.clear();
+  for (uint32_t i = 0; i < c.header.count; ++i) {
+    WorkerMark mark;
+    std::memcpy(&mark, c.data.data() + i * sizeof(mark), sizeof(mark));
+    c.marks->workers[mark.worker] = mark;
+  }
+  if (EmbeddingTable* table = c.state->rows.table.get()) {
+    table->SetVersion(c.slice, c.header.version, c.header.applies);
+  }
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::CopyChunk(const Copied& c) {
+  DenseTable* table = c.state->dense.table.get();
+  if (table == nullptr || c.group.index >= table->layout().chunks() ||
+      table->partition_of(c.group.index) != c.partition) {
+    return ReplyStatus::kOutOfRange;
+  }
+  if (c.data.size() != table->ContentBytes()) return ReplyStatus::kMalformed;
+  const uint32_t index = table->local_chunk(c.group.index);
+  table->WriteContent(index, c.data.data());
+  table->SetVersion(index, c.header.version, c.header.applies);
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::CopyRowStates(const Copied& c) {
+  EmbeddingTable* table = c.state->rows.table.get();
+  if (table == nullptr) return ReplyStatus::kOutOfRange;
+  const std::byte* rest = nullptr;
+  if (!TakeKeys(c, table->content_bytes(), &rest)) return ReplyStatus::kMalformed;
+  if (copied_keys.empty()) {
+    c.marks->rows_complete = true;
+    return ReplyStatus::kOk;
+  }
+  copied_rows.resize(copied_keys.size());
+  if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data()))
+    return ReplyStatus::kResourceExhausted;
+  for (size_t i = 0; i < copied_rows.size(); ++i) {
+    table->WriteRow(c.slice, copied_rows[i], rest + i * table->content_bytes());
+  }
+  return ReplyStatus::kOk;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,241 @@
+// Copies elsewhere of what this shard has: what they are told beyond what partition/ tells them of
+// applies, and what becomes of it.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "shard/engine_impl.h"
+
+namespace verbena::shard {
+namespace {
+
+// What a learner may have unanswered: enough to keep its link busy, little enough for what workers
+// push meanwhile not to wait behind it.
+constexpr uint64_t kLearnerBytes = 4 << 20;
+// Of rows in one record: about a chunk.
+constexpr size_t kRowStatesBytes = 256 << 10;
+
+}  // namespace
+
+// ---- the view -----------------------------------------------------------------------------------
+
+void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
+  for (auto& [id, state] : tables) {
+    if (state.table != nullptr) Adopt(&state);
+  }
+  for (const v1::Partition& p : view.partitions()) {
+    const uint32_t id = p.id();
+    if (!partitions[id].ours) {
+      if (log.leads(id)) log.Clear(id, ReplyStatus::kWrongEpoch);
+      continue;
+    }
+    log.Lead(id, p.epoch(), copies[id].sequence);
+    ForgetCopy(id);
+    const v1::Replica none;
+    const bool learner = p.followers().empty();
+    const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
+    const bool is_new = log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, highest_table);
+    if (is_new && learner && r.server() != 0) log.cursor(id).total_bytes = BytesOf(id);
+  }
+}
+
+void Engine::Impl::Adopt(TableState* state) {
+  for (auto it = state->marks.begin(); it != state->marks.end();) {
+    const uint32_t partition = it->first;
+    const CopyMarks& marks = it->second;
+    if (!partitions[partition].promoted) {
+      ++it;
+      continue;
+    }
+    const uint32_t slice = state->table->slice_of(partition);
+    if (slice == SlicedTable::kNone || !state->table->ready(slice)) {
+      // The table has nothing there, or it is lost.
+    } else if (marks.generation != state->job->roster.generation()) {
+      state->table->ResetVersions(slice);
+    } else {
+      std::vector<WorkerMark> workers;
+      for (const auto& [worker, mark] : marks.workers) workers.push_back(mark);
+      state->consistency->Adopt(slice, workers);
+    }
+    it = state->marks.erase(it);
+  }
+}
+
+uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, state] : tables) {
+    if (state.table == nullptr) continue;
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
+    if (const DenseTable* dense = state.dense.table.get()) {
+      bytes += dense->slice(slice).chunks.size() * uint64_t{dense->ContentBytes()};
+    } else {
+      const EmbeddingTable& rows = *state.rows.table;
+      bytes += rows.rows_in(slice) * (sizeof(uint64_t) + uint64_t{rows.content_bytes()});
+    }
+  }
+  return bytes;
+}
+
+// ---- learners -----------------------------------------------------------------------------------
+
+void Engine::Impl::TellLearners() {
+  for (uint32_t p = 0; p < partitions.size(); ++p) {
+    if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
+    while (log.unanswered_bytes(p) < kLearnerBytes && TellLearner(p)) {
+    }
+  }
+}
+
+bool Engine::Impl::TellLearner(uint32_t partition) {
+  ReplicaLog::Cursor& c = log.cursor(partition);
+  if (c.complete) return false;
+  auto it = tables.lower_bound(c.table);
+  if (it == tables.end() || it->first > c.last_table) {
+    log.Complete(partition);
+    return false;
+  }
+  if (it->first != c.table) c.NextTable(it->first);
+  const TableState& state = it->second;
+  const uint32_t slice =
+      state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
+  if (slice != SlicedTable::kNone && state.table->ready(slice)) {
+    if (!c.slice_told) return TellSlice(partition, state, slice);
+    const DenseTable* dense = state.dense.table.get();
+    if (dense != nullptr && !dense->slice(slice).chunks.empty() &&
+        dense->slice(slice).chunks.back() >= c.chunk) {
+      return TellChunk(partition, *dense, slice);
+    }
+    if (dense == nullptr) return TellRows(partition, *state.rows.table, slice);
+  }
+  c.NextTable(it->first + 1);
+  return true;
+}
+
+ReplicaLog::Append Engine::Impl::HeaderFor(ReplicaKind kind, uint32_t partition,
+                                           const TableState& state) const {
+  ReplicaLog::Append told;
+  told.table = state.table->id();
+  told.partition = partition;
+  told.header.kind = kind;
+  told.header.generation = state.job->roster.generation();
+  return told;
+}
+
+bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32_t slice) {
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, partition, state);
+  const std::vector<WorkerMark> marks = state.consistency->Marks(slice);
+  static_assert(sizeof(WorkerMark) == 24);
+  if (!marks.empty()) {
+    const size_t bytes = marks.size() * sizeof(WorkerMark);
+    told.data = pool.TakeScratch(bytes, state.table->account());
+    if (told.data.data == nullptr) return false;
+    std::memcpy(told.data.data, marks.data(), bytes);
+    told.header.total_bytes = static_cast<uint32_t>(bytes);
+  }
+  told.header.count = static_cast<uint32_t>(marks.size());
+  if (const EmbeddingTable* rows = state.rows.table.get()) {
+    told.header.version = rows->slice(slice).version;
+    told.header.applies = rows->slice(slice).applies;
+  }
+  log.Add(std::move(told));
+  log.cursor(partition).slice_told = true;
+  return true;
+}
+
+bool Engine::Impl::TellChunk(uint32_t partition, const DenseTable& table, uint32_t slice) {
+  ReplicaLog::Cursor& c = log.cursor(partition);
+  const std::vector<uint32_t>& chunks = table.slice(slice).chunks;
+  const uint32_t index = *std::lower_bound(chunks.begin(), chunks.end(), c.chunk);
+  const DenseTable::Chunk& chunk = table.chunk(index);
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kChunk, partition, tables.at(table.id()));
+  told.index = chunk.id;
+  told.header.total_bytes = table.ContentBytes();
+  told.header.version = chunk.version;
+  told.header.applies = chunk.applies;
+  told.data = pool.TakeScratch(told.header.total_bytes, table.account());
+  if (told.data.data == nullptr) return false;
+  table.ReadContent(index, told.data.data);
+  c.copied_bytes += told.header.total_bytes;
+  log.Add(std::move(told));
+  c.chunk = index + 1;
+  return true;
+}
+
+// Rows that were made and not changed go, too: what they will be told of counts from there.
+bool Engine::Impl::TellRows(uint32_t partition, const EmbeddingTable& table, uint32_t slice) {
+  ReplicaLog::Cursor& c = log.cursor(partition);
+  const size_t content = table.content_bytes();
+  const uint32_t count = static_cast<uint32_t>(
+      std::min<size_t>(table.rows_in(slice) - c.row,
+                       std::max<size_t>(kRowStatesBytes / (content + sizeof(uint64_t)), 1)));
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kRowStates, partition, tables.at(table.id()));
+  told.header.count = count;
+  if (count > 0) {
+    const size_t bytes = KeyBytes(count) + count * content;
+    told.data = pool.TakeScratch(bytes, table.account());
+    if (told.data.data == nullptr) return false;
+    told.header.total_bytes = static_cast<uint32_t>(bytes);
+    std::memset(told.data.data, 0, KeyBytes(count));
+    std::byte* out = told.data.data + KeyBytes(count);
+    for (uint32_t i = 0; i < count; ++i, out += content) {
+      uint64_t key = 0;
+      table.ReadRow(slice, c.row + i, &key, out);
+      std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
+    }
+    c.copied_bytes += count * (sizeof(uint64_t) + content);
+  }
+  log.Add(std::move(told));
+  c.row += count;
+  // An empty one says that these were all.
+  if (count == 0) c.NextTable(table.id() + 1);
+  return true;
+}
+
+// ---- the link -----------------------------------------------------------------------------------
+
+bool Engine::TakeReplicas(std::vector<ReplicaRecord>* records, size_t most) {
+  impl_->TellLearners();
+  return impl_->log.Take(records, most);
+}
+
+void Engine::ReplicaAnswered(const CopyId& from, uint32_t partition, uint64_t sequence,
+                             ReplyStatus status) {
+  Impl& e = *impl_;
+  e.log.Released(from, partition, sequence);
+  if (status != ReplyStatus::kOk && status != ReplyStatus::kDuplicate) return;
+  e.log.Answered(from, partition, sequence);
+}
+
+void Engine::ReplicasLost(const CopyId& copy) {
+  Impl& e = *impl_;
+  e.log.ForgetCopy(copy);
+  for (uint32_t p = 0; p < e.partitions.size(); ++p) {
+    if (e.log.copy(p) == copy) e.log.Rewind(p);
+  }
+}
+
+void Engine::ResendReplicas(uint32_t partition) { impl_->log.Rewind(partition); }
+
+bool Engine::CaughtUp(uint32_t partition) const {
+  const Impl& e = *impl_;
+  return partition < e.partitions.size() && e.log.CaughtUp(partition);
+}
+
+std::vector<CopyStatus> Engine::copies() const {
+  const Impl& e = *impl_;
+  std::vector<CopyStatus> copies;
+  for (uint32_t p = 0; p < e.partitions.size(); ++p) {
+    const PartitionInfo& info = e.partitions[p];
+    if (info.copy) {
+      copies.push_back({p, {}, e.copies[p].learning, e.copies[p].sequence, 0, 0, 0});
+    } else if (info.ours && e.log.copy(p).server != 0) {
+      const ReplicaLog::Cursor& c = e.log.cursor(p);
+      copies.push_back({p, e.log.copy(p), !e.log.CaughtUp(p), e.log.last(p), e.log.acknowledged(p),
+                        c.copied_bytes, c.total_bytes});
+    }
+  }
+  return copies;
+}
+
+}  // namespace verbena::shard

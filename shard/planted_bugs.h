@@ -1,0 +1,26 @@
+// Deliberate faults, switched on by tests to show that their checks find them.
+//
+// **Thread safety**: written only where no engine runs.
+#ifndef VERBENA_SHARD_PLANTED_BUGS_H_
+#define VERBENA_SHARD_PLANTED_BUGS_H_
+
+namespace verbena::shard {
+
+struct PlantedBugs {
+  bool skip_dedupe = false;          // what was applied is applied again when it comes again
+  bool acknowledge_early = false;    // a follower's answer is not waited for
+  bool ignore_epoch = false;         // whoever has a partition's data takes requests for it
+  bool read_without_lease = false;   // a primary reads for workers though its lease is over
+  bool forget_parked = false;        // what is parked is not answered when its partition moves
+  bool replicate_from_slot = false;  // a copy is sent what is in the worker's slot by then
+};
+
+// All false outside tests.
+inline PlantedBugs& planted_bugs() {
+  static PlantedBugs bugs;
+  return bugs;
+}
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PLANTED_BUGS_H_

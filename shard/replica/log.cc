@@ -1,0 +1,329 @@
+#include "shard/replica/log.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shard/planted_bugs.h"
+
+namespace verbena::shard {
+
+ReplicaLog::~ReplicaLog() {
+  for (Partition& p : partitions_) {
+    for (Entry& e : p.entries) Free(&e.data, e.accumulator);
+  }
+  for (Retired& r : retired_) Free(&r.data, r.accumulator);
+}
+
+ReplicaLog::Entry* ReplicaLog::Find(uint32_t partition, uint64_t sequence) {
+  Partition& p = partitions_[partition];
+  const uint64_t first = p.next - p.entries.size();
+  if (sequence < first || sequence >= p.next) return nullptr;
+  return &p.entries[sequence - first];
+}
+
+const ReplicaLog::Entry* ReplicaLog::Find(uint32_t partition, uint64_t sequence) const {
+  return const_cast<ReplicaLog*>(this)->Find(partition, sequence);
+}
+
+void ReplicaLog::Free(Buffer* data, bool accumulator) {
+  if (data->data == nullptr) return;
+  if (accumulator) {
+    pool_.ReturnAccumulator(*data);
+  } else {
+    pool_.ReturnScratch(*data);
+  }
+  *data = {};
+}
+
+void ReplicaLog::Leave(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  for (uint64_t s = p.acked + 1; s <= p.sent; ++s) Find(partition, s)->left = p.copy;
+  p.leaving |= p.sent > p.acked;
+}
+
+void ReplicaLog::Discard(uint32_t partition, uint64_t sequence, Entry* entry) {
+  if (entry->left.server == 0) return Free(&entry->data, entry->accumulator);
+  if (entry->data.data == nullptr) return;
+  retired_.push_back({entry->left, partition, sequence, entry->data, entry->accumulator});
+  entry->data = {};
+}
+
+// ---- who has copies -----------------------------------------------------------------------------
+
+void ReplicaLog::Lead(uint32_t partition, uint64_t epoch, uint64_t sequence) {
+  Partition& p = partitions_[partition];
+  p.epoch = epoch;
+  for (Entry& e : p.entries) e.group.epoch = epoch;
+  if (p.leads) return;
+  p.leads = true;
+  p.next = sequence + 1;
+  p.sent = p.acked = sequence;
+}
+
+void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
+  Partition& p = partitions_[partition];
+  Leave(partition);
+  uint64_t sequence = p.next - p.entries.size();
+  for (Entry& e : p.entries) {
+    Finish(&e, why);
+    Discard(partition, sequence++, &e);
+  }
+  const bool dirty = p.dirty;
+  p = {};
+  p.dirty = dirty;
+}
+
+bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
+                         uint32_t last_table) {
+  Partition& p = partitions_[partition];
+  if (copy == p.copy && since == p.since) return false;
+  // The one that was, is waited for no more; what is added meanwhile is applied at once. What is on
+  // its way there may still be read when it is applied here.
+  Leave(partition);
+  p.copy = {};
+  p.required = false;
+  Advance(partition, p.next - 1);
+  p.copy = copy;
+  p.since = since;
+  p.cursor = {};
+  if (copy.server == 0) return true;
+  p.sent = p.acked = p.next - 1;
+  p.cursor.last_table = last_table;
+  p.cursor.complete = !learner;
+  p.cursor.begin = p.next;
+  Append begin;
+  begin.partition = partition;
+  begin.header.kind = ReplicaKind::kBegin;
+  begin.header.flags = learner ? kReplicaLearner : 0;
+  Add(std::move(begin));
+  if (!learner) Require(&p);
+  return true;
+}
+
+// What is added from now on does not count before the copy has it.
+void ReplicaLog::Require(Partition* partition) {
+  partition->required = !planted_bugs().acknowledge_early;
+}
+
+bool ReplicaLog::MayCopy(uint32_t partition) const {
+  const Partition& p = partitions_[partition];
+  // Entries go in order: an older one that is left, is in front.
+  return p.entries.empty() || p.next - p.entries.size() >= p.cursor.begin;
+}
+
+void ReplicaLog::Complete(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  Append complete;
+  complete.partition = partition;
+  complete.header.kind = ReplicaKind::kComplete;
+  p.cursor.end = Add(std::move(complete));
+  p.cursor.complete = true;
+  Require(&p);
+}
+
+bool ReplicaLog::Told(uint32_t partition, uint32_t table) const {
+  const Cursor& c = partitions_[partition].cursor;
+  return c.complete || table > c.last_table || table < c.table ||
+         (table == c.table && c.slice_told);
+}
+
+bool ReplicaLog::Told(uint32_t partition, uint32_t table, uint32_t chunk) const {
+  const Cursor& c = partitions_[partition].cursor;
+  return Told(partition, table) && (c.complete || table != c.table || chunk < c.chunk);
+}
+
+// ---- applies ------------------------------------------------------------------------------------
+
+uint64_t ReplicaLog::Add(Append append) {
+  Partition& p = partitions_[append.partition];
+  Entry e;
+  e.table = append.table;
+  e.header = append.header;
+  e.header.since = p.since;
+  e.data = append.data;
+  e.borrowed = append.borrowed;
+  e.accumulator = append.accumulator;
+  e.owner = append.owner;
+  e.local = append.local;
+  e.required = p.required;
+  e.applied = append.owner == nullptr;
+  e.group.partition = append.partition;
+  e.group.index = append.index;
+  e.group.epoch = p.epoch;
+  e.group.sequence = p.next++;
+  e.group.count = append.header.count;
+  p.entries.push_back(std::move(e));
+  p.unanswered_bytes += append.header.total_bytes;
+  if (p.required && asker_.token != nullptr && append.header.worker != 0)
+    AddWaiter(&p.entries.back());
+  MarkUnsent(append.partition);
+  return p.next - 1;
+}
+
+void ReplicaLog::Applied(uint32_t partition, uint64_t sequence) {
+  if (Entry* e = Find(partition, sequence)) e->applied = true;
+  Pop(partition);
+}
+
+void ReplicaLog::Disown(uint32_t table, uint32_t partition) {
+  for (Entry& e : partitions_[partition].entries) {
+    if (e.table != table || e.owner == nullptr) continue;
+    e.owner = nullptr;
+    e.applied = true;
+  }
+  Pop(partition);
+}
+
+void ReplicaLog::Advance(uint32_t partition, uint64_t sequence) {
+  Partition& p = partitions_[partition];
+  while (p.acked < sequence) {
+    Entry* e = Find(partition, ++p.acked);
+    p.unanswered_bytes -= e->header.total_bytes;
+    e->acked = true;
+    // It may add entries, and end some; this one stays until it is applied.
+    if (e->required && !e->applied) e->owner->Replicated(e->local, p.acked);
+  }
+  p.sent = std::max(p.sent, p.acked);
+  Pop(partition);
+}
+
+void ReplicaLog::Pop(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  while (!p.entries.empty() && p.entries.front().acked && p.entries.front().applied) {
+    Entry e = std::move(p.entries.front());
+    Discard(partition, p.next - p.entries.size(), &e);
+    p.entries.pop_front();
+    Finish(&e, ReplyStatus::kOk);
+  }
+}
+
+// ---- who waits ----------------------------------------------------------------------------------
+
+void ReplicaLog::AddWaiter(Entry* entry) {
+  if (asker_.ticket == 0) asker_.ticket = ++last_ticket_;
+  ++asker_.waits;
+  entry->waiters.push_back({asker_.ticket, asker_.group});
+}
+
+bool ReplicaLog::Join(uint32_t table, uint32_t partition, uint64_t worker,
+                      uint64_t worker_sequence) {
+  for (Entry& e : partitions_[partition].entries) {
+    if (e.table != table || e.header.worker != worker ||
+        e.header.worker_sequence != worker_sequence || !e.required) {
+      continue;
+    }
+    if (asker_.token != nullptr) AddWaiter(&e);
+    return true;
+  }
+  return false;
+}
+
+bool ReplicaLog::EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
+  const Asker asker = std::exchange(asker_, {});
+  if (asker.waits == 0) return false;
+  tickets_[asker.ticket] = {*asker.token, asker.waits, answer, {statuses.begin(), statuses.end()}};
+  return true;
+}
+
+void ReplicaLog::Finish(Entry* entry, ReplyStatus status) {
+  for (const Waiter& waiter : entry->waiters) {
+    const auto it = tickets_.find(waiter.ticket);
+    if (it == tickets_.end()) continue;  // its lane is gone
+    Ticket& ticket = it->second;
+    if (status != ReplyStatus::kOk && waiter.group < ticket.statuses.size()) {
+      ticket.statuses[waiter.group] = status;
+      ticket.answer.status = std::max(ticket.answer.status, status);
+    }
+    if (--ticket.remaining > 0) continue;
+    Event event{Event::Kind::kReplicated, ticket.token, ticket.answer, {}, 0, 0, nullptr};
+    event.group_status =
+        std::make_shared<const std::vector<ReplyStatus>>(std::move(ticket.statuses));
+    sink_.events.push_back(std::move(event));
+    tickets_.erase(it);
+  }
+  entry->waiters.clear();
+}
+
+void ReplicaLog::ForgetLane(uint32_t lane) {
+  absl::erase_if(tickets_, [&](const auto& t) { return t.second.token.lane == lane; });
+}
+
+void ReplicaLog::FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why) {
+  for (Entry& e : partitions_[partition].entries) {
+    if (e.table == table) Finish(&e, why);
+  }
+}
+
+// ---- the link to copies -------------------------------------------------------------------------
+
+void ReplicaLog::MarkUnsent(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  if (p.dirty) return;
+  p.dirty = true;
+  unsent_.push_back(partition);
+}
+
+bool ReplicaLog::Take(std::vector<ReplicaRecord>* records, size_t most) {
+  const size_t before = records->size();
+  size_t done = 0;
+  for (; done < unsent_.size() && records->size() - before < most; ++done) {
+    Partition& p = partitions_[unsent_[done]];
+    while (p.sent + 1 < p.next && records->size() - before < most) {
+      const Entry& e = *Find(unsent_[done], ++p.sent);
+      records->push_back({p.copy, e.table, e.group, e.header, e.data});
+      if (e.borrowed != nullptr) records->back().data.data = const_cast<std::byte*>(e.borrowed);
+    }
+    if (p.sent + 1 < p.next) break;
+    p.dirty = false;
+  }
+  unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<ptrdiff_t>(done));
+  return records->size() > before;
+}
+
+void ReplicaLog::Released(const CopyId& from, uint32_t partition, uint64_t sequence) {
+  if (partition >= partitions_.size()) return;
+  const auto released = [&](Retired& r) {
+    if (r.copy != from || r.partition != partition || r.sequence > sequence) return false;
+    Free(&r.data, r.accumulator);
+    return true;
+  };
+  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), released), retired_.end());
+  Partition& p = partitions_[partition];
+  if (!std::exchange(p.leaving, false)) return;
+  uint64_t at = p.next - p.entries.size();
+  for (Entry& e : p.entries) {
+    if (at++ <= sequence && e.left == from) e.left = {};
+    p.leaving |= e.left.server != 0;
+  }
+}
+
+void ReplicaLog::Answered(const CopyId& from, uint32_t partition, uint64_t sequence) {
+  if (partition >= partitions_.size()) return;
+  const Partition& p = partitions_[partition];
+  // Late: of a copy that was, or of a record that was sent twice.
+  if (!p.leads || p.copy != from || sequence > p.sent) return;
+  Advance(partition, sequence);
+}
+
+void ReplicaLog::ForgetCopy(const CopyId& copy) {
+  const auto forgotten = [&](Retired& r) {
+    if (r.copy != copy) return false;
+    Free(&r.data, r.accumulator);
+    return true;
+  };
+  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), forgotten), retired_.end());
+  for (Partition& p : partitions_) {
+    for (Entry& e : p.entries) {
+      if (e.left == copy) e.left = {};
+    }
+  }
+}
+
+void ReplicaLog::Rewind(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  if (!p.leads || p.copy.server == 0 || p.sent == p.acked) return;
+  p.sent = p.acked;
+  MarkUnsent(partition);
+}
+
+}  // namespace verbena::shard

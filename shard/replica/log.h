@@ -1,0 +1,261 @@
+// What this shard, as primary, has told the copies of its partitions, in order and in bytes of its
+// own, until they have it.
+//
+// A partition has at most one copy here: `replicas` is 1 or 2 (docs/decisions.md). It is
+//     none  --(follower of a partition without a past)-->  required
+//     none  --(learner)-->  learning  --(it has everything)-->  required
+//     learning, required  --(the view has it no more)-->  none: what waited for it goes on
+//
+// Whoever makes an apply (shard/partition) asks for the mode: kAlone, it applies; kForward, it
+// appends the record and applies at once; kRequired, it appends the record and applies when
+// Replicated() is called. Whoever asked for it (a worker's record) is answered when both are done:
+// its waiter is kept with the entry.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. A partition's sequences are 1, 2, 3, ... over its life, whoever is primary; the copy is sent
+//     them in order, and again from the first unanswered one after its link was lost.
+//  2. What an entry's record is made of is owned by the log, and not changed once it is appended.
+//  3. Replicated() is called once for each entry that was appended in kRequired, in order, unless
+//     Clear() took it.
+//  4. What was sent stays as it is until Released() or ForgetCopy(), also when it is not needed.
+//  5. A waiter is answered once: when its entry is applied here and on a required copy, or with the
+//     reason for which that will not be; never after ForgetLane().
+#ifndef VERBENA_SHARD_REPLICA_LOG_H_
+#define VERBENA_SHARD_REPLICA_LOG_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "proto/record.h"
+#include "shard/engine.h"
+#include "shard/partition/sink.h"
+#include "shard/table/buffer_pool.h"
+
+namespace verbena::shard {
+
+class ReplicaLog {
+ public:
+  enum class Mode : uint8_t { kAlone, kForward, kRequired };
+
+  // Who made an entry and applies it.
+  class Owner {
+   public:
+    // The copy has the entry. `local`: as it was appended.
+    virtual void Replicated(uint32_t local, uint64_t sequence) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // How far a learner has been told what was there before it (engine_replicas.cc).
+  struct Cursor {
+    uint32_t last_table = 0;  // of greater ids it knows everything: they came after it
+    uint32_t table = 0;       // being copied
+    bool slice_told = false;
+    uint32_t chunk = 0;  // next local chunk of the table
+    uint32_t row = 0;    // next row of the slice
+    bool complete = false;
+    uint64_t begin = 0;  // its kBegin; what was added before it is applied before anything is read
+    uint64_t end = 0;    // its kComplete
+    uint64_t copied_bytes = 0;
+    uint64_t total_bytes = 0;
+
+    void NextTable(uint32_t id) {
+      table = id;
+      slice_told = false;
+      chunk = row = 0;
+    }
+  };
+
+  ReplicaLog(BufferPool* pool, Sink* sink) : pool_(*pool), sink_(*sink) {}
+  ~ReplicaLog();
+
+  // ---- who has copies ----
+  void Resize(uint32_t partitions) { partitions_.resize(partitions); }
+  // This shard is the partition's primary, in that epoch, after `sequence` records.
+  void Lead(uint32_t partition, uint64_t epoch, uint64_t sequence);
+  // Not any more: waiters are answered `why`, entries are gone.
+  void Clear(uint32_t partition, ReplyStatus why);
+  bool leads(uint32_t partition) const { return partitions_[partition].leads; }
+  uint64_t epoch(uint32_t partition) const { return partitions_[partition].epoch; }
+  uint64_t last(uint32_t partition) const { return partitions_[partition].next - 1; }
+
+  // The copy, if any, that there is since that configuration; server 0: none. last_table: the
+  // greatest id there is. Returns whether it is another one than before.
+  bool SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
+               uint32_t last_table);
+  const CopyId& copy(uint32_t partition) const { return partitions_[partition].copy; }
+  bool learning(uint32_t partition) const {
+    const Partition& p = partitions_[partition];
+    return p.copy.server != 0 && !p.required;
+  }
+  Cursor& cursor(uint32_t partition) { return partitions_[partition].cursor; }
+  const Cursor& cursor(uint32_t partition) const { return partitions_[partition].cursor; }
+  // The copy has all that it needs to be a follower.
+  bool CaughtUp(uint32_t partition) const {
+    const Partition& p = partitions_[partition];
+    return p.copy.server != 0 && p.cursor.complete && p.acked >= p.cursor.end;
+  }
+  uint64_t acknowledged(uint32_t partition) const { return partitions_[partition].acked; }
+  // Of the entries that the copy has not answered.
+  uint64_t unanswered_bytes(uint32_t partition) const {
+    return partitions_[partition].unanswered_bytes;
+  }
+  // Whether all that was added before the copy's kBegin is applied.
+  bool MayCopy(uint32_t partition) const;
+  // Ends what a learner is told; what is added from now on it has to have before it counts.
+  void Complete(uint32_t partition);
+
+  // ---- applies ----
+  Mode mode(uint32_t partition) const {
+    const Partition& p = partitions_[partition];
+    if (p.copy.server == 0) return Mode::kAlone;
+    return p.required ? Mode::kRequired : Mode::kForward;
+  }
+  // Whether the copy has been told of the table's slice in that partition, or will not have to be.
+  bool Told(uint32_t partition, uint32_t table) const;
+  // The same of a chunk, by its local index.
+  bool Told(uint32_t partition, uint32_t table, uint32_t chunk) const;
+
+  struct Append {
+    uint32_t table = 0;
+    uint32_t partition = 0;
+    uint32_t index = 0;  // chunk of the table
+    ReplicaHeader header = {};
+    Buffer data;                          // taken over; may be empty
+    const std::byte* borrowed = nullptr;  // planted bug: what is sent in its place
+    bool accumulator = false;             // data is one, rather than scratch
+    Owner* owner = nullptr;               // null: nothing is to be applied here
+    uint32_t local = 0;
+  };
+  // Its sequence. header.total_bytes of data are sent. The asker, if any, waits for it, if it is of
+  // a worker.
+  uint64_t Add(Append append);
+  const std::byte* data(uint32_t partition, uint64_t sequence) const {
+    return Find(partition, sequence)->data.data;
+  }
+  const ReplicaHeader& header(uint32_t partition, uint64_t sequence) const {
+    return Find(partition, sequence)->header;
+  }
+  // The owner has applied it.
+  void Applied(uint32_t partition, uint64_t sequence);
+  // The owner is gone, or will not apply anything before this: entries of the table are done here.
+  void Disown(uint32_t table, uint32_t partition);
+
+  // ---- who waits ----
+  // What is added from here to EndAsk() is for group `group` of the asker's record.
+  void Ask(const Token* token) { asker_ = {token, 0, 0}; }
+  void AskGroup(uint32_t group) { asker_.group = group; }
+  // The asker waits for the unfinished entry with this sequence of that worker, too. False: there
+  // is none: it is done.
+  bool Join(uint32_t table, uint32_t partition, uint64_t worker, uint64_t worker_sequence);
+  // True: something is waited for. An event kReplicated follows, with these statuses.
+  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses);
+  void ForgetLane(uint32_t lane);
+  // Who waits for entries of the table is answered `why`; the entries go on.
+  void FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why);
+
+  // ---- the link to copies ----
+  // Moves what is to be sent to the end of *records, at most `most`. Returns whether there was any.
+  bool Take(std::vector<ReplicaRecord>* records, size_t most);
+  bool HasUnsent() const { return !unsent_.empty(); }
+  // Whatever the answer: `sequence`, and all before it, is read from memory no more.
+  void Released(const CopyId& from, uint32_t partition, uint64_t sequence);
+  // It has the entry, and all before it.
+  void Answered(const CopyId& from, uint32_t partition, uint64_t sequence);
+  // Nothing that was sent to it is read from memory any more.
+  void ForgetCopy(const CopyId& copy);
+  // What is unanswered will be sent again.
+  void Rewind(uint32_t partition);
+
+ private:
+  struct Waiter {
+    uint64_t ticket;
+    uint32_t group;
+  };
+  struct Entry {
+    uint32_t table = 0;
+    Group group = {};
+    ReplicaHeader header = {};
+    Buffer data;
+    const std::byte* borrowed = nullptr;
+    bool accumulator = false;
+    bool required = false;  // the mode it was appended in
+    bool applied = false;
+    bool acked = false;
+    CopyId left;  // it is acked because it is not waited for: it may be on its way to that one
+    Owner* owner = nullptr;
+    uint32_t local = 0;
+    std::vector<Waiter> waiters;
+  };
+  struct Partition {
+    bool leads = false;
+    bool required = false;
+    bool dirty = false;    // in unsent_
+    bool leaving = false;  // an entry may have `left`
+    uint64_t epoch = 0;
+    uint64_t next = 1;  // sequence
+    uint64_t sent = 0;
+    uint64_t acked = 0;
+    uint64_t unanswered_bytes = 0;
+    CopyId copy;
+    uint64_t since = 0;  // the copy is one
+    Cursor cursor;
+    std::deque<Entry> entries;  // the last has sequence next - 1
+  };
+  // Data of an entry that is gone, which may still be read.
+  struct Retired {
+    CopyId copy;
+    uint32_t partition;
+    uint64_t sequence;
+    Buffer data;
+    bool accumulator;
+  };
+  struct Ticket {
+    Token token;
+    uint32_t remaining = 0;
+    Answer answer;
+    std::vector<ReplyStatus> statuses;
+  };
+  struct Asker {
+    const Token* token = nullptr;
+    uint64_t ticket = 0;  // 0: nothing is waited for yet
+    uint32_t group = 0;
+    uint32_t waits = 0;
+  };
+
+  Entry* Find(uint32_t partition, uint64_t sequence);
+  const Entry* Find(uint32_t partition, uint64_t sequence) const;
+  void AddWaiter(Entry* entry);
+  void MarkUnsent(uint32_t partition);
+  void Require(Partition* partition);
+  // The copy has everything up to `sequence`, or there is none to have it.
+  void Advance(uint32_t partition, uint64_t sequence);
+  // Entries in front that are done.
+  void Pop(uint32_t partition);
+  void Finish(Entry* entry, ReplyStatus status);
+  void Free(Buffer* data, bool accumulator);
+  // What is on its way will not be waited for.
+  void Leave(uint32_t partition);
+  // Of an entry that is gone: frees its data, now or when it is read no more.
+  void Discard(uint32_t partition, uint64_t sequence, Entry* entry);
+
+  BufferPool& pool_;
+  Sink& sink_;
+  std::vector<Partition> partitions_;
+  std::vector<uint32_t> unsent_;
+  std::vector<Retired> retired_;
+  absl::flat_hash_map<uint64_t, Ticket> tickets_;
+  uint64_t last_ticket_ = 0;
+  Asker asker_;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_REPLICA_LOG_H_

@@ -1,0 +1,144 @@
+// Any mixture of pushes, failovers, servers that hang and lanes that are lost: everything counts
+// once.
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "proto/routing.h"
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr uint32_t kPartitions = 4;
+constexpr uint32_t kChunks = 6;
+constexpr uint32_t kDim = 2;
+constexpr uint64_t kKeys = 12;
+constexpr int kServers = 3;
+
+class RandomFailovers {
+ public:
+  explicit RandomFailovers(uint64_t seed) : random_(seed), cluster_(Faults()) {
+    for (const auto& server : cluster_.servers) {
+      server->knows = &cluster_.view;
+      server->config.large_slots = 1 + Upto(4);
+    }
+    async_ = cluster_.AddTable(v1::CONSISTENCY_ASYNC, kChunks, 4096, "a");
+    sync_ = cluster_.AddTable(v1::CONSISTENCY_SYNC, kChunks, 4096, "s");
+    async_rows_ = cluster_.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim, 4096, "ar");
+    sync_rows_ = cluster_.AddEmbedding(v1::CONSISTENCY_SYNC, kDim, 4096, "sr");
+    for (uint64_t k = 0; k < kKeys; ++k) keys_.push_back(k);
+  }
+
+  void Run(int steps) {
+    cluster_.Join();
+    for (int step = 0; step < steps; ++step) {
+      const size_t begun = calls_.size();
+      for (const uint32_t table : {async_, sync_, async_rows_, sync_rows_}) {
+        Push(table);
+        Trouble();
+      }
+      for (const uint32_t table : {async_, sync_, async_rows_, sync_rows_}) {
+        calls_.push_back(cluster_.EndStep(table));
+        Trouble();
+      }
+      for (int i = 0; i < 3; ++i) Trouble();
+      if (Upto(3) > 0) continue;  // steps overlap
+      for (const auto& server : cluster_.servers) server->silent = false;
+      for (size_t i = begun; i < calls_.size(); ++i) Good(calls_[i]);
+    }
+    for (const auto& server : cluster_.servers) server->silent = false;
+    for (const auto& call : calls_) Good(call);
+    Check(float(steps));
+  }
+
+ private:
+  static FakeCluster::Options Faults() {
+    FakeCluster::Options options;
+    options.servers = kServers;
+    options.replicas = kServers;
+    options.partitions = kPartitions;
+    options.faults.max_death_delay_ns = 5 * kMilli;
+    options.faults.connection_loss = 0.002;
+    return options;
+  }
+  uint32_t Upto(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
+
+  void Push(uint32_t table) {
+    if (table == async_rows_ || table == sync_rows_) {
+      calls_.push_back(cluster_.PushRows(table, keys_, FakeCluster::RowMemory(kKeys, kDim, 1.0f)));
+    } else {
+      calls_.push_back(cluster_.Push(table, cluster_.Memory(table, 1.0f)));
+    }
+  }
+
+  void Trouble() {
+    switch (Upto(8)) {
+      case 0:
+      case 1:
+        for (uint32_t p = 0; p < kPartitions; ++p) {
+          if (Upto(2) == 0) cluster_.Move(p, Upto(kServers));
+        }
+        if (Upto(3) > 0) cluster_.Publish();
+        break;
+      case 2:
+        cluster_.Publish();
+        break;
+      case 3:
+        cluster_.servers[Upto(kServers)]->silent = true;
+        break;
+      case 4:
+        cluster_.servers[Upto(kServers)]->silent = false;
+        break;
+      case 5:
+        cluster_.servers[Upto(kServers)]->CloseLanes("a test");
+        break;
+      default:
+        break;
+    }
+    cluster_.RunFor(Upto(4) * kMilli);
+  }
+
+  void Good(const FakeCluster::CallPtr& call) {
+    cluster_.Publish();
+    REQUIRE(cluster_.Wait(call));
+    INFO(call->status);
+    REQUIRE(call->status.ok());
+  }
+
+  FakeServer& PrimaryOf(uint32_t partition) {
+    return *cluster_.servers[cluster_.view.partitions(int(partition)).primary() - 10];
+  }
+
+  void Check(float steps) {
+    for (const uint32_t table : {async_, sync_}) {
+      for (uint32_t c = 0; c < kChunks; ++c) {
+        INFO("table " << table << " chunk " << c);
+        FakeServer& primary = PrimaryOf(PartitionOfChunk(table, c, kPartitions));
+        CHECK(primary.applied[{table, c}] == steps);
+      }
+    }
+    for (const uint32_t table : {async_rows_, sync_rows_}) {
+      for (const uint64_t key : keys_) {
+        INFO("table " << table << " key " << key);
+        FakeServer& primary = PrimaryOf(PartitionOfKey(table, key, kPartitions));
+        CHECK(primary.rows[table][key] == std::vector<float>(kDim, steps));
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  FakeCluster cluster_;
+  uint32_t async_ = 0, sync_ = 0, async_rows_ = 0, sync_rows_ = 0;
+  std::vector<uint64_t> keys_;
+  std::vector<FakeCluster::CallPtr> calls_;
+};
+
+TEST_CASE("whatever moves, hangs and breaks, each push counts once") {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    INFO("seed " << seed);
+    RandomFailovers(seed).Run(5);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::test

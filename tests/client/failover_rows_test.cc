@@ -1,0 +1,234 @@
+// Partitions that get another primary: rows of embedding tables.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "proto/routing.h"
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Code = absl::StatusCode;
+using Rows = client::ClientCore::Rows;
+
+constexpr uint32_t kDim = 4;
+constexpr size_t kKeys = 40;
+
+std::vector<uint64_t> Keys() {
+  std::vector<uint64_t> result(kKeys);
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+Rows Memory(float value) { return FakeCluster::RowMemory(kKeys, kDim, value); }
+
+struct Failover : FakeCluster {
+  explicit Failover(v1::Consistency consistency) : FakeCluster(Copies()) {
+    for (const auto& server : servers) server->knows = &view;
+    table = AddEmbedding(consistency, kDim);
+    Join();
+  }
+  static Options Copies() {
+    Options options;
+    options.servers = 2;
+    options.replicas = 2;
+    return options;
+  }
+  void Good(const CallPtr& call) {
+    REQUIRE(Wait(call));
+    INFO(call->status);
+    REQUIRE(call->status.ok());
+  }
+  void FailOver(const std::vector<uint32_t>& partitions) {
+    for (const uint32_t p : partitions) Move(p, 1);
+    Publish();
+  }
+  // The primary of each key has it, with `value`.
+  void CheckRows(float value) {
+    for (const uint64_t key : Keys()) {
+      const uint32_t partition = PartitionOfKey(table, key, 4);
+      const uint64_t primary = view.partitions(int(partition)).primary();
+      const auto& rows = servers[primary - 10]->rows[table];
+      INFO("key " << key << " of partition " << partition);
+      REQUIRE(rows.count(key) == 1);
+      CHECK(rows.at(key) == std::vector<float>(kDim, value));
+    }
+  }
+  std::map<uint32_t, std::vector<Seen>> Pushes(size_t server) const {
+    std::map<uint32_t, std::vector<Seen>> groups;
+    for (const Seen& s : servers[server]->Of(RecordType::kPushRows)) {
+      groups[s.partition].push_back(s);
+    }
+    return groups;
+  }
+  uint32_t table = 0;
+};
+
+TEST_CASE("rows of a sync step that were answered go to the next server, those that moved") {
+  Failover cluster(v1::CONSISTENCY_SYNC);
+  cluster.servers[0]->hold_commits = true;
+  auto first = cluster.PushRows(cluster.table, Keys(), Memory(1));
+  auto second = cluster.PushRows(cluster.table, Keys(), Memory(2));
+  cluster.RunFor(100 * kMilli);
+  for (const auto& call : {first, second}) {
+    CHECK_FALSE(call->done);
+    CHECK_FALSE(cluster.core->BufferReleased(call->id));
+  }
+  auto before = cluster.Pushes(0);
+  cluster.FailOver({1, 3});
+  auto end = cluster.EndStep(cluster.table);
+  cluster.RunFor(100 * kMilli);
+  cluster.servers[0]->hold_commits = false;
+  for (const auto& call : {first, second, end}) cluster.Good(call);
+  CHECK(cluster.core->BufferReleased(first->id));
+  cluster.CheckRows(3);
+  auto after = cluster.Pushes(1);
+  CHECK(after.size() == 2);
+  for (const uint32_t p : {1u, 3u}) {
+    REQUIRE(before[p].size() == 2);
+    REQUIRE(after[p].size() == 2);
+    for (size_t i = 0; i < 2; ++i) {
+      CHECK(after[p][i].keys == before[p][i].keys);
+      CHECK(after[p][i].index() == i);
+    }
+  }
+  // Nothing was sent again to the server that has the others.
+  CHECK(cluster.Pushes(0).size() == 4);
+  for (const auto& [partition, groups] : cluster.Pushes(0)) CHECK(groups.size() == 2);
+  for (const Seen& s : cluster.servers[1]->Of(RecordType::kEndStep)) CHECK(s.count == 2);
+}
+
+TEST_CASE("rows that were answered are empty at the next server when their call is over") {
+  Failover cluster(v1::CONSISTENCY_SYNC);
+  cluster.servers[0]->hold_commits = true;
+  auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
+  auto end = cluster.EndStep(cluster.table);
+  cluster.RunFor(100 * kMilli);
+  CHECK_FALSE(cluster.core->BufferReleased(push->id));
+  cluster.core->Cancel(push->id);
+  CHECK(cluster.core->BufferReleased(push->id));
+  cluster.servers[0]->silent = true;
+  cluster.FailOver({0, 1, 2, 3});
+  cluster.Good(end);
+  CHECK(push->status.code() == Code::kCancelled);
+  for (const auto& [partition, groups] : cluster.Pushes(1)) {
+    REQUIRE(groups.size() == 1);
+    CHECK(groups[0].count == 0);
+    CHECK(groups[0].index() == 0);
+  }
+  CHECK(cluster.Pushes(1).size() == 4);
+  CHECK(cluster.servers[1]->rows[cluster.table].empty());
+}
+
+TEST_CASE("a group that was refused memory stays without effect at the next server") {
+  Failover cluster(v1::CONSISTENCY_SYNC);
+  cluster.servers[0]->hold_commits = true;
+  cluster.servers[0]->refuse_group = [](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.partition == 2) return ReplyStatus::kMemoryLimit;
+    return std::nullopt;
+  };
+  auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
+  auto end = cluster.EndStep(cluster.table);
+  cluster.RunFor(100 * kMilli);
+  cluster.servers[0]->silent = true;
+  cluster.FailOver({0, 1, 2, 3});
+  cluster.Good(end);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kResourceExhausted);
+  for (const auto& [partition, groups] : cluster.Pushes(1)) {
+    REQUIRE(groups.size() == 1);
+    CHECK((groups[0].count == 0) == (partition == 2));
+  }
+}
+
+TEST_CASE("of a record that the old primary refuses in part, what has moved goes to the new one") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    Failover cluster(consistency);
+    cluster.Good(cluster.Lookup(cluster.table, Keys(), Memory(0)));
+    for (const uint32_t p : {0u, 2u}) cluster.Move(p, 1);
+    auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
+    auto next = cluster.PushRows(cluster.table, Keys(), Memory(2));
+    cluster.RunFor(20 * kMilli);
+    CHECK(cluster.servers[1]->seen.empty());
+    cluster.Publish();
+    auto end = cluster.EndStep(cluster.table);
+    for (const auto& call : {push, next, end}) cluster.Good(call);
+    cluster.CheckRows(3);
+    for (const auto& [partition, groups] : cluster.Pushes(1)) {
+      CHECK((partition == 0 || partition == 2));
+      CHECK(groups.size() == 2);
+    }
+  }
+}
+
+TEST_CASE("unanswered rows go to both servers, each group once") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    for (const bool hangs : {false, true}) {
+      Failover cluster(consistency);
+      cluster.Good(cluster.Lookup(cluster.table, Keys(), Memory(0)));
+      cluster.servers[0]->silent = true;
+      auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
+      auto end = cluster.EndStep(cluster.table);
+      cluster.RunFor(100 * kMilli);
+      cluster.FailOver({1, 2});
+      auto next = consistency == v1::CONSISTENCY_ASYNC
+                      ? cluster.PushRows(cluster.table, Keys(), Memory(2))
+                      : push;
+      cluster.RunFor(hangs ? 300 * kMilli : 0);
+      cluster.servers[0]->silent = false;
+      for (const auto& call : {push, next, end}) cluster.Good(call);
+      cluster.CheckRows(consistency == v1::CONSISTENCY_ASYNC ? 3 : 1);
+      for (const auto& [partition, groups] : cluster.Pushes(1)) {
+        CHECK((partition == 1 || partition == 2));
+        CHECK(groups.size() == (consistency == v1::CONSISTENCY_ASYNC ? 2 : 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("a lookup whose partitions are on two servers now is answered by both") {
+  const bool hangs = GENERATE(true, false);
+  Failover cluster(v1::CONSISTENCY_SYNC);
+  auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
+  cluster.RunFor(100 * kMilli);
+  Rows to = Memory(0);
+  auto lookup = cluster.Lookup(cluster.table, Keys(), to, 1);  // parked
+  cluster.RunFor(100 * kMilli);
+  CHECK_FALSE(lookup->done);
+  cluster.servers[0]->silent = hangs;
+  cluster.FailOver({0, 3});
+  cluster.RunFor(100 * kMilli);
+  cluster.servers[0]->silent = false;
+  auto end = cluster.EndStep(cluster.table);
+  for (const auto& call : {lookup, push, end}) cluster.Good(call);
+  const auto* rows = reinterpret_cast<const float*>(to.block->data());
+  CHECK(std::all_of(rows, rows + kKeys * kDim, [](float x) { return x == 1.0f; }));
+  std::set<uint32_t> asked;
+  for (const Seen& s : cluster.servers[1]->Of(RecordType::kLookup)) asked.insert(s.partition);
+  CHECK(asked == std::set<uint32_t>{0, 3});
+}
+
+TEST_CASE("a scan goes on at the next server") {
+  Failover cluster(v1::CONSISTENCY_ASYNC);
+  cluster.Good(cluster.PushRows(cluster.table, Keys(), Memory(1)));
+  auto result = std::make_shared<client::ScanResult>();
+  cluster.Good(cluster.Scan(cluster.table, 1, 0, result));
+  std::vector<uint64_t> keys = result->keys;
+  REQUIRE(keys.size() == 5);
+  cluster.servers[0]->silent = true;
+  auto scan = cluster.Scan(cluster.table, 1, result->next, result);
+  cluster.RunFor(100 * kMilli);
+  cluster.FailOver({0, 1, 2, 3});
+  cluster.Good(scan);
+  CHECK_FALSE(result->keys.empty());
+  for (const uint64_t key : result->keys) {
+    CHECK(PartitionOfKey(cluster.table, key, 4) == 1);
+    CHECK(std::find(keys.begin(), keys.end(), key) == keys.end());
+  }
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,145 @@
+// The operator's program giving up what is lost: servers that are removed, tables that are reset.
+#include <signal.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/server/cli_fixture.h"
+#include "tests/server/daemon_fixture.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+constexpr uint64_t kElements = 65536;  // of 1024 chunks: some in every partition
+
+// The only worker of job "demo", with a dense async table.
+class Worker {
+ public:
+  explicit Worker(const ProcessCluster& cluster) {
+    auto client = Client::Connect(
+        {.cluster = cluster.address(), .job = "demo", .transport = TestTransport()});
+    INFO(client.status());
+    REQUIRE(client.ok());
+    client_ = std::move(*client);
+    v1::TableSpec spec;
+    spec.set_name("weights");
+    spec.add_shape(kElements);
+    spec.set_chunk_bytes(256);
+    spec.set_consistency(v1::CONSISTENCY_ASYNC);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->set_rate(1);
+    auto table = client_->CreateTable(spec);
+    INFO(table.status());
+    REQUIRE(table.ok());
+    table_ = *table;
+    region_ = *client_->AllocateRegion(table_.bytes());
+  }
+  // Every parameter is 1 less.
+  absl::Status Push() {
+    std::vector<float> ones(kElements, 1.0f);
+    std::memcpy(region_.data(), ones.data(), table_.bytes());
+    return client_->Push(table_, region_).Wait();
+  }
+  // The sum of all parameters.
+  absl::StatusOr<double> Sum() {
+    const absl::Status pulled = client_->Pull(table_, region_).Wait();
+    if (!pulled.ok()) return pulled;
+    std::vector<float> values(kElements);
+    std::memcpy(values.data(), region_.data(), table_.bytes());
+    double sum = 0;
+    for (const float value : values) sum += value;
+    return sum;
+  }
+
+ private:
+  std::unique_ptr<Client> client_;
+  Table table_;
+  Region region_;
+};
+
+Finished Operate(const ProcessCluster& cluster, std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--cluster", cluster.address()});
+  return Cli(arguments);
+}
+
+void WaitSilent(const ProcessCluster& cluster, const std::string& name) {
+  CHECK(Eventually([&] {
+    return Operate(cluster, {"status"}).out.find("server '" + name + "' at ") !=
+               std::string::npos &&
+           Operate(cluster, {"status"}).out.find("is silent") != std::string::npos;
+  }));
+}
+
+TEST_CASE("a dead server is removed, and the table it had a part of starts again there") {
+  ProcessCluster cluster({.lease_ms = 500});
+  {
+    Worker worker(cluster);
+    REQUIRE(worker.Push().ok());
+    CHECK(*worker.Sum() == -static_cast<double>(kElements));
+    const Finished alive = Operate(cluster, {"server", "remove", "server-1", "--yes"});
+    CHECK(alive.status == 1);
+    CHECK_THAT(alive.err, Contains("server 'server-1' at ") && Contains("is alive"));
+    cluster.server(1).Signal(SIGKILL);
+    WaitSilent(cluster, "server-1");
+
+    const Finished asked = Operate(cluster, {"server", "remove", "server-1"});
+    CHECK(asked.status == 2);
+    CHECK_THAT(asked.err,
+               Contains("what it alone has (128 partitions) is lost") && Contains("--yes agrees"));
+    CHECK_THAT(Operate(cluster, {"status"}).out, Contains("is silent"));
+    const Finished removed = Operate(cluster, {"server", "remove", "server-1", "--yes", "--json"});
+    CHECK(removed.status == 0);
+    CHECK_THAT(removed.err, Contains("server 'server-1' is removed") && Contains("'weights'"));
+    CHECK(Json(removed.out)["removed"].text() == "server-1");
+    CHECK(Json(removed.out)["lost_tables"][0].text() == "weights");
+    CHECK(absl::IsDataLoss(worker.Push()));
+    const Finished refused = Operate(cluster, {"partition", "reset", "weights", "--yes"});
+    CHECK(refused.status == 1);
+    CHECK_THAT(refused.err, Contains("job 'demo' of table 'weights' has workers"));
+  }
+  const Json list(Operate(cluster, {"partition", "list", "--json"}).out);
+  REQUIRE(list["partitions"].size() == 256);
+  int lost = 0;
+  for (int i = 0; i < 256; ++i) {
+    CHECK(list["partitions"][i]["primary"]["server"].text() == "server-0");
+    lost += list["partitions"][i]["lost_by"].size();
+  }
+  CHECK(lost > 100);
+  const Finished reset = Operate(cluster, {"partition", "reset", "weights", "--yes", "--json"});
+  CHECK(reset.status == 0);
+  CHECK(Json(reset.out)["reset_partitions"].size() == lost);
+  CHECK(Operate(cluster, {"partition", "reset", "weights", "--partition", "1", "--yes"}).status ==
+        1);
+
+  // Where it was lost it has initial values; elsewhere it is as it was; and training goes on.
+  Worker worker(cluster);
+  const absl::StatusOr<double> sum = worker.Sum();
+  INFO(sum.status());
+  REQUIRE(sum.ok());
+  CHECK(*sum < 0);
+  CHECK(*sum > -static_cast<double>(kElements));
+  const absl::Status pushed = worker.Push();
+  INFO(pushed);
+  CHECK(pushed.ok());
+  CHECK(*worker.Sum() == *sum - static_cast<double>(kElements));
+}
+
+TEST_CASE("what cannot be given up is refused, with the reason") {
+  ProcessCluster cluster({.servers = 1, .shards = 1});
+  const Finished no_server = Operate(cluster, {"server", "remove", "x", "--yes"});
+  CHECK(no_server.status == 1);
+  CHECK_THAT(no_server.err, StartsWith("verbena: ") && Contains("there is no server 'x'"));
+  const Finished no_table = Operate(cluster, {"partition", "reset", "x", "--yes"});
+  CHECK(no_table.status == 1);
+  CHECK_THAT(no_table.err, Contains("there is no table 'x'"));
+  CHECK(no_table.out.empty());
+}
+
+}  // namespace
+}  // namespace verbena::test

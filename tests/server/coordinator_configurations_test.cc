@@ -1,0 +1,442 @@
+// Followers and learners: where they are put, what becomes of them, and what servers may ask for.
+#include <cstdlib>
+#include <map>
+
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kLeaseMs = 5000;
+constexpr auto kDrop = v1::ConfigurationChange::DROP_REPLICA;
+constexpr auto kAdmit = v1::ConfigurationChange::ADMIT;
+constexpr auto kPromote = v1::ConfigurationChange::PROMOTE;
+
+CoordinatorOptions Replicated(uint32_t partitions = 4) {
+  return {.partitions = partitions, .lease_ms = kLeaseMs, .replicas = 2};
+}
+
+// "1+2?3": primary 1, follower 2, learner 3.
+std::string Words(const v1::Partition& p) {
+  std::string words = std::to_string(p.primary());
+  for (const v1::Replica& r : p.followers()) words += "+" + std::to_string(r.server());
+  for (const v1::Replica& r : p.learners()) words += "?" + std::to_string(r.server());
+  return words;
+}
+
+// A lease passes in which these are heard of and others are not.
+void PassLease(TestCoordinator* c, const std::vector<uint64_t>& beating) {
+  for (int i = 0; i < 4; ++i) {
+    c->clock.AdvanceMs(kLeaseMs / 4);
+    for (const uint64_t server : beating) REQUIRE(c->Heartbeat(server).ok());
+    (*c)->RunOnce();
+  }
+}
+
+bool Lost(const TestCoordinator& c) {
+  for (const v1::Table& t : c.view().tables()) {
+    if (!t.lost_partitions().empty()) return true;
+  }
+  return false;
+}
+
+TEST_CASE("options of replicas are checked, and are in the view") {
+  ManualClock clock;
+  MemoryStore store;
+  const auto made = [&](uint32_t replicas, uint32_t least) {
+    return Coordinator::Create({.replicas = replicas, .min_replicas = least}, &clock, &store)
+        .status();
+  };
+  REQUIRE_STATUS(made(0, 1), kInvalidArgument, "replicas is 0; allowed: 1 to 2");
+  REQUIRE_STATUS(made(3, 1), kInvalidArgument, "replicas is 3; allowed: 1 to 2");
+  REQUIRE_STATUS(made(1, 2), kInvalidArgument,
+                 "min_replicas is 2; allowed: 1 to replicas, which is 1");
+  REQUIRE_STATUS(made(2, 0), kInvalidArgument, "min_replicas is 0");
+  TestCoordinator c({.replicas = 2, .min_replicas = 2});
+  REQUIRE(c.view().replicas() == 2);
+  REQUIRE(c.view().min_replicas() == 2);
+  TestCoordinator one;
+  REQUIRE(one.view().replicas() == 1);
+  REQUIRE(one.view().min_replicas() == 1);
+}
+
+TEST_CASE("without replicas nobody follows") {
+  TestCoordinator c({.partitions = 8});
+  const uint64_t a = c.JoinServer("a");
+  c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  for (const v1::Partition& p : c.view().partitions()) {
+    REQUIRE(p.followers().empty());
+    REQUIRE(p.learners().empty());
+    REQUIRE(p.configuration() == p.epoch());
+  }
+  REQUIRE(c.Leave(a).ok());
+  REQUIRE(c.Partition(0).primary() == a);
+}
+
+TEST_CASE("new partitions have a follower at once, evenly spread over shards and partners") {
+  TestCoordinator c(Replicated(240));
+  uint32_t last = 0, partners = 0;  // shards of the last server; pairs of (primary, follower)
+  SECTION("servers that are alike: whoever is lost, its partitions go to all others") {
+    last = 2;
+    partners = 12;
+  }
+  SECTION("one that has more") { last = 6; }
+  for (const char* name : {"a", "b", "c"}) c.JoinServer(name, 2);
+  c.JoinServer("d", last);
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  std::map<std::pair<uint64_t, uint32_t>, int> copies;
+  std::map<std::pair<uint64_t, uint64_t>, int> pairs;
+  for (const v1::Partition& p : c.view().partitions()) {
+    REQUIRE(p.followers_size() == 1);
+    REQUIRE(p.learners().empty());
+    REQUIRE(p.epoch() == 2);
+    REQUIRE(p.configuration() == 2);
+    ++copies[{p.primary(), p.shard()}];
+    ++copies[{p.followers(0).server(), p.followers(0).shard()}];
+    ++pairs[{p.primary(), p.followers(0).server()}];
+  }
+  REQUIRE(copies.size() == 6 + last);
+  const int even = 480 / static_cast<int>(6 + last);
+  for (const auto& [shard, count] : copies) REQUIRE(std::abs(count - even) <= 1);
+  if (partners == 0) return;
+  REQUIRE(pairs.size() == partners);
+  for (const auto& [pair, count] : pairs) REQUIRE(std::abs(count - 20) <= 1);
+}
+
+TEST_CASE("copies are in different zones where they can be; without a name each is its own") {
+  std::map<std::string, std::string> zones = {{"a", "x"}, {"b", "x"}, {"c", "y"}, {"d", ""}};
+  SECTION("three zones") {}
+  SECTION("one zone for all") { zones = {{"a", "x"}, {"b", "x"}}; }
+  SECTION("none has a name") { zones = {{"a", ""}, {"b", ""}, {"c", ""}}; }
+  TestCoordinator c(Replicated(64));
+  std::map<uint64_t, std::string> zone_of;
+  for (const auto& [name, zone] : zones) zone_of[c.JoinServer(name, 1, zone)] = zone;
+  REQUIRE(c.Server("a").zone() == zones["a"]);
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  for (const v1::Partition& p : c.view().partitions()) {
+    REQUIRE(p.followers_size() == 1);
+    REQUIRE(p.followers(0).server() != p.primary());
+    const std::string primary = zone_of[p.primary()], follower = zone_of[p.followers(0).server()];
+    REQUIRE((primary != follower || primary.empty() || zones.size() == 2));
+  }
+  auto request = c.ServerRequest("e");
+  request.set_zone("a\nb");
+  REQUIRE_STATUS(c.Call(&Coordinator::JoinServer, request).status(), kInvalidArgument, "zone has");
+}
+
+TEST_CASE("a table made again on the same servers changes no configuration") {
+  TestCoordinator c(Replicated(32));
+  for (const char* name : {"a", "b", "c"}) c.JoinServer(name);
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  std::vector<std::string> before;
+  for (const v1::Partition& p : c.view().partitions()) before.push_back(p.SerializeAsString());
+  REQUIRE(c.DropTable("t").ok());
+  REQUIRE(c.CreateTable(c.Spec("u", 4096)).ok());
+  for (int i = 0; i < 32; ++i) REQUIRE(before[i] == c.view().partitions(i).SerializeAsString());
+}
+
+TEST_CASE("the follower of a primary that is silent and asks, or leaves, takes over") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b"), d = c.JoinServer("d");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const v1::Partition before = c.Partition(0);
+  REQUIRE(before.primary() == a);
+  const uint64_t follower = before.followers(0).server();
+  const uint64_t third = follower == b ? d : b;
+  SECTION("silent") {
+    PassLease(&c, {b, d});
+    REQUIRE(c.Partition(0).SerializeAsString() == before.SerializeAsString());
+    REQUIRE(c.Reconfigure(follower, {c.Change(kPromote, 0)})->made(0));
+  }
+  SECTION("leaves") { REQUIRE(c.Leave(a).ok()); }
+  SECTION("replaced under its name, faster than its lease") { c.JoinServer("a"); }
+  const v1::Partition& after = c.Partition(0);
+  REQUIRE(after.primary() == follower);
+  REQUIRE(after.shard() == before.followers(0).shard());
+  REQUIRE(after.epoch() == before.epoch() + 1);
+  REQUIRE(after.followers().empty());
+  // Repaired at once: two changes of the configuration.
+  REQUIRE(after.configuration() == before.configuration() + 2);
+  REQUIRE(after.learners_size() == 1);
+  if (c.Server("a").state() == v1::Server::SILENT) REQUIRE(after.learners(0).server() == third);
+  REQUIRE_FALSE(Lost(c));
+}
+
+TEST_CASE("a server that returns is repaired as a learner, and learners become followers") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  PassLease(&c, {b});
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  REQUIRE(Words(c.Partition(1)) == "2+1");
+  REQUIRE(c.Reconfigure(b, {c.Change(kPromote, 0)})->made(0));
+  REQUIRE(Words(c.Partition(0)) == "2");
+  const uint64_t epoch = c.Partition(0).epoch();
+  SECTION("as itself, after a lease") { PassLease(&c, {a, b}); }
+  SECTION("as a new incarnation, empty") { REQUIRE(c.JoinServer("a") == 3); }
+  const uint64_t learner = c.Server("a").incarnation();
+  REQUIRE(Words(c.Partition(0)) == "2?" + std::to_string(learner));
+  REQUIRE(c.Reconfigure(b, {c.Change(kAdmit, 0, learner)})->made(0));
+  REQUIRE(Words(c.Partition(0)) == "2+" + std::to_string(learner));
+  REQUIRE(c.Partition(0).epoch() == epoch);
+  REQUIRE_FALSE(Lost(c));
+}
+
+TEST_CASE("learners are never promoted") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+  REQUIRE_STATUS(c.Reconfigure(b, {c.Change(kPromote, 0)}).status(), kFailedPrecondition,
+                 "allowed: nobody, it has no followers");
+  SECTION("silent: it stays a learner") {
+    PassLease(&c, {b});
+    REQUIRE(Words(c.Partition(0)) == "1?2");
+    REQUIRE(c.Heartbeat(a).ok());
+    REQUIRE(Words(c.Partition(0)) == "1?2");
+    REQUIRE_FALSE(Lost(c));
+  }
+  SECTION("replaced: lost, and brought up anew") {
+    REQUIRE(c.JoinServer("a") == 3);
+    REQUIRE(Words(c.Partition(0)) == "3?2");
+    REQUIRE(Lost(c));
+  }
+}
+
+TEST_CASE("a follower that is silent stays until its primary gives it up, a learner does not") {
+  TestCoordinator c(Replicated(2));
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  PassLease(&c, {a});
+  REQUIRE(c.Server("b").state() == v1::Server::SILENT);
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  REQUIRE(c.Reconfigure(a, {c.Change(kDrop, 0, b)})->made(0));
+  REQUIRE(Words(c.Partition(0)) == "1");
+  const uint64_t d = c.JoinServer("d");
+  REQUIRE(Words(c.Partition(0)) == "1?3");
+  PassLease(&c, {a, b});
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+  REQUIRE(c.Heartbeat(d).ok());
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+}
+
+TEST_CASE("both copies silent at once: whoever returns first goes on") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  PassLease(&c, {});
+  REQUIRE(c.Server("a").state() == v1::Server::SILENT);
+  REQUIRE(c.Server("b").state() == v1::Server::SILENT);
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  REQUIRE(Words(c.Partition(1)) == "2+1");
+  SECTION("the primary") {
+    REQUIRE(c.Heartbeat(a).ok());
+    REQUIRE(Words(c.Partition(0)) == "1+2");
+    REQUIRE(Words(c.Partition(1)) == "2+1");
+    REQUIRE(c.Reconfigure(a, {c.Change(kPromote, 1)})->made(0));
+    REQUIRE(Words(c.Partition(1)) == "1");
+  }
+  SECTION("the follower") {
+    REQUIRE(c.Heartbeat(b).ok());
+    REQUIRE(Words(c.Partition(0)) == "1+2");
+    REQUIRE(c.Reconfigure(b, {c.Change(kPromote, 0)})->made(0));
+    REQUIRE(Words(c.Partition(0)) == "2");
+  }
+  SECTION("neither: one is removed") {
+    REQUIRE(c.RemoveServer("a")->lost_tables().empty());
+    REQUIRE(Words(c.Partition(0)) == "2");
+    REQUIRE(Words(c.Partition(1)) == "2");
+    REQUIRE(c.Heartbeat(b).ok());
+    REQUIRE(Words(c.Partition(0)) == "2");
+  }
+  SECTION("neither: what the other has is not lost with one") {
+    const uint64_t again = c.JoinServer("a");
+    REQUIRE(Words(c.Partition(0)) == "2");
+    REQUIRE(Words(c.Partition(1)) == "2");
+    REQUIRE_FALSE(Lost(c));
+    REQUIRE(c.Heartbeat(b).ok());
+    REQUIRE(Words(c.Partition(0)) == "2?" + std::to_string(again));
+  }
+  REQUIRE_FALSE(Lost(c));
+}
+
+TEST_CASE("a replica that was dropped is not tried again there for a lease") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const auto dropped = c.Reconfigure(a, {c.Change(kDrop, 0, b)});
+  REQUIRE(dropped->made(0));
+  REQUIRE(dropped->revision() == c.view().revision());
+  REQUIRE(Words(c.Partition(0)) == "1");
+  // Of this partition alone.
+  REQUIRE(Words(c.Partition(2)) == "1+2");
+  PassLease(&c, {a, b});
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+  REQUIRE(c.Reconfigure(a, {c.Change(kDrop, 0, b)})->made(0));
+  // Elsewhere at once.
+  c.JoinServer("d");
+  REQUIRE(Words(c.Partition(0)) == "1?3");
+}
+
+TEST_CASE(
+    "what is due after a lease is done although nothing else happens, also after a bad disk") {
+  FaultyStore store;
+  TestCoordinator c(Replicated(), &store);
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  c.clock.AdvanceMs(1000);
+  REQUIRE(c.Reconfigure(a, {c.Change(kDrop, 0, b)})->made(0));
+  c.clock.AdvanceMs(kLeaseMs - 1);
+  REQUIRE(c.Heartbeat(a).ok());
+  REQUIRE(c.Heartbeat(b).ok());
+  REQUIRE_FALSE(c->RunOnce());
+  REQUIRE(c->NextTimerNanos() == c.clock.NowNanos() + 1000000);
+  c.clock.AdvanceMs(1);
+  store.full = true;
+  REQUIRE(c->RunOnce());
+  REQUIRE(Words(c.Partition(0)) == "1");
+  store.full = false;
+  REQUIRE_FALSE(c->RunOnce());
+  c.clock.AdvanceTo(c->NextTimerNanos());
+  REQUIRE(c->RunOnce());
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+}
+
+TEST_CASE("a follower that asks becomes primary, and the old one is repaired later") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const v1::Partition before = c.Partition(0);
+  REQUIRE_STATUS(c.Reconfigure(a, {c.Change(kPromote, 0)}).status(), kFailedPrecondition,
+                 "PROMOTE of partition 0 by server incarnation 1; allowed: its followers: 2");
+  REQUIRE(c.Reconfigure(b, {c.Change(kPromote, 0)})->made(0));
+  REQUIRE(Words(c.Partition(0)) == "2");
+  REQUIRE(c.Partition(0).epoch() == before.epoch() + 1);
+  REQUIRE(c.Partition(0).configuration() == before.configuration() + 1);
+  PassLease(&c, {a, b});
+  REQUIRE(Words(c.Partition(0)) == "2?1");
+}
+
+TEST_CASE("a change is made only of the configuration that it names, once") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  v1::ReconfigureRequest request;
+  request.set_request_id(c.NewId());
+  request.set_incarnation(a);
+  *request.add_changes() = c.Change(kDrop, 0, b);
+  *request.add_changes() = c.Change(kDrop, 0, b);  // of one that is no more by then
+  v1::ConfigurationChange late = c.Change(kDrop, 2, b);
+  late.set_configuration(late.configuration() - 1);
+  *request.add_changes() = late;
+  *request.add_changes() = c.Change(kDrop, 2, b);
+  const auto first = c.Call(&Coordinator::Reconfigure, request);
+  REQUIRE(first.ok());
+  REQUIRE(std::vector<bool>(first->made().begin(), first->made().end()) ==
+          std::vector<bool>{true, false, false, true});
+  const uint64_t revision = c.view().revision();
+  const auto again = c.Call(&Coordinator::Reconfigure, request);
+  REQUIRE(again->SerializeAsString() == first->SerializeAsString());
+  REQUIRE(c.view().revision() == revision);
+  // Nothing made: no new revision.
+  const auto none = c.Reconfigure(a, {late});
+  REQUIRE_FALSE(none->made(0));
+  REQUIRE(none->revision() == revision);
+  REQUIRE(c.view().revision() == revision);
+}
+
+TEST_CASE("what nobody may ask for is refused by the name of its field, and changes nothing") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+  const uint64_t revision = c.view().revision();
+  const auto refused = [&](uint64_t who, const v1::ConfigurationChange& change) {
+    // After one that could be made.
+    return c.Reconfigure(who, {c.Change(kDrop, 2, b), change}).status();
+  };
+  REQUIRE_STATUS(refused(a, c.Change(v1::ConfigurationChange::KIND_UNSPECIFIED, 0)),
+                 kInvalidArgument, "changes.kind is 0; allowed: DROP_REPLICA (1)");
+  REQUIRE_STATUS(refused(a, c.Change(static_cast<v1::ConfigurationChange::Kind>(9), 0)),
+                 kInvalidArgument, "changes.kind is 9");
+  REQUIRE_STATUS(refused(a, c.Change(kDrop, 4, b)), kInvalidArgument,
+                 "changes.partition is 4; allowed: 0 to 3");
+  REQUIRE_STATUS(refused(a, c.Change(kDrop, 0, 77)), kInvalidArgument,
+                 "changes.server is 77; allowed: the followers and learners of partition 0: 2");
+  REQUIRE_STATUS(refused(a, c.Change(kDrop, 0, a)), kInvalidArgument, "changes.server is 1");
+  REQUIRE_STATUS(refused(a, c.Change(kAdmit, 0, b)), kInvalidArgument,
+                 "changes.server is 2; allowed: none, partition 0 has no learners");
+  REQUIRE_STATUS(refused(a, c.Change(kDrop, 1, a)), kFailedPrecondition,
+                 "DROP_REPLICA of partition 1 by server incarnation 1; allowed: its primary: 2");
+  REQUIRE_STATUS(refused(worker, c.Change(kDrop, 0, b)), kFailedPrecondition,
+                 "which is no server of this cluster");
+  REQUIRE(c.view().revision() == revision);
+  REQUIRE(Words(c.Partition(2)) == "1+2");
+  // What was refused barred nobody.
+  REQUIRE(c.Leave(b).ok());
+  REQUIRE_STATUS(c.Reconfigure(b, {c.Change(kPromote, 0)}).status(), kFailedPrecondition, "silent");
+  const uint64_t again = c.JoinServer("b");
+  REQUIRE_STATUS(c.Reconfigure(b, {}).status(), kFailedPrecondition, "or none any more");
+  REQUIRE(Words(c.Partition(2)) == "1?" + std::to_string(again));
+}
+
+TEST_CASE("configurations survive a restart; replicas may be wanted later, or no more") {
+  TestCoordinator c(Replicated());
+  c.options().replicas = 1;
+  c.Restart();
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  REQUIRE(Words(c.Partition(0)) == "1");
+  c.options().replicas = 2;
+  c.Restart();
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+  REQUIRE(c.Reconfigure(a, {c.Change(kAdmit, 0, b)})->made(0));
+  c.options().replicas = 1;
+  c.Restart();
+  REQUIRE(c.view().replicas() == 1);
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  REQUIRE(c.Leave(a).ok());
+  REQUIRE(Words(c.Partition(0)) == "2");
+  REQUIRE_FALSE(Lost(c));
+}
+
+TEST_CASE("a state without configurations is taken over, one that breaks them is not") {
+  MemoryStore store;
+  {
+    TestCoordinator c(Replicated(), &store);
+    for (const char* name : {"a", "b", "d"}) c.JoinServer(name);
+    REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  }
+  CoordinatorState good = *store.Load();
+  v1::Partition* p = good.view.mutable_partitions(0);
+  SECTION("of before") {
+    p->clear_configuration();
+    REQUIRE(store.Save(good, nullptr).ok());
+    TestCoordinator c(Replicated(), &store);
+    REQUIRE(c.Partition(0).configuration() >= c.Partition(0).epoch());
+    return;
+  }
+  SECTION("a server twice") { p->mutable_followers(0)->set_server(p->primary()); }
+  SECTION("three copies") { p->add_learners()->set_server(3); }
+  SECTION("unknown server") { p->mutable_followers(0)->set_server(99); }
+  SECTION("unknown shard") { p->mutable_followers(0)->set_shard(1); }
+  SECTION("a copy of nothing") { p->set_primary(0); }
+  SECTION("configuration behind the epoch") { p->set_configuration(1); }
+  SECTION("a silent learner") {
+    p->mutable_learners()->Swap(p->mutable_followers());
+    for (v1::Server& s : *good.view.mutable_servers()) {
+      if (s.incarnation() == p->learners(0).server()) s.set_state(v1::Server::SILENT);
+    }
+  }
+  REQUIRE(store.Save(good, nullptr).ok());
+  ManualClock clock;
+  const auto created = Coordinator::Create(Replicated(), &clock, &store);
+  REQUIRE_STATUS(created.status(), kDataLoss, "makes no sense: partition ");
+}
+
+}  // namespace
+}  // namespace verbena::server

@@ -1,0 +1,443 @@
+// Shards of several servers with copies of a partition: what workers are answered meanwhile, and
+// what the coordinator, which is not there but for its answers, is asked.
+#include "server/replication/replication.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/server/replication/peer_fixture.h"
+#include "tests/server/shard_executor_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+using Change = v1::ConfigurationChange;
+using Node = PeerWorld::Node;
+
+constexpr PeerId kA{10, 0}, kB{11, 0}, kC{12, 0};
+constexpr char kCoordinator[] = "coordinator:1";
+constexpr absl::Duration kLease = absl::Seconds(1);
+
+// Three servers, one partition, workers with a lane to a server each.
+class Copies {
+ public:
+  struct Asked {
+    int64_t at = 0;
+    uint64_t server = 0;  // who
+    Change change;
+  };
+  PeerWorld world{false};
+  Node& a = world.Add(kA, true);
+  Node& b = world.Add(kB, true);
+  Node& c = world.Add(kC, true);
+  std::vector<Asked> asked;
+  std::function<bool(const Change&)> makes = [](const Change&) { return false; };
+
+  Copies() {
+    world.control().Serve(kCoordinator, [this](const std::string& method, const std::string& bytes,
+                                               test::SimControl::Respond respond) {
+      Reconfigure(method, bytes, std::move(respond));
+    });
+    for (Node* node : {&a, &b, &c}) node->shard->SetCoordinator(kCoordinator);
+    world.Pass(absl::Milliseconds(10));
+  }
+
+  // A view of this configuration; copies are such `since` it.
+  std::shared_ptr<v1::ClusterView> View(const PeerWorld::Configuration& wanted,
+                                        uint64_t configuration, uint64_t since,
+                                        uint64_t epoch = 1) {
+    std::shared_ptr<v1::ClusterView> view = world.View({wanted});
+    view->set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(kLease)));
+    v1::Partition* partition = view->mutable_partitions(0);
+    partition->set_epoch(epoch);
+    partition->set_configuration(configuration);
+    for (v1::Replica& copy : *partition->mutable_followers()) copy.set_since(since);
+    for (v1::Replica& copy : *partition->mutable_learners()) copy.set_since(since);
+    return view;
+  }
+  // A is the primary, B its follower.
+  void Begin() {
+    world.Apply(View({kA, {kB}, {}}, 2, 2));
+    REQUIRE(Until([&] { return a.shard->links().IsOpen(kB); }));
+    Pass(kLease / 4);
+  }
+
+  TestWorker& Worker(const Node& node, uint64_t epoch = 1) {
+    workers_.push_back(std::make_unique<TestWorker>(
+        &world.network(), "worker-" + std::to_string(workers_.size()), kPeerWorker));
+    TestWorker& worker = *workers_.back();
+    worker.set_epoch(epoch);
+    const auto granted = node.shard->OpenLane(world.Request({kPeerWorker, 0}, node.id));
+    INFO(granted.status());
+    REQUIRE(granted.ok());
+    worker.Open(*granted);
+    REQUIRE(Until([&] { return worker.open(); }));
+    return worker;
+  }
+  bool Until(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(30)) {
+    return world.Until(
+        [&] {
+          for (const auto& worker : workers_) worker->Pump();
+          return condition();
+        },
+        limit);
+  }
+  void Pass(absl::Duration time) {
+    Until([] { return false; }, time);
+  }
+  // Until that long after `start`.
+  void PassUntil(int64_t start, absl::Duration time) {
+    Pass(absl::Nanoseconds(start - world.now()) + time);
+  }
+
+  uint64_t Push(TestWorker* worker, uint64_t sequence, float value) {
+    std::fill_n(worker->values(), kElements, value);
+    REQUIRE(worker->Push(sequence, ++cookies_).ok());
+    return cookies_;
+  }
+  ReplyStatus Answer(const TestWorker& worker, uint64_t cookie) {
+    REQUIRE(Until([&] { return worker.Answer(cookie) != nullptr; }));
+    return worker.Answer(cookie)->status;
+  }
+  ReplyStatus Pushed(TestWorker* worker, uint64_t sequence, float value) {
+    return Answer(*worker, Push(worker, sequence, value));
+  }
+  ReplyStatus Pulled(TestWorker* worker) {
+    REQUIRE(worker->Pull(0, ++cookies_).ok());
+    return Answer(*worker, cookies_);
+  }
+  // The last record of the partition that the copy has applied.
+  static uint64_t Applied(const Node& node) {
+    const ShardSnapshot snapshot = node.shard->Snapshot();
+    return snapshot.replicas.empty() ? 0 : snapshot.replicas[0].sequence();
+  }
+  static ReplicationCounters counters(const Node& node) {
+    return node.shard->Snapshot().counters.replication;
+  }
+  absl::Duration Since(int64_t start, const Asked& one) const {
+    return absl::Nanoseconds(one.at - start);
+  }
+
+ private:
+  void Reconfigure(const std::string& method, const std::string& bytes,
+                   test::SimControl::Respond respond) {
+    REQUIRE(method == "/verbena.v1.Cluster/Reconfigure");
+    v1::ReconfigureRequest request;
+    REQUIRE(request.ParseFromString(bytes));
+    CHECK(ids_.insert(request.request_id()).second);
+    v1::ReconfigureResponse response;
+    for (const Change& change : request.changes()) {
+      asked.push_back({world.now(), request.incarnation(), change});
+      response.add_made(makes(change));
+    }
+    respond(response.SerializeAsString());
+  }
+
+  std::vector<std::unique_ptr<TestWorker>> workers_;
+  std::set<std::string> ids_;
+  uint64_t cookies_ = 0;
+};
+
+bool Is(const Copies::Asked& asked, const PeerId& who, Change::Kind kind, uint64_t configuration,
+        uint64_t of) {
+  return asked.server == who.server && asked.change.kind() == kind &&
+         asked.change.partition() == 0 && asked.change.configuration() == configuration &&
+         asked.change.server() == of;
+}
+
+TEST_CASE("copies: a push is answered when the follower has it") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  CHECK(Copies::Applied(copies.b) == 2);  // the first was kBegin
+  copies.b.paused = true;
+  const uint64_t second = copies.Push(&worker, 2, 2);
+  copies.Pass(kLease / 4);
+  CHECK(worker.Answer(second) == nullptr);
+  // Nor is it read.
+  REQUIRE(copies.Pulled(&worker) == ReplyStatus::kOk);
+  CHECK(worker.pulled()[0] == -1);
+  copies.b.paused = false;
+  REQUIRE(copies.Answer(worker, second) == ReplyStatus::kOk);
+  CHECK(Copies::Applied(copies.b) == 3);
+  REQUIRE(copies.Pulled(&worker) == ReplyStatus::kOk);
+  CHECK(worker.pulled()[kElements - 1] == -3);
+  CHECK(Copies::counters(copies.a).sent_records == 3);
+  CHECK(Copies::counters(copies.b).applied_records == 3);
+  copies.Pass(3 * kLease);
+  CHECK(copies.asked.empty());
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+}
+
+TEST_CASE("copies: a follower that is silent ends the reads, then is given up") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  const int64_t stopped = copies.world.now();
+  copies.b.paused = true;
+  const uint64_t second = copies.Push(&worker, 2, 2);
+  REQUIRE(worker.Await(1, 1000).ok());
+  CHECK(copies.Answer(worker, 1000) == ReplyStatus::kOk);
+  // The last beacon that it acknowledged is at most as old as the next one is due.
+  copies.PassUntil(stopped, kLease * 6 / 10);
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+  copies.PassUntil(stopped, kLease * 8 / 10);
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
+  REQUIRE(worker.Await(1, 1001).ok());
+  CHECK(copies.Answer(worker, 1001) == ReplyStatus::kNotReady);
+  CHECK(copies.asked.empty());
+  copies.makes = [](const Change&) { return true; };
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
+  CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kB.server));
+  CHECK(copies.Since(stopped, copies.asked[0]) > kLease * 8 / 10);
+  CHECK(copies.Since(stopped, copies.asked[0]) < kLease * 11 / 10);
+  REQUIRE(copies.Until([&] { return Copies::counters(copies.a).dropped_copies == 1; }));
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
+  CHECK(worker.Answer(second) == nullptr);
+  // The view that says so sets it free.
+  copies.world.Apply(&copies.a, copies.View({kA, {}, {}}, 3, 0));
+  CHECK(copies.Answer(worker, second) == ReplyStatus::kOk);
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+  CHECK(worker.pulled()[0] == -3);
+}
+
+TEST_CASE("copies: a change that is not made is asked for again") {
+  Copies copies;
+  copies.Begin();
+  copies.b.paused = true;
+  REQUIRE(copies.Until([&] { return copies.asked.size() == 3; }));
+  for (const Copies::Asked& asked : copies.asked) {
+    CHECK(Is(asked, kA, Change::DROP_REPLICA, 2, kB.server));
+  }
+  CHECK(Copies::counters(copies.a).dropped_copies == 0);
+  // It was only slow.
+  copies.b.paused = false;
+  copies.Pass(kLease / 4);
+  copies.asked.clear();
+  copies.Pass(2 * kLease);
+  CHECK(copies.asked.empty());
+}
+
+TEST_CASE("copies: an answer of the coordinator that is lost is not waited for") {
+  Copies copies;
+  copies.Begin();
+  copies.b.paused = true;
+  copies.world.control().Cut("coordinator", "server-10", true);
+  REQUIRE(copies.Until([&] { return copies.asked.size() == 2; }));
+  copies.world.control().Cut("coordinator", "server-10", false);
+  copies.makes = [](const Change&) { return true; };
+  CHECK(copies.Until([&] { return Copies::counters(copies.a).dropped_copies > 0; }));
+}
+
+TEST_CASE("copies: a learner is brought up, admitted, and serves when it is promoted") {
+  Copies copies;
+  copies.world.Apply(copies.View({kA, {}, {}}, 1, 0));
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  REQUIRE(copies.Pushed(&worker, 2, 2) == ReplyStatus::kOk);
+  copies.world.Apply(copies.View({kA, {}, {kC}}, 2, 2));
+  // Pushes go on meanwhile.
+  REQUIRE(copies.Pushed(&worker, 3, 4) == ReplyStatus::kOk);
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }, kLease));
+  CHECK(Is(copies.asked[0], kA, Change::ADMIT, 2, kC.server));
+  CHECK(copies.c.shard->Snapshot().replicas.at(0).role() == v1::ReplicaStatistics::ROLE_FOLLOWER);
+
+  SECTION("while it is not known whether it is a follower, it has to answer for reads") {
+    copies.Pass(kLease / 4);
+    CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+    const int64_t stopped = copies.world.now();
+    copies.c.paused = true;
+    copies.PassUntil(stopped, kLease * 8 / 10);
+    CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
+    copies.c.paused = false;
+    copies.Pass(kLease / 4);
+    CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+    copies.asked.clear();
+  }
+  copies.makes = [](const Change&) { return true; };
+  REQUIRE(copies.Until([&] { return Copies::counters(copies.a).admitted == 1; }));
+  copies.world.Apply(copies.View({kA, {kC}, {}}, 3, 2));
+  REQUIRE(copies.Pushed(&worker, 4, 8) == ReplyStatus::kOk);
+  copies.a.paused = true;
+  copies.asked.clear();
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
+  CHECK(Is(copies.asked[0], kC, Change::PROMOTE, 3, 0));
+  copies.world.Apply(&copies.c, copies.View({kC, {}, {}}, 4, 0, 2));
+  TestWorker& other = copies.Worker(copies.c, 2);
+  REQUIRE(copies.Pulled(&other) == ReplyStatus::kOk);
+  CHECK(other.pulled()[0] == -15);
+  CHECK(copies.Pushed(&other, 4, 8) == ReplyStatus::kDuplicate);
+  CHECK(copies.Pushed(&other, 5, 16) == ReplyStatus::kOk);
+}
+
+TEST_CASE("copies: a learner that does not answer is given up, and reads go on meanwhile") {
+  Copies copies;
+  copies.c.paused = true;
+  const int64_t start = copies.world.now();
+  copies.world.Apply(copies.View({kA, {}, {kC}}, 2, 2));
+  TestWorker& worker = copies.Worker(copies.a);
+  // There is little to tell it: what comes now would make it a follower without a gap.
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
+  CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kC.server));
+  CHECK(copies.Since(start, copies.asked[0]) >= kLease);
+  CHECK(copies.Since(start, copies.asked[0]) < kLease * 11 / 10);
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+  copies.world.Apply(&copies.a, copies.View({kA, {}, {}}, 3, 0));
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+}
+
+TEST_CASE("copies: a follower that hears nothing asks to be the primary, and is") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  const int64_t stopped = copies.world.now();
+  bool crashed = false;
+  SECTION("it does not run") { copies.a.paused = true; }
+  SECTION("it is gone") {
+    crashed = true;
+    copies.world.Remove(&copies.a);
+  }
+  copies.makes = [](const Change&) { return true; };
+  REQUIRE(copies.Until([&] { return Copies::counters(copies.b).promotions == 1; }));
+  CHECK(Is(copies.asked[0], kB, Change::PROMOTE, 2, 0));
+  CHECK(copies.Since(stopped, copies.asked[0]) > kLease * 8 / 10);
+  CHECK(copies.Since(stopped, copies.asked[0]) < kLease * 11 / 10);
+  const auto view = copies.View({kB, {}, {kC}}, 3, 3, 2);
+  copies.world.Apply(&copies.b, view);
+  copies.world.Apply(&copies.c, view);
+  TestWorker& other = copies.Worker(copies.b, 2);
+  REQUIRE(copies.Pulled(&other) == ReplyStatus::kOk);
+  CHECK(other.pulled()[0] == -1);
+  CHECK(copies.Pushed(&other, 1, 1) == ReplyStatus::kDuplicate);
+  CHECK(copies.Pushed(&other, 2, 2) == ReplyStatus::kOk);
+  // And gets a copy in turn.
+  copies.asked.clear();
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
+  CHECK(Is(copies.asked[0], kB, Change::ADMIT, 3, kC.server));
+  if (crashed) return;
+  // The old primary, back without having heard of it, answers nothing.
+  const uint64_t late = copies.Push(&worker, 2, 32);
+  copies.a.paused = false;
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
+  copies.Pass(3 * kLease);
+  CHECK(worker.Answer(late) == nullptr);
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
+  copies.world.Apply(&copies.a, view);
+  CHECK(copies.Answer(worker, late) == ReplyStatus::kWrongEpoch);
+  REQUIRE(copies.Pulled(&other) == ReplyStatus::kOk);
+  CHECK(other.pulled()[0] == -3);
+}
+
+TEST_CASE("copies: who is promoted before its own lease has passed waits for that") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  const int64_t stopped = copies.world.now();
+  copies.a.paused = true;
+  copies.world.Apply(&copies.b, copies.View({kB, {}, {}}, 3, 0, 2));
+  TestWorker& other = copies.Worker(copies.b, 2);
+  copies.PassUntil(stopped, kLease * 8 / 10);
+  CHECK(copies.Pulled(&other) == ReplyStatus::kNotReady);
+  CHECK(copies.Pushed(&other, 2, 2) == ReplyStatus::kNotReady);
+  copies.PassUntil(stopped, kLease + absl::Milliseconds(1));
+  CHECK(copies.Pulled(&other) == ReplyStatus::kOk);
+  CHECK(other.pulled()[0] == -1);
+  CHECK(copies.Pushed(&other, 2, 2) == ReplyStatus::kOk);
+}
+
+TEST_CASE("copies: a record refused for an older view is sent again") {
+  Copies copies;
+  copies.Begin();
+  // The follower is one anew, and does not know it yet.
+  const auto view = copies.View({kA, {kB}, {}}, 5, 5);
+  copies.world.Apply(&copies.a, view);
+  TestWorker& worker = copies.Worker(copies.a);
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  const uint64_t second = copies.Push(&worker, 2, 2);
+  copies.Pass(kLease / 4);
+  CHECK(worker.Answer(first) == nullptr);
+  CHECK(Copies::counters(copies.a).refused > 1);
+  CHECK(Copies::counters(copies.a).resent > 1);
+  copies.world.Apply(&copies.b, view);
+  REQUIRE(copies.Until([&] { return worker.Answer(second) != nullptr; }, kLease / 4));
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+  CHECK(copies.Answer(worker, second) == ReplyStatus::kOk);
+  CHECK(copies.asked.empty());
+  // Nothing is refused any more.
+  const uint64_t resent = Copies::counters(copies.a).resent;
+  copies.Pass(kLease);
+  CHECK(Copies::counters(copies.a).resent == resent);
+  REQUIRE(copies.Pulled(&worker) == ReplyStatus::kOk);
+  CHECK(worker.pulled()[0] == -3);
+}
+
+TEST_CASE("copies: what a lost link had under way is sent again") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  copies.b.paused = true;
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  copies.Pass(absl::Milliseconds(10));
+  copies.world.CloseLanes(&copies.b);
+  copies.b.paused = false;
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+  CHECK(copies.world.counters(copies.a).lost == 1);
+  CHECK(Copies::Applied(copies.b) == 2);
+  copies.Pass(2 * kLease);
+  CHECK(copies.asked.empty());
+}
+
+TEST_CASE("copies: one that cannot go on is dropped at once") {
+  Copies copies;
+  const auto view = copies.View({kA, {kB}, {}}, 2, 2);
+  copies.world.Apply(&copies.a, view);
+  // Its table is another one.
+  auto other = std::make_shared<v1::ClusterView>(*view);
+  other->mutable_tables(0)->mutable_spec()->set_shape(0, 2 * kElements);
+  copies.world.Apply(&copies.b, other);
+  REQUIRE(copies.Until([&] { return copies.a.shard->links().IsOpen(kB); }));
+  TestWorker& worker = copies.Worker(copies.a);
+  const int64_t start = copies.world.now();
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }, kLease / 8));
+  CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kB.server));
+  CHECK(copies.Since(start, copies.asked[0]) < kLease / 8);
+  CHECK(worker.Answer(first) == nullptr);
+  copies.world.Apply(&copies.a, copies.View({kA, {}, {}}, 3, 0));
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+}
+
+TEST_CASE("copies: one that answers, but takes nothing for a lease, is dropped") {
+  Copies copies;
+  const auto view = copies.View({kA, {kB}, {}}, 2, 2);
+  copies.world.Apply(&copies.a, view);
+  // It has not heard of the table.
+  auto older = std::make_shared<v1::ClusterView>(*view);
+  older->clear_tables();
+  copies.world.Apply(&copies.b, older);
+  REQUIRE(copies.Until([&] { return copies.a.shard->links().IsOpen(kB); }));
+  copies.Pass(2 * kLease);
+  CHECK(copies.asked.empty());
+  TestWorker& worker = copies.Worker(copies.a);
+  const int64_t start = copies.world.now();
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
+  CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kB.server));
+  CHECK(copies.Since(start, copies.asked[0]) >= kLease);
+  CHECK(copies.Since(start, copies.asked[0]) < kLease * 12 / 10);
+  CHECK(worker.Answer(first) == nullptr);
+  // It keeps its lease meanwhile.
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+}
+
+}  // namespace
+}  // namespace verbena::server

@@ -1,0 +1,633 @@
+#include "tests/shard/replica_cluster.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "proto/routing.h"
+
+namespace verbena::shard {
+namespace {
+
+bool Before(const std::pair<uint64_t, CopyId>& a, const std::pair<uint64_t, CopyId>& b) {
+  return std::tie(a.first, a.second.server) < std::tie(b.first, b.second.server);
+}
+
+constexpr float kScribble = 1e6f;
+
+bool Good(ReplyStatus status) {
+  return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
+}
+
+}  // namespace
+
+ReplicaCluster::ReplicaCluster(const ReplicaPlan& plan)
+    : plan_(plan), random_(plan.seed), links_(&Before) {
+  nodes_.resize(kNodes);
+  for (Node& node : nodes_) node.server = next_server_++;
+  MakeView();
+  for (Node& node : nodes_) Start(&node);
+  MakeOps();
+}
+
+void ReplicaCluster::MakeView() {
+  view_.set_revision(1);
+  for (uint32_t p = 0; p < plan_.partitions; ++p) {
+    v1::Partition* partition = view_.add_partitions();
+    partition->set_id(p);
+    partition->set_epoch(1);
+    partition->set_primary(nodes_[p % kNodes].server);
+    if (plan_.replicas == 2)
+      partition->add_followers()->set_server(nodes_[(p + 1) % kNodes].server);
+  }
+  v1::Job* job = view_.add_jobs();
+  job->set_name("job");
+  job->set_generation(1);
+  job->set_expected_workers(plan_.workers);
+  for (uint32_t w = 0; w < plan_.workers; ++w) {
+    v1::Worker* worker = job->add_members();
+    worker->set_incarnation(kFirstWorker + w);
+    worker->set_rank(static_cast<int>(w));
+  }
+  v1::Table* table = view_.add_tables();
+  table->set_id(kTable);
+  v1::TableSpec* spec = table->mutable_spec();
+  spec->set_name("table");
+  spec->set_job("job");
+  if (plan_.rows) {
+    spec->set_dim(kDim);
+  } else {
+    spec->add_shape(kChunks * kElements);
+  }
+  spec->set_dtype(v1::DTYPE_F32);
+  spec->set_consistency(plan_.consistency);
+  spec->set_staleness(2);
+  spec->set_reduction(v1::REDUCTION_SUM);
+  spec->mutable_initializer()->set_kind(v1::Initializer::CONSTANT);
+  spec->mutable_initializer()->set_a(3);
+  spec->mutable_optimizer()->set_name(plan_.optimizer);
+  spec->mutable_optimizer()->set_rate(1);
+  spec->set_chunk_bytes(kElements * sizeof(float));
+}
+
+ReplicaCluster::Op ReplicaCluster::MakePush(uint32_t worker, uint32_t index, uint64_t step) const {
+  std::mt19937 random(plan_.seed * 7919 + worker * 131 + index * 17 + static_cast<uint32_t>(step));
+  Op op;
+  op.index = index;
+  op.step = step;
+  uint32_t numbers = kElements;
+  if (plan_.rows) {
+    const uint32_t partition = index % plan_.partitions;
+    for (uint64_t key = random() % 8; op.keys.size() < 3; key += 1 + random() % 8) {
+      if (PartitionOfKey(kTable, key, plan_.partitions) == partition) op.keys.push_back(key);
+    }
+    numbers = static_cast<uint32_t>(op.keys.size()) * kDim;
+  }
+  // Integers: their sum is the same in any order.
+  for (uint32_t i = 0; i < numbers; ++i) {
+    op.values.push_back(static_cast<float>(static_cast<int>(random() % 17) - 8));
+  }
+  return op;
+}
+
+void ReplicaCluster::MakeOps() {
+  streams_.assign(plan_.workers, std::vector<Stream>(plan_.partitions));
+  for (uint32_t w = 0; w < plan_.workers; ++w) {
+    for (uint32_t p = 0; p < plan_.partitions; ++p) {
+      Stream& stream = streams_[w][p];
+      stream.epoch = 1;
+      uint64_t sequence = 0;
+      for (uint64_t step = 0; step < plan_.steps; ++step) {
+        uint32_t count = 0;
+        for (uint32_t c = 0; c < kChunks; ++c) {
+          const uint32_t of =
+              plan_.rows ? c % plan_.partitions : PartitionOfChunk(kTable, c, plan_.partitions);
+          if (of != p) continue;
+          stream.ops.push_back(MakePush(w, c, step));
+          stream.ops.back().sequence = sync() ? step : ++sequence;
+          ++count;
+        }
+        Op end;
+        end.end = true;
+        end.step = step;
+        end.count = count;
+        end.sequence = sync() ? step : ++sequence;
+        stream.ops.push_back(end);
+      }
+    }
+  }
+}
+
+void ReplicaCluster::Start(Node* node) {
+  EngineOptions options;
+  options.server = node->server;
+  options.spare_buffers = plan_.spares;
+  node->engine = std::make_unique<Engine>(options);
+  node->revision = 0;
+  ApplyView(node);
+}
+
+ReplicaCluster::Node* ReplicaCluster::Find(uint64_t server) {
+  for (Node& node : nodes_) {
+    if (node.server == server && node.engine != nullptr) return &node;
+  }
+  return nullptr;
+}
+
+void ReplicaCluster::ApplyView(Node* node) {
+  if (node->revision == view_.revision()) return;
+  node->revision = view_.revision();
+  const absl::Status applied = node->engine->ApplyView(view_);
+  if (!applied.ok()) error = std::string(applied.message());
+}
+
+// ---- faults -------------------------------------------------------------------------------------
+
+void ReplicaCluster::Kill(Node* node) {
+  for (uint32_t p = 0; p < plan_.partitions; ++p) {
+    if (PartitionAt(p)->primary() == node->server && !MayPromote(p)) return;
+  }
+  const uint64_t server = node->server;
+  ForgetParked(server);
+  for (uint64_t pin : node->pins) node->engine->Unpin(pin);
+  node->pins.clear();
+  for (const auto& [id, link] :
+       std::map<LinkId, Link, bool (*)(const LinkId&, const LinkId&)>(links_)) {
+    if (id.first == server || id.second.server == server) Cut(id);
+  }
+  node->engine.reset();
+  node->server = 0;
+  for (uint32_t p = 0; p < plan_.partitions; ++p) {
+    v1::Partition* partition = PartitionAt(p);
+    if (partition->primary() == server) {
+      Promote(p);
+      continue;
+    }
+    for (auto* list : {partition->mutable_followers(), partition->mutable_learners()}) {
+      if (!list->empty() && list->Get(0).server() == server) list->Clear();
+    }
+  }
+  view_.set_revision(view_.revision() + 1);
+  for (auto it = asked_.begin(); it != asked_.end();) {
+    if (it->second.server == server) {
+      streams_[it->second.worker][it->second.partition].ops[it->second.op].out = false;
+      it = asked_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+bool ReplicaCluster::MayPromote(uint32_t p) {
+  const v1::Partition& partition = *PartitionAt(p);
+  if (!partition.followers().empty()) return Alive(partition.followers(0).server());
+  return plan_.promote_learners && !partition.learners().empty() &&
+         Alive(partition.learners(0).server());
+}
+
+void ReplicaCluster::Promote(uint32_t p) {
+  v1::Partition* partition = PartitionAt(p);
+  const auto& copies =
+      partition->followers().empty() ? partition->learners() : partition->followers();
+  partition->set_primary(copies.Get(0).server());
+  partition->set_epoch(partition->epoch() + 1);
+  partition->clear_followers();
+  partition->clear_learners();
+  view_.set_revision(view_.revision() + 1);
+  ++promotions_;
+}
+
+void ReplicaCluster::PromoteAll() {
+  for (uint32_t p = 0; p < plan_.partitions; ++p) {
+    if (!PartitionAt(p)->followers().empty()) Promote(p);
+  }
+  for (Node& node : nodes_) {
+    if (node.engine != nullptr) ApplyView(&node);
+  }
+}
+
+// What the coordinator does: a learner where a copy is missing, a follower of one that has all.
+void ReplicaCluster::Repair() {
+  if (plan_.replicas < 2) return;
+  const uint32_t p = Pick(plan_.partitions);
+  v1::Partition* partition = PartitionAt(p);
+  Node* primary = Find(partition->primary());
+  if (!partition->followers().empty() || primary == nullptr) return;
+  if (partition->learners().empty()) {
+    Node& node = nodes_[Pick(kNodes)];
+    if (node.engine == nullptr || node.server == partition->primary()) return;
+    v1::Replica* learner = partition->add_learners();
+    learner->set_server(node.server);
+    learner->set_since(view_.revision());
+  } else {
+    // Only what the primary says of the configuration that there is.
+    if (primary->revision != view_.revision() || !primary->engine->CaughtUp(p)) return;
+    *partition->add_followers() = partition->learners(0);
+    partition->clear_learners();
+    ++admitted_;
+  }
+  view_.set_revision(view_.revision() + 1);
+}
+
+void ReplicaCluster::Fault() {
+  Node& node = nodes_[Pick(kNodes)];
+  const uint32_t p = Pick(plan_.partitions);
+  v1::Partition* partition = PartitionAt(p);
+  switch (Pick(40)) {
+    case 0:
+      if (node.engine != nullptr) Kill(&node);
+      break;
+    case 1:  // of one that is alive, which will hear of it later
+    case 2:
+      if (MayPromote(p)) Promote(p);
+      break;
+    case 3:
+      partition->clear_followers();
+      partition->clear_learners();
+      view_.set_revision(view_.revision() + 1);
+      break;
+    case 4:
+    case 5:
+      if (!links_.empty()) Cut(std::next(links_.begin(), Pick(uint32_t(links_.size())))->first);
+      break;
+    case 6:
+      Pin();
+      break;
+    case 7:
+    case 8:
+      Park();
+      break;
+    default:
+      break;
+  }
+}
+
+void ReplicaCluster::Pin() {
+  Node* node = Find(PartitionAt(Pick(plan_.partitions))->primary());
+  if (node == nullptr || plan_.rows) return;
+  PullRequest r = PullOf(Pick(kChunks));
+  r.may_park = false;
+  const PullOutcome out = node->engine->Pull(r);
+  if (out.kind == PullOutcome::Kind::kReady) node->pins.push_back(out.view.pin);
+}
+
+PullRequest ReplicaCluster::PullOf(uint32_t chunk) {
+  const uint32_t p = PartitionOfChunk(kTable, chunk, plan_.partitions);
+  PullRequest r;
+  r.worker = kFirstWorker;
+  r.table = kTable;
+  r.group = {p, chunk, PartitionAt(p)->epoch(), 0, kElements, 0};
+  return r;
+}
+
+// A pull of a step that may not be there yet.
+void ReplicaCluster::Park() {
+  if (plan_.rows || !sync()) return;
+  PullRequest r = PullOf(Pick(kChunks));
+  Node* node = Find(PartitionAt(r.group.partition)->primary());
+  if (node == nullptr) return;
+  r.token = {plan_.workers, next_operation_++, 0};
+  r.min_version = 1 + Pick(plan_.steps);
+  const PullOutcome out = node->engine->Pull(r);
+  if (out.kind == PullOutcome::Kind::kReady) node->engine->Unpin(out.view.pin);
+  if (out.kind == PullOutcome::Kind::kParked) {
+    parked_[r.token.operation] = {node->server, r.min_version};
+  }
+}
+
+void ReplicaCluster::CheckParked(const Event& event) {
+  const auto it = parked_.find(event.token.operation);
+  if (it == parked_.end()) return;
+  const Parked parked = it->second;
+  parked_.erase(it);
+  if (event.kind != Event::Kind::kPullReady) return;  // sent again elsewhere
+  if (event.view.version < parked.version) error = "a parked pull is answered too early";
+  Find(parked.server)->engine->Unpin(event.view.pin);
+}
+
+void ReplicaCluster::ForgetParked(uint64_t server) {
+  std::erase_if(parked_, [&](const auto& parked) { return parked.second.server == server; });
+}
+
+void ReplicaCluster::Unpin(Node* node) {
+  if (node->pins.empty()) return;
+  node->engine->Unpin(node->pins.back());
+  node->pins.pop_back();
+}
+
+// ---- links --------------------------------------------------------------------------------------
+
+void ReplicaCluster::Replicate(Node* node) {
+  std::vector<ReplicaRecord> records;
+  node->engine->TakeReplicas(&records, 4);
+  for (const ReplicaRecord& record : records) {
+    Link& link = links_[{node->server, record.to}];
+    ++out_[{node->server, record.group.partition}];
+    const uint32_t total = record.header.total_bytes;
+    uint32_t offset = 0;
+    do {
+      const uint32_t bytes = Pick(2) == 0 ? total - offset : std::min(total - offset, 4 + Pick(64));
+      link.there.push_back({record, offset, bytes, ReplyStatus::kOk});
+      offset += bytes;
+    } while (offset < total);
+  }
+  for (uint32_t p = 0; p < plan_.partitions; ++p) {
+    if (out_[{node->server, p}] > 0 || !refused_[{node->server, p}]) continue;
+    refused_[{node->server, p}] = false;
+    node->engine->ResendReplicas(p);
+  }
+}
+
+void ReplicaCluster::Cut(const LinkId& id) {
+  const Link link = links_[id];
+  links_.erase(id);
+  Node* node = Find(id.first);
+  for (const std::deque<Message>* queue : {&link.there, &link.back}) {
+    for (const Message& m : *queue) {
+      if (m.offset + m.bytes == m.record.header.total_bytes) {
+        --out_[{id.first, m.record.group.partition}];
+      }
+    }
+  }
+  if (node != nullptr) node->engine->ReplicasLost(id.second);
+}
+
+void ReplicaCluster::Deliver() {
+  if (links_.empty()) return;
+  const auto it = std::next(links_.begin(), Pick(static_cast<uint32_t>(links_.size())));
+  Node* from = Find(it->first.first);
+  Node* to = Find(it->first.second.server);
+  if (from == nullptr || to == nullptr) return Cut(it->first);
+  Link& link = it->second;
+  if (!link.there.empty() && Pick(2) == 0) {
+    Message m = link.there.front();
+    link.there.pop_front();
+    ReplicaHeader header = m.record.header;
+    header.part_offset = m.offset;
+    alignas(64) std::byte payload[8192];
+    std::memcpy(payload, &header, sizeof(header));
+    if (m.bytes > 0) {
+      std::memcpy(payload + sizeof(header), m.record.data.data + m.offset, m.bytes);
+    }
+    Record record = {};
+    record.header.table = m.record.table;
+    record.header.group_count = 1;
+    record.groups[0] = m.record.group;
+    m.status =
+        to->engine->Replicate({it->first.first, 0}, record, {payload, sizeof(header) + m.bytes})
+            .status;
+    if (m.status == ReplyStatus::kMalformed || m.status == ReplyStatus::kOutOfRange) {
+      error = "a copy refuses a record of kind " +
+              std::to_string(static_cast<int>(m.record.header.kind)) + ": " +
+              std::string(ReplyStatusName(m.status));
+    }
+    link.back.push_back(m);
+    return;
+  }
+  if (link.back.empty()) return;
+  const Message m = link.back.front();
+  link.back.pop_front();
+  const uint32_t p = m.record.group.partition;
+  if (!Good(m.status)) refused_[{from->server, p}] = true;
+  if (m.offset + m.bytes < m.record.header.total_bytes) return;
+  --out_[{from->server, p}];
+  from->engine->ReplicaAnswered(it->first.second, p, m.record.group.sequence, m.status);
+}
+
+// ---- workers ------------------------------------------------------------------------------------
+
+void ReplicaCluster::PostOp(uint32_t worker, uint32_t partition, size_t index) {
+  Op& op = streams_[worker][partition].ops[index];
+  Node* node = Find(PartitionAt(partition)->primary());
+  const uint32_t operation = next_operation_++;
+  const Token token = {worker, operation, 0};
+  // What it sends from is used for something else as soon as the engine lets go of it.
+  payloads_.push_back(std::make_shared<std::vector<float>>(op.values));
+  std::vector<float>& values = *payloads_.back();
+  const Asked asked = {node->server,    worker, partition, index, PartitionAt(partition)->epoch(),
+                       payloads_.back()};
+  const auto count =
+      op.end ? op.count : static_cast<uint32_t>(plan_.rows ? op.keys.size() : op.values.size());
+  const Group group = {partition, op.index, asked.epoch, op.sequence, count, 0};
+  const absl::Span<const std::byte> payload = {reinterpret_cast<const std::byte*>(values.data()),
+                                               values.size() * sizeof(float)};
+  op.out = true;
+  asked_[operation] = asked;
+  bool later = false, held = false;
+  ReplyStatus status;
+  if (op.end) {
+    const GroupsOutcome out = node->engine->EndStep(
+        {token, kFirstWorker + worker, kTable, {&group, 1}, op.step + 1, false});
+    later = out.deferred;
+    status = out.answer.status;
+  } else if (plan_.rows) {
+    const GroupsOutcome out = node->engine->PushRows(
+        {token, kFirstWorker + worker, kTable, {&group, 1}, op.keys, payload});
+    later = out.deferred;
+    status = out.answer.status;
+  } else {
+    const PushOutcome out = node->engine->Push(
+        {token, kFirstWorker + worker, kTable, group, ElementType::kF32, payload});
+    held = out.held;
+    later = out.held || out.deferred;
+    status = out.answer.status;
+  }
+  if (!held) std::fill(values.begin(), values.end(), kScribble);
+  if (later) return;
+  asked_.erase(operation);
+  Answered(asked, status);
+}
+
+void ReplicaCluster::Answered(const Asked& asked, ReplyStatus status) {
+  Op& op = streams_[asked.worker][asked.partition].ops[asked.op];
+  op.out = false;
+  if (Good(status)) {
+    // Of a sync step, only its commit says that it will not be lost.
+    if (!sync() || asked.epoch == streams_[asked.worker][asked.partition].epoch) op.acked = true;
+    return;
+  }
+  switch (status) {
+    case ReplyStatus::kWrongEpoch:
+    case ReplyStatus::kNotReady:
+    case ReplyStatus::kSequenceGap:
+    case ReplyStatus::kWrongStep:
+    case ReplyStatus::kTooEarly:
+    case ReplyStatus::kResourceExhausted:
+      return;
+    default:
+      error = "a worker is answered " + std::string(ReplyStatusName(status));
+  }
+}
+
+// The first that may go. In async order matters; a few may be out at once.
+void ReplicaCluster::Post(uint32_t worker, uint32_t partition) {
+  Stream& stream = streams_[worker][partition];
+  v1::Partition* info = PartitionAt(partition);
+  if (!Alive(info->primary())) return;
+  if (stream.epoch != info->epoch()) {
+    stream.epoch = info->epoch();
+    // Its lane to the one before is closed; what a sync step had there is sent again.
+    for (auto it = asked_.begin(); it != asked_.end();) {
+      if (it->second.worker == worker && it->second.partition == partition) {
+        stream.ops[it->second.op].out = false;
+        it = asked_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    if (sync()) {
+      for (size_t i = stream.step_begin; i < stream.ops.size(); ++i) stream.ops[i].acked = false;
+    }
+  }
+  size_t at = stream.step_begin;
+  uint32_t ahead = 0;
+  for (; at < stream.ops.size() && ahead < 3; ++at) {
+    const Op& op = stream.ops[at];
+    if (sync() && op.step != stream.ops[stream.step_begin].step) break;
+    if (op.acked) continue;
+    if (op.out) {
+      ++ahead;
+      continue;
+    }
+    if (op.end && sync() && ahead > 0) break;
+    return PostOp(worker, partition, at);
+  }
+}
+
+void ReplicaCluster::LearnCommit(uint32_t worker, uint32_t partition) {
+  Stream& stream = streams_[worker][partition];
+  if (!sync()) {
+    while (stream.step_begin < stream.ops.size() && stream.ops[stream.step_begin].acked) {
+      ++stream.step_begin;
+    }
+    return;
+  }
+  if (stream.step_begin == stream.ops.size()) return;
+  Node* node = Find(PartitionAt(partition)->primary());
+  if (node == nullptr) return;
+  const uint64_t step = stream.ops[stream.step_begin].step;
+  const Group group = {partition, 0, PartitionAt(partition)->epoch(), 0, 0, 0};
+  const GroupsOutcome out = node->engine->Await(
+      {{worker, 0, 0}, kFirstWorker + worker, kTable, {&group, 1}, step + 1, false});
+  if (out.answer.status != ReplyStatus::kOk) return;
+  while (stream.step_begin < stream.ops.size() && stream.ops[stream.step_begin].step == step) {
+    ++stream.step_begin;
+  }
+}
+
+void ReplicaCluster::TakeEvents(Node* node) {
+  std::vector<Event> events;
+  node->engine->TakeEvents(&events);
+  for (const Event& event : events) {
+    CheckParked(event);
+    const auto it = asked_.find(event.token.operation);
+    if (it == asked_.end()) continue;  // its worker has closed the lane
+    const Asked asked = it->second;
+    asked_.erase(it);
+    std::fill(asked.payload->begin(), asked.payload->end(), kScribble);
+    Answered(asked, event.answer.status);
+  }
+}
+
+bool ReplicaCluster::Done() const {
+  for (const std::vector<Stream>& worker : streams_) {
+    for (const Stream& stream : worker) {
+      if (stream.step_begin < stream.ops.size()) return false;
+    }
+  }
+  return true;
+}
+
+bool ReplicaCluster::Run() {
+  const uint32_t most = 400'000;
+  for (uint32_t turn = 0; turn < most && error.empty(); ++turn) {
+    const bool done = Done();
+    const bool faults = plan_.faults && !done && turn < most / 2;
+    if (faults && Pick(12) == 0) Fault();
+    Node& node = nodes_[Pick(kNodes)];
+    if (node.engine == nullptr) {
+      if (Pick(20) == 0) {
+        node.server = next_server_++;
+        Start(&node);
+      }
+      continue;
+    }
+    if (Pick(6) == 0) ApplyView(&node);
+    if (Pick(8) == 0) Repair();
+    if (Pick(4) == 0) Unpin(&node);
+    Replicate(&node);
+    Deliver();
+    TakeEvents(&node);
+    const uint32_t worker = Pick(plan_.workers), partition = Pick(plan_.partitions);
+    if (!done) {
+      LearnCommit(worker, partition);
+      Post(worker, partition);
+      continue;
+    }
+    if (!Settled()) continue;
+    for (Node& n : nodes_) {
+      if (n.engine == nullptr) continue;
+      ApplyView(&n);
+      TakeEvents(&n);
+    }
+    if (!parked_.empty()) error = "a pull is parked for good";
+    return true;
+  }
+  return false;
+}
+
+// All copies there are have everything.
+bool ReplicaCluster::Settled() {
+  for (uint32_t p = 0; p < plan_.partitions; ++p) {
+    Node* primary = Find(PartitionAt(p)->primary());
+    if (primary == nullptr || primary->revision != view_.revision()) return false;
+    if (!primary->pins.empty()) return false;
+    if (plan_.replicas < 2) continue;
+    if (PartitionAt(p)->followers().empty()) return false;
+    for (const CopyStatus& copy : primary->engine->copies()) {
+      if (copy.copy.server != 0 && copy.acknowledged != copy.sequence) return false;
+    }
+  }
+  return true;
+}
+
+std::map<uint64_t, std::vector<float>> ReplicaCluster::Contents() {
+  std::map<uint64_t, std::vector<float>> contents;
+  const auto read = [](const ChunkView& view, size_t offset, size_t numbers) {
+    std::vector<float> values(numbers);
+    std::memcpy(values.data(), view.buffer.data + offset, numbers * sizeof(float));
+    return values;
+  };
+  for (uint32_t c = 0; c < kChunks && !plan_.rows; ++c) {
+    const PullRequest r = PullOf(c);
+    const uint32_t p = r.group.partition;
+    Node* node = Find(PartitionAt(p)->primary());
+    const PullOutcome out = node->engine->Pull(r);
+    if (out.kind != PullOutcome::Kind::kReady) {
+      error = "a pull is answered " + std::string(ReplyStatusName(out.answer.status));
+      return {};
+    }
+    contents[c] = read(out.view, 0, kElements);
+    contents[1000 + c] = {static_cast<float>(out.view.version)};
+    node->engine->Unpin(out.view.pin);
+  }
+  for (uint32_t p = 0; p < plan_.partitions && plan_.rows; ++p) {
+    Node* node = Find(PartitionAt(p)->primary());
+    const PullOutcome out =
+        node->engine->Scan({kFirstWorker, kTable, {p, 0, PartitionAt(p)->epoch(), 0, 1000, 0}});
+    if (out.kind != PullOutcome::Kind::kReady) {
+      error = "a scan is answered " + std::string(ReplyStatusName(out.answer.status));
+      return {};
+    }
+    const uint32_t count = out.answer.detail;
+    for (uint32_t i = 0; i < count; ++i) {
+      uint64_t key = 0;
+      std::memcpy(&key, out.view.buffer.data + i * sizeof(key), sizeof(key));
+      contents[key] = read(out.view, KeyBytes(count) + i * kDim * sizeof(float), kDim);
+    }
+    node->engine->Unpin(out.view.pin);
+  }
+  return contents;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,155 @@
+// Several engines that keep copies of each other's partitions, links between them that lose and
+// delay, and workers that send again what was not answered: what the executor, the coordinator and
+// the client do around an engine, as far as it matters to it.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_SHARD_REPLICA_CLUSTER_H_
+#define VERBENA_TESTS_SHARD_REPLICA_CLUSTER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/shard/engine_fixture.h"
+
+namespace verbena::shard {
+
+struct ReplicaPlan {
+  uint32_t seed = 0;
+  uint32_t replicas = 2;
+  bool faults = true;
+  bool rows = false;
+  v1::Consistency consistency = v1::CONSISTENCY_SYNC;
+  std::string optimizer = "sgd";
+  uint32_t workers = 3;
+  uint32_t partitions = 3;
+  uint32_t steps = 12;
+  uint32_t spares = 16;
+  bool promote_learners = false;  // planted bug: whoever has a copy may become the primary
+};
+
+class ReplicaCluster {
+ public:
+  static constexpr uint32_t kNodes = 3;
+  static constexpr uint32_t kChunks = 6;
+  static constexpr uint32_t kElements = 16;
+  static constexpr uint32_t kDim = 4;
+
+  explicit ReplicaCluster(const ReplicaPlan& plan);
+  // Until all workers have done all steps. False: no end in sight.
+  bool Run();
+  // What the primaries have: by chunk, or by key.
+  std::map<uint64_t, std::vector<float>> Contents();
+  // Every copy takes the place of its primary; all copies are followers that have everything.
+  void PromoteAll();
+  uint32_t promotions() const { return promotions_; }
+  uint32_t admitted() const { return admitted_; }
+  std::string error;
+
+ private:
+  struct Node {
+    uint64_t server = 0;
+    std::unique_ptr<Engine> engine;
+    uint64_t revision = 0;
+    std::vector<uint64_t> pins;
+  };
+  // A record, or a part of one, between two nodes.
+  struct Message {
+    ReplicaRecord record;
+    uint32_t offset = 0;
+    uint32_t bytes = 0;
+    ReplyStatus status = ReplyStatus::kOk;  // of a reply
+  };
+  struct Link {
+    std::deque<Message> there, back;
+  };
+  struct Op {
+    bool end = false;
+    uint32_t index = 0;  // chunk, or a step's push
+    uint64_t sequence = 0;
+    uint32_t count = 0;  // end
+    uint64_t step = 0;
+    std::vector<float> values;
+    std::vector<uint64_t> keys;
+    bool acked = false;
+    bool out = false;
+  };
+  struct Stream {  // of a worker to a partition
+    std::vector<Op> ops;
+    size_t step_begin = 0;  // sync: first op of the step that is not committed
+    uint64_t epoch = 0;
+  };
+  struct Asked {
+    uint64_t server;
+    uint32_t worker;
+    uint32_t partition;
+    size_t op;
+    uint64_t epoch;
+    std::shared_ptr<std::vector<float>> payload;  // of the slot that the worker sent it from
+  };
+  // A pull that waits for a version.
+  struct Parked {
+    uint64_t server;
+    uint64_t version;
+  };
+  using LinkId = std::pair<uint64_t, CopyId>;
+
+  uint32_t Pick(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
+  bool sync() const { return plan_.consistency == v1::CONSISTENCY_SYNC; }
+  v1::Partition* PartitionAt(uint32_t p) { return view_.mutable_partitions(static_cast<int>(p)); }
+  void MakeView();
+  void MakeOps();
+  Op MakePush(uint32_t worker, uint32_t index, uint64_t step) const;
+  void Start(Node* node);
+  Node* Find(uint64_t server);
+  bool Alive(uint64_t server) { return Find(server) != nullptr; }
+
+  // What may happen next.
+  void Fault();
+  void Kill(Node* node);
+  bool MayPromote(uint32_t partition);
+  void Promote(uint32_t partition);
+  void Repair();
+  void Pin();
+  PullRequest PullOf(uint32_t chunk);
+  void Park();
+  void CheckParked(const Event& event);
+  void ForgetParked(uint64_t server);
+  void Unpin(Node* node);
+  void ApplyView(Node* node);
+  void Replicate(Node* node);
+  void Deliver();
+  void Cut(const LinkId& id);
+  void Post(uint32_t worker, uint32_t partition);
+  void PostOp(uint32_t worker, uint32_t partition, size_t op);
+  void Answered(const Asked& asked, ReplyStatus status);
+  void TakeEvents(Node* node);
+  void LearnCommit(uint32_t worker, uint32_t partition);
+  bool Done() const;
+  bool Settled();
+
+  const ReplicaPlan plan_;
+  std::mt19937 random_;
+  v1::ClusterView view_;
+  std::vector<Node> nodes_;
+  uint64_t next_server_ = 100;
+  std::map<LinkId, Link, bool (*)(const LinkId&, const LinkId&)> links_;
+  std::map<std::pair<uint64_t, uint32_t>, uint32_t> out_;  // by server and partition: in flight
+  std::map<std::pair<uint64_t, uint32_t>, bool> refused_;  // to be sent again when nothing is
+  std::vector<std::vector<Stream>> streams_;               // by worker, by partition
+  std::map<uint32_t, Asked> asked_;                        // by operation
+  std::map<uint32_t, Parked> parked_;                      // by operation
+  // Of all pushes: engines may still hold what came on lanes that are closed.
+  std::vector<std::shared_ptr<std::vector<float>>> payloads_;
+  uint32_t next_operation_ = 0;
+  uint32_t promotions_ = 0, admitted_ = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_TESTS_SHARD_REPLICA_CLUSTER_H_

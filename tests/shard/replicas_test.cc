@@ -1,0 +1,108 @@
+// Copies of partitions: nothing that was acknowledged is lost or applied twice, whatever becomes of
+// primaries, copies and the links between them; and planted bugs that this finds.
+#include <catch2/catch.hpp>
+#include <cstdio>
+
+#include "shard/planted_bugs.h"
+#include "tests/shard/replica_cluster.h"
+
+namespace verbena::shard {
+namespace {
+
+using Contents = std::map<uint64_t, std::vector<float>>;
+
+// The same pushes, by one server that nothing happens to.
+Contents Undisturbed(ReplicaPlan plan) {
+  plan.replicas = 1;
+  plan.faults = plan.promote_learners = false;
+  ReplicaCluster cluster(plan);
+  REQUIRE(cluster.Run());
+  return cluster.Contents();
+}
+
+// What is wrong, or an empty string.
+std::string Finding(const ReplicaPlan& plan, const Contents& expected) {
+  ReplicaCluster cluster(plan);
+  const bool ended = cluster.Run();
+  if (!cluster.error.empty()) return cluster.error;
+  if (!ended) return "workers did not go on";
+  if (cluster.Contents() != expected) return "primaries have something else";
+  // The copies have the same.
+  cluster.PromoteAll();
+  if (cluster.Contents() != expected) return "copies have something else";
+  return cluster.error;
+}
+
+ReplicaPlan PlanOf(uint32_t seed, bool rows, v1::Consistency consistency) {
+  ReplicaPlan plan;
+  plan.seed = seed;
+  plan.rows = rows;
+  plan.consistency = consistency;
+  plan.workers = 1 + seed % 3;
+  plan.spares = seed % 4;
+  // The state of other optimizers depends on the order of asynchronous pushes.
+  if (consistency == v1::CONSISTENCY_SYNC && seed % 2 == 0) plan.optimizer = "adagrad";
+  return plan;
+}
+
+TEST_CASE("replicas: what was acknowledged is there once, whoever dies") {
+  const bool rows = GENERATE(false, true);
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    const ReplicaPlan plan = PlanOf(seed, rows, consistency);
+    CAPTURE(plan.seed, plan.rows, static_cast<int>(plan.consistency));
+    REQUIRE(Finding(plan, Undisturbed(plan)) == "");
+  }
+}
+
+// What the first of `count` seeds that finds something says, with a bug planted.
+std::string FirstFinding(bool PlantedBugs::*bug, bool rows, v1::Consistency consistency,
+                         uint32_t count, bool promote_learners = false) {
+  for (uint32_t seed = 1; seed <= count; ++seed) {
+    ReplicaPlan plan = PlanOf(seed, rows, consistency);
+    plan.promote_learners = promote_learners;
+    const Contents expected = Undisturbed(plan);
+    if (bug != nullptr) planted_bugs().*bug = true;
+    const std::string finding = Finding(plan, expected);
+    if (bug != nullptr) planted_bugs().*bug = false;
+    if (finding.empty()) continue;
+    std::fprintf(stderr, "found by seed %u: %s\n", seed, finding.c_str());
+    return finding;
+  }
+  return "";
+}
+
+TEST_CASE("planted bug: take a push that was taken again") {
+  const bool rows = GENERATE(false, true);
+  CHECK_FALSE(FirstFinding(&PlantedBugs::skip_dedupe, rows, v1::CONSISTENCY_ASYNC, 20).empty());
+}
+
+TEST_CASE("planted bug: take a push to a step that was committed") {
+  CHECK_FALSE(FirstFinding(&PlantedBugs::skip_dedupe, false, v1::CONSISTENCY_SYNC, 20).empty());
+}
+
+TEST_CASE("planted bug: acknowledge before the copy has it") {
+  const bool rows = GENERATE(false, true);
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  CHECK_FALSE(FirstFinding(&PlantedBugs::acknowledge_early, rows, consistency, 20).empty());
+}
+
+TEST_CASE("planted bug: forget what is parked when its partition moves") {
+  CHECK(FirstFinding(&PlantedBugs::forget_parked, false, v1::CONSISTENCY_SYNC, 20) ==
+        "a pull is parked for good");
+}
+
+TEST_CASE("planted bug: send copies what is in the worker's slot") {
+  CHECK_THAT(FirstFinding(&PlantedBugs::replicate_from_slot, false, v1::CONSISTENCY_ASYNC, 20),
+             Catch::Contains("something else"));
+}
+
+TEST_CASE("planted bug: promote a learner") {
+  const bool rows = GENERATE(false, true);
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  CHECK_FALSE(FirstFinding(nullptr, rows, consistency, 20, /*promote_learners=*/true).empty());
+}
+
+}  // namespace
+}  // namespace verbena::shard
