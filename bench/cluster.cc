@@ -74,9 +74,9 @@ int64_t ProcessCpuNanos(pid_t pid) {
   return total;
 }
 
-absl::Status Cluster::Spawn(const ClusterOptions& options, const std::string& name,
-                            std::vector<std::string> arguments, int cpu) {
-  std::vector<std::string> all = {options.verbenad,
+absl::StatusOr<pid_t> Cluster::Spawn(const std::string& name, std::vector<std::string> arguments,
+                                     int cpu) {
+  std::vector<std::string> all = {options_.verbenad,
                                   "--listen",
                                   "127.0.0.1:0",
                                   "--metrics",
@@ -111,8 +111,7 @@ absl::Status Cluster::Spawn(const ClusterOptions& options, const std::string& na
     execv(argv[0], argv.data());
     _exit(127);
   }
-  pids_.push_back(pid);
-  return absl::OkStatus();
+  return pid;
 }
 
 absl::StatusOr<std::string> Cluster::AwaitAddress(const std::string& name, pid_t pid) const {
@@ -127,38 +126,71 @@ absl::StatusOr<std::string> Cluster::AwaitAddress(const std::string& name, pid_t
                                              ReadAll(folder_ + "/" + name + ".log")));
 }
 
+absl::Status Cluster::SpawnCoordinator() {
+  std::vector<std::string> arguments = {"--coordinator",
+                                        "--shards",
+                                        "0",
+                                        "--state",
+                                        folder_ + "/state",
+                                        "--expected-servers",
+                                        absl::StrCat(options_.servers),
+                                        "--replicas",
+                                        absl::StrCat(options_.replicas)};
+  const auto add = [&](const char* option, int value) {
+    if (value != 0) arguments.insert(arguments.end(), {option, absl::StrCat(value)});
+  };
+  add("--lease-ms", options_.lease_ms);
+  add("--partitions", options_.partitions);
+  absl::StatusOr<pid_t> pid = Spawn("coordinator", std::move(arguments), -1);
+  if (!pid.ok()) return pid.status();
+  pids_.push_back(*pid);
+  absl::StatusOr<std::string> address = AwaitAddress("coordinator", *pid);
+  if (!address.ok()) return address.status();
+  address_ = *address;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<pid_t> Cluster::SpawnServer(int index) {
+  std::vector<std::string> arguments = {"--join",      address_,
+                                        "--shards",    absl::StrCat(options_.shards),
+                                        "--transport", options_.wire.transport};
+  if (!options_.wire.device.empty()) {
+    arguments.insert(arguments.end(), {"--rdma-device", options_.wire.device});
+  }
+  return Spawn(absl::StrCat("server-", index), std::move(arguments), options_.server_cpu);
+}
+
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& options) {
   std::unique_ptr<Cluster> cluster(new Cluster);
+  cluster->options_ = options;
   std::string folder = std::filesystem::temp_directory_path() / "verbena-bench.XXXXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp " + folder);
   cluster->folder_ = folder;
-
-  absl::Status status =
-      cluster->Spawn(options, "coordinator",
-                     {"--coordinator", "--shards", "0", "--state", folder + "/state",
-                      "--expected-servers", absl::StrCat(options.servers)},
-                     -1);
-  if (!status.ok()) return status;
-  absl::StatusOr<std::string> address = cluster->AwaitAddress("coordinator", cluster->pids_.back());
-  if (!address.ok()) return address.status();
-  cluster->address_ = *address;
-
+  if (absl::Status status = cluster->SpawnCoordinator(); !status.ok()) return status;
   for (int i = 0; i < options.servers; ++i) {
-    std::vector<std::string> arguments = {"--join",      cluster->address_,
-                                          "--shards",    absl::StrCat(options.shards),
-                                          "--transport", options.wire.transport};
-    if (!options.wire.device.empty()) {
-      arguments.insert(arguments.end(), {"--rdma-device", options.wire.device});
-    }
-    status = cluster->Spawn(options, absl::StrCat("server-", i), std::move(arguments),
-                            options.server_cpu);
-    if (!status.ok()) return status;
+    absl::StatusOr<pid_t> pid = cluster->SpawnServer(i);
+    if (!pid.ok()) return pid.status();
+    cluster->pids_.push_back(*pid);
   }
   for (int i = 0; i < options.servers; ++i) {
-    address = cluster->AwaitAddress(absl::StrCat("server-", i), cluster->pids_[i + 1]);
+    auto address = cluster->AwaitAddress(absl::StrCat("server-", i), cluster->pids_[i + 1]);
     if (!address.ok()) return address.status();
   }
   return cluster;
+}
+
+void Cluster::KillServer(int index) {
+  kill(pids_[index + 1], SIGKILL);
+  waitpid(pids_[index + 1], nullptr, 0);
+}
+
+absl::Status Cluster::RestartServer(int index) {
+  const std::string name = absl::StrCat("server-", index);
+  std::filesystem::remove(absl::StrCat(folder_, "/", name, ".ready"));
+  absl::StatusOr<pid_t> pid = SpawnServer(index);
+  if (!pid.ok()) return pid.status();
+  pids_[index + 1] = *pid;
+  return AwaitAddress(name, *pid).status();
 }
 
 Cluster::~Cluster() {

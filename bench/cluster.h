@@ -28,6 +28,9 @@ struct ClusterOptions {
   int servers = 1;
   int shards = 1;       // of each server
   int server_cpu = -1;  // all servers run there; -1: where the kernel likes
+  int replicas = 1;     // copies of a partition
+  int lease_ms = 0;     // 0: the daemon's default
+  int partitions = 0;   // 0: the daemon's default
 };
 
 class Cluster {
@@ -40,6 +43,10 @@ class Cluster {
   Cluster& operator=(const Cluster&) = delete;
 
   const std::string& address() const { return address_; }  // host:port of the coordinator
+  // SIGKILL; returns once the process is gone. Servers are named "server-0" and so on.
+  void KillServer(int index);
+  // Starts a server in place of one that was killed; returns once it has joined.
+  absl::Status RestartServer(int index);
   // CPU time all processes of the cluster have used.
   int64_t CpuNanos() const;
   // Memory that the processes have in use, pages of files and of shared memory included
@@ -48,13 +55,15 @@ class Cluster {
 
  private:
   Cluster() = default;
-  absl::Status Spawn(const ClusterOptions& options, const std::string& name,
-                     std::vector<std::string> arguments, int cpu);
+  absl::StatusOr<pid_t> Spawn(const std::string& name, std::vector<std::string> arguments, int cpu);
+  absl::Status SpawnCoordinator();
+  absl::StatusOr<pid_t> SpawnServer(int index);
   absl::StatusOr<std::string> AwaitAddress(const std::string& name, pid_t pid) const;
 
+  ClusterOptions options_;
   std::string folder_;
   std::string address_;
-  std::vector<pid_t> pids_;
+  std::vector<pid_t> pids_;  // of the coordinator, then of the servers
 };
 
 // CPU time of every thread of a process, to the nanosecond (/proc/PID/task/TID/schedstat).

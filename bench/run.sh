@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(push_pull lane embedding)
+all=(push_pull lane embedding failover)
 
 usage() {
   cat <<EOF
