@@ -77,7 +77,7 @@ void WaitSilent(const ProcessCluster& cluster, const std::string& name) {
 }
 
 TEST_CASE("a dead server is removed, and the table it had a part of starts again there") {
-  ProcessCluster cluster({.lease_ms = 500});
+  ProcessCluster cluster({.lease_ms = 2'000});
   {
     Worker worker(cluster);
     REQUIRE(worker.Push().ok());
