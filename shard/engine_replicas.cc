@@ -92,7 +92,8 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
   if (c.complete) return false;
   auto it = tables.lower_bound(c.table);
   if (it == tables.end() || it->first > c.last_table) {
-    log.Complete(partition);
+    // Until it has answered it may be that it never will: nobody waits for it.
+    if (log.acknowledged(partition) >= c.told) log.Complete(partition);
     return false;
   }
   if (it->first != c.table) c.NextTable(it->first);
@@ -138,8 +139,9 @@ bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32
     told.header.version = rows->slice(slice).version;
     told.header.applies = rows->slice(slice).applies;
   }
-  log.Add(std::move(told));
-  log.cursor(partition).slice_told = true;
+  ReplicaLog::Cursor& c = log.cursor(partition);
+  c.told = log.Add(std::move(told));
+  c.slice_told = true;
   return true;
 }
 
@@ -157,7 +159,7 @@ bool Engine::Impl::TellChunk(uint32_t partition, const DenseTable& table, uint32
   if (told.data.data == nullptr) return false;
   table.ReadContent(index, told.data.data);
   c.copied_bytes += told.header.total_bytes;
-  log.Add(std::move(told));
+  c.told = log.Add(std::move(told));
   c.chunk = index + 1;
   return true;
 }
@@ -185,7 +187,7 @@ bool Engine::Impl::TellRows(uint32_t partition, const EmbeddingTable& table, uin
     }
     c.copied_bytes += count * (sizeof(uint64_t) + content);
   }
-  log.Add(std::move(told));
+  c.told = log.Add(std::move(told));
   c.row += count;
   // An empty one says that these were all.
   if (count == 0) c.NextTable(table.id() + 1);

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "proto/record_check.h"
 #include "server/executor/shard_executor_impl.h"
 #include "shard/planted_bugs.h"
 
@@ -44,6 +45,10 @@ void ShardExecutor::Impl::FollowPeers() {
 }
 
 void ShardExecutor::Impl::Replicate(Lane* lane, const ShardLane::Arrival& record) {
+  ReplicaHeader header;
+  absl::Span<const std::byte> data;
+  const absl::Status status = CopyReplicaHeader(record.record, record.payload, &header, &data);
+  if (!status.ok()) return Close(lane, status);
   const shard::Answer applied = replication->OnRecord({lane->peer.incarnation, lane->peer.shard},
                                                       record.record, record.payload);
   ShardLane::Answer answer = AnswerTo(record, applied.status);

@@ -90,7 +90,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.sent = p.acked = p.next - 1;
   p.cursor.last_table = last_table;
   p.cursor.complete = !learner;
-  p.cursor.begin = p.next;
+  p.cursor.begin = p.cursor.told = p.next;
   Append begin;
   begin.partition = partition;
   begin.header.kind = ReplicaKind::kBegin;

@@ -62,6 +62,7 @@ class ReplicaLog {
     uint32_t row = 0;    // next row of the slice
     bool complete = false;
     uint64_t begin = 0;  // its kBegin; what was added before it is applied before anything is read
+    uint64_t told = 0;   // the last record that was made for it alone
     uint64_t end = 0;    // its kComplete
     uint64_t copied_bytes = 0;
     uint64_t total_bytes = 0;

@@ -150,11 +150,11 @@ TEST_CASE("lanes of servers carry replicates and beacons alone, workers' lanes a
     RawLane raw(&world, &b, kA.server);
     raw.Post(RecordType::kReplicate, Bytes(header));
     REQUIRE(raw.Until([&] { return raw.answers.size() == 1; }));
-    CHECK(raw.answers[0].reply.status == ReplyStatus::kNotReady);
+    CHECK(raw.answers[0].reply.status == ReplyStatus::kWrongEpoch);  // of another shard's partition
     raw.answers.clear();
     raw.Post(RecordType::kBeacon);
     REQUIRE(raw.Until([&] { return raw.answers.size() == 1; }));
-    CHECK(raw.answers[0].reply.status == ReplyStatus::kNotReady);
+    CHECK(raw.answers[0].reply.status == ReplyStatus::kWrongEpoch);
     raw.answers.clear();
     const auto type = GENERATE(RecordType::kEndStep, RecordType::kAwait, RecordType::kNorms);
     raw.Post(type);

@@ -226,6 +226,7 @@ TEST_CASE("leases: what a copy answers to a beacon") {
   CHECK(leases.OnBeacon(kB, Of(3), kStart) == ReplyStatus::kWrongEpoch);
   // No copy, as far as is known here.
   CHECK(leases.OnBeacon(kB, Of(2), kStart) == ReplyStatus::kNotReady);
+  CHECK(leases.OnBeacon(kB, Of(2, 1, 0), kStart) == ReplyStatus::kNotReady);
   CHECK(leases.OnBeacon(kB, Of(4), kStart) == ReplyStatus::kOutOfRange);
 }
 

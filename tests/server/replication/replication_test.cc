@@ -207,6 +207,25 @@ TEST_CASE("copies: a follower that is silent ends the reads, then is given up") 
   CHECK(worker.pulled()[0] == -3);
 }
 
+TEST_CASE("copies: what waited for longer than the lease is not read without another") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(worker.Pull(1, 1000).ok());
+  copies.Pass(absl::Milliseconds(10));
+  copies.b.paused = true;
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  copies.Pass(kLease * 3 / 2);
+  CHECK(worker.Answer(1000) == nullptr);
+  // The record is answered before any beacon that was not sent long ago.
+  copies.b.paused = false;
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+  CHECK(copies.Answer(worker, 1000) == ReplyStatus::kNotReady);
+  copies.Pass(kLease / 4);
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+  CHECK(copies.a.shard->Snapshot().counters.engine.parked == 0);
+}
+
 TEST_CASE("copies: a change that is not made is asked for again") {
   Copies copies;
   copies.Begin();
