@@ -277,11 +277,5 @@ TEST_CASE("planted bug: take requests of any epoch") {
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
-TEST_CASE("planted bug: read for workers when the lease is over") {
-  Planted bug(&shard::PlantedBugs::read_without_lease);
-  CHECK_THAT(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100),
-             Catch::Contains("had been acknowledged"));
-}
-
 }  // namespace
 }  // namespace verbena::test

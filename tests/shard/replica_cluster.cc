@@ -253,10 +253,6 @@ void ReplicaCluster::Fault() {
     case 6:
       Pin();
       break;
-    case 7:
-    case 8:
-      Park();
-      break;
     default:
       break;
   }
@@ -544,6 +540,7 @@ bool ReplicaCluster::Run() {
     const bool done = Done();
     const bool faults = plan_.faults && !done && turn < most / 2;
     if (faults && Pick(12) == 0) Fault();
+    if (faults && Pick(12) == 0) Park();
     Node& node = nodes_[Pick(kNodes)];
     if (node.engine == nullptr) {
       if (Pick(20) == 0) {
