@@ -80,10 +80,17 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
 // ---- learners -----------------------------------------------------------------------------------
 
 void Engine::Impl::TellLearners() {
+  // What they have unanswered together: their records share a link with those that workers wait for.
+  uint64_t unanswered = 0;
   for (uint32_t p = 0; p < partitions.size(); ++p) {
+    if (log.leads(p) && log.learning(p)) unanswered += log.unanswered_bytes(p);
+  }
+  for (uint32_t p = 0; p < partitions.size() && unanswered < kLearnerBytes; ++p) {
     if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
-    while (log.unanswered_bytes(p) < kLearnerBytes && TellLearner(p)) {
+    unanswered -= log.unanswered_bytes(p);
+    while (unanswered + log.unanswered_bytes(p) < kLearnerBytes && TellLearner(p)) {
     }
+    unanswered += log.unanswered_bytes(p);
   }
 }
 

@@ -175,7 +175,7 @@ struct Tables {
     ClientOptions options;
     options.cluster = cluster.address();
     options.transport = TestTransport();
-    options.timeout = absl::Seconds(3);
+    options.timeout = absl::Seconds(1);
     auto connected = Client::Connect(options);
     REQUIRE(connected.ok());
     client = *std::move(connected);
