@@ -73,6 +73,31 @@ std::string FirstFinding(bool PlantedBugs::*bug, bool rows, v1::Consistency cons
   return "";
 }
 
+TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wait, pulls do not") {
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  FixtureOptions options;
+  options.consistency = consistency;
+  options.workers = 1;
+  Fixture f(options);
+  f.view.set_replicas(2);
+  f.view.set_min_replicas(2);
+  REQUIRE(f.Apply().ok());
+  const uint64_t first = consistency == v1::CONSISTENCY_SYNC ? 0 : 1;
+  CHECK(f.Push(0, 0, first, 1).answer.status == ReplyStatus::kNotReady);
+  CHECK(f.EndStep(0, 0, first, 0).answer.status == ReplyStatus::kNotReady);
+  CHECK(f.Read(0) == Filled(16, 0));
+  // A learner is no copy yet.
+  v1::Partition* partition = f.view.mutable_partitions(static_cast<int>(f.PartitionOf(0)));
+  partition->add_learners()->set_server(kServer + 1);
+  REQUIRE(f.Apply().ok());
+  CHECK(f.Push(0, 0, first, 1).answer.status == ReplyStatus::kNotReady);
+  partition->mutable_followers()->Swap(partition->mutable_learners());
+  REQUIRE(f.Apply().ok());
+  const PushOutcome pushed = f.Push(0, 0, first, 1);
+  CHECK(pushed.answer.status == ReplyStatus::kOk);
+  CHECK(pushed.deferred == (consistency == v1::CONSISTENCY_ASYNC));
+}
+
 TEST_CASE("planted bug: take a push that was taken again") {
   const bool rows = GENERATE(false, true);
   CHECK_FALSE(FirstFinding(&PlantedBugs::skip_dedupe, rows, v1::CONSISTENCY_ASYNC, 20).empty());

@@ -17,12 +17,18 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
   const v1::Server& server = state.server;
   const std::string who =
       absl::StrCat("server '", Printable(server.name()), "' at ", Printable(server.address()));
-  const uint32_t partitions = placement.OfServer(server.incarnation());
   if (server.state() == v1::Server::SILENT) {
-    return absl::StrCat(who, " is silent: it has left or its lease has ended",
-                        partitions == 0 ? ""
-                                        : absl::StrCat("; what it holds (", Partitions(partitions),
-                                                       ") is UNAVAILABLE until it is back"));
+    const PartitionCount has = placement.OfServer(server.incarnation());
+    std::string text = absl::StrCat(who, " is silent: it has left or its lease has ended");
+    if (has.alone > 0) {
+      absl::StrAppend(&text, "; what it holds (", Partitions(has.alone),
+                      ") is UNAVAILABLE until it is back");
+    }
+    if (has.partitions > has.alone) {
+      absl::StrAppend(&text, "; followers have ", Partitions(has.partitions - has.alone),
+                      " of it, and take them over if they do not hear it either");
+    }
+    return text;
   }
   if (state.statistics.ok()) return "";
   return absl::StrCat(who,
@@ -47,13 +53,17 @@ PartitionCount Placement::Of(uint64_t incarnation, uint32_t shard) const {
   return it == shards.end() ? PartitionCount() : it->second;
 }
 
-uint32_t Placement::OfServer(uint64_t incarnation) const {
-  uint32_t count = 0;
-  for (auto it = shards.lower_bound({incarnation, 0});
-       it != shards.end() && it->first.first == incarnation; ++it) {
-    count += it->second.partitions;
+PartitionCount Placement::OfServer(uint64_t incarnation) const {
+  PartitionCount all;
+  for (const auto& [shard, count] : shards) {
+    if (shard.first != incarnation) continue;
+    all.partitions += count.partitions;
+    all.alone += count.alone;
+    all.followers += count.followers;
+    all.learners += count.learners;
+    all.lost += count.lost;
   }
-  return count;
+  return all;
 }
 
 Placement PlacementOf(const v1::ClusterView& view) {
@@ -83,6 +93,7 @@ Placement PlacementOf(const v1::ClusterView& view) {
     }
     PartitionCount& count = placement.shards[{partition.primary(), partition.shard()}];
     ++count.partitions;
+    count.alone += partition.followers().empty() ? 1 : 0;
     count.lost += is_lost;
   }
   return placement;

@@ -16,6 +16,7 @@ namespace verbena::cli {
 
 struct PartitionCount {
   uint32_t partitions = 0;  // that it is primary of
+  uint32_t alone = 0;       // of these, without a follower
   uint32_t followers = 0, learners = 0;
   uint32_t lost = 0;  // those of which a table has lost its only copy
 };
@@ -27,7 +28,7 @@ struct Placement {
   std::map<std::pair<uint64_t, uint32_t>, PartitionCount> shards;  // by (incarnation, shard)
 
   PartitionCount Of(uint64_t incarnation, uint32_t shard) const;
-  uint32_t OfServer(uint64_t incarnation) const;  // partitions
+  PartitionCount OfServer(uint64_t incarnation) const;  // of all its shards
 };
 Placement PlacementOf(const v1::ClusterView& view);
 

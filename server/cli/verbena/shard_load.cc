@@ -57,7 +57,8 @@ std::vector<ShardLoad> ShardLoads(const ClusterState& now, const ClusterState* b
   for (const ServerState& server : now.servers) {
     const uint64_t incarnation = server.server.incarnation();
     if (!server.statistics.ok()) {
-      loads.push_back({.server = &server, .partitions = placement.OfServer(incarnation)});
+      loads.push_back(
+          {.server = &server, .partitions = placement.OfServer(incarnation).partitions});
       continue;
     }
     const auto it = earlier.find(incarnation);
