@@ -54,16 +54,16 @@ PartitionCount Placement::Of(uint64_t incarnation, uint32_t shard) const {
 }
 
 PartitionCount Placement::OfServer(uint64_t incarnation) const {
-  PartitionCount all;
+  PartitionCount sum;
   for (const auto& [shard, count] : shards) {
     if (shard.first != incarnation) continue;
-    all.partitions += count.partitions;
-    all.alone += count.alone;
-    all.followers += count.followers;
-    all.learners += count.learners;
-    all.lost += count.lost;
+    sum.partitions += count.partitions;
+    sum.alone += count.alone;
+    sum.followers += count.followers;
+    sum.learners += count.learners;
+    sum.lost += count.lost;
   }
-  return all;
+  return sum;
 }
 
 Placement PlacementOf(const v1::ClusterView& view) {
