@@ -80,7 +80,8 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
 // ---- learners -----------------------------------------------------------------------------------
 
 void Engine::Impl::TellLearners() {
-  // What they have unanswered together: their records share a link with those that workers wait for.
+  // What they have unanswered together: their records share a link with those that workers wait
+  // for.
   uint64_t unanswered = 0;
   for (uint32_t p = 0; p < partitions.size(); ++p) {
     if (log.leads(p) && log.learning(p)) unanswered += log.unanswered_bytes(p);

@@ -91,7 +91,10 @@ TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wa
   partition->add_learners()->set_server(kServer + 1);
   REQUIRE(f.Apply().ok());
   CHECK(f.Push(0, 0, first, 1).answer.status == ReplyStatus::kNotReady);
-  partition->mutable_followers()->Swap(partition->mutable_learners());
+  partition->clear_learners();
+  v1::Replica* follower = partition->add_followers();
+  follower->set_server(kServer + 1);
+  follower->set_since(1);
   REQUIRE(f.Apply().ok());
   const PushOutcome pushed = f.Push(0, 0, first, 1);
   CHECK(pushed.answer.status == ReplyStatus::kOk);
