@@ -25,10 +25,10 @@
 //  7. What a job has of this server is at most its share of JobLimits::memory_bytes, by the
 //     partitions that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
 //  8. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
-//  9. What a partition's copies are told is what they answer for: with a follower, nothing is
-//  applied,
-//     and no push or end-step acknowledged, before the follower has it (replica/log.h). Primary and
-//     copy are equal, byte for byte, after the same record.
+//  9. With a follower of its partition, nothing is applied before the follower has its record, and
+//     nothing acknowledged that is not applied; a sync push is answered when it is read, because
+//     only its step's commit counts (replica/log.h). Primary and copy are equal, byte for byte,
+//     after the same record.
 // 10. Which lane a record comes on says nothing of it but where the answer goes. A worker that has
 //     several sends what a dead one left unanswered on another, while what the dead one carried may
 //     still come, or be held or queued, because we have not noticed yet. Either may be first: the

@@ -16,8 +16,7 @@
 //  3. The data of a record is read until its OnReply() or its link's OnDead(), and never after.
 //  4. Records of a link arrive in the order in which they were sent.
 //  5. A beacon has room when the one before it was answered and its write has ended here:
-//  replicates
-//     leave an operation and a small slot, if the lane has more than one.
+//     replicates leave an operation and a small slot, if the lane has more than one.
 #ifndef VERBENA_SERVER_REPLICATION_PEER_LINKS_H_
 #define VERBENA_SERVER_REPLICATION_PEER_LINKS_H_
 
