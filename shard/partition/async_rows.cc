@@ -208,7 +208,7 @@ void AsyncRows::ApplyTold(uint32_t slice) {
 void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows) {
   table_.BeginApply(slice);
   for (size_t i = 0; i < push.keys.size(); ++i) {
-    if (i + kAhead < push.keys.size()) table_.Prefetch(rows[i + kAhead]);
+    if (i + kAhead < push.keys.size()) table_.Prefetch(slice, rows[i + kAhead]);
     const Source gradient = push.rows.data() + i * table_.dim();
     table_.ApplyRow(rows[i], {&gradient, 1}, static_cast<float>(divisor));
   }

@@ -108,8 +108,8 @@ class SyncRows final : public RowConsistency {
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   // Calls `row` (key, number, sources) for each row that the step names, by key.
   template <typename Row>
-  void ForEachRow(const Slice& slice, Row row);
-  void PushHead(const Slice& slice, uint32_t contribution, uint32_t at);
+  void ForEachRow(uint32_t slice, Row row);
+  void PushHead(uint32_t slice, uint32_t contribution, uint32_t at);
   void Drop(Slice* slice);
 
   EmbeddingTable& table_;
@@ -256,7 +256,7 @@ bool SyncRows::Commit(uint32_t slice) {
   } else {
     Observe(slice);
     table_.BeginApply(slice);
-    ForEachRow(s, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
+    ForEachRow(slice, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
     table_.EndApply();
   }
   Committed(slice);
@@ -286,7 +286,7 @@ void SyncRows::Observe(uint32_t slice) {
 bool SyncRows::Tell(uint32_t slice) {
   Slice& s = slices_[slice];
   uint32_t keys = 0;
-  ForEachRow(s, [&](uint64_t, uint32_t) { ++keys; });
+  ForEachRow(slice, [&](uint64_t, uint32_t) { ++keys; });
   const size_t bytes = KeyBytes(keys) + keys * table_.row_bytes();
   ReplicaLog::Append told;
   if (keys > 0) {
@@ -295,7 +295,7 @@ bool SyncRows::Tell(uint32_t slice) {
     std::memset(told.data.data, 0, KeyBytes(keys));
     auto* key_at = reinterpret_cast<uint64_t*>(told.data.data);
     auto* sum = reinterpret_cast<float*>(told.data.data + KeyBytes(keys));
-    ForEachRow(s, [&](uint64_t key, uint32_t) {
+    ForEachRow(slice, [&](uint64_t key, uint32_t) {
       *key_at++ = key;
       Accumulate(BestIsa(), sources_, sum, table_.dim());
       sum += table_.dim();
@@ -328,7 +328,7 @@ void SyncRows::ApplyTold(uint32_t slice) {
   table_.Find(slice, keys, rows.data());  // all are there: they were made by the pushes
   table_.BeginApply(slice);
   for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
-    if (i + kAhead < rows.size()) table_.Prefetch(rows[i + kAhead]);
+    if (i + kAhead < rows.size()) table_.Prefetch(slice, rows[i + kAhead]);
     const Source source = sum;
     table_.ApplyRow(rows[i], {&source, 1}, Divisor(s));
   }
@@ -354,10 +354,10 @@ void SyncRows::Retry() {
   }
 }
 
-void SyncRows::PushHead(const Slice& slice, uint32_t contribution, uint32_t at) {
-  const Contribution& x = slice.contributions[contribution];
+void SyncRows::PushHead(uint32_t slice, uint32_t contribution, uint32_t at) {
+  const Contribution& x = slices_[slice].contributions[contribution];
   if (at >= x.count) return;
-  if (at + kAhead < x.count) table_.Prefetch(x.rows()[at + kAhead]);
+  if (at + kAhead < x.count) table_.Prefetch(slice, x.rows()[at + kAhead]);
   heads_.push_back({x.keys()[at], contribution, at});
   std::push_heap(heads_.begin(), heads_.end());
 }
@@ -365,9 +365,10 @@ void SyncRows::PushHead(const Slice& slice, uint32_t contribution, uint32_t at) 
 // Merges the contributions, whose keys ascend: a row's are met together, in their order. They are
 // in sources_.
 template <typename Row>
-void SyncRows::ForEachRow(const Slice& slice, Row row) {
+void SyncRows::ForEachRow(uint32_t slice, Row row) {
+  const std::vector<Contribution>& contributions = slices_[slice].contributions;
   heads_.clear();
-  for (uint32_t i = 0; i < slice.contributions.size(); ++i) PushHead(slice, i, 0);
+  for (uint32_t i = 0; i < contributions.size(); ++i) PushHead(slice, i, 0);
   while (!heads_.empty()) {
     const Head first = heads_.front();
     sources_.clear();
@@ -375,11 +376,11 @@ void SyncRows::ForEachRow(const Slice& slice, Row row) {
       const Head head = heads_.front();
       std::pop_heap(heads_.begin(), heads_.end());
       heads_.pop_back();
-      const Contribution& x = slice.contributions[head.contribution];
+      const Contribution& x = contributions[head.contribution];
       sources_.emplace_back(x.gradients() + size_t{head.at} * table_.dim());
       PushHead(slice, head.contribution, head.at + 1);
     }
-    row(first.key, slice.contributions[first.contribution].rows()[first.at]);
+    row(first.key, contributions[first.contribution].rows()[first.at]);
   }
 }
 

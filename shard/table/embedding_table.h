@@ -63,7 +63,7 @@ class EmbeddingTable final : public SlicedTable {
   void BeginApply(uint32_t slice);
   // By sum(sources) / divisor. At least one source.
   void ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor);
-  void Prefetch(uint32_t row) const { applying_->rows->Prefetch(row); }
+  void Prefetch(uint32_t slice, uint32_t row) const { slices_[slice].rows->Prefetch(row); }
   // Version and apply count go up by one.
   void EndApply();
 

@@ -334,7 +334,7 @@ void ReplicaCluster::Replicate(Node* node) {
   }
 }
 
-void ReplicaCluster::Cut(const LinkId& id) {
+void ReplicaCluster::Cut(LinkId id) {
   const Link link = links_[id];
   links_.erase(id);
   Node* node = Find(id.first);

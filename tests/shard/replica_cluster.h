@@ -124,7 +124,7 @@ class ReplicaCluster {
   void ApplyView(Node* node);
   void Replicate(Node* node);
   void Deliver();
-  void Cut(const LinkId& id);
+  void Cut(LinkId id);
   void Post(uint32_t worker, uint32_t partition);
   void PostOp(uint32_t worker, uint32_t partition, size_t op);
   void Answered(const Asked& asked, ReplyStatus status);
