@@ -21,6 +21,11 @@ Engine::Impl::Impl(EngineOptions o)
   await_slices.reserve(kMaxGroups);
 }
 
+// What is begun of a record goes back to the pool, as all that tables and the log have.
+Engine::Impl::~Impl() {
+  for (uint32_t p = 0; p < copies.size(); ++p) ForgetCopy(p);
+}
+
 void Engine::Impl::Observe(Commit commit) const {
   const DenseTable* dense = tables.at(commit.table).dense.table.get();
   const uint32_t partition = dense != nullptr ? dense->partition_of(commit.chunk) : commit.chunk;

@@ -94,6 +94,7 @@ struct TableState {
 
 struct Engine::Impl {
   explicit Impl(EngineOptions o);
+  ~Impl();
 
   // ---- the view ----
   absl::Status CheckPartitions(const v1::ClusterView& view) const;

@@ -111,7 +111,7 @@ TEST_CASE("training on replicas under faults") {
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const uint32_t keys = GENERATE(0u, 60u);
   const ScenarioOptions options = ReplicaOptions(consistency, keys);
-  const Totals totals = RunSeeds("training on replicas under faults", options, 335);
+  const Totals totals = RunSeeds("training on replicas under faults", options, 120);
   if (!SeedsToRun(1).replay) {
     CHECK(totals.servers_killed > 0);
     CHECK(totals.servers_stalled > 0);
