@@ -35,7 +35,24 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
     const bool learner = p.followers().empty();
     const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
     const bool is_new = log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, highest_table);
-    if (is_new && learner && r.server() != 0) log.cursor(id).total_bytes = BytesOf(id);
+    if (!is_new || r.server() == 0) continue;
+    if (learner) {
+      log.cursor(id).total_bytes = BytesOf(id);
+    } else {
+      TellMarks(id);
+    }
+  }
+}
+
+// Who has not ended a step yet is not told of by what follows: a copy would take it for a joiner.
+void Engine::Impl::TellMarks(uint32_t partition) {
+  for (const auto& [id, state] : tables) {
+    if (state.table == nullptr) continue;
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
+    for (const WorkerMark& mark : state.consistency->Marks(slice)) {
+      TellMark(&sink, *state.table, state.job->roster, slice, mark);
+    }
   }
 }
 

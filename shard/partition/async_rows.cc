@@ -67,6 +67,7 @@ class AsyncRows final : public RowConsistency {
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
+    followed_ = 0;
     Resize();
   }
   void FailSlice(uint32_t slice, ReplyStatus, bool keep) override {
@@ -85,11 +86,15 @@ class AsyncRows final : public RowConsistency {
     const std::vector<uint32_t> joined = clocks_->Follow(table_.slices());
     for (uint32_t s = 0; s < table_.slices(); ++s) {
       // Whose clock begins here is known to the next primary, too.
-      for (const uint32_t i : joined) {
-        TellMark(&sink_, table_, roster_, s, {roster_.index_owner(i), 0, clocks_->of(s, i)});
-      }
+      const auto tell = [&](uint32_t i) {
+        const uint64_t worker = roster_.index_owner(i);
+        if (worker != 0) TellMark(&sink_, table_, roster_, s, {worker, 0, clocks_->of(s, i)});
+      };
+      for (const uint32_t i : joined) tell(i);
+      for (uint32_t i = 0; s >= followed_ && i < roster_.indices(); ++i) tell(i);
       Release(s);
     }
+    followed_ = table_.slices();
   }
   void Release(uint32_t slice) {
     parking_.Release(slice, [&](uint64_t worker, uint32_t other, uint64_t clock, Answer* answer) {
@@ -118,6 +123,7 @@ class AsyncRows final : public RowConsistency {
   Sink& sink_;
   Sequences sequences_;
   std::optional<Clocks> clocks_;
+  uint32_t followed_ = 0;               // slices, of which the workers' clocks were told
   std::vector<uint32_t> rows_;          // scratch of Push()
   std::vector<std::deque<Told>> told_;  // by slice
 };

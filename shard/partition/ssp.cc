@@ -46,6 +46,7 @@ class Ssp final : public DenseConsistency {
   void Reset() override {
     async_->Reset();
     clocks_.Reset();
+    followed_ = 0;
     Follow();
   }
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override {
@@ -71,11 +72,15 @@ class Ssp final : public DenseConsistency {
     const std::vector<uint32_t> joined = clocks_.Follow(table_.slices());
     for (uint32_t s = 0; s < table_.slices(); ++s) {
       // Whose clock begins here is known to the next primary, too.
-      for (const uint32_t i : joined) {
-        TellMark(&sink_, table_, roster_, s, {roster_.index_owner(i), 0, clocks_.of(s, i)});
-      }
+      const auto tell = [&](uint32_t i) {
+        const uint64_t worker = roster_.index_owner(i);
+        if (worker != 0) TellMark(&sink_, table_, roster_, s, {worker, 0, clocks_.of(s, i)});
+      };
+      for (const uint32_t i : joined) tell(i);
+      for (uint32_t i = 0; s >= followed_ && i < roster_.indices(); ++i) tell(i);
       Release(s);
     }
+    followed_ = table_.slices();
   }
   void Release(uint32_t slice) {
     parking_.Release(
@@ -90,6 +95,7 @@ class Ssp final : public DenseConsistency {
   const Roster& roster_;
   Sink& sink_;
   Clocks clocks_;
+  uint32_t followed_ = 0;  // slices, of which the workers' clocks were told
 };
 
 }  // namespace
