@@ -145,8 +145,7 @@ struct Engine::Impl {
 
   // ---- engine_replicas.cc: as the primary ----
   void FollowCopies(const v1::ClusterView& view);
-  // All that is known of workers.
-  void TellMarks(uint32_t partition);
+  void TellClocks(uint32_t partition);
   // Slices that were copies until this view.
   void Adopt(TableState* state);
   // Tells learners more of what was there before them.

@@ -39,20 +39,17 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
     if (learner) {
       log.cursor(id).total_bytes = BytesOf(id);
     } else {
-      TellMarks(id);
+      TellClocks(id);
     }
   }
 }
 
-// Who has not ended a step yet is not told of by what follows: a copy would take it for a joiner.
-void Engine::Impl::TellMarks(uint32_t partition) {
+void Engine::Impl::TellClocks(uint32_t partition) {
   for (const auto& [id, state] : tables) {
     if (state.table == nullptr) continue;
     const uint32_t slice = state.table->slice_of(partition);
     if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
-    for (const WorkerMark& mark : state.consistency->Marks(slice)) {
-      TellMark(&sink, *state.table, state.job->roster, slice, mark);
-    }
+    state.consistency->TellClocks(slice);
   }
 }
 

@@ -75,6 +75,9 @@ class AsyncRows final : public RowConsistency {
   }
   std::vector<WorkerMark> Marks(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override;
+  void TellClocks(uint32_t slice) override {
+    for (uint32_t i = 0; clocks_.has_value() && i < roster_.indices(); ++i) Tell(slice, i);
+  }
   void Replicated(uint32_t slice, uint64_t sequence) override {
     if (!told_[slice].empty() && told_[slice].front().record == sequence) ApplyTold(slice);
   }
@@ -86,15 +89,16 @@ class AsyncRows final : public RowConsistency {
     const std::vector<uint32_t> joined = clocks_->Follow(table_.slices());
     for (uint32_t s = 0; s < table_.slices(); ++s) {
       // Whose clock begins here is known to the next primary, too.
-      const auto tell = [&](uint32_t i) {
-        const uint64_t worker = roster_.index_owner(i);
-        if (worker != 0) TellMark(&sink_, table_, roster_, s, {worker, 0, clocks_->of(s, i)});
-      };
-      for (const uint32_t i : joined) tell(i);
-      for (uint32_t i = 0; s >= followed_ && i < roster_.indices(); ++i) tell(i);
+      for (const uint32_t i : joined) Tell(s, i);
+      if (s >= followed_) TellClocks(s);
       Release(s);
     }
     followed_ = table_.slices();
+  }
+  void Tell(uint32_t slice, uint32_t index) {
+    const uint64_t worker = roster_.index_owner(index);
+    if (worker == 0) return;
+    TellMark(&sink_, table_, roster_, slice, {worker, 0, clocks_->of(slice, index)});
   }
   void Release(uint32_t slice) {
     parking_.Release(slice, [&](uint64_t worker, uint32_t other, uint64_t clock, Answer* answer) {

@@ -63,6 +63,9 @@ class Ssp final : public DenseConsistency {
     clocks_.Adopt(slice, marks);
     Release(slice);
   }
+  void TellClocks(uint32_t slice) override {
+    for (uint32_t i = 0; i < roster_.indices(); ++i) Tell(slice, i);
+  }
   // The table's applies are made by what is inside.
   void Replicated(uint32_t, uint64_t) override {}
 
@@ -72,15 +75,16 @@ class Ssp final : public DenseConsistency {
     const std::vector<uint32_t> joined = clocks_.Follow(table_.slices());
     for (uint32_t s = 0; s < table_.slices(); ++s) {
       // Whose clock begins here is known to the next primary, too.
-      const auto tell = [&](uint32_t i) {
-        const uint64_t worker = roster_.index_owner(i);
-        if (worker != 0) TellMark(&sink_, table_, roster_, s, {worker, 0, clocks_.of(s, i)});
-      };
-      for (const uint32_t i : joined) tell(i);
-      for (uint32_t i = 0; s >= followed_ && i < roster_.indices(); ++i) tell(i);
+      for (const uint32_t i : joined) Tell(s, i);
+      if (s >= followed_) TellClocks(s);
       Release(s);
     }
     followed_ = table_.slices();
+  }
+  void Tell(uint32_t slice, uint32_t index) {
+    const uint64_t worker = roster_.index_owner(index);
+    if (worker == 0) return;
+    TellMark(&sink_, table_, roster_, slice, {worker, 0, clocks_.of(slice, index)});
   }
   void Release(uint32_t slice) {
     parking_.Release(
