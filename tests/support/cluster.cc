@@ -125,12 +125,20 @@ bool ProcessCluster::Replicated() const {
 }
 
 bool ProcessCluster::WaitReplicated(absl::Duration at_most) {
-  return Eventually(
-      [&] {
-        status_ = RunProgram({CliPath(), "--cluster", address_, "status", "--json"}).out;
-        return Replicated();
-      },
-      at_most);
+  return Eventually([&] { return CheckReplicated(); }, at_most);
+}
+
+bool ProcessCluster::CheckReplicated() {
+  status_ = RunProgram({CliPath(), "--cluster", address_, "status", "--json"}).out;
+  return Replicated();
+}
+
+std::string ProcessCluster::logs() const {
+  std::string logs = "coordinator: " + coordinator_->err_end();
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    logs += "server-" + std::to_string(i) + ": " + servers_[i].process->err_end();
+  }
+  return logs;
 }
 
 double ProcessCluster::Metric(const std::string& name) const {

@@ -54,8 +54,12 @@ class ProcessCluster {
   // Waits until every server answers as what the view says it is, and every partition has all of
   // its copies, none of them a learner. Needs a table: partitions are placed with the first.
   bool WaitReplicated(absl::Duration at_most = absl::Seconds(30));
+  // Whether it is so now.
+  bool CheckReplicated();
   // What `verbena status --json` printed when WaitReplicated() last looked.
   const std::string& status() const { return status_; }
+  // The ends of what the coordinator and the servers have printed.
+  std::string logs() const;
   // The sum of a metric over all servers and shards.
   double Metric(const std::string& name) const;
 

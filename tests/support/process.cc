@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -114,6 +115,12 @@ std::optional<int> Process::Wait(absl::Duration at_most) {
 
 std::string Process::out() const { return ReadFile(directory_.File("out")); }
 std::string Process::err() const { return ReadFile(directory_.File("err")); }
+
+std::string Process::err_end() const {
+  constexpr size_t kBytes = 2000;
+  const std::string text = err();
+  return text.substr(text.size() - std::min(text.size(), kBytes));
+}
 
 bool Process::WaitFor(const std::string& text, absl::Duration at_most) {
   const auto seen = [&] {

@@ -51,6 +51,8 @@ class Process {
   bool running() { return !Wait(absl::ZeroDuration()).has_value(); }
   std::string out() const;
   std::string err() const;
+  // Its end, for the message of a failure.
+  std::string err_end() const;
   // Waits until err() or out() contains `text`; false when it ends or the time is over first.
   bool WaitFor(const std::string& text, absl::Duration at_most = absl::Seconds(30));
 
