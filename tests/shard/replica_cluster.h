@@ -52,6 +52,9 @@ class ReplicaCluster {
   std::string error;
 
  private:
+  static bool Good(ReplyStatus status) {
+    return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
+  }
   struct Node {
     uint64_t server = 0;
     std::unique_ptr<Engine> engine;

@@ -1,0 +1,155 @@
+// Bulk synchronous steps of a table. See engine.h, invariant 1. For sync.cc and
+// sync_roster.cc alone: others have dense_consistency.h.
+//
+// A rank's contribution to a chunk's open step:
+//     none  --push, ranks before it are pending-->  held  --its run comes-->  consumed
+//     none  --push, its turn-->  consumed
+//     none  --push of NaN or nothing-->  empty        (settled; contributes zero, is listed)
+//     held  --lane dead, epoch changed-->  owed       (will be sent again: waited for even if the
+//                                                      worker has ended the step since)
+// All return to none when the step commits.
+//
+// With a copy of the partition, a step whose contributions are all there is summed, told to the
+// copy, and commits when that has it (replica/log.h): until then the chunk is `told`.
+//
+// **Thread safety**: the engine's.
+#ifndef VERBENA_SHARD_PARTITION_SYNC_H_
+#define VERBENA_SHARD_PARTITION_SYNC_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shard/kernel/fused_pass.h"
+#include "shard/partition/dense_consistency.h"
+#include "shard/partition/norms.h"
+#include "shard/table/bookkeeping.h"
+
+namespace verbena::shard {
+
+class Sync final : public DenseConsistency {
+ public:
+  explicit Sync(const DenseParts& parts)
+      : table_(*parts.table),
+        parking_(*parts.parking),
+        pool_(*parts.pool),
+        roster_(*parts.roster),
+        sink_(*parts.sink),
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
+        bookkeeping_(parts.pool, table_.account()) {
+    const Optimizer& optimizer = table_.optimizer();
+    if (optimizer.clip_global_norm() > 0 || optimizer.has_trust_ratio()) {
+      norms_ = std::make_unique<Norms>(&table_, &pool_, &sink_);
+    }
+    Resize();
+  }
+  ~Sync() override {
+    for (Chunk& c : chunks_) DropAccumulator(&c);
+    sink_.blocked -= static_cast<uint32_t>(blocked_.size());
+  }
+
+  PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+                   uint32_t chunk) override;
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
+                      uint32_t slice, uint32_t* detail) override;
+  bool Reached(uint32_t slice, uint64_t min_version) const override {
+    return table_.slice(slice).min_version >= min_version;
+  }
+  bool Readable(const Roster::Member&, uint32_t chunk, uint64_t min_version,
+                Answer* answer) const override {
+    answer->version = table_.chunk(chunk).version;
+    return answer->version >= min_version;
+  }
+  Norms* norms() override { return norms_.get(); }
+  void Told(uint32_t slice) override;
+  void Retry() override;
+  void Resize() override;
+  void RosterChanged() override;
+  void Reset() override;
+  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void ForgetLane(uint32_t lane) override;
+  void Replicated(uint32_t chunk, uint64_t) override {
+    chunks_[chunk].acknowledged = true;
+    Advance(chunk);
+  }
+
+ private:
+  enum class State : uint8_t { kNone, kArrived, kHeld, kOwed, kConsumed, kEmpty };
+  struct Contribution {
+    State state = State::kNone;
+    ReplyStatus answer = ReplyStatus::kOk;  // of an empty one
+    Source gradient;
+    uint64_t worker = 0;
+    Token token;
+  };
+  struct Chunk {
+    Buffer accumulator;   // sum of the ranks before the cursor; none before the first run
+    uint32_t cursor = 0;  // least rank not passed in the open step
+    bool blocked = false;
+    bool acknowledged = false;  // by the copy: what `told` is may be applied
+    uint64_t told = 0;          // the record that has the open step; 0: none
+    uint32_t listed = 0;        // by the commit that was told
+  };
+  // A rank's part in a slice.
+  struct Progress {
+    uint64_t ended = 0;  // steps below this one are ended
+    // Chunks contributed to, of the last even and the last odd step: two can be in flux.
+    uint64_t step[2] = {UINT64_MAX, UINT64_MAX};
+    uint32_t count[2] = {0, 0};
+  };
+
+  Contribution& At(uint32_t chunk, uint32_t rank) {
+    return contributions_[size_t{chunk} * ranks_ + rank];
+  }
+  Progress& ProgressOf(uint32_t slice, uint32_t rank) {
+    return progress_[size_t{slice} * ranks_ + rank];
+  }
+  static bool Pending(const Contribution& x) {
+    return x.state == State::kArrived || x.state == State::kHeld;
+  }
+  // Nothing (more) will come from this rank for the chunk's open step.
+  bool Passes(uint32_t chunk, uint32_t rank);
+  void Count(uint32_t chunk, uint32_t rank, int change);
+  ReplyStatus Repeated(const Contribution& x, uint64_t worker) const;
+
+  void Advance(uint32_t chunk);
+  void Consume(uint32_t chunk, uint32_t end, size_t payloads);
+  bool Totalled(uint32_t chunk, size_t payloads);
+  // Tells the copy of a step whose contributions are all there.
+  enum class Telling : uint8_t { kNobody, kTold, kNoMemory };
+  Telling Tell(uint32_t chunk, size_t payloads);
+  bool Commit(uint32_t chunk, bool force = false);
+  uint32_t Listed(uint32_t chunk);
+  // The step's contributions are what they will be.
+  void Observe(uint32_t chunk, uint64_t step, uint32_t listed);
+  uint32_t PartitionOf(uint32_t chunk) const {
+    return table_.life(table_.chunk(chunk).slice).partition;
+  }
+  void Settle(uint32_t chunk, Contribution* x, State next);
+  // Forgets a held contribution; with an event unless why is null.
+  void Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why);
+  void DropAccumulator(Chunk* chunk);
+  void SetBlocked(uint32_t chunk);
+  void ClearBlocked(uint32_t chunk);
+
+  DenseTable& table_;
+  PullParking& parking_;
+  BufferPool& pool_;
+  const Roster& roster_;
+  Sink& sink_;
+  const bool mean_;
+  std::unique_ptr<Norms> norms_;  // null: steps of this table commit in one phase
+  uint32_t ranks_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<Contribution> contributions_;  // chunk major
+  std::vector<Progress> progress_;           // slice major
+  std::vector<uint64_t> owners_;             // of each rank, as of the last roster
+  std::vector<uint32_t> blocked_;
+  std::vector<Source> sources_;         // scratch of Advance()
+  std::vector<uint64_t> contributors_;  // scratch of Observe()
+  Bookkeeping bookkeeping_;             // of contributions_ and progress_
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_SYNC_H_
