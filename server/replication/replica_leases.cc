@@ -14,7 +14,8 @@ PeerId Id(const v1::Replica& replica) { return {replica.server(), replica.shard(
 void ReplicaLeases::Follow(const v1::ClusterView& view, const PeerId& self, int64_t now) {
   if (self != self_) parts_.clear();
   self_ = self;
-  lease_ns_ = int64_t{view.lease_ms()} * kNanosPerMilli;
+  // No view of a coordinator has 0: with it there would be beacons for ever.
+  lease_ns_ = std::max<int64_t>(view.lease_ms(), 1) * kNanosPerMilli;
   parts_.resize(view.partitions_size());
   const bool was_active = active_;
   active_ = read_all_known_ = false;
