@@ -1,6 +1,7 @@
 #include "tests/cluster/scenario.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -167,6 +168,9 @@ class Scenario {
     } else if (kind == 8 && state_.options.partitions && formed && recovered_) {
       ++result_.partitioned;
       Partition();
+    } else if (kind == 9 && state_.options.replicas > 1 && formed && recovered_) {
+      ++result_.outlived;
+      Outlive();
     }
   }
 
@@ -196,7 +200,7 @@ class Scenario {
   // Whatever one server has, another has, too, and nothing keeps it from going on with it.
   bool MayLoseServer() const {
     const v1::ClusterView& view = cluster_->view();
-    bool well = FullyReplicated() && partitions_.empty() && down_.empty();
+    bool well = FullyReplicated() && partitions_.empty() && down_.empty() && later_.empty();
     for (int i = 0; well && i < cluster_->servers(); ++i) {
       const SimServer& server = *cluster_->server(i);
       well = !server.stalled(cluster_->now()) &&
@@ -231,6 +235,9 @@ class Scenario {
     });
   }
 
+  int64_t Millis(int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random_) * kMilli;
+  }
   size_t Pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
   std::string AnyServer() {
     auto index = static_cast<int>(Pick(static_cast<size_t>(cluster_->servers())));
@@ -252,13 +259,29 @@ class Scenario {
     std::string other = "coordinator";
     if (Pick(3) == 0) one = AnyWorker(), other = AnyServer();
     if (Pick(2) == 0) std::swap(one, other);
-    const int64_t until =
-        cluster_->now() + std::uniform_int_distribution<int64_t>(1, 3000)(random_) * kMilli;
-    partitions_[{one, other}] = until;
-    if (Pick(2) == 0) partitions_[{other, one}] = until;
-    for (const auto& [pair, end] : partitions_) {
-      cluster_->control().Cut(pair.first, pair.second, true);
-    }
+    const int64_t until = cluster_->now() + Millis(1, 3000);
+    const bool both = Pick(2) == 0;
+    CutOff(one, other, until);
+    if (both) CutOff(other, one, until);
+  }
+
+  void CutOff(const std::string& from, const std::string& to, int64_t until) {
+    partitions_[{from, to}] = until;
+    cluster_->control().Cut(from, to, true);
+  }
+
+  // A server stands for longer than its lease; it and a worker hear of what follows only after they
+  // have met again.
+  void Outlive() {
+    SimServer* server = cluster_->server(static_cast<int>(Pick(3)));
+    if (server == nullptr) return;
+    const int64_t wakes = cluster_->now() + Millis(2300, 3500);
+    server->StallUntil(wakes);
+    later_.emplace(cluster_->now() + 1800 * kMilli, [this, wakes, host = server->host()] {
+      CutOff("coordinator", host, wakes + kSecond);
+      CutOff(host, "coordinator", wakes + kSecond);
+      CutOff("coordinator", AnyWorker(), cluster_->now() + 1700 * kMilli);
+    });
   }
 
   void MendPartitions(int64_t now) {
@@ -279,6 +302,7 @@ class Scenario {
 
   void StopFaults() {
     faults_stopped_ = true;
+    later_.clear();
     RestartServers(INT64_MAX);
     MendRails(INT64_MAX);
     MendPartitions(INT64_MAX);
@@ -294,6 +318,9 @@ class Scenario {
     RestartServers(cluster_->now());
     recovered_ = recovered_ || MayLoseServer();
     if (!faults_stopped_ && cluster_->now() >= next_fault_) InjectFault();
+    while (!later_.empty() && later_.begin()->first <= cluster_->now()) {
+      later_.extract(later_.begin()).mapped()();
+    }
     bool ended = true;
     for (const auto& worker : state_.workers) {
       const uint64_t incarnation = worker->process()->core().incarnation();
@@ -380,9 +407,10 @@ class Scenario {
   int64_t next_fault_ = 0;
   std::map<std::string, int64_t> cut_;  // rails, until when
   std::map<std::pair<std::string, std::string>, int64_t>
-      partitions_;               // of calls, from whom to whom
-  std::map<int, int64_t> down_;  // servers, until when
-  bool recovered_ = true;        // from the last one that died
+      partitions_;                                       // of calls, from whom to whom
+  std::map<int, int64_t> down_;                          // servers, until when
+  std::multimap<int64_t, std::function<void()>> later_;  // the rest of faults, when it comes
+  bool recovered_ = true;                                // from the last one that died
   int64_t fault_time_ns_ = 0;
   bool faults_stopped_ = false;
 };

@@ -61,6 +61,7 @@ struct ScenarioResult {
   int hung = 0;    // of what was posted on the lanes of a process, nothing moved any more
   int partitioned = 0;
   int servers_killed = 0, servers_stalled = 0;
+  int outlived = 0;  // leases, by a server that the others had given up
   int rails_cut = 0, rails_stalled = 0;
   uint64_t rail_moves = 0;  // of partitions of tables, by all workers
   int64_t started_ns = 0;   // the first step

@@ -29,7 +29,7 @@ done
 [[ $seeds =~ ^[1-9][0-9]{0,8}$ ]] || wrong "N is '$seeds'; wanted: how many seeds"
 [[ $jobs =~ ^[1-9][0-9]{0,2}$ ]] || wrong "--jobs is '$jobs'; wanted: 1 to 999"
 programs=()
-for program in cluster_test cluster_norm_test; do
+for program in cluster_test cluster_replicas_test cluster_norm_test; do
   path=$build/tests/cluster/$program
   [ -x "$path" ] || wrong "there is no $path: build it first"
   # Catch2's exit status is how many there are.

@@ -1,0 +1,56 @@
+// Training goes on where servers die, stall and are cut off, on the copies of what they had.
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <string>
+
+#include "shard/planted_bugs.h"
+#include "tests/cluster/scenario_runs.h"
+
+namespace verbena::test {
+namespace {
+
+ScenarioOptions ReplicaOptions(v1::Consistency consistency, uint32_t keys) {
+  ScenarioOptions options;
+  options.replicas = 2;
+  options.consistency = consistency;
+  options.staleness = consistency == v1::CONSISTENCY_SSP ? 2 : 0;
+  options.keys = keys;
+  options.steps = 20;
+  options.step_ns = 400 * kMilli;
+  return options;
+}
+
+// Servers die, stall and are cut off, and training goes on with their partitions' copies. 2,000
+// seeds in all.
+TEST_CASE("training on replicas under faults") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  const uint32_t keys = GENERATE(0u, 60u);
+  const ScenarioOptions options = ReplicaOptions(consistency, keys);
+  const Totals totals = RunSeeds("training on replicas under faults", options, 335);
+  if (!SeedsToRun(1).replay) {
+    CHECK(totals.servers_killed > 0);
+    CHECK(totals.servers_stalled > 0);
+    CHECK(totals.outlived > 0);
+  }
+}
+
+TEST_CASE("planted bug: acknowledge a push before its copy has it") {
+  Planted bug(&shard::PlantedBugs::acknowledge_early);
+  CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
+}
+
+TEST_CASE("planted bug: take requests of any epoch") {
+  Planted bug(&shard::PlantedBugs::ignore_epoch);
+  CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
+}
+
+// The old primary wakes with a pull in its inbox, and answers what its copy's pushes have outdated.
+TEST_CASE("planted bug: answer pulls without a lease") {
+  Planted bug(&shard::PlantedBugs::read_without_lease);
+  CHECK_THAT(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 300),
+             Catch::Contains("had been acknowledged"));
+}
+
+}  // namespace
+}  // namespace verbena::test
