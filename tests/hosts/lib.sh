@@ -3,8 +3,8 @@
 #
 # In a case's environment: HOSTS (this folder), SOURCE (the checkout), BUILD (the build folder), WORK
 # (a folder of all cases); the working directory is empty and the case's own. Host 1 is for the
-# coordinator, 2 and 3 are for servers, 4 and 5 for workers. Host N is 10.77.0.N and fd77::N, and on a
-# second network, for cases with rails, 10.78.0.N.
+# coordinator, 2, 3 and 6 are for servers, 4 and 5 for workers. Host N is 10.77.0.N and fd77::N, and on
+# a second network, for cases with rails, 10.78.0.N.
 
 # shellcheck source=tests/support/case.sh
 . "$SOURCE/tests/support/case.sh"
@@ -49,6 +49,8 @@ address() { if [ "$family" = 6 ]; then echo "[fd77::$1]"; else echo "10.77.0.$1"
 security=(--insecure)  # of daemons; an array of options
 client_security=()     # of workers
 lease_ms=30000
+server_hosts=(2 3)
+coordinator_options=()
 pids=()
 is_ready() { [ -s "$1.ready" ] && grep -q '}' "$1.ready"; }
 daemon() {  # NAME HOST OPTIONS...
@@ -62,17 +64,19 @@ daemon() {  # NAME HOST OPTIONS...
 }
 server_options=(--transport ofi)
 start_cluster() {
-  daemon coordinator 1 --coordinator --shards 0 --expected-servers 2 --lease-ms "$lease_ms"
+  local host
+  daemon coordinator 1 --coordinator --shards 0 --expected-servers "${#server_hosts[@]}" \
+    --lease-ms "$lease_ms" "${coordinator_options[@]}"
   wait_for 30 is_ready coordinator
-  daemon server-2 2 --join "$(address 1):7000" "${server_options[@]}"
-  daemon server-3 3 --join "$(address 1):7000" "${server_options[@]}"
-  wait_for 30 is_ready server-2
-  wait_for 30 is_ready server-3
+  for host in "${server_hosts[@]}"; do
+    daemon "server-$host" "$host" --join "$(address 1):7000" "${server_options[@]}"
+  done
+  for host in "${server_hosts[@]}"; do wait_for 30 is_ready "server-$host"; done
 }
 stop_cluster() {  # the coordinator last: the others take their leave of it
-  kill -TERM "${pids[1]}" "${pids[2]}"
-  assert "server-2 ends well" wait "${pids[1]}"
-  assert "server-3 ends well" wait "${pids[2]}"
+  local pid
+  kill -TERM "${pids[@]:1}"
+  for pid in "${pids[@]:1}"; do assert "the server with pid $pid ends well" wait "$pid"; done
   kill -TERM "${pids[0]}"
   assert "the coordinator ends well" wait "${pids[0]}"
 }
@@ -86,26 +90,28 @@ lanes_opened() { echo $(($(metric 2 verbena_shard_lanes_opened_total) + $(metric
 
 # ---- training ------------------------------------------------------------------------------------
 steps=250 timeout=120 transport=ofi
+worker_hosts=(4 5)
 options() {  # of every worker, one a line
-  printf '%s\n' --format text --workers 2 --steps "$steps" --batch 128 --timeout "$timeout" \
+  printf '%s\n' --format text --workers "${#worker_hosts[@]}" --steps "$steps" --batch 128 --timeout "$timeout" \
     --checksum --json --log-steps --job hosts \
     --data /usr/share/common-licenses/GPL-2 /usr/share/common-licenses/GPL-3
 }
 workers=()
-train_start() {  # a worker on host 4 and one on host 5
-  local rank all
+train_start() {  # a worker on each of worker_hosts
+  local rank all host
   mapfile -t all < <(options)
   workers=()
-  for rank in 0 1; do
-    start_on $((4 + rank)) "result-$rank" "train-$rank.log" "$BUILD/verbena-train" \
+  for rank in "${!worker_hosts[@]}"; do
+    host=${worker_hosts[$rank]}
+    start_on "$host" "result-$rank" "train-$rank.log" "$BUILD/verbena-train" \
       --cluster "$(address 1):7000" --rank "$rank" --transport "$transport" \
-      "${client_security[@]//%N%/$((4 + rank))}" "${all[@]}"
+      "${client_security[@]//%N%/$host}" "${all[@]}"
     workers+=("$!")
   done
 }
 train_wait() {
   local rank
-  for rank in 0 1; do
+  for rank in "${!workers[@]}"; do
     wait "${workers[$rank]}" || { tail -n 20 ./*.log; fail "worker $rank"; }
   done
   cat result-0
@@ -126,12 +132,12 @@ still_training() { ! trained_steps "$steps"; }
 checksum() { sed -nE 's/.*"parameters_xxh64" *: *"([^"]+)".*/\1/p' "$1"; }
 # What one host gives over shm with the same workers, servers and steps: made once.
 reference() {
-  local file=$WORK/reference all
+  local file=$WORK/reference-${#worker_hosts[@]}-$steps all
   if [ ! -s "$file" ]; then
     mapfile -t all < <(options)
     (
-      mkdir "$WORK/shm"
-      cd "$WORK/shm" || exit
+      mkdir "$file.shm"
+      cd "$file.shm" || exit
       start_on 1 shm.out shm.log "$BUILD/verbenad" --coordinator --shards 2 --transport shm \
         --listen 127.0.0.1:7100 --name shm --ready-file shm.ready
       server=$!

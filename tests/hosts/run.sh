@@ -62,7 +62,7 @@ build=$(realpath "$build")
 # ---- the network ---------------------------------------------------------------------------------
 work=$(mktemp -d "${TMPDIR:-/tmp}/verbena-hosts.XXXXXX")
 NET=verbena-$$
-hosts=5
+hosts=6
 remove_network() {
   local n
   for n in $(seq 0 "$hosts"); do
