@@ -17,7 +17,13 @@
 namespace verbena::test {
 namespace {
 
-constexpr int kLeaseMs = 1500;
+int FromEnvironment(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+int Kills() { return FromEnvironment("VERBENA_FAILOVER_KILLS", 10); }
+int Stops() { return FromEnvironment("VERBENA_FAILOVER_STOPS", 3); }
+int LeaseMs() { return FromEnvironment("VERBENA_FAILOVER_LEASE_MS", 1500); }
 
 std::string Examples(int rows, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -99,11 +105,6 @@ class Training {
   std::string checksum_;
 };
 
-int Kills() {
-  const char* kills = std::getenv("VERBENA_FAILOVER_KILLS");
-  return kills == nullptr ? 10 : std::atoi(kills);
-}
-
 // Trainings one after the other, for as long as there is something to do to their servers.
 class Trainings {
  public:
@@ -114,7 +115,7 @@ class Trainings {
     for (;;) {
       if (train_ == nullptr) {
         train_ = training_.Start(cluster_, absl::StrCat("job-", jobs_++));
-        REQUIRE(jobs_ < 2 * Kills());  // each is long enough for a fault
+        REQUIRE(jobs_ < 2 * (Kills() + Stops()));  // each is long enough for a fault
         // Its tables are there.
         const bool began = train_->WaitFor("step ", absl::Seconds(60));
         INFO(cluster_.logs());
@@ -145,7 +146,7 @@ class Trainings {
 
 TEST_CASE("servers are killed one after the other: training ends with the undisturbed bits") {
   const Training training;
-  ProcessCluster cluster({.servers = 3, .lease_ms = kLeaseMs, .replicas = 2});
+  ProcessCluster cluster({.servers = 3, .lease_ms = LeaseMs(), .replicas = 2});
   Trainings trainings(cluster, training);
   std::mt19937_64 random(7);
   for (int kills = 0; kills < Kills();) {
@@ -156,7 +157,8 @@ TEST_CASE("servers are killed one after the other: training ends with the undist
     const int victim = static_cast<int>(random() % 3);
     cluster.KillServer(victim);
     kills += trainings.running() ? 1 : 0;
-    absl::SleepFor(absl::Milliseconds(random() % 1500));  // before the lease ends, or after
+    absl::SleepFor(
+        absl::Milliseconds(random() % (LeaseMs() * 3 / 2)));  // before the lease ends, or after
     cluster.RestartServer(victim);
   }
   trainings.Finish();
@@ -164,14 +166,14 @@ TEST_CASE("servers are killed one after the other: training ends with the undist
 
 TEST_CASE("servers stand for longer than the lease: training ends with the undisturbed bits") {
   const Training training;
-  ProcessCluster cluster({.servers = 3, .lease_ms = kLeaseMs, .replicas = 2});
+  ProcessCluster cluster({.servers = 3, .lease_ms = LeaseMs(), .replicas = 2});
   Trainings trainings(cluster, training);
-  for (int stops = 0; stops < 3;) {
+  for (int stops = 0; stops < Stops();) {
     trainings.Await();
-    const int victim = stops;
+    const int victim = stops % 3;
     cluster.server(victim).Signal(SIGSTOP);
     stops += trainings.running() ? 1 : 0;
-    absl::SleepFor(absl::Milliseconds(2.5 * kLeaseMs));  // the lease ends meanwhile
+    absl::SleepFor(absl::Milliseconds(LeaseMs() * 5 / 2));  // the lease ends meanwhile
     cluster.server(victim).Signal(SIGCONT);
   }
   trainings.Finish();
@@ -216,11 +218,11 @@ struct Tables {
 };
 
 TEST_CASE("the last copy is killed: UNAVAILABLE, then DATA_LOSS; other tables go on") {
-  ProcessCluster cluster({.servers = 2, .lease_ms = kLeaseMs});
+  ProcessCluster cluster({.servers = 2, .lease_ms = LeaseMs()});
   Tables all(cluster);
   for (int i = 0; i < 8; ++i) REQUIRE(all.Push(i).ok());
   cluster.KillServer(1);
-  absl::SleepFor(absl::Milliseconds(2 * kLeaseMs));  // its lease ends
+  absl::SleepFor(absl::Milliseconds(2 * LeaseMs()));  // its lease ends
 
   std::vector<int> gone, kept;
   for (int i = 0; i < 8; ++i) {

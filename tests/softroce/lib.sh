@@ -2,7 +2,7 @@
 # For cases, which run in a guest:  . "$SOFTROCE/lib.sh"
 #
 # In a case's environment: SOFTROCE (this folder), SOURCE (the checkout), BUILD (the build folder),
-# DEVICE (rxe0), CASE (its name); the working directory is empty and the case's own. GUEST is 0 in a
+# DEVICE (rxe0), REPLICAS (run.sh --replicas), CASE (its name); the working directory is empty and the case's own. GUEST is 0 in a
 # single guest, else 1 or 2.
 
 # shellcheck source=tests/support/case.sh

@@ -14,6 +14,7 @@ Boots one guest (or two on one wire) and runs the cases in it: by default all fo
 
   --guests N     1 or 2 (default 1)
   --build DIR    where the programs were built (default build/release)
+  --replicas N   1 or 2: copies of a partition in the clusters of cases (default 1)
   --strict       a case whose programs were not built fails (otherwise: skipped, unless named)
   --verbose      show the output of cases while they run (otherwise: of those that fail)
   --list         show the cases and end
@@ -30,15 +31,16 @@ USAGE
 say() { printf 'softroce: %s\n' "$*" >&2; }
 wrong() { say "$* (see --help)"; exit 2; }
 
-guests=1 build=$source_folder/build/release
+guests=1 replicas=1 build=$source_folder/build/release
 strict=0 verbose=0 list=0 keep=0 shell="" shell_limit=300
 copies=() named=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
-    --guests|--build|--shell|--copy|--limit) [ "$#" -ge 2 ] || wrong "$1 wants a value" ;;
+    --guests|--replicas|--build|--shell|--copy|--limit) [ "$#" -ge 2 ] || wrong "$1 wants a value" ;;
   esac
   case "$1" in
     --guests) guests=$2; shift ;;
+    --replicas) replicas=$2; shift ;;
     --build) build=$2; shift ;;
     --shell) shell=$2; shift ;;
     --copy) copies+=("$2"); shift ;;
@@ -54,6 +56,7 @@ while [ "$#" -gt 0 ]; do
   shift
 done
 case "$guests" in 1|2) ;; *) wrong "--guests is '$guests'; allowed: 1, 2" ;; esac
+case "$replicas" in 1|2) ;; *) wrong "--replicas is '$replicas'; allowed: 1, 2" ;; esac
 [[ $shell_limit =~ ^[1-9][0-9]{0,4}$ ]] || wrong "--limit is '$shell_limit'; wanted: seconds"
 if [ -n "$shell" ] && [ "${#named[@]}" -gt 0 ]; then wrong "--shell excludes cases"; fi
 if [ -d "$build" ]; then build=$(realpath "$build"); fi
@@ -162,7 +165,8 @@ if [ -n "$shell" ]; then
   verbose=1
 fi
 {
-  printf 'export %s=%q\n' SOFTROCE "$here" SOURCE "$source_folder" BUILD "$build" DEVICE rxe0
+  printf 'export %s=%q\n' SOFTROCE "$here" SOURCE "$source_folder" BUILD "$build" DEVICE rxe0 \
+    REPLICAS "$replicas"
   # A data set outside the tree, as other tests find it.
   [ -z "${VERBENA_TEST_DATA:-}" ] || printf 'export VERBENA_TEST_DATA=%q\n' "$VERBENA_TEST_DATA"
 } >"$share/environment"

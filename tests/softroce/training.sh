@@ -34,7 +34,8 @@ start_cluster() {  # TRANSPORT HOST [OPTIONS...]: a coordinator and two servers,
   pids=()
   rm -f ./*.ready
   # The lease: an emulated machine on a busy one may not run for seconds.
-  daemon coordinator "$host" --coordinator --shards 0 --expected-servers 2 --lease-ms 30000
+  daemon coordinator "$host" --coordinator --shards 0 --expected-servers 2 --lease-ms 30000 \
+    --replicas "$REPLICAS"
   wait_for 60 is_ready coordinator
   for server in server-0 server-1; do
     daemon "$server" "$host" --join "$(field coordinator address)" --transport "$transport" \
