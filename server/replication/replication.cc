@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace verbena::server {
 namespace {
@@ -23,19 +27,28 @@ bool Broken(ReplyStatus status) {
 
 shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
 
-std::string Describe(const v1::ConfigurationChange& change) {
-  switch (change.kind()) {
+// Changes of one kind that concern the same server, and the partitions they are of.
+std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
+                     const std::vector<uint32_t>& partitions) {
+  constexpr size_t kNamed = 8;
+  std::string them = absl::StrCat("partition ", partitions[0]);
+  if (partitions.size() > 1) {
+    const auto end = partitions.begin() + std::min(partitions.size(), kNamed);
+    them = absl::StrCat(partitions.size(), " partitions (",
+                        absl::StrJoin(partitions.begin(), end, ", "),
+                        partitions.size() > kNamed ? ", ...)" : ")");
+  }
+  switch (kind) {
     case v1::ConfigurationChange::DROP_REPLICA:
-      return absl::StrCat("server ", change.server(), " has no copy of partition ",
-                          change.partition(), " any more: it did not answer for a lease");
+      return absl::StrCat("server ", server, " has no copy of ", them,
+                          " any more: it did not answer for a lease");
     case v1::ConfigurationChange::ADMIT:
-      return absl::StrCat("server ", change.server(), " has all of partition ", change.partition(),
-                          " and is its follower");
+      return absl::StrCat("server ", server, " has all of ", them, " and is a follower");
     case v1::ConfigurationChange::PROMOTE:
-      return absl::StrCat("this shard is the primary of partition ", change.partition(),
+      return absl::StrCat("this shard is the primary of ", them,
                           ": the one before was silent for a lease");
     default:
-      return absl::StrCat("partition ", change.partition());
+      return them;
   }
 }
 
@@ -373,6 +386,7 @@ void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
                                  const absl::StatusOr<v1::ReconfigureResponse>& response) {
   asking_ = false;
   if (!response.ok()) return;  // the next is due soon
+  std::map<std::pair<v1::ConfigurationChange::Kind, uint64_t>, std::vector<uint32_t>> made;
   for (int i = 0; i < request.changes_size() && i < response->made_size(); ++i) {
     const v1::ConfigurationChange& change = request.changes(i);
     if (change.kind() == v1::ConfigurationChange::DROP_REPLICA &&
@@ -393,8 +407,9 @@ void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
       default:
         break;
     }
-    Log(Describe(change));
+    made[{change.kind(), change.server()}].push_back(change.partition());
   }
+  for (const auto& [what, partitions] : made) Log(Describe(what.first, what.second, partitions));
 }
 
 }  // namespace verbena::server
