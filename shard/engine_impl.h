@@ -193,6 +193,7 @@ struct Engine::Impl {
   std::map<std::string, JobAccount> accounts;
   BufferPool pool;
   ReplicaLog log;
+  std::vector<uint32_t> learners;  // partitions whose copy was one when the view came
   uint64_t revision = 0;
   uint32_t highest_table = 0;
   std::vector<PartitionInfo> partitions;

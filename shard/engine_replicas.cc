@@ -23,6 +23,7 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
   for (auto& [id, state] : tables) {
     if (state.table != nullptr) Adopt(&state);
   }
+  learners.clear();
   for (const v1::Partition& p : view.partitions()) {
     const uint32_t id = p.id();
     if (!partitions[id].ours) {
@@ -34,6 +35,7 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
     const v1::Replica none;
     const bool learner = p.followers().empty();
     const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
+    if (learner && r.server() != 0) learners.push_back(id);
     const bool is_new = log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, highest_table);
     if (!is_new || r.server() == 0) continue;
     if (learner) {
@@ -97,10 +99,11 @@ void Engine::Impl::TellLearners() {
   // What they have unanswered together: their records share a link with those that workers wait
   // for.
   uint64_t unanswered = 0;
-  for (uint32_t p = 0; p < partitions.size(); ++p) {
+  for (const uint32_t p : learners) {
     if (log.leads(p) && log.learning(p)) unanswered += log.unanswered_bytes(p);
   }
-  for (uint32_t p = 0; p < partitions.size() && unanswered < kLearnerBytes; ++p) {
+  for (const uint32_t p : learners) {
+    if (unanswered >= kLearnerBytes) break;
     if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
     unanswered -= log.unanswered_bytes(p);
     while (unanswered + log.unanswered_bytes(p) < kLearnerBytes && TellLearner(p)) {
