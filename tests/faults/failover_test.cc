@@ -93,7 +93,7 @@ class Training {
             "--batch",
             "64",
             "--steps",
-            "2000",
+            absl::StrCat(FromEnvironment("VERBENA_FAILOVER_STEPS", 2000)),
             "--log-steps",
             "--transport",
             TestTransport(),
