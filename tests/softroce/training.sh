@@ -28,6 +28,9 @@ metric() {  # SERVER NAME
 }
 
 pids=()
+# Lanes that the two servers have to one another, for copies.
+# shellcheck disable=SC2034  # for cases
+links=$((REPLICAS > 1 ? 2 : 0))
 start_cluster() {  # TRANSPORT HOST [OPTIONS...]: a coordinator and two servers, with these options
   local server transport=$1 host=$2
   shift 2

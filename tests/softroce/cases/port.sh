@@ -21,7 +21,7 @@ wait_for 200 trained_steps 7
 ip link set veth0peer up
 wait_for 20 servers_say "RDMA device $DEVICE: port active (port 1)"
 train_wait
-assert_equal "lanes opened" "$(lanes_opened)" 4
+assert_equal "lanes opened" "$(lanes_opened)" $((4 + links))
 expect_undisturbed disturbed.json
 stop_cluster
 expect_no_rdma_resources
