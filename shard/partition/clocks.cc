@@ -53,18 +53,16 @@ std::vector<uint32_t> Clocks::Follow(uint32_t slices) {
 void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
   Slice& s = slices_[slice];
   std::vector<uint8_t> known(s.clocks.size());
-  uint64_t least = kMax;
   for (const WorkerMark& mark : marks) {
     const Roster::Member* member = roster_.Find(mark.worker);
     if (member == nullptr) continue;
     known[member->index] = 1;
     s.clocks[member->index] = mark.clock;
-    if (counts_[member->index] != 0) least = std::min(least, mark.clock);
   }
-  // Nobody known has ended a step: nobody has.
-  if (least == kMax) least = 0;
+  // The primary before may not have known of them, and one of them may be an expected worker, whose
+  // steps count from the first: the others wait until it ends its next one, which says how many.
   for (size_t i = 0; i < s.clocks.size(); ++i) {
-    if (known[i] == 0) s.clocks[i] = least;
+    if (known[i] == 0) s.clocks[i] = s.least;
   }
   s.least = std::max(s.least, Least(s));
 }

@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "shard/planted_bugs.h"
 #include "tests/cluster/scenario_runs.h"
@@ -32,6 +34,17 @@ TEST_CASE("training on replicas under faults") {
     CHECK(totals.servers_killed > 0);
     CHECK(totals.servers_stalled > 0);
     CHECK(totals.outlived > 0);
+  }
+}
+
+// The server that dies had not heard of a worker that the next one knows: no joiner, which starts
+// where the others are, but one that is expected, whose steps count from the first.
+TEST_CASE(
+    "regression: ssp counts a worker that only the next primary has heard of from its start") {
+  for (const auto& [seed, keys] : {std::pair(1135u, 0u), std::pair(1830u, 60u)}) {
+    ScenarioOptions options = ReplicaOptions(v1::CONSISTENCY_SSP, keys);
+    options.seed = seed;
+    CHECK(RunScenario(options).violations == std::vector<std::string>{});
   }
 }
 
