@@ -43,7 +43,8 @@ class Clocks {
   }
   // A member's clock.
   uint64_t of(uint32_t slice, uint32_t index) const { return slices_[slice].clocks[index]; }
-  // The slice was a copy, which knew that of the workers; others start at the least.
+  // The slice was a copy, which knew that of the workers; others count from the
+  // slice's least clock until they end a step.
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks);
   // A new generation of the job; Follow() comes next.
   void Reset();

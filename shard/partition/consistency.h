@@ -52,8 +52,8 @@ class Consistency : public ReplicaLog::Owner {
 
   // What a copy of the slice has to know of workers.
   virtual std::vector<WorkerMark> Marks(uint32_t /*slice*/) const { return {}; }
-  // A new copy that starts empty is told the clocks of workers: one it has not heard of would be a
-  // joiner to the next primary.
+  // A new copy that starts empty is told the clocks of workers: for one that it has not heard of
+  // the next primary waits.
   virtual void TellClocks(uint32_t /*slice*/) {}
   // The slice was a copy and is the primary's now: that is known of workers, some of whom may be
   // gone.
