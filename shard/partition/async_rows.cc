@@ -28,7 +28,11 @@ class AsyncRows final : public RowConsistency {
         roster_(*parts.roster),
         sink_(*parts.sink) {
     const v1::TableSpec& spec = table_.spec();
-    if (spec.consistency() == v1::CONSISTENCY_SSP) clocks_.emplace(&roster_, spec.staleness());
+    if (spec.consistency() == v1::CONSISTENCY_SSP) {
+      clocks_.emplace(&roster_, spec.staleness(), [this](uint32_t slice, const WorkerMark& mark) {
+        TellMark(&sink_, table_, roster_, slice, mark);
+      });
+    }
     Resize();
   }
 
@@ -67,7 +71,6 @@ class AsyncRows final : public RowConsistency {
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
-    followed_ = 0;
     Resize();
   }
   void FailSlice(uint32_t slice, ReplyStatus, bool keep) override {
@@ -76,7 +79,7 @@ class AsyncRows final : public RowConsistency {
   std::vector<WorkerMark> Marks(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override;
   void TellClocks(uint32_t slice) override {
-    for (uint32_t i = 0; clocks_.has_value() && i < roster_.indices(); ++i) Tell(slice, i);
+    if (clocks_.has_value()) clocks_->TellAll(slice);
   }
   void Replicated(uint32_t slice, uint64_t sequence) override {
     if (!told_[slice].empty() && told_[slice].front().record == sequence) ApplyTold(slice);
@@ -86,19 +89,8 @@ class AsyncRows final : public RowConsistency {
   // Takes over who is there, and answers what no longer waits.
   void Follow() {
     if (!clocks_.has_value()) return;
-    const std::vector<uint32_t> joined = clocks_->Follow(table_.slices());
-    for (uint32_t s = 0; s < table_.slices(); ++s) {
-      // Whose clock begins here is known to the next primary, too.
-      for (const uint32_t i : joined) Tell(s, i);
-      if (s >= followed_) TellClocks(s);
-      Release(s);
-    }
-    followed_ = table_.slices();
-  }
-  void Tell(uint32_t slice, uint32_t index) {
-    const uint64_t worker = roster_.index_owner(index);
-    if (worker == 0) return;
-    TellMark(&sink_, table_, roster_, slice, {worker, 0, clocks_->of(slice, index)});
+    clocks_->Follow(table_.slices());
+    for (uint32_t s = 0; s < table_.slices(); ++s) Release(s);
   }
   void Release(uint32_t slice) {
     parking_.Release(slice, [&](uint64_t worker, uint32_t other, uint64_t clock, Answer* answer) {
@@ -127,7 +119,6 @@ class AsyncRows final : public RowConsistency {
   Sink& sink_;
   Sequences sequences_;
   std::optional<Clocks> clocks_;
-  uint32_t followed_ = 0;               // slices, of which the workers' clocks were told
   std::vector<uint32_t> rows_;          // scratch of Push()
   std::vector<std::deque<Told>> told_;  // by slice
 };

@@ -19,7 +19,7 @@ uint64_t Clocks::Least(const Slice& slice) const {
   return least == kMax ? slice.least : std::max(least, slice.least);
 }
 
-std::vector<uint32_t> Clocks::Follow(uint32_t slices) {
+void Clocks::Follow(uint32_t slices) {
   // Those who left first, so that a joiner starts at the least clock of those who stay.
   std::vector<uint32_t> joined;
   owners_.resize(std::max<size_t>(owners_.size(), roster_.indices()));
@@ -31,6 +31,7 @@ std::vector<uint32_t> Clocks::Follow(uint32_t slices) {
     counts_[i] = 0;
     if (owner != 0) joined.push_back(i);
   }
+  const auto known = static_cast<uint32_t>(slices_.size());
   slices_.resize(slices);
   for (Slice& s : slices_) {
     s.clocks.resize(owners_.size());
@@ -47,7 +48,16 @@ std::vector<uint32_t> Clocks::Follow(uint32_t slices) {
     complete_ &= roster_.owner(rank) != 0 || roster_.departed(rank);
   }
   for (Slice& s : slices_) s.least = Least(s);
-  return joined;
+  for (uint32_t s = 0; s < slices; ++s) {
+    for (const uint32_t i : joined) tell_(s, {owners_[i], 0, of(s, i)});
+    if (s >= known) TellAll(s);
+  }
+}
+
+void Clocks::TellAll(uint32_t slice) const {
+  for (uint32_t i = 0; i < owners_.size(); ++i) {
+    if (owners_[i] != 0) tell_(slice, {owners_[i], 0, of(slice, i)});
+  }
 }
 
 void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {

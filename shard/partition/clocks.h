@@ -15,6 +15,8 @@
 #define VERBENA_SHARD_PARTITION_CLOCKS_H_
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -26,11 +28,16 @@ namespace verbena::shard {
 
 class Clocks {
  public:
-  Clocks(const Roster* roster, uint64_t bound) : roster_(*roster), bound_(bound) {}
+  // tell: what copies of a slice have to know of a worker.
+  using Tell = std::function<void(uint32_t slice, const WorkerMark& mark)>;
+  Clocks(const Roster* roster, uint64_t bound, Tell tell)
+      : roster_(*roster), bound_(bound), tell_(std::move(tell)) {}
 
-  // Takes over who is there. What waits in any slice may be readable now. Returns who has joined,
-  // by member index.
-  std::vector<uint32_t> Follow(uint32_t slices);
+  // Takes over who is there. What waits in any slice may be readable now. Tells the clocks that
+  // begin here: of those who have joined, and of all in a new slice.
+  void Follow(uint32_t slices);
+  // Tells the clocks of all in a slice.
+  void TellAll(uint32_t slice) const;
   // A worker has ended `clock` steps. True: what waits in the slice may be readable now.
   bool EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock);
   // Whether a worker that has ended `clock` steps may read; *answer gets the least clock as version
@@ -43,8 +50,8 @@ class Clocks {
   }
   // A member's clock.
   uint64_t of(uint32_t slice, uint32_t index) const { return slices_[slice].clocks[index]; }
-  // The slice was a copy, which knew that of the workers; others count from the
-  // slice's least clock until they end a step.
+  // The slice was a copy, which knew that of the workers; others count from the slice's least
+  // clock until they end a step.
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks);
   // A new generation of the job; Follow() comes next.
   void Reset();
@@ -59,6 +66,7 @@ class Clocks {
 
   const Roster& roster_;
   const uint64_t bound_;
+  const Tell tell_;
   std::vector<Slice> slices_;
   std::vector<uint64_t> owners_;  // of each member index, as of the last roster
   std::vector<uint8_t> counts_;   // by member index: a worker, not an observer

@@ -15,7 +15,10 @@ class Ssp final : public DenseConsistency {
         parking_(*parts.parking),
         roster_(*parts.roster),
         sink_(*parts.sink),
-        clocks_(parts.roster, parts.table->spec().staleness()) {
+        clocks_(parts.roster, parts.table->spec().staleness(),
+                [this](uint32_t slice, const WorkerMark& mark) {
+                  TellMark(&sink_, table_, roster_, slice, mark);
+                }) {
     Follow();
   }
 
@@ -46,7 +49,6 @@ class Ssp final : public DenseConsistency {
   void Reset() override {
     async_->Reset();
     clocks_.Reset();
-    followed_ = 0;
     Follow();
   }
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override {
@@ -63,28 +65,15 @@ class Ssp final : public DenseConsistency {
     clocks_.Adopt(slice, marks);
     Release(slice);
   }
-  void TellClocks(uint32_t slice) override {
-    for (uint32_t i = 0; i < roster_.indices(); ++i) Tell(slice, i);
-  }
+  void TellClocks(uint32_t slice) override { clocks_.TellAll(slice); }
   // The table's applies are made by what is inside.
   void Replicated(uint32_t, uint64_t) override {}
 
  private:
   // Takes over who is there, and answers what no longer waits.
   void Follow() {
-    const std::vector<uint32_t> joined = clocks_.Follow(table_.slices());
-    for (uint32_t s = 0; s < table_.slices(); ++s) {
-      // Whose clock begins here is known to the next primary, too.
-      for (const uint32_t i : joined) Tell(s, i);
-      if (s >= followed_) TellClocks(s);
-      Release(s);
-    }
-    followed_ = table_.slices();
-  }
-  void Tell(uint32_t slice, uint32_t index) {
-    const uint64_t worker = roster_.index_owner(index);
-    if (worker == 0) return;
-    TellMark(&sink_, table_, roster_, slice, {worker, 0, clocks_.of(slice, index)});
+    clocks_.Follow(table_.slices());
+    for (uint32_t s = 0; s < table_.slices(); ++s) Release(s);
   }
   void Release(uint32_t slice) {
     parking_.Release(
@@ -99,7 +88,6 @@ class Ssp final : public DenseConsistency {
   const Roster& roster_;
   Sink& sink_;
   Clocks clocks_;
-  uint32_t followed_ = 0;  // slices, of which the workers' clocks were told
 };
 
 }  // namespace

@@ -132,6 +132,9 @@ class Scenario {
     if (!wrong.empty()) state_.Violation(wrong);
   }
 
+  int64_t Millis(int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random_) * kMilli;
+  }
   int64_t NextFaultDelay() {
     return std::uniform_int_distribution<int64_t>(5 * kMilli, 600 * kMilli)(random_);
   }
@@ -156,8 +159,7 @@ class Scenario {
                                         [victim](const auto& w) { return w.get() == victim; }));
     } else if (kind >= 1 && kind <= 3 && state_.options.stalls && formed) {
       ++result_.stalled;
-      const int64_t ms = std::uniform_int_distribution<int64_t>(1, 1500)(random_);
-      victim->process()->StallUntil(cluster_->now() + ms * kMilli);
+      victim->process()->StallUntil(cluster_->now() + Millis(1, 1500));
     } else if (kind >= 5 && kind <= 6 && state_.options.joins && formed && result_.joined < 3) {
       AddWorker(state_.options.workers + result_.joined++);
     } else if (kind == 4 && state_.options.coordinator_restarts) {
@@ -178,8 +180,7 @@ class Scenario {
   // process may be hurt already: then there is none left.
   void HurtRail() {
     const std::string host = AnyRail();
-    const int64_t until =
-        cluster_->now() + std::uniform_int_distribution<int64_t>(1, 2000)(random_) * kMilli;
+    const int64_t until = cluster_->now() + Millis(1, 2000);
     if (std::bernoulli_distribution(0.5)(random_)) {
       ++result_.rails_stalled;
       cluster_->network().Stall(host, until);
@@ -216,14 +217,12 @@ class Scenario {
     if (!recovered_) return;
     if (Pick(2) == 0) {
       ++result_.servers_stalled;
-      const int64_t ms = std::uniform_int_distribution<int64_t>(1, 5000)(random_);
-      cluster_->server(index)->StallUntil(cluster_->now() + ms * kMilli);
+      cluster_->server(index)->StallUntil(cluster_->now() + Millis(1, 5000));
     } else if (MayLoseServer()) {
       recovered_ = false;
       ++result_.servers_killed;
       cluster_->CrashServer(index);
-      down_[index] =
-          cluster_->now() + std::uniform_int_distribution<int64_t>(1, 4000)(random_) * kMilli;
+      down_[index] = cluster_->now() + Millis(1, 4000);
     }
   }
 
@@ -235,9 +234,6 @@ class Scenario {
     });
   }
 
-  int64_t Millis(int64_t least, int64_t most) {
-    return std::uniform_int_distribution<int64_t>(least, most)(random_) * kMilli;
-  }
   size_t Pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
   std::string AnyServer() {
     auto index = static_cast<int>(Pick(static_cast<size_t>(cluster_->servers())));
@@ -273,7 +269,8 @@ class Scenario {
   // A server stands for longer than its lease; it and a worker hear of what follows only after they
   // have met again.
   void Outlive() {
-    SimServer* server = cluster_->server(static_cast<int>(Pick(3)));
+    SimServer* server =
+        cluster_->server(static_cast<int>(Pick(static_cast<size_t>(cluster_->servers()))));
     if (server == nullptr) return;
     const int64_t wakes = cluster_->now() + Millis(2300, 3500);
     server->StallUntil(wakes);

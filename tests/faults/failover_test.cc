@@ -17,6 +17,7 @@
 namespace verbena::test {
 namespace {
 
+// For other machines, and for more than a test of every change does.
 int FromEnvironment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::atoi(value);

@@ -116,6 +116,8 @@ train_wait() {
   done
   cat result-0
 }
+step() { sed -nE 's/.* step ([0-9]+)$/\1/p' train-0.log | tail -n 1; }  # worker 0's last
+beyond() { [ "$(step)" -ge "$1" ]; }  # N: it is there
 trained_steps() { grep -q " step $1\$" train-0.log; }  # N: worker 0 has done that many
 # train_with_cut HOST SECONDS: its cable is out for that long in mid-training.
 train_with_cut() {

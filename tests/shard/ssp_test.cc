@@ -2,6 +2,7 @@
 #include <numeric>
 #include <vector>
 
+#include "shard/partition/clocks.h"
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
@@ -180,6 +181,33 @@ TEST_CASE("a new generation of the job starts all ssp clocks anew") {
   REQUIRE(f.Apply().ok());
   CHECK(f.PullAs(10, 0) == Kind::kReady);
   CHECK(f.PullAs(10, 1) == Kind::kParked);
+}
+
+// The primary before had not heard of the third worker, nor had its copy.
+TEST_CASE("regression: ssp waits for an expected worker that only the next primary has heard of") {
+  v1::Job job;
+  job.set_generation(1);
+  job.set_expected_workers(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    v1::Worker* worker = job.add_members();
+    worker->set_incarnation(kFirstWorker + rank);
+    worker->set_rank(rank);
+  }
+  Roster roster;
+  roster.Update(job);
+  Clocks clocks(&roster, /*bound=*/2, [](uint32_t, const WorkerMark&) {});
+  clocks.Follow(1);
+  clocks.Adopt(0, {WorkerMark{kFirstWorker, 4, 3}, WorkerMark{kFirstWorker + 1, 4, 3}});
+  Answer answer;
+  const auto readable = [&](uint64_t clock) {
+    return clocks.Readable(kFirstWorker, 0, clock, &answer);
+  };
+  CHECK(readable(2));
+  CHECK_FALSE(readable(3));
+  // Its next end of a step says how many it has ended.
+  CHECK(clocks.EndStep(0, *roster.Find(kFirstWorker + 2), 2));
+  CHECK(readable(4));
+  CHECK_FALSE(readable(5));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Boots one guest (or two on one wire) and runs the cases in it: by default all fo
 
   --guests N     1 or 2 (default 1)
   --build DIR    where the programs were built (default build/release)
-  --replicas N   1 or 2: copies of a partition in the clusters of cases (default 1)
+  --replicas N   1 or 2: copies of a partition (default 1), but in the cases faults and failover
   --strict       a case whose programs were not built fails (otherwise: skipped, unless named)
   --verbose      show the output of cases while they run (otherwise: of those that fail)
   --list         show the cases and end

@@ -56,7 +56,7 @@ class ProcessCluster {
   bool WaitReplicated(absl::Duration at_most = absl::Seconds(30));
   // Whether it is so now.
   bool CheckReplicated();
-  // What `verbena status --json` printed when WaitReplicated() last looked.
+  // What `verbena status --json` printed when one of the two last looked.
   const std::string& status() const { return status_; }
   // The ends of what the coordinator and the servers have printed.
   std::string logs() const;

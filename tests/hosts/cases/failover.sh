@@ -9,8 +9,6 @@ server_hosts=(2 3 6) worker_hosts=(4 5 4 5)
 lease_ms=2000 coordinator_options=(--replicas 2)
 steps=600
 
-step() { sed -nE 's/.* step ([0-9]+)$/\1/p' train-0.log | tail -n 1; }
-beyond() { [ "$(step)" -ge "$1" ]; }
 status() { on 1 "$BUILD/verbena" --cluster "$(address 1):7000" status --json; }
 # All partitions have a follower, and all three servers are there.
 replicated() {

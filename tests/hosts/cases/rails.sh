@@ -9,8 +9,6 @@
 security+=(--ofi-address "10.77.0.%N%,10.78.0.%N%")
 client_security+=(--ofi-address "10.77.0.%N%,10.78.0.%N%")
 
-step() { sed -nE 's/.* step ([0-9]+)$/\1/p' train-0.log | tail -n 1; }
-beyond() { [ "$(step)" -ge "$1" ]; }
 open_lanes() { [ "$(metric 2 verbena_shard_lanes)" -eq "$1" ]; }
 # Pulls and pushes of a dense table are a megabyte and more each step.
 carries() { [ "$(received 2 "$1")" -gt "$2" ]; }  # NETWORK BYTES

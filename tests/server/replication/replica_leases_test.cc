@@ -160,6 +160,16 @@ TEST_CASE("leases: what a learner acknowledged before it was to be admitted coun
   CHECK_FALSE(leases.MayReadAll(kStart + kReads));
 }
 
+TEST_CASE("regression: leases: a view whose lease is zero makes nobody send beacons for ever") {
+  v1::ClusterView view = View({{kA, kB}});
+  view.set_lease_ms(0);
+  ReplicaLeases leases;
+  leases.Follow(view, kA, kStart);
+  CHECK(leases.TakeBeacons(kStart).size() == 1);
+  CHECK(leases.TakeBeacons(kStart).empty());
+  CHECK(leases.NextTimerNanos() > kStart);
+}
+
 TEST_CASE("leases: beacons are due every eighth of a lease") {
   ReplicaLeases leases;
   leases.Follow(View({{kA, kB}, {kA, kC, As::kLearner, 5, 2}, {kB, kA}, {kA}, {kA, kB}}), kA,
