@@ -14,5 +14,6 @@ if [ -z "$program" ]; then
   echo "skipped: no clang-format of version 14"
   exit 77
 fi
-find proto rdma shard server client worker tests bench \( -name '*.h' -o -name '*.cc' -o -name '*.c' \) -print0 |
+find proto rdma shard server client worker tests bench \
+  \( -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' \) -print0 |
   xargs -0 "$program" --dry-run -Werror
