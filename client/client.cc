@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
 #include "proto/table_spec.h"
+#include "rdma/memory/cuda/cuda_device.h"
 
 namespace verbena {
 
@@ -51,18 +52,45 @@ absl::Status Client::DropTable(std::string_view name, const CallOptions& options
   });
 }
 
-absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind) {
-  if (bytes == 0) return absl::InvalidArgumentError("AllocateRegion: 0 bytes");
-  auto block = rdma::MemoryBlock::Allocate(bytes, kind, "verbena-region");
-  if (!block.ok()) return block.status();
+namespace {
+
+using BlockOr = absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>>;
+
+BlockOr AllocateBlock(size_t bytes, MemoryKind kind, int device) {
+  if (bytes == 0) return absl::InvalidArgumentError("0 bytes");
+  if (kind == MemoryKind::kHost) return rdma::MemoryBlock::Allocate(bytes, "verbena-region");
+  auto opened = rdma::OpenCudaDevice(device);
+  if (!opened.ok()) return opened.status();
+  if (kind == MemoryKind::kCuda) return rdma::MemoryBlock::AllocateOn(*std::move(opened), bytes);
+  return rdma::MemoryBlock::AllocatePinned(*std::move(opened), bytes, "verbena-region");
+}
+
+// The host reads what is pinned like any other memory of its own.
+BlockOr RegisterBlock(void* data, size_t bytes, MemoryKind kind, int device) {
+  if (kind != MemoryKind::kCuda) return rdma::MemoryBlock::Register(data, bytes);
+  auto opened = rdma::OpenCudaDevice(device);
+  if (!opened.ok()) return opened.status();
+  return rdma::MemoryBlock::RegisterOn(*std::move(opened), data, bytes);
+}
+
+absl::Status WithCall(const char* call, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(call, ": ", std::string(status.message())));
+}
+
+}  // namespace
+
+absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind, int device) {
+  auto block = AllocateBlock(bytes, kind, device);
+  if (!block.ok()) return WithCall("AllocateRegion", block.status());
   Region region;
   region.state_ = std::make_shared<Region::State>(impl_->hub, *std::move(block));
   return region;
 }
 
-absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKind kind) {
-  auto block = rdma::MemoryBlock::Register(data, bytes, kind);
-  if (!block.ok()) return block.status();
+absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKind kind,
+                                              int device) {
+  auto block = RegisterBlock(data, bytes, kind, device);
+  if (!block.ok()) return WithCall("RegisterRegion", block.status());
   Region region;
   region.state_ = std::make_shared<Region::State>(impl_->hub, *std::move(block));
   return region;
@@ -92,8 +120,8 @@ absl::Status Client::Impl::CheckHandles(const Table& table, const Region& region
 }
 
 absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, const Region& region,
-                                                        const Range& range,
-                                                        const char* role) const {
+                                                        const Range& range, const char* role,
+                                                        void* stream) const {
   if (absl::Status s = CheckHandles(table, region, role); !s.ok()) return s;
   ClientCore::Slice slice;
   slice.block = region.state_->block;
@@ -104,6 +132,11 @@ absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, cons
     // Past the end it stays as it is: the core says what is wrong with it.
     if (range.first < table.elements()) slice.count = table.elements() - range.first;
   }
+  if (const auto& device = slice.block->device(); device != nullptr) {
+    auto mark = device->MarkStream(reinterpret_cast<uintptr_t>(stream));
+    if (!mark.ok()) return WithCall(role, mark.status());
+    slice.after = *std::move(mark);
+  }
   return slice;
 }
 
@@ -112,7 +145,7 @@ Ticket Client::Push(const Table& table, const Region& gradient, const Range& ran
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
-        auto slice = impl_->SliceOf(table, gradient, range, "gradient");
+        auto slice = impl_->SliceOf(table, gradient, range, "gradient", options.stream);
         if (!slice.ok()) return slice.status();
         return core.Push(table.id(), *slice, impl_->Deadline(options.timeout), std::move(done));
       });
@@ -124,7 +157,7 @@ Ticket Client::Pull(const Table& table, const Region& destination, const Range& 
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
-        auto slice = impl_->SliceOf(table, destination, range, "destination");
+        auto slice = impl_->SliceOf(table, destination, range, "destination", options.stream);
         if (!slice.ok()) return slice.status();
         return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
                          std::move(done));
@@ -137,9 +170,9 @@ Ticket Client::PushPull(const Table& table, const Region& gradient, const Region
   Ticket ticket;
   ticket.state_ = impl_->Launch([&](ClientCore& core,
                                     ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
-    auto from = impl_->SliceOf(table, gradient, range, "gradient");
+    auto from = impl_->SliceOf(table, gradient, range, "gradient", options.stream);
     if (!from.ok()) return from.status();
-    auto to = impl_->SliceOf(table, destination, range, "destination");
+    auto to = impl_->SliceOf(table, destination, range, "destination", options.stream);
     if (!to.ok()) return to.status();
     return core.PushPull(table.id(), *from, *to, impl_->Deadline(options.timeout), std::move(done));
   });

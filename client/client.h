@@ -82,7 +82,8 @@ struct ClientOptions {
     kCaller,      // only threads inside Wait()
   } progress = Progress::kBackground;  // who makes progress
   // Memory for pulls into what shm cannot share and for rows that are looked up; and as much again
-  // for rows that are pushed. In bytes.
+  // for rows that are pushed. Of each GPU whose memory is pushed or pulled to, as much again for
+  // either, page-locked. In bytes, taken when it is needed.
   size_t staging_bytes = 16 << 20;
   // TLS for everything but the parameters and gradients themselves; `ca` turns it on: servers are
   // believed only when their certificate is by one of these and for the host they are reached by.
@@ -98,7 +99,7 @@ struct ClientOptions {
 // A default-constructed one is empty: no memory, and calls with it are INVALID_ARGUMENT.
 class VERBENA_EXPORT Region {
  public:
-  // The first byte; null when empty.
+  // The first byte; null when empty. Of kCuda an address on the device.
   std::byte* data() const;
   // The same as f32 numbers: size() / 4 of them. For what is f32 in a table's specification.
   float* floats() const { return reinterpret_cast<float*>(data()); }
@@ -205,15 +206,21 @@ struct Range {
 
 // Of Push(), PushPull() and EndStep().
 struct PushOptions {
-  std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // Of regions on a GPU: the stream (cudaStream_t, CUstream) of the work that comes first, such as
+  // the kernels that write the gradient. What was enqueued in it before this call is done before
+  // the region is touched; the stream itself waits for nothing. Default: the GPU's default stream.
+  void* stream = nullptr;
 };
 
 // Of Pull().
 struct PullOptions {
-  std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
   // Least version to be answered. Default: sync, the steps this worker has ended; async, 0. ssp: as
   // though this worker's clock were that; default: the steps it has ended, from where it joined.
-  std::optional<uint64_t> min_version;
+  std::optional<uint64_t> min_version = {};
+  // As PushOptions::stream: what still reads the region.
+  void* stream = nullptr;
 };
 
 // Of PushRows().
@@ -265,7 +272,7 @@ struct ClientStatistics {
   uint64_t lanes_opened = 0;    // of all servers and shards
   uint64_t lanes_lost = 0;      // that ended before the client did
   uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
-  uint64_t staged_bytes = 0;    // of chunks, pulled by way of staging; rows always are
+  uint64_t staged_bytes = 0;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
   uint64_t rail_moves = 0;      // times a table's partition went from one rail to another
   // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
   // the server answered: 0, 1, ... 31, and 32 or more.
@@ -316,13 +323,19 @@ class VERBENA_EXPORT Client {
   // NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
   absl::Status DropTable(std::string_view name, const CallOptions& options = {});
 
-  // Zeroed, page-aligned memory that servers on this machine share. INVALID_ARGUMENT: 0 bytes;
-  // RESOURCE_EXHAUSTED: there is no such memory; UNIMPLEMENTED: another kind than kHost.
-  absl::StatusOr<Region> AllocateRegion(size_t bytes, MemoryKind kind = MemoryKind::kHost);
-  // Makes known `bytes` of the caller's memory, who keeps it alive until the region is destroyed.
-  // INVALID_ARGUMENT: null or 0 bytes; UNIMPLEMENTED: another kind than kHost.
+  // Memory for gradients or parameters. kHost, kPinned: zeroed and page-aligned, shared with
+  // servers on this machine. kPinned (page-locked for copies from and to GPUs) and kCuda (on a GPU,
+  // not zeroed) want CUDA's driver on this machine, and `device`, its number of the GPU. Rows of
+  // embedding tables travel from and to memory of the host only. INVALID_ARGUMENT: 0 bytes, or no
+  // such GPU; RESOURCE_EXHAUSTED: there is no such memory, or too little may be locked (says what
+  // to do); UNAVAILABLE: there is no driver, or the GPU is lost.
+  absl::StatusOr<Region> AllocateRegion(size_t bytes, MemoryKind kind = MemoryKind::kHost,
+                                        int device = 0);
+  // Makes known `bytes` of the caller's memory, who keeps it alive until the region is destroyed:
+  // with kCuda a tensor on that GPU; kPinned is as kHost. INVALID_ARGUMENT also: null, or memory
+  // that is not of that GPU (says whose it is).
   absl::StatusOr<Region> RegisterRegion(void* data, size_t bytes,
-                                        MemoryKind kind = MemoryKind::kHost);
+                                        MemoryKind kind = MemoryKind::kHost, int device = 0);
 
   // Pushes a gradient (`range.count` numbers of table.gradient_dtype()) of the step that is open
   // for this worker. sync: done when the step is committed, so call EndStep() before waiting.

@@ -123,7 +123,8 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   absl::Status CheckTable(const Table& table) const;
   absl::Status CheckHandles(const Table& table, const Region& region, const char* role) const;
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
-                                                    const Range& range, const char* role) const;
+                                                    const Range& range, const char* role,
+                                                    void* stream) const;
   // Runs a control call and waits for its answer.
   template <typename Result, typename F>
   Result Wait(F start);

@@ -131,7 +131,7 @@ class Endpoint {
   // a sealed memfd of its own, because what is shared with a peer is shared whole.
   virtual absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(size_t bytes,
                                                                 std::string_view label) {
-    return MemoryBlock::Allocate(bytes, MemoryKind::kHost, label);
+    return MemoryBlock::Allocate(bytes, label);
   }
   // Makes `block` ready for segments of writes, so that no write has to wait (or fail) for it.
   // RESOURCE_EXHAUSTED: the system refused; says what limit is in force and what to do.

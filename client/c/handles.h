@@ -29,6 +29,7 @@ struct verbena_table {
 
 struct verbena_region {
   verbena::Region region;
+  void* stream;  // of the work that comes before a push or pull with it
 };
 
 struct verbena_ticket {

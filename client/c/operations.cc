@@ -29,7 +29,7 @@ verbena_status verbena_push(verbena_client* client, const verbena_table* table,
                {{"client", client}, {"table", table}, {"gradient", gradient}},
                [&](Timeout timeout) {
                  return client->client->Push(table->table, gradient->region, RangeOf(range),
-                                             {.timeout = timeout});
+                                             {.timeout = timeout, .stream = gradient->stream});
                });
 }
 
@@ -39,7 +39,8 @@ verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
   return Begin(
       "verbena_pull", timeout_ms, ticket,
       {{"client", client}, {"table", table}, {"destination", destination}}, [&](Timeout timeout) {
-        verbena::PullOptions options = {.timeout = timeout, .min_version = {}};
+        verbena::PullOptions options = {
+            .timeout = timeout, .min_version = {}, .stream = destination->stream};
         if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
         return client->client->Pull(table->table, destination->region, RangeOf(range), options);
       });
@@ -54,7 +55,8 @@ verbena_status verbena_push_pull(verbena_client* client, const verbena_table* ta
       {{"client", client}, {"table", table}, {"gradient", gradient}, {"destination", destination}},
       [&](Timeout timeout) {
         return client->client->PushPull(table->table, gradient->region, destination->region,
-                                        RangeOf(range), {.timeout = timeout});
+                                        RangeOf(range),
+                                        {.timeout = timeout, .stream = gradient->stream});
       });
 }
 

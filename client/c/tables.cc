@@ -204,7 +204,7 @@ verbena_status verbena_table_get_info(const verbena_table* table, verbena_table_
 void verbena_table_free(verbena_table* table) { delete table; }
 
 verbena_status verbena_region_allocate(verbena_client* client, size_t bytes, int32_t kind,
-                                       verbena_region** region) {
+                                       int32_t device, verbena_region** region) {
   constexpr char kCall[] = "verbena_region_allocate";
   return Guarded([&]() -> absl::Status {
     if (region == nullptr) return NullArgument(kCall, "region");
@@ -212,15 +212,15 @@ verbena_status verbena_region_allocate(verbena_client* client, size_t bytes, int
     if (client == nullptr) return NullArgument(kCall, "client");
     verbena::MemoryKind read;
     if (absl::Status s = verbena::c_api::ReadKind(kCall, kind, &read); !s.ok()) return s;
-    auto made = client->client->AllocateRegion(bytes, read);
+    auto made = client->client->AllocateRegion(bytes, read, device);
     if (!made.ok()) return made.status();
-    *region = new verbena_region{*std::move(made)};
+    *region = new verbena_region{*std::move(made), nullptr};
     return absl::OkStatus();
   });
 }
 
 verbena_status verbena_region_register(verbena_client* client, void* data, size_t bytes,
-                                       int32_t kind, verbena_region** region) {
+                                       int32_t kind, int32_t device, verbena_region** region) {
   constexpr char kCall[] = "verbena_region_register";
   return Guarded([&]() -> absl::Status {
     if (region == nullptr) return NullArgument(kCall, "region");
@@ -229,11 +229,15 @@ verbena_status verbena_region_register(verbena_client* client, void* data, size_
     if (data == nullptr) return NullArgument(kCall, "data");
     verbena::MemoryKind read;
     if (absl::Status s = verbena::c_api::ReadKind(kCall, kind, &read); !s.ok()) return s;
-    auto made = client->client->RegisterRegion(data, bytes, read);
+    auto made = client->client->RegisterRegion(data, bytes, read, device);
     if (!made.ok()) return made.status();
-    *region = new verbena_region{*std::move(made)};
+    *region = new verbena_region{*std::move(made), nullptr};
     return absl::OkStatus();
   });
+}
+
+void verbena_region_set_stream(verbena_region* region, void* stream) {
+  if (region != nullptr) region->stream = stream;
 }
 
 void* verbena_region_data(const verbena_region* region) {

@@ -160,7 +160,7 @@ typedef struct verbena_statistics {
   uint64_t lanes_opened;    // connections to shards of servers
   uint64_t lanes_lost;      // that ended before the client did
   uint64_t credit_stalls;   // times a record waited for a slot or an operation
-  uint64_t staged_bytes;    // of chunks, pulled by way of staging; rows always are
+  uint64_t staged_bytes;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
   uint64_t rail_moves;      // times a table's partition went from one rail to another
 } verbena_statistics;
 
@@ -336,17 +336,26 @@ typedef enum verbena_memory_kind {
   VERBENA_MEMORY_CUDA = 2     // of a CUDA device
 } verbena_memory_kind;
 
-// Zeroed, page-aligned memory that servers on this machine share. `kind` is a
-// verbena_memory_kind. INVALID_ARGUMENT: 0 bytes, or no such kind; UNIMPLEMENTED: another than
-// host.
+// Memory for gradients or parameters. `kind` is a verbena_memory_kind. Host, pinned: zeroed and
+// page-aligned, shared with servers on this machine. Pinned and CUDA want CUDA's driver on this
+// machine and `device`, its number of the GPU; what lies on a GPU is not zeroed. Rows of embedding
+// tables travel from and to memory of the host only. INVALID_ARGUMENT: 0 bytes, no such kind or
+// GPU, or (register) memory that is not of that GPU; RESOURCE_EXHAUSTED: there is no such memory,
+// or too little may be locked; UNAVAILABLE: there is no driver, or the GPU is lost.
 VERBENA_EXPORT verbena_status verbena_region_allocate(verbena_client* client, size_t bytes,
-                                                      int32_t kind, verbena_region** region);
-// Makes known `bytes` of the caller's memory, who keeps it alive until the region is freed. Errors
-// as above.
-VERBENA_EXPORT verbena_status verbena_region_register(verbena_client* client, void* data,
-                                                      size_t bytes, int32_t kind,
+                                                      int32_t kind, int32_t device,
                                                       verbena_region** region);
-// The first byte; NULL when `region` is.
+// Makes known `bytes` of the caller's memory, who keeps it alive until the region is freed;
+// pinned is as host. Errors as above.
+VERBENA_EXPORT verbena_status verbena_region_register(verbena_client* client, void* data,
+                                                      size_t bytes, int32_t kind, int32_t device,
+                                                      verbena_region** region);
+// Of regions on a GPU: the stream (cudaStream_t, CUstream; at first the GPU's default stream) of
+// the work that comes before a push or pull with it. What was enqueued in it before such a call is
+// done before the region is touched; the stream itself waits for nothing. Of a push-pull, the
+// gradient's holds for both. Not while another thread uses the region.
+VERBENA_EXPORT void verbena_region_set_stream(verbena_region* region, void* stream);
+// The first byte, of CUDA memory an address on the GPU; NULL when `region` is.
 VERBENA_EXPORT void* verbena_region_data(const verbena_region* region);
 // In bytes; 0 when `region` is NULL.
 VERBENA_EXPORT size_t verbena_region_size(const verbena_region* region);

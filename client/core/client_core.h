@@ -30,6 +30,7 @@
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
 #include "rdma/choice/transports.h"
+#include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
 #include "rdma/transport.h"
 
@@ -107,6 +108,8 @@ class ClientCore {
     size_t offset = 0;
     uint64_t first = 0;  // element of the table
     uint64_t count = 0;
+    // Memory of a device: it is not touched before this has passed; null: at once.
+    std::shared_ptr<rdma::Device::Mark> after = nullptr;
   };
   absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
                                    Done done);

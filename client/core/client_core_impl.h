@@ -16,7 +16,7 @@
 #include "client/core/lane_set.h"
 #include "client/core/operations.h"
 #include "client/core/session.h"
-#include "client/core/staging.h"
+#include "client/staging/staging.h"
 
 namespace verbena::client {
 

@@ -159,6 +159,7 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
     return c.operations.IdOf(**operation);
   }
   (*operation)->blocks[0] = slice.block;
+  (*operation)->marks[0] = slice.after;
   c.journal.AddPushes(*operation, target->first, target->chunks, slice.offset);
   if (target->table->sync) {
     c.journal.WaitForCommit(*operation, target->first, target->chunks, target->table->step + 1);
@@ -182,6 +183,7 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
   const uint64_t version = min_version.value_or(target->table->VersionToPull());
   (*operation)->version = version;
   (*operation)->blocks[1] = slice.block;
+  (*operation)->marks[1] = slice.after;
   c.journal.AddPulls(*operation, target->first, target->chunks, slice.offset, version);
   return c.Started(*operation);
 }
@@ -215,6 +217,8 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   (*operation)->version = version;
   (*operation)->blocks[0] = gradient.block;
   (*operation)->blocks[1] = destination.block;
+  (*operation)->marks[0] = gradient.after;
+  (*operation)->marks[1] = destination.after;
   c.journal.AddPushPulls(*operation, target->first, target->chunks, gradient.offset,
                          destination.offset, version);
   if (ends_step) {

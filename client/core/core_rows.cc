@@ -16,6 +16,11 @@ absl::Status CheckRowMemory(const TableState& table, size_t keys, const ClientCo
   if (rows.block == nullptr) {
     return absl::InvalidArgumentError("the region is empty, or was destroyed");
   }
+  if (rows.block->device() != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the region is memory of ", rows.block->device()->name(),
+                     "; rows are packed by the host: use a region of the kind host or pinned"));
+  }
   if (rows.offset % sizeof(float) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("region_offset is ", rows.offset, "; allowed: multiples of ", sizeof(float)));

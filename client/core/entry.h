@@ -15,6 +15,7 @@
 #include "client/core/key_plan.h"
 #include "client/core/list.h"
 #include "proto/record.h"
+#include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
 
 namespace verbena::client {
@@ -24,6 +25,7 @@ struct Stream;
 struct TableLane;
 struct Operation;
 struct ScanResult;
+class DeviceStaging;
 
 // One record, from the moment it is needed until it is settled.
 //
@@ -32,10 +34,23 @@ struct ScanResult;
 //   kAnswered: its answer is being handled; in no queue;
 //   kEnded:   a sync end-step that the server has accepted: kept until its step is committed,
 //             because it is sent again after a lane loss;
+//   kCopying: in no queue, while a copy goes on that touches the caller's memory on a device: of a
+//             pull that was answered, or of a push whose call is over;
 //   kKept:    a sync push of one part that the server has answered: kept until its step is
 //             committed, because a server that takes over needs it again.
 struct Entry {
-  enum class State : uint8_t { kFree, kHeld, kQueued, kDelayed, kPosted, kAnswered, kEnded, kKept };
+  enum class State : uint8_t {
+    kFree,
+    kHeld,
+    kQueued,
+    kDelayed,
+    kPosted,
+    kAnswered,
+    kCopying,
+    kEnded,
+    kKept
+  };
+  enum class Copy : uint8_t { kNone, kRunning, kDone };
 
   uint32_t index = 0;  // in the pool: the cookie of its record
   State state = State::kFree;
@@ -56,10 +71,12 @@ struct Entry {
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when staged away
   std::byte* data = nullptr;
   uint32_t elements = 0;         // rows: how many keys
-  std::byte* staging = nullptr;  // pull: where the server writes instead. push of rows: as sent
+  std::byte* staging = nullptr;  // pull: where the server writes instead. Else: what is sent
   uint32_t staging_bytes = 0;
-  Entry* follow = nullptr;   // push: the pull that comes after it
-  bool await_after = false;  // end-step: an await follows once it is posted
+  DeviceStaging* device = nullptr;  // whose memory `data` is, which goes through staging
+  Copy copy = Copy::kNone;          // push: from the device to staging
+  Entry* follow = nullptr;          // push: the pull that comes after it
+  bool await_after = false;         // end-step: an await follows once it is posted
 
   // What has groups: end-step, await, push of rows, lookup, norms, totals. The parts it is about,
   // and for each (or empty): async end-step: its sequence and count, once numbered; rows: how many
@@ -140,9 +157,10 @@ struct Operation {
   uint32_t records = 0;  // unanswered or kept ones it waits for
   uint32_t commits = 0;  // commits it waits for
   uint32_t buffers = 0;  // entries that may still read or write its memory, or are kept with it
-  std::shared_ptr<rdma::MemoryBlock> blocks[2];
-  std::unique_ptr<KeyPlan> plan;     // of rows; from Operations::NewPlan()
-  std::shared_ptr<ScanResult> scan;  // of a scan
+  std::shared_ptr<rdma::MemoryBlock> blocks[2];  // what is pushed, and where to it is pulled
+  std::shared_ptr<rdma::Device::Mark> marks[2];  // that are waited for before these are touched
+  std::unique_ptr<KeyPlan> plan;                 // of rows; from Operations::NewPlan()
+  std::shared_ptr<ScanResult> scan;              // of a scan
   EntryList entries;
   Links<Operation> timer_links, finished_links;
 };

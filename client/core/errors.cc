@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/staging/device_staging.h"
 #include "proto/record_check.h"
 
 namespace verbena::client {
@@ -119,6 +120,29 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
                                                    server, " became free by the deadline"));
 }
 
+bool WaitsForCopy(const Entry& entry) {
+  if (entry.device == nullptr) return false;
+  if (entry.state == Entry::State::kCopying) return true;
+  return entry.type == RecordType::kPush && entry.state == Entry::State::kQueued &&
+         entry.copy != Entry::Copy::kDone;
+}
+
+absl::Status CopyStatus(const std::string& what, const Operation& operation, const Entry& entry) {
+  const bool push = entry.type == RecordType::kPush;
+  const auto& mark = operation.marks[push ? 0 : 1];
+  const absl::StatusOr<bool> passed = mark == nullptr ? true : mark->Passed();
+  const std::string name = entry.device->device().name();
+  if (passed.ok() && !*passed) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(what, ": what was enqueued in the stream of ", name,
+                     " before this call is not done; the region is not touched before it is"));
+  }
+  const bool running = !push || entry.copy == Entry::Copy::kRunning;
+  return absl::DeadlineExceededError(absl::StrCat(
+      what, ": chunk ", entry.chunk, running ? " is being copied " : " waits to be copied ",
+      push ? "from " : "to ", name, running ? "" : " (all pinned buffers are in use)"));
+}
+
 bool WaitsForStep(const Entry& entry) {
   if (!entry.table->sync || entry.state != Entry::State::kQueued) return false;
   if (entry.type == RecordType::kPush) {
@@ -220,6 +244,7 @@ absl::Status DeadlineStatus(const Session& session, const Operation& operation, 
     if (WaitsForStep(*waiting)) {
       return StepStatus(session, what, *operation.table, waiting->step - 1);
     }
+    if (WaitsForCopy(*waiting)) return CopyStatus(what, operation, *waiting);
     return waiting->state == Entry::State::kPosted ? PostedStatus(session, what, *waiting, now)
                                                    : QueuedStatus(session, what, *waiting);
   }

@@ -24,6 +24,8 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->step = entry->min_version = entry->norm = 0;
   entry->block = nullptr;
   entry->data = entry->staging = nullptr;
+  entry->device = nullptr;
+  entry->copy = Entry::Copy::kNone;
   entry->follow = nullptr;
   entry->parts.clear();
   entry->sequences.clear();
@@ -47,6 +49,7 @@ Entry* Journal::NewPush(Operation* operation, uint32_t chunk, std::byte* data) {
   entry->part = table->PartOf(chunk);
   entry->step = table->sync ? operation->step : 0;
   entry->block = operation->blocks[0].get();
+  entry->device = StagingFor(*entry->block);
   entry->data = data;
   entry->elements = table->layout.elements_of(chunk);
   entry->holds_buffer = true;
@@ -63,6 +66,7 @@ Entry* Journal::NewPull(Operation* operation, uint32_t chunk, std::byte* data,
   entry->part = table->PartOf(chunk);
   entry->min_version = min_version;
   entry->block = operation->blocks[1].get();
+  entry->device = StagingFor(*entry->block);
   entry->data = data;
   entry->elements = table->layout.elements_of(chunk);
   entry->holds_buffer = true;
@@ -86,14 +90,22 @@ void Journal::Detach(Entry* entry) {
   operations_->MaybeFree(operation);
 }
 
+Staging* Journal::StagingOf(const Entry& entry) {
+  if (entry.device != nullptr) {
+    return entry.device->buffers(IsPull(entry.type) ? DeviceStaging::Direction::kToDevice
+                                                    : DeviceStaging::Direction::kToHost);
+  }
+  return entry.type == RecordType::kPushRows ? packing_
+         : entry.type == RecordType::kNorms  ? &norm_staging_
+                                             : staging_;
+}
+
 // The transport neither reads nor writes it any more.
 void Journal::GiveStaging(Entry* entry) {
   if (entry->staging == nullptr) return;
-  Staging* staging = entry->type == RecordType::kPushRows ? packing_
-                     : entry->type == RecordType::kNorms  ? &norm_staging_
-                                                          : staging_;
-  staging->Give(entry->staging, entry->staging_bytes);
+  StagingOf(*entry)->Give(entry->staging, entry->staging_bytes);
   entry->staging = nullptr;
+  entry->copy = Entry::Copy::kNone;
   // A record may have waited for it, on any lane.
   for (const auto& stream : lanes_->streams()) {
     if (stream->stalled || !stream->pulls.empty() || !stream->norms.empty()) Touch(stream.get());
@@ -345,6 +357,7 @@ void Journal::Unqueue(Entry* entry) {
       break;
     case Entry::State::kHeld:
     case Entry::State::kAnswered:
+    case Entry::State::kCopying:
     case Entry::State::kFree:
       break;
   }

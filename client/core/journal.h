@@ -14,6 +14,12 @@
 // and totals of steps that commit in two phases have one, too: without them nothing commits, so a
 // server that may park no more of them says so at once (kTooEarly) and they are sent again.
 //
+// A chunk in memory of a device is copied to staging of its own before its record is posted, ahead
+// of its turn while there is room, and from staging once its pull is answered (device_staging.h).
+// Of the buffers for pushes the last one is left to the push made first of those not copied, for
+// the same reason for which lanes leave it a slot (ReserveOf()). While such a copy goes on, the
+// entry stays, with the caller's memory, even when its call is over.
+//
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
@@ -50,8 +56,9 @@
 #include "client/core/norm_step.h"
 #include "client/core/operations.h"
 #include "client/core/session.h"
-#include "client/core/staging.h"
 #include "client/core/table_state.h"
+#include "client/staging/device_staging.h"
+#include "client/staging/staging.h"
 
 namespace verbena::client {
 
@@ -148,6 +155,7 @@ class Journal final : public LaneListener {
   void Free(Entry* entry);
   void Detach(Entry* entry);  // from its operation
   void ReleaseBuffer(Entry* entry);
+  Staging* StagingOf(const Entry& entry);
   void GiveStaging(Entry* entry);
   // `more`: not in any queue; goes with what is.
   void Reroute(TableState* table, std::vector<Entry*> more = {});
@@ -180,6 +188,21 @@ class Journal final : public LaneListener {
   Entry* ResendMoved(Entry* entry);
   // The first that may go: it is not of parts that are away.
   Entry* FrontOf(TableLane* lane);
+
+  // ---- memory of devices (journal_device.cc) ----
+  // Null: the host's.
+  DeviceStaging* StagingFor(const rdma::MemoryBlock& block);
+  void CopyAhead(Stream* stream, TableLane* lane);
+  bool StartCopy(Stream* stream, Entry* entry);
+  bool OldestToCopy(const Entry& entry) const;
+  bool TakeBack(const Entry& entry);  // a buffer, for this push
+  void OnCopied(uint64_t cookie, const absl::Status& status);
+  void Land(Entry* entry);  // an answered pull
+  // Of a push whose call is over: what it owes to the server, as another entry.
+  Entry* LeaveToCopy(Entry* entry);
+  void DropCopies(Stream* stream);  // of what waits for a lane that is dead
+  bool CopiesUse(uint64_t block_id) const;
+  bool RunDevices(int64_t now);
 
   // ---- rails (journal_rails.cc) ----
   static Stream* Pinned(const PartState& part);
@@ -283,6 +306,8 @@ class Journal final : public LaneListener {
   void EndEntry(Entry* entry);
   void DropQueued(TableState* table);
   void Uncount(Entry* entry);
+  // Nobody waits for it, and it still has what it would send.
+  static bool Over(const Entry& entry);
   void MakeEmpty(Entry* entry);
   void DropTable(TableState* table, const absl::Status& status);
   void LosePart(TableState* table, uint32_t part);
@@ -302,6 +327,8 @@ class Journal final : public LaneListener {
   TableState* last_table_ = nullptr;
   std::vector<Stream*> dirty_, pumping_;
   std::vector<std::unique_ptr<NormGroup>> norm_groups_;
+  // By device; a handful at most.
+  std::vector<std::unique_ptr<DeviceStaging>> devices_;
   Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
   bool norms_dirty_ = false;       // RunNorms() may have something to do
   bool moves_dirty_ = false;       // RunMoves() may

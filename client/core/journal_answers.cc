@@ -106,7 +106,7 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
     ++counters_.pulls;
     counters_.bytes_pulled += bytes;
     if (entry->staging != nullptr && live) {
-      std::memcpy(entry->data, entry->staging, bytes);
+      if (entry->device == nullptr) std::memcpy(entry->data, entry->staging, bytes);
       counters_.staged_bytes += bytes;
     }
     if (table->sync) LearnChunk(table, entry->chunk, reply.version);
@@ -114,6 +114,7 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
       table->seen = std::max(table->seen, reply.version);
       ++counters_.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
     }
+    if (entry->device != nullptr && live) return Land(entry);
     return Settled(entry);
   }
   if (!live) return Settled(entry);
@@ -207,10 +208,8 @@ void Journal::Refuse(Entry* entry, ReplyStatus status) {
 
 void Journal::Retry(Entry* entry, ReplyStatus status) {
   if (closed_ || entry->table->dropped) return Settled(entry);
-  if (entry->operation != nullptr && !entry->operation->live) {
-    if (!IsPull(entry->type) && entry->type != RecordType::kEndStep) {
-      MakeEmpty(entry);  // its buffer is due back
-    }
+  if (Over(*entry) && !IsPull(entry->type) && entry->type != RecordType::kEndStep) {
+    MakeEmpty(entry);  // its buffer is due back
   }
   entry = ResendMoved(entry);
   if (entry == nullptr) return;

@@ -36,8 +36,11 @@ void Journal::EndEntry(Entry* entry) {
       [[fallthrough]];
     case RecordType::kPush:
       if (entry->state == State::kKept) return MakeEmpty(entry);
+      // The server reads a copy here, too.
+      if (entry->state == State::kPosted && entry->device != nullptr) return Detach(entry);
       if (!queued) return;  // posted: until its answer, or its lane's end
       Unqueue(entry);
+      if (entry->copy == Entry::Copy::kRunning) entry = LeaveToCopy(entry);
       if (entry->numbered && !closed_) {
         MakeEmpty(entry);
         return Enqueue(entry);
@@ -48,6 +51,10 @@ void Journal::EndEntry(Entry* entry) {
       if (queued || entry->state == State::kHeld) {
         Unqueue(entry);
         return Free(entry);
+      }
+      if (entry->state == State::kCopying) {
+        if (entry->device->Cancel(entry->index)) Free(entry);
+        return;
       }
       // The server writes to staging, not to the caller's memory.
       if (entry->staging != nullptr) ReleaseBuffer(entry);
@@ -84,12 +91,18 @@ void Journal::Uncount(Entry* entry) {
   if (table->chunk_pushed[entry->chunk] == entry->step + 1) table->chunk_pushed[entry->chunk] = 0;
 }
 
+bool Journal::Over(const Entry& entry) {
+  if (entry.operation != nullptr) return !entry.operation->live;
+  return entry.type == RecordType::kPush && entry.elements > 0;  // it was detached
+}
+
 // A push that was posted and whose buffer is given back: the server may wait for it (sync: its
 // contribution is owed; async: its sequence is next), so it is sent again with no elements, which
 // settles it and contributes zero.
 void Journal::MakeEmpty(Entry* entry) {
   Detach(entry);
   GiveStaging(entry);
+  entry->device = nullptr;
   entry->data = nullptr;
   entry->elements = 0;
 }
@@ -210,6 +223,7 @@ void Journal::OnLaneDead(Stream* stream) {
       Lost(entry);
     }
   }
+  DropCopies(stream);
   stream->wanted = false;
   const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
                       std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
@@ -222,13 +236,15 @@ void Journal::OnLaneDead(Stream* stream) {
 // Not posted any more, and its lane is dead: posted again where its partition is now, unless
 // nobody needs it.
 void Journal::Lost(Entry* entry) {
-  const bool over = entry->operation != nullptr && !entry->operation->live;
+  const bool over = Over(*entry);
   if (closed_ || entry->table->dropped) return Free(entry);
   switch (entry->type) {
     case RecordType::kPushRows:
       GiveStaging(entry);
       [[fallthrough]];
     case RecordType::kPush:
+      // Others may go before it does.
+      if (entry->device != nullptr) GiveStaging(entry);
       if (over) MakeEmpty(entry);
       return Enqueue(entry);
     case RecordType::kPull:
@@ -305,14 +321,14 @@ bool Journal::InUse(uint64_t block_id) const {
       if (entry->holds_buffer && entry->block->id() == block_id) return true;
     }
   }
-  return false;
+  return CopiesUse(block_id);
 }
 
 // ---- timers -------------------------------------------------------------------------------------
 
 bool Journal::RunTimers(int64_t now) {
-  bool worked = false;
   now_ = now;
+  bool worked = RunDevices(now);
   while (Operation* operation = operations_->first_deadline()) {
     if (operation->deadline_ns > now) break;
     End(operation, WithNormHint(*operation, DeadlineStatus(*session_, *operation, now)));
@@ -345,6 +361,7 @@ int64_t Journal::NextTimerNanos() const {
   if (const Operation* first = operations_->first_deadline()) {
     next = std::min(next, first->deadline_ns);
   }
+  for (const auto& device : devices_) next = std::min(next, device->NextTimerNanos());
   if (!dirty_.empty() || norms_dirty_ || moves_dirty_) next = 0;
   return next;
 }

@@ -23,11 +23,12 @@ EntryQueue* Journal::KeptOf(const Entry& entry) {
 
 void Journal::Keep(Entry* entry, bool zero) {
   Operation* operation = entry->operation;
-  if (operation != nullptr && (zero || !operation->live)) {
+  if (Over(*entry) || (operation != nullptr && zero)) {
     // It waits for the commit all the same, by `commits` or by its pulls.
-    if (operation->live) --operation->records;
+    if (operation != nullptr && operation->live) --operation->records;
     MakeEmpty(entry);
   }
+  GiveStaging(entry);
   // Answered by a primary that was not one any more.
   if (MovedSince(*entry)) return Enqueue(entry);
   entry->stream = nullptr;

@@ -55,6 +55,7 @@ bool Journal::PumpStream(Stream* stream) {
 
 bool Journal::PumpTable(Stream* stream, TableLane* lane) {
   bool worked = false;
+  if (!devices_.empty()) CopyAhead(stream, lane);
   while (Entry* entry = FrontOf(lane)) {
     if (lane->retry_at > now_) {
       NoteTimer(lane->retry_at);
@@ -237,10 +238,17 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   const uint32_t bytes = entry->elements * table->layout.gradient_bytes;
+  if (entry->device != nullptr && entry->copy != Entry::Copy::kDone) return false;
   if (!Fits(stream, entry, bytes)) return false;
+  rdma::WorkerLane::Request request;
+  request.payload = {entry->data, bytes, entry->block};
+  if (entry->device != nullptr) {
+    request.payload.data = entry->staging;
+    request.payload.block = StagingOf(*entry)->BlockOf(entry->staging).get();
+  }
   if (bytes > 0 && entry->operation != nullptr) {
     // Before it takes its sequence: memory that cannot be registered ends the call, not the lane.
-    if (absl::Status s = lanes_->Register(stream, *entry->block); !s.ok()) {
+    if (absl::Status s = lanes_->Register(stream, *request.payload.block); !s.ok()) {
       End(entry->operation, s);
       Touch(stream);
       return false;
@@ -256,15 +264,14 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
     }
   }
   groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
-  rdma::WorkerLane::Request request;
   request.header.type = RecordType::kPush;
   request.header.dtype = GradientType(table->info.spec());
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
-  request.payload = {entry->data, bytes, entry->block};
   if (!Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {
     ++counters_.pushes;
     counters_.bytes_pushed += bytes;
+    if (entry->device != nullptr) counters_.staged_bytes += bytes;
   }
   // sync: its version keeps the pull from being early. async: it goes when the push is answered,
   // because after a lane loss nothing else orders the two.
@@ -281,10 +288,11 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   const uint32_t bytes = entry->elements * table->layout.parameter_bytes;
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
-  if (stream->needs_staging && !block->allocated()) {
-    if (!TakeStaging(stream, entry, staging_, bytes)) return false;
+  if (entry->device != nullptr || (stream->needs_staging && !block->allocated())) {
+    Staging* staging = StagingOf(*entry);
+    if (!TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
-    block = staging_->BlockOf(to);
+    block = staging->BlockOf(to);
   }
   const auto remote = stream->lane->Expose(block);
   if (!remote.ok()) {

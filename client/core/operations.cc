@@ -50,6 +50,8 @@ void Operations::MaybeFree(Operation* operation) {
   if (!operation->entries.empty()) return;
   operation->blocks[0].reset();
   operation->blocks[1].reset();
+  operation->marks[0].reset();
+  operation->marks[1].reset();
   operation->scan.reset();
   if (operation->plan != nullptr) plans_.push_back(std::move(operation->plan));
   operation->delivered = false;

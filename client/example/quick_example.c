@@ -22,8 +22,8 @@ static int Train(verbena_client* client) {
   spec.optimizer = "sgd";
   spec.rate = 0.1;
   if (verbena_table_create(client, &spec, VERBENA_TIMEOUT_DEFAULT, &table)) return Failed("table");
-  if (verbena_region_allocate(client, 4000, VERBENA_MEMORY_HOST, &gradient) ||
-      verbena_region_allocate(client, 4000, VERBENA_MEMORY_HOST, &weights)) {
+  if (verbena_region_allocate(client, 4000, VERBENA_MEMORY_HOST, 0, &gradient) ||
+      verbena_region_allocate(client, 4000, VERBENA_MEMORY_HOST, 0, &weights)) {
     return Failed("region");
   }
 

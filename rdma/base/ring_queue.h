@@ -28,6 +28,7 @@ class RingQueue {
     if (size() == items_.size()) Grow();
     items_[tail_++ & (items_.size() - 1)] = std::move(item);
   }
+  T& front() { return items_[head_ & (items_.size() - 1)]; }
   T pop() { return std::move(items_[head_++ & (items_.size() - 1)]); }
 
   // Removes what `drop` says, keeping the order of the rest.

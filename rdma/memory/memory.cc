@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/memory/device.h"
 #include "rdma/memory/pages.h"
 
 namespace verbena::rdma {
@@ -11,10 +12,22 @@ namespace {
 
 std::atomic<uint64_t> next_block_id{1};
 
-absl::Status CheckKind(MemoryKind kind) {
-  if (kind == MemoryKind::kHost) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("memory kind ", std::string(MemoryKindName(kind)), ": this build has no CUDA"));
+// Held by a block whose pages are locked.
+class PinnedPages final : public MemoryBlock::Attachment {
+ public:
+  PinnedPages(std::shared_ptr<Device> device, std::byte* data)
+      : device_(std::move(device)), data_(data) {}
+  ~PinnedPages() override { device_->Unpin(data_); }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  std::byte* const data_;
+};
+
+absl::Status CheckLent(const void* data, size_t bytes) {
+  if (data == nullptr) return absl::InvalidArgumentError("cannot register a null pointer");
+  if (bytes == 0) return absl::InvalidArgumentError("cannot register 0 bytes");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -31,13 +44,34 @@ std::string_view MemoryKindName(MemoryKind kind) {
   return "unknown";
 }
 
-absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Allocate(size_t bytes, MemoryKind kind,
+absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Allocate(size_t bytes,
                                                                    std::string_view label,
                                                                    const PageOptions& options) {
-  if (absl::Status status = CheckKind(kind); !status.ok()) return status;
   absl::StatusOr<Mapping> mapping = MapSharedPages(bytes, options, label);
   if (!mapping.ok()) return mapping.status();
   return std::shared_ptr<MemoryBlock>(new MemoryBlock(bytes, *mapping));
+}
+
+absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::AllocatePinned(
+    std::shared_ptr<Device> device, size_t bytes, std::string_view label) {
+  auto block = Allocate(bytes, label);
+  if (!block.ok()) return block;
+  if (absl::Status s = device->Pin((*block)->data_, (*block)->mapped_bytes_); !s.ok()) return s;
+  (*block)->kind_ = MemoryKind::kPinned;
+  std::byte* const data = (*block)->data_;
+  // The device keeps page-locked memory by its address, so the address is the key.
+  (*block)->Attach(data, std::make_shared<PinnedPages>(std::move(device), data));
+  return block;
+}
+
+absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::AllocateOn(std::shared_ptr<Device> device,
+                                                                     size_t bytes) {
+  absl::StatusOr<std::byte*> data = device->Allocate(bytes);
+  if (!data.ok()) return data.status();
+  std::shared_ptr<MemoryBlock> block(new MemoryBlock(*data, bytes, MemoryKind::kCuda));
+  block->device_ = std::move(device);
+  block->device_owned_ = true;
+  return block;
 }
 
 absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::AllocatePrivate(
@@ -47,12 +81,20 @@ absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::AllocatePrivate(
   return std::shared_ptr<MemoryBlock>(new MemoryBlock(bytes, *mapping));
 }
 
-absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Register(void* data, size_t bytes,
-                                                                   MemoryKind kind) {
-  if (absl::Status status = CheckKind(kind); !status.ok()) return status;
-  if (data == nullptr) return absl::InvalidArgumentError("cannot register a null pointer");
-  if (bytes == 0) return absl::InvalidArgumentError("cannot register 0 bytes");
-  return std::shared_ptr<MemoryBlock>(new MemoryBlock(static_cast<std::byte*>(data), bytes, kind));
+absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::Register(void* data, size_t bytes) {
+  if (absl::Status s = CheckLent(data, bytes); !s.ok()) return s;
+  return std::shared_ptr<MemoryBlock>(
+      new MemoryBlock(static_cast<std::byte*>(data), bytes, MemoryKind::kHost));
+}
+
+absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::RegisterOn(std::shared_ptr<Device> device,
+                                                                     void* data, size_t bytes) {
+  if (absl::Status s = CheckLent(data, bytes); !s.ok()) return s;
+  auto* const address = static_cast<std::byte*>(data);
+  if (absl::Status s = device->CheckMemory(address, bytes); !s.ok()) return s;
+  std::shared_ptr<MemoryBlock> block(new MemoryBlock(address, bytes, MemoryKind::kCuda));
+  block->device_ = std::move(device);
+  return block;
 }
 
 std::shared_ptr<MemoryBlock> MemoryBlock::Piece(std::shared_ptr<MemoryBlock> whole, size_t offset,
@@ -85,6 +127,7 @@ MemoryBlock::~MemoryBlock() {
   if (released_) released_();
   // Invariant 1. Newest first, as members go.
   while (!attachments_.empty()) attachments_.pop_back();
+  if (device_owned_) device_->Free(data_);
   if (mapped_bytes_ > 0) UnmapPages({data_, mapped_bytes_, fd_, pages_, node_});
 }
 

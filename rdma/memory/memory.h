@@ -1,4 +1,5 @@
 // Memory the data plane may read or write: blocks of one kind, allocated by us or lent by a caller.
+// What lies on a device (device.h) is known by its address there, which the host must not touch.
 //
 // Allocated host blocks are memfds sealed SHRINK|GROW|SEAL, so that the shm transport can share
 // them (fcntl(2), F_ADD_SEALS) and a peer's mapping cannot be made to fault by truncation. Private
@@ -31,6 +32,7 @@ namespace verbena::rdma {
 
 std::string_view MemoryKindName(MemoryKind kind);
 
+class Device;
 struct Mapping;
 
 // Shared ownership everywhere: a transport that reads late holds a weak reference and so never
@@ -44,19 +46,27 @@ class MemoryBlock : public std::enable_shared_from_this<MemoryBlock> {
   };
 
   // Zeroed, page-aligned host memory in a sealed memfd. `label` shows in /proc/PID/maps.
-  // RESOURCE_EXHAUSTED names the size when there is no memory. kPinned and kCuda are UNIMPLEMENTED
-  // ("this build has no CUDA").
+  // RESOURCE_EXHAUSTED names the size when there is no memory.
   static absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(
-      size_t bytes, MemoryKind kind, std::string_view label,
-      const PageOptions& options = kSharedPages);
+      size_t bytes, std::string_view label, const PageOptions& options = kSharedPages);
+  // The same, of the kind kPinned: page-locked, for copies from and to `device` and others.
+  static absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocatePinned(std::shared_ptr<Device> device,
+                                                                     size_t bytes,
+                                                                     std::string_view label);
+  // Memory of a device, of the kind kCuda: data() is an address there. Zeroed it is not.
+  static absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateOn(std::shared_ptr<Device> device,
+                                                                 size_t bytes);
   // Zeroed, page-aligned host memory that no other process can map.
   static absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocatePrivate(size_t bytes,
                                                                       const PageOptions& options,
                                                                       std::string_view label);
   // Memory of the caller's, who keeps it alive until the block and every transfer in it are gone.
   // INVALID_ARGUMENT for null or empty.
-  static absl::StatusOr<std::shared_ptr<MemoryBlock>> Register(void* data, size_t bytes,
-                                                               MemoryKind kind);
+  static absl::StatusOr<std::shared_ptr<MemoryBlock>> Register(void* data, size_t bytes);
+  // The same of memory of a device, such as a tensor. INVALID_ARGUMENT: it is not (says what it
+  // is).
+  static absl::StatusOr<std::shared_ptr<MemoryBlock>> RegisterOn(std::shared_ptr<Device> device,
+                                                                 void* data, size_t bytes);
   // The range [offset, offset + bytes) of `whole`, which may be a piece itself and lives as long as
   // this one. Not shareable by itself. `released` (may be empty) is called on the thread that drops
   // the last reference, while the memory is still there. The range must lie within `whole`: what
@@ -70,6 +80,8 @@ class MemoryBlock : public std::enable_shared_from_this<MemoryBlock> {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   MemoryKind kind() const { return kind_; }
+  // Whose memory this is; null: the host's.
+  const std::shared_ptr<Device>& device() const { return root().device_; }
   bool allocated() const { return fd_ >= 0; }  // has a memfd, so that it can be shared
   int fd() const { return fd_; }               // the memfd; -1 when registered, private or a piece
   uint64_t id() const { return id_; }          // unique in the process, never reused
@@ -102,7 +114,10 @@ class MemoryBlock : public std::enable_shared_from_this<MemoryBlock> {
   std::shared_ptr<MemoryBlock> whole_;
   std::function<void()> released_;
 
-  // Of a root. A handful at most: one for each device.
+  // Of a root.
+  std::shared_ptr<Device> device_;
+  bool device_owned_ = false;  // allocated by us, there
+  // A handful at most: one for each device.
   mutable std::mutex mutex_;
   mutable std::vector<std::pair<const void*, std::shared_ptr<Attachment>>> attachments_;
 };

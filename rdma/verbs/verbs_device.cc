@@ -62,7 +62,8 @@ absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock&
   const MemoryBlock& root = block.root();
   if (root.kind() == MemoryKind::kCuda) {
     return absl::UnimplementedError(
-        absl::StrCat("memory kind cuda cannot be registered with ", device_));
+        absl::StrCat("GPU memory cannot be registered with ", device_,
+                     ": there is no GPUDirect RDMA yet; it goes through pinned host memory"));
   }
   // Registrations take this lock when they end, so none may end (the last reference go) under it.
   std::shared_ptr<MemoryBlock::Attachment> found;

@@ -125,11 +125,11 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(verbena_table_get_info(nullptr, &table_info), "table");
   null(verbena_table_get_info(table, nullptr), "info");
   float memory[4] = {};
-  null(verbena_region_allocate(nullptr, 4, VERBENA_MEMORY_HOST, &made), "client");
-  null(verbena_region_allocate(client, 4, VERBENA_MEMORY_HOST, nullptr), "region");
-  null(verbena_region_register(nullptr, memory, 4, VERBENA_MEMORY_HOST, &made), "client");
-  null(verbena_region_register(client, nullptr, 4, VERBENA_MEMORY_HOST, &made), "data");
-  null(verbena_region_register(client, memory, 4, VERBENA_MEMORY_HOST, nullptr), "region");
+  null(verbena_region_allocate(nullptr, 4, VERBENA_MEMORY_HOST, 0, &made), "client");
+  null(verbena_region_allocate(client, 4, VERBENA_MEMORY_HOST, 0, nullptr), "region");
+  null(verbena_region_register(nullptr, memory, 4, VERBENA_MEMORY_HOST, 0, &made), "client");
+  null(verbena_region_register(client, nullptr, 4, VERBENA_MEMORY_HOST, 0, &made), "data");
+  null(verbena_region_register(client, memory, 4, VERBENA_MEMORY_HOST, 0, nullptr), "region");
   null(verbena_push(nullptr, table, region, nullptr, kDefault, &ticket), "client");
   null(verbena_push(client, nullptr, region, nullptr, kDefault, &ticket), "table");
   null(verbena_push(client, table, nullptr, nullptr, kDefault, &ticket), "gradient");

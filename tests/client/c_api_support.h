@@ -92,7 +92,7 @@ inline Handle<verbena_table> Create(verbena_client* client, const verbena_table_
 
 inline Handle<verbena_region> Allocate(verbena_client* client, size_t bytes) {
   verbena_region* region = nullptr;
-  Good(verbena_region_allocate(client, bytes, VERBENA_MEMORY_HOST, &region));
+  Good(verbena_region_allocate(client, bytes, VERBENA_MEMORY_HOST, 0, &region));
   return Handle<verbena_region>(region);
 }
 

@@ -183,23 +183,23 @@ TEST_CASE("regions: allocated, registered, and what they cannot be") {
   CHECK(verbena_region_size(f.parameters.get()) == kElements * 4);
   CHECK(Floats(f.parameters)[kElements - 1] == 0);
   verbena_region* raw = nullptr;
-  Says(verbena_region_allocate(f.client.get(), 0, VERBENA_MEMORY_HOST, &raw),
+  Says(verbena_region_allocate(f.client.get(), 0, VERBENA_MEMORY_HOST, 0, &raw),
        VERBENA_INVALID_ARGUMENT, {"0 bytes"});
-  Says(verbena_region_allocate(f.client.get(), 4096, 7, &raw), VERBENA_INVALID_ARGUMENT,
+  Says(verbena_region_allocate(f.client.get(), 4096, 7, 0, &raw), VERBENA_INVALID_ARGUMENT,
        {"kind is 7"});
-  Says(verbena_region_allocate(f.client.get(), 4096, VERBENA_MEMORY_CUDA, &raw),
-       VERBENA_UNIMPLEMENTED);
-  Says(verbena_region_allocate(f.client.get(), size_t{1} << 62, VERBENA_MEMORY_HOST, &raw),
+  Says(verbena_region_allocate(f.client.get(), 4096, VERBENA_MEMORY_CUDA, 0, &raw),
+       VERBENA_UNAVAILABLE, {"no CUDA driver"});
+  Says(verbena_region_allocate(f.client.get(), size_t{1} << 62, VERBENA_MEMORY_HOST, 0, &raw),
        VERBENA_RESOURCE_EXHAUSTED, {std::to_string(size_t{1} << 62)});
   std::vector<float> mine(kElements, -1);
-  Says(verbena_region_register(f.client.get(), mine.data(), 0, VERBENA_MEMORY_HOST, &raw),
+  Says(verbena_region_register(f.client.get(), mine.data(), 0, VERBENA_MEMORY_HOST, 0, &raw),
        VERBENA_INVALID_ARGUMENT, {"0 bytes"});
-  Says(verbena_region_register(f.client.get(), mine.data(), 64, -1, &raw), VERBENA_INVALID_ARGUMENT,
-       {"kind is -1"});
-  Says(verbena_region_register(f.client.get(), mine.data(), 64, VERBENA_MEMORY_PINNED, &raw),
-       VERBENA_UNIMPLEMENTED);
+  Says(verbena_region_register(f.client.get(), mine.data(), 64, -1, 0, &raw),
+       VERBENA_INVALID_ARGUMENT, {"kind is -1"});
+  Says(verbena_region_register(f.client.get(), mine.data(), 64, VERBENA_MEMORY_CUDA, 0, &raw),
+       VERBENA_UNAVAILABLE, {"no CUDA driver"});
   CHECK(raw == nullptr);
-  Good(verbena_region_register(f.client.get(), mine.data(), mine.size() * 4, VERBENA_MEMORY_HOST,
+  Good(verbena_region_register(f.client.get(), mine.data(), mine.size() * 4, VERBENA_MEMORY_HOST, 0,
                                &raw));
   const Handle<verbena_region> region(raw);
   CHECK(verbena_region_data(raw) == mine.data());

@@ -42,7 +42,7 @@ v1::TableSpec Spec(const Case& types, v1::Consistency consistency = v1::CONSISTE
 }
 
 std::shared_ptr<rdma::MemoryBlock> Allocate(size_t bytes) {
-  auto block = *rdma::MemoryBlock::Allocate(bytes, rdma::MemoryKind::kHost, "test-region");
+  auto block = *rdma::MemoryBlock::Allocate(bytes, "test-region");
   const auto* untouched = reinterpret_cast<const std::byte*>(&kUntouched);
   for (size_t i = 0; i < bytes; ++i) block->data()[i] = untouched[i % sizeof(kUntouched)];
   return block;
@@ -146,8 +146,7 @@ TEST_CASE("a pull into memory that shm cannot share is staged, to the last odd e
     const std::vector<std::byte> parameters = Pattern(bytes, 3);
     Store(&cluster, table, parameters, types.chunk_elements() * types.parameter_bytes);
     std::vector<std::byte> memory(bytes + 2 * types.parameter_bytes, std::byte{0x5a});
-    const auto block =
-        *rdma::MemoryBlock::Register(memory.data(), memory.size(), rdma::MemoryKind::kHost);
+    const auto block = *rdma::MemoryBlock::Register(memory.data(), memory.size());
     Good(&cluster, cluster.Pull(table, {block, types.parameter_bytes, 0, kElements}));
     INFO(types.parameters << " " << types.gradients);
     const auto first = memory.begin() + static_cast<std::ptrdiff_t>(types.parameter_bytes);

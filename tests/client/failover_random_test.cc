@@ -17,7 +17,9 @@ constexpr int kServers = 3;
 
 class RandomFailovers {
  public:
-  explicit RandomFailovers(uint64_t seed) : random_(seed), cluster_(Faults()) {
+  // on_device: what is pushed to dense tables lies there, and the device has its troubles, too.
+  RandomFailovers(uint64_t seed, bool on_device)
+      : random_(seed), on_device_(on_device), cluster_(Faults(on_device)) {
     for (const auto& server : cluster_.servers) {
       server->knows = &cluster_.view;
       server->config.large_slots = 1 + Upto(4);
@@ -49,11 +51,15 @@ class RandomFailovers {
     for (const auto& server : cluster_.servers) server->silent = false;
     for (const auto& call : calls_) Good(call);
     Check(float(steps));
+    calls_.clear();
+    CHECK(cluster_.RunUntil([&] { return cluster_.device->allocations() == 0; }, kSecond));
+    CHECK(cluster_.device->marks == 0);
   }
 
  private:
-  static FakeCluster::Options Faults() {
+  static FakeCluster::Options Faults(bool on_device) {
     FakeCluster::Options options;
+    if (on_device) options.staging_bytes = 3 * 4096;  // of buffers, too few
     options.servers = kServers;
     options.replicas = kServers;
     options.partitions = kPartitions;
@@ -66,12 +72,20 @@ class RandomFailovers {
   void Push(uint32_t table) {
     if (table == async_rows_ || table == sync_rows_) {
       calls_.push_back(cluster_.PushRows(table, keys_, FakeCluster::RowMemory(kKeys, kDim, 1.0f)));
+    } else if (on_device_) {
+      calls_.push_back(cluster_.Push(table, cluster_.DeviceMemory(table, 1.0f, Upto(2))));
     } else {
       calls_.push_back(cluster_.Push(table, cluster_.Memory(table, 1.0f)));
     }
   }
 
   void Trouble() {
+    if (on_device_) {
+      FakeDevice& device = *cluster_.device;
+      device.busy[1] = Upto(3) == 0;
+      device.holds[0] = Upto(3) == 0;
+      device.copy_nanos = 1'000 << Upto(12);
+    }
     switch (Upto(8)) {
       case 0:
       case 1:
@@ -100,6 +114,7 @@ class RandomFailovers {
 
   void Good(const FakeCluster::CallPtr& call) {
     cluster_.Publish();
+    cluster_.device->busy[1] = cluster_.device->holds[0] = false;
     REQUIRE(cluster_.Wait(call));
     INFO(call->status);
     REQUIRE(call->status.ok());
@@ -127,6 +142,7 @@ class RandomFailovers {
   }
 
   std::mt19937_64 random_;
+  const bool on_device_;
   FakeCluster cluster_;
   uint32_t async_ = 0, sync_ = 0, async_rows_ = 0, sync_rows_ = 0;
   std::vector<uint64_t> keys_;
@@ -136,7 +152,14 @@ class RandomFailovers {
 TEST_CASE("whatever moves, hangs and breaks, each push counts once") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     INFO("seed " << seed);
-    RandomFailovers(seed).Run(5);
+    RandomFailovers(seed, false).Run(5);
+  }
+}
+
+TEST_CASE("the same of pushes that lie on a device, which copies when it pleases") {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    INFO("seed " << seed);
+    RandomFailovers(seed, true).Run(5);
   }
 }
 

@@ -58,6 +58,7 @@ FakeCluster::FakeCluster(const Options& options)
       clock(options.shm ? static_cast<const Clock*>(&real_clock) : &network.clock()),
       control(clock),
       options_(options) {
+  device = std::make_shared<FakeDevice>(clock);
   view.set_cluster_id("fake");
   view.set_revision(1);
   view.set_lease_ms(2000);
@@ -263,10 +264,18 @@ client::ClientCore::Slice FakeCluster::Memory(uint32_t table, float value) {
   for (const v1::Table& t : view.tables()) {
     if (t.id() == table) elements = LayoutOf(t.spec()).elements;
   }
-  auto block = *rdma::MemoryBlock::Allocate(elements * sizeof(float), rdma::MemoryKind::kHost,
-                                            "test-region");
+  auto block = *rdma::MemoryBlock::Allocate(elements * sizeof(float), "test-region");
   std::fill_n(reinterpret_cast<float*>(block->data()), elements, value);
   return {block, 0, 0, elements};
+}
+
+client::ClientCore::Slice FakeCluster::DeviceMemory(uint32_t table, float value, uintptr_t stream) {
+  const client::ClientCore::Slice host = Memory(table, value);
+  client::ClientCore::Slice slice = host;
+  slice.block = *rdma::MemoryBlock::AllocateOn(device, host.block->size());
+  std::memcpy(Numbers(slice), host.block->data(), host.block->size());
+  slice.after = *device->MarkStream(stream);
+  return slice;
 }
 
 client::ClientCore::Slice FakeCluster::Chunk(const client::ClientCore::Slice& whole, uint32_t chunk,

@@ -27,6 +27,7 @@
 #include "proto/verbena/v1/shard.pb.h"
 #include "rdma/lane/shard_lane.h"
 #include "rdma/sim/sim_network.h"
+#include "tests/client/fake_device.h"
 #include "tests/rdma/forwarding_endpoint.h"
 
 namespace verbena::test {
@@ -248,6 +249,12 @@ class FakeCluster {
   }
   // Memory for the whole table, filled with `value`; chunks may be cut from it.
   client::ClientCore::Slice Memory(uint32_t table, float value);
+  // The same on `device`; `stream` is what it waits for.
+  client::ClientCore::Slice DeviceMemory(uint32_t table, float value, uintptr_t stream = 0);
+  // The numbers in memory of a device.
+  float* Numbers(const client::ClientCore::Slice& slice) {
+    return reinterpret_cast<float*>(device->Bytes(slice.block->data() + slice.offset));
+  }
   // Memory for `rows` rows of `dim`, filled with `value`.
   static client::ClientCore::Rows RowMemory(size_t rows, uint32_t dim, float value);
   static client::ClientCore::Slice Chunk(const client::ClientCore::Slice& whole, uint32_t chunk,
@@ -259,6 +266,7 @@ class FakeCluster {
   FakeControl control;
   v1::ClusterView view;
   std::vector<std::unique_ptr<FakeServer>> servers;
+  std::shared_ptr<FakeDevice> device;
   bool coordinator_answers = true;
   bool lease_ended = false;
   std::unique_ptr<rdma::ForwardingEndpoint> endpoint, broken;  // the worker's

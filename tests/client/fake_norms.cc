@@ -26,8 +26,7 @@ bool FakeServer::HandleNorms(Held* held) {
       numbers += chunk.first == h.table && home == g.partition;
     }
   }
-  auto block =
-      *rdma::MemoryBlock::Allocate(numbers * sizeof(double), rdma::MemoryKind::kHost, "out");
+  auto block = *rdma::MemoryBlock::Allocate(numbers * sizeof(double), "out");
   std::fill_n(reinterpret_cast<double*>(block->data()), numbers, 1.0);
   Write(held, block, AnswerTo(*held));
   return true;

@@ -122,8 +122,7 @@ bool FakeServer::HandleLookup(Held* held) {
     return true;
   }
   const uint32_t dim = dims[h.table];
-  auto block = *rdma::MemoryBlock::Allocate(keys.size() * dim * sizeof(float),
-                                            rdma::MemoryKind::kHost, "out");
+  auto block = *rdma::MemoryBlock::Allocate(keys.size() * dim * sizeof(float), "out");
   auto* to = reinterpret_cast<float*>(block->data());
   for (const uint64_t key : keys) {
     const auto it = rows[h.table].find(key);
@@ -153,8 +152,7 @@ bool FakeServer::HandleScan(Held* held) {
     return true;
   }
   const size_t row_bytes = dims[h.table] * sizeof(float);
-  auto block = *rdma::MemoryBlock::Allocate(KeyBytes(count) + count * row_bytes,
-                                            rdma::MemoryKind::kHost, "out");
+  auto block = *rdma::MemoryBlock::Allocate(KeyBytes(count) + count * row_bytes, "out");
   std::memcpy(block->data(), made.data() + first, count * sizeof(uint64_t));
   for (uint64_t i = 0; i < count; ++i) {
     std::memcpy(block->data() + KeyBytes(count) + i * row_bytes,
@@ -199,8 +197,7 @@ FakeCluster::CallPtr FakeCluster::Scan(uint32_t table, uint32_t partition, uint6
 }
 
 client::ClientCore::Rows FakeCluster::RowMemory(size_t rows, uint32_t dim, float value) {
-  auto block = *rdma::MemoryBlock::Allocate(rows * dim * sizeof(float), rdma::MemoryKind::kHost,
-                                            "test-rows");
+  auto block = *rdma::MemoryBlock::Allocate(rows * dim * sizeof(float), "test-rows");
   std::fill_n(reinterpret_cast<float*>(block->data()), rows * dim, value);
   return {block, 0};
 }

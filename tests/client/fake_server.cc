@@ -307,7 +307,7 @@ bool FakeServer::Handle(Held* held) {
     return true;
   }
   const std::vector<std::byte> parameters = Parameters(record);
-  auto block = *rdma::MemoryBlock::Allocate(parameters.size(), rdma::MemoryKind::kHost, "out");
+  auto block = *rdma::MemoryBlock::Allocate(parameters.size(), "out");
   std::copy(parameters.begin(), parameters.end(), block->data());
   Write(held, block, answer);
   return true;

@@ -83,8 +83,7 @@ class World {
     server_.silent = silent;
   }
   static std::shared_ptr<rdma::MemoryBlock> Ones() {
-    auto block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), rdma::MemoryKind::kHost,
-                                              "test-region");
+    auto block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), "test-region");
     std::fill_n(reinterpret_cast<float*>(block->data()), kElements, 1.0f);
     return block;
   }

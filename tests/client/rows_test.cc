@@ -312,9 +312,7 @@ TEST_CASE("rows over shared memory, to and from memory that it cannot share") {
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, 16);
   cluster.Join();
   std::vector<float> memory(500 * 16, 3.0f);
-  const Rows rows = {*rdma::MemoryBlock::Register(memory.data(), memory.size() * sizeof(float),
-                                                  rdma::MemoryKind::kHost),
-                     0};
+  const Rows rows = {*rdma::MemoryBlock::Register(memory.data(), memory.size() * sizeof(float)), 0};
   Good(&cluster, cluster.PushRows(table, Count(500), rows));
   std::fill(memory.begin(), memory.end(), 0.0f);
   Good(&cluster, cluster.Lookup(table, Count(500), rows));

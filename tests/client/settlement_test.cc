@@ -310,8 +310,7 @@ TEST_CASE("shm: pulls into memory of the caller go by way of staging") {
   INFO(push->status);
   REQUIRE(push->status.ok());
   std::vector<float> memory(50 * 1024, -1.0f);
-  auto block = *rdma::MemoryBlock::Register(memory.data(), memory.size() * sizeof(float),
-                                            rdma::MemoryKind::kHost);
+  auto block = *rdma::MemoryBlock::Register(memory.data(), memory.size() * sizeof(float));
   auto pull = cluster.Pull(table, {block, 0, 0, memory.size()});
   REQUIRE(cluster.Wait(pull));
   INFO(pull->status);

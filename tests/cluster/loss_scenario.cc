@@ -127,8 +127,7 @@ class LossTable {
   }
 
   std::shared_ptr<rdma::MemoryBlock> Block() {
-    auto block =
-        rdma::MemoryBlock::Allocate(kElements * sizeof(float), rdma::MemoryKind::kHost, "scenario");
+    auto block = rdma::MemoryBlock::Allocate(kElements * sizeof(float), "scenario");
     std::fill_n(reinterpret_cast<float*>((*block)->data()), kElements, 1.0f);
     return *block;
   }

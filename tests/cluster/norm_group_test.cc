@@ -76,8 +76,7 @@ class Single {
  private:
   int64_t Deadline() { return cluster_.now() + 10 * kSecond; }
   std::shared_ptr<rdma::MemoryBlock> Block(uint32_t table) {
-    return *rdma::MemoryBlock::Allocate(elements_[table] * sizeof(float), rdma::MemoryKind::kHost,
-                                        "single");
+    return *rdma::MemoryBlock::Allocate(elements_[table] * sizeof(float), "single");
   }
   absl::Status Wait(const std::function<void(std::function<void(absl::Status)>)>& start) {
     std::optional<absl::Status> status;
@@ -165,7 +164,7 @@ TEST_CASE("a step under way goes on when a table of its norm is dropped, or a pa
   for (uint32_t c = 0; c < 16; ++c) {
     const uint32_t p = PartitionOfChunk(a, c, static_cast<uint32_t>(partitions.size()));
     if (std::find(gone.begin(), gone.end(), p) != gone.end()) continue;
-    auto block = *rdma::MemoryBlock::Allocate(256, rdma::MemoryKind::kHost, "left");
+    auto block = *rdma::MemoryBlock::Allocate(256, "left");
     std::optional<absl::Status> pulled;
     auto id = s.core().Pull(a, {block, 0, c * 64ull, 64}, 2, s.cluster().now() + 10 * kSecond,
                             [&](absl::Status status_of) { pulled = status_of; });

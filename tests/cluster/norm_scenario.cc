@@ -161,8 +161,7 @@ class NormWorker {
   }
 
   std::shared_ptr<rdma::MemoryBlock> NewBlock(size_t table) {
-    return *rdma::MemoryBlock::Allocate(shared_->specs[table].shape(0) * sizeof(float),
-                                        rdma::MemoryKind::kHost, "norms");
+    return *rdma::MemoryBlock::Allocate(shared_->specs[table].shape(0) * sizeof(float), "norms");
   }
 
   // A push of some chunks, or none, and the end of the step; or all of it in one call.

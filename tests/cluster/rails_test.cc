@@ -23,8 +23,7 @@ struct World {
     SimWorker::Options own;
     own.rails = worker_rails;
     worker = cluster->AddWorker("worker", own);
-    block =
-        *rdma::MemoryBlock::Allocate(kElements * sizeof(float), rdma::MemoryKind::kHost, "test");
+    block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), "test");
   }
 
   client::ClientCore& core() { return worker->core(); }

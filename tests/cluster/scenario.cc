@@ -382,8 +382,7 @@ class Scenario {
         result_.commits > 0 || std::any_of(state_.workers.begin(), state_.workers.end(),
                                            [](const auto& w) { return w->attempted() > 0; });
     if (absl::IsNotFound(status) && !pushed) return nullptr;
-    auto block = *rdma::MemoryBlock::Allocate(layout.elements() * sizeof(float),
-                                              rdma::MemoryKind::kHost, "final");
+    auto block = *rdma::MemoryBlock::Allocate(layout.elements() * sizeof(float), "final");
     done = false;
     const auto ended = [&](absl::Status s) { status = s, done = true; };
     auto id = layout.embedding() ? core.Lookup(table, layout.keys(0, layout.elements()), {block, 0},

@@ -27,8 +27,7 @@ int64_t ScenarioWorker::RandomDeadline() {
 // Every operation gets memory of its own, so that a late access is seen whoever makes it.
 std::shared_ptr<ScenarioWorker::Use> ScenarioWorker::NewUse(bool is_push) {
   auto use = std::make_shared<Use>();
-  auto block = rdma::MemoryBlock::Allocate(state_->table->elements() * sizeof(float),
-                                           rdma::MemoryKind::kHost, "scenario");
+  auto block = rdma::MemoryBlock::Allocate(state_->table->elements() * sizeof(float), "scenario");
   if (!block.ok()) {
     state_->Violation(block.status().ToString());
     phase_ = Phase::kExpired;

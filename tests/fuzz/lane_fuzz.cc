@@ -191,7 +191,7 @@ class WorkerScript {
     ticket.address = "scripted";
     ticket.config = Config();
     lane_ = *WorkerLane::Open(&endpoint_, ticket);
-    buffer_ = *rdma::MemoryBlock::Allocate(8192, rdma::MemoryKind::kHost, "fuzz");
+    buffer_ = *rdma::MemoryBlock::Allocate(8192, "fuzz");
     lane_->OnEvent(ScriptedEndpoint::Event(ConnectionEvent::Kind::kEstablished));
     LaneGrant grant = {kGrantMagic, kGeneration, 0x1000, 1, {}};
     std::memcpy(Mailbox(Config().operations), &grant, sizeof(grant));

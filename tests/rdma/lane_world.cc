@@ -35,8 +35,7 @@ LaneServer::LaneServer(Endpoint* endpoint, const LaneConfig& config, uint64_t se
     : endpoint_(endpoint), config_(config), random_(seed) {
   address_ = *endpoint->Listen();
   // An area for each write-out that can be unfinished: answered and not yet reported.
-  source_ = *MemoryBlock::Allocate(4096 * size_t{config.large_slot_bytes} / 16, MemoryKind::kHost,
-                                   "test-source");
+  source_ = *MemoryBlock::Allocate(4096 * size_t{config.large_slot_bytes} / 16, "test-source");
 }
 
 LaneTicket LaneServer::Grant(uint32_t lane) {
@@ -181,8 +180,7 @@ LaneUser::LaneUser(Endpoint* endpoint, const LaneTicket& ticket, uint64_t seed)
     return;
   }
   lane_ = *std::move(lane);
-  buffer_ = *MemoryBlock::Allocate(area_bytes_ * ticket.config.operations, MemoryKind::kHost,
-                                   "test-buffer");
+  buffer_ = *MemoryBlock::Allocate(area_bytes_ * ticket.config.operations, "test-buffer");
   for (size_t i = 0; i < ticket.config.operations; ++i) free_areas_.push_back(i * area_bytes_);
 }
 

@@ -95,7 +95,7 @@ TEST_CASE("a piece is a range of the block it was cut from and keeps that alive"
 }
 
 TEST_CASE("a piece cannot be shared by itself") {
-  auto whole = MemoryBlock::Allocate(2 * kPage, MemoryKind::kHost, "test").value();
+  auto whole = MemoryBlock::Allocate(2 * kPage, "test").value();
   const auto piece = MemoryBlock::Piece(whole, 0, kPage, nullptr);
   CHECK_FALSE(piece->allocated());
   CHECK(piece->fd() == -1);
@@ -119,12 +119,10 @@ TEST_CASE("attachments go while the memory is still there") {
   std::vector<uint64_t> sums;
   std::vector<std::byte> mine(3 * kPage);
   std::shared_ptr<MemoryBlock> block;
-  SECTION("of a memfd") {
-    block = MemoryBlock::Allocate(3 * kPage, MemoryKind::kHost, "test").value();
-  }
+  SECTION("of a memfd") { block = MemoryBlock::Allocate(3 * kPage, "test").value(); }
   SECTION("of private memory") { block = Private(3 * kPage); }
   SECTION("of the caller's memory") {
-    block = MemoryBlock::Register(mine.data(), mine.size(), MemoryKind::kHost).value();
+    block = MemoryBlock::Register(mine.data(), mine.size()).value();
   }
   SECTION("of the root of a piece") {
     block = MemoryBlock::Piece(Private(3 * kPage), 0, 3 * kPage, nullptr);
@@ -210,7 +208,7 @@ TEST_CASE("private memory is zeroed and as large as asked") {
 
 TEST_CASE("memory that cannot be had is refused with its size and the reason") {
   for (const size_t bytes : {size_t{1} << 60, ~size_t{0}}) {
-    const auto shared = MemoryBlock::Allocate(bytes, MemoryKind::kHost, "test").status();
+    const auto shared = MemoryBlock::Allocate(bytes, "test").status();
     CHECK(absl::IsResourceExhausted(shared));
     CHECK(Says(shared, "cannot allocate " + std::to_string(bytes) + " bytes of shared memory"));
     CHECK(Says(shared, "the machine has"));
@@ -234,7 +232,7 @@ uint64_t Counted(PageKind pages, int node) {
 
 TEST_CASE("mapped memory is counted by pages and node until it is given back") {
   const uint64_t before = Counted(PageKind::kSmall, kAnyNode);
-  auto shared = MemoryBlock::Allocate(10, MemoryKind::kHost, "test").value();
+  auto shared = MemoryBlock::Allocate(10, "test").value();
   auto own = Private(2 * kPage);
   const auto piece = MemoryBlock::Piece(own, 0, kPage, nullptr);
   CHECK(shared->pages() == PageKind::kSmall);
@@ -289,9 +287,8 @@ int NodeOfPage(const std::byte* address) {
 TEST_CASE("memory is placed on a node, or anywhere when there is no such node") {
   const int far = NodesByDistance(NodeOfThisThread()).back();
   const auto pages = GENERATE(HugePages::kAuto, HugePages::kOff);
-  for (const auto& block :
-       {Private(kHugePageBytes, {far, pages}),
-        MemoryBlock::Allocate(kHugePageBytes, MemoryKind::kHost, "test", {far, pages}).value()}) {
+  for (const auto& block : {Private(kHugePageBytes, {far, pages}),
+                            MemoryBlock::Allocate(kHugePageBytes, "test", {far, pages}).value()}) {
     std::memset(block->data(), 1, block->size());
     if (Counted(block->pages(), far) == 0 || NodeOfPage(block->data()) == kAnyNode) {
       WARN("this system does not let memory be bound to a node, or not be seen to be");
@@ -317,8 +314,7 @@ TEST_CASE("huge pages are not asked for when much of them would be waste") {
     CHECK(Private(bytes)->pages() != PageKind::kHuge);
   }
   CHECK(Private(4 * kHugePageBytes, {kAnyNode, HugePages::kOff})->pages() != PageKind::kHuge);
-  CHECK(MemoryBlock::Allocate(4 * kHugePageBytes, MemoryKind::kHost, "test").value()->pages() !=
-        PageKind::kHuge);
+  CHECK(MemoryBlock::Allocate(4 * kHugePageBytes, "test").value()->pages() != PageKind::kHuge);
   CHECK(GetMemoryStatistics().huge_page_fallbacks == fallbacks);
 }
 
@@ -343,7 +339,7 @@ TEST_CASE("without enough huge pages there are ordinary ones, and that is counte
   }
   CHECK(GetMemoryStatistics().huge_page_fallbacks == fallbacks + 1);
   blocks.back()->data()[kMany - 1] = std::byte{1};
-  const auto shared = MemoryBlock::Allocate(kMany, MemoryKind::kHost, "test", kHuge).value();
+  const auto shared = MemoryBlock::Allocate(kMany, "test", kHuge).value();
   CHECK(shared->size() == kMany);
   shared->data()[kMany - 1] = std::byte{1};
   CHECK(GetMemoryStatistics().huge_page_fallbacks == fallbacks + 2);
@@ -352,7 +348,7 @@ TEST_CASE("without enough huge pages there are ordinary ones, and that is counte
 TEST_CASE("a block in huge pages is counted, sealed, and accepted by a peer") {
   constexpr size_t kBytes = 4 * kHugePageBytes - 1000;
   const uint64_t before = Counted(PageKind::kHuge, kAnyNode);
-  auto block = MemoryBlock::Allocate(kBytes, MemoryKind::kHost, "test", kHuge).value();
+  auto block = MemoryBlock::Allocate(kBytes, "test", kHuge).value();
   REQUIRE(block->size() == kBytes);
   if (block->pages() != PageKind::kHuge) {
     WARN("this system has no huge pages free: only the fallback was tested");
@@ -384,7 +380,7 @@ TEST_CASE("a block in huge pages is counted, sealed, and accepted by a peer") {
 }
 
 TEST_CASE("a huge page that a peer punched out and cannot be had again ends in a poisoned range") {
-  auto block = MemoryBlock::Allocate(kHugePageBytes, MemoryKind::kHost, "test", kHuge).value();
+  auto block = MemoryBlock::Allocate(kHugePageBytes, "test", kHuge).value();
   if (block->pages() != PageKind::kHuge) {
     WARN("this system has no huge pages free");
     return;

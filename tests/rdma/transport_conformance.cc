@@ -90,7 +90,7 @@ void Stage::Settle() {
 }
 
 std::shared_ptr<MemoryBlock> TestBlock(size_t bytes) {
-  auto block = MemoryBlock::Allocate(bytes, MemoryKind::kHost, "test");
+  auto block = MemoryBlock::Allocate(bytes, "test");
   return block.ok() ? *std::move(block) : nullptr;
 }
 

@@ -15,7 +15,7 @@ bool Mentions(const absl::Status& status, const std::string& text) {
 }
 
 TEST_CASE("an allocated block is zeroed, writable and cannot change its size") {
-  const auto block = MemoryBlock::Allocate(10'000, MemoryKind::kHost, "gradients").value();
+  const auto block = MemoryBlock::Allocate(10'000, "gradients").value();
   REQUIRE(block->size() == 10'000);
   REQUIRE(block->allocated());
   CHECK(block->data()[9'999] == std::byte{0});
@@ -28,9 +28,9 @@ TEST_CASE("an allocated block is zeroed, writable and cannot change its size") {
 
 TEST_CASE("block ids are unique") {
   int memory[2] = {};
-  const auto a = MemoryBlock::Register(memory, sizeof(memory), MemoryKind::kHost).value();
+  const auto a = MemoryBlock::Register(memory, sizeof(memory)).value();
   const uint64_t first = a->id();
-  const auto b = MemoryBlock::Register(memory, sizeof(memory), MemoryKind::kHost).value();
+  const auto b = MemoryBlock::Register(memory, sizeof(memory)).value();
   CHECK(first != b->id());
   CHECK_FALSE(b->allocated());
   CHECK(b->data() == reinterpret_cast<std::byte*>(memory));
@@ -38,23 +38,18 @@ TEST_CASE("block ids are unique") {
 
 TEST_CASE("what cannot be allocated or registered says why") {
   const size_t huge = size_t{1} << 60;
-  const absl::Status too_much = MemoryBlock::Allocate(huge, MemoryKind::kHost, "x").status();
+  const absl::Status too_much = MemoryBlock::Allocate(huge, "x").status();
   CHECK(too_much.code() == absl::StatusCode::kResourceExhausted);
   CHECK(Mentions(too_much, std::to_string(huge)));
-  const absl::Status cuda = MemoryBlock::Allocate(1, MemoryKind::kCuda, "x").status();
-  CHECK(cuda.code() == absl::StatusCode::kUnimplemented);
-  CHECK(Mentions(cuda, "this build has no CUDA"));
-  CHECK(MemoryBlock::Allocate(1, MemoryKind::kPinned, "x").status().code() ==
-        absl::StatusCode::kUnimplemented);
   const auto invalid = absl::StatusCode::kInvalidArgument;
-  CHECK(MemoryBlock::Allocate(0, MemoryKind::kHost, "x").status().code() == invalid);
-  CHECK(MemoryBlock::Register(nullptr, 1, MemoryKind::kHost).status().code() == invalid);
+  CHECK(MemoryBlock::Allocate(0, "x").status().code() == invalid);
+  CHECK(MemoryBlock::Register(nullptr, 1).status().code() == invalid);
   int memory = 0;
-  CHECK(MemoryBlock::Register(&memory, 0, MemoryKind::kHost).status().code() == invalid);
+  CHECK(MemoryBlock::Register(&memory, 0).status().code() == invalid);
 }
 
 TEST_CASE("a long label does not matter") {
-  CHECK(MemoryBlock::Allocate(1, MemoryKind::kHost, std::string(1000, 'x')).ok());
+  CHECK(MemoryBlock::Allocate(1, std::string(1000, 'x')).ok());
 }
 
 TEST_CASE("a ring queue keeps its order while it grows and while items are removed") {

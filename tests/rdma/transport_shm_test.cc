@@ -175,7 +175,7 @@ TEST_CASE("memory of the caller's cannot be exposed over shm") {
   Party& party = stage.Add("a");
   const ConnectionId id = party.endpoint->Create({1, 1}).value();
   static std::byte memory[64];
-  const auto block = MemoryBlock::Register(memory, sizeof(memory), MemoryKind::kHost).value();
+  const auto block = MemoryBlock::Register(memory, sizeof(memory)).value();
   CHECK(party.endpoint->Expose(id, block, 0, 64).status().code() ==
         absl::StatusCode::kFailedPrecondition);
 }

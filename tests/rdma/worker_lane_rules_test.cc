@@ -30,7 +30,7 @@ struct WorkerRig {
     ticket.address = "scripted";
     ticket.config = SmallConfig();
     lane = *WorkerLane::Open(&endpoint, ticket);
-    buffer = *MemoryBlock::Allocate(1 << 20, MemoryKind::kHost, "test");
+    buffer = *MemoryBlock::Allocate(1 << 20, "test");
     REQUIRE(endpoint.receives == SmallConfig().worker_receives());
     lane->OnEvent(ScriptedEndpoint::Event(Kind::kEstablished));
     CHECK(lane->state() == WorkerLane::State::kGranting);

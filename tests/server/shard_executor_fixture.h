@@ -53,7 +53,7 @@ class TestWorker {
  public:
   TestWorker(rdma::SimNetwork* network, const std::string& host, uint64_t incarnation)
       : incarnation_(incarnation), endpoint_(NewTestEndpoint(network, host)) {
-    auto block = rdma::MemoryBlock::Allocate(4096, rdma::MemoryKind::kHost, "test-worker");
+    auto block = rdma::MemoryBlock::Allocate(4096, "test-worker");
     REQUIRE(block.ok());
     block_ = *std::move(block);
   }

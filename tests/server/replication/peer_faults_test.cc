@@ -22,7 +22,7 @@ constexpr size_t kAreas = 64, kAreaBytes = 16384;
 class Sender {
  public:
   explicit Sender(Node* from) : from_(from) {
-    auto made = rdma::MemoryBlock::Allocate(kAreas * kAreaBytes, rdma::MemoryKind::kHost, "test");
+    auto made = rdma::MemoryBlock::Allocate(kAreas * kAreaBytes, "test");
     REQUIRE(made.ok());
     block_ = *std::move(made);
     for (size_t i = 0; i < kAreas; ++i) areas_.push_back(i);

@@ -26,7 +26,7 @@ bool Said(const std::vector<std::string>& log, const std::string& text) {
 struct Source {
   static constexpr size_t kBytes = 512 * 1024;
   Source() {
-    auto made = rdma::MemoryBlock::Allocate(kBytes, rdma::MemoryKind::kHost, "test");
+    auto made = rdma::MemoryBlock::Allocate(kBytes, "test");
     REQUIRE(made.ok());
     block = *std::move(made);
     std::mt19937_64 random(7);

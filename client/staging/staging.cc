@@ -1,4 +1,4 @@
-#include "client/core/staging.h"
+#include "client/staging/staging.h"
 
 #include <algorithm>
 #include <bit>
@@ -33,7 +33,7 @@ absl::Status Staging::Grow(size_t buffer_bytes, SizeClass* size_class) {
   const size_t room = limit_ > allocated_ ? limit_ - allocated_ : 0;
   const size_t wanted = std::max(buffer_bytes, std::min(room, std::max(limit_ / 4, buffer_bytes)));
   const size_t bytes = wanted / buffer_bytes * buffer_bytes;
-  auto block = rdma::MemoryBlock::Allocate(bytes, rdma::MemoryKind::kHost, "verbena-staging");
+  auto block = allocate_(bytes);
   if (!block.ok()) return block.status();
   allocated_ += bytes;
   for (size_t offset = 0; offset < bytes; offset += buffer_bytes) {
@@ -42,6 +42,18 @@ absl::Status Staging::Grow(size_t buffer_bytes, SizeClass* size_class) {
   }
   areas_.push_back({*std::move(block)});
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> Staging::AllocateHost(size_t bytes) {
+  return rdma::MemoryBlock::Allocate(bytes, "verbena-staging");
+}
+
+size_t Staging::Left(uint32_t bytes) const {
+  const SizeClass& size_class = classes_[ClassOf(bytes)];
+  const size_t room = limit_ > allocated_ ? limit_ - allocated_ : 0;
+  const size_t to_make = room / (size_t{kSmallest} << ClassOf(bytes));
+  const size_t first = size_class.made == 0 ? 1 : 0;  // which Take() makes, whatever the limit
+  return size_class.free.size() + std::max(to_make, first);
 }
 
 void Staging::Give(std::byte* data, uint32_t bytes) {

@@ -1,23 +1,30 @@
-// Staging: allocated memory that pulled chunks land in when the transport cannot write to their
-// destination, and that rows travel in; a bounded number of buffers per size.
+// Staging: buffers that pulled chunks land in when the transport cannot write to their destination,
+// that chunks of a device's memory go through, and that rows travel in; a bounded number per size.
 //
 // **Thread safety**: one owner at a time.
-#ifndef VERBENA_CLIENT_CORE_STAGING_H_
-#define VERBENA_CLIENT_CORE_STAGING_H_
+#ifndef VERBENA_CLIENT_STAGING_STAGING_H_
+#define VERBENA_CLIENT_STAGING_STAGING_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "rdma/memory/memory.h"
 
 namespace verbena::client {
 
 class Staging {
  public:
-  explicit Staging(size_t bytes) : limit_(bytes) {}
+  using Allocate = absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>>(size_t bytes);
+  // Of shared host memory, or what `allocate` makes: both can be exposed on every transport.
+  explicit Staging(size_t bytes) : Staging(bytes, AllocateHost) {}
+  Staging(size_t bytes, std::function<Allocate> allocate)
+      : limit_(bytes), allocate_(std::move(allocate)) {}
 
   struct Buffer {
     std::byte* data = nullptr;  // null: none is free now
@@ -26,8 +33,12 @@ class Staging {
   // An error only when there is no memory at all for this size.
   absl::Status Take(uint32_t bytes, Buffer* buffer);
   void Give(std::byte* data, uint32_t bytes);
+  // How many buffers of this size Take() has still to give.
+  size_t Left(uint32_t bytes) const;
   const std::shared_ptr<rdma::MemoryBlock>& BlockOf(const std::byte* data) const;
   size_t limit() const { return limit_; }
+  // Whether they take the same buffers.
+  static bool SameSize(uint32_t a, uint32_t b) { return ClassOf(a) == ClassOf(b); }
 
  private:
   struct Area {
@@ -39,9 +50,11 @@ class Staging {
   };
   // Classes are powers of two from 4 KiB: buffer of 4 KiB << i.
   static int ClassOf(uint32_t bytes);
+  static Allocate AllocateHost;
   absl::Status Grow(size_t buffer_bytes, SizeClass* size_class);
 
-  size_t limit_;
+  const size_t limit_;
+  const std::function<Allocate> allocate_;
   size_t allocated_ = 0;
   std::vector<Area> areas_;
   SizeClass classes_[21];
@@ -49,4 +62,4 @@ class Staging {
 
 }  // namespace verbena::client
 
-#endif  // VERBENA_CLIENT_CORE_STAGING_H_
+#endif  // VERBENA_CLIENT_STAGING_STAGING_H_

@@ -1,0 +1,185 @@
+// Memory of devices: chunks that go through staging, and the copies there and back.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+namespace {
+
+// How many of a table's records on a lane, beyond those there are slots for, are looked at: one
+// that is posted next, and one that is copied meanwhile. More would take buffers from other lanes.
+constexpr uint32_t kCopiesAhead = 2;
+
+absl::Status CopyStatus(const Entry& entry, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(DescribeEntry(entry), ": ", std::string(status.message())));
+}
+
+}  // namespace
+
+DeviceStaging* Journal::StagingFor(const rdma::MemoryBlock& block) {
+  if (block.device() == nullptr) return nullptr;
+  for (const auto& staging : devices_) {
+    if (&staging->device() == block.device().get()) return staging.get();
+  }
+  devices_.push_back(std::make_unique<DeviceStaging>(block.device(), packing_->limit()));
+  return devices_.back().get();
+}
+
+// ---- pushes -------------------------------------------------------------------------------------
+
+void Journal::CopyAhead(Stream* stream, TableLane* lane) {
+  const uint32_t most = stream->lane->ticket().config.large_slots + kCopiesAhead;
+  uint32_t ahead = 0;
+  for (Entry* entry = lane->queue.front(); entry != nullptr && ahead < most;
+       entry = EntryQueue::Next(entry)) {
+    ++ahead;
+    if (entry->type != RecordType::kPush || entry->device == nullptr) continue;
+    // In order: what is behind one that cannot be copied yet would only hold a buffer.
+    if (entry->copy == Entry::Copy::kNone && (Gated(*entry) || !StartCopy(stream, entry))) return;
+  }
+}
+
+// False: it cannot be yet, or its operation has ended, which changes the queue.
+bool Journal::StartCopy(Stream* stream, Entry* entry) {
+  DeviceStaging* device = entry->device;
+  Operation* operation = entry->operation;
+  const absl::StatusOr<bool> passed = device->Passed(operation->marks[0], now_);
+  if (!passed.ok()) {
+    End(operation, CopyStatus(*entry, passed.status()));
+    Touch(stream);
+    return false;
+  }
+  if (!*passed) return false;
+  const uint32_t bytes = entry->elements * entry->table->layout.gradient_bytes;
+  Staging* buffers = StagingOf(*entry);
+  if (entry->staging == nullptr && buffers->Left(bytes) <= 1) {
+    if (!OldestToCopy(*entry) || (buffers->Left(bytes) == 0 && !TakeBack(*entry))) {
+      stream->stalled = true;
+      return false;
+    }
+  }
+  if (!TakeStaging(stream, entry, buffers, bytes)) return false;
+  const absl::Status status = device->CopyOut(entry->data, entry->staging, bytes, entry->index);
+  if (!status.ok()) {
+    End(operation, CopyStatus(*entry, status));
+    Touch(stream);
+    return false;
+  }
+  entry->copy = Entry::Copy::kRunning;
+  return true;
+}
+
+// Of the pushes through the same buffers, on all lanes, those that are closed too: what waits for
+// one of them must not hold the last buffer.
+bool Journal::OldestToCopy(const Entry& entry) const {
+  for (const auto& stream : lanes_->streams()) {
+    for (const TableLane* lane : stream->table_lanes) {
+      for (const Entry* other = lane->queue.front(); other != nullptr && other->order < entry.order;
+           other = other->queue_links.next) {
+        if (other->device == entry.device && other->copy == Entry::Copy::kNone) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// A push that was kept for a server that takes over is older than what was copied since, and goes
+// before that: the youngest that is not posted gives its buffer up.
+bool Journal::TakeBack(const Entry& entry) {
+  const uint32_t bytes = entry.elements * entry.table->layout.gradient_bytes;
+  Entry* youngest = nullptr;
+  for (const auto& stream : lanes_->streams()) {
+    for (const TableLane* lane : stream->table_lanes) {
+      for (Entry* other = lane->queue.front(); other != nullptr; other = EntryQueue::Next(other)) {
+        if (other->device != entry.device || other->copy != Entry::Copy::kDone) continue;
+        if (!Staging::SameSize(other->staging_bytes, bytes)) continue;
+        if (youngest == nullptr || other->order > youngest->order) youngest = other;
+      }
+    }
+  }
+  if (youngest == nullptr || youngest->order < entry.order) return false;
+  GiveStaging(youngest);
+  return true;
+}
+
+Entry* Journal::LeaveToCopy(Entry* entry) {
+  Entry* owed = NewEntry(entry->type, entry->table, nullptr);
+  owed->order = entry->order;
+  owed->part = entry->part;
+  owed->chunk = entry->chunk;
+  owed->step = entry->step;
+  owed->posts = entry->posts;
+  owed->refused = entry->refused;
+  owed->numbered = std::exchange(entry->numbered, false);
+  entry->state = Entry::State::kCopying;
+  return owed;
+}
+
+void Journal::DropCopies(Stream* stream) {
+  for (TableLane* lane : stream->table_lanes) {
+    for (Entry* entry = lane->queue.front(); entry != nullptr; entry = EntryQueue::Next(entry)) {
+      if (entry->copy == Entry::Copy::kDone) GiveStaging(entry);
+    }
+  }
+}
+
+// ---- pulls --------------------------------------------------------------------------------------
+
+void Journal::Land(Entry* entry) {
+  Operation* operation = entry->operation;
+  const uint32_t bytes = entry->elements * entry->table->layout.parameter_bytes;
+  entry->state = Entry::State::kCopying;
+  const absl::Status status = entry->device->CopyIn(entry->staging, entry->data, bytes,
+                                                    operation->marks[1], entry->index, now_);
+  if (!status.ok()) OnCopied(entry->index, status);
+}
+
+// ---- progress -----------------------------------------------------------------------------------
+
+void Journal::OnCopied(uint64_t cookie, const absl::Status& status) {
+  Entry* entry = entries_.At(cookie);
+  Operation* operation = entry->operation;
+  if (entry->state == Entry::State::kCopying) {
+    // Still kCopying while its operation ends: it is freed here.
+    if (!status.ok()) End(operation, CopyStatus(*entry, status));
+    return Settled(entry);
+  }
+  entry->copy = Entry::Copy::kDone;
+  if (!status.ok()) return End(operation, CopyStatus(*entry, status));
+  if (!entry->stream->open()) GiveStaging(entry);
+  Touch(entry->stream);
+}
+
+bool Journal::CopiesUse(uint64_t block_id) const {
+  bool used = false;
+  for (const auto& device : devices_) {
+    device->ForEach([&](uint64_t cookie) {
+      const Entry* entry = entries_.At(cookie);
+      used |= entry->holds_buffer && entry->block->id() == block_id;
+    });
+  }
+  return used;
+}
+
+bool Journal::RunDevices(int64_t now) {
+  bool worked = false;
+  for (const auto& device : devices_) {
+    if (!device->RunOnce(now, [this](uint64_t cookie, const absl::Status& status) {
+          OnCopied(cookie, status);
+        })) {
+      continue;
+    }
+    worked = true;
+    // What waits for a mark or a buffer.
+    for (const auto& stream : lanes_->streams()) {
+      if (!stream->table_lanes.empty()) Touch(stream.get());
+    }
+  }
+  return worked;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,74 @@
+// A GPU as the data plane sees it: memory that the host cannot touch, and copies between it and
+// page-locked host memory that go on while the host does something else.
+//
+// Copies are counted, each direction by itself, so that who started one needs no object for it: it
+// is done once as many are. The device has a queue of its own for each direction; what a caller has
+// enqueued elsewhere, such as the kernels that write a gradient, is waited for by a mark, on the
+// host: a copy is started only when it can run, so none blocks those behind it, and nothing is ever
+// enqueued in a caller's stream but the mark.
+//
+// **Thread safety**: thread-safe. Allocate(), Free(), Pin() and Unpin() are for set-up and may
+// wait; no other call waits for the device.
+//
+// Invariants:
+//  1. Copies of one direction are done in the order in which they were started.
+//  2. A device that is lost (an error that no later call recovers from) stays lost: every call says
+//     so, and none of its copies touches memory any more.
+#ifndef VERBENA_RDMA_MEMORY_DEVICE_H_
+#define VERBENA_RDMA_MEMORY_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace verbena::rdma {
+
+class Device {
+ public:
+  enum class Direction : uint8_t { kToHost, kToDevice };
+
+  // The end of what had been enqueued in a stream when the mark was made. May outlive the device's
+  // last user, not be used by two threads at once.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+    // Whether all of it is done. UNAVAILABLE: the device is lost.
+    virtual absl::StatusOr<bool> Passed() = 0;
+  };
+
+  virtual ~Device() = default;
+
+  virtual int ordinal() const = 0;       // the driver's number
+  virtual std::string name() const = 0;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
+
+  // ---- memory -----------------------------------------------------------------------------------
+  // At least 256-byte aligned; not zeroed. RESOURCE_EXHAUSTED says how much the device has left.
+  virtual absl::StatusOr<std::byte*> Allocate(size_t bytes) = 0;
+  virtual void Free(std::byte* data) = 0;
+  // INVALID_ARGUMENT: [data, data + bytes) is not all memory of one allocation of this device; says
+  // what it is instead.
+  virtual absl::Status CheckMemory(const std::byte* data, size_t bytes) = 0;
+  // Page-locks host memory of whole pages, which all devices may then copy from and to. Undone by
+  // Unpin() before it is unmapped. RESOURCE_EXHAUSTED: the system refused; says what to do.
+  virtual absl::Status Pin(std::byte* data, size_t bytes) = 0;
+  virtual void Unpin(std::byte* data) = 0;
+
+  // ---- copies -----------------------------------------------------------------------------------
+  // `stream` as the driver's handle (CUstream, cudaStream_t); 0: the default stream.
+  virtual absl::StatusOr<std::unique_ptr<Mark>> MarkStream(uintptr_t stream) = 0;
+  // Starts a copy between memory of the device and pinned host memory; both stay as they are until
+  // it is done. Returns its number: it is done once CopiesDone() of its direction has reached that.
+  // INVALID_ARGUMENT: the driver says that one of the two is not there (any more).
+  virtual absl::StatusOr<uint64_t> StartCopy(Direction direction, const std::byte* from,
+                                             std::byte* to, size_t bytes) = 0;
+  // Of this direction, since the device was opened. UNAVAILABLE: the device is lost.
+  virtual absl::StatusOr<uint64_t> CopiesDone(Direction direction) = 0;
+};
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_RDMA_MEMORY_DEVICE_H_

@@ -1,0 +1,224 @@
+// How calls on memory of a device end: deadlines, memory that goes away, a device that fails.
+#include <catch2/catch.hpp>
+
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Code = absl::StatusCode;
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+TEST_CASE("device: after a deadline the memory is the library's until the copy is over") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddTable(consistency, 2);
+    cluster.Join();
+    REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+    cluster.device->holds[0] = true;
+    auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), 50 * kMilli);
+    REQUIRE(cluster.Wait(push));
+    CHECK(push->status.code() == Code::kDeadlineExceeded);
+    CHECK_THAT(Text(push->status), Contains("chunk 0 is being copied from fake:0"));
+    CHECK(cluster.device->running(rdma::Device::Direction::kToHost) == 2);
+    CHECK_FALSE(cluster.core->BufferReleased(push->id));
+    CHECK(cluster.device->allocations() == 1);
+    cluster.device->holds[0] = false;
+    CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }, kSecond));
+    CHECK(cluster.device->allocations() == 0);
+    // It was never posted: the step, or the next push, goes on without it.
+    auto end = cluster.EndStep(table);
+    REQUIRE(cluster.Wait(end));
+    CHECK(end->status.ok());
+    CHECK(cluster.servers[0]->applied[{table, 0}] == 0.0f);
+  }
+}
+
+TEST_CASE("device: a deadline says that the caller's stream has not come so far") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.device->busy[7] = true;
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f, 7), 50 * kMilli);
+  auto pull = cluster.Pull(table, cluster.DeviceMemory(table, 1.0f, 7), {}, 50 * kMilli);
+  for (const auto& call : {push, pull}) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.code() == Code::kDeadlineExceeded);
+    CHECK_THAT(Text(call->status), Contains("the stream of fake:0"));
+    CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(call->id); }, kSecond));
+  }
+}
+
+TEST_CASE("device: once posted, a push whose call is over needs the memory no more") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.servers[0]->hold_pushes = true;
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), 50 * kMilli);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kDeadlineExceeded);
+  CHECK(cluster.core->BufferReleased(push->id));
+  CHECK(cluster.device->allocations() == 0);
+  // The lane goes: what was posted is settled by empty records.
+  cluster.servers[0]->CloseLanes("a test");
+  cluster.servers[0]->hold_pushes = false;
+  auto next = cluster.Push(table, cluster.DeviceMemory(table, 4.0f));
+  REQUIRE(cluster.Wait(next));
+  INFO(next->status);
+  CHECK(next->status.ok());
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 4.0f);
+}
+
+TEST_CASE("device: a push that is copied again when its call ends is settled all the same") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+  cluster.Join();
+  cluster.servers[0]->hold_pushes = true;
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
+  cluster.RunUntil([&] { return !cluster.servers[0]->Of(RecordType::kPush).empty(); });
+  cluster.device->holds[0] = true;
+  cluster.servers[0]->CloseLanes("a test");
+  cluster.RunUntil([&] { return cluster.device->started[0] == 2; });
+  REQUIRE(cluster.device->started[0] == 2);
+  cluster.core->Cancel(push->id);
+  cluster.servers[0]->hold_pushes = false;
+  // Its sequence is settled while the copy goes on.
+  REQUIRE(cluster.RunUntil([&] { return cluster.servers[0]->Of(RecordType::kPush).size() == 2; }));
+  CHECK(cluster.servers[0]->Of(RecordType::kPush)[1].count == 0);
+  CHECK(push->status.code() == Code::kCancelled);
+  CHECK_FALSE(cluster.core->BufferReleased(push->id));
+  cluster.device->holds[0] = false;
+  CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }, kSecond));
+  auto next = cluster.Push(table, cluster.DeviceMemory(table, 2.0f));
+  REQUIRE(cluster.Wait(next));
+  CHECK(next->status.ok());
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 2.0f);
+}
+
+TEST_CASE("device: a region that goes is in use until its copies are over") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  const uint64_t opened = cluster.core->statistics().lanes_opened;
+  cluster.device->holds[0] = cluster.device->holds[1] = true;
+  auto from = cluster.DeviceMemory(table, 1.0f);
+  auto to = cluster.DeviceMemory(table, 1.0f);
+  auto push = cluster.Push(table, from);
+  auto pull = cluster.Pull(table, to);
+  cluster.RunUntil([&] { return cluster.device->started[1] == 2; });
+  for (const auto& slice : {from, to}) {
+    cluster.core->ReleaseBlock(slice.block->id());
+    CHECK(cluster.core->InUse(slice.block->id()));
+  }
+  cluster.RunFor(0);
+  CHECK(push->status.code() == Code::kCancelled);
+  CHECK(pull->status.code() == Code::kCancelled);
+  cluster.device->holds[0] = cluster.device->holds[1] = false;
+  for (const auto& slice : {from, to}) {
+    CHECK(cluster.RunUntil([&] { return !cluster.core->InUse(slice.block->id()); }, kSecond));
+  }
+  // No lane had it.
+  CHECK(cluster.core->statistics().lanes_lost == 0);
+  CHECK(cluster.core->statistics().lanes_opened == opened);
+}
+
+TEST_CASE("device: a client that goes waits for what is being copied") {
+  std::shared_ptr<FakeDevice> device;
+  for (const int direction : {0, 1}) {
+    FakeCluster cluster;
+    device = cluster.device;
+    const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+    cluster.Join();
+    REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+    device->copy_nanos = 10 * kSecond;
+    if (direction == 0) cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
+    if (direction == 1) cluster.Pull(table, cluster.DeviceMemory(table, 1.0f));
+    REQUIRE(cluster.RunUntil([&] { return device->started[direction] == 2; }));
+    // FakeDevice throws when memory is freed that a copy uses, or was not pinned.
+    cluster.core.reset();
+    CHECK(device->running(static_cast<rdma::Device::Direction>(direction)) == 0);
+    CHECK(device->pinned == 0);
+    CHECK(device->allocations() == 0);
+    CHECK(device->marks == 0);
+  }
+}
+
+TEST_CASE("device: each failure ends its calls with the cause, and nothing else") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  const auto push = [&] {
+    auto call = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), kSecond);
+    REQUIRE(cluster.Wait(call));
+    return call->status;
+  };
+  const auto pull = [&] {
+    auto call = cluster.Pull(table, cluster.DeviceMemory(table, 1.0f), {}, kSecond);
+    REQUIRE(cluster.Wait(call));
+    return call->status;
+  };
+  cluster.device->pinnable = 4096;
+  CHECK(push().code() == Code::kResourceExhausted);
+  CHECK(pull().code() == Code::kResourceExhausted);
+  CHECK_THAT(Text(pull()), Contains("cannot pin"));
+  cluster.device->pinnable = SIZE_MAX;
+  cluster.device->refuse_copy = absl::InvalidArgumentError("the driver does not know the address");
+  const absl::Status freed = push();
+  CHECK(freed.code() == Code::kInvalidArgument);
+  CHECK_THAT(Text(freed),
+             Contains("push") && Contains("'weights'") && Contains("does not know the address"));
+  cluster.device->refuse_copy = absl::InvalidArgumentError("the driver does not know the address");
+  CHECK(pull().code() == Code::kInvalidArgument);
+  CHECK(push().ok());
+  CHECK(pull().ok());
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 1.0f);
+  CHECK(cluster.device->allocations() == 0);
+}
+
+TEST_CASE("device: one that is lost ends what it was to copy, and the host's memory goes on") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  cluster.device->holds[0] = cluster.device->holds[1] = true;
+  cluster.device->busy[7] = true;
+  auto from = cluster.DeviceMemory(table, 1.0f), to = cluster.DeviceMemory(table, 1.0f);
+  auto later = cluster.DeviceMemory(table, 1.0f, 7);
+  auto push = cluster.Push(table, from);
+  auto pull = cluster.Pull(table, to);
+  auto waits = cluster.Pull(table, later);
+  cluster.RunUntil([&] { return cluster.device->started[1] == 2; });
+  cluster.RunFor(10 * kMilli);
+  cluster.device->lost = absl::UnavailableError("fake:0 is lost: a test");
+  for (const auto& call : {push, pull, waits}) {
+    REQUIRE(cluster.Wait(call, kSecond));
+    CHECK(call->status.code() == Code::kUnavailable);
+    CHECK_THAT(Text(call->status), Contains("fake:0 is lost"));
+    CHECK(cluster.core->BufferReleased(call->id));
+  }
+  auto host = cluster.Push(table, cluster.Memory(table, 2.0f));
+  REQUIRE(cluster.Wait(host));
+  CHECK(host->status.ok());
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 2.0f);
+}
+
+TEST_CASE("device: rows travel from and to memory of the host only, and that is said") {
+  FakeCluster cluster;
+  const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, 4);
+  cluster.Join();
+  const client::ClientCore::Rows rows{cluster.DeviceMemory(dense, 1.0f).block, 0};
+  for (const auto& call :
+       {cluster.PushRows(table, {1, 2}, rows), cluster.Lookup(table, {1, 2}, rows)}) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.code() == Code::kInvalidArgument);
+    CHECK_THAT(Text(call->status), Contains("memory of fake:0") && Contains("host or pinned"));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::test

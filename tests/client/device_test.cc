@@ -1,0 +1,216 @@
+// Pushes from and pulls to memory of a device: the order of things, and what waits for what.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Direction = rdma::Device::Direction;
+
+constexpr uint32_t kChunkElements = 1024;
+
+bool All(const float* numbers, size_t count, float value) {
+  return std::all_of(numbers, numbers + count, [value](float n) { return n == value; });
+}
+
+TEST_CASE("device: what is pushed arrives, what is pulled is there, and the host touches neither") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddTable(consistency, 5);
+    cluster.Join();
+    auto gradient = cluster.DeviceMemory(table, 1.0f);
+    for (uint32_t i = 0; i < 5 * kChunkElements; ++i) cluster.Numbers(gradient)[i] = float(i);
+    auto push = cluster.Push(table, gradient);
+    auto end = cluster.EndStep(table);
+    REQUIRE(cluster.Wait(push));
+    INFO(push->status);
+    REQUIRE(push->status.ok());
+    REQUIRE(cluster.Wait(end));
+    for (uint32_t c = 0; c < 5; ++c) {
+      const std::vector<std::byte>& came = cluster.servers[0]->pushed[{table, c}];
+      REQUIRE(came.size() == kChunkElements * 4);
+      CHECK(std::memcmp(came.data(), cluster.Numbers(gradient) + c * kChunkElements, came.size()) ==
+            0);
+      cluster.servers[0]->stored[{table, c}] = came;
+    }
+    auto parameters = cluster.DeviceMemory(table, -1.0f);
+    auto pull = cluster.Pull(table, parameters);
+    REQUIRE(cluster.Wait(pull));
+    INFO(pull->status);
+    REQUIRE(pull->status.ok());
+    CHECK(std::equal(cluster.Numbers(gradient), cluster.Numbers(gradient) + 5 * kChunkElements,
+                     cluster.Numbers(parameters)));
+    CHECK(cluster.core->statistics().staged_bytes == 2 * 5 * kChunkElements * 4);
+  }
+}
+
+TEST_CASE("device: a push returns before anything is copied, and is posted when it is") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // opens the lane
+  cluster.device->holds[0] = true;
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
+  CHECK(cluster.device->started[0] == 1);  // it was started by the call itself
+  cluster.RunFor(50 * kMilli);
+  CHECK(cluster.servers[0]->Of(RecordType::kPush).empty());
+  CHECK_FALSE(push->done);
+  CHECK_FALSE(cluster.core->BufferReleased(push->id));
+  cluster.device->holds[0] = false;
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
+  CHECK(cluster.core->BufferReleased(push->id));
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 1.0f);
+}
+
+TEST_CASE("device: nothing is copied, and no buffer held, before the caller's stream has passed") {
+  FakeCluster cluster;
+  const uint32_t first = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4, 4096, "a");
+  const uint32_t second = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4, 4096, "b");
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(first, cluster.Memory(first, 0.0f))));
+  cluster.device->busy[7] = true;
+  auto memory = cluster.DeviceMemory(first, 1.0f, 7);
+  auto waits = cluster.Push(first, memory);
+  cluster.RunFor(20 * kMilli);
+  CHECK(cluster.device->started[0] == 0);
+  CHECK(cluster.device->pinned == 0);
+  // Another stream's does not wait behind it.
+  auto goes = cluster.Push(second, cluster.DeviceMemory(second, 1.0f, 8));
+  REQUIRE(cluster.Wait(goes, kSecond));
+  CHECK(goes->status.ok());
+  CHECK(cluster.device->started[0] == 4);
+  // What the stream writes meanwhile is what is pushed.
+  std::fill_n(cluster.Numbers(memory), 4 * kChunkElements, 5.0f);
+  cluster.device->busy[7] = false;
+  REQUIRE(cluster.Wait(waits, kSecond));
+  CHECK(cluster.servers[0]->applied[{first, 0}] == 5.0f);
+}
+
+TEST_CASE("device: a pull is done when it is on the device, and after what still reads there") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);
+  cluster.Join();
+  for (uint32_t c = 0; c < 3; ++c) {
+    std::vector<std::byte>& stored = cluster.servers[0]->stored[{table, c}];
+    stored.resize(kChunkElements * 4);
+    std::fill_n(reinterpret_cast<float*>(stored.data()), kChunkElements, 2.0f);
+  }
+  cluster.device->busy[7] = true;
+  auto memory = cluster.DeviceMemory(table, 1.0f, 7);
+  auto pull = cluster.Pull(table, memory);
+  cluster.RunFor(50 * kMilli);
+  CHECK_FALSE(pull->done);
+  CHECK(cluster.device->started[1] == 0);
+  cluster.device->busy[7] = false;
+  cluster.device->holds[1] = true;
+  cluster.RunFor(50 * kMilli);
+  CHECK_FALSE(pull->done);
+  CHECK(cluster.device->started[1] == 3);
+  CHECK(All(cluster.Numbers(memory), 3 * kChunkElements, 1.0f));
+  cluster.device->holds[1] = false;
+  REQUIRE(cluster.Wait(pull, kSecond));
+  CHECK(pull->status.ok());
+  CHECK(All(cluster.Numbers(memory), 3 * kChunkElements, 2.0f));
+}
+
+TEST_CASE("device: push-pulls in place, step after step") {
+  FakeCluster::Options options;
+  options.staging_bytes = 2 * 4096;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 6);
+  cluster.Join();
+  auto memory = cluster.DeviceMemory(table, 0.0f);
+  for (int step = 1; step <= 5; ++step) {
+    std::fill_n(cluster.Numbers(memory), 6 * kChunkElements, 1.0f);
+    for (uint32_t c = 0; c < 6; ++c) {
+      std::vector<std::byte>& stored = cluster.servers[0]->stored[{table, c}];
+      stored.resize(kChunkElements * 4);
+      std::fill_n(reinterpret_cast<float*>(stored.data()), kChunkElements, float(10 * step));
+    }
+    memory.after = *cluster.device->MarkStream(0);
+    auto call = cluster.PushPull(table, memory, memory);
+    REQUIRE(cluster.Wait(call));
+    INFO(call->status);
+    REQUIRE(call->status.ok());
+    CHECK(All(cluster.Numbers(memory), 6 * kChunkElements, float(10 * step)));
+    CHECK(cluster.servers[0]->applied[{table, 5}] == float(step));
+  }
+}
+
+TEST_CASE("device: copies run ahead of the records, but not far") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 40);
+  cluster.servers[0]->config.large_slots = 3;
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  cluster.servers[0]->hold_pushes = true;
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
+  cluster.RunFor(100 * kMilli);
+  const size_t posted = cluster.servers[0]->Of(RecordType::kPush).size();
+  CHECK(posted < 40);
+  CHECK(cluster.device->started[0] > posted);
+  CHECK(cluster.device->started[0] <= posted + 3 + 2);
+  cluster.servers[0]->hold_pushes = false;
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
+  CHECK(cluster.device->started[0] == 40);
+}
+
+TEST_CASE("device: the last buffer is left to the push that was made first") {
+  FakeCluster::Options options;
+  options.staging_bytes = 4 * 4096;
+  FakeCluster cluster(options);
+  const uint32_t first = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1, 4096, "a");
+  const uint32_t second = cluster.AddTable(v1::CONSISTENCY_ASYNC, 20, 4096, "b");
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(first, cluster.Memory(first, 0.0f))));
+  REQUIRE(cluster.Wait(cluster.Pull(second, cluster.Memory(second, 0.0f))));
+  cluster.device->busy[7] = true;
+  cluster.servers[0]->hold_pushes = true;
+  auto old = cluster.Push(first, cluster.DeviceMemory(first, 1.0f, 7));
+  auto young = cluster.Push(second, cluster.DeviceMemory(second, 1.0f));
+  cluster.RunFor(50 * kMilli);
+  CHECK(cluster.device->started[0] == 3);
+  cluster.device->busy[7] = false;
+  cluster.RunFor(50 * kMilli);
+  CHECK(cluster.device->started[0] == 4);
+  const auto pushes = cluster.servers[0]->Of(RecordType::kPush);
+  CHECK(std::any_of(pushes.begin(), pushes.end(), [&](const Seen& s) { return s.table == first; }));
+  cluster.servers[0]->hold_pushes = false;
+  REQUIRE(cluster.Wait(young));
+  CHECK(young->status.ok());
+  CHECK(cluster.Wait(old));
+  CHECK(cluster.device->most_pinned <= 2 * 4 * 4096);
+}
+
+TEST_CASE("device: what a server that takes over needs again is copied again") {
+  FakeCluster::Options options;
+  options.servers = 2;
+  options.replicas = 2;
+  FakeCluster cluster(options);
+  for (const auto& server : cluster.servers) server->knows = &cluster.view;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);
+  cluster.Join();
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 3.0f));
+  cluster.RunUntil([&] { return cluster.servers[0]->Of(RecordType::kPush).size() == 4; });
+  cluster.RunFor(10 * kMilli);  // answered
+  CHECK(cluster.device->started[0] == 4);
+  CHECK_FALSE(cluster.core->BufferReleased(push->id));
+  for (uint32_t p = 0; p < 4; ++p) cluster.Move(p, 1);
+  cluster.Publish();
+  auto end = cluster.EndStep(table);
+  REQUIRE(cluster.Wait(end));
+  INFO(end->status);
+  REQUIRE(end->status.ok());
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
+  CHECK(cluster.device->started[0] == 8);
+  for (uint32_t c = 0; c < 4; ++c) CHECK(cluster.servers[1]->applied[{table, c}] == 3.0f);
+  CHECK(cluster.RunUntil([&] { return cluster.core->BufferReleased(push->id); }, kSecond));
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,132 @@
+#include "tests/client/fake_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace verbena::test {
+
+class FakeDevice::FakeMark final : public rdma::Device::Mark {
+ public:
+  FakeMark(FakeDevice* device, uintptr_t stream) : device_(device), stream_(stream) {
+    ++device_->marks;
+  }
+  ~FakeMark() override { --device_->marks; }
+  absl::StatusOr<bool> Passed() override {
+    if (!device_->lost.ok()) return device_->lost;
+    return !device_->busy[stream_];
+  }
+
+ private:
+  FakeDevice* const device_;
+  const uintptr_t stream_;
+};
+
+FakeDevice::~FakeDevice() {
+  while (!memory_.empty()) Free(const_cast<std::byte*>(memory_.begin()->first));
+}
+
+absl::StatusOr<std::byte*> FakeDevice::Allocate(size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* shadow = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED || shadow == MAP_FAILED)
+    return absl::ResourceExhaustedError("fake:0 is full");
+  memory_[static_cast<std::byte*>(at)] = {bytes, static_cast<std::byte*>(shadow)};
+  return static_cast<std::byte*>(at);
+}
+
+void FakeDevice::Free(std::byte* data) {
+  const auto it = memory_.find(data);
+  if (it == memory_.end()) throw std::logic_error("freed twice");
+  for (const auto& copies : copies_) {
+    for (const Copy& copy : copies) {
+      if ((copy.from >= data && copy.from < data + it->second.bytes) ||
+          (copy.to >= data && copy.to < data + it->second.bytes)) {
+        throw std::logic_error("freed while a copy uses it");
+      }
+    }
+  }
+  munmap(data, it->second.bytes);
+  munmap(it->second.shadow, it->second.bytes);
+  memory_.erase(it);
+}
+
+std::byte* FakeDevice::Bytes(const std::byte* data) {
+  auto it = memory_.upper_bound(data);
+  if (it == memory_.begin()) return nullptr;
+  --it;
+  const auto offset = static_cast<size_t>(data - it->first);
+  return offset < it->second.bytes ? it->second.shadow + offset : nullptr;
+}
+
+absl::Status FakeDevice::CheckMemory(const std::byte* data, size_t bytes) {
+  if (Bytes(data) != nullptr && Bytes(data + bytes - 1) == Bytes(data) + bytes - 1) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("this is not memory of fake:0");
+}
+
+absl::Status FakeDevice::Pin(std::byte* data, size_t bytes) {
+  if (bytes > pinnable - std::min(pinnable, pinned)) {
+    return absl::ResourceExhaustedError("fake:0 cannot pin as much");
+  }
+  pins_[data] = bytes;
+  pinned += bytes;
+  most_pinned = std::max(most_pinned, pinned);
+  return absl::OkStatus();
+}
+
+void FakeDevice::Unpin(std::byte* data) {
+  pinned -= pins_.at(data);
+  pins_.erase(data);
+}
+
+bool FakeDevice::IsPinned(const std::byte* data, size_t bytes) const {
+  auto it = pins_.upper_bound(data);
+  if (it == pins_.begin()) return false;
+  --it;
+  return static_cast<size_t>(data - it->first) + bytes <= it->second;
+}
+
+absl::StatusOr<std::unique_ptr<rdma::Device::Mark>> FakeDevice::MarkStream(uintptr_t stream) {
+  if (!lost.ok()) return lost;
+  return std::make_unique<FakeMark>(this, stream);
+}
+
+absl::StatusOr<uint64_t> FakeDevice::StartCopy(Direction direction, const std::byte* from,
+                                               std::byte* to, size_t bytes) {
+  if (!lost.ok()) return lost;
+  if (!refuse_copy.ok()) return std::exchange(refuse_copy, absl::OkStatus());
+  const bool out = direction == Direction::kToHost;
+  if (absl::Status s = CheckMemory(out ? from : to, bytes); !s.ok()) return s;
+  if (!IsPinned(out ? to : from, bytes)) throw std::logic_error("a copy of memory not pinned");
+  std::deque<Copy>& copies = copies_[Index(direction)];
+  const int64_t after = copies.empty() ? clock_->NowNanos() : copies.back().done_at;
+  copies.push_back({from, to, bytes, std::max(after, clock_->NowNanos()) + copy_nanos});
+  ++started[Index(direction)];
+  return done_[Index(direction)] + copies.size();
+}
+
+absl::StatusOr<uint64_t> FakeDevice::CopiesDone(Direction direction) {
+  std::deque<Copy>& copies = copies_[Index(direction)];
+  if (!lost.ok()) {
+    copies.clear();  // it touches nothing any more
+    return lost;
+  }
+  const bool out = direction == Direction::kToHost;
+  // Who asks on and on at one moment waits for it: a device is not slower for that.
+  asked_ = clock_->NowNanos() == asked_at_ ? asked_ + 1 : 0;
+  asked_at_ = clock_->NowNanos();
+  const int64_t now = asked_ > 10'000 ? INT64_MAX : asked_at_;
+  while (!copies.empty() && !holds[Index(direction)] && copies.front().done_at <= now) {
+    const Copy& copy = copies.front();
+    std::memcpy(out ? copy.to : Bytes(copy.to), out ? Bytes(copy.from) : copy.from, copy.bytes);
+    copies.pop_front();
+    ++done_[Index(direction)];
+  }
+  return done_[Index(direction)];
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,114 @@
+// That our declarations of the CUDA driver (rdma/memory/cuda/driver_api.h) are those of cuda.h:
+// compiling is the test.
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "rdma/memory/cuda/driver_api.h"
+
+namespace verbena::rdma::cuda {
+namespace {
+
+template <typename T>
+constexpr size_t SizeBehind() {
+  if constexpr (std::is_void_v<T> || std::is_function_v<T>) {
+    return 0;
+  } else if constexpr (requires { sizeof(T); }) {
+    return sizeof(T);
+  } else {
+    return 0;  // a handle's object
+  }
+}
+
+// Passed the same way, and, of a pointer, to something of the same size.
+template <typename Ours, typename Theirs>
+constexpr bool Agree() {
+  if (sizeof(Ours) != sizeof(Theirs)) return false;
+  if (std::is_pointer_v<Ours> != std::is_pointer_v<Theirs>) return false;
+  if constexpr (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) {
+    using Behind = std::remove_pointer_t<Ours>;
+    using BehindTheirs = std::remove_pointer_t<Theirs>;
+    return std::is_const_v<Behind> == std::is_const_v<BehindTheirs> &&
+           std::is_pointer_v<Behind> == std::is_pointer_v<BehindTheirs> &&
+           SizeBehind<Behind>() == SizeBehind<BehindTheirs>();
+  } else {
+    return std::is_integral_v<Ours> && (std::is_integral_v<Theirs> || std::is_enum_v<Theirs>);
+  }
+}
+
+template <typename Ours, typename Theirs>
+struct SameFunction : std::false_type {};
+template <typename OursResult, typename... Ours, typename TheirResult, typename... Theirs>
+requires(sizeof...(Ours) ==
+         sizeof...(Theirs)) struct SameFunction<OursResult (*)(Ours...), TheirResult (*)(Theirs...)>
+    : std::bool_constant<Agree<OursResult, TheirResult>() && (Agree<Ours, Theirs>() && ...)> {
+};
+
+// cuda.h declares what is used, under the names of its symbols: a name that it does not know does
+// not compile.
+#define CHECK_FUNCTION(name, parameters) \
+  static_assert(SameFunction<decltype(DriverApi::name), decltype(&::name)>::value, #name);
+VERBENA_CUDA_FUNCTIONS(CHECK_FUNCTION)
+#undef CHECK_FUNCTION
+
+static_assert(kSuccess == CUDA_SUCCESS);
+static_assert(kInvalidValue == CUDA_ERROR_INVALID_VALUE);
+static_assert(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
+static_assert(kNotInitialized == CUDA_ERROR_NOT_INITIALIZED);
+static_assert(kDeinitialized == CUDA_ERROR_DEINITIALIZED);
+static_assert(kStubLibrary == CUDA_ERROR_STUB_LIBRARY);
+static_assert(kDeviceUnavailable == CUDA_ERROR_DEVICE_UNAVAILABLE);
+static_assert(kNoDevice == CUDA_ERROR_NO_DEVICE);
+static_assert(kInvalidDevice == CUDA_ERROR_INVALID_DEVICE);
+static_assert(kInvalidImage == CUDA_ERROR_INVALID_IMAGE);
+static_assert(kInvalidContext == CUDA_ERROR_INVALID_CONTEXT);
+static_assert(kNoBinaryForGpu == CUDA_ERROR_NO_BINARY_FOR_GPU);
+static_assert(kEccUncorrectable == CUDA_ERROR_ECC_UNCORRECTABLE);
+static_assert(kNvlinkUncorrectable == CUDA_ERROR_NVLINK_UNCORRECTABLE);
+static_assert(kUnsupportedPtxVersion == CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+static_assert(kContained == CUDA_ERROR_CONTAINED);
+static_assert(kOperatingSystem == CUDA_ERROR_OPERATING_SYSTEM);
+static_assert(kInvalidHandle == CUDA_ERROR_INVALID_HANDLE);
+static_assert(kNotFound == CUDA_ERROR_NOT_FOUND);
+static_assert(kNotReady == CUDA_ERROR_NOT_READY);
+static_assert(kIllegalAddress == CUDA_ERROR_ILLEGAL_ADDRESS);
+static_assert(kLaunchOutOfResources == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+static_assert(kLaunchTimeout == CUDA_ERROR_LAUNCH_TIMEOUT);
+static_assert(kContextIsDestroyed == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+static_assert(kAssert == CUDA_ERROR_ASSERT);
+static_assert(kHostMemoryAlreadyRegistered == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+static_assert(kHostMemoryNotRegistered == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+static_assert(kHardwareStackError == CUDA_ERROR_HARDWARE_STACK_ERROR);
+static_assert(kIllegalInstruction == CUDA_ERROR_ILLEGAL_INSTRUCTION);
+static_assert(kMisalignedAddress == CUDA_ERROR_MISALIGNED_ADDRESS);
+static_assert(kInvalidAddressSpace == CUDA_ERROR_INVALID_ADDRESS_SPACE);
+static_assert(kInvalidPc == CUDA_ERROR_INVALID_PC);
+static_assert(kLaunchFailed == CUDA_ERROR_LAUNCH_FAILED);
+static_assert(kTensorMemoryLeak == CUDA_ERROR_TENSOR_MEMORY_LEAK);
+static_assert(kNotPermitted == CUDA_ERROR_NOT_PERMITTED);
+static_assert(kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
+static_assert(kSystemNotReady == CUDA_ERROR_SYSTEM_NOT_READY);
+static_assert(kSystemDriverMismatch == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+static_assert(kMpsClientTerminated == CUDA_ERROR_MPS_CLIENT_TERMINATED);
+static_assert(kStreamCaptureUnsupported == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+static_assert(kStreamCaptureWrongThread == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+static_assert(kExternalDevice == CUDA_ERROR_EXTERNAL_DEVICE);
+static_assert(kUnknown == CUDA_ERROR_UNKNOWN);
+
+static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
+static_assert(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
+static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+static_assert(kCaptureStatusNone == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+static_assert(kPointerIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED);
+static_assert(kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(kPointerIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
+static_assert(kMemoryTypeHost == CU_MEMORYTYPE_HOST);
+static_assert(kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
+static_assert(kAttributeMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+static_assert(kAttributeComputeCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+static_assert(kAttributeComputeCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+
+}  // namespace
+}  // namespace verbena::rdma::cuda

@@ -1,0 +1,420 @@
+// CUDA devices: opening, copies, marks, and the loss of one.
+#include "rdma/memory/cuda/cuda_device.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "rdma/memory/cuda/driver_api.h"
+#include "tests/rdma/cuda_fixture.h"
+
+namespace verbena::rdma {
+namespace {
+
+using Direction = Device::Direction;
+constexpr auto kToHost = Direction::kToHost;
+constexpr auto kToDevice = Direction::kToDevice;
+constexpr size_t kPage = 4096;
+
+std::shared_ptr<MemoryBlock> Pinned(const std::shared_ptr<Device>& device, size_t bytes) {
+  return MemoryBlock::AllocatePinned(device, bytes, "test").value();
+}
+std::shared_ptr<MemoryBlock> On(const std::shared_ptr<Device>& device, size_t bytes) {
+  return MemoryBlock::AllocateOn(device, bytes).value();
+}
+
+// ---- opening ------------------------------------------------------------------------------------
+
+TEST_CASE("a GPU is opened once while anybody has it, and given back after") {
+  const CudaFixture fixture;
+  auto device = OpenCudaDevice(0).value();
+  CHECK(device->ordinal() == 0);
+  CHECK(device->name() == "cuda:0 (Fake GPU 0)");
+  CHECK(OpenCudaDevice(0).value() == device);
+  auto other = OpenCudaDevice(1).value();
+  CHECK(other != device);
+  CHECK(other->name() == "cuda:1 (Fake GPU 1)");
+  CHECK(fake_cuda_counts().contexts == 2);
+  CHECK(fake_cuda_counts().streams == 4);
+  CHECK(fake_cuda_counts().current_depth == 0);
+  device.reset();
+  CHECK(fake_cuda_counts().contexts == 1);
+  CHECK(OpenCudaDevice(0).value()->ordinal() == 0);
+}
+
+TEST_CASE("a GPU that is not there is refused with how many there are") {
+  const CudaFixture fixture;
+  for (const int ordinal : {-1, 2, 1000}) {
+    const absl::Status status = OpenCudaDevice(ordinal).status();
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK(Says(status, "there is no cuda:" + std::to_string(ordinal)));
+    CHECK(Says(status, "this process sees 2 GPUs"));
+  }
+}
+
+TEST_CASE("a GPU that cannot be opened leaves nothing behind, and may be opened later") {
+  const CudaFixture fixture;
+  struct Step {
+    const char* symbol;
+    int before;  // calls of it that work
+  };
+  const auto step =
+      GENERATE(Step{"cuDeviceGetCount", 0}, Step{"cuDeviceGet", 0}, Step{"cuDeviceGetName", 0},
+               Step{"cuDevicePrimaryCtxRetain", 0}, Step{"cuCtxPushCurrent_v2", 0},
+               Step{"cuStreamCreate", 0}, Step{"cuStreamCreate", 1});
+  for (int i = 0; i < step.before; ++i) fake_cuda_fail_next(step.symbol, cuda::kSuccess);
+  fake_cuda_fail_next(step.symbol, cuda::kDeviceUnavailable);
+  const absl::Status status = OpenCudaDevice(0).status();
+  CHECK(absl::IsUnavailable(status));
+  CHECK(Says(status, "CUDA_ERROR_DEVICE_UNAVAILABLE (46)"));
+  CHECK(Says(status, "another process has it in exclusive mode"));
+  CHECK(fake_cuda_counts().contexts == 0);
+  CHECK(fake_cuda_counts().streams == 0);
+  CHECK(OpenCudaDevice(0).ok());
+}
+
+// ---- copies -------------------------------------------------------------------------------------
+
+TEST_CASE("bytes go to the device and back") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, 3 * kPage);
+  const auto from = Pinned(device, 3 * kPage);
+  const auto to = Pinned(device, 3 * kPage);
+  for (size_t i = 0; i < from->size(); ++i) from->data()[i] = static_cast<std::byte>(i * 7);
+  const uint64_t there =
+      device->StartCopy(kToDevice, from->data() + 5, memory->data() + 5, 2 * kPage).value();
+  CHECK(there == 1);
+  REQUIRE(Finish(*device, kToDevice, there));
+  const uint64_t back =
+      device->StartCopy(kToHost, memory->data() + 5, to->data() + 100, 2 * kPage).value();
+  CHECK(back == 1);  // each direction counts by itself
+  REQUIRE(Finish(*device, kToHost, back));
+  CHECK(std::memcmp(to->data() + 100, from->data() + 5, 2 * kPage) == 0);
+  CHECK(to->data()[99] == std::byte{0});
+  CHECK(to->data()[100 + 2 * kPage] == std::byte{0});
+}
+
+TEST_CASE("a copy is done later, not when it is started") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const auto host = Pinned(device, kPage);
+  const std::vector<uint8_t> bytes(kPage, 9);
+  REQUIRE(fake_cuda_write(memory->data(), bytes.data(), kPage));
+  fake_cuda_hold_copies(true, true);
+  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == 1);
+  for (int i = 0; i < 10; ++i) CHECK(device->CopiesDone(kToHost).value() == 0);
+  CHECK(host->data()[0] == std::byte{0});
+  // The other direction does not wait for it.
+  const auto there = device->StartCopy(kToDevice, host->data(), memory->data(), 1).value();
+  CHECK(Finish(*device, kToDevice, there));
+  CHECK(device->CopiesDone(kToHost).value() == 0);
+  fake_cuda_hold_copies(true, false);
+  CHECK(Finish(*device, kToHost, 1));
+  CHECK(host->data()[kPage - 1] == std::byte{9});
+}
+
+TEST_CASE("copies of one direction are done in order, and each is counted once it is") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  constexpr size_t kCopies = 200;
+  const auto memory = On(device, kCopies);
+  const auto host = Pinned(device, kCopies);
+  const std::vector<uint8_t> ones(kCopies, 1);
+  REQUIRE(fake_cuda_write(memory->data(), ones.data(), kCopies));
+  fake_cuda_set_lag(5);
+  uint64_t done = 0;
+  bool behind = false;
+  for (size_t i = 0; i < kCopies; ++i) {
+    CHECK(device->StartCopy(kToHost, memory->data() + i, host->data() + i, 1).value() == i + 1);
+    const uint64_t now = device->CopiesDone(kToHost).value();
+    CHECK(now >= done);
+    done = now;
+    behind |= done <= i;
+    for (size_t k = 0; k < kCopies; ++k) {
+      if (k < done && host->data()[k] != std::byte{1}) FAIL("counted before it was done: " << k);
+    }
+  }
+  CHECK(behind);
+  CHECK(Finish(*device, kToHost, kCopies));
+  CHECK(device->CopiesDone(kToHost).value() == kCopies);
+  CHECK(fake_cuda_counts().copies == kCopies);
+}
+
+TEST_CASE("events are used again, not made for each copy") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const auto host = Pinned(device, kPage);
+  for (uint64_t i = 1; i <= 1000; ++i) {
+    REQUIRE(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == i);
+    REQUIRE(Finish(*device, kToHost, i));
+    (void)device->MarkStream(0).value();
+  }
+  CHECK(fake_cuda_counts().events <= 2);
+}
+
+TEST_CASE("a copy of memory that is gone is refused, and those after it work") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto host = Pinned(device, kPage);
+  std::byte* const gone = device->Allocate(kPage).value();
+  const auto memory = On(device, kPage);
+  device->Free(gone);
+  const absl::Status status = device->StartCopy(kToHost, gone, host->data(), kPage).status();
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(Says(status, "cuda:0 (Fake GPU 0): cuMemcpyDtoHAsync of 4096 bytes from 0x"));
+  CHECK(Says(status, "CUDA_ERROR_INVALID_VALUE (1): invalid argument"));
+  CHECK(Says(status, "still allocated on cuda:0"));
+  // Beyond its end is not there either.
+  CHECK(absl::IsInvalidArgument(
+      device->StartCopy(kToDevice, host->data(), memory->data(), kPage + 1).status()));
+  CHECK(device->CopiesDone(kToHost).value() == 0);
+  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == 1);
+  CHECK(Finish(*device, kToHost, 1));
+}
+
+TEST_CASE("memory that is freed while it is copied is there until the copy is done") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto host = Pinned(device, kPage);
+  std::byte* const memory = device->Allocate(kPage).value();
+  const std::vector<uint8_t> bytes(kPage, 3);
+  REQUIRE(fake_cuda_write(memory, bytes.data(), kPage));
+  fake_cuda_hold_copies(true, true);
+  REQUIRE(device->StartCopy(kToHost, memory, host->data(), kPage).ok());
+  std::thread freeing([&] { device->Free(memory); });
+  CHECK(device->CopiesDone(kToHost).value() == 0);  // others go on meanwhile
+  fake_cuda_hold_copies(true, false);
+  freeing.join();
+  CHECK(Finish(*device, kToHost, 1));
+  CHECK(host->data()[17] == std::byte{3});
+  CHECK(fake_cuda_counts().allocations == 0);
+}
+
+TEST_CASE("a device that goes with copies under way lets them end first") {
+  const CudaFixture fixture;
+  auto device = OpenCudaDevice(0).value();
+  // Of another device, so that they stay when the first one goes.
+  const auto other = OpenCudaDevice(1).value();
+  const auto host = Pinned(other, kPage);
+  std::byte* const memory = device->Allocate(kPage).value();
+  REQUIRE(device->StartCopy(kToDevice, host->data(), memory, kPage).ok());
+  REQUIRE(device->MarkStream(0).ok());
+  device.reset();
+  CHECK(fake_cuda_counts().copies == 1);
+  CHECK(fake_cuda_counts().events == 0);
+  CHECK(fake_cuda_counts().contexts == 1);
+  OpenCudaDevice(0).value()->Free(memory);
+}
+
+// ---- marks --------------------------------------------------------------------------------------
+
+TEST_CASE("a mark passes when what was in the stream before it is done, not what came after") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const uintptr_t stream = fake_cuda_make_stream(0);
+  fake_cuda_hold_stream(stream, true);
+  fake_cuda_enqueue_fill(stream, memory->data(), 5, kPage);
+  const auto mark = device->MarkStream(stream).value();
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(mark->Passed().value());
+  fake_cuda_hold_stream(stream, false);
+  bool passed = false;
+  for (int i = 0; i < 10 && !passed; ++i) passed = mark->Passed().value();
+  CHECK(passed);
+  CHECK(OnDevice(*memory)[kPage - 1] == 5);
+
+  fake_cuda_hold_stream(stream, true);
+  fake_cuda_enqueue_fill(stream, memory->data(), 6, kPage);
+  CHECK(mark->Passed().value());
+  fake_cuda_drop_stream(stream);
+  CHECK(mark->Passed().value());
+}
+
+TEST_CASE("a mark keeps its device") {
+  const CudaFixture fixture;
+  auto device = OpenCudaDevice(0).value();
+  auto mark = device->MarkStream(0).value();  // the default stream
+  device.reset();
+  CHECK(fake_cuda_counts().contexts == 1);
+  bool passed = false;
+  for (int i = 0; i < 10 && !passed; ++i) passed = mark->Passed().value();
+  CHECK(passed);
+  mark.reset();
+  CHECK(fake_cuda_counts().contexts == 0);
+}
+
+TEST_CASE("a mark in a stream of another GPU, or of none, is refused") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const uintptr_t stream = fake_cuda_make_stream(1);
+  const absl::Status other = device->MarkStream(stream).status();
+  CHECK(absl::IsInvalidArgument(other));
+  CHECK(Says(other, "is not a stream of cuda:0 (Fake GPU 0)"));
+  fake_cuda_drop_stream(stream);
+  CHECK(absl::IsInvalidArgument(device->MarkStream(stream).status()));
+  CHECK(device->MarkStream(0).ok());
+}
+
+TEST_CASE("a graph that somebody captures is not disturbed, and a mark in it is refused") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const auto host = Pinned(device, kPage);
+  const uintptr_t stream = fake_cuda_make_stream(0);
+  fake_cuda_capture(stream, true);
+  const absl::Status captured = device->MarkStream(stream).status();
+  CHECK(absl::IsFailedPrecondition(captured));
+  CHECK(Says(captured, "is being captured into a CUDA graph"));
+  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == 1);
+  CHECK(Finish(*device, kToHost, 1));
+  CHECK(device->MarkStream(0).value()->Passed().ok());
+  CHECK(On(device, kPage)->size() == kPage);
+  fake_cuda_capture(stream, false);
+  fake_cuda_drop_stream(stream);
+}
+
+// ---- a lost device ------------------------------------------------------------------------------
+
+TEST_CASE("a lost device stays lost: every call says so, and no copy touches memory") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  auto memory = On(device, kPage);
+  auto host = Pinned(device, kPage);
+  const std::vector<uint8_t> bytes(kPage, 9);
+  REQUIRE(fake_cuda_write(memory->data(), bytes.data(), kPage));
+  const auto mark = device->MarkStream(0).value();
+  fake_cuda_hold_copies(true, true);
+  REQUIRE(device->StartCopy(kToHost, memory->data(), host->data(), kPage).ok());
+  fake_cuda_lose(0, cuda::kIllegalAddress);
+  fake_cuda_hold_copies(true, false);
+
+  const absl::Status first = device->CopiesDone(kToHost).status();
+  CHECK(absl::IsUnavailable(first));
+  CHECK(Says(first,
+             "cuda:0 (Fake GPU 0) is lost: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal "
+             "memory access was encountered, in "));
+  CHECK(Says(first, "a kernel of this process is at fault"));
+  CHECK(Says(first, "restart this process"));
+  fake_cuda_reset();  // the driver would work again: the device is lost all the same
+  for (int i = 0; i < 10; ++i) CHECK(device->CopiesDone(kToHost).status() == first);
+  CHECK(host->data()[0] == std::byte{0});
+  CHECK(device->CopiesDone(kToDevice).status() == first);
+  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), 1).status() == first);
+  CHECK(device->Allocate(1).status() == first);
+  CHECK(device->CheckMemory(memory->data(), 1) == first);
+  CHECK(device->Pin(host->data(), kPage) == first);
+  CHECK(device->MarkStream(0).status() == first);
+  CHECK(mark->Passed().status() == first);
+  CHECK(OpenCudaDevice(0).value() == device);
+  CHECK(OpenCudaDevice(1).value()->Allocate(0).status().code() ==
+        absl::StatusCode::kInvalidArgument);  // the other one is not
+  memory.reset();
+  host.reset();
+  CHECK(fake_cuda_counts().registrations == 0);
+  CHECK(fake_cuda_counts().allocations == 0);
+}
+
+TEST_CASE("the loss is noticed by whichever call hears of it first") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const auto host = Pinned(device, kPage);
+  const auto mark = device->MarkStream(0).value();
+  const int which = GENERATE(range(0, 5));
+  const auto call = [&](int n) -> absl::Status {
+    switch (n) {
+      case 0:
+        return mark->Passed().status();
+      case 1:
+        return device->MarkStream(0).status();
+      case 2:
+        return device->StartCopy(kToHost, memory->data(), host->data(), 1).status();
+      case 3:
+        return device->Allocate(1).status();
+      default:
+        return device->CheckMemory(memory->data(), 1);
+    }
+  };
+  fake_cuda_lose(0, cuda::kEccUncorrectable);
+  const absl::Status first = call(which);
+  CHECK(absl::IsUnavailable(first));
+  CHECK(Says(first, "is lost: CUDA_ERROR_ECC_UNCORRECTABLE (214)"));
+  CHECK(Says(first, "the hardware failed"));
+  for (int n = 0; n < 5; ++n) CHECK(call(n) == first);
+}
+
+TEST_CASE("a device whose own events fail is lost, once its copies have ended") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const auto host = Pinned(device, kPage);
+  const auto symbol = GENERATE("cuEventRecord", "cuEventQuery");
+  REQUIRE(device->StartCopy(kToHost, memory->data(), host->data(), kPage).ok());
+  fake_cuda_fail_next(symbol, cuda::kInvalidHandle);
+  absl::Status status = device->StartCopy(kToHost, memory->data(), host->data(), kPage).status();
+  if (status.ok()) status = device->CopiesDone(kToHost).status();
+  CHECK(absl::IsUnavailable(status));
+  CHECK(Says(status, "is lost"));
+  CHECK(device->CopiesDone(kToDevice).status() == status);
+  CHECK(fake_cuda_counts().copies == 2);  // none goes on
+}
+
+TEST_CASE("a device that somebody reset is lost") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  fake_cuda_fail_next("cuCtxPushCurrent_v2", cuda::kInvalidContext);
+  const absl::Status status = device->Allocate(1).status();
+  CHECK(absl::IsUnavailable(status));
+  CHECK(Says(status, "is lost: CUDA_ERROR_INVALID_CONTEXT (201)"));
+  CHECK(Says(status, "cudaDeviceReset"));
+  CHECK(device->CopiesDone(kToHost).status() == status);
+}
+
+TEST_CASE("no event is a reason to refuse a copy, not to lose the device") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  const auto memory = On(device, kPage);
+  const auto host = Pinned(device, kPage);
+  fake_cuda_fail_next("cuEventCreate", cuda::kOutOfMemory);
+  CHECK(absl::IsResourceExhausted(
+      device->StartCopy(kToHost, memory->data(), host->data(), kPage).status()));
+  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == 1);
+  CHECK(Finish(*device, kToHost, 1));
+  CHECK(fake_cuda_counts().copies == 1);
+}
+
+// ---- threads ------------------------------------------------------------------------------------
+
+TEST_CASE("two threads copy, mark and allocate at once") {
+  const CudaFixture fixture;
+  constexpr int kRounds = 500;
+  std::atomic<int> wrong{0};
+  const auto work = [&wrong](uint8_t number) {
+    const auto device = OpenCudaDevice(0).value();
+    const auto host = Pinned(device, kPage);
+    for (int i = 0; i < kRounds; ++i) {
+      const auto memory = On(device, kPage);
+      const auto value = static_cast<std::byte>(number + 2 * i);
+      std::memset(host->data(), std::to_integer<int>(value), kPage);
+      const auto mark = device->MarkStream(0);
+      const auto there = device->StartCopy(kToDevice, host->data(), memory->data(), kPage);
+      if (!mark.ok() || !there.ok() || !Finish(*device, kToDevice, *there)) ++wrong;
+      std::memset(host->data(), 0, kPage);
+      const auto back = device->StartCopy(kToHost, memory->data(), host->data(), kPage);
+      if (!back.ok() || !Finish(*device, kToHost, *back)) ++wrong;
+      if (host->data()[i % kPage] != value || !(*mark)->Passed().ok()) ++wrong;
+    }
+  };
+  std::thread other(work, uint8_t{0});
+  work(1);
+  other.join();
+  CHECK(wrong == 0);
+  CHECK(fake_cuda_counts().copies == 4 * kRounds);
+}
+
+}  // namespace
+}  // namespace verbena::rdma
