@@ -3,12 +3,14 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 all=(push_pull lane embedding failover)
+known=("${all[@]}" gpu)
 
 usage() {
   cat <<EOF
 usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
 
-  NAME         ${all[*]} (default: all)
+  NAME         ${all[*]} (default: all of these); gpu, which
+               wants one (tests/gpu/run.sh makes a file for a machine that has one)
   --json FILE  write all rows as one JSON array of {bench, case, value, unit, limit, ratio};
                ratio >= 1 is always good
   -- ...       handed to every benchmark named, such as -- --case latency --transport shm
@@ -30,9 +32,9 @@ while [ "$#" -gt 0 ]; do
 done
 [ "${#names[@]}" -gt 0 ] || names=("${all[@]}")
 for name in "${names[@]}"; do
-  case " ${all[*]} " in
+  case " ${known[*]} " in
     *" $name "*) ;;
-    *) printf 'bench/run.sh: no benchmark "%s"; there are: %s\n' "$name" "${all[*]}" >&2; exit 2 ;;
+    *) printf 'bench/run.sh: no benchmark "%s"; there are: %s\n' "$name" "${known[*]}" >&2; exit 2 ;;
   esac
 done
 

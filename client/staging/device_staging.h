@@ -4,7 +4,8 @@
 // A chunk that is pushed is copied to a buffer before its record is posted; one that is pulled
 // comes to a buffer and is copied from there. Each direction has buffers of its own, because pulls
 // keep theirs while the server parks them. A caller's mark (what it had enqueued in its stream) is
-// waited for here, not on the device, so that no buffer is held by what cannot run yet.
+// waited for here, not on the device: a push has no buffer before its copy can run. (A pull that is
+// answered before the destination's mark has passed does keep its buffer until then.)
 //
 // A device has no descriptor that tells of its progress: it is asked, every kPollNanos while copies
 // are under way, and less and less often for marks, because a step may compute for long.

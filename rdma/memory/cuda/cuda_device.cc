@@ -46,6 +46,8 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
         to_host_(context_.get(), Direction::kToHost),
         to_device_(context_.get(), Direction::kToDevice) {}
 
+  CudaContext* context() const { return context_.get(); }
+
   int ordinal() const override { return context_->ordinal(); }
   std::string name() const override { return context_->name(); }
 
@@ -110,6 +112,11 @@ struct OpenDevices {
 };
 
 }  // namespace
+
+CudaContext* ContextOf(Device* device) {
+  const auto* const found = dynamic_cast<CudaDevice*>(device);
+  return found == nullptr ? nullptr : found->context();
+}
 
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(int ordinal) {
   const absl::StatusOr<const cuda::DriverApi*> api = cuda::LoadDriver();

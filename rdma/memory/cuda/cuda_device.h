@@ -17,10 +17,18 @@
 
 namespace verbena::rdma {
 
+namespace cuda {
+class CudaContext;
+}  // namespace cuda
+
 // The GPU that CUDA counts as `ordinal`, from 0, of those that this process sees
 // (CUDA_VISIBLE_DEVICES). Takes long the first time: the driver makes its context. UNAVAILABLE: no
 // driver (rdma/memory/cuda/driver.h) or the GPU cannot be used; INVALID_ARGUMENT: there is no such.
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(int ordinal);
+
+// The context of such a device, for who launches kernels in it; the device's own, and gone with it.
+// Null: it is not a CUDA device.
+cuda::CudaContext* ContextOf(Device* device);
 
 }  // namespace verbena::rdma
 

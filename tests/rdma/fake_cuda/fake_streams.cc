@@ -47,6 +47,28 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream s
   return EnqueueCopy(&call, false, const_cast<void*>(from), to, bytes, stream);
 }
 
+// Not used by the library: bench/gpu asks for it.
+FAKE_CUDA_EXPORT Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes,
+                                             Stream stream) {
+  FakeCall call("cuMemcpyDtoDAsync_v2");
+  if (!call.NeedContext().ok()) return call.error;
+  FakeGpus& gpus = call.gpus;
+  StreamObject* const object = gpus.FindStream(stream, call.device);
+  if (object == nullptr || object->device != call.device) return kInvalidHandle;
+  gpus.Enqueue(object, WorkKind::kOther, [&gpus, to, from, bytes] {
+    std::vector<std::byte> values;
+    (void)gpus.Visit(from, bytes, [&](std::byte* piece, size_t size) {
+      values.insert(values.end(), piece, piece + size);
+    });
+    size_t at = 0;
+    (void)gpus.Visit(to, values.size(), [&](std::byte* piece, size_t size) {
+      std::memcpy(piece, values.data() + at, size);
+      at += size;
+    });
+  });
+  return kSuccess;
+}
+
 // ---- streams ------------------------------------------------------------------------------------
 
 Result cuStreamCreate(Stream* stream, unsigned) {

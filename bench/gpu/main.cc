@@ -1,0 +1,148 @@
+// What a GPU costs a worker: bytes through page-locked staging, in chunks as the client moves them,
+// beside one cuMemcpyAsync of page-locked memory a transfer; kernels beside the bandwidth of its
+// memory.
+//
+//     gpu [--device N] [--size BYTES,...] [--elements N] [--case NAME] [--json FILE]
+//
+// Every figure is the median of interleaved runs (ours, limit, ours, limit, ...).
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "bench/gpu/kernels.h"
+#include "bench/gpu/staging.h"
+#include "bench/report.h"
+#include "rdma/memory/cuda/cuda_device.h"
+
+namespace verbena::bench {
+namespace {
+
+struct Settings {
+  int device = 0;
+  std::vector<uint64_t> sizes = {1 << 18, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+  uint64_t elements = uint64_t{64} << 20;
+  std::vector<std::string> cases;
+  std::string json;
+  int runs = 7;
+  int milliseconds = 200;
+};
+
+std::string SizeName(uint64_t bytes) {
+  if (bytes % (1 << 20) == 0) return absl::StrCat(bytes >> 20, " MiB");
+  if (bytes % (1 << 10) == 0) return absl::StrCat(bytes >> 10, " KiB");
+  return absl::StrCat(bytes, " B");
+}
+
+absl::Status Staging(const Settings& settings, std::shared_ptr<rdma::Device> device,
+                     Report* report) {
+  for (const uint64_t bytes : settings.sizes) {
+    auto world = StagingWorld::Make(device, bytes);
+    if (!world.ok()) return world.status();
+    for (const auto direction :
+         {rdma::Device::Direction::kToHost, rdma::Device::Direction::kToDevice}) {
+      const bool out = direction == rdma::Device::Direction::kToHost;
+      Row row{"gpu",
+              absl::StrCat(out ? "device to slots " : "slots to device ", SizeName(bytes),
+                           " of cuMemcpyAsync"),
+              "GB/s",
+              Better::kHigher,
+              {},
+              {}};
+      for (int run = 0; run < settings.runs; ++run) {
+        const auto ours = (*world)->Chunked(direction, settings.milliseconds);
+        if (!ours.ok()) return ours.status();
+        const auto limit = (*world)->Whole(direction, settings.milliseconds);
+        if (!limit.ok()) return limit.status();
+        row.value.Add(*ours / 1e9);
+        row.limit.Add(*limit / 1e9);
+      }
+      report->Add(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Kernels(const Settings& settings, std::shared_ptr<rdma::Device> device,
+                     Report* report) {
+  auto world = KernelWorld::Make(std::move(device), settings.elements);
+  if (!world.ok()) return world.status();
+  for (const std::string& name : KernelWorld::Names()) {
+    Row row{"gpu", absl::StrCat(name, " of a copy in memory"), "GB/s", Better::kHigher, {}, {}};
+    for (int run = 0; run < settings.runs; ++run) {
+      const auto ours = (*world)->Run(name, settings.milliseconds);
+      if (!ours.ok()) return ours.status();
+      const auto limit = (*world)->Copy(settings.milliseconds);
+      if (!limit.ok()) return limit.status();
+      row.value.Add(*ours / 1e9);
+      row.limit.Add(*limit / 1e9);
+    }
+    report->Add(std::move(row));
+  }
+  return absl::OkStatus();
+}
+
+struct Case {
+  const char* name;
+  absl::Status (*run)(const Settings&, std::shared_ptr<rdma::Device>, Report*);
+};
+constexpr Case kCases[] = {{"staging", Staging}, {"kernels", Kernels}};
+
+int Run(const Settings& settings) {
+  auto device = rdma::OpenCudaDevice(settings.device);
+  if (!device.ok()) {
+    std::fprintf(stderr, "gpu: %s\n", std::string(device.status().message()).c_str());
+    return 1;
+  }
+  std::printf(
+      "gpu: %s, %d interleaved runs of %d ms, medians; GB = 10^9 bytes; staging in chunks of %s, "
+      "kernels on %llu elements\n",
+      (*device)->name().c_str(), settings.runs, settings.milliseconds,
+      SizeName(StagingWorld::kChunk).c_str(), static_cast<unsigned long long>(settings.elements));
+  Report report;
+  for (const Case& c : kCases) {
+    const bool wanted =
+        settings.cases.empty() ||
+        std::find(settings.cases.begin(), settings.cases.end(), c.name) != settings.cases.end();
+    if (!wanted) continue;
+    const absl::Status status = c.run(settings, *device, &report);
+    if (!status.ok()) {
+      std::fprintf(stderr, "gpu: %s: %s\n", c.name, std::string(status.message()).c_str());
+      return 1;
+    }
+  }
+  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
+    std::fprintf(stderr, "gpu: cannot write %s\n", settings.json.c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::bench
+
+int main(int argc, char** argv) {
+  verbena::bench::Settings settings;
+  CLI::App app{"What a GPU costs a worker: staging, and kernels"};
+  app.add_option("--device", settings.device, "GPU, as CUDA counts them")->capture_default_str();
+  app.add_option("--size", settings.sizes, "bytes of a transfer")
+      ->delimiter(',')
+      ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 33));
+  app.add_option("--elements", settings.elements, "numbers that a kernel is given")
+      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 32));
+  app.add_option("--case", settings.cases, "staging, kernels (default: all)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"staging", "kernels"}));
+  app.add_option("--runs", settings.runs, "of each figure")->check(CLI::Range(1, 1000));
+  app.add_option("--milliseconds", settings.milliseconds, "of a run")->check(CLI::Range(1, 60'000));
+  app.add_option("--json", settings.json, "write the rows to this file");
+  std::string unused;  // bench/run.sh gives it to all
+  app.add_option("--verbenad", unused)->group("");
+  CLI11_PARSE(app, argc, argv);
+  return verbena::bench::Run(settings);
+}

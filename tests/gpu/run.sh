@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# The tests and the benchmark on a GPU. `--help` tells the options.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+usage() {
+  cat <<'USAGE'
+usage: bash tests/gpu/run.sh [--build DIR] [--bundle FILE]
+
+Makes one file of all that the tests and the benchmark of GPUs need (programs, libraries, the loader),
+and runs it here if this machine has a GPU. Elsewhere it says so and how to run the file on a machine
+that has one, which needs NVIDIA's driver and nothing else; the exit status is then 77.
+
+  --build DIR    the programs of this build (default: builds them in build/release, installing what is
+                 missing)
+  --bundle FILE  where to put it (default: DIR/verbena-gpu.tar.gz)
+USAGE
+}
+wrong() { printf 'tests/gpu/run.sh: %s (see --help)\n' "$*" >&2; exit 2; }
+die() { printf 'tests/gpu/run.sh: %s\n' "$*" >&2; exit 1; }
+
+build="" bundle=""
+while [ "$#" -gt 0 ]; do
+  case "$1" in
+    --build) [ "$#" -ge 2 ] || wrong "--build wants a folder"; build=$2; shift ;;
+    --bundle) [ "$#" -ge 2 ] || wrong "--bundle wants a file"; bundle=$2; shift ;;
+    --help|-h) usage; exit 0 ;;
+    *) wrong "unknown option '$1'" ;;
+  esac
+  shift
+done
+
+if [ -z "$build" ]; then
+  # shellcheck source=deploy/packages.sh
+  . "$root/deploy/packages.sh"
+  ensure_packages build || exit 1
+  build=$root/build/release
+  [ -f "$build/build.ninja" ] || cmake -S "$root" --preset release >/dev/null || exit 1
+  ninja -C "$build" --quiet verbenad gpu_test bench_gpu || exit 1
+fi
+bundle=${bundle:-$build/verbena-gpu.tar.gz}
+
+# ---- the bundle ----------------------------------------------------------------------------------
+programs=("$build/verbenad" "$build/tests/gpu/gpu_test" "$build/bench/gpu")
+for program in "${programs[@]}"; do
+  [ -x "$program" ] || die "there is no $program: build it first"
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+folder=$work/verbena-gpu
+mkdir -p "$folder/bin" "$folder/programs" "$folder/lib"
+for program in "${programs[@]}"; do
+  name=$(basename "$program")
+  cp "$program" "$folder/programs/$name"
+  # A program is started through the loader of the bundle: the machine's C library may be older. exec
+  # keeps the process, so that whoever starts it may signal it.
+  cat >"$folder/bin/$name" <<'WRAPPER'
+#!/bin/sh
+here=$(dirname "$(readlink -f "$0")")/..
+exec "$here/lib/ld.so" --library-path "$here/lib" "$here/programs/$(basename "$0")" "$@"
+WRAPPER
+  chmod +x "$folder/bin/$name"
+  # "name => path (address)", and the loader as "path (address)".
+  ldd "$program" | sed -nE 's/.*=> (\/[^ ]+) .*/\1/p' >>"$work/libraries"
+  ldd "$program" | sed -nE 's/^\s*(\/[^ ]*ld-linux[^ ]*) .*/\1/p' >>"$work/loader"
+done
+sort -u "$work/libraries" | xargs -r cp -Lt "$folder/lib"
+cp -L "$(head -n 1 "$work/loader")" "$folder/lib/ld.so"
+# Loaded at run time, not linked: providers of libibverbs are left out, as these tests use none.
+strip --strip-debug "$folder"/programs/* 2>/dev/null || true
+
+cat >"$folder/run.sh" <<'RUN'
+#!/usr/bin/env bash
+# Runs the tests, then the benchmark, on this machine's GPU:
+#     bash run.sh [tests|bench|sanitize] [-- OPTIONS OF THE PROGRAM]
+# "sanitize": the tests under compute-sanitizer's memcheck and racecheck, where it is installed.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export VERBENA_VERBENAD=$here/bin/verbenad
+what=${1:-all}
+[ "$#" -eq 0 ] || shift
+[ "${1:-}" != -- ] || shift
+case "$what" in
+  all) "$here/bin/gpu_test" --use-colour no && "$here/bin/gpu" ;;
+  tests) "$here/bin/gpu_test" --use-colour no "$@" ;;
+  bench) "$here/bin/gpu" "$@" ;;
+  sanitize)
+    command -v compute-sanitizer >/dev/null || { echo "run.sh: there is no compute-sanitizer on the PATH" >&2; exit 1; }
+    for tool in memcheck racecheck; do
+      compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
+        "$here/bin/gpu_test" --use-colour no "$@" || exit 1
+    done ;;
+  *) echo "run.sh: unknown part '$what'; allowed: tests, bench, sanitize" >&2; exit 2 ;;
+esac
+RUN
+mkdir -p "$(dirname "$bundle")"
+tar -C "$work" -czf "$bundle" verbena-gpu || die "cannot write $bundle"
+printf 'bundle: %s (%s)\n' "$bundle" "$(du -h "$bundle" | cut -f 1)"
+
+# ---- here, if there is a GPU ---------------------------------------------------------------------
+# An imitated driver (VERBENA_CUDA_DRIVER) counts as one: the bundle is known to work by it.
+if [ -z "${VERBENA_CUDA_DRIVER:-}" ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  cat <<'EOF'
+no GPU here (nvidia-smi finds none): not run. On a machine with NVIDIA's driver:
+    tar xf verbena-gpu.tar.gz && bash verbena-gpu/run.sh
+EOF
+  exit 77
+fi
+bash "$folder/run.sh" "$([ -z "${VERBENA_CUDA_DRIVER:-}" ] && echo all || echo tests)"

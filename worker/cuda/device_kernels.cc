@@ -1,0 +1,262 @@
+#include "worker/cuda/device_kernels.h"
+
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/memory/cuda/cuda_context.h"
+#include "rdma/memory/cuda/cuda_device.h"
+#include "worker/cuda/kernel_image.h"
+#include "worker/cuda/launch_plan.h"
+
+namespace verbena::worker {
+namespace {
+
+namespace cuda = rdma::cuda;
+using cuda::CudaContext;
+using rdma::Device;
+using rdma::MemoryBlock;
+
+// A conversion's kernels; null: there is none.
+struct Kernels {
+  uint32_t in_size;
+  uint32_t out_size;
+  const char* convert;
+  const char* gather;
+  const char* scatter;
+};
+
+constexpr Kernels KernelsOf(Conversion conversion) {
+  switch (conversion) {
+    case Conversion::kCopy32:
+      return {4, 4, nullptr, kGather32, kScatter32};
+    case Conversion::kCopy16:
+      return {2, 2, nullptr, kGather16, kScatter16};
+    case Conversion::kFloatToBFloat16:
+      return {4, 2, kF32ToBF16, kGatherF32ToBF16, kScatterF32ToBF16};
+    case Conversion::kBFloat16ToFloat:
+      return {2, 4, kBF16ToF32, kGatherBF16ToF32, kScatterBF16ToF32};
+    case Conversion::kFloatToFloat16:
+      return {4, 2, kF32ToF16, nullptr, nullptr};
+    case Conversion::kFloat16ToFloat:
+      return {2, 4, kF16ToF32, nullptr, nullptr};
+  }
+  return {};
+}
+
+absl::Status CheckAligned(std::string_view what, uint64_t address, uint32_t size) {
+  if (address % size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " at 0x", absl::Hex(address),
+                                                 ", which is no multiple of its element's ", size,
+                                                 " bytes"));
+}
+
+// The error of a module that was not loaded, with what to do about it.
+absl::Status LoadError(CudaContext* context, cuda::Result code) {
+  const absl::Status status = context->Fail(code, "cuModuleLoadData of the GPU kernels");
+  const bool unfit = code == cuda::kNoBinaryForGpu || code == cuda::kUnsupportedPtxVersion ||
+                     code == cuda::kInvalidImage;
+  if (!unfit) return status;
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(status.message()),
+                   "; the kernels are for GPUs of compute capability 8.0 and above, and those "
+                   "newer than 10.0 need a driver of CUDA 13.0 or later"));
+}
+
+}  // namespace
+
+// ---- loading ------------------------------------------------------------------------------------
+
+struct DeviceKernels::Impl {
+  ~Impl() {
+    if (module == nullptr) return;
+    const CudaContext::Scope scope(context, CudaContext::Scope::When::kAlways);
+    (void)context->api().cuModuleUnload(module);
+  }
+
+  absl::StatusOr<cuda::Function> Find(const char* name) const {
+    for (size_t i = 0; i < std::size(kKernelNames); ++i) {
+      if (std::strcmp(kKernelNames[i], name) == 0) return functions[i];
+    }
+    return absl::InternalError(absl::StrCat("there is no kernel ", name));
+  }
+
+  // `parameters` are copied by the driver before it returns.
+  absl::Status Launch(const char* name, uint32_t blocks, uintptr_t stream,
+                      void** parameters) const {
+    const auto function = Find(name);
+    if (!function.ok()) return function.status();
+    const CudaContext::Scope scope(context);
+    if (!scope.status().ok()) return scope.status();
+    const cuda::Result code =
+        context->api().cuLaunchKernel(*function, blocks, 1, 1, kThreadsPerBlock, 1, 1, 0,
+                                      reinterpret_cast<cuda::Stream>(stream), parameters, nullptr);
+    if (code == cuda::kSuccess) return absl::OkStatus();
+    if (code == cuda::kInvalidHandle) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "0x", absl::Hex(stream), " is not a stream of ", context->name(), " (destroyed?)"));
+    }
+    return context->Fail(code, absl::StrCat("cuLaunchKernel of ", name));
+  }
+
+  std::shared_ptr<Device> device;
+  CudaContext* context = nullptr;  // the device's
+  cuda::Module module = nullptr;
+  std::array<cuda::Function, std::size(kKernelNames)> functions = {};
+  uint32_t multiprocessors = 1;
+};
+
+DeviceKernels::DeviceKernels(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceKernels::~DeviceKernels() = default;
+
+absl::StatusOr<std::unique_ptr<DeviceKernels>> DeviceKernels::Load(std::shared_ptr<Device> device) {
+  CudaContext* const context = rdma::ContextOf(device.get());
+  if (context == nullptr) {
+    return absl::UnimplementedError("GPU kernels run on CUDA devices only");
+  }
+  const absl::Span<const std::byte> image = KernelImage();
+  if (image.empty()) {
+    return absl::UnimplementedError(
+        "this program was built without GPU kernels: CMake found no nvcc of CUDA 12.8 or later");
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->device = std::move(device);
+  impl->context = context;
+  const cuda::DriverApi& api = context->api();
+  const CudaContext::Scope scope(context);
+  if (!scope.status().ok()) return scope.status();
+  cuda::Result code = api.cuModuleLoadData(&impl->module, image.data());
+  if (code != cuda::kSuccess) {
+    impl->module = nullptr;
+    return LoadError(context, code);
+  }
+  for (size_t i = 0; i < std::size(kKernelNames); ++i) {
+    code = api.cuModuleGetFunction(&impl->functions[i], impl->module, kKernelNames[i]);
+    if (code == cuda::kSuccess) continue;
+    return context->Fail(code, absl::StrCat("cuModuleGetFunction of ", kKernelNames[i]));
+  }
+  cuda::DeviceNumber number = 0;
+  int multiprocessors = 0;
+  code = api.cuDeviceGet(&number, context->ordinal());
+  if (code == cuda::kSuccess) {
+    code = api.cuDeviceGetAttribute(&multiprocessors, cuda::kAttributeMultiprocessorCount, number);
+  }
+  if (code != cuda::kSuccess) return context->Fail(code, "cuDeviceGetAttribute");
+  if (multiprocessors > 0) impl->multiprocessors = static_cast<uint32_t>(multiprocessors);
+  return std::unique_ptr<DeviceKernels>(new DeviceKernels(std::move(impl)));
+}
+
+// ---- tables -------------------------------------------------------------------------------------
+
+absl::StatusOr<DeviceKernels::Table> DeviceKernels::MakeTable(absl::Span<const Segment> tensors,
+                                                              uint32_t element_size) const {
+  auto plan = PlanMove(tensors, element_size, impl_->multiprocessors);
+  if (!plan.ok()) return plan.status();
+  Table table;
+  table.element_size_ = element_size;
+  for (const Segment& tensor : tensors) table.elements_ += tensor.count;
+  if (plan->blocks == 0) return table;
+  table.tile_count_ = plan->tile_count();
+  table.blocks_ = plan->blocks;
+  table.tiles_ = plan->segments.size() * sizeof(Segment);
+  const size_t bytes = table.tiles_ + plan->tiles.size() * sizeof(uint32_t);
+  auto host = MemoryBlock::AllocatePinned(impl_->device, bytes, "verbena-kernel-table");
+  if (!host.ok()) return host.status();
+  auto memory = MemoryBlock::AllocateOn(impl_->device, bytes);
+  if (!memory.ok()) return memory.status();
+  std::memcpy((*host)->data(), plan->segments.data(), table.tiles_);
+  std::memcpy((*host)->data() + table.tiles_, plan->tiles.data(), bytes - table.tiles_);
+  constexpr auto kToDevice = Device::Direction::kToDevice;
+  const auto number =
+      impl_->device->StartCopy(kToDevice, (*host)->data(), (*memory)->data(), bytes);
+  if (!number.ok()) return number.status();
+  // Both blocks stay until then; when the device is lost, nothing touches them any more.
+  for (;;) {
+    const auto done = impl_->device->CopiesDone(kToDevice);
+    if (!done.ok()) return done.status();
+    if (*done >= *number) break;
+    std::this_thread::yield();
+  }
+  table.memory_ = *std::move(memory);
+  return table;
+}
+
+// ---- launches -----------------------------------------------------------------------------------
+
+absl::Status DeviceKernels::Convert(Conversion conversion, const void* in, void* out, uint64_t n,
+                                    uintptr_t stream) const {
+  const Kernels kernels = KernelsOf(conversion);
+  if (kernels.convert == nullptr) {
+    return absl::UnimplementedError("there is no conversion of a type to itself");
+  }
+  auto from = reinterpret_cast<uint64_t>(in);
+  auto to = reinterpret_cast<uint64_t>(out);
+  if (absl::Status s = CheckAligned("the input", from, kernels.in_size); !s.ok()) return s;
+  if (absl::Status s = CheckAligned("the output", to, kernels.out_size); !s.ok()) return s;
+  const uint32_t blocks = BlocksFor(n, impl_->multiprocessors);
+  if (blocks == 0) return absl::OkStatus();
+  void* parameters[] = {&from, &to, &n};
+  return impl_->Launch(kernels.convert, blocks, stream, parameters);
+}
+
+absl::Status DeviceKernels::Sum(absl::Span<const float* const> inputs, float* out, uint64_t n,
+                                uintptr_t stream) const {
+  if (inputs.empty() || inputs.size() > kMostInputs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sum of ", inputs.size(), " inputs; 1 to ", kMostInputs, " are added"));
+  }
+  SumInputs at = {};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    at.at[i] = inputs[i];
+    const auto address = reinterpret_cast<uint64_t>(inputs[i]);
+    if (absl::Status s = CheckAligned("an input", address, sizeof(float)); !s.ok()) return s;
+  }
+  auto to = reinterpret_cast<uint64_t>(out);
+  if (absl::Status s = CheckAligned("the output", to, sizeof(float)); !s.ok()) return s;
+  const uint32_t blocks = BlocksFor(n, impl_->multiprocessors);
+  if (blocks == 0) return absl::OkStatus();
+  auto count = static_cast<uint32_t>(inputs.size());
+  void* parameters[] = {&at, &count, &to, &n};
+  return impl_->Launch(kSum, blocks, stream, parameters);
+}
+
+absl::Status DeviceKernels::Move(const char* kernel, std::string_view what, uint32_t table_size,
+                                 uint32_t bucket_size, const Table& table, uint64_t bucket,
+                                 uintptr_t stream) const {
+  if (kernel == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("f16 is not converted by a ", std::string(what), "; use Convert()"));
+  }
+  if (table.element_size_ != table_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the table's tensors have elements of ",
+                                                   table.element_size_, " bytes, this ",
+                                                   std::string(what), "'s of ", table_size));
+  }
+  if (absl::Status s = CheckAligned("the bucket", bucket, bucket_size); !s.ok()) return s;
+  if (table.blocks_ == 0) return absl::OkStatus();
+  auto segments = reinterpret_cast<uint64_t>(table.memory_->data());
+  uint64_t tiles = segments + table.tiles_;
+  uint32_t tile_count = table.tile_count_;
+  void* parameters[] = {&segments, &tiles, &tile_count, &bucket};
+  return impl_->Launch(kernel, table.blocks_, stream, parameters);
+}
+
+absl::Status DeviceKernels::Gather(Conversion conversion, const Table& table, void* bucket,
+                                   uintptr_t stream) const {
+  const Kernels kernels = KernelsOf(conversion);
+  return Move(kernels.gather, "gather", kernels.in_size, kernels.out_size, table,
+              reinterpret_cast<uint64_t>(bucket), stream);
+}
+
+absl::Status DeviceKernels::Scatter(Conversion conversion, const Table& table, const void* bucket,
+                                    uintptr_t stream) const {
+  const Kernels kernels = KernelsOf(conversion);
+  return Move(kernels.scatter, "scatter", kernels.out_size, kernels.in_size, table,
+              reinterpret_cast<uint64_t>(bucket), stream);
+}
+
+}  // namespace verbena::worker
