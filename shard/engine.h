@@ -37,6 +37,10 @@
 //     not settled, because it goes if its lane does: the other is refused (kWrongStep,
 //     kSequenceGap), is sent again, and meets the commit, or the place that ForgetLane() has
 //     freed. No commit and no place in a queue waits for it meanwhile.
+// 11. What a save has of a partition is one moment of it, whatever is applied meanwhile: of a sync
+//     table the one after exactly `step` steps, of others one at which all that was acknowledged
+//     before BeginSave() is in, and of each worker all up to a sequence and nothing behind. An
+//     apply waits for a save only while that has no memory left, and pieces are out or to be taken.
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 
@@ -49,12 +53,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/record.h"
 #include "proto/record_check.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/allocator.h"
 #include "shard/job_memory.h"
+#include "shard/save/types.h"
 
 namespace verbena::shard {
 
@@ -237,7 +243,7 @@ struct EngineCounters {
   uint32_t held = 0, parked = 0;
   // ssp: pulls answered, by how many steps the slowest worker was behind the puller.
   std::array<uint64_t, kStalenessBuckets> staleness = {};
-  uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk
+  uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 
 // Of one table on this shard. What a push or pull is: a chunk; of rows, a push is a group, a pull a
@@ -330,6 +336,45 @@ class Engine {
   Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
   // Of the partitions that have a copy, or are one.
   std::vector<CopyStatus> copies() const;
+
+  // ---- saves (engine_save.cc) ----
+  // Begins to save what this shard is the primary of, of these tables. OUT_OF_RANGE: a sync table
+  // is past its step; *newest is the step that the farthest of them is at, also when it is OK. What
+  // is not at its step yet is saved when it is, before it changes again. FAILED_PRECONDITION: a
+  // table has lost partitions, or no memory for some, or another save has it. NOT_FOUND: it is not
+  // known here. INVALID_ARGUMENT: id or tables. After an error nothing has begun.
+  absl::Status BeginSave(const SaveRequest& request, uint64_t* newest);
+  // The next piece. False: none now; there may be later unless progress says complete or aborted.
+  // Takes and releases of all pieces must go on, whatever else is waited for: applies may wait for
+  // them.
+  bool TakePiece(uint64_t save, SavePiece* piece);
+  // Nobody reads the piece any more. Events may follow. Of a save that has ended, too.
+  void ReleasePiece(uint64_t save, uint64_t piece);
+  // NOT_FOUND: no such save, or it has ended. A new epoch, another primary, the end of a table or
+  // of its job's generation give up the partitions that have not been taken whole.
+  absl::StatusOr<SaveProgress> save_progress(uint64_t save) const;
+  // What was taken is durable: it may be the base of others.
+  void CommitSave(uint64_t save);
+  // Drops what was not taken. Pieces that are out are still to be released.
+  void AbortSave(uint64_t save);
+  const SaveCounters& save_counters() const;
+
+  // ---- restores (engine_restore.cc) ----
+  // Of a table that the view says is being restored: its workers are answered kNotReady until the
+  // view says otherwise, which it does when every shard's progress is complete. What is not
+  // finished here then is lost (kDataLoss). A partition that has changed hands is to be loaded
+  // again, whole. Copies are told. Errors of all four: NOT_FOUND: it is not known here.
+  // FAILED_PRECONDITION: it is not being restored, or has not begun, or has begun otherwise.
+  // Loading: INVALID_ARGUMENT: not of the table's shape. RESOURCE_EXHAUSTED: no memory for rows.
+  // UNAVAILABLE: copies are behind; later. What was loaded of a call that failed is loaded again by
+  // the next.
+  absl::Status BeginRestore(const RestoreRequest& request);
+  absl::Status RestoreElements(const ElementsToRestore& elements);
+  absl::Status RestoreRows(const RowsToRestore& rows);
+  // All that is this shard's was loaded. FAILED_PRECONDITION also: something is missing, and the
+  // restore is not partial. May be called again.
+  absl::Status FinishRestore(uint32_t table);
+  absl::StatusOr<RestoreProgress> restore_progress(uint32_t table) const;
 
   void Unpin(uint64_t pin);
   // Drops everything held or parked for a lane that is dead; no event follows for it.

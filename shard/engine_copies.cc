@@ -148,7 +148,7 @@ ReplyStatus Engine::Impl::Copy(const Copied& c) {
       status = CopyRowStates(c);
       break;
     case ReplicaKind::kReset:
-      c.state->table->ResetVersions(c.slice);
+      c.state->table->SetVersions(c.slice, 0);
       c.marks->workers.clear();
       break;
     case ReplicaKind::kSettle:

@@ -1,7 +1,8 @@
 // The inside of an Engine, for the files that make it up: engine.cc (life, events, counters),
 // engine_view.cc (what a view changes), engine_requests.cc (dense tables, steps), engine_rows.cc
 // (embedding tables), engine_norms.cc (steps in two phases), engine_replicas.cc (copies elsewhere
-// of what this shard has), engine_copies.cc (what this shard has copies of).
+// of what this shard has), engine_copies.cc (what this shard has copies of), engine_save.cc (what
+// is written out of it), engine_restore.cc (what is loaded into it).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_ENGINE_IMPL_H_
@@ -23,6 +24,8 @@
 #include "shard/partition/row_consistency.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/log.h"
+#include "shard/save/restore.h"
+#include "shard/save/save.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/dense_table.h"
 #include "shard/table/embedding_table.h"
@@ -90,6 +93,7 @@ struct TableState {
   std::map<uint32_t, CopyMarks> marks;  // by partition: those that are copies
   std::vector<Placement> placement;     // by partition
   bool starved = false;                 // slices that are not ready lack memory
+  std::unique_ptr<Restore> restore;     // null: it is not being restored
 };
 
 struct Engine::Impl {
@@ -110,6 +114,7 @@ struct Engine::Impl {
   // It is here no more: nothing waits for it.
   void LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why);
   void ResetTable(TableState* state);
+  void FollowRestore(const v1::Table& table, TableState* state);
   JobState* JobOf(const std::string& name);
   void LimitJobs(const v1::ClusterView& view);
   void ForgetJobs();
@@ -153,10 +158,40 @@ struct Engine::Impl {
   // False: nothing more for now.
   bool TellLearner(uint32_t partition);
   bool TellSlice(uint32_t partition, const TableState& state, uint32_t slice);
-  bool TellChunk(uint32_t partition, const DenseTable& table, uint32_t slice);
-  bool TellRows(uint32_t partition, const EmbeddingTable& table, uint32_t slice);
+  bool TellChunk(uint32_t partition, const TableState& state, uint32_t slice);
+  bool TellRows(uint32_t partition, const TableState& state, uint32_t slice);
+  // A record of what is here now.
+  uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
+  uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
+                   absl::Span<const uint32_t> rows);
+  static size_t RowsOfRecord(const EmbeddingTable& table);
+  // As much is unanswered as may be by what is not of workers.
+  bool BehindOnCopies(uint32_t partition) const;
   ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;
   uint64_t BytesOf(uint32_t partition) const;
+
+  // ---- engine_save.cc ----
+  // By the view being applied, before tables follow it.
+  void FollowSaves(const v1::ClusterView& view);
+  void AbortSaves(uint32_t table, const absl::Status& why);
+  absl::Status CheckSave(const SaveRequest& request) const;
+  absl::Status CheckSaved(const TableToSave& what, uint64_t* newest) const;
+  void AddToSave(const TableToSave& what, Save* save);
+  void EndSave(uint64_t save, bool committed);
+
+  // ---- engine_restore.cc ----
+  absl::Status FindRestoring(uint32_t table, TableState** state);
+  // By the view being applied, which says that all is restored.
+  void EndRestoring(TableState* state);
+  bool LoadElements(const ElementsToRestore& elements, TableState* state, uint32_t index,
+                    uint32_t first, uint32_t count, uint64_t from);
+  absl::Status LoadRows(const RowsToRestore& rows, TableState* state, uint32_t partition,
+                        absl::Span<const uint32_t> which);
+  bool TellLoaded(uint32_t partition, const TableState& state, uint32_t index);
+  bool TellLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
+                      absl::Span<const uint32_t> rows);
+  // False: no memory to tell copies.
+  bool FinishSlice(TableState* state, uint32_t slice);
 
   // ---- engine_copies.cc: as a copy ----
   // A record as far as it was checked; `data` is all of its payload.
@@ -200,6 +235,8 @@ struct Engine::Impl {
   std::vector<CopyState> copies;          // by partition
   std::map<std::string, JobState> jobs;   // nodes do not move: tables point at them
   std::map<uint32_t, TableState> tables;  // ordered: a replayed run makes the same events
+  SaveCounters save_counters;
+  std::map<uint64_t, std::unique_ptr<Save>> saves;  // gone before tables and pool are
   std::vector<ReplyStatus> group_status;
   std::vector<uint32_t> await_slices;
   std::vector<uint64_t> copied_keys;  // scratch of what copies are told

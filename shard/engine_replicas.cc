@@ -2,6 +2,7 @@
 // applies, and what becomes of it.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "shard/engine_impl.h"
@@ -67,7 +68,7 @@ void Engine::Impl::Adopt(TableState* state) {
     if (slice == SlicedTable::kNone || !state->table->ready(slice)) {
       // The table has nothing there, or it is lost.
     } else if (marks.generation != state->job->roster.generation()) {
-      state->table->ResetVersions(slice);
+      state->table->SetVersions(slice, 0);
     } else {
       std::vector<WorkerMark> workers;
       for (const auto& [worker, mark] : marks.workers) workers.push_back(mark);
@@ -130,9 +131,9 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
     const DenseTable* dense = state.dense.table.get();
     if (dense != nullptr && !dense->slice(slice).chunks.empty() &&
         dense->slice(slice).chunks.back() >= c.chunk) {
-      return TellChunk(partition, *dense, slice);
+      return TellChunk(partition, state, slice);
     }
-    if (dense == nullptr) return TellRows(partition, *state.rows.table, slice);
+    if (dense == nullptr) return TellRows(partition, state, slice);
   }
   c.NextTable(it->first + 1);
   return true;
@@ -170,52 +171,80 @@ bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32
   return true;
 }
 
-bool Engine::Impl::TellChunk(uint32_t partition, const DenseTable& table, uint32_t slice) {
+// Returns its sequence; 0: no memory.
+uint64_t Engine::Impl::AddChunk(uint32_t partition, const TableState& state, uint32_t index,
+                                uint64_t version) {
+  const DenseTable& table = *state.dense.table;
+  const DenseTable::Chunk& chunk = table.chunk(index);
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kChunk, partition, state);
+  told.index = chunk.id;
+  told.header.total_bytes = table.ContentBytes();
+  told.header.version = version;
+  told.header.applies = chunk.applies;
+  told.data = pool.TakeScratch(told.header.total_bytes, table.account());
+  if (told.data.data == nullptr) return 0;
+  table.ReadContent(index, told.data.data);
+  return log.Add(std::move(told));
+}
+
+// The same of rows; none: these were all.
+uint64_t Engine::Impl::AddRows(uint32_t partition, const TableState& state, uint32_t slice,
+                               absl::Span<const uint32_t> rows) {
+  const EmbeddingTable& table = *state.rows.table;
+  const size_t content = table.content_bytes();
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kRowStates, partition, state);
+  told.header.count = static_cast<uint32_t>(rows.size());
+  if (!rows.empty()) {
+    const size_t bytes = KeyBytes(rows.size()) + rows.size() * content;
+    told.data = pool.TakeScratch(bytes, table.account());
+    if (told.data.data == nullptr) return 0;
+    told.header.total_bytes = static_cast<uint32_t>(bytes);
+    std::memset(told.data.data, 0, KeyBytes(rows.size()));
+    std::byte* out = told.data.data + KeyBytes(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i, out += content) {
+      uint64_t key = 0;
+      table.ReadRow(slice, rows[i], &key, out);
+      std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
+    }
+  }
+  return log.Add(std::move(told));
+}
+
+size_t Engine::Impl::RowsOfRecord(const EmbeddingTable& table) {
+  return std::max<size_t>(kRowStatesBytes / (table.content_bytes() + sizeof(uint64_t)), 1);
+}
+
+bool Engine::Impl::BehindOnCopies(uint32_t partition) const {
+  return log.mode(partition) != ReplicaLog::Mode::kAlone &&
+         log.unanswered_bytes(partition) >= kLearnerBytes;
+}
+
+bool Engine::Impl::TellChunk(uint32_t partition, const TableState& state, uint32_t slice) {
+  const DenseTable& table = *state.dense.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
   const std::vector<uint32_t>& chunks = table.slice(slice).chunks;
   const uint32_t index = *std::lower_bound(chunks.begin(), chunks.end(), c.chunk);
-  const DenseTable::Chunk& chunk = table.chunk(index);
-  ReplicaLog::Append told = HeaderFor(ReplicaKind::kChunk, partition, tables.at(table.id()));
-  told.index = chunk.id;
-  told.header.total_bytes = table.ContentBytes();
-  told.header.version = chunk.version;
-  told.header.applies = chunk.applies;
-  told.data = pool.TakeScratch(told.header.total_bytes, table.account());
-  if (told.data.data == nullptr) return false;
-  table.ReadContent(index, told.data.data);
-  c.copied_bytes += told.header.total_bytes;
-  c.told = log.Add(std::move(told));
+  const uint64_t told = AddChunk(partition, state, index, table.chunk(index).version);
+  if (told == 0) return false;
+  c.told = told;
+  c.copied_bytes += table.ContentBytes();
   c.chunk = index + 1;
   return true;
 }
 
 // Rows that were made and not changed go, too: what they will be told of counts from there.
-bool Engine::Impl::TellRows(uint32_t partition, const EmbeddingTable& table, uint32_t slice) {
+bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_t slice) {
+  const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
-  const size_t content = table.content_bytes();
-  const uint32_t count = static_cast<uint32_t>(
-      std::min<size_t>(table.rows_in(slice) - c.row,
-                       std::max<size_t>(kRowStatesBytes / (content + sizeof(uint64_t)), 1)));
-  ReplicaLog::Append told = HeaderFor(ReplicaKind::kRowStates, partition, tables.at(table.id()));
-  told.header.count = count;
-  if (count > 0) {
-    const size_t bytes = KeyBytes(count) + count * content;
-    told.data = pool.TakeScratch(bytes, table.account());
-    if (told.data.data == nullptr) return false;
-    told.header.total_bytes = static_cast<uint32_t>(bytes);
-    std::memset(told.data.data, 0, KeyBytes(count));
-    std::byte* out = told.data.data + KeyBytes(count);
-    for (uint32_t i = 0; i < count; ++i, out += content) {
-      uint64_t key = 0;
-      table.ReadRow(slice, c.row + i, &key, out);
-      std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
-    }
-    c.copied_bytes += count * (sizeof(uint64_t) + content);
-  }
-  c.told = log.Add(std::move(told));
-  c.row += count;
+  copied_rows.resize(std::min<size_t>(table.rows_in(slice) - c.row, RowsOfRecord(table)));
+  std::iota(copied_rows.begin(), copied_rows.end(), c.row);
+  const uint64_t told = AddRows(partition, state, slice, copied_rows);
+  if (told == 0) return false;
+  c.told = told;
+  c.row += static_cast<uint32_t>(copied_rows.size());
+  c.copied_bytes += copied_rows.size() * (sizeof(uint64_t) + table.content_bytes());
   // An empty one says that these were all.
-  if (count == 0) c.NextTable(table.id() + 1);
+  if (copied_rows.empty()) c.NextTable(table.id() + 1);
   return true;
 }
 

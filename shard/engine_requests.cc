@@ -21,6 +21,7 @@ ReplyStatus Engine::Impl::Find(uint64_t worker, uint32_t table, TableState** sta
   }
   *state = &it->second;
   if (it->second.table == nullptr) return ReplyStatus::kUnavailable;
+  if (it->second.restore != nullptr) return ReplyStatus::kNotReady;
   const Roster& roster = it->second.job->roster;
   if (!roster.known()) return ReplyStatus::kNotReady;
   *member = roster.Find(worker);

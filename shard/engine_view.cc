@@ -211,12 +211,15 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     const ReplyStatus why = placement[p].lost ? ReplyStatus::kDataLoss : ReplyStatus::kWrongEpoch;
     if (keep) {
       state->consistency->FailSlice(s, why, /*keep=*/true);
+      // Another may have been its primary meanwhile.
+      if (EmbeddingTable* rows = state->rows.table.get()) rows->changed(s) = nullptr;
     } else {
       LeaveSlice(state, s, why);
     }
     if (!planted_bugs().forget_parked) state->parking->FailSlice(s, why);
     if (keep) continue;
-    sliced.Release(s, /*gone=*/!placement[p].lost);
+    // Of what is being restored everything can be loaded again.
+    sliced.Release(s, /*gone=*/!placement[p].lost && state->restore == nullptr);
     state->marks.erase(p);
   }
   if (placement == state->placement && !state->starved) return absl::OkStatus();
@@ -233,9 +236,20 @@ void Engine::Impl::ResetTable(TableState* state) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const uint32_t p = state->table->life(s).partition;
     if (!state->table->ready(s) || !partitions[p].ours) continue;
-    state->table->ResetVersions(s);
+    // What is being restored gets versions for whatever generation it begins with.
+    const bool restoring = state->restore != nullptr;
+    if (!restoring) state->table->SetVersions(s, 0);
     if (log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, state->table->id())) continue;
-    log.Add(HeaderFor(ReplicaKind::kReset, p, *state));
+    log.Add(HeaderFor(restoring ? ReplicaKind::kSettle : ReplicaKind::kReset, p, *state));
+  }
+}
+
+void Engine::Impl::FollowRestore(const v1::Table& table, TableState* state) {
+  if (state->restore == nullptr) return;
+  if (!table.restoring()) return EndRestoring(state);
+  for (uint32_t s = 0; s < state->table->slices(); ++s) {
+    const PartitionInfo& p = partitions[state->table->life(s).partition];
+    if (!p.ours || p.epoch_changed || !state->table->ready(s)) state->restore->Forget(s);
   }
 }
 
@@ -245,11 +259,14 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   highest_table = std::max(highest_table, table.id());
   if (is_new) {
     if (const absl::Status s = CreateTable(table, &state); !s.ok()) return s;
+    if (table.restoring()) state.restore = std::make_unique<Restore>();
   }
   if (state.table == nullptr) return absl::OkStatus();
   absl::Status placed = Place(table, &state);
+  FollowRestore(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
   if (state.job->change == Roster::Change::kGeneration) {
+    AbortSaves(table.id(), absl::AbortedError("its job has begun anew"));
     ResetTable(&state);
     // What was kept for the workers of the run before may have been in the way.
     if (!placed.ok()) placed = Place(table, &state);
@@ -282,6 +299,7 @@ absl::Status Engine::ApplyView(const v1::ClusterView& view) {
   if (const absl::Status s = e.CheckPartitions(view); !s.ok()) return s;
   e.revision = view.revision();
   e.UpdatePartitions(view);
+  e.FollowSaves(view);
   e.DropTables(view);
   absl::Status first = e.UpdateJobs(view);
   e.LimitJobs(view);

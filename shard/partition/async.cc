@@ -51,6 +51,7 @@ class Async final : public DenseConsistency {
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
   void ForgetLane(uint32_t lane) override;
   std::vector<WorkerMark> Marks(uint32_t slice) const override { return sequences_.Marks(slice); }
+  std::vector<WorkerMark> Applied(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override {
     sequences_.Adopt(roster_, slice, marks);
   }
@@ -233,6 +234,17 @@ ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
     sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
   }
   return status;
+}
+
+std::vector<WorkerMark> Async::Applied(uint32_t slice) const {
+  std::vector<WorkerMark> marks = sequences_.Marks(slice);
+  for (WorkerMark& m : marks) {
+    for (const Queued& q : queues_[slice]) {
+      // Owned, so taken, but not applied yet.
+      if (q.worker == m.worker && q.record != 0) m.sequence = std::min(m.sequence, q.sequence - 1);
+    }
+  }
+  return marks;
 }
 
 void Async::Replicated(uint32_t slice, uint64_t sequence) {

@@ -3,6 +3,11 @@
 //
 // With a copy of the partition, a group is copied, told to the copy, and applied when that has it
 // (replica/log.h); its rows are made at once, so that it can still be refused for their memory.
+//
+// Nothing is held: where there is no memory to keep what a save has yet to write, a group is
+// refused and comes again. One that the copy was told waits, and others of its slice are refused
+// meanwhile.
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -65,24 +70,39 @@ class AsyncRows final : public RowConsistency {
     sequences_.RosterChanged(roster_);
     Follow();
   }
+  ~AsyncRows() override {
+    for (const ToldQueue& told : told_) sink_.blocked -= told.blocked ? 1 : 0;
+  }
   void Reset() override {
     for (uint32_t s = 0; s < told_.size(); ++s) {
-      while (!told_[s].empty()) ApplyTold(s);
+      for (Told& t : told_[s].entries) t.acknowledged = true;
+      ApplyTold(s);
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
     Resize();
   }
   void FailSlice(uint32_t slice, ReplyStatus, bool keep) override {
-    if (!keep) told_[slice].clear();
+    if (keep) return;
+    told_[slice].entries.clear();
+    SetBlocked(&told_[slice], false);
+  }
+  void Retry() override {
+    for (uint32_t s = 0; s < told_.size(); ++s) {
+      if (told_[s].blocked) ApplyTold(s);
+    }
   }
   std::vector<WorkerMark> Marks(uint32_t slice) const override;
+  std::vector<WorkerMark> Applied(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override;
   void TellClocks(uint32_t slice) override {
     if (clocks_.has_value()) clocks_->TellAll(slice);
   }
   void Replicated(uint32_t slice, uint64_t sequence) override {
-    if (!told_[slice].empty() && told_[slice].front().record == sequence) ApplyTold(slice);
+    for (Told& t : told_[slice].entries) {
+      if (t.record == sequence) t.acknowledged = true;
+    }
+    ApplyTold(slice);
   }
 
  private:
@@ -105,11 +125,19 @@ class AsyncRows final : public RowConsistency {
     RowPush push;          // keys and rows are the log's
     const uint32_t* rows;  // numbers, likewise
     uint32_t divisor;
+    bool acknowledged;  // the copy has it
+  };
+  struct ToldQueue {
+    std::deque<Told> entries;
+    bool blocked = false;  // the first waits for memory to keep rows for a save
   };
   // False: no memory for it.
   bool Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode);
-  // The first of the slice's.
+  // Those in front that the copy has, as far as a save allows.
   void ApplyTold(uint32_t slice);
+  void SetBlocked(ToldQueue* told, bool blocked) {
+    if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
+  }
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
 
   EmbeddingTable& table_;
@@ -119,8 +147,8 @@ class AsyncRows final : public RowConsistency {
   Sink& sink_;
   Sequences sequences_;
   std::optional<Clocks> clocks_;
-  std::vector<uint32_t> rows_;          // scratch of Push()
-  std::vector<std::deque<Told>> told_;  // by slice
+  std::vector<uint32_t> rows_;   // scratch of Push()
+  std::vector<ToldQueue> told_;  // by slice
 };
 
 Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
@@ -146,11 +174,16 @@ Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32
     status = NoRoom(pool_);
     return {status, LimitMiB(status, pool_, table_.account()), version};
   }
+  // Not settled: it will be sent again.
+  const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
+  if (!table_.Prepare(slice, rows) || told_[slice].blocked) {
+    return {ReplyStatus::kResourceExhausted, 0, version};
+  }
   const ReplicaLog::Mode mode = log.mode(partition);
   if (mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id())) {
     if (!Tell(push, slice, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
     last = sequence;
-    return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].size()};
+    return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].entries.size()};
   }
   last = sequence;
   Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data());
@@ -171,7 +204,7 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode)
   std::memcpy(rows, push.rows.data(), count * table_.row_bytes());
   std::memcpy(numbers, rows_.data(), count * sizeof(uint32_t));
   Told entry{0, push, reinterpret_cast<const uint32_t*>(numbers),
-             AsyncDivisor(table_.spec(), roster_)};
+             AsyncDivisor(table_.spec(), roster_), mode == ReplicaLog::Mode::kForward};
   entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
   const EmbeddingTable::Slice& s = table_.slice(slice);
@@ -183,27 +216,30 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode)
   told.header.total_bytes = static_cast<uint32_t>(bytes);
   told.header.divisor = static_cast<float>(entry.divisor);
   told.header.gradient_scale = told.header.trust = 1;
-  told.header.version = s.version + told_[slice].size() + 1;
-  told.header.applies = s.applies + told_[slice].size() + 1;
+  told.header.version = s.version + told_[slice].entries.size() + 1;
+  told.header.applies = s.applies + told_[slice].entries.size() + 1;
   told.header.worker = push.worker;
   told.header.worker_sequence = push.group.sequence;
   told.owner = this;
   told.local = slice;
   entry.record = sink_.log->Add(std::move(told));
-  told_[slice].push_back(entry);
-  // Those before it, if any, are waited for: it is applied after them.
-  if (mode == ReplicaLog::Mode::kForward) {
-    while (!told_[slice].empty()) ApplyTold(slice);
-  }
+  told_[slice].entries.push_back(entry);
+  ApplyTold(slice);
   return true;
 }
 
 void AsyncRows::ApplyTold(uint32_t slice) {
-  if (told_[slice].empty()) return;
-  const Told entry = told_[slice].front();
-  told_[slice].pop_front();
-  Apply(entry.push, slice, entry.divisor, entry.rows);
-  sink_.log->Applied(PartitionOf(slice), entry.record);
+  ToldQueue& told = told_[slice];
+  bool blocked = false;
+  while (!told.entries.empty() && told.entries.front().acknowledged) {
+    const Told entry = told.entries.front();
+    blocked = !table_.Prepare(slice, {entry.rows, entry.push.keys.size()});
+    if (blocked) break;
+    told.entries.pop_front();
+    Apply(entry.push, slice, entry.divisor, entry.rows);
+    sink_.log->Applied(PartitionOf(slice), entry.record);
+  }
+  SetBlocked(&told, blocked);
 }
 
 void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows) {
@@ -229,6 +265,18 @@ std::vector<WorkerMark> AsyncRows::Marks(uint32_t slice) const {
   std::vector<WorkerMark> marks = sequences_.Marks(slice);
   if (clocks_.has_value()) {
     for (WorkerMark& m : marks) m.clock = clocks_->of(slice, roster_.Find(m.worker)->index);
+  }
+  return marks;
+}
+
+std::vector<WorkerMark> AsyncRows::Applied(uint32_t slice) const {
+  std::vector<WorkerMark> marks = sequences_.Marks(slice);
+  for (WorkerMark& m : marks) {
+    for (const Told& t : told_[slice].entries) {
+      if (t.push.worker == m.worker) {
+        m.sequence = std::min(m.sequence, t.push.group.sequence - 1);
+      }
+    }
   }
   return marks;
 }

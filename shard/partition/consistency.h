@@ -52,6 +52,9 @@ class Consistency : public ReplicaLog::Owner {
 
   // What a copy of the slice has to know of workers.
   virtual std::vector<WorkerMark> Marks(uint32_t /*slice*/) const { return {}; }
+  // How far each worker's pushes are in what is here: up to that sequence all of them, and nothing
+  // behind. Those of Marks() may be on their way.
+  virtual std::vector<WorkerMark> Applied(uint32_t /*slice*/) const { return {}; }
   // A new copy that starts empty is told the clocks of workers: for one that it has not heard of
   // the next primary waits.
   virtual void TellClocks(uint32_t /*slice*/) {}

@@ -60,6 +60,7 @@ class Ssp final : public DenseConsistency {
     for (WorkerMark& mark : marks) mark.clock = clocks_.of(slice, roster_.Find(mark.worker)->index);
     return marks;
   }
+  std::vector<WorkerMark> Applied(uint32_t slice) const override { return async_->Applied(slice); }
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override {
     async_->Adopt(slice, marks);
     clocks_.Adopt(slice, marks);

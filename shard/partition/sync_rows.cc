@@ -4,7 +4,8 @@
 // it still be said that there is no room. A partition's step commits when every rank has ended it
 // or departed; the copies are then summed by key, in the order of (rank, index), and the rows that
 // were named are changed. With a copy of the partition, the sums are told to it first, and are what
-// is applied when it has them (replica/log.h).
+// is applied when it has them (replica/log.h). Where there is no memory to keep what a save has yet
+// to write of these rows, the step waits.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -75,6 +76,7 @@ class SyncRows final : public RowConsistency {
     uint64_t told = 0;                        // the record that has the open step; 0: none
     uint32_t told_keys = 0;                   // that it names
     uint32_t listed = 0;                      // by its commit
+    bool acknowledged = false;                // by the copy: what `told` is may be applied
     bool blocked = false;                     // there was no memory for it
   };
   // The next key of a contribution, while they are merged.
@@ -103,7 +105,10 @@ class SyncRows final : public RowConsistency {
   }
   // Tells the copy of the open step, which is complete. False: no memory.
   bool Tell(uint32_t slice);
-  void ApplyTold(uint32_t slice);
+  // Whether all rows that the open step names are such that they may be changed.
+  bool Prepare(uint32_t slice);
+  // False: it waits for memory to keep rows for a save.
+  bool ApplyTold(uint32_t slice);
   void SetBlocked(Slice* slice, bool blocked);
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   // Calls `row` (key, number, sources) for each row that the step names, by key.
@@ -235,15 +240,32 @@ uint32_t SyncRows::Listed(const Slice& slice) const {
   return listed;
 }
 
+bool SyncRows::Prepare(uint32_t slice) {
+  const std::vector<Contribution>& contributions = slices_[slice].contributions;
+  return std::all_of(contributions.begin(), contributions.end(), [&](const Contribution& x) {
+    return x.count == 0 || table_.Prepare(slice, {x.rows(), x.count});
+  });
+}
+
 bool SyncRows::Commit(uint32_t slice) {
   Slice& s = slices_[slice];
-  if (s.told != 0) return false;  // the copy does not have it yet
+  if (s.told != 0) {
+    if (!s.acknowledged) return false;  // the copy does not have it yet
+    const bool applied = ApplyTold(slice);
+    SetBlocked(&s, !applied);
+    if (applied) Committed(slice);
+    return applied;
+  }
   const uint64_t version = table_.slice(slice).version;
   for (uint32_t r = 0; r < ranks_; ++r) {
     if (!roster_.departed(r) && s.ended[r] <= version) return false;
   }
   const uint32_t listed = Listed(s);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  if (!Prepare(slice)) {
+    SetBlocked(&s, true);
+    return false;
+  }
   s.listed = listed;
   ReplicaLog& log = *sink_.log;
   const ReplicaLog::Mode mode = log.mode(PartitionOf(slice));
@@ -254,6 +276,7 @@ bool SyncRows::Commit(uint32_t slice) {
     if (!told || mode == ReplicaLog::Mode::kRequired) return false;
     ApplyTold(slice);
   } else {
+    SetBlocked(&s, false);
     Observe(slice);
     table_.BeginApply(slice);
     ForEachRow(slice, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
@@ -315,17 +338,19 @@ bool SyncRows::Tell(uint32_t slice) {
   told.owner = this;
   told.local = slice;
   s.told_keys = keys;
+  s.acknowledged = false;
   s.told = sink_.log->Add(std::move(told));
   return true;
 }
 
-void SyncRows::ApplyTold(uint32_t slice) {
+bool SyncRows::ApplyTold(uint32_t slice) {
   Slice& s = slices_[slice];
   const std::byte* data = sink_.log->data(PartitionOf(slice), s.told);
   const absl::Span<const uint64_t> keys = {reinterpret_cast<const uint64_t*>(data), s.told_keys};
   const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
   std::vector<uint32_t> rows(keys.size());
   table_.Find(slice, keys, rows.data());  // all are there: they were made by the pushes
+  if (!table_.Prepare(slice, rows)) return false;
   table_.BeginApply(slice);
   for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
     if (i + kAhead < rows.size()) table_.Prefetch(slice, rows[i + kAhead]);
@@ -334,12 +359,12 @@ void SyncRows::ApplyTold(uint32_t slice) {
   }
   table_.EndApply();
   sink_.log->Applied(PartitionOf(slice), std::exchange(s.told, 0));
+  return true;
 }
 
 void SyncRows::Replicated(uint32_t slice, uint64_t sequence) {
   if (slices_[slice].told != sequence) return;
-  ApplyTold(slice);
-  Committed(slice);
+  slices_[slice].acknowledged = true;
   Advance(slice);
 }
 

@@ -151,10 +151,20 @@ uint32_t BufferPool::WritableFor(uint32_t id, bool force) {
   return NewEntry(buffer, State::kIdleSpare);
 }
 
+uint32_t BufferPool::Lend(uint32_t id) {
+  const Buffer buffer = Allocate(entries_[id].buffer.bytes);
+  return buffer.data == nullptr ? kNone : NewEntry(buffer, State::kLent);
+}
+
 void BufferPool::Swap(uint32_t id, uint32_t spare) {
   std::swap(entries_[spare].buffer.account, entries_[id].buffer.account);  // sizes are the same
+  const bool lent = entries_[spare].state == State::kLent;
   entries_[spare].state = State::kCurrent;
-  entries_[id].state = State::kRetired;
+  if (lent) {
+    DropParameters(id);
+  } else {
+    entries_[id].state = State::kRetired;
+  }
 }
 
 Buffer BufferPool::TakeAccumulator(size_t bytes, JobAccount* account) {

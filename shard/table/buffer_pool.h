@@ -7,6 +7,7 @@
 // A parameter buffer is
 //     current  --(apply while pinned: swapped)-->  retired  --(last unpin)-->  idle spare
 //     current  --(table dropped while pinned)-->   orphan   --(last unpin)-->  freed
+//     lent  --(swapped in)-->  current; what was there is freed, or orphan until its last unpin
 // and scratch memory
 //     taken  --(PinScratch)-->  on its way out  --(unpin)-->  idle, or freed
 //
@@ -63,8 +64,12 @@ class BufferPool {
   // when there is no spare. A spare must be passed to Swap() once it is written. force, for who
   // cannot wait: there may be more spares than the limit, and without memory for one it is `id`.
   uint32_t WritableFor(uint32_t id, bool force = false);
-  // `spare` takes the place of the pinned `id`.
+  // A buffer to take the place of `id`, whoever has to be given memory for that: it is none of the
+  // spares, and counts against nobody's account before it is swapped in. kNone: no memory.
+  uint32_t Lend(uint32_t id);
+  // `spare` takes the place of `id`, which is pinned unless the spare was lent.
   void Swap(uint32_t id, uint32_t spare);
+  bool pinned(uint32_t id) const { return entries_[id].pins > 0; }
 
   // Scratch memory for an accumulator, not zeroed; empty when there is no memory.
   Buffer TakeAccumulator(size_t bytes, JobAccount* account = nullptr);
@@ -75,6 +80,9 @@ class BufferPool {
   void ReturnScratch(const Buffer& buffer);
   // The last Unpin() returns it.
   uint64_t PinScratch(const Buffer& buffer);
+  // Scratch memory of exactly that size, which is not kept for others when it is given back.
+  Buffer TakeExact(size_t bytes) { return Take(bytes, nullptr, MemoryUse::kScratch); }
+  void FreeExact(const Buffer& buffer) { Release(buffer, MemoryUse::kScratch); }
   // Memory that was not had from here: bookkeeping.h.
   void Count(int64_t bytes) { allocator_->Count(bytes); }
   // The limit on all of the server's memory; 0: none.
@@ -84,7 +92,7 @@ class BufferPool {
   void Trim();
 
  private:
-  enum class State : uint8_t { kUnused, kCurrent, kRetired, kOrphan, kIdleSpare, kScratch };
+  enum class State : uint8_t { kUnused, kCurrent, kRetired, kOrphan, kIdleSpare, kLent, kScratch };
   struct Entry {
     Buffer buffer;
     uint32_t pins = 0;

@@ -89,9 +89,8 @@ DenseTable::~DenseTable() {
 void DenseTable::FreeChunk(Chunk* chunk) {
   if (chunk->parameters == BufferPool::kNone) return;
   pool_->DropParameters(chunk->parameters);
-  pool_->Free(chunk->state);
-  chunk->parameters = BufferPool::kNone;
-  chunk->state = {};
+  if (chunk->state != BufferPool::kNone) pool_->DropParameters(chunk->state);
+  chunk->parameters = chunk->state = BufferPool::kNone;
 }
 
 bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
@@ -102,8 +101,8 @@ bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
   c.parameters = pool_->NewParameters(parameter_buffer_bytes_, account());
   if (c.parameters == BufferPool::kNone) return false;
   if (StateArrays() > 0) {
-    c.state = pool_->Allocate(array_bytes_ * StateArrays(), account());
-    if (c.state.data == nullptr) {
+    c.state = pool_->NewParameters(array_bytes_ * StateArrays(), account());
+    if (c.state == BufferPool::kNone) {
       pool_->DropParameters(c.parameters);
       return false;
     }
@@ -169,8 +168,8 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   return absl::OkStatus();
 }
 
-void DenseTable::ResetVersions(uint32_t slice) {
-  for (const uint32_t index : slices_[slice].chunks) chunks_[index].version = 0;
+void DenseTable::SetVersions(uint32_t slice, uint64_t version) {
+  for (const uint32_t index : slices_[slice].chunks) chunks_[index].version = version;
   FindLeast(&slices_[slice]);
 }
 
@@ -180,9 +179,13 @@ uint64_t DenseTable::parameter_bytes() const {
   return chunks * (parameter_buffer_bytes_ + (has_master() ? array_bytes_ : 0));
 }
 
+float* DenseTable::State(const Chunk& chunk) const {
+  return chunk.state == BufferPool::kNone ? nullptr : Floats(pool_->buffer(chunk.state));
+}
+
 float* DenseTable::Weights(const Chunk& chunk) const {
   if (!has_master()) return Floats(pool_->buffer(chunk.parameters));
-  return Floats(chunk.state) + optimizer_->state_arrays() * (array_bytes_ / sizeof(float));
+  return State(chunk) + optimizer_->state_arrays() * (array_bytes_ / sizeof(float));
 }
 
 ChunkView DenseTable::Pin(uint32_t index) {
@@ -207,22 +210,30 @@ TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const Source> sou
                                     float gradient_scale) const {
   const Chunk& c = chunks_[index];
   return shard::MeasureTrust(BestIsa(), *optimizer_, ScalarsOf(c, {gradient_scale, 1}), sources,
-                             divisor, Weights(c), Floats(c.state), array_bytes_ / sizeof(float),
+                             divisor, Weights(c), State(c), array_bytes_ / sizeof(float),
                              c.elements);
 }
 
 bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
                        const StepScale& scale, bool force) {
   Chunk& c = chunks_[index];
-  if (!sources.empty() || !optimizer_->ignores_zero()) {
-    const uint32_t target = pool_->WritableFor(c.parameters, force);
-    if (target == BufferPool::kNone) return false;
+  const bool content = !sources.empty() || !optimizer_->ignores_zero();
+  ChunkSpares spares;
+  if (watch_ != nullptr && !watch_->BeforeChange(index, content, force, &spares)) return false;
+  if (content) {
+    if (!FindWritable(c, force, &spares)) return false;
+    if (spares.state != BufferPool::kNone) {
+      std::memcpy(pool_->buffer(spares.state).data, State(c), array_bytes_ * StateArrays());
+      pool_->Swap(c.state, spares.state);
+      c.state = spares.state;
+    }
+    const uint32_t target = spares.parameters;
     const Buffer& to = pool_->buffer(target);
     float* const weights = Weights(c);
     const RoundedCopy rounded = has_master() ? RoundedCopy{Halves(to), type_} : RoundedCopy{};
     ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor, weights,
-                   has_master() ? weights : Floats(to), Floats(c.state),
-                   array_bytes_ / sizeof(float), c.elements, rounded);
+                   has_master() ? weights : Floats(to), State(c), array_bytes_ / sizeof(float),
+                   c.elements, rounded);
     if (target != c.parameters) {
       pool_->Swap(c.parameters, target);
       c.parameters = target;
@@ -230,7 +241,20 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float d
   }
   ++c.applies;
   Advance(&c);
+  if (watch_ != nullptr) watch_->Changed(index);
   return true;
+}
+
+bool DenseTable::FindWritable(const Chunk& c, bool force, ChunkSpares* to) {
+  if (c.state != BufferPool::kNone && to->state == BufferPool::kNone && pool_->pinned(c.state)) {
+    // A save that was given up has not let go of it yet.
+    if (!force) return false;
+    to->state = pool_->Lend(c.state);
+  }
+  if (to->parameters == BufferPool::kNone) {
+    to->parameters = pool_->WritableFor(c.parameters, force);
+  }
+  return to->parameters != BufferPool::kNone;
 }
 
 void DenseTable::Advance(Chunk* chunk) {
@@ -261,7 +285,7 @@ void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
   const Chunk& c = chunks_[index];
   std::memcpy(to, pool_->buffer(c.parameters).data, parameter_buffer_bytes_);
   const size_t state = array_bytes_ * StateArrays();
-  if (state > 0) std::memcpy(to + parameter_buffer_bytes_, c.state.data, state);
+  if (state > 0) std::memcpy(to + parameter_buffer_bytes_, State(c), state);
 }
 
 void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
@@ -273,7 +297,29 @@ void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
     c.parameters = target;
   }
   const size_t state = array_bytes_ * StateArrays();
-  if (state > 0) std::memcpy(c.state.data, from + parameter_buffer_bytes_, state);
+  if (state > 0) std::memcpy(State(c), from + parameter_buffer_bytes_, state);
+}
+
+void DenseTable::WriteElements(uint32_t index, uint32_t first, absl::Span<const float> floats,
+                               absl::Span<const uint16_t> halves, ElementType type) {
+  Chunk& c = chunks_[index];
+  float* const weights = Weights(c) + first;
+  if (type == ElementType::kF32) {
+    std::copy(floats.begin(), floats.end(), weights);
+  } else if (type == ElementType::kBf16) {
+    FloatsFromBf16(BestIsa(), halves.data(), weights, halves.size());
+  } else {
+    FloatsFromF16(BestIsa(), halves.data(), weights, halves.size());
+  }
+  if (!has_master()) return;
+  Round(BestIsa(), type_, weights, Halves(pool_->buffer(c.parameters)) + first,
+        floats.size() + halves.size());
+}
+
+void DenseTable::WriteState(uint32_t index, uint32_t first, size_t array,
+                            absl::Span<const float> values) {
+  float* const to = State(chunks_[index]) + array * (array_bytes_ / sizeof(float)) + first;
+  std::copy(values.begin(), values.end(), to);
 }
 
 void DenseTable::SetVersion(uint32_t index, uint64_t version, uint64_t applies) {

@@ -3,7 +3,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A pinned buffer is never written: Apply() goes to a spare and swaps.
+//  1. A pinned buffer is never written: Apply() goes to a spare and swaps. Of the optimizer's state
+//     only a save pins buffers, and what is to be pinned there goes to what the save has lent.
 //  2. Of a table of 16 bits the optimizer works on the master copy, in f32; the parameters are it,
 //     rounded.
 //  3. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
@@ -26,6 +27,7 @@
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/sliced_table.h"
+#include "shard/table/watch.h"
 
 namespace verbena::shard {
 
@@ -42,7 +44,8 @@ class DenseTable final : public SlicedTable {
     uint32_t elements = 0;
     uint32_t slice = 0;
     uint32_t parameters = BufferPool::kNone;
-    Buffer state;  // the optimizer's arrays; then the master copy, if the table has those
+    // The optimizer's arrays; then the master copy, if the table has those. kNone: neither.
+    uint32_t state = BufferPool::kNone;
     uint64_t version = 0;
     uint64_t applies = 0;
   };
@@ -78,15 +81,28 @@ class DenseTable final : public SlicedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
-  void ResetVersions(uint32_t slice) override;
+  void SetVersions(uint32_t slice, uint64_t version) override;
   uint64_t parameter_bytes() const override;
 
   ChunkView Pin(uint32_t index);
   // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
-  // by one. False, with nothing changed: the chunk is pinned and there is no spare (force:
-  // BufferPool::WritableFor()).
+  // by one. False, with nothing changed: the chunk is pinned and there is no spare, or it is to be
+  // saved first and there is no memory to keep it (force: BufferPool::WritableFor()).
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false);
+
+  // ---- saves (shard/save) ----
+  // Told of every apply; null: nobody.
+  void Watch(ChunkWatch* watch) { watch_ = watch; }
+  size_t state_arrays() const { return optimizer_->state_arrays(); }
+  bool has_master() const { return type_ != ElementType::kF32; }
+  size_t array_bytes() const { return array_bytes_; }
+  // Elements of a chunk from `first` on become these: exactly one of `floats` and `halves`, which
+  // are `type`, has them. The optimizer works on them, widened; what is pulled is that, rounded.
+  void WriteElements(uint32_t index, uint32_t first, absl::Span<const float> floats,
+                     absl::Span<const uint16_t> halves, ElementType type);
+  void WriteState(uint32_t index, uint32_t first, size_t array, absl::Span<const float> values);
+  void SetApplies(uint32_t index, uint64_t applies) { chunks_[index].applies = applies; }
 
   // ---- copies ----
   // Of all of a chunk that a copy has to have: parameters, then state, in whole arrays.
@@ -106,14 +122,17 @@ class DenseTable final : public SlicedTable {
   DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
              std::unique_ptr<Optimizer> optimizer);
   bool AllocateChunk(uint32_t id, uint32_t slice);
+  // What an apply may write of a chunk, as far as `to` does not say. False: nothing, now.
+  bool FindWritable(const Chunk& chunk, bool force, ChunkSpares* to);
   void FreeChunk(Chunk* chunk);
   void Advance(Chunk* chunk);
   void FindLeast(Slice* slice);
   ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
   // What the optimizer works on: the parameters, or their master copy.
   float* Weights(const Chunk& chunk) const;
+  // Null where there is none.
+  float* State(const Chunk& chunk) const;
   size_t StateArrays() const { return optimizer_->state_arrays() + (has_master() ? 1 : 0); }
-  bool has_master() const { return type_ != ElementType::kF32; }
 
   const DenseLayout layout_;
   const std::unique_ptr<Optimizer> optimizer_;
@@ -125,6 +144,7 @@ class DenseTable final : public SlicedTable {
   std::vector<uint32_t> local_chunk_;
   std::vector<Chunk> chunks_;
   std::vector<Slice> slices_;  // by slice index
+  ChunkWatch* watch_ = nullptr;
 };
 
 }  // namespace verbena::shard

@@ -96,11 +96,13 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, fl
   ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
                  divisor, parameters, parameters, rows.state(row), dim_, dim_);
   rows.CountApply(row);
+  if (applying_->changed != nullptr) applying_->changed->Mark(row);
 }
 
 void EmbeddingTable::EndApply() {
   ++applying_->applies;
   ++applying_->version;
+  if (watch_ != nullptr) watch_->Changed(static_cast<uint32_t>(applying_ - slices_.data()));
 }
 
 void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, uint64_t* key,
@@ -118,6 +120,15 @@ void EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* con
   std::memcpy(&applies, content, sizeof(applies));
   rows.SetApplies(row, applies);
   std::memcpy(rows.parameters(row), content + sizeof(applies), content_bytes_ - sizeof(applies));
+}
+
+void EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
+                             const float* parameters, absl::Span<const float* const> state) {
+  RowStore& rows = *slices_[slice].rows;
+  rows.SetApplies(row, applies);
+  std::copy_n(parameters, dim_, rows.parameters(row));
+  float* to = rows.state(row);
+  for (const float* array : state) to = std::copy_n(array, state_width(), to);
 }
 
 bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,

@@ -25,8 +25,10 @@
 #include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/buffer_pool.h"
+#include "shard/table/changed_rows.h"
 #include "shard/table/row_store.h"
 #include "shard/table/sliced_table.h"
+#include "shard/table/watch.h"
 
 namespace verbena::shard {
 
@@ -36,6 +38,7 @@ class EmbeddingTable final : public SlicedTable {
     std::unique_ptr<RowStore> rows;  // null unless ready
     uint64_t version = 0;
     uint64_t applies = 0;
+    std::unique_ptr<ChangedRows> changed;  // since a save that asked for it; null: nobody asked
   };
 
   // INVALID_ARGUMENT for a specification this shard cannot serve.
@@ -50,7 +53,7 @@ class EmbeddingTable final : public SlicedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
-  void ResetVersions(uint32_t slice) override { slices_[slice].version = 0; }
+  void SetVersions(uint32_t slice, uint64_t version) override { slices_[slice].version = version; }
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
 
@@ -59,6 +62,11 @@ class EmbeddingTable final : public SlicedTable {
     return slices_[slice].rows->FindOrCreate(keys, rows);
   }
 
+  // Before an apply that names these rows, or earlier. False: one of them is to be saved first, and
+  // there is no memory to keep it.
+  bool Prepare(uint32_t slice, absl::Span<const uint32_t> rows) {
+    return watch_ == nullptr || watch_->BeforeChange(slice, rows);
+  }
   // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
   void BeginApply(uint32_t slice);
   // By sum(sources) / divisor. At least one source.
@@ -66,6 +74,19 @@ class EmbeddingTable final : public SlicedTable {
   void Prefetch(uint32_t slice, uint32_t row) const { slices_[slice].rows->Prefetch(row); }
   // Version and apply count go up by one.
   void EndApply();
+
+  // ---- saves (shard/save) ----
+  // Told of every apply; null: nobody.
+  void Watch(RowWatch* watch) { watch_ = watch; }
+  size_t state_arrays() const { return optimizer_->state_arrays(); }
+  // Numbers that each of them has for a row.
+  uint32_t state_width() const { return optimizer_->row_wise() ? 1 : dim_; }
+  const RowStore& rows(uint32_t slice) const { return *slices_[slice].rows; }
+  // A row becomes that: `parameters` has dim numbers, each of `state` state_width().
+  void LoadRow(uint32_t slice, uint32_t row, uint32_t applies, const float* parameters,
+               absl::Span<const float* const> state);
+  // The caller's to take and to replace.
+  std::unique_ptr<ChangedRows>& changed(uint32_t slice) { return slices_[slice].changed; }
 
   // ---- copies: rows by number, a row's content as in row_store.h ----
   uint32_t rows_in(uint32_t slice) const { return slices_[slice].rows->size(); }
@@ -109,6 +130,7 @@ class EmbeddingTable final : public SlicedTable {
   std::vector<Slice> slices_;   // by slice index
   // Of the apply under way.
   Slice* applying_ = nullptr;
+  RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
   std::vector<uint32_t> found_;  // scratch of Gather() and Scan()
 };

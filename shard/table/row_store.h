@@ -59,6 +59,7 @@ class RowStore {
     return reinterpret_cast<const float*>(At(row) + offsetof(Header, parameters));
   }
   float* state(uint32_t row) { return parameters(row) + dim_; }
+  const float* state(uint32_t row) const { return parameters(row) + dim_; }
   void Prefetch(uint32_t row) const {
     const std::byte* at = At(row);
     for (uint32_t i = 0; i < prefetch_bytes_; i += 64) __builtin_prefetch(at + i, 1);

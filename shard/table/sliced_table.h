@@ -66,8 +66,9 @@ class SlicedTable {
   // Initialises what `placement` (by partition) gives us and is absent: all of it, or
   // RESOURCE_EXHAUSTED and none of it.
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
-  // A new generation of the job: versions restart, parameters and optimizer state stay.
-  virtual void ResetVersions(uint32_t slice) = 0;
+  // Of all there is in the slice. 0: a new generation of the job, in which versions restart;
+  // parameters and optimizer state stay.
+  virtual void SetVersions(uint32_t slice, uint64_t version) = 0;
 
   // Of parameters, without optimizer state.
   virtual uint64_t parameter_bytes() const = 0;

@@ -1,0 +1,305 @@
+// Restores: what was saved is loaded into a table that nobody is served from yet.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "shard/engine_impl.h"
+#include "shard/kernel/convert.h"
+
+namespace verbena::shard {
+namespace {
+
+bool IsAligned(absl::Span<const std::byte> numbers, ElementType type) {
+  const uint32_t bytes = ElementBytes(type);
+  return bytes > 0 && reinterpret_cast<uintptr_t>(numbers.data()) % bytes == 0;
+}
+
+absl::Status Malformed(const SlicedTable& table, std::string_view what, uint64_t found,
+                       uint64_t wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("table ", table.id(), " \"", table.spec().name(),
+                                                 "\": ", std::string(what), ": ", found,
+                                                 "; wanted: ", wanted));
+}
+
+}  // namespace
+
+// ---- what is called for it ----------------------------------------------------------------------
+
+absl::Status Engine::Impl::FindRestoring(uint32_t table, TableState** state) {
+  const auto it = tables.find(table);
+  if (it == tables.end()) {
+    return absl::NotFoundError(absl::StrCat("table ", table, " is not known here"));
+  }
+  *state = &it->second;
+  if (it->second.table == nullptr || it->second.restore == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("table ", table, " is not being restored"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::BeginRestore(const RestoreRequest& request) {
+  TableState* state = nullptr;
+  if (absl::Status s = impl_->FindRestoring(request.table, &state); !s.ok()) return s;
+  Restore& restore = *state->restore;
+  const RestoreRequest& was = restore.request();
+  if (restore.begun() && (was.version != request.version || was.applies != request.applies ||
+                          was.partial != request.partial)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table ", request.table, " is being restored to version ", was.version, " already"));
+  }
+  restore.Begin(request);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  if (absl::Status s = e.FindRestoring(elements.table, &state); !s.ok()) return s;
+  if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
+  DenseTable* table = state->dense.table.get();
+  if (table == nullptr) return Malformed(*state->table, "elements of an embedding table", 1, 0);
+  const DenseLayout& layout = table->layout();
+  if (elements.first_element > layout.elements ||
+      elements.count > layout.elements - elements.first_element) {
+    return Malformed(*table, "elements up to", elements.first_element + elements.count,
+                     layout.elements);
+  }
+  const uint64_t bytes = elements.count * ElementBytes(elements.dtype);
+  const bool has_master = !elements.master.empty();
+  if (has_master ? elements.master.size() != elements.count
+                 : elements.parameters.size() != bytes || bytes == 0 ||
+                       !IsAligned(elements.parameters, elements.dtype)) {
+    return Malformed(*table, "bytes of parameters, aligned", elements.parameters.size(), bytes);
+  }
+  if (!elements.state.empty() && elements.state.size() != table->state_arrays()) {
+    return Malformed(*table, "arrays of state", elements.state.size(), table->state_arrays());
+  }
+  for (const auto& array : elements.state) {
+    if (array.size() != elements.count) {
+      return Malformed(*table, "numbers in an array of state", array.size(), elements.count);
+    }
+  }
+  for (uint64_t done = 0; done < elements.count;) {
+    const uint64_t at = elements.first_element + done;
+    const auto chunk = static_cast<uint32_t>(at / layout.chunk_elements);
+    const auto first = static_cast<uint32_t>(at - layout.first_element(chunk));
+    const auto count = static_cast<uint32_t>(
+        std::min<uint64_t>(layout.elements_of(chunk) - first, elements.count - done));
+    const uint32_t partition = table->partition_of(chunk);
+    const uint32_t index = table->local_chunk(chunk);
+    if (e.partitions[partition].ours && index != SlicedTable::kNone) {
+      if (e.BehindOnCopies(partition) ||
+          !e.LoadElements(elements, state, index, first, count, done)) {
+        return absl::UnavailableError("copies are behind: later");
+      }
+    }
+    done += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RestoreRows(const RowsToRestore& rows) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  if (absl::Status s = e.FindRestoring(rows.table, &state); !s.ok()) return s;
+  if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
+  const EmbeddingTable* table = state->rows.table.get();
+  if (table == nullptr) return Malformed(*state->table, "rows of a dense table", 1, 0);
+  const size_t count = rows.keys.size();
+  const uint64_t bytes = count * table->dim() * ElementBytes(rows.dtype);
+  if (rows.parameters.size() != bytes || !IsAligned(rows.parameters, rows.dtype)) {
+    return Malformed(*table, "bytes of parameters, aligned", rows.parameters.size(), bytes);
+  }
+  if (!rows.row_applies.empty() && rows.row_applies.size() != count) {
+    return Malformed(*table, "counts of applies", rows.row_applies.size(), count);
+  }
+  if (!rows.state.empty() && rows.state.size() != table->state_arrays()) {
+    return Malformed(*table, "arrays of state", rows.state.size(), table->state_arrays());
+  }
+  for (const auto& array : rows.state) {
+    if (array.size() != count * table->state_width()) {
+      return Malformed(*table, "numbers in an array of state", array.size(),
+                       count * table->state_width());
+    }
+  }
+  std::map<uint32_t, std::vector<uint32_t>> by_partition;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t p =
+        PartitionOfKey(table->id(), rows.keys[i], static_cast<uint32_t>(e.partitions.size()));
+    const uint32_t slice = table->slice_of(p);
+    if (!e.partitions[p].ours || slice == SlicedTable::kNone || !table->ready(slice)) continue;
+    by_partition[p].push_back(static_cast<uint32_t>(i));
+  }
+  for (const auto& [partition, which] : by_partition) {
+    if (absl::Status s = e.LoadRows(rows, state, partition, which); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::FinishRestore(uint32_t table) {
+  Impl& e = *impl_;
+  const absl::StatusOr<RestoreProgress> progress = restore_progress(table);
+  if (!progress.ok()) return progress.status();
+  TableState* state = nullptr;
+  if (absl::Status s = e.FindRestoring(table, &state); !s.ok()) return s;
+  if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
+  if (progress->missing_elements > 0 && !state->restore->request().partial) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("table ", table, " \"", state->table->spec().name(),
+                     "\": ", progress->missing_elements, " elements were not loaded"));
+  }
+  if (state->starved) return absl::ResourceExhaustedError("there is no memory for all of it");
+  for (uint32_t s = 0; s < state->table->slices(); ++s) {
+    const bool ours = e.partitions[state->table->life(s).partition].ours;
+    if (!ours || !state->table->ready(s) || state->restore->finished(s)) continue;
+    if (!e.FinishSlice(state, s)) return absl::UnavailableError("copies are behind: later");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RestoreProgress> Engine::restore_progress(uint32_t table) const {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  if (absl::Status s = e.FindRestoring(table, &state); !s.ok()) return s;
+  RestoreProgress progress;
+  for (uint32_t s = 0; s < state->table->slices(); ++s) {
+    const uint32_t p = state->table->life(s).partition;
+    if (!e.partitions[p].ours) continue;
+    if (!state->table->ready(s) || !state->restore->finished(s)) ++progress.unfinished;
+    if (const DenseTable* dense = state->dense.table.get(); dense != nullptr) {
+      for (const uint32_t index : dense->slice(s).chunks) {
+        const DenseTable::Chunk& chunk = dense->chunk(index);
+        progress.missing_elements += chunk.elements - state->restore->loaded(s, chunk.id);
+      }
+    }
+    const bool copied = e.log.mode(p) == ReplicaLog::Mode::kAlone ||
+                        e.log.acknowledged(p) >= state->restore->last_record(s);
+    if (!copied) ++progress.behind;
+  }
+  return progress;
+}
+
+// ---- loading ------------------------------------------------------------------------------------
+
+// Elements first.. of a chunk, which are those from.. of what is loaded. False: no memory to tell
+// its copy.
+bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* state,
+                                uint32_t index, uint32_t first, uint32_t count, uint64_t from) {
+  DenseTable& table = *state->dense.table;
+  const DenseTable::Chunk& chunk = table.chunk(index);
+  if (!elements.master.empty()) {
+    table.WriteElements(index, first, elements.master.subspan(from, count), {}, ElementType::kF32);
+  } else if (elements.dtype == ElementType::kF32) {
+    const auto* floats = reinterpret_cast<const float*>(elements.parameters.data());
+    table.WriteElements(index, first, {floats + from, count}, {}, ElementType::kF32);
+  } else {
+    const auto* halves = reinterpret_cast<const uint16_t*>(elements.parameters.data());
+    table.WriteElements(index, first, {}, {halves + from, count}, elements.dtype);
+  }
+  for (size_t i = 0; i < elements.state.size(); ++i) {
+    table.WriteState(index, first, i, elements.state[i].subspan(from, count));
+  }
+  table.SetApplies(index, std::max(chunk.applies, elements.applies));
+  save_counters.restored_elements += count;
+  const uint32_t loaded = state->restore->Loaded(chunk.slice, chunk.id, first, first + count);
+  if (loaded < chunk.elements) return true;
+  if (!TellLoaded(table.partition_of(chunk.id), *state, index)) return false;
+  state->restore->SetTold(chunk.slice, chunk.id);
+  return true;
+}
+
+absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state,
+                                    uint32_t partition, absl::Span<const uint32_t> which) {
+  if (BehindOnCopies(partition)) return absl::UnavailableError("copies are behind: later");
+  EmbeddingTable& table = *state->rows.table;
+  const uint32_t slice = table.slice_of(partition);
+  std::vector<uint64_t> keys;
+  for (const uint32_t i : which) keys.push_back(rows.keys[i]);
+  std::vector<uint32_t> numbers(keys.size());
+  if (!table.FindOrCreate(slice, keys, numbers.data())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
+                     pool.refused_by_job() ? " within its job's limit" : ""));
+  }
+  const size_t dim = table.dim();
+  std::vector<float> widened(dim);
+  std::vector<const float*> arrays(rows.state.size());
+  for (size_t k = 0; k < which.size(); ++k) {
+    const size_t i = which[k];
+    const std::byte* from = rows.parameters.data() + i * dim * ElementBytes(rows.dtype);
+    const auto* parameters = reinterpret_cast<const float*>(from);
+    if (rows.dtype != ElementType::kF32) {
+      const auto widen = rows.dtype == ElementType::kBf16 ? &FloatsFromBf16 : &FloatsFromF16;
+      widen(BestIsa(), reinterpret_cast<const uint16_t*>(from), widened.data(), dim);
+      parameters = widened.data();
+    }
+    for (size_t a = 0; a < arrays.size(); ++a) {
+      arrays[a] = rows.state[a].data() + i * table.state_width();
+    }
+    const uint32_t applies = rows.row_applies.empty() ? 1 : std::max(rows.row_applies[i], 1u);
+    table.LoadRow(slice, numbers[k], applies, parameters, arrays);
+  }
+  save_counters.restored_rows += which.size();
+  if (TellLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();
+  return absl::UnavailableError("copies are behind: later");
+}
+
+bool Engine::Impl::TellLoaded(uint32_t partition, const TableState& state, uint32_t index) {
+  if (log.mode(partition) == ReplicaLog::Mode::kAlone ||
+      !log.Told(partition, state.table->id(), index)) {
+    return true;
+  }
+  return AddChunk(partition, state, index, state.restore->request().version) != 0;
+}
+
+bool Engine::Impl::TellLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
+                                  absl::Span<const uint32_t> rows) {
+  if (log.mode(partition) == ReplicaLog::Mode::kAlone || !log.Told(partition, state.table->id())) {
+    return true;
+  }
+  const size_t most = RowsOfRecord(*state.rows.table);
+  for (; !rows.empty(); rows.remove_prefix(std::min(most, rows.size()))) {
+    if (AddRows(partition, state, slice, rows.subspan(0, most)) == 0) return false;
+  }
+  return true;
+}
+
+bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
+  const uint32_t p = state->table->life(slice).partition;
+  const RestoreRequest& request = state->restore->request();
+  const bool tell = log.mode(p) != ReplicaLog::Mode::kAlone && log.Told(p, state->table->id());
+  state->table->SetVersions(slice, request.version);
+  if (const DenseTable* dense = state->dense.table.get()) {
+    for (const uint32_t index : dense->slice(slice).chunks) {
+      if (state->restore->told(slice, dense->chunk(index).id)) continue;
+      if (!TellLoaded(p, *state, index)) return false;
+    }
+  } else {
+    state->rows.table->SetVersion(slice, request.version, request.applies);
+    if (tell) {
+      ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, p, *state);
+      told.header.version = request.version;
+      told.header.applies = request.applies;
+      log.Add(told);
+    }
+  }
+  state->restore->SetFinished(slice, tell ? log.last(p) : 0);
+  return true;
+}
+
+// Whoever was asked to say so has seen that everything is loaded everywhere. Where that is not so,
+// nothing may pass for it.
+void Engine::Impl::EndRestoring(TableState* state) {
+  for (uint32_t s = 0; s < state->table->slices(); ++s) {
+    if (!state->table->ready(s) || state->restore->finished(s)) continue;
+    const PartitionInfo& p = partitions[state->table->life(s).partition];
+    // One that has become the primary since then had everything before that was said.
+    if (!p.ours || p.promoted) continue;
+    LeaveSlice(state, s, ReplyStatus::kDataLoss);
+    state->table->Release(s, /*gone=*/true);
+  }
+  state->restore = nullptr;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,195 @@
+// Saves: which slices there are of a table, and what gives them up. The rest is shard/save.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "shard/engine_impl.h"
+#include "shard/save/chunk_save.h"
+#include "shard/save/row_save.h"
+
+namespace verbena::shard {
+namespace {
+
+std::string Named(const SlicedTable& table) {
+  return absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\"");
+}
+
+// The step that what is farthest of a slice is at.
+uint64_t NewestOf(const TableState& state, uint32_t slice) {
+  const DenseTable* dense = state.dense.table.get();
+  if (dense == nullptr) return state.rows.table->slice(slice).version;
+  uint64_t newest = 0;
+  for (const uint32_t chunk : dense->slice(slice).chunks) {
+    newest = std::max(newest, dense->chunk(chunk).version);
+  }
+  return newest;
+}
+
+}  // namespace
+
+absl::Status Engine::Impl::CheckSave(const SaveRequest& request) const {
+  if (request.id == 0 || saves.contains(request.id) || request.tables.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("save ", request.id, " of ", request.tables.size(),
+                     " tables: it has to have another id than 0 and those there are, and tables"));
+  }
+  for (size_t i = 0; i < request.tables.size(); ++i) {
+    const uint32_t table = request.tables[i].table;
+    for (size_t j = 0; j < i; ++j) {
+      if (request.tables[j].table == table) {
+        return absl::InvalidArgumentError(absl::StrCat("table ", table, " is named twice"));
+      }
+    }
+    const auto it = tables.find(table);
+    if (it == tables.end()) {
+      return absl::NotFoundError(absl::StrCat("table ", table, " is not known here"));
+    }
+    for (const auto& [id, save] : saves) {
+      if (!save->Saves(table)) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("table ", table, ": save ", id, " has it, or has pieces of it out"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// That all of the table that is ours is there, and not past its step.
+absl::Status Engine::Impl::CheckSaved(const TableToSave& what, uint64_t* newest) const {
+  const TableState& state = tables.at(what.table);
+  if (state.table == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("table ", what.table, " cannot be served"));
+  }
+  const SlicedTable& table = *state.table;
+  if (state.restore != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(Named(table), " is being restored"));
+  }
+  const auto refuse = [&](uint32_t partition, const char* why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Named(table), ": partition ", partition, " ", why));
+  };
+  uint64_t farthest = 0;
+  for (uint32_t p = 0; p < partitions.size(); ++p) {
+    if (!partitions[p].ours) continue;
+    if (state.placement[p].lost) return refuse(p, "is lost");
+    const uint32_t slice = table.slice_of(p);
+    if (slice == SlicedTable::kNone && !state.starved) continue;  // it has no chunk there
+    if (slice == SlicedTable::kNone || !table.ready(slice)) {
+      return refuse(p, state.starved ? "has no memory" : "was lost when it moved");
+    }
+    farthest = std::max(farthest, NewestOf(state, slice));
+  }
+  if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return absl::OkStatus();
+  *newest = std::max(*newest, farthest);
+  if (farthest <= what.step) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat(Named(table), " is at step ", farthest, " already, past ", what.step));
+}
+
+void Engine::Impl::AddToSave(const TableToSave& what, Save* save) {
+  const TableState& state = tables.at(what.table);
+  std::unique_ptr<TableSave> table;
+  if (DenseTable* dense = state.dense.table.get()) {
+    table = std::make_unique<ChunkSave>(dense, what, save->parts());
+  } else {
+    table = std::make_unique<RowSave>(state.rows.table.get(), what, save->parts());
+  }
+  for (uint32_t slice = 0; slice < state.table->slices(); ++slice) {
+    const uint32_t partition = state.table->life(slice).partition;
+    if (!partitions[partition].ours || !state.table->ready(slice)) continue;
+    std::vector<SavedPrefix> prefix;
+    for (const WorkerMark& mark : state.consistency->Applied(slice)) {
+      prefix.push_back({mark.worker, mark.sequence});
+    }
+    table->AddSlice(slice, partition, partitions[partition].epoch, std::move(prefix));
+  }
+  save->Add(std::move(table));
+}
+
+absl::Status Engine::BeginSave(const SaveRequest& request, uint64_t* newest) {
+  Impl& e = *impl_;
+  *newest = 0;
+  if (absl::Status s = e.CheckSave(request); !s.ok()) return s;
+  absl::Status status;
+  // All of them, so that *newest is what all have to be at.
+  for (const TableToSave& what : request.tables) status.Update(e.CheckSaved(what, newest));
+  if (!status.ok()) return status;
+  auto save = std::make_unique<Save>(request, &e.pool, &e.save_counters);
+  for (const TableToSave& what : request.tables) e.AddToSave(what, save.get());
+  save->Start();
+  e.saves[request.id] = std::move(save);
+  return absl::OkStatus();
+}
+
+bool Engine::TakePiece(uint64_t save, SavePiece* piece) {
+  const auto it = impl_->saves.find(save);
+  return it != impl_->saves.end() && it->second->Take(piece);
+}
+
+void Engine::ReleasePiece(uint64_t save, uint64_t piece) {
+  Impl& e = *impl_;
+  const auto it = e.saves.find(save);
+  if (it == e.saves.end() || !it->second->Release(piece)) return;
+  if (it->second->over()) e.saves.erase(it);
+  e.RetryBlocked();
+}
+
+absl::StatusOr<SaveProgress> Engine::save_progress(uint64_t save) const {
+  const auto it = impl_->saves.find(save);
+  if (it == impl_->saves.end() || it->second->ended()) {
+    return absl::NotFoundError(absl::StrCat("no save ", save, " is under way here"));
+  }
+  return it->second->progress();
+}
+
+void Engine::Impl::EndSave(uint64_t save, bool committed) {
+  const auto it = saves.find(save);
+  if (it == saves.end()) return;
+  it->second->End(committed);
+  if (it->second->over()) saves.erase(it);
+  RetryBlocked();
+}
+
+void Engine::CommitSave(uint64_t save) { impl_->EndSave(save, /*committed=*/true); }
+void Engine::AbortSave(uint64_t save) { impl_->EndSave(save, /*committed=*/false); }
+const SaveCounters& Engine::save_counters() const { return impl_->save_counters; }
+
+// ---- the view -----------------------------------------------------------------------------------
+
+void Engine::Impl::AbortSaves(uint32_t table, const absl::Status& why) {
+  for (auto& [id, save] : saves) {
+    save->Abort(table, [&](uint32_t, const TableSave::Slice& s) {
+      return absl::Status(why.code(), absl::StrCat("table ", table, ", partition ", s.partition,
+                                                   ": ", why.message()));
+    });
+  }
+}
+
+void Engine::Impl::FollowSaves(const v1::ClusterView& view) {
+  if (saves.empty()) return;
+  absl::flat_hash_map<uint32_t, const v1::Table*> present;
+  for (const v1::Table& t : view.tables()) present[t.id()] = &t;
+  for (const auto& entry : tables) {
+    const uint32_t table = entry.first;
+    const auto it = present.find(table);
+    if (it == present.end()) {
+      AbortSaves(table, absl::NotFoundError("the table was dropped"));
+      for (auto& [id, save] : saves) save->Leave(table);
+      continue;
+    }
+    const auto& lost = it->second->lost_partitions();
+    for (auto& [id, save] : saves) {
+      save->Abort(table, [&](uint32_t, const TableSave::Slice& s) {
+        const PartitionInfo& p = partitions[s.partition];
+        const bool is_lost = std::find(lost.begin(), lost.end(), s.partition) != lost.end();
+        if (p.ours && p.epoch == s.epoch && !is_lost) return absl::OkStatus();
+        return absl::AbortedError(absl::StrCat("table ", table, ", partition ", s.partition,
+                                               is_lost   ? " is lost"
+                                               : !p.ours ? " has another primary"
+                                                         : " is in a new epoch"));
+      });
+    }
+  }
+}
+
+}  // namespace verbena::shard

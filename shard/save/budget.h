@@ -1,0 +1,50 @@
+// The memory that one save may take beyond the tables'.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. What is taken is within the limit, or is all that is taken: so one piece can always go on,
+//     however small the limit, and with it everything that waits for it.
+#ifndef VERBENA_SHARD_SAVE_BUDGET_H_
+#define VERBENA_SHARD_SAVE_BUDGET_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "shard/save/types.h"
+
+namespace verbena::shard {
+
+class SaveBudget {
+ public:
+  SaveBudget(uint64_t limit, SaveCounters* counters) : limit_(limit), counters_(*counters) {}
+
+  bool Fits(uint64_t bytes) const {
+    return used_ == 0 || (used_ < limit_ && bytes <= limit_ - used_);
+  }
+  // How many things of `each` bytes fit, at most `most`.
+  uint64_t Fitting(uint64_t each, uint64_t most) const {
+    const uint64_t fit = used_ < limit_ ? (limit_ - used_) / each : 0;
+    return std::min(most, used_ == 0 ? std::max<uint64_t>(fit, 1) : fit);
+  }
+  // Whether or not it fits: ask before.
+  void Take(uint64_t bytes) {
+    used_ += bytes;
+    counters_.memory_bytes += bytes;
+  }
+  void Give(uint64_t bytes) {
+    used_ -= bytes;
+    counters_.memory_bytes -= bytes;
+  }
+  uint64_t used() const { return used_; }
+  uint64_t limit() const { return limit_; }
+
+ private:
+  const uint64_t limit_;
+  SaveCounters& counters_;
+  uint64_t used_ = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_SAVE_BUDGET_H_

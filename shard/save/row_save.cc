@@ -1,0 +1,270 @@
+#include "shard/save/row_save.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace verbena::shard {
+namespace {
+
+constexpr size_t kKeyAndCount = sizeof(uint64_t) + sizeof(uint32_t);
+
+uint32_t RowsIn(uint64_t bytes, size_t each) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(bytes / each, 1, UINT32_MAX));
+}
+
+}  // namespace
+
+RowSave::RowSave(EmbeddingTable* table, const TableToSave& what, const SaveParts& parts)
+    : TableSave(table->id(), parts),
+      table_(table),
+      sync_(table->spec().consistency() == v1::CONSISTENCY_SYNC),
+      what_(what),
+      row_bytes_(sizeof(uint64_t) + table->content_bytes()),
+      kept_capacity_(RowsIn(std::min(kKeptBytes, parts.budget->limit() / 8), row_bytes_)) {}
+
+RowSave::~RowSave() {
+  Leave();
+  for (SliceRows& s : rows_) FreePacked(&s.open);
+  for (Packed& packed : kept_) FreePacked(&packed);
+}
+
+void RowSave::Leave() {
+  if (table_ != nullptr) table_->Watch(nullptr);
+  table_ = nullptr;
+}
+
+void RowSave::Start() {
+  rows_.resize(slices().size());
+  for (uint32_t slice = 0; slice < slices().size(); ++slice) {
+    if (!has(slice, State::kWaiting)) continue;
+    if (!sync_ || table_->slice(slice).version == what_.step) SetDue(slice);
+  }
+  table_->Watch(this);
+}
+
+void RowSave::SetDue(uint32_t slice) {
+  SliceRows& s = rows_[slice];
+  const EmbeddingTable::Slice& from = table_->slice(slice);
+  at(slice).state = State::kOpen;
+  at(slice).version = from.version;
+  at(slice).applies = from.applies;
+  open_.push_back(slice);
+  s.rows = table_->rows_in(slice);
+  s.kept = std::make_unique<ChangedRows>(0, parts_.pool);
+  std::unique_ptr<ChangedRows>& changed = table_->changed(slice);
+  at(slice).incremental = what_.base != 0 && changed != nullptr && changed->base() == what_.base;
+  if (!what_.track) return;
+  s.tracks = true;
+  s.base = std::exchange(changed, std::make_unique<ChangedRows>(parts_.save, parts_.pool));
+}
+
+bool RowSave::ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const {
+  if (s.kept->marked(row) || table_->rows(slice).applies(row) == 0) return false;
+  if (!slices()[slice].incremental) return true;
+  // Without tracking anew, also what is changed meanwhile: those are rows as they were, too.
+  return (s.base != nullptr ? s.base : table_->changed(slice))->marked(row);
+}
+
+// ---- applies ------------------------------------------------------------------------------------
+
+bool RowSave::BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) {
+  if (!has(slice, State::kOpen)) return true;
+  const SliceRows& s = rows_[slice];
+  for (const uint32_t row : rows) {
+    if (row >= s.rows || row < s.cursor || s.kept->marked(row)) continue;
+    if (ToSave(s, slice, row) && !Keep(slice, row)) {
+      ++parts_.counters->waits;
+      return false;
+    }
+    s.kept->Mark(row);
+  }
+  return true;
+}
+
+bool RowSave::Keep(uint32_t slice, uint32_t row) {
+  SliceRows& s = rows_[slice];
+  if (s.open.rows == s.open.capacity) {
+    Packed fresh;
+    if (!NewPacked(slice, kept_capacity_, &fresh)) return false;
+    if (s.open.rows > 0) {
+      kept_.push_back(s.open);
+      ++s.packed;
+    } else {
+      ++partly_kept_;
+    }
+    s.open = fresh;
+  }
+  Add(row, &s.open);
+  ++parts_.counters->kept_rows;
+  return true;
+}
+
+void RowSave::Changed(uint32_t slice) {
+  if (has(slice, State::kWaiting) && table_->slice(slice).version == what_.step) SetDue(slice);
+}
+
+// ---- packing ------------------------------------------------------------------------------------
+
+bool RowSave::NewPacked(uint32_t slice, uint32_t capacity, Packed* packed) {
+  const size_t bytes = capacity * row_bytes_;
+  if (!parts_.budget->Fits(bytes)) return false;
+  packed->buffer = parts_.pool->TakeExact(bytes);
+  if (packed->buffer.data == nullptr) return false;
+  parts_.budget->Take(packed->buffer.bytes);
+  packed->slice = slice;
+  packed->rows = 0;
+  packed->capacity = capacity;
+  return true;
+}
+
+void RowSave::FreePacked(Packed* packed) {
+  if (packed->buffer.data != nullptr) {
+    parts_.budget->Give(packed->buffer.bytes);
+    parts_.pool->FreeExact(packed->buffer);
+  }
+  *packed = {};
+}
+
+void RowSave::Add(uint32_t row, Packed* packed) const {
+  const RowStore& from = table_->rows(packed->slice);
+  const size_t capacity = packed->capacity;
+  const size_t at = packed->rows++;
+  std::byte* to = packed->buffer.data;
+  const uint64_t key = from.key(row);
+  std::memcpy(to + at * sizeof(key), &key, sizeof(key));
+  to += capacity * sizeof(key);
+  const uint32_t applies = from.applies(row);
+  std::memcpy(to + at * sizeof(applies), &applies, sizeof(applies));
+  to += capacity * sizeof(applies);
+  std::memcpy(to + at * table_->row_bytes(), from.parameters(row), table_->row_bytes());
+  to += capacity * table_->row_bytes();
+  const size_t state_bytes = table_->state_width() * sizeof(float);
+  const float* state = from.state(row);
+  for (size_t i = 0; i < table_->state_arrays(); ++i, state += table_->state_width()) {
+    std::memcpy(to + at * state_bytes, state, state_bytes);
+    to += capacity * state_bytes;
+  }
+}
+
+void RowSave::View(const Packed& packed, SavePiece* piece) const {
+  const std::byte* from = packed.buffer.data;
+  const size_t capacity = packed.capacity;
+  piece->keys = {reinterpret_cast<const uint64_t*>(from), packed.rows};
+  from += capacity * sizeof(uint64_t);
+  piece->row_applies = {reinterpret_cast<const uint32_t*>(from), packed.rows};
+  from += capacity * sizeof(uint32_t);
+  static_assert(kKeyAndCount % alignof(float) == 0);
+  piece->parameters = {from, packed.rows * table_->row_bytes()};
+  from += capacity * table_->row_bytes();
+  const size_t width = table_->state_width();
+  for (size_t i = 0; i < table_->state_arrays(); ++i) {
+    piece->state.emplace_back(reinterpret_cast<const float*>(from), packed.rows * width);
+    from += capacity * width * sizeof(float);
+  }
+}
+
+// ---- pieces -------------------------------------------------------------------------------------
+
+// Moves the cursor. False: it is at the end, or there is no memory.
+bool RowSave::TakeCursor(uint32_t slice, Packed* packed) {
+  SliceRows& s = rows_[slice];
+  const uint64_t most =
+      parts_.budget->Fitting(row_bytes_, std::max<uint64_t>(parts_.piece_bytes / row_bytes_, 1));
+  if (most == 0) return false;
+  found_.clear();
+  uint32_t at = s.cursor;
+  for (; at < s.rows && found_.size() < most; ++at) {
+    if (ToSave(s, slice, at)) found_.push_back(at);
+  }
+  if (!found_.empty() && !NewPacked(slice, static_cast<uint32_t>(found_.size()), packed)) {
+    return false;
+  }
+  s.cursor = at;
+  for (const uint32_t row : found_) Add(row, packed);
+  return !found_.empty();
+}
+
+// Takes the memory of what is kept before that of more rows. Where the cursor cannot go on, what is
+// kept goes before its piece is full.
+bool RowSave::FindContent(Packed* packed) {
+  while (!kept_.empty()) {
+    *packed = std::exchange(kept_.front(), {});
+    kept_.pop_front();
+    if (packed->buffer.data == nullptr) continue;  // its slice was given up
+    --rows_[packed->slice].packed;
+    return true;
+  }
+  for (; !open_.empty(); open_.pop_front()) {
+    const uint32_t slice = open_.front();
+    if (!has(slice, State::kOpen)) continue;
+    if (TakeCursor(slice, packed)) return true;
+    if (rows_[slice].cursor < rows_[slice].rows) break;
+    if (rows_[slice].open.rows == 0) EndContent(slice);
+  }
+  if (partly_kept_ == 0) return false;
+  for (SliceRows& s : rows_) {
+    if (s.open.rows == 0) continue;
+    *packed = std::exchange(s.open, {});
+    --partly_kept_;
+    return true;
+  }
+  return false;
+}
+
+void RowSave::EndContent(uint32_t slice) {
+  rows_[slice].kept = nullptr;
+  ContentTaken(slice);
+}
+
+bool RowSave::TakeContent(SavePiece* piece, HeldPiece* held) {
+  Packed packed;
+  if (table_ == nullptr || !FindContent(&packed)) return false;
+  held->rows = packed.buffer;
+  piece->kind = SavePiece::Kind::kRows;
+  Fill(packed.slice, packed.rows, piece);
+  piece->count = packed.rows;
+  piece->dtype = ElementType::kF32;
+  View(packed, piece);
+  parts_.counters->rows += packed.rows;
+  const SliceRows& s = rows_[packed.slice];
+  if (s.cursor == s.rows && s.packed == 0 && s.open.rows == 0) EndContent(packed.slice);
+  return true;
+}
+
+void RowSave::Release(const HeldPiece& held) {
+  Packed packed;
+  packed.buffer = held.rows;
+  FreePacked(&packed);
+}
+
+void RowSave::Drop(uint32_t slice) {
+  SliceRows& s = rows_[slice];
+  EndTracking(slice, /*committed=*/false);
+  if (s.open.rows > 0) --partly_kept_;
+  FreePacked(&s.open);
+  for (Packed& packed : kept_) {
+    if (packed.slice == slice) FreePacked(&packed);
+  }
+  s = {};
+}
+
+void RowSave::EndTracking(uint32_t slice, bool committed) {
+  SliceRows& s = rows_[slice];
+  if (!std::exchange(s.tracks, false) || committed || table_ == nullptr) return;
+  // The slice may have been another one's meanwhile.
+  if (!table_->ready(slice)) return;
+  std::unique_ptr<ChangedRows>& changed = table_->changed(slice);
+  if (changed == nullptr || changed->base() != parts_.save) return;
+  if (s.base != nullptr) {
+    changed->Join(*s.base);
+  } else {
+    changed = nullptr;
+  }
+}
+
+void RowSave::End(bool committed) {
+  for (uint32_t slice = 0; slice < rows_.size(); ++slice) EndTracking(slice, committed);
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,92 @@
+// An embedding table's part in a save: the rows of each slice as they are when it becomes open.
+//
+// A cursor goes through a slice's rows and packs them into pieces. A row ahead of the cursor that
+// an apply is about to change is kept before: packed into a piece of its slice, of at most
+// kKeptBytes. Rows that were made and never changed are none of the save's: they have their initial
+// values.
+//
+// Beside the save's memory this takes a bit a row of open slices: whether it is kept.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_SAVE_ROW_SAVE_H_
+#define VERBENA_SHARD_SAVE_ROW_SAVE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "shard/save/table_save.h"
+#include "shard/table/changed_rows.h"
+#include "shard/table/embedding_table.h"
+#include "shard/table/watch.h"
+
+namespace verbena::shard {
+
+class RowSave final : public TableSave, public RowWatch {
+ public:
+  // Small, because each slice may have one that is not full.
+  static constexpr uint64_t kKeptBytes = 16 << 10;
+
+  // The table outlives it, or it is told Leave().
+  RowSave(EmbeddingTable* table, const TableToSave& what, const SaveParts& parts);
+  ~RowSave() override;
+
+  void Start() override;
+  void Release(const HeldPiece& held) override;
+  void Leave() override;
+  void End(bool committed) override;
+
+  bool BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) override;
+  void Changed(uint32_t slice) override;
+
+ protected:
+  bool TakeContent(SavePiece* piece, HeldPiece* held) override;
+  void Drop(uint32_t slice) override;
+
+ private:
+  // Rows side by side: keys, counts of applies, parameters, arrays of state; room for `capacity`.
+  struct Packed {
+    Buffer buffer;
+    uint32_t slice = 0;
+    uint32_t rows = 0;
+    uint32_t capacity = 0;
+  };
+  struct SliceRows {
+    uint32_t rows = 0;    // when it became open
+    uint32_t cursor = 0;  // rows below are taken, unless they are not to be
+    uint32_t packed = 0;  // pieces of kept_
+    bool tracks = false;  // the table remembers what changes from this save on
+    Packed open;          // rows that are kept, not in kept_ yet
+    std::unique_ptr<ChangedRows> kept;
+    std::unique_ptr<ChangedRows> base;  // what had changed since the save before
+  };
+
+  void SetDue(uint32_t slice);
+  bool ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const;
+  bool Keep(uint32_t slice, uint32_t row);
+  bool NewPacked(uint32_t slice, uint32_t capacity, Packed* packed);
+  void Add(uint32_t row, Packed* packed) const;
+  void FreePacked(Packed* packed);
+  bool TakeCursor(uint32_t slice, Packed* packed);
+  void EndContent(uint32_t slice);
+  bool FindContent(Packed* packed);
+  void View(const Packed& packed, SavePiece* piece) const;
+  // What changed belongs to the save before again, unless this one is to build on.
+  void EndTracking(uint32_t slice, bool committed);
+
+  EmbeddingTable* table_;  // null: it is gone
+  const bool sync_;
+  const TableToSave what_;
+  const size_t row_bytes_;  // packed
+  const uint32_t kept_capacity_;
+  std::vector<SliceRows> rows_;  // by slice
+  std::deque<Packed> kept_;
+  std::deque<uint32_t> open_;    // slices; the cursor is in the first that is so still
+  uint32_t partly_kept_ = 0;     // slices with an open piece
+  std::vector<uint32_t> found_;  // scratch of TakeCursor()
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_SAVE_ROW_SAVE_H_

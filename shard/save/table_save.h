@@ -1,0 +1,109 @@
+// One table's part in a save: what dense and embedding tables have in common.
+//
+// **Thread safety**: one owner thread.
+//
+// A slice is
+//     none                                     the table has nothing there, or it is not ours
+//     waiting  --(it is at its step)-->  open  (of a sync table; of others it is open at once)
+//     open  --(its last chunk or row is taken)-->  taken  --(kSlice is taken)-->  ended
+//     waiting, open, taken  --(given up)-->  aborted
+//
+// Invariants:
+//  1. What is in a piece is as it was when the slice (of a dense table: the chunk) became open,
+//     whatever is applied meanwhile; also of a slice that is given up, until its pieces are
+//     released.
+//  2. A chunk or row of an open slice is in one piece exactly; none is once the slice is given up.
+#ifndef VERBENA_SHARD_SAVE_TABLE_SAVE_H_
+#define VERBENA_SHARD_SAVE_TABLE_SAVE_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "shard/save/budget.h"
+#include "shard/save/types.h"
+#include "shard/table/buffer_pool.h"
+#include "shard/table/sliced_table.h"
+
+namespace verbena::shard {
+
+// What a table's save works with; all outlive it.
+struct SaveParts {
+  uint64_t save = 0;
+  uint32_t piece_bytes = 0;
+  BufferPool* pool = nullptr;
+  SaveBudget* budget = nullptr;
+  SaveCounters* counters = nullptr;
+};
+
+// What a piece that is out has.
+struct HeldPiece {
+  uint32_t chunk = BufferPool::kNone;  // of a dense table, by its local index
+  Buffer rows;
+};
+
+class TableSave {
+ public:
+  enum class State : uint8_t { kNone, kWaiting, kOpen, kTaken, kEnded, kAborted };
+  struct Slice {
+    State state = State::kNone;
+    uint32_t partition = 0;
+    uint64_t epoch = 0;
+    uint64_t version = 0, applies = 0;  // of an embedding table
+    bool incremental = false;
+    uint32_t pieces = 0;
+    uint64_t items = 0;
+    std::vector<SavedPrefix> prefix;
+  };
+
+  virtual ~TableSave() = default;
+  TableSave(const TableSave&) = delete;
+  TableSave& operator=(const TableSave&) = delete;
+
+  uint32_t table() const { return table_; }
+  const std::vector<Slice>& slices() const { return slices_; }
+
+  // Before Start(): this shard has the slice.
+  void AddSlice(uint32_t slice, uint32_t partition, uint64_t epoch,
+                std::vector<SavedPrefix> prefix);
+  // What is there is as it is to be saved from now on.
+  virtual void Start() = 0;
+  // The next piece, but for its id. False: none now.
+  bool Take(SavePiece* piece, HeldPiece* held);
+  // The piece is not read any more.
+  virtual void Release(const HeldPiece& held) = 0;
+  // Gives up a slice that has not ended. False: there is nothing to give up.
+  bool Abort(uint32_t slice);
+  // The table is about to go; all slices have ended or are given up.
+  virtual void Leave() = 0;
+  // No piece is taken any more. Slices that were not committed are none to build on.
+  virtual void End(bool committed) = 0;
+
+ protected:
+  TableSave(uint32_t table, const SaveParts& parts) : parts_(parts), table_(table) {}
+
+  virtual bool TakeContent(SavePiece* piece, HeldPiece* held) = 0;
+  // Drops what is kept of a slice that is given up.
+  virtual void Drop(uint32_t slice) = 0;
+
+  Slice& at(uint32_t slice) { return slices_[slice]; }
+  bool has(uint32_t slice, State state) const {
+    return slice < slices_.size() && slices_[slice].state == state;
+  }
+  // A piece of the slice, with `items` chunks or rows, is taken.
+  void Fill(uint32_t slice, uint64_t items, SavePiece* piece);
+  // All of an open slice is taken.
+  void ContentTaken(uint32_t slice);
+
+  const SaveParts parts_;
+
+ private:
+  const uint32_t table_;
+  std::vector<Slice> slices_;   // by slice index; later ones are none
+  std::deque<uint32_t> taken_;  // slices whose kSlice is next
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_SAVE_TABLE_SAVE_H_

@@ -1,0 +1,165 @@
+// What is saved of a shard's tables and how it comes back: what the engine and its caller tell each
+// other.
+//
+// **Thread safety**: plain data. What a piece points to stays as it is, for any thread to read,
+// until Engine::ReleasePiece().
+#ifndef VERBENA_SHARD_SAVE_TYPES_H_
+#define VERBENA_SHARD_SAVE_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/record.h"
+
+namespace verbena::shard {
+
+struct TableToSave {
+  uint32_t table = 0;
+  // sync: as it is when exactly so many steps are committed. Others: as it is now; 0.
+  uint64_t step = 0;
+  // Embedding tables. 0: all rows. Else those that changed since the save of this id, in partitions
+  // where that is known; all rows in others.
+  uint64_t base = 0;
+  // Embedding tables: what changes from this save on is remembered, for one that has it as base.
+  // Costs a bit a row, two while a save is under way.
+  bool track = false;
+};
+
+struct SaveRequest {
+  uint64_t id = 0;  // not 0; of this cluster's saves
+  std::vector<TableToSave> tables;
+  // What is changed before it is saved is kept in at most so much, as are rows on their way out;
+  // or in what one piece takes, if that is more.
+  uint64_t memory_bytes = uint64_t{256} << 20;
+  uint32_t piece_bytes = 1 << 20;  // rows of one piece, about
+};
+
+// How far a worker's pushes to a partition are in what is saved: its sequences up to this one,
+// whole, and nothing behind.
+struct SavedPrefix {
+  uint64_t worker = 0;  // incarnation
+  uint64_t sequence = 0;
+};
+
+// Of one partition of one table, in the order of a partition's own: its chunks or rows, each once,
+// then kSlice.
+struct SavePiece {
+  enum class Kind : uint8_t {
+    kChunk,
+    kRows,
+    kSlice,  // these were all. Without content
+  };
+  uint64_t id = 0;  // for ReleasePiece()
+  Kind kind = Kind::kSlice;
+  uint32_t table = 0;
+  uint32_t partition = 0;
+  uint64_t epoch = 0;
+  // kChunk: of the chunk. kSlice of an embedding table: of the partition. How many applies it has
+  // had, and how many of them in this generation of the job (sync: committed steps).
+  uint64_t applies = 0;
+  uint64_t version = 0;
+
+  // kChunk
+  uint32_t chunk = 0;          // of the table
+  uint64_t first_element = 0;  // in the table
+  // kRows
+  absl::Span<const uint64_t> keys;
+  absl::Span<const uint32_t> row_applies;  // how often each row was changed
+
+  // kChunk: elements. kRows: rows.
+  uint32_t count = 0;
+  // As they are pulled: of the table's dtype.
+  ElementType dtype = ElementType::kNone;
+  absl::Span<const std::byte> parameters;
+  // What the optimizer works on, where that is not the parameters; else empty.
+  absl::Span<const float> master;
+  // The optimizer's arrays: as many numbers as there are parameters, or one a row.
+  std::vector<absl::Span<const float>> state;
+
+  // kSlice
+  bool incremental = false;         // rows that have not changed since the base are left out
+  uint32_t pieces = 0;              // before this one
+  uint64_t items = 0;               // chunks or rows in them
+  std::vector<SavedPrefix> prefix;  // async and ssp
+
+  uint64_t bytes() const {
+    uint64_t bytes = keys.size() * sizeof(uint64_t) + row_applies.size() * sizeof(uint32_t) +
+                     parameters.size() + master.size() * sizeof(float);
+    for (const auto& array : state) bytes += array.size() * sizeof(float);
+    return bytes;
+  }
+};
+
+struct SaveProgress {
+  absl::Status status;   // why a partition of it was given up, first of all
+  uint32_t slices = 0;   // partitions of tables
+  uint32_t waiting = 0;  // of those: not at their step yet, in part at least
+  uint32_t ended = 0;    // kSlice was taken
+  uint32_t aborted = 0;  // given up
+  uint32_t out = 0;      // pieces that were taken and not released
+  uint64_t taken_bytes = 0;
+  uint64_t memory_bytes = 0;  // in use
+  bool complete() const { return slices == ended && out == 0; }
+};
+
+// How a table begins that the view says is being restored.
+struct RestoreRequest {
+  uint32_t table = 0;
+  // The step that workers push next (sync), or what versions count from.
+  uint64_t version = 0;
+  // Embedding tables: the applies that each partition has had, by which the schedule goes.
+  uint64_t applies = 0;
+  // What is not loaded keeps its initial values; else that is an error. Rows that are not loaded
+  // always have theirs.
+  bool partial = false;
+};
+
+// Elements of a dense table, wherever its chunks end. What is not this shard's is left alone.
+struct ElementsToRestore {
+  uint32_t table = 0;
+  uint64_t first_element = 0;
+  uint64_t count = 0;
+  // f32, bf16 or f16, whatever the table's; aligned for its numbers. Of those of 16 bits the
+  // optimizer gets them widened, unless there is a master copy, of which they are not looked at.
+  ElementType dtype = ElementType::kF32;
+  absl::Span<const std::byte> parameters;
+  absl::Span<const float> master;  // or empty
+  // `count` numbers of each of the optimizer's arrays; none: they stay zero.
+  std::vector<absl::Span<const float>> state;
+  // That the chunk has had, by which the schedule and the optimizer go; where several ranges meet
+  // in a chunk, the greatest counts. 0 for parameters without state.
+  uint64_t applies = 0;
+};
+
+struct RowsToRestore {
+  uint32_t table = 0;
+  absl::Span<const uint64_t> keys;  // those that are not this shard's are left alone
+  // How often each was changed; empty: once, since a row that never was is none.
+  absl::Span<const uint32_t> row_applies;
+  ElementType dtype = ElementType::kF32;
+  absl::Span<const std::byte> parameters;      // dim numbers a row, aligned
+  std::vector<absl::Span<const float>> state;  // as a piece has them; none: zero
+};
+
+struct RestoreProgress {
+  uint64_t missing_elements = 0;  // here
+  uint32_t unfinished = 0;        // partitions that FinishRestore() is to be called for (again)
+  uint32_t behind = 0;            // partitions whose copies do not have everything yet
+  bool complete() const { return unfinished == 0 && behind == 0; }
+};
+
+struct SaveCounters {
+  uint64_t saves = 0, committed = 0, aborted = 0;  // begun, and how they ended
+  uint64_t pieces = 0, bytes = 0, chunks = 0, rows = 0;
+  uint64_t kept_chunks = 0, kept_rows = 0;  // that were changed before they were saved
+  uint64_t waits = 0;         // applies that found no memory for what they would change
+  uint64_t memory_bytes = 0;  // in use by all saves
+  uint64_t restored_elements = 0, restored_rows = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_SAVE_TYPES_H_

@@ -1,0 +1,387 @@
+// What was saved is loaded elsewhere, and training goes on as if nothing had been.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "tests/shard/save_rig.h"
+
+namespace verbena::shard {
+namespace {
+
+constexpr uint64_t kGoal = 12;
+
+// Wherever chunks end.
+struct Flat {
+  std::map<uint64_t, std::vector<std::byte>> bytes;  // of each element, all of it
+  std::map<uint64_t, SavedRow> rows;
+  bool operator==(const Flat&) const = default;
+};
+Flat Flatten(const Saved& saved) {
+  Flat flat;
+  flat.rows = saved.rows;
+  for (const auto& [first, chunk] : saved.chunks) {
+    const size_t each = chunk.parameters.size() / chunk.count;
+    for (uint32_t i = 0; i < chunk.count; ++i) {
+      std::vector<std::byte>& bytes = flat.bytes[first + i];
+      const auto add = [&](const void* from, size_t n) {
+        const auto* at = static_cast<const std::byte*>(from);
+        bytes.insert(bytes.end(), at, at + n);
+      };
+      add(chunk.parameters.data() + i * each, each);
+      if (!chunk.master.empty()) add(&chunk.master[i], sizeof(float));
+      for (const auto& array : chunk.state) add(&array[i], sizeof(float));
+      add(&chunk.applies, sizeof(chunk.applies));
+      add(&chunk.version, sizeof(chunk.version));
+    }
+  }
+  return flat;
+}
+
+// As `plan`, on other servers, with other partitions and chunks.
+SavePlan Elsewhere(SavePlan plan, uint64_t step) {
+  const bool by_chunk = plan.optimizer.name() == "lamb" || plan.optimizer.clip_chunk_norm() > 0 ||
+                        plan.optimizer.clip_global_norm() > 0;
+  plan.servers = std::vector<uint32_t>{1, 2, 5}[plan.seed % 3];
+  plan.copies = plan.servers > 1 && plan.seed % 2 == 0;
+  plan.partitions = plan.servers + plan.seed % 4;
+  plan.table = kTable + plan.seed % 5;
+  if (!by_chunk) plan.chunk_elements = std::vector<uint32_t>{16, 32, 48}[plan.seed % 3];
+  plan.first_step = step;
+  plan.restoring = true;
+  ++plan.seed;
+  return plan;
+}
+
+TEST_CASE("restore: on other servers training goes on, and equals the one without a break") {
+  const bool rows = GENERATE(false, true);
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
+    const SavePlan plan = MakeSavePlan(seed, rows, v1::CONSISTENCY_SYNC);
+    CAPTURE(seed, rows, plan.optimizer.name(), static_cast<int>(plan.dtype));
+    SaveRig rig(plan);
+    rig.SetGoal(kGoal);
+    for (uint32_t i = 0; i < seed * 3 % 200; ++i) rig.Act();
+    const uint64_t wanted = std::min(rig.Newest() + seed % 3, kGoal);
+    REQUIRE(rig.Begin(wanted, seed % 2 == 0 ? 500 : 1 << 20) == absl::OkStatus());
+    const uint64_t step = rig.step();
+    REQUIRE(rig.FinishSave());
+    const Flat whole = Flatten(rig.SaveIdle());
+
+    SaveRig other(Elsewhere(plan, step));
+    other.SetGoal(kGoal);
+    other.Load(rig.saved(), static_cast<ElementType>(plan.dtype), step);
+    REQUIRE(other.FinishRestore() == absl::OkStatus());
+    other.DeliverAll();
+    for (size_t e = 0; e < other.engines(); ++e) {
+      REQUIRE(other.engine(e).restore_progress(other.plan.table)->complete());
+    }
+    other.Serve();
+    REQUIRE(Flatten(other.SaveIdle()) == Flatten(rig.saved()));
+    REQUIRE(other.Finish());
+    REQUIRE(other.error == "");
+    REQUIRE(Flatten(other.SaveIdle()) == whole);
+  }
+}
+
+TEST_CASE("restore: copies have what was loaded, and take over") {
+  const bool rows = GENERATE(false, true);
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    SavePlan plan = MakeSavePlan(seed, rows, v1::CONSISTENCY_SYNC);
+    plan.servers = 2;
+    plan.partitions = 4;
+    CAPTURE(seed, rows);
+    SaveRig rig(plan);
+    rig.SetGoal(5);
+    REQUIRE(rig.Finish());
+    const Saved saved = rig.SaveIdle();
+    plan.restoring = plan.copies = true;
+    plan.first_step = 5;
+    SaveRig other(plan);
+    other.Load(saved, static_cast<ElementType>(plan.dtype), 5);
+    REQUIRE(other.FinishRestore() == absl::OkStatus());
+    const absl::StatusOr<RestoreProgress> before = other.engine(0).restore_progress(plan.table);
+    CHECK(before->unfinished == 0);
+    CHECK(before->behind > 0);
+    other.DeliverAll();
+    CHECK(other.engine(0).restore_progress(plan.table)->complete());
+    // Whoever sees both at once loses nothing.
+    other.view().mutable_tables(0)->set_restoring(false);
+    for (v1::Partition& p : *other.view().mutable_partitions()) {
+      p.set_primary(p.followers(0).server());
+      p.set_epoch(2);
+      p.clear_followers();
+    }
+    other.ApplyView();
+    SaveRequest request;
+    request.id = 1;
+    request.tables.push_back({plan.table, 5, 0, false});
+    Flat flat;
+    for (size_t e = 0; e < 2; ++e) {
+      uint64_t newest = 0;
+      REQUIRE(other.engine(e).BeginSave(request, &newest) == absl::OkStatus());
+      SavePiece piece;
+      while (other.engine(e).TakePiece(1, &piece)) {
+        if (piece.kind == SavePiece::Kind::kChunk) {
+          const SavedChunk& was = saved.chunks.at(piece.first_element);
+          CHECK(std::equal(was.parameters.begin(), was.parameters.end(), piece.parameters.begin()));
+          CHECK(was.version == piece.version);
+          CHECK(was.applies == piece.applies);
+          flat.bytes[piece.first_element];
+        }
+        for (uint32_t i = 0; i < piece.keys.size(); ++i) {
+          const SavedRow& was = saved.rows.at(piece.keys[i]);
+          CHECK(was.applies == piece.row_applies[i]);
+          CHECK(std::memcmp(was.parameters.data(),
+                            piece.parameters.data() + i * plan.dim * sizeof(float),
+                            plan.dim * sizeof(float)) == 0);
+          flat.rows[piece.keys[i]];
+        }
+        other.engine(e).ReleasePiece(1, piece.id);
+      }
+    }
+    CHECK(flat.bytes.size() == saved.chunks.size());
+    CHECK(flat.rows.size() == saved.rows.size());
+  }
+}
+
+// One server, one worker.
+SavePlan Small(bool rows) {
+  SavePlan plan;
+  plan.rows = rows;
+  plan.workers = 1;
+  plan.optimizer.set_name("momentum");
+  plan.optimizer.set_rate(0.125);
+  return plan;
+}
+Saved Trained(const SavePlan& plan) {
+  SaveRig rig(plan);
+  rig.SetGoal(4);
+  REQUIRE(rig.Finish());
+  return rig.SaveIdle();
+}
+ReplyStatus Scanned(SaveRig* rig, uint32_t partition) {
+  Group group = rig->GroupOf(partition, 0);
+  group.count = 1;
+  return rig->engine(0).Scan({kFirstWorker, rig->plan.table, group}).answer.status;
+}
+ReplyStatus Pulled(SaveRig* rig, uint32_t chunk) {
+  PullRequest r;
+  r.worker = kFirstWorker;
+  r.table = rig->plan.table;
+  r.group = rig->GroupOf(PartitionOfChunk(rig->plan.table, chunk, rig->plan.partitions), 0);
+  r.group.index = chunk;
+  const PullOutcome out = rig->engine(0).Pull(r);
+  rig->engine(0).Unpin(out.view.pin);
+  return out.answer.status;
+}
+
+TEST_CASE("restore: nobody is served before the view says that all is there") {
+  const bool rows = GENERATE(false, true);
+  SavePlan plan = Small(rows);
+  const Saved saved = Trained(plan);
+  plan.restoring = true;
+  plan.first_step = 4;
+  SaveRig rig(plan);
+  const auto status = [&] { return rows ? Scanned(&rig, 0) : Pulled(&rig, 0); };
+  CHECK(status() == ReplyStatus::kNotReady);
+  CHECK(rig.Begin(4) != absl::OkStatus());
+  rig.Load(saved, ElementType::kF32, 4);
+  CHECK(rig.error == "");
+  CHECK(status() == ReplyStatus::kNotReady);
+  REQUIRE(rig.FinishRestore().ok());
+  CHECK(status() == ReplyStatus::kNotReady);
+  // A generation that begins meanwhile does not change what it begins with.
+  rig.view().mutable_jobs(0)->set_generation(2);
+  rig.ApplyView();
+  rig.Serve();
+  CHECK(status() == ReplyStatus::kOk);
+  CHECK(rig.Newest() == 4);
+  CHECK(rig.engine(0).FinishRestore(plan.table).code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("restore: what is not finished when the view says so is lost, never initial") {
+  const bool rows = GENERATE(false, true);
+  SavePlan plan = Small(rows);
+  const Saved saved = Trained(plan);
+  plan.restoring = true;
+  SaveRig rig(plan);
+  rig.Load(saved, ElementType::kF32, 4);
+  SECTION("not finished") {}
+  SECTION("finished in an epoch before") {
+    REQUIRE(rig.FinishRestore().ok());
+    for (v1::Partition& p : *rig.view().mutable_partitions()) p.set_epoch(2);
+    rig.ApplyView();
+    CHECK(rig.engine(0).restore_progress(plan.table)->unfinished > 0);
+  }
+  rig.Serve();
+  CHECK((rows ? Scanned(&rig, 0) : Pulled(&rig, 0)) == ReplyStatus::kDataLoss);
+}
+
+TEST_CASE("restore: a partition that has changed hands is loaded again") {
+  SavePlan plan = Small(false);
+  const Saved saved = Trained(plan);
+  plan.restoring = true;
+  plan.first_step = 4;
+  SaveRig rig(plan);
+  rig.Load(saved, ElementType::kF32, 4);
+  REQUIRE(rig.FinishRestore().ok());
+  v1::Partition* moved = rig.view().mutable_partitions(0);
+  moved->set_epoch(2);
+  moved->set_primary(kServer + 1);
+  rig.ApplyView();
+  moved->set_epoch(3);
+  moved->set_primary(kServer);
+  rig.ApplyView();
+  CHECK(rig.engine(0).restore_progress(plan.table)->missing_elements > 0);
+  CHECK(rig.FinishRestore().code() == absl::StatusCode::kFailedPrecondition);
+  rig.Load(saved, ElementType::kF32, 4);
+  REQUIRE(rig.FinishRestore() == absl::OkStatus());
+  rig.Serve();
+  CHECK(Flatten(rig.SaveIdle()) == Flatten(saved));
+}
+
+TEST_CASE("restore: in part, where that is wanted") {
+  SavePlan plan = Small(false);
+  Saved saved = Trained(plan);
+  saved.chunks.erase(0);
+  plan.restoring = true;
+  SaveRig rig(plan);
+  const bool partial = GENERATE(false, true);
+  RestoreRequest begin;
+  begin.table = plan.table;
+  begin.version = 4;
+  begin.partial = partial;
+  REQUIRE(rig.engine(0).BeginRestore(begin).ok());
+  begin.version = 5;
+  CHECK(rig.engine(0).BeginRestore(begin).code() == absl::StatusCode::kFailedPrecondition);
+  for (const auto& [first, chunk] : saved.chunks) {
+    ElementsToRestore elements;
+    elements.table = plan.table;
+    elements.first_element = first;
+    elements.count = chunk.count;
+    elements.parameters = chunk.parameters;
+    REQUIRE(rig.engine(0).RestoreElements(elements).ok());
+  }
+  CHECK(rig.FinishRestore().ok() == partial);
+  rig.Serve();
+  CHECK(Pulled(&rig, 0) == (partial ? ReplyStatus::kOk : ReplyStatus::kDataLoss));
+}
+
+TEST_CASE("restore: into another dtype, and without optimizer state") {
+  SavePlan plan = Small(false);
+  plan.dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[GENERATE(0, 1, 2)];
+  const Saved saved = Trained(plan);
+  SavePlan to = plan;
+  to.dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[GENERATE(0, 1, 2)];
+  to.restoring = true;
+  SaveRig rig(to);
+  rig.Load(saved, static_cast<ElementType>(plan.dtype), 0, /*state=*/false);
+  REQUIRE(rig.error == "");
+  REQUIRE(rig.FinishRestore().ok());
+  rig.Serve();
+  for (const auto& [first, chunk] : rig.SaveIdle().chunks) {
+    // What the optimizer works on is what it worked on.
+    const auto weights = [](const SavedChunk& c) {
+      if (!c.master.empty()) return c.master;
+      std::vector<float> floats(c.count);
+      std::memcpy(floats.data(), c.parameters.data(), c.parameters.size());
+      return floats;
+    };
+    if (to.chunk_elements == plan.chunk_elements && saved.chunks.contains(first) &&
+        saved.chunks.at(first).count == chunk.count) {
+      CHECK(weights(chunk) == weights(saved.chunks.at(first)));
+    }
+    CHECK(chunk.applies == 0);
+    CHECK(chunk.state[0] == std::vector<float>(chunk.count, 0));
+  }
+}
+
+TEST_CASE("restore: parameters of 16 bits without a master copy are widened") {
+  SavePlan plan = Small(false);
+  plan.dtype = v1::DTYPE_BF16;
+  Saved saved = Trained(plan);
+  for (auto& [first, chunk] : saved.chunks) chunk.master.clear();
+  plan.restoring = true;
+  SaveRig rig(plan);
+  rig.Load(saved, ElementType::kBf16, 0);
+  REQUIRE(rig.FinishRestore().ok());
+  rig.Serve();
+  for (const auto& [first, chunk] : rig.SaveIdle().chunks) {
+    CHECK(chunk.parameters == saved.chunks.at(first).parameters);
+    CHECK(chunk.master.size() == chunk.count);
+  }
+}
+
+TEST_CASE("restore: what is not of the table's shape is refused") {
+  const auto bad = absl::StatusCode::kInvalidArgument;
+  SavePlan plan = Small(false);
+  plan.restoring = true;
+  SaveRig rig(plan);
+  const std::vector<float> numbers(plan.elements);
+  ElementsToRestore elements;
+  elements.table = plan.table;
+  elements.count = plan.elements;
+  elements.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), plan.elements * 4};
+  CHECK(rig.engine(0).RestoreElements(elements).code() == absl::StatusCode::kFailedPrecondition);
+  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0, false}).ok());
+  CHECK(rig.engine(0).BeginRestore({99, 0, 0, false}).code() == absl::StatusCode::kNotFound);
+  CHECK(rig.engine(0).RestoreElements(elements).ok());
+  elements.first_element = 1;
+  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  elements.first_element = UINT64_MAX;
+  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  elements.first_element = 0;
+  elements.state.resize(2, numbers);
+  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  elements.state.assign(1, absl::MakeSpan(numbers).subspan(1));
+  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  elements.state.clear();
+  elements.parameters.remove_suffix(1);
+  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  const std::vector<uint64_t> keys = {1, 2};
+  RowsToRestore rows;
+  rows.table = plan.table;
+  rows.keys = keys;
+  CHECK(rig.engine(0).RestoreRows(rows).code() == bad);
+  // A table that the view does not say so of.
+  plan.restoring = false;
+  SaveRig served(plan);
+  CHECK(served.engine(0).BeginRestore({plan.table, 0, 0, false}).code() ==
+        absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("restore: rows of a shape that is not the table's are refused") {
+  SavePlan plan = Small(true);
+  plan.restoring = true;
+  SaveRig rig(plan);
+  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0, false}).ok());
+  const std::vector<uint64_t> keys = {1, 2};
+  const std::vector<float> numbers(2 * plan.dim);
+  const std::vector<uint32_t> applies(1);
+  RowsToRestore rows;
+  rows.table = plan.table;
+  rows.keys = keys;
+  rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
+  CHECK(rig.engine(0).RestoreRows(rows).ok());
+  rows.row_applies = applies;
+  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  rows.row_applies = {};
+  rows.state.assign(1, absl::MakeSpan(numbers).subspan(1));
+  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  rows.state.assign(2, numbers);
+  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  rows.state.clear();
+  rows.dtype = ElementType::kNone;
+  rows.parameters = {};
+  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
+  rows.dtype = ElementType::kBf16;
+  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  rows.parameters = rows.parameters.first(numbers.size() * 2);
+  CHECK(rig.engine(0).RestoreRows(rows).ok());
+  // Without a count they were changed once: rows that never were are none.
+  REQUIRE(rig.FinishRestore().ok());
+  rig.Serve();
+  CHECK(rig.SaveIdle().rows.at(1).applies == 1);
+}
+
+}  // namespace
+}  // namespace verbena::shard

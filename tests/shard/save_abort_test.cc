@@ -1,0 +1,284 @@
+// What gives a save up, what is refused, and that neither disturbs training or what is being read.
+#include <catch2/catch.hpp>
+
+#include "tests/shard/save_rig.h"
+
+namespace verbena::shard {
+namespace {
+
+using Kind = SavePiece::Kind;
+
+SavePlan Small(bool rows, v1::Consistency consistency = v1::CONSISTENCY_SYNC) {
+  SavePlan plan;
+  plan.rows = rows;
+  plan.consistency = consistency;
+  plan.workers = 1;
+  plan.optimizer.set_name("momentum");
+  plan.optimizer.set_rate(0.125);
+  return plan;
+}
+
+SaveRequest Of(const SavePlan& plan, uint64_t id, uint64_t step) {
+  SaveRequest request;
+  request.id = id;
+  request.tables.push_back({plan.table, step, 0, false});
+  return request;
+}
+
+TEST_CASE("save: too late a step is refused with the one to choose") {
+  const bool rows = GENERATE(false, true);
+  SavePlan plan = Small(rows);
+  SaveRig rig(plan);
+  rig.SetGoal(4);
+  REQUIRE(rig.Finish());
+  uint64_t newest = 0;
+  CHECK(rig.engine(0).BeginSave(Of(plan, 1, 3), &newest).code() == absl::StatusCode::kOutOfRange);
+  CHECK(newest == 4);
+  CHECK_FALSE(rig.engine(0).save_progress(1).ok());
+  CHECK(rig.engine(0).BeginSave(Of(plan, 1, newest), &newest).ok());
+  CHECK(newest == 4);
+}
+
+TEST_CASE("save: what cannot be saved is refused") {
+  SavePlan plan = Small(false);
+  SaveRig rig(plan);
+  Engine& engine = rig.engine(0);
+  uint64_t newest = 0;
+  const auto code = [&](const SaveRequest& r) { return engine.BeginSave(r, &newest).code(); };
+  CHECK(code(Of(plan, 0, 0)) == absl::StatusCode::kInvalidArgument);
+  SaveRequest twice = Of(plan, 1, 0);
+  twice.tables.push_back(twice.tables[0]);
+  CHECK(code(twice) == absl::StatusCode::kInvalidArgument);
+  SaveRequest none = Of(plan, 1, 0);
+  none.tables.clear();
+  CHECK(code(none) == absl::StatusCode::kInvalidArgument);
+  SaveRequest other = Of(plan, 1, 0);
+  other.tables[0].table = 99;
+  CHECK(code(other) == absl::StatusCode::kNotFound);
+  REQUIRE(code(Of(plan, 1, 0)) == absl::StatusCode::kOk);
+  CHECK(code(Of(plan, 1, 0)) == absl::StatusCode::kInvalidArgument);
+  CHECK(code(Of(plan, 2, 0)) == absl::StatusCode::kFailedPrecondition);
+  engine.AbortSave(1);
+  CHECK(code(Of(plan, 2, 0)) == absl::StatusCode::kOk);
+  engine.AbortSave(2);
+  rig.view().mutable_tables(0)->add_lost_partitions(
+      PartitionOfChunk(plan.table, 0, plan.partitions));
+  rig.ApplyView();
+  CHECK(code(Of(plan, 3, 0)) == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("save: a new epoch, another primary, a loss or another generation give it up") {
+  const bool rows = GENERATE(false, true);
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  const int what = GENERATE(0, 1, 2, 3, 4);
+  SavePlan plan = Small(rows, consistency);
+  SaveRig rig(plan);
+  rig.SetGoal(6);
+  for (int i = 0; i < 60; ++i) rig.Act();
+  SaveRequest request = Of(plan, 1, 6);
+  request.piece_bytes = 1;
+  uint64_t newest = 0;
+  Engine& engine = rig.engine(0);
+  REQUIRE(engine.BeginSave(request, &newest).ok());
+  // Some is out, some was changed before it is taken.
+  std::vector<SavePiece> out;
+  SavePiece piece;
+  while (out.size() < 2 && engine.TakePiece(1, &piece)) out.push_back(piece);
+  std::vector<std::vector<std::byte>> content;
+  for (const SavePiece& p : out) content.emplace_back(p.parameters.begin(), p.parameters.end());
+  for (int i = 0; i < 10; ++i) rig.Act();
+
+  v1::Partition* first = rig.view().mutable_partitions(0);
+  switch (what) {
+    case 0:
+      for (v1::Partition& p : *rig.view().mutable_partitions()) p.set_epoch(2);
+      break;
+    case 1:
+      first->set_epoch(2);
+      first->set_primary(kServer + 1);
+      break;
+    case 2:
+      for (uint32_t p = 0; p < plan.partitions; ++p) {
+        rig.view().mutable_tables(0)->add_lost_partitions(p);
+      }
+      break;
+    case 3:
+      rig.view().mutable_jobs(0)->set_generation(2);
+      break;
+    default:
+      rig.view().clear_tables();
+  }
+  rig.ApplyView();
+  const absl::StatusOr<SaveProgress> progress = engine.save_progress(1);
+  REQUIRE(progress.ok());
+  CHECK(progress->aborted >= 1);
+  CHECK_FALSE(progress->status.ok());
+  CHECK_FALSE(progress->complete());
+  CHECK(progress->status.code() ==
+        (what == 4 ? absl::StatusCode::kNotFound : absl::StatusCode::kAborted));
+  if (what != 1) {
+    CHECK(progress->aborted == progress->slices);
+    CHECK_FALSE(engine.TakePiece(1, &piece));
+  }
+  // What is out stays as it was: somebody reads it.
+  if (what == 0) {
+    for (int i = 0; i < 200; ++i) rig.Act();
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    CHECK(std::equal(content[i].begin(), content[i].end(), out[i].parameters.begin()));
+  }
+  engine.AbortSave(1);
+  CHECK_FALSE(engine.save_progress(1).ok());
+  for (size_t i = 0; i < out.size(); ++i) {
+    CHECK(std::equal(content[i].begin(), content[i].end(), out[i].parameters.begin()));
+    engine.ReleasePiece(1, out[i].id);
+  }
+  CHECK(engine.save_counters().memory_bytes == 0);
+  CHECK(engine.save_counters().aborted == 1);
+  if (what == 0) {
+    rig.SetGoal(10);
+    CHECK(rig.Finish());
+    // The next one finds nothing of it.
+    CHECK(rig.SaveIdle().slices.size() > 0);
+  }
+}
+
+TEST_CASE("save: given up at random, it changes nothing and leaves no memory behind") {
+  const bool rows = GENERATE(false, true);
+  for (uint32_t seed = 1; seed <= 80; ++seed) {
+    const SavePlan plan = MakeSavePlan(seed, rows, v1::CONSISTENCY_SYNC);
+    CAPTURE(seed, rows);
+    SaveRig rig(plan);
+    rig.SetGoal(12);
+    for (uint32_t i = 0; i < seed; ++i) rig.Act();
+    REQUIRE(rig.Begin(rig.Newest() + 1, 600) == absl::OkStatus());
+    for (uint32_t i = 0; i < seed * 2 % 150; ++i) {
+      rig.Act();
+      rig.ActSave();
+    }
+    for (size_t e = 0; e < rig.engines(); ++e) rig.engine(e).AbortSave(rig.id());
+    for (uint32_t i = 0; i < 40; ++i) rig.Act();  // while pieces are out
+    rig.ReleaseAll();
+    REQUIRE(rig.Finish());
+    SavePlan other = plan;
+    SaveRig twin(other);
+    twin.SetGoal(12);
+    REQUIRE(twin.Finish());
+    REQUIRE(rig.SaveIdle() == twin.SaveIdle());
+    for (size_t e = 0; e < rig.engines(); ++e) {
+      REQUIRE(rig.engine(e).save_counters().memory_bytes == 0);
+    }
+  }
+}
+
+TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece is released") {
+  SavePlan plan = Small(false, v1::CONSISTENCY_ASYNC);
+  plan.elements = 48;
+  plan.partitions = 1;
+  SaveRig rig(plan);
+  Engine& engine = rig.engine(0);
+  SaveRequest request = Of(plan, 1, 0);
+  request.memory_bytes = 0;
+  uint64_t newest = 0;
+  REQUIRE(engine.BeginSave(request, &newest).ok());
+  // With nothing in use one chunk may be kept, whatever the limit.
+  rig.SetGoal(2);
+  for (int i = 0; i < 50; ++i) rig.Act();
+  CHECK_FALSE(rig.Done());
+  CHECK(engine.save_counters().kept_chunks == 1);
+  CHECK(engine.save_counters().waits == 1);
+  // First what is waited for.
+  SavePiece piece;
+  REQUIRE(engine.TakePiece(1, &piece));
+  CHECK(piece.chunk == 1);
+  for (int i = 0; i < 50; ++i) rig.Act();
+  CHECK_FALSE(rig.Done());
+  engine.ReleasePiece(1, piece.id);
+  for (int i = 0; i < 50; ++i) rig.Act();
+  CHECK(rig.Done());
+}
+
+TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere") {
+  SavePlan plan = Small(false, GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC));
+  plan.elements = 48;
+  plan.spares = 0;
+  SaveRig rig(plan);
+  Engine& engine = rig.engine(0);
+  uint64_t newest = 0;
+  REQUIRE(engine.BeginSave(Of(plan, 1, 0), &newest).ok());
+  std::vector<SavePiece> out;
+  std::vector<std::vector<std::byte>> parameters;
+  SavePiece piece;
+  while (engine.TakePiece(1, &piece)) {
+    if (piece.kind == Kind::kSlice) continue;
+    out.push_back(piece);
+    parameters.emplace_back(piece.parameters.begin(), piece.parameters.end());
+  }
+  REQUIRE(out.size() == 3);
+  rig.SetGoal(4);
+  CHECK(rig.Finish());
+  CHECK(engine.save_counters().kept_chunks == 3);
+  CHECK(engine.save_counters().waits == 0);
+  for (size_t i = 0; i < out.size(); ++i) {
+    CHECK(std::equal(parameters[i].begin(), parameters[i].end(), out[i].parameters.begin()));
+    CHECK(out[i].state[0] == std::vector<float>(out[i].count, 0));
+    engine.ReleasePiece(1, out[i].id);
+  }
+  CHECK(engine.save_progress(1)->complete());
+}
+
+TEST_CASE("save: what a copy was told of waits for memory, and what comes behind it too") {
+  SavePlan plan = Small(true, v1::CONSISTENCY_ASYNC);
+  plan.servers = plan.partitions = 2;
+  plan.copies = true;
+  SaveRig rig(plan);
+  std::vector<uint64_t> keys;
+  for (uint64_t key = 0; keys.size() < 3; ++key) {
+    if (PartitionOfKey(plan.table, key, 2) == 0) keys.push_back(key);
+  }
+  Engine& engine = rig.engine(0);
+  const std::vector<float> ones(2 * plan.dim, 1);
+  const auto push = [&](uint64_t sequence, absl::Span<const uint64_t> of) {
+    Group group = rig.GroupOf(0, sequence);
+    group.count = static_cast<uint32_t>(of.size());
+    return engine
+        .PushRows({{},
+                   kFirstWorker,
+                   plan.table,
+                   {&group, 1},
+                   of,
+                   {reinterpret_cast<const std::byte*>(ones.data()), of.size() * plan.dim * 4}})
+        .group_status[0];
+  };
+  const auto both = absl::MakeConstSpan(keys).subspan(0, 2);
+  REQUIRE(push(1, both) == ReplyStatus::kOk);
+  rig.DeliverAll();
+  REQUIRE(push(2, both) == ReplyStatus::kOk);
+  SaveRequest request = Of(plan, 1, 0);
+  request.memory_bytes = 0;
+  uint64_t newest = 0;
+  REQUIRE(engine.BeginSave(request, &newest).ok());
+  rig.DeliverAll();  // one of the two rows can be kept
+  CHECK(rig.Newest() == 1);
+  for (v1::Partition& p : *rig.view().mutable_partitions()) p.clear_followers();
+  rig.ApplyView();
+  CHECK(push(3, absl::MakeConstSpan(keys).subspan(2)) == ReplyStatus::kResourceExhausted);
+  SavePiece piece;
+  uint32_t rows = 0;
+  while (engine.TakePiece(1, &piece)) {
+    for (const uint32_t applies : piece.row_applies) CHECK(applies == 1);
+    rows += static_cast<uint32_t>(piece.keys.size());
+    if (piece.kind == SavePiece::Kind::kSlice) {
+      REQUIRE(piece.prefix.size() == 1);
+      CHECK(piece.prefix[0].sequence == 1);
+    }
+    engine.ReleasePiece(1, piece.id);
+  }
+  CHECK(rows == 2);
+  CHECK(rig.Newest() == 2);
+  CHECK(push(3, absl::MakeConstSpan(keys).subspan(2)) == ReplyStatus::kOk);
+  CHECK(rig.Newest() == 3);
+}
+
+}  // namespace
+}  // namespace verbena::shard

@@ -1,0 +1,124 @@
+// Saves of the rows that have changed since another: with it they are all rows.
+#include <catch2/catch.hpp>
+
+#include "tests/shard/save_rig.h"
+
+namespace verbena::shard {
+namespace {
+
+Saved Joined(Saved base, const Saved& later) {
+  for (const auto& [key, row] : later.rows) base.rows[key] = row;
+  base.slices = later.slices;
+  base.incremental = 0;
+  return base;
+}
+
+SaveRequest Of(SaveRig* rig, uint64_t base, uint64_t memory) {
+  const bool sync = rig->plan.consistency == v1::CONSISTENCY_SYNC;
+  SaveRequest request;
+  request.tables.push_back({rig->plan.table, sync ? rig->Newest() : 0, base, true});
+  request.memory_bytes = memory;
+  request.piece_bytes = 200;
+  return request;
+}
+
+// Takes everything, under traffic.
+void SaveAll(SaveRig* rig, const SaveRequest& request) {
+  uint64_t newest = 0;
+  REQUIRE(rig->Begin(request, &newest) == absl::OkStatus());
+  for (int i = 0; i < 100000 && !rig->SaveComplete(); ++i) {
+    rig->ActSave();
+    rig->Act();
+  }
+  REQUIRE(rig->SaveComplete());
+  REQUIRE(rig->error == "");
+}
+
+void End(SaveRig* rig, bool committed) {
+  for (size_t e = 0; e < rig->engines(); ++e) {
+    if (committed) {
+      rig->engine(e).CommitSave(rig->id());
+    } else {
+      rig->engine(e).AbortSave(rig->id());
+    }
+  }
+}
+
+TEST_CASE("incremental: the base with what came later is all there is") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  uint64_t left_out = 0;
+  for (uint32_t seed = 1; seed <= 80; ++seed) {
+    const SavePlan plan = MakeSavePlan(seed, true, consistency);
+    CAPTURE(seed, static_cast<int>(consistency));
+    const uint64_t memory = seed % 2 == 0 ? 400 : 1 << 20;
+    SaveRig rig(plan);
+    rig.SetGoal(3);
+    REQUIRE(rig.Finish());
+    rig.SetGoal(4 + seed % 3);
+    SaveAll(&rig, Of(&rig, 0, memory));
+    REQUIRE(rig.saved().incremental == 0);
+    Saved base = rig.saved();
+    uint64_t base_id = rig.id();
+    End(&rig, true);
+    for (uint32_t i = 0; i < 4; ++i) {
+      for (uint32_t k = 0; k < seed % 20; ++k) rig.Act();
+      if (consistency == v1::CONSISTENCY_SYNC) REQUIRE(rig.Finish());  // all at one step
+      const Saved now = rig.SaveIdle();
+      rig.SetGoal(6 + i * 2);
+      SaveAll(&rig, Of(&rig, base_id, memory));
+      REQUIRE(rig.saved().incremental == plan.partitions);
+      REQUIRE(Joined(base, rig.saved()) == now);
+      left_out += now.rows.size() - rig.saved().rows.size();
+      // One that does not come to be is none to build on: the next has what it had.
+      const bool committed = (seed + i) % 3 != 0;
+      End(&rig, committed);
+      if (!committed) continue;
+      base = Joined(base, rig.saved());
+      base_id = rig.id();
+    }
+  }
+  CHECK(left_out > 100);
+}
+
+TEST_CASE("incremental: in full where the base is not known") {
+  SavePlan plan = MakeSavePlan(3, true, v1::CONSISTENCY_ASYNC);
+  plan.servers = 1;
+  SaveRig rig(plan);
+  rig.SetGoal(4);
+  REQUIRE(rig.Finish());
+  const Saved now = rig.SaveIdle();
+  SaveAll(&rig, Of(&rig, 0, 1 << 20));
+  const uint64_t base = rig.id();
+  End(&rig, true);
+  SECTION("another base") {
+    SaveAll(&rig, Of(&rig, base + 100, 1 << 20));
+    CHECK(rig.saved().incremental == 0);
+    CHECK(rig.saved() == now);
+  }
+  SECTION("a new epoch") {
+    for (v1::Partition& p : *rig.view().mutable_partitions()) p.set_epoch(2);
+    rig.ApplyView();
+    SaveAll(&rig, Of(&rig, base, 1 << 20));
+    CHECK(rig.saved().incremental == 0);
+    CHECK(rig.saved() == now);
+  }
+  SECTION("nothing has changed") {
+    SaveAll(&rig, Of(&rig, base, 1 << 20));
+    CHECK(rig.saved().incremental == plan.partitions);
+    CHECK(rig.saved().rows.empty());
+  }
+  SECTION("a whole one in between is no base, and not in the way") {
+    SaveRequest whole = Of(&rig, 0, 1 << 20);
+    whole.tables[0].track = false;
+    SaveAll(&rig, whole);
+    CHECK(rig.saved() == now);
+    End(&rig, true);
+    SaveAll(&rig, Of(&rig, base, 1 << 20));
+    CHECK(rig.saved().incremental == plan.partitions);
+    CHECK(rig.saved().rows.empty());
+  }
+}
+
+}  // namespace
+}  // namespace verbena::shard
