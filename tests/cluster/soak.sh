@@ -5,19 +5,20 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 usage() {
   cat <<'USAGE'
-usage: bash tests/cluster/soak.sh N [--build DIR] [--jobs J] [NAME]
+usage: bash tests/cluster/soak.sh N [--first S] [--build DIR] [--jobs J] [NAME]
 
-Runs the seeds 1 to N of every test with "under faults" in its name, or of NAME (Catch2's wildcards),
-in J processes at a time (default: one for each processor), with the programs of DIR (default
-build/release). Prints a line for every thousand seeds of a process that have passed, and for a seed
+Runs the seeds 1 to N, or S to N, of every test with "under faults" in its name, or of NAME
+(Catch2's wildcards), in J processes at a time (default: one for each processor), with the programs
+of DIR (default build/release). Prints a line for every thousand seeds of a process that have passed, and for a seed
 that fails how to replay it. The exit status is 0 only when all passed.
 USAGE
 }
 wrong() { printf 'soak.sh: %s (see --help)\n' "$*" >&2; exit 2; }
 
-seeds="" build=$root/build/release jobs=$(nproc) name="*under faults*"
+seeds="" from=1 build=$root/build/release jobs=$(nproc) name="*under faults*"
 while [ "$#" -gt 0 ]; do
   case "$1" in
+    --first) [ "$#" -ge 2 ] || wrong "--first wants a seed"; from=$2; shift ;;
     --build) [ "$#" -ge 2 ] || wrong "--build wants a folder"; build=$2; shift ;;
     --jobs) [ "$#" -ge 2 ] || wrong "--jobs wants a number"; jobs=$2; shift ;;
     --help|-h) usage; exit 0 ;;
@@ -27,6 +28,9 @@ while [ "$#" -gt 0 ]; do
   shift
 done
 [[ $seeds =~ ^[1-9][0-9]{0,8}$ ]] || wrong "N is '$seeds'; wanted: how many seeds"
+if ! [[ $from =~ ^[1-9][0-9]{0,8}$ ]] || [ "$from" -gt "$seeds" ]; then
+  wrong "--first is '$from'; wanted: 1 to N"
+fi
 [[ $jobs =~ ^[1-9][0-9]{0,2}$ ]] || wrong "--jobs is '$jobs'; wanted: 1 to 999"
 programs=()
 for program in cluster_test cluster_replicas_test cluster_norm_test; do
@@ -52,11 +56,11 @@ run() {  # PROGRAM FIRST LAST
 export -f run
 export name
 for program in "${programs[@]}"; do
-  for ((first = 1; first <= seeds; first += step)); do
+  for ((first = from; first <= seeds; first += step)); do
     last=$((first + step - 1))
     printf '%s\0%d\0%d\0' "$program" "$first" $((last < seeds ? last : seeds))
   done
 done | xargs -0 -n 3 -P "$jobs" bash -c 'run "$@" || exit 1' run
 status=$?
-printf '%d seeds of each, %d s\n' "$seeds" $((SECONDS - began))
+printf '%d seeds of each, %d s\n' $((seeds - from + 1)) $((SECONDS - began))
 exit $((status == 0 ? 0 : 1))
