@@ -9,7 +9,7 @@ VERBENA_PACKAGES_BUILD=(
   g++ cmake ninja-build pkg-config
   ccache                                              # a second checkout builds in seconds
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
-  libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
+  libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev nlohmann-json3-dev
   libsqlite3-dev prometheus-cpp-dev libeigen3-dev libssl-dev
   libibverbs-dev librdmacm-dev libfabric-dev libhwloc-dev
   catch2                                              # the tests are configured with the rest
@@ -26,7 +26,7 @@ VERBENA_PACKAGES_HOSTS=(iproute2 nftables openssl)
 
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
-  python3 python3-yaml clang-format-14 shellcheck systemd
+  python3 python3-yaml python3-numpy clang-format-14 shellcheck systemd
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
   "${VERBENA_PACKAGES_HOSTS[@]}"
 )

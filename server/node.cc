@@ -21,6 +21,7 @@
 #include "server/access/audit_log.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
+#include "server/checkpoint/disk.h"
 #include "server/cli/options.h"
 #include "server/control/address.h"
 #include "server/control/cluster_service.h"
@@ -28,6 +29,7 @@
 #include "server/control/membership_machine.h"
 #include "server/control/shard_service.h"
 #include "server/coordinator/sqlite_store.h"
+#include "server/executor/inbox_machine.h"
 #include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
@@ -128,6 +130,8 @@ struct VerbenaNode::Impl {
 
   std::unique_ptr<CoordinatorMachine> coordinator;
   std::unique_ptr<Driver> coordinator_driver;
+  InboxMachine files;  // of checkpoints; made before the shards, which hand it their pieces
+  std::unique_ptr<Driver> files_driver;
   ShardSet set;
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
@@ -272,6 +276,8 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
+    shard.disk = checkpoint::PosixDisk();
+    shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";
     absl::StatusOr<std::unique_ptr<ShardExecutor>> executor = ShardExecutor::Create(
@@ -318,6 +324,8 @@ absl::Status VerbenaNode::Impl::StartControl() {
 }
 
 absl::Status VerbenaNode::Impl::StartShards() {
+  files_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-files"}, &clock, &files);
+  if (absl::Status status = files_driver->Start(); !status.ok()) return status;
   if (coordinator_driver != nullptr) {
     if (absl::Status status = coordinator_driver->Start(); !status.ok()) return status;
   }
@@ -444,6 +452,8 @@ void VerbenaNode::Impl::Stop() {
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();
+  // Nothing of a shard's memory is read any more.
+  if (files_driver != nullptr) files_driver->Stop();
   if (coordinator_driver != nullptr) {
     coordinator_driver->Stop();
     coordinator->Retire();

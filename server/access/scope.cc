@@ -69,6 +69,10 @@ Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view) 
   return ScopeOfTable(request.name(), view);
 }
 
+Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView&) {
+  return {.about = absl::StrCat(request.tables_size(), " restored tables")};
+}
+
 Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView&) {
   return {.of_server = true, .about = absl::StrCat("server '", request.name(), "'")};
 }
@@ -106,6 +110,30 @@ Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) 
   return ScopeOfIncarnation(request.incarnation(), view);
 }
 
+namespace {
+
+// Of a cluster's operators and servers alone.
+Scope ScopeOfSave(uint64_t save) {
+  return {.of_server = true, .about = absl::StrCat("save ", save)};
+}
+
+}  // namespace
+
+Scope ScopeOf(const v1::BeginSaveRequest& request, const v1::ClusterView&) {
+  return ScopeOfSave(request.save());
+}
+Scope ScopeOf(const v1::WaitSaveRequest& request, const v1::ClusterView&) {
+  return ScopeOfSave(request.save());
+}
+Scope ScopeOf(const v1::EndSaveRequest& request, const v1::ClusterView&) {
+  return ScopeOfSave(request.save());
+}
+Scope ScopeOf(const v1::BeginRestoreRequest& request, const v1::ClusterView&) {
+  return {.of_server = true, .about = absl::StrCat("restore ", request.restore())};
+}
+Scope ScopeOf(const v1::WaitRestoreRequest& request, const v1::ClusterView&) {
+  return {.of_server = true, .about = absl::StrCat("restore ", request.restore())};
+}
 Scope ScopeOf(const v1::GetStatisticsRequest&, const v1::ClusterView&) { return {}; }
 
 }  // namespace verbena::server

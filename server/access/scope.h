@@ -20,6 +20,7 @@ Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::ReconfigureRequest& request, const v1::ClusterView& view);
@@ -31,6 +32,11 @@ Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView& vie
 Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::GetStatisticsRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::BeginSaveRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::WaitSaveRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::EndSaveRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::BeginRestoreRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::WaitRestoreRequest& request, const v1::ClusterView& view);
 
 }  // namespace verbena::server
 

@@ -106,6 +106,12 @@ grpc::ServerUnaryReactor* ClusterService::CreateTable(grpc::CallbackServerContex
   return Forward(machine_, &gate_, context, request, response, &Coordinator::CreateTable);
 }
 
+grpc::ServerUnaryReactor* ClusterService::FinishRestore(grpc::CallbackServerContext* context,
+                                                        const v1::FinishRestoreRequest* request,
+                                                        v1::FinishRestoreResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::FinishRestore);
+}
+
 grpc::ServerUnaryReactor* ClusterService::DropTable(grpc::CallbackServerContext* context,
                                                     const v1::DropTableRequest* request,
                                                     v1::DropTableResponse* response) {

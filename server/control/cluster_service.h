@@ -30,6 +30,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* CreateTable(grpc::CallbackServerContext* context,
                                         const v1::CreateTableRequest* request,
                                         v1::CreateTableResponse* response) override;
+  grpc::ServerUnaryReactor* FinishRestore(grpc::CallbackServerContext* context,
+                                          const v1::FinishRestoreRequest* request,
+                                          v1::FinishRestoreResponse* response) override;
   grpc::ServerUnaryReactor* DropTable(grpc::CallbackServerContext* context,
                                       const v1::DropTableRequest* request,
                                       v1::DropTableResponse* response) override;

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@ namespace {
 // A shard answers between two rounds of bounded work; only a stuck one takes so long.
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 constexpr absl::Duration kStatisticsTimeout = absl::Seconds(1);
+// The longest that a saver may have itself answered later.
+constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
 void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   const shard::EngineCounters& engine = snapshot.counters.engine;
@@ -56,6 +59,11 @@ uint64_t RevisionOf(const Request&) {
 
 // Whether the call is a worker's or a server's, about its own lanes.
 bool OfPeer(const v1::GetStatisticsRequest&) { return false; }
+bool OfPeer(const v1::BeginSaveRequest&) { return false; }
+bool OfPeer(const v1::WaitSaveRequest&) { return false; }
+bool OfPeer(const v1::EndSaveRequest&) { return false; }
+bool OfPeer(const v1::BeginRestoreRequest&) { return false; }
+bool OfPeer(const v1::WaitRestoreRequest&) { return false; }
 template <typename Request>
 bool OfPeer(const Request&) {
   return true;
@@ -185,6 +193,123 @@ grpc::ServerUnaryReactor* ShardService::GetStatistics(grpc::CallbackServerContex
     (*answer)(std::move(result));
   });
   return reactor;
+}
+
+// ---- saves --------------------------------------------------------------------------------------
+
+template <typename Request>
+absl::StatusOr<ShardExecutor*> ShardService::ExecutorOf(const Request& request) const {
+  const uint64_t incarnation = set_->incarnation.load(std::memory_order_acquire);
+  if (request.server_incarnation() != incarnation) {
+    return absl::AbortedError(absl::StrCat("this is server incarnation ", incarnation, ", not ",
+                                           request.server_incarnation()));
+  }
+  if (absl::Status status = CheckShard(request.shard()); !status.ok()) return status;
+  return &set_->shards[request.shard()].machine->executor();
+}
+
+grpc::ServerUnaryReactor* ShardService::BeginSave(grpc::CallbackServerContext* context,
+                                                  const v1::BeginSaveRequest* request,
+                                                  v1::BeginSaveResponse* response) {
+  Caller caller = CallerOf(*context);
+  absl::StatusOr<Principal> who = Judge(caller, *request);
+  if (!who.ok()) return FinishNow(context, who.status());
+  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
+  if (!executor.ok()) return FinishNow(context, executor.status());
+  return HandleOn(&(*executor)->inbox(), context, *request, response, kTimeout,
+                  absl::StrCat("shard ", request->shard()),
+                  [this, executor = *executor, caller = std::move(caller), who = *std::move(who)](
+                      const v1::BeginSaveRequest& copy, Answerer<v1::BeginSaveResponse> answer) {
+                    absl::StatusOr<v1::BeginSaveResponse> begun = executor->BeginSave(copy);
+                    gate_.Ended(caller, who, MethodOf<v1::BeginSaveRequest>(),
+                                absl::StrCat("save ", copy.save(), " to ", copy.directory(),
+                                             ", shard ", copy.shard()),
+                                begun.status());
+                    if (!begun.ok()) {
+                      spdlog::info("shard {}: save {} refused: {}", copy.shard(), copy.save(),
+                                   std::string(begun.status().message()));
+                    }
+                    answer(std::move(begun));
+                  });
+}
+
+grpc::ServerUnaryReactor* ShardService::WaitSave(grpc::CallbackServerContext* context,
+                                                 const v1::WaitSaveRequest* request,
+                                                 v1::WaitSaveResponse* response) {
+  if (auto who = Judge(CallerOf(*context), *request); !who.ok()) {
+    return FinishNow(context, who.status());
+  }
+  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
+  if (!executor.ok()) return FinishNow(context, executor.status());
+  const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
+  return HandleOn(&(*executor)->inbox(), context, *request, response, wait + kTimeout,
+                  absl::StrCat("shard ", request->shard()),
+                  [executor = *executor, wait](v1::WaitSaveRequest copy,
+                                               Answerer<v1::WaitSaveResponse> answer) {
+                    copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
+                    executor->WaitSave(copy, std::move(answer));
+                  });
+}
+
+grpc::ServerUnaryReactor* ShardService::EndSave(grpc::CallbackServerContext* context,
+                                                const v1::EndSaveRequest* request,
+                                                v1::EndSaveResponse* response) {
+  if (auto who = Judge(CallerOf(*context), *request); !who.ok()) {
+    return FinishNow(context, who.status());
+  }
+  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
+  if (!executor.ok()) return FinishNow(context, executor.status());
+  return HandleOn(
+      &(*executor)->inbox(), context, *request, response, kTimeout,
+      absl::StrCat("shard ", request->shard()),
+      [executor = *executor](const v1::EndSaveRequest& copy, Answerer<v1::EndSaveResponse> answer) {
+        const absl::Status status = executor->EndSave(copy);
+        if (!status.ok()) return answer(status);
+        answer(v1::EndSaveResponse());
+      });
+}
+
+// ---- restores -----------------------------------------------------------------------------------
+
+grpc::ServerUnaryReactor* ShardService::BeginRestore(grpc::CallbackServerContext* context,
+                                                     const v1::BeginRestoreRequest* request,
+                                                     v1::BeginRestoreResponse* response) {
+  Caller caller = CallerOf(*context);
+  absl::StatusOr<Principal> who = Judge(caller, *request);
+  if (!who.ok()) return FinishNow(context, who.status());
+  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
+  if (!executor.ok()) return FinishNow(context, executor.status());
+  return HandleOn(
+      &(*executor)->inbox(), context, *request, response, kTimeout,
+      absl::StrCat("shard ", request->shard()),
+      [this, executor = *executor, caller = std::move(caller), who = *std::move(who)](
+          const v1::BeginRestoreRequest& copy, Answerer<v1::BeginRestoreResponse> answer) {
+        const absl::Status begun = executor->BeginRestore(copy);
+        gate_.Ended(caller, who, MethodOf<v1::BeginRestoreRequest>(),
+                    absl::StrCat("restore ", copy.restore(), " from ", copy.path(), ", shard ",
+                                 copy.shard()),
+                    begun);
+        if (!begun.ok()) return answer(begun);
+        answer(v1::BeginRestoreResponse());
+      });
+}
+
+grpc::ServerUnaryReactor* ShardService::WaitRestore(grpc::CallbackServerContext* context,
+                                                    const v1::WaitRestoreRequest* request,
+                                                    v1::WaitRestoreResponse* response) {
+  if (auto who = Judge(CallerOf(*context), *request); !who.ok()) {
+    return FinishNow(context, who.status());
+  }
+  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
+  if (!executor.ok()) return FinishNow(context, executor.status());
+  const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
+  return HandleOn(&(*executor)->inbox(), context, *request, response, wait + kTimeout,
+                  absl::StrCat("shard ", request->shard()),
+                  [executor = *executor, wait](v1::WaitRestoreRequest copy,
+                                               Answerer<v1::WaitRestoreResponse> answer) {
+                    copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
+                    executor->WaitRestore(copy, std::move(answer));
+                  });
 }
 
 }  // namespace verbena::server

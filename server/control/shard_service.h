@@ -23,6 +23,21 @@ class ShardService final : public v1::Shard::CallbackService {
   grpc::ServerUnaryReactor* CloseLane(grpc::CallbackServerContext* context,
                                       const v1::CloseLaneRequest* request,
                                       v1::CloseLaneResponse* response) override;
+  grpc::ServerUnaryReactor* BeginSave(grpc::CallbackServerContext* context,
+                                      const v1::BeginSaveRequest* request,
+                                      v1::BeginSaveResponse* response) override;
+  grpc::ServerUnaryReactor* WaitSave(grpc::CallbackServerContext* context,
+                                     const v1::WaitSaveRequest* request,
+                                     v1::WaitSaveResponse* response) override;
+  grpc::ServerUnaryReactor* EndSave(grpc::CallbackServerContext* context,
+                                    const v1::EndSaveRequest* request,
+                                    v1::EndSaveResponse* response) override;
+  grpc::ServerUnaryReactor* BeginRestore(grpc::CallbackServerContext* context,
+                                         const v1::BeginRestoreRequest* request,
+                                         v1::BeginRestoreResponse* response) override;
+  grpc::ServerUnaryReactor* WaitRestore(grpc::CallbackServerContext* context,
+                                        const v1::WaitRestoreRequest* request,
+                                        v1::WaitRestoreResponse* response) override;
   grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context,
                                           const v1::GetStatisticsRequest* request,
                                           v1::GetStatisticsResponse* response) override;
@@ -30,6 +45,9 @@ class ShardService final : public v1::Shard::CallbackService {
  private:
   // INVALID_ARGUMENT naming the shards there are.
   absl::Status CheckShard(uint32_t shard) const;
+  // Of a call about a save: whose it is.
+  template <typename Request>
+  absl::StatusOr<ShardExecutor*> ExecutorOf(const Request& request) const;
 
   // Who calls, if it may.
   template <typename Request>

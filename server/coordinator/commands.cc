@@ -123,8 +123,10 @@ absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* stat
   return RetireWorker(incarnation, &state->view) ? Effect::kChanged : Effect::kNone;
 }
 
-absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& options,
-                                CoordinatorState* state, v1::Table* table) {
+absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
+                                const CoordinatorOptions& options, CoordinatorState* state,
+                                v1::Table* table) {
+  v1::TableSpec wanted = request.spec();
   if (wanted.job().empty()) wanted.set_job("default");
   absl::StatusOr<v1::TableSpec> spec = NormalizeTableSpec(std::move(wanted));
   if (!spec.ok()) return spec.status();
@@ -134,6 +136,11 @@ absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& 
   }
   for (const v1::Table& existing : state->view.tables()) {
     if (existing.spec().name() != spec->name()) continue;
+    if (request.restoring()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("there is a table '", spec->name(), "' of job '", existing.spec().job(), "'",
+                       existing.restoring() ? ", which is being restored" : ""));
+    }
     if (absl::Status status = CheckSameSpec(existing.spec(), *spec); !status.ok()) return status;
     *table = existing;
     return Effect::kNone;
@@ -142,10 +149,28 @@ absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& 
   if (state->view.tables_size() == 0) PlaceAllPartitions(&state->view);
   table->set_id(state->next_table++);
   *table->mutable_spec() = *std::move(spec);
+  table->set_restoring(request.restoring());
+  if (request.restoring()) table->set_restored_steps(request.restored_steps());
   absl::Status allowed = CheckLimits(*table, options.chunk_memory, state->view);
   if (!allowed.ok()) return allowed;
   *state->view.add_tables() = *table;
   return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
+                                     CoordinatorState* state, v1::FinishRestoreResponse* response) {
+  Effect effect = Effect::kNone;
+  for (const uint32_t id : request.tables()) {
+    auto* tables = state->view.mutable_tables();
+    const auto it = std::find_if(tables->begin(), tables->end(),
+                                 [&](const v1::Table& t) { return t.id() == id; });
+    if (it == tables->end()) return absl::NotFoundError(absl::StrCat("there is no table ", id));
+    if (!it->restoring()) continue;
+    it->set_restoring(false);
+    effect = Effect::kChanged;
+  }
+  response->set_revision(state->view.revision());
+  return effect;
 }
 
 absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state) {

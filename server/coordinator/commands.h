@@ -30,9 +30,14 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
 // incarnation was never given out.
 absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state);
 
-// kNone when the table exists with the same specification.
-absl::StatusOr<Effect> AddTable(v1::TableSpec wanted, const CoordinatorOptions& options,
-                                CoordinatorState* state, v1::Table* table);
+// kNone when the table exists with the same specification; one that is to be restored must not.
+absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
+                                const CoordinatorOptions& options, CoordinatorState* state,
+                                v1::Table* table);
+
+// kNone when all are served.
+absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
+                                     CoordinatorState* state, v1::FinishRestoreResponse* response);
 
 absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state);
 

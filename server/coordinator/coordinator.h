@@ -98,6 +98,8 @@ class Coordinator {
   void Heartbeat(const v1::HeartbeatRequest& request, Reply<v1::HeartbeatResponse> reply);
   void Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply);
   void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
+  void FinishRestore(const v1::FinishRestoreRequest& request,
+                     Reply<v1::FinishRestoreResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
   void RemoveServer(const v1::RemoveServerRequest& request, Reply<v1::RemoveServerResponse> reply);
   void ResetTable(const v1::ResetTableRequest& request, Reply<v1::ResetTableResponse> reply);

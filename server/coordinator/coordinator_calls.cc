@@ -30,6 +30,7 @@ void SetView(const v1::ClusterView&, v1::ReconfigureResponse*) {}
 void SetView(const v1::ClusterView&, v1::CreateTokenResponse*) {}
 void SetView(const v1::ClusterView&, v1::RevokeTokenResponse*) {}
 void SetView(const v1::ClusterView&, v1::SetJobLimitsResponse*) {}
+void SetView(const v1::ClusterView&, v1::FinishRestoreResponse*) {}
 
 uint64_t JoinedIncarnation(const v1::JoinServerResponse& r) { return r.incarnation(); }
 uint64_t JoinedIncarnation(const v1::JoinWorkerResponse& r) { return r.incarnation(); }
@@ -166,8 +167,16 @@ void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse
 void Coordinator::CreateTable(const v1::CreateTableRequest& request,
                               Reply<v1::CreateTableResponse> reply) {
   impl_->Mutate("CreateTable", request, std::move(reply), [&](v1::CreateTableResponse* response) {
-    return AddTable(request.spec(), impl_->options, &impl_->state, response->mutable_table());
+    return AddTable(request, impl_->options, &impl_->state, response->mutable_table());
   });
+}
+
+void Coordinator::FinishRestore(const v1::FinishRestoreRequest& request,
+                                Reply<v1::FinishRestoreResponse> reply) {
+  impl_->Mutate("FinishRestore", request, std::move(reply),
+                [&](v1::FinishRestoreResponse* response) {
+                  return server::FinishRestore(request, &impl_->state, response);
+                });
 }
 
 void Coordinator::DropTable(const v1::DropTableRequest& request,

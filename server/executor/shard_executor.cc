@@ -34,7 +34,9 @@ ShardExecutor::Impl::Impl(const ShardExecutorOptions& o, const Clock* c)
       allocator(absl::StrCat("verbena-shard-", o.shard), SlabBytes(o), rdma::HugePages::kAuto,
                 o.memory_budget.get()),
       missing(o.missing),
-      token_state(o.seed) {
+      token_state(o.seed),
+      saves({.shard = o.shard, .disk = o.disk, .io = o.file_io, .log = o.log}, c, &inbox),
+      restores({.shard = o.shard, .disk = o.disk, .io = o.file_io, .log = o.log}, c, &inbox) {
   completions.resize(64);
   events.resize(16);
   samples.reserve(kCompletionBudget);
@@ -177,12 +179,40 @@ absl::Status ShardExecutor::CloseLane(const v1::CloseLaneRequest& request) {
   return impl_->CloseLane(request);
 }
 
+absl::StatusOr<v1::BeginSaveResponse> ShardExecutor::BeginSave(
+    const v1::BeginSaveRequest& request) {
+  Impl& s = *impl_;
+  s.ReadClock();
+  if (absl::Status status = s.MaySave(request); !status.ok()) return status;
+  return s.saves.Begin(request, {s.engine, s.view.get(), s.incarnation});
+}
+
+void ShardExecutor::WaitSave(const v1::WaitSaveRequest& request, ShardSaves::Reply reply) {
+  impl_->saves.Wait(request, std::move(reply));
+}
+
+absl::Status ShardExecutor::EndSave(const v1::EndSaveRequest& request) {
+  return impl_->saves.End(request);
+}
+
+absl::Status ShardExecutor::BeginRestore(const v1::BeginRestoreRequest& request) {
+  Impl& s = *impl_;
+  s.ReadClock();
+  if (absl::Status status = s.MaySave(request); !status.ok()) return status;
+  return s.restores.Begin(request, s.engine);
+}
+
+void ShardExecutor::WaitRestore(const v1::WaitRestoreRequest& request, ShardRestores::Reply reply) {
+  impl_->restores.Wait(request, std::move(reply));
+}
+
 ShardSnapshot ShardExecutor::Snapshot() const {
   const Impl& s = *impl_;
   ShardSnapshot snapshot;
   snapshot.counters = s.counters;
   if (s.engine != nullptr) {
     snapshot.counters.engine = s.engine->counters();
+    snapshot.counters.saves = s.engine->save_counters();
     snapshot.tables = s.engine->tables();
   }
   snapshot.jobs = s.JobSnapshots();
@@ -228,6 +258,8 @@ bool ShardExecutor::RunOnce() {
     worked |= s.PollCompletions(i);
   }
   worked |= s.peer_links->RunOnce();
+  worked |= s.saves.RunOnce();
+  worked |= s.restores.RunOnce();
   worked |= s.DrainEngine();
   // Tests that listen to the links themselves send themselves.
   const bool replicates = s.options.peer_listener == nullptr;
@@ -250,6 +282,7 @@ bool ShardExecutor::RunOnce() {
 int64_t ShardExecutor::Impl::NextTimer() const {
   int64_t next =
       std::min({next_write_check_ns, next_pending_check_ns, peer_links->NextTimerNanos(),
+                saves.NextTimerNanos(), restores.NextTimerNanos(),
                 options.peer_listener == nullptr ? replication->NextTimerNanos() : kNever});
   // A transport whose peer has to confirm the close says so by an event; this is for the ones
   // that do not.

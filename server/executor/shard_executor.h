@@ -49,6 +49,8 @@
 #include "server/executor/memory_budget.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replication.h"
+#include "server/saves/shard_restores.h"
+#include "server/saves/shard_saves.h"
 #include "shard/engine.h"
 
 namespace verbena::server {
@@ -64,6 +66,7 @@ struct LatencyHistogram {
 
 struct ShardCounters {
   shard::EngineCounters engine;
+  shard::SaveCounters saves;
   LatencyHistogram push_latency;  // arrival to reply
   LatencyHistogram pull_latency;
   uint64_t lanes_open = 0, lanes_opened = 0, lanes_lost = 0;
@@ -114,6 +117,10 @@ struct ShardExecutorOptions {
   std::shared_ptr<MemoryBudget> memory_budget;
   // Of all shards of the server; null: this shard is the only one.
   std::shared_ptr<JobMemories> job_memories;
+  // Where checkpoints go; null: nothing is saved. `file_io` runs what it is given on one other
+  // thread, in order, and is stopped before the executor is destroyed; null: at once.
+  checkpoint::Disk* disk = nullptr;
+  std::function<void(Inbox::Closure)> file_io;
   shard::CommitObserver commit_observer;  // tests
   PeerListener* peer_listener = nullptr;  // tests: of the links, instead of the shard itself
   // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
@@ -146,6 +153,12 @@ class ShardExecutor {
   void ApplyView(std::shared_ptr<const v1::ClusterView> view);
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
+  // Parts of checkpoints: shard.proto. WaitSave() may answer later, in RunOnce().
+  absl::StatusOr<v1::BeginSaveResponse> BeginSave(const v1::BeginSaveRequest& request);
+  void WaitSave(const v1::WaitSaveRequest& request, ShardSaves::Reply reply);
+  absl::Status EndSave(const v1::EndSaveRequest& request);
+  absl::Status BeginRestore(const v1::BeginRestoreRequest& request);
+  void WaitRestore(const v1::WaitRestoreRequest& request, ShardRestores::Reply reply);
   ShardSnapshot Snapshot() const;
   // What the engine said of the last view: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;

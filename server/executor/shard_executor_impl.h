@@ -208,6 +208,10 @@ struct ShardExecutor::Impl final {
   void Refuse(Lane* lane, const rdma::ShardLane::Arrival& arrival, ReplyStatus status);
   std::vector<v1::ReplicaStatistics> ReplicaStatistics() const;
 
+  // Whether every partition that the view gives to this shard is its own to answer for now.
+  template <typename Request>
+  absl::Status MaySave(const Request& request) const;
+
   void ReadClock() { now_ns = clock->NowNanos(); }
   int64_t NextTimer() const;
   void Log(const std::string& text) const {
@@ -257,6 +261,8 @@ struct ShardExecutor::Impl final {
   std::vector<Sample> samples;
   std::vector<uint64_t> keys;
   rdma::ShardLane::Arrival arrival;
+  ShardSaves saves;
+  ShardRestores restores;
   std::unique_ptr<Replication> replication;
   // Over the endpoints of `links`: goes first.
   std::unique_ptr<PeerLinks> peer_links;

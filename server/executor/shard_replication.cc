@@ -81,6 +81,33 @@ bool ShardExecutor::Impl::MayAnswer(const Record& record) const {
   return true;
 }
 
+template <typename Request>
+absl::Status ShardExecutor::Impl::MaySave(const Request& request) const {
+  if (engine == nullptr || view == nullptr) {
+    return absl::UnavailableError("this server has not joined the cluster yet");
+  }
+  if (request.server_incarnation() != incarnation) {
+    return absl::AbortedError(absl::StrCat("this is server incarnation ", incarnation, ", not ",
+                                           request.server_incarnation()));
+  }
+  if (request.revision() > view->revision()) {
+    return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
+                                               view->revision(), ", the caller's at ",
+                                               request.revision()));
+  }
+  // One that may have been replaced unknown to it may lack what its successor has acknowledged.
+  for (const v1::Partition& partition : view->partitions()) {
+    if (partition.primary() != incarnation || partition.shard() != options.shard) continue;
+    if (replication->leases().MayRead(partition.id(), now_ns)) continue;
+    return absl::UnavailableError(absl::StrCat("this server may not answer for partition ",
+                                               partition.id(), " now: its copy is silent"));
+  }
+  return absl::OkStatus();
+}
+
+template absl::Status ShardExecutor::Impl::MaySave(const v1::BeginSaveRequest&) const;
+template absl::Status ShardExecutor::Impl::MaySave(const v1::BeginRestoreRequest&) const;
+
 void ShardExecutor::Impl::Refuse(Lane* lane, const ShardLane::Arrival& record, ReplyStatus status) {
   Reply(lane, AnswerTo(record, status));
 }

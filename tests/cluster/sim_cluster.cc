@@ -68,6 +68,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     executor.lane.large_slot_bytes = 4096 + kSimChunkBytes;
     executor.lane.operations = options.operations;
     executor.commit_observer = options.commit_observer;
+    executor.disk = options.disk;
     std::vector<server::ShardExecutor::Transport> transports;
     for (uint32_t rail = 0; rail < rails_; ++rail) {
       transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});
@@ -121,9 +122,52 @@ void SimServer::Handle(const std::string& method, const std::string& bytes,
             reply(status);
           }
         });
+  } else if (method == "/verbena.v1.Shard/BeginSave") {
+    Dispatch<v1::BeginSaveRequest, v1::BeginSaveResponse>(
+        bytes, std::move(respond), [this](const v1::BeginSaveRequest& request, auto reply) {
+          server::ShardExecutor* shard = FindShard(request.shard());
+          if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
+          reply(shard->BeginSave(request));
+        });
+  } else if (method == "/verbena.v1.Shard/WaitSave") {
+    Dispatch<v1::WaitSaveRequest, v1::WaitSaveResponse>(
+        bytes, std::move(respond), [this](const v1::WaitSaveRequest& request, auto reply) {
+          server::ShardExecutor* shard = FindShard(request.shard());
+          if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
+          shard->WaitSave(request, std::move(reply));
+        });
+  } else if (method == "/verbena.v1.Shard/BeginRestore") {
+    Dispatch<v1::BeginRestoreRequest, v1::BeginRestoreResponse>(
+        bytes, std::move(respond), [this](const v1::BeginRestoreRequest& request, auto reply) {
+          server::ShardExecutor* shard = FindShard(request.shard());
+          if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
+          const absl::Status status = shard->BeginRestore(request);
+          if (!status.ok()) return reply(status);
+          reply(v1::BeginRestoreResponse());
+        });
+  } else if (method == "/verbena.v1.Shard/WaitRestore") {
+    Dispatch<v1::WaitRestoreRequest, v1::WaitRestoreResponse>(
+        bytes, std::move(respond), [this](const v1::WaitRestoreRequest& request, auto reply) {
+          server::ShardExecutor* shard = FindShard(request.shard());
+          if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
+          shard->WaitRestore(request, std::move(reply));
+        });
+  } else if (method == "/verbena.v1.Shard/EndSave") {
+    Dispatch<v1::EndSaveRequest, v1::EndSaveResponse>(
+        bytes, std::move(respond), [this](const v1::EndSaveRequest& request, auto reply) {
+          server::ShardExecutor* shard = FindShard(request.shard());
+          if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
+          const absl::Status status = shard->EndSave(request);
+          if (!status.ok()) return reply(status);
+          reply(v1::EndSaveResponse());
+        });
   } else {
     respond(absl::UnimplementedError(method));
   }
+}
+
+server::ShardExecutor* SimServer::FindShard(uint32_t shard) {
+  return shard < shards_.size() ? shards_[shard].get() : nullptr;
 }
 
 bool SimServer::RunOnce() {
@@ -212,6 +256,7 @@ void SimCluster::ServeCoordinator() {
     if (name == "Heartbeat") return to(&Coordinator::Heartbeat);
     if (name == "Leave") return to(&Coordinator::Leave);
     if (name == "CreateTable") return to(&Coordinator::CreateTable);
+    if (name == "FinishRestore") return to(&Coordinator::FinishRestore);
     if (name == "DropTable") return to(&Coordinator::DropTable);
     if (name == "RemoveServer") return to(&Coordinator::RemoveServer);
     if (name == "ResetTable") return to(&Coordinator::ResetTable);

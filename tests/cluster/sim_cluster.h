@@ -16,6 +16,7 @@
 #include "client/core/client_core.h"
 #include "proto/control_channel.h"
 #include "rdma/sim/sim_network.h"
+#include "server/checkpoint/disk.h"
 #include "server/coordinator/coordinator.h"
 #include "server/executor/shard_executor.h"
 #include "server/membership.h"
@@ -49,6 +50,7 @@ struct ClusterOptions {
   uint32_t small_slots = 8;
   uint32_t large_slots = 2;
   uint32_t operations = 16;
+  checkpoint::Disk* disk = nullptr;  // where checkpoints go
   rdma::SimFaults network;
   ControlFaults control;
   shard::CommitObserver commit_observer;
@@ -72,6 +74,7 @@ class SimServer {
   int64_t stalled_until() const { return stalled_until_; }
 
  private:
+  server::ShardExecutor* FindShard(uint32_t shard);  // null: none
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
   std::string host_, address_;
   const SimClock clock_;

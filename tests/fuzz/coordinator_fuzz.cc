@@ -46,6 +46,7 @@ enum class Turn : uint8_t {
   kRemoveServer,
   kResetTable,
   kReconfigure,
+  kFinishRestore,
   kCount
 };
 
@@ -145,6 +146,8 @@ class Script {
         return Send(&Coordinator::ResetTable, bytes);
       case Turn::kReconfigure:
         return Send(&Coordinator::Reconfigure, bytes);
+      case Turn::kFinishRestore:
+        return Send(&Coordinator::FinishRestore, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }

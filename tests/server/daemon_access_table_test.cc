@@ -24,6 +24,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/Leave", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/CreateTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/DropTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/FinishRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RemoveServer", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ResetTable", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     // Of a server's incarnation.
@@ -36,6 +37,11 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Shard/OpenLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/CloseLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/GetStatistics", {kMay, kMay, kMay, kMay, kMay}},
+    {"/verbena.v1.Shard/BeginSave", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/BeginRestore", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/WaitRestore", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/WaitSave", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/EndSave", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
 };
 
 // What they are about. Without a request id (or with a shard that is not there) a call that is
@@ -90,6 +96,13 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   close.set_shard(999);
   add("/verbena.v1.Shard/CloseLane", close);
   add("/verbena.v1.Shard/GetStatistics", v1::GetStatisticsRequest());
+  // Of another incarnation of the server.
+  add("/verbena.v1.Shard/BeginSave", v1::BeginSaveRequest());
+  add("/verbena.v1.Shard/WaitSave", v1::WaitSaveRequest());
+  add("/verbena.v1.Shard/BeginRestore", v1::BeginRestoreRequest());
+  add("/verbena.v1.Shard/WaitRestore", v1::WaitRestoreRequest());
+  add("/verbena.v1.Cluster/FinishRestore", v1::FinishRestoreRequest());
+  add("/verbena.v1.Shard/EndSave", v1::EndSaveRequest());
   return all;
 }
 

@@ -32,6 +32,8 @@ ALSO = {"shard/codec/": {"client", "worker"}}
 HEADERS = (
     (r"prometheus/", ("server/metrics/",), None, "only server/metrics knows Prometheus"),
     (r"sqlite3\.h", ("server/coordinator/", "tests/server/"), None, "only the coordinator's store knows SQLite"),
+    (r"nlohmann/", ("server/checkpoint/",), None,
+     "only server/checkpoint parses JSON of others; proto/json.h writes ours"),
     (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h",
      ("proto/grpc_", "server/", "client/client", "client/grpc", "tests/", "bench/"), None,
      "gRPC stays at the edges: state machines see ControlChannel"),
@@ -102,6 +104,7 @@ PLANTED = (
     ("server/executor/inbox.h", "  #  include <prometheus/counter.h>"),
     ("server/membership.h", '#include "client/client.h"'),
     ("client/core/client_core.h", "#include <openssl/ssl.h>"),
+    ("proto/json.h", "#include <nlohmann/json.hpp>"),
     ("proto/routing.h", '#include "../client/client.h"'),
     ("proto/routing.h", '#include "record.h"'),
     ("worker/cuda/kernels.cu", '#include "shard/engine.h"'),

@@ -97,6 +97,18 @@ constexpr CommandText kCommands[] = {
      "  verbena token create --role job --job ads --expires 30d --out ads.token\n"
      "  verbena token list\n"
      "  verbena token revoke 4be1c02f9d77"},
+    {Command::kCheckpoint, "checkpoint",
+     "Checkpoints: save, restore; on disk: list, verify, inspect, prune, compact, export",
+     "All but save and restore need no cluster, only the directory. Exit status 1 when a "
+     "checkpoint is damaged, or "
+     "what\nwas asked for could not be done: the message names file and tensor.\n\n"
+     "Examples:\n"
+     "  verbena checkpoint save /data/checkpoints --keep-last 3\n"
+     "  verbena checkpoint restore /data/checkpoints\n"
+     "  verbena checkpoint list /data/checkpoints\n"
+     "  verbena checkpoint verify /data/checkpoints --all\n"
+     "  verbena checkpoint export /data/checkpoints --to model.safetensors --dtype BF16\n"
+     "  verbena checkpoint prune /data/checkpoints --keep-last 3 --keep-every 10000"},
 };
 
 // As CLI11 gives it: text, so that checks can name it.
@@ -108,6 +120,8 @@ struct RawOptions {
   std::string token_file;
   bool json = false;
   TokenOptions token;
+  CheckpointOptions checkpoint;
+  ClusterCheckpointOptions cluster_checkpoint;
   RepairOptions repair;
   std::string job, memory;
   LimitChange limits;
@@ -329,6 +343,21 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   for (const CommandText& text : kCommands) {
     CLI::App* command = app.add_subcommand(text.name, text.about);
     command->footer(text.footer);
+    commands.push_back(command);
+    if (text.command == Command::kCheckpoint) {
+      // No options of a cluster, which it does not ask.
+      std::vector<CLI::App*> apps = AddCheckpointActions(command, &raw.checkpoint);
+      apps.push_back(command);
+      for (CLI::App* app_or_action : apps) {
+        app_or_action->add_flag("--json", raw.json,
+                                "Print one JSON object on one line, for programs");
+        app_or_action->get_formatter()->column_width(28);
+      }
+      for (CLI::App* action : AddClusterCheckpointActions(command, &raw.cluster_checkpoint)) {
+        AddCommon(action, &raw);
+      }
+      continue;
+    }
     AddCommon(command, &raw);
     if (text.command == Command::kShards) {
       command->add_option("--watch", raw.watch, "Print rates, once in so many seconds")
@@ -343,7 +372,6 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       AddRepairs(text.command, command, &raw.repair, &repairs);
     }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
-    commands.push_back(command);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
   try {
@@ -357,19 +385,27 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return Wrong(Explain(app, error));
   }
-  if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) return Wrong(wrong);
-  if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong);
-  if (const char* file = std::getenv(kTokenVariable); raw.token_file.empty() && file != nullptr) {
-    raw.token_file = file;
-  }
   Parsed parsed;
   for (size_t i = 0; i < commands.size(); ++i) {
     if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
+  }
+  // What is set of a cluster does not matter to a command that asks none.
+  if (parsed.options.command != Command::kCheckpoint ||
+      raw.cluster_checkpoint.action != ClusterCheckpointOptions::Action::kNone) {
+    if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) {
+      return Wrong(wrong);
+    }
+    if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong);
+  }
+  if (const char* file = std::getenv(kTokenVariable); raw.token_file.empty() && file != nullptr) {
+    raw.token_file = file;
   }
   parsed.options.cluster = raw.cluster;
   parsed.options.tls = raw.tls;
   parsed.options.token_file = raw.token_file;
   parsed.options.token = raw.token;
+  parsed.options.checkpoint = raw.checkpoint;
+  parsed.options.cluster_checkpoint = raw.cluster_checkpoint;
   parsed.options.repair = raw.repair;
   for (size_t i = 0; i < token_actions.size(); ++i) {
     if (token_actions[i]->parsed()) {

@@ -9,6 +9,8 @@
 
 #include "absl/time/time.h"
 #include "proto/tls_options.h"
+#include "server/cli/verbena/checkpoint_cluster.h"
+#include "server/cli/verbena/checkpoint_command.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/token_command.h"
@@ -29,7 +31,8 @@ enum class Command {
   kShards,
   kPartition,
   kServer,
-  kToken
+  kToken,
+  kCheckpoint
 };
 
 struct Options {
@@ -40,10 +43,12 @@ struct Options {
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // shards: print rates this often
   bool json = false;
-  std::string job;       // limits: whose
-  LimitChange limits;    // limits: none given: they are shown
-  RepairOptions repair;  // of kServer, kPartition; of neither: partitions are listed
-  TokenOptions token;    // of kToken
+  std::string job;               // limits: whose
+  LimitChange limits;            // limits: none given: they are shown
+  RepairOptions repair;          // of kServer, kPartition; of neither: partitions are listed
+  TokenOptions token;            // of kToken
+  CheckpointOptions checkpoint;  // of kCheckpoint
+  ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked
 };
 
 struct Parsed {

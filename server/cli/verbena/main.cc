@@ -1,4 +1,4 @@
-// verbena: shows an operator the state of a Verbena cluster.
+// verbena: shows an operator the state of a Verbena cluster, and its checkpoints on disk.
 #include <grpc/support/log.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -58,6 +58,13 @@ int SignalDescriptor() {
   return fd;
 }
 
+// 128 + the signal that came.
+int EndedBySignal(int signal_fd) {
+  signalfd_siginfo info = {};
+  const ssize_t size = read(signal_fd, &info, sizeof info);
+  return 128 + (size == sizeof info ? static_cast<int>(info.ssi_signo) : SIGINT);
+}
+
 class Program {
  public:
   Program(const Options& options, std::shared_ptr<TlsFiles> tls, std::shared_ptr<TokenFile> token,
@@ -71,6 +78,7 @@ class Program {
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kLimits) return Limits();
+    if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
     const bool servers =
         options_.command != Command::kJobs && options_.command != Command::kPartition;
@@ -88,6 +96,17 @@ class Program {
     if (!report.ok()) return FailedToChange(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
+  int ClusterCheckpoint() const {
+    const absl::StatusOr<std::string> out =
+        RunClusterCheckpoint(options_.cluster_checkpoint, options_.json, coordinator_);
+    if (absl::IsCancelled(out.status())) return EndedBySignal(signal_fd_);
+    if (!out.ok()) {
+      std::fprintf(stderr, "verbena: %s\n", Printable(std::string(out.status().message())).c_str());
+      return kExitWrong;
+    }
+    return Print(*out) ? kExitOk : AfterFailedPrint(kExitWrong);
   }
 
   int Repair() {
@@ -130,6 +149,7 @@ class Program {
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
       case Command::kServer:
       case Command::kToken:
+      case Command::kCheckpoint:
         break;  // is no report
     }
     return "";
@@ -202,11 +222,7 @@ class Program {
   }
 
   int Failed(const absl::Status& status) const {
-    if (absl::IsCancelled(status)) {
-      signalfd_siginfo info = {};
-      const ssize_t size = read(signal_fd_, &info, sizeof info);
-      return 128 + (size == sizeof info ? static_cast<int>(info.ssi_signo) : SIGINT);
-    }
+    if (absl::IsCancelled(status)) return EndedBySignal(signal_fd_);
     const std::string message(status.message());
     std::fprintf(stderr, "verbena: %s\n", message.c_str());
     // Anything else that went wrong keeps a command from saying what it should.
@@ -221,11 +237,31 @@ class Program {
   ClusterReader reader_;
 };
 
+// Asks no cluster, and has no use for what main() sets up for one.
+int RunCheckpointCommand(const Options& options) {
+  const int signal_fd = SignalDescriptor();
+  const absl::StatusOr<CheckpointReport> report =
+      RunCheckpoint(options.checkpoint, options.json, signal_fd);
+  if (absl::IsCancelled(report.status())) return EndedBySignal(signal_fd);
+  if (!report.ok()) {
+    const std::string message = Printable(std::string(report.status().message()));
+    std::fprintf(stderr, "verbena: %s\n", message.c_str());
+    return kExitWrong;
+  }
+  std::fputs(report->err.c_str(), stderr);
+  const int status = report->wrong ? kExitWrong : kExitOk;
+  return Print(report->out) ? status : AfterFailedPrint(status);
+}
+
 int Main(int argc, char** argv) {
   const Parsed parsed = ParseCommandLine(argc, argv);
   if (parsed.exit_status) {
     std::fputs(parsed.message.c_str(), *parsed.exit_status == kExitOk ? stdout : stderr);
     return *parsed.exit_status;
+  }
+  if (parsed.options.command == Command::kCheckpoint &&
+      parsed.options.cluster_checkpoint.action == ClusterCheckpointOptions::Action::kNone) {
+    return RunCheckpointCommand(parsed.options);
   }
   // What it finds worth a line is in the status of the call.
   gpr_set_log_function([](gpr_log_func_args*) {});

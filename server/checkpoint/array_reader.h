@@ -1,0 +1,56 @@
+// Any part of a dense table's array, wherever its pieces lie: for servers that restore their own
+// chunks.
+//
+// What it gives is not checked against checksums, which only a whole tensor has. So servers that
+// restore share the files out, check each once (CheckpointReader::VerifyFile()), read their chunks
+// by this, and make nothing visible before all of them have said that all is well.
+//
+// **Thread safety**: any threads may read at once.
+#ifndef VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_
+#define VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/tensor_type.h"
+
+namespace verbena::checkpoint {
+
+class ArrayReader {
+ public:
+  // Opens the array's files and checks that their headers are as the manifest says. NOT_FOUND:
+  // there is no such array.
+  static absl::StatusOr<ArrayReader> Open(Disk* disk, const CheckpointReader& checkpoint,
+                                          const std::string& table, const std::string& array);
+
+  TensorType type() const { return type_; }
+  uint64_t elements() const { return elements_; }
+  // Elements from `first` on, as many as `to` has bytes for. OUT_OF_RANGE: there are fewer.
+  absl::Status Read(uint64_t first, absl::Span<std::byte> to) const;
+
+ private:
+  struct Piece {
+    uint64_t first = 0, count = 0;  // elements of the array
+    size_t file = 0;
+    std::string tensor;
+    uint64_t at = 0;  // element of the tensor
+  };
+  ArrayReader() = default;
+
+  std::string what_;
+  TensorType type_ = TensorType::kF32;
+  uint64_t elements_ = 0;
+  std::vector<Piece> pieces_;  // by `first`; without holes
+  std::vector<SafetensorsReader> files_;
+};
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_

@@ -1,0 +1,254 @@
+#include "server/checkpoint/checkpoint_directory.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/manifest_check.h"
+
+namespace verbena::checkpoint {
+namespace {
+
+constexpr std::string_view kPrefix = "checkpoint-";
+constexpr std::string_view kTemporary = ".tmp";
+constexpr std::string_view kTrash = ".trash";
+constexpr size_t kDigits = 8;
+
+bool TakeSuffix(std::string* name, std::string_view suffix) {
+  if (name->size() < suffix.size()) return false;
+  if (std::string_view(*name).substr(name->size() - suffix.size()) != suffix) return false;
+  name->resize(name->size() - suffix.size());
+  return true;
+}
+
+// Of a committed checkpoint, or of what is left of one.
+std::optional<uint64_t> AnyNumber(std::string name, bool* leftover) {
+  *leftover = TakeSuffix(&name, kTemporary) || TakeSuffix(&name, kTrash);
+  return CheckpointNumber(name);
+}
+
+// By what keep_every counts.
+uint64_t Place(const Listed& listed) {
+  return listed.manifest->step() > 0 ? listed.manifest->step() : listed.number;
+}
+
+// Newest first, so that what is based on another goes before it.
+std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention& retention) {
+  std::set<std::string> kept;
+  std::set<uint64_t> intervals;
+  for (const Listed& listed : all) {
+    // What cannot be read cannot be judged: an operator has to.
+    if (!listed.manifest.ok()) continue;
+    if (retention.keep_every > 0 && intervals.insert(Place(listed) / retention.keep_every).second) {
+      kept.insert(listed.name);
+    }
+  }
+  uint32_t last = 0;
+  for (auto i = all.rbegin(); i != all.rend() && last < retention.keep_last; ++i) {
+    if (!i->manifest.ok()) continue;
+    kept.insert(i->name);
+    ++last;
+  }
+  // From the newest on: a base is older than what is based on it.
+  for (auto i = all.rbegin(); i != all.rend(); ++i) {
+    if (kept.contains(i->name) && i->manifest.ok() && i->manifest->has_base()) {
+      kept.insert(i->manifest->base().name());
+    }
+  }
+  std::vector<std::string> others;
+  for (auto i = all.rbegin(); i != all.rend(); ++i) {
+    if (i->manifest.ok() && !kept.contains(i->name)) others.push_back(i->name);
+  }
+  return others;
+}
+
+}  // namespace
+
+std::optional<uint64_t> CheckpointNumber(const std::string& name) {
+  if (name.rfind(std::string(kPrefix), 0) != 0) return std::nullopt;
+  const std::string digits = name.substr(kPrefix.size());
+  uint64_t number = 0;
+  if (digits.size() < kDigits || digits.find_first_not_of("0123456789") != std::string::npos ||
+      !absl::SimpleAtoi(digits, &number) || CheckpointName(number) != name) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::string CheckpointName(uint64_t number) {
+  std::string digits = absl::StrCat(number);
+  if (digits.size() < kDigits) digits.insert(0, kDigits - digits.size(), '0');
+  return absl::StrCat(std::string(kPrefix), digits);
+}
+
+Listed ReadListed(Disk* disk, const std::string& path) {
+  Listed listed;
+  listed.name = BaseName(path);
+  listed.number = CheckpointNumber(listed.name).value_or(0);
+  const std::string file = Join(path, kManifestName);
+  const absl::StatusOr<std::string> text = ReadWhole(disk, file, kMaxManifestBytes);
+  if (!text.ok()) {
+    listed.manifest = text.status();
+    return listed;
+  }
+  listed.checksum = ManifestChecksum(*text);
+  listed.manifest = ParseManifest(file, *text);
+  return listed;
+}
+
+absl::StatusOr<std::vector<Listed>> ListCheckpoints(Disk* disk, const std::string& root) {
+  const absl::StatusOr<std::vector<Disk::Entry>> entries = disk->List(root);
+  if (!entries.ok()) return entries.status();
+  std::vector<Listed> all;
+  for (const Disk::Entry& entry : *entries) {
+    if (!entry.directory || !CheckpointNumber(entry.name)) continue;
+    all.push_back(ReadListed(disk, Join(root, entry.name)));
+    // It was removed meanwhile.
+    if (absl::IsNotFound(all.back().manifest.status()) &&
+        absl::IsNotFound(disk->List(Join(root, entry.name)).status())) {
+      all.pop_back();
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Listed& a, const Listed& b) { return a.number < b.number; });
+  return all;
+}
+
+absl::StatusOr<std::string> NewestComplete(Disk* disk, const std::string& root,
+                                           std::vector<std::string>* passed) {
+  absl::StatusOr<std::vector<Listed>> all = ListCheckpoints(disk, root);
+  if (!all.ok()) return all.status();
+  for (auto i = all->rbegin(); i != all->rend(); ++i) {
+    const std::string path = Join(root, i->name);
+    const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(disk, path);
+    const absl::Status status = reader.ok() ? reader->CheckSizes() : reader.status();
+    if (status.ok()) return path;
+    if (passed != nullptr) passed->emplace_back(status.message());
+  }
+  return absl::NotFoundError(absl::StrCat(root, " has no complete checkpoint (of ", all->size(),
+                                          "); 'verbena checkpoint list' says what it has"));
+}
+
+CheckpointDirectory::CheckpointDirectory(Disk* disk, std::string root,
+                                         std::unique_ptr<DiskLock> lock)
+    : disk_(disk), root_(std::move(root)), lock_(std::move(lock)) {}
+
+CheckpointDirectory::~CheckpointDirectory() = default;
+
+absl::StatusOr<std::unique_ptr<CheckpointDirectory>> CheckpointDirectory::Open(
+    Disk* disk, const std::string& root) {
+  if (root.empty()) return absl::InvalidArgumentError("the checkpoint directory's name is empty");
+  absl::Status status = disk->MakeDirectory(root);
+  // Or nothing in it would be durable.
+  if (status.ok()) status = disk->SyncDirectory(ParentOf(root));
+  if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<DiskLock>> lock = disk->Lock(Join(root, "LOCK"));
+  if (!lock.ok()) return lock.status();
+  return std::unique_ptr<CheckpointDirectory>(
+      new CheckpointDirectory(disk, root, *std::move(lock)));
+}
+
+absl::Status CheckpointDirectory::RemoveLeftovers() {
+  const absl::StatusOr<std::vector<Disk::Entry>> entries = disk_->List(root_);
+  if (!entries.ok()) return entries.status();
+  for (const Disk::Entry& entry : *entries) {
+    bool leftover = false;
+    const std::optional<uint64_t> number = AnyNumber(entry.name, &leftover);
+    if (!number || !entry.directory) continue;
+    number_ = std::max(number_, *number);
+    if (!leftover) continue;
+    const absl::Status status = RemoveTree(disk_, Join(root_, entry.name));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CheckpointDirectory::Begin() {
+  begun_ = false;
+  if (absl::Status status = RemoveLeftovers(); !status.ok()) return status;
+  ++number_;
+  const std::string path =
+      Join(root_, absl::StrCat(CheckpointName(number_), std::string(kTemporary)));
+  if (absl::Status status = disk_->MakeDirectory(path); !status.ok()) return status;
+  begun_ = true;
+  return path;
+}
+
+absl::Status CheckpointDirectory::CheckFiles(const v1::CheckpointManifest& manifest) const {
+  const std::string path =
+      Join(root_, absl::StrCat(CheckpointName(number_), std::string(kTemporary)));
+  for (const v1::CheckpointFile& entry : manifest.files()) {
+    const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
+        disk_->Open(Join(path, entry.name()));
+    if (!file.ok()) return absl::DataLossError(file.status().message());
+    if ((*file)->size() != entry.bytes()) {
+      return absl::DataLossError(absl::StrCat(Join(path, entry.name()), " has ", (*file)->size(),
+                                              " bytes, and its writer said ", entry.bytes()));
+    }
+  }
+  if (!manifest.has_base()) return absl::OkStatus();
+  const Listed base = ReadListed(disk_, Join(root_, manifest.base().name()));
+  if (!base.manifest.ok() || base.checksum != manifest.base().checksum()) {
+    return absl::FailedPreconditionError(absl::StrCat("the base ", manifest.base().name(),
+                                                      " of an incremental checkpoint is not in ",
+                                                      root_, ", or another: save a full one"));
+  }
+  return CheckBase(manifest, *base.manifest);
+}
+
+absl::StatusOr<std::string> CheckpointDirectory::Commit(const v1::CheckpointManifest& manifest) {
+  if (!begun_) return absl::FailedPreconditionError("no checkpoint was begun");
+  const absl::StatusOr<std::string> text = ManifestText(manifest);
+  if (!text.ok()) return text.status();
+  absl::Status status = CheckFiles(manifest);
+  const std::string name = CheckpointName(number_);
+  const std::string path = Join(root_, absl::StrCat(name, std::string(kTemporary)));
+  if (status.ok()) status = WriteWhole(disk_, Join(path, kManifestName), *text);
+  if (status.ok()) status = disk_->SyncDirectory(path);
+  if (status.ok()) status = disk_->Rename(path, Join(root_, name));
+  if (!status.ok()) return status;
+  begun_ = false;
+  status = disk_->SyncDirectory(root_);
+  if (!status.ok()) return status;
+  return name;
+}
+
+absl::Status CheckpointDirectory::Abandon() {
+  begun_ = false;
+  return RemoveLeftovers();
+}
+
+absl::Status CheckpointDirectory::RemoveCommitted(const std::string& name) {
+  const std::string trash = Join(root_, absl::StrCat(name, std::string(kTrash)));
+  absl::Status status = disk_->Rename(Join(root_, name), trash);
+  if (status.ok()) status = disk_->SyncDirectory(root_);
+  if (status.ok()) status = RemoveTree(disk_, trash);
+  return status;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointDirectory::WouldPrune(
+    const Retention& retention) const {
+  if (retention.keep_last == 0) {
+    return absl::InvalidArgumentError("keep_last is 0; allowed: 1 or more");
+  }
+  const absl::StatusOr<std::vector<Listed>> all = ListCheckpoints(disk_, root_);
+  if (!all.ok()) return all.status();
+  return NotKept(*all, retention);
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointDirectory::Prune(const Retention& retention) {
+  absl::StatusOr<std::vector<std::string>> names = WouldPrune(retention);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (absl::Status status = RemoveCommitted(name); !status.ok()) return status;
+  }
+  return names;
+}
+
+}  // namespace verbena::checkpoint

@@ -1,0 +1,106 @@
+// Reads a committed checkpoint, with those that it is based on, and checks all that it reads.
+//
+// **Thread safety**: const methods may be called by any threads at once, as each opens its files
+// itself.
+//
+// Invariants:
+//  1. What was taken from a call counts only if the call returned OK: checksums are known at the
+//     end. Whoever restores makes nothing visible before that.
+//  2. Errors name file and tensor.
+#ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
+#define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/verbena/v1/checkpoint.pb.h"
+#include "server/checkpoint/disk.h"
+#include "server/checkpoint/manifest.h"
+
+namespace verbena::checkpoint {
+
+// Some rows of an embedding table: `columns` are the arrays of RowArrays(), keys first, with
+// `count` rows each.
+struct RowBatch {
+  uint64_t count = 0;
+  std::vector<absl::Span<const std::byte>> columns;
+
+  absl::Span<const uint64_t> keys() const {
+    return {reinterpret_cast<const uint64_t*>(columns[0].data()), count};
+  }
+};
+
+// A file with rows of one table.
+struct RowFile {
+  size_t link = 0;  // of the chain: 0 is the oldest
+  const v1::CheckpointFile* file = nullptr;
+  uint64_t rows = 0;
+};
+
+class CheckpointReader {
+ public:
+  // `path`: of a committed checkpoint, beside which those are that it is based on.
+  // FAILED_PRECONDITION: of a later format. DATA_LOSS: damaged, or its base is missing or another.
+  // NOT_FOUND: no checkpoint there.
+  static absl::StatusOr<CheckpointReader> Open(Disk* disk, const std::string& path);
+
+  const std::string& path() const { return links_.back().path; }
+  const v1::CheckpointManifest& manifest() const { return links_.back().manifest; }
+  const std::string& checksum() const { return links_.back().checksum; }
+  // Itself and what it is based on.
+  size_t links() const { return links_.size(); }
+  const v1::CheckpointManifest& manifest_of(size_t link) const { return links_[link].manifest; }
+  const std::string& path_of(size_t link) const { return links_[link].path; }
+  // Null: it has no such table.
+  const v1::CheckpointTable* FindTable(const std::string& name) const;
+  // Of all files of all links.
+  uint64_t bytes() const;
+
+  // That all files are there with their sizes, without reading them.
+  absl::Status CheckSizes() const;
+  // Every byte of every file. `read` is told of bytes read since the last time; an error of it ends
+  // this.
+  using Progress = std::function<absl::Status(uint64_t bytes)>;
+  absl::Status Verify(const Progress& read) const;
+  // The same of one file of one link, so that several processes can share the work.
+  absl::Status VerifyFile(size_t link, const v1::CheckpointFile& file, const Progress& read) const;
+
+  // An array of a dense table, in pieces of whole elements; where servers wrote parts of it they
+  // come in any order, each element once.
+  using TakeElements =
+      std::function<absl::Status(uint64_t first, absl::Span<const std::byte> bytes)>;
+  absl::Status ReadArray(const std::string& table, const std::string& array,
+                         const TakeElements& take) const;
+
+  // Files of an embedding table's rows. A key may be in several links: the row of the latest link
+  // counts.
+  std::vector<RowFile> RowFiles(const std::string& table) const;
+  using TakeRows = std::function<absl::Status(const RowBatch& rows)>;
+  absl::Status ReadRowFile(const RowFile& file, const TakeRows& take) const;
+  // All rows, each key once, as it is now. Memory: 8 bytes and more for each row of an incremental
+  // checkpoint; none for a full one.
+  absl::Status ReadRows(const std::string& table, const TakeRows& take) const;
+  // How many keys there are, which for an incremental one takes reading all keys.
+  absl::StatusOr<uint64_t> CountRows(const std::string& table) const;
+
+ private:
+  struct Link {
+    std::string path;
+    v1::CheckpointManifest manifest;
+    std::string checksum;
+  };
+  CheckpointReader() = default;
+
+  Disk* disk_ = nullptr;
+  std::vector<Link> links_;  // oldest first
+};
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_

@@ -1,0 +1,30 @@
+// Makes a full checkpoint with whole tensors of an incremental one and those that it is based on,
+// or of one with slices.
+//
+// **Thread safety**: one thread a call.
+#ifndef VERBENA_SERVER_CHECKPOINT_COMPACT_H_
+#define VERBENA_SERVER_CHECKPOINT_COMPACT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_reader.h"
+
+namespace verbena::checkpoint {
+
+// Whether parts of dense tables lie in different tensors.
+bool HasSlices(const CheckpointReader& reader);
+
+// Writes into `directory` what restoring `from` would give, with the same steps and time, and
+// commits it; returns its name. FAILED_PRECONDITION: `from` is not the newest. What it reads it
+// checks. After an error nothing is committed, as Commit() says, and the directory is as it was.
+// `read` is told of bytes as Verify() tells.
+absl::StatusOr<std::string> Compact(Disk* disk, const CheckpointReader& from,
+                                    CheckpointDirectory* directory, uint64_t file_bytes,
+                                    const CheckpointReader::Progress& read);
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_COMPACT_H_

@@ -1,0 +1,69 @@
+// Which tensors go into which files of a checkpoint, and what the files are called.
+//
+//     model-00001-of-00002.safetensors      parameters of dense tables, by the tables' names
+//     model.safetensors.index.json          which file has which of them, as Hugging Face has it
+//     optimizer-00001-of-00002.safetensors  TABLE.master, TABLE.exp_avg, ..., TABLE.applies
+//     rows-0003-2-00001.safetensors         rows of the table with the number 3: writer 2's first
+//     slices-2-00001.safetensors            parts of dense tables: writer 2's first
+//
+// Loaders of other projects want a tensor whole, in one file. So a dense table's array is given
+// whole to one writer, which has its chunks or is handed them; the arrays are spread over the
+// writers, so that these write at once, each to files of its own. Writers that cannot be handed
+// each other's chunks write slices: the manifest says which elements each has, Compact() and
+// Export() put them together, and there is no index before that.
+//
+// **Thread safety**: pure functions.
+//
+// Invariants:
+//  1. Everybody who plans the same tables for the same writers gets the same files.
+#ifndef VERBENA_SERVER_CHECKPOINT_LAYOUT_H_
+#define VERBENA_SERVER_CHECKPOINT_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/verbena/v1/checkpoint.pb.h"
+#include "server/checkpoint/manifest.h"
+
+namespace verbena::checkpoint {
+
+// A file is closed when the next tensor would make it larger than that; one larger tensor has a
+// file of its own. 2 GiB: a file is then seconds of a fast disk, so that writers and readers share
+// the work evenly and a failed one costs little, a server of 1 TiB has 512 of them, and nothing on
+// the way (old tools, 32-bit offsets) has to handle more.
+inline constexpr uint64_t kDefaultFileBytes = uint64_t{2} << 30;
+
+struct PlannedFile {
+  std::string name;
+  size_t writer = 0;
+  std::vector<v1::CheckpointTensor> tensors;  // for TensorFileWriter
+  uint64_t bytes = 0;                         // of the tensors
+};
+
+// All arrays of the dense tables among `specs` (normalised), spread over `writers`.
+std::vector<PlannedFile> PlanDense(const std::vector<v1::TableSpec>& specs, uint64_t file_bytes,
+                                   size_t writers);
+
+// The arrays of a dense table as one writer has them: `chunks` grow. Tensor i of the result is the
+// part of array i of DenseArrays(); block b of it is the b-th of `chunks` (of "applies": 8 bytes
+// for each).
+std::vector<v1::CheckpointTensor> SliceTensors(const v1::TableSpec& spec,
+                                               absl::Span<const uint32_t> chunks, size_t writer);
+std::string SliceFileName(size_t writer, size_t file);
+
+// The tensors of a file with `rows` rows of an embedding table, in the order of RowArrays().
+std::vector<v1::CheckpointTensor> RowTensors(const v1::TableSpec& spec, uint64_t rows);
+// How many rows a file of that size has; 1 at least.
+uint64_t RowsInFile(const v1::TableSpec& spec, uint64_t file_bytes);
+// `table`: its place in the manifest.
+std::string RowFileName(size_t table, size_t writer, size_t file);
+
+// The content of model.safetensors.index.json; empty: no dense tables, or slices of them.
+std::string IndexText(const v1::CheckpointManifest& manifest);
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_LAYOUT_H_

@@ -1,0 +1,26 @@
+// Whether a manifest makes sense by itself: invariant 1 of manifest.h.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_SERVER_CHECKPOINT_MANIFEST_CHECK_H_
+#define VERBENA_SERVER_CHECKPOINT_MANIFEST_CHECK_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/verbena/v1/checkpoint.pb.h"
+
+namespace verbena::checkpoint {
+
+// INVALID_ARGUMENT names the field, the value and what is allowed.
+absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
+
+// Whether an incremental checkpoint may be based on `base`: FAILED_PRECONDITION names an embedding
+// table that is another one there, though of the same name.
+absl::Status CheckBase(const v1::CheckpointManifest& manifest, const v1::CheckpointManifest& base);
+
+// Whether a directory of checkpoints may have an entry of that name for us: no path, not hidden.
+bool IsPlainName(const std::string& name);
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_MANIFEST_CHECK_H_

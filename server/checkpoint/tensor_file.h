@@ -1,0 +1,115 @@
+// Writes a safetensors file of a checkpoint, and says what is in it; checks and reads one.
+//
+// **Thread safety**: one thread an object.
+//
+// Invariants:
+//  1. A file that Finish() returned OK for has every byte of every tensor, once, and is durable but
+//     for its name. One that it did not is of no use: the directory that it is in is removed.
+//  2. Tensors are written in blocks, in any order, so that a chunk goes to its place when it comes.
+//  3. A tensor is read by its description in the manifest only where the file's own header says the
+//     same; TensorCursor says DATA_LOSS, with file and tensor, of any bit that is another.
+#ifndef VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_
+#define VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/verbena/v1/checkpoint.pb.h"
+#include "server/checkpoint/checksum.h"
+#include "server/checkpoint/disk.h"
+#include "server/checkpoint/safetensors.h"
+
+namespace verbena::checkpoint {
+
+class TensorFileWriter {
+ public:
+  // `tensors`: name, table, array, dtype, shape, ranges and, where it is not to be 1 MiB,
+  // block_bytes: a multiple of the element's size. Checksums are filled in here. Types of more
+  // bytes are put first in the file. `reserve`: find out now whether there is room.
+  static absl::StatusOr<std::unique_ptr<TensorFileWriter>> Create(
+      Disk* disk, const std::string& path, std::vector<v1::CheckpointTensor> tensors,
+      bool reserve = true);
+
+  // By the place in what Create() was given. INVALID_ARGUMENT: no such block, not its size, or one
+  // that has been written.
+  absl::Status WriteBlock(size_t tensor, uint64_t block, absl::Span<const std::byte> bytes);
+  // What comes next in a tensor, of any size; not for one that WriteBlock() is called for.
+  absl::Status Append(size_t tensor, absl::Span<const std::byte> bytes);
+  uint64_t written_bytes() const { return written_; }
+  uint64_t file_bytes() const { return data_start_ + data_bytes_; }
+
+  // FAILED_PRECONDITION names a tensor that is not complete. Otherwise it is durable, and closed.
+  absl::StatusOr<v1::CheckpointFile> Finish();
+
+ private:
+  struct Tensor {
+    v1::CheckpointTensor entry;
+    uint64_t begin = 0, bytes = 0;
+    BlockHashes hashes{0, 1};
+    uint64_t next_block = 0;         // of Append()
+    std::vector<std::byte> partial;  // of the block next_block
+  };
+  TensorFileWriter() = default;
+
+  std::string path_;
+  std::string head_;
+  std::vector<Tensor> tensors_;  // as given
+  std::vector<size_t> order_;    // in the file
+  uint64_t data_start_ = 0, data_bytes_ = 0, written_ = 0;
+  std::unique_ptr<WritableFile> file_;
+};
+
+// Opens the file of `entry` in `directory`, and checks its size, its header's checksum, and that
+// the header says of every tensor what `entry` does.
+absl::StatusOr<SafetensorsReader> OpenTensorFile(Disk* disk, const std::string& directory,
+                                                 const v1::CheckpointFile& entry);
+
+// Reads a tensor in order and checks it: what was read counts only once Finish() returned OK. File
+// and entry outlive it.
+class TensorCursor {
+ public:
+  static absl::StatusOr<TensorCursor> Open(const SafetensorsReader& file,
+                                           const v1::CheckpointTensor& entry);
+  const TensorInfo& tensor() const { return *tensor_; }
+  uint64_t at() const { return at_; }
+  uint64_t left() const { return tensor_->bytes() - at_; }
+  // The next bytes. OUT_OF_RANGE: there are fewer.
+  absl::Status Read(absl::Span<std::byte> to);
+  // DATA_LOSS: it was not read to its end, or is not what was written.
+  absl::Status Finish();
+
+ private:
+  TensorCursor(const SafetensorsReader* file, const v1::CheckpointTensor* entry,
+               const TensorInfo* tensor);
+  const SafetensorsReader* file_;
+  const v1::CheckpointTensor* entry_;
+  const TensorInfo* tensor_;
+  uint64_t at_ = 0;
+  BlocksInOrder hashes_;
+};
+
+// Calls `take` with the tensor's bytes in order, in pieces that are multiples of 64 bytes but for
+// the last, and checks them: what was taken counts only if this returns OK. An error of `take` ends
+// it.
+using TakeBytes = std::function<absl::Status(uint64_t offset, absl::Span<const std::byte> bytes)>;
+absl::Status ReadChecked(const SafetensorsReader& file, const v1::CheckpointTensor& entry,
+                         const TakeBytes& take);
+
+// A file that is no safetensors file: its size and all of its content.
+absl::StatusOr<std::string> ReadPlainFile(Disk* disk, const std::string& directory,
+                                          const v1::CheckpointFile& entry);
+// Makes one, durable but for its name.
+absl::StatusOr<v1::CheckpointFile> WritePlainFile(Disk* disk, const std::string& directory,
+                                                  const std::string& name,
+                                                  const std::string& content);
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_

@@ -1,0 +1,292 @@
+#include "server/cli/verbena/checkpoint_cluster.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "proto/json.h"
+#include "rdma/base/clock.h"
+#include "server/checkpoint/manifest.h"
+#include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/text_table.h"
+#include "server/saves/restorer.h"
+#include "server/saves/saver.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
+using Action = ClusterCheckpointOptions::Action;
+
+std::string Now() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
+}
+
+// "12.5 MiB of 100.0 MiB, 3 s left".
+std::string Amount(uint64_t done, uint64_t all, double seconds) {
+  std::string text = Bytes(done);
+  if (done == 0 || done >= all) return text;
+  const double part = static_cast<double>(done) / static_cast<double>(all);
+  absl::StrAppendFormat(&text, " of %s, %.0f s left", Bytes(all), seconds / part - seconds);
+  return text;
+}
+
+// Runs a Saver or Restorer to its end, and tells a terminal how far it is.
+template <typename Machine>
+absl::Status RunToEnd(Machine* machine, const Clock& clock, const Coordinator& coordinator,
+                      const std::function<std::string(double seconds)>& describe) {
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const int64_t began = clock.NowNanos();
+  int64_t say_ns = began + kSayNanos;
+  bool interrupted = false;
+  while (!machine->done()) {
+    const bool worked = coordinator.channel->RunOnce();
+    if (machine->RunOnce() || worked || machine->done()) continue;
+    const int64_t now = clock.NowNanos();
+    if (say_ns <= now) {
+      const std::string text = describe(static_cast<double>(now - began) / 1e9);
+      if (terminal) std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+      say_ns = now + kSayNanos;
+    }
+    const int64_t next = std::min(machine->NextTimerNanos(), say_ns);
+    pollfd fds[2] = {{coordinator.channel->wake_fd(), POLLIN, 0},
+                     {interrupted ? -1 : coordinator.interrupt_fd, POLLIN, 0}};
+    poll(fds, 2, static_cast<int>(std::max<int64_t>(0, (next - now) / kNanosPerMilli + 1)));
+    if (fds[1].revents != 0) {
+      interrupted = true;
+      machine->Cancel();
+    }
+  }
+  if (terminal) std::fputs("\r\x1b[K", stderr);
+  return machine->status();
+}
+
+absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const std::string& root,
+                                 bool json, const Coordinator& coordinator) {
+  const MonotonicClock clock;
+  server::SaverOptions saver_options;
+  saver_options.coordinator = coordinator.address;
+  saver_options.root = root;
+  saver_options.job = options.job;
+  saver_options.tables = options.tables;
+  saver_options.memory_bytes = options.memory_bytes;
+  saver_options.bytes_per_second = options.bytes_per_second;
+  saver_options.written_by = "verbena " VERBENA_VERSION;
+  saver_options.time = Now;
+  server::Saver saver(std::move(saver_options), &clock, coordinator.channel,
+                      checkpoint::PosixDisk());
+  const int64_t began = clock.NowNanos();
+  const absl::Status status = RunToEnd(&saver, clock, coordinator, [&](double seconds) {
+    const server::SaverProgress progress = saver.progress();
+    std::string text = absl::StrFormat("%s, step %d: ", progress.doing, progress.step);
+    if (progress.waiting > 0) {
+      absl::StrAppendFormat(&text, "%d partitions are not there yet", progress.waiting);
+      return text;
+    }
+    return text + Amount(progress.written_bytes, progress.total_bytes, seconds);
+  });
+  if (!status.ok()) return status;
+  const double seconds = static_cast<double>(clock.NowNanos() - began) / 1e9;
+  uint64_t bytes = 0;
+  for (const v1::CheckpointFile& file : saver.manifest().files()) bytes += file.bytes();
+  std::vector<std::string> removed;
+  if (options.retention.keep_last > 0) {
+    auto directory = checkpoint::CheckpointDirectory::Open(checkpoint::PosixDisk(), root);
+    if (!directory.ok()) return directory.status();
+    auto pruned = (*directory)->Prune(options.retention);
+    if (!pruned.ok()) return pruned.status();
+    removed = *std::move(pruned);
+  }
+  const std::string path = checkpoint::Join(root, saver.name());
+  if (!json) {
+    std::string text = absl::StrFormat(
+        "saved %s: step %d, %s in %.1f s, %s/s\n", Printable(path), saver.manifest().step(),
+        Bytes(bytes), seconds, Bytes(static_cast<uint64_t>(static_cast<double>(bytes) / seconds)));
+    if (!removed.empty()) absl::StrAppend(&text, "removed ", absl::StrJoin(removed, ", "), "\n");
+    return text;
+  }
+  JsonArray names;
+  for (const std::string& name : removed) names.Add(name);
+  JsonWriter out;
+  out.Add("checkpoint", path);
+  out.Add("step", saver.manifest().step());
+  out.Add("bytes", bytes);
+  out.Add("seconds", seconds);
+  out.Add("removed", names);
+  return out.ToString() + "\n";
+}
+
+absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
+                                    const std::string& given, bool json,
+                                    const Coordinator& coordinator) {
+  const MonotonicClock clock;
+  server::RestorerOptions restorer_options;
+  restorer_options.coordinator = coordinator.address;
+  restorer_options.path = given;
+  checkpoint::Disk* const disk = checkpoint::PosixDisk();
+  if (!disk->Open(checkpoint::Join(given, checkpoint::kManifestName)).ok() &&
+      !checkpoint::CheckpointNumber(checkpoint::BaseName(given)).has_value()) {
+    std::vector<std::string> passed;
+    auto newest = checkpoint::NewestComplete(disk, given, &passed);
+    for (const std::string& why : passed) {
+      std::fprintf(stderr, "verbena: passed over: %s\n", Printable(why).c_str());
+    }
+    if (!newest.ok()) return newest.status();
+    restorer_options.path = *newest;
+  }
+  restorer_options.job = options.job;
+  restorer_options.tables = options.tables;
+  restorer_options.renamed = options.renamed;
+  restorer_options.state = !options.parameters_only;
+  restorer_options.replace = options.replace;
+  const std::string path = restorer_options.path;
+  auto restorer =
+      server::Restorer::Make(std::move(restorer_options), &clock, coordinator.channel, disk);
+  if (!restorer.ok()) return restorer.status();
+  const int64_t began = clock.NowNanos();
+  const absl::Status status = RunToEnd(restorer->get(), clock, coordinator, [&](double seconds) {
+    const server::RestorerProgress progress = (*restorer)->progress();
+    return absl::StrCat(progress.doing, ": ",
+                        Amount(progress.read_bytes, progress.total_bytes, seconds));
+  });
+  if (absl::IsAlreadyExists(status)) {
+    return absl::AlreadyExistsError(absl::StrCat(Said(status, coordinator.address),
+                                                 "; --replace drops it, --rename and --job put "
+                                                 "what is restored beside it"));
+  }
+  if (!status.ok()) return status;
+  const double seconds = static_cast<double>(clock.NowNanos() - began) / 1e9;
+  const uint64_t bytes = (*restorer)->progress().total_bytes;
+  const std::vector<std::string> tables = (*restorer)->tables();
+  if (!json) {
+    return absl::StrFormat("restored %s: step %d, %s in %.1f s; tables %s\n", Printable(path),
+                           (*restorer)->manifest().step(), Bytes(bytes), seconds,
+                           Printable(absl::StrJoin(tables, ", ")));
+  }
+  JsonArray names;
+  for (const std::string& name : tables) names.Add(name);
+  JsonWriter out;
+  out.Add("checkpoint", path);
+  out.Add("step", (*restorer)->manifest().step());
+  out.Add("bytes", bytes);
+  out.Add("seconds", seconds);
+  out.Add("tables", names);
+  return out.ToString() + "\n";
+}
+
+// ---- the command line ---------------------------------------------------------------------------
+
+CLI::Validator BytesCheck() {
+  CLI::Validator check;
+  check.description("");
+  check.operation([](std::string& text) -> std::string {
+    if (ParseBytes(text).value_or(0) > 0) return "";
+    return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
+  });
+  return check;
+}
+
+CLI::Validator RenameCheck() {
+  CLI::Validator check;
+  check.description("");
+  check.operation([](std::string& text) -> std::string {
+    const size_t equals = text.find('=');
+    if (equals != 0 && equals != std::string::npos && equals + 1 < text.size()) return "";
+    return absl::StrCat("'", Printable(text), "' is not allowed: TABLE=NAME");
+  });
+  return check;
+}
+
+void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
+  app->add_option_function<std::string>(
+         "--limit-rate",
+         [options](const std::string& text) { options->bytes_per_second = *ParseBytes(text); },
+         "Write no more than so much a second, all servers together (default: no limit)")
+      ->type_name("BYTES")
+      ->check(BytesCheck());
+  app->add_option_function<std::string>(
+         "--memory",
+         [options](const std::string& text) { options->memory_bytes = *ParseBytes(text); },
+         "Of each shard: what training changes before it is written is kept in at most\n"
+         "so much; then it waits (default: 256MiB)")
+      ->type_name("BYTES")
+      ->check(BytesCheck());
+  app->add_option("--keep-last", options->retention.keep_last,
+                  "Remove older ones afterwards, but for so many (default: none is removed)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000).description(""));
+  app->add_option("--keep-every", options->retention.keep_every,
+                  "With --keep-last: of each so many steps the first stays, too")
+      ->type_name("N");
+}
+
+void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
+  app->add_option_function<std::vector<std::string>>(
+         "--rename",
+         [options](const std::vector<std::string>& pairs) {
+           for (const std::string& pair : pairs) {
+             const size_t equals = pair.find('=');
+             options->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
+           }
+         },
+         "Call a table something else from now on; may be given again")
+      ->type_name("TABLE=NAME")
+      ->allow_extra_args(false)
+      ->check(RenameCheck());
+  app->add_flag("--parameters-only", options->parameters_only,
+                "Without the optimizer's state, which begins anew");
+  app->add_flag("--replace", options->replace, "Drop tables of these names first");
+}
+
+}  // namespace
+
+std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
+                                                   ClusterCheckpointOptions* options) {
+  std::vector<CLI::App*> actions;
+  const auto add = [&](const char* name, Action action, const char* about, const char* path,
+                       const char* job) {
+    CLI::App* app = command->add_subcommand(name, about);
+    app->callback([options, action] { options->action = action; });
+    app->add_option("PATH", options->path, path)->type_name("")->required();
+    app->add_option("--job", options->job, job)->type_name("JOB");
+    app->add_option("--table", options->tables, "This table; may be given again (default: all)")
+        ->type_name("TABLE")
+        ->allow_extra_args(false);
+    actions.push_back(app);
+    return app;
+  };
+  AddSave(add("save", Action::kSave, "Have a cluster write one, while it trains",
+              "A directory of checkpoints, which all servers can write",
+              "Whose tables (default: those of the only job)"),
+          options);
+  AddRestore(add("restore", Action::kRestore, "Have a cluster make its tables from one",
+                 "A checkpoint, or a directory of checkpoints: its newest; all servers read it",
+                 "Whose the tables are from now on (default: as they were)"),
+             options);
+  return actions;
+}
+
+absl::StatusOr<std::string> RunClusterCheckpoint(const ClusterCheckpointOptions& options, bool json,
+                                                 const Coordinator& coordinator) {
+  std::error_code error;
+  std::string path = std::filesystem::absolute(options.path, error).lexically_normal().string();
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat(Printable(options.path), ": ", error.message()));
+  }
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return options.action == Action::kSave ? Save(options, path, json, coordinator)
+                                         : Restore(options, path, json, coordinator);
+}
+
+}  // namespace verbena::cli

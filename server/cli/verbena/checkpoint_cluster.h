@@ -1,0 +1,51 @@
+// `verbena checkpoint save` and `restore`: has a cluster write a checkpoint, or load one, and says
+// how far it is.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_CLUSTER_H_
+#define VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_CLUSTER_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/cli/verbena/coordinator_call.h"
+
+namespace verbena::cli {
+
+struct ClusterCheckpointOptions {
+  enum class Action { kNone, kSave, kRestore };
+  Action action = Action::kNone;
+  // save: a directory of checkpoints; restore: that, or a checkpoint. All servers see it by this
+  // path.
+  std::string path;
+  std::string job;                  // save: empty is the only one; restore: the checkpoint's
+  std::vector<std::string> tables;  // empty: all
+  // save
+  uint64_t bytes_per_second = 0;                       // 0: as fast as it goes
+  uint64_t memory_bytes = 0;                           // of each shard; 0: its default
+  checkpoint::Retention retention = {.keep_last = 0};  // keep_last 0: nothing is removed
+  // restore
+  std::map<std::string, std::string> renamed;
+  bool parameters_only = false;
+  bool replace = false;
+};
+
+// The actions of `command`; what was given is in `options`. Returns them.
+std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
+                                                   ClusterCheckpointOptions* options);
+
+// What was done, for standard output; progress goes to standard error where that is a terminal.
+// CANCELLED: interrupted; then, and after other errors, nothing was done, unless they say
+// otherwise.
+absl::StatusOr<std::string> RunClusterCheckpoint(const ClusterCheckpointOptions& options, bool json,
+                                                 const Coordinator& coordinator);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_CLUSTER_H_

@@ -1,0 +1,449 @@
+#include "server/cli/verbena/checkpoint_command.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/json.h"
+#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/compact.h"
+#include "server/checkpoint/layout.h"
+#include "server/cli/verbena/checkpoint_report.h"
+#include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+using checkpoint::CheckpointDirectory;
+using checkpoint::CheckpointReader;
+using checkpoint::ExportFormat;
+using checkpoint::Listed;
+using checkpoint::PosixDisk;
+using Action = CheckpointOptions::Action;
+
+double Clock() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Tells how far a long piece of work is, and ends it at a signal.
+class Progress {
+ public:
+  Progress(const CheckpointOptions& options, const char* verb, uint64_t all, int signal_fd)
+      : terminal_(isatty(STDERR_FILENO) != 0),
+        shown_(terminal_ || options.progress),
+        verb_(verb),
+        all_(all),
+        signal_fd_(signal_fd),
+        begin_(Clock()),
+        next_(begin_ + kInterval) {}
+  ~Progress() {
+    if (any_ && terminal_) std::fputs("\r\x1b[K", stderr);
+  }
+
+  CheckpointReader::Progress Callback() {
+    return [this](uint64_t bytes) { return Add(bytes); };
+  }
+  double seconds() const { return Clock() - begin_; }
+  uint64_t done() const { return done_; }
+
+ private:
+  static constexpr double kInterval = 0.5;  // often enough to see it move
+
+  absl::Status Add(uint64_t bytes) {
+    done_ += bytes;
+    pollfd signal = {signal_fd_, POLLIN, 0};
+    if (signal_fd_ >= 0 && poll(&signal, 1, 0) > 0) return absl::CancelledError("a signal came");
+    const double now = Clock();
+    const bool last = done_ >= all_ && !ended_;
+    ended_ |= last;
+    if (!shown_ || (now < next_ && !(last && !terminal_))) return absl::OkStatus();
+    next_ = now + kInterval;
+    any_ = true;
+    const double speed = static_cast<double>(done_) / std::max(now - begin_, 1e-9);
+    const uint64_t left = all_ - std::min(all_, done_);
+    std::fprintf(
+        stderr, "%s%s: %s of %s, %.0f %%, %s/s, %s left%s", terminal_ ? "\r\x1b[K" : "", verb_,
+        Bytes(done_).c_str(), Bytes(all_).c_str(),
+        100 * static_cast<double>(done_) / static_cast<double>(std::max<uint64_t>(1, all_)),
+        Bytes(static_cast<uint64_t>(speed)).c_str(),
+        Seconds(static_cast<double>(left) / std::max(speed, 1.0)).c_str(), terminal_ ? "" : "\n");
+    std::fflush(stderr);
+    return absl::OkStatus();
+  }
+
+  const bool terminal_, shown_;
+  const char* const verb_;
+  const uint64_t all_;
+  const int signal_fd_;
+  const double begin_;
+  double next_;
+  uint64_t done_ = 0;
+  bool any_ = false, ended_ = false;
+};
+
+bool IsOneCheckpoint(const std::string& path) {
+  return checkpoint::CheckpointNumber(checkpoint::BaseName(path)).has_value() ||
+         PosixDisk()->Open(checkpoint::Join(path, checkpoint::kManifestName)).ok();
+}
+
+// Of a directory of checkpoints the newest one that is complete.
+absl::StatusOr<CheckpointReader> OpenOne(const std::string& path, CheckpointReport* report) {
+  if (IsOneCheckpoint(path)) return CheckpointReader::Open(PosixDisk(), path);
+  std::vector<std::string> passed;
+  const absl::StatusOr<std::string> newest = checkpoint::NewestComplete(PosixDisk(), path, &passed);
+  for (const std::string& why : passed) {
+    absl::StrAppend(&report->err, "verbena: passed over: ", Printable(why), "\n");
+  }
+  if (!newest.ok()) return newest.status();
+  return CheckpointReader::Open(PosixDisk(), *newest);
+}
+
+absl::StatusOr<CheckpointReport> List(const CheckpointOptions& options, bool json) {
+  const auto all = checkpoint::ListCheckpoints(PosixDisk(), options.path);
+  if (!all.ok()) return all.status();
+  CheckpointReport report;
+  report.out = json ? CheckpointsJson(options.path, *all) : CheckpointsText(*all);
+  for (const Listed& listed : *all) report.wrong |= !listed.manifest.ok();
+  return report;
+}
+
+absl::StatusOr<CheckpointReport> Inspect(const CheckpointOptions& options, bool json) {
+  CheckpointReport report;
+  const absl::StatusOr<CheckpointReader> reader = OpenOne(options.path, &report);
+  if (!reader.ok()) return reader.status();
+  report.out = json ? CheckpointJson(*reader) : CheckpointText(*reader);
+  return report;
+}
+
+struct Verdict {
+  std::string path;
+  absl::Status status;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+Verdict VerifyOne(const CheckpointOptions& options, const std::string& path, int signal_fd) {
+  Verdict verdict{path, absl::OkStatus(), 0, 0};
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(PosixDisk(), path);
+  verdict.status = reader.status();
+  if (!reader.ok()) return verdict;
+  Progress progress(options, "verifying", reader->bytes(), signal_fd);
+  verdict.status = reader->Verify(progress.Callback());
+  verdict.bytes = progress.done();
+  verdict.seconds = progress.seconds();
+  return verdict;
+}
+
+std::string VerdictJson(const Verdict& verdict) {
+  JsonWriter json;
+  json.Add("checkpoint", verdict.path);
+  json.Add("whole", verdict.status.ok());
+  if (verdict.status.ok()) {
+    json.AddNull("error");
+  } else {
+    json.Add("error", std::string(verdict.status.message()));
+  }
+  json.Add("bytes", verdict.bytes);
+  json.Add("seconds", verdict.seconds);
+  return json.ToString() + "\n";
+}
+
+// One of a directory is the newest, whether complete or not: that is what is asked about.
+absl::StatusOr<CheckpointReport> Verify(const CheckpointOptions& options, bool json,
+                                        int signal_fd) {
+  std::vector<std::string> paths = {options.path};
+  if (options.all || !IsOneCheckpoint(options.path)) {
+    const auto all = checkpoint::ListCheckpoints(PosixDisk(), options.path);
+    if (!all.ok()) return all.status();
+    if (all->empty()) {
+      return absl::NotFoundError(absl::StrCat(options.path, " has no checkpoints"));
+    }
+    paths.clear();
+    for (const Listed& listed : *all) {
+      if (options.all || &listed == &all->back()) {
+        paths.push_back(checkpoint::Join(options.path, listed.name));
+      }
+    }
+  }
+  CheckpointReport report;
+  for (const std::string& path : paths) {
+    const Verdict verdict = VerifyOne(options, path, signal_fd);
+    if (absl::IsCancelled(verdict.status)) return verdict.status;
+    report.wrong |= !verdict.status.ok();
+    if (json) {
+      report.out += VerdictJson(verdict);
+    } else if (verdict.status.ok()) {
+      absl::StrAppend(&report.out, Printable(path), " is whole: ", Bytes(verdict.bytes),
+                      " read and checked in ", Seconds(verdict.seconds), "\n");
+    } else {
+      absl::StrAppend(&report.out, Printable(path),
+                      " is damaged: ", Printable(std::string(verdict.status.message())), "\n");
+    }
+  }
+  return report;
+}
+
+// Only where there is one already: a wrong name must not make a directory.
+absl::StatusOr<std::unique_ptr<CheckpointDirectory>> OpenDirectory(const std::string& path) {
+  const auto all = checkpoint::ListCheckpoints(PosixDisk(), path);
+  if (!all.ok()) return all.status();
+  return CheckpointDirectory::Open(PosixDisk(), path);
+}
+
+absl::StatusOr<CheckpointReport> Prune(const CheckpointOptions& options, bool json) {
+  const auto directory = OpenDirectory(options.path);
+  if (!directory.ok()) return directory.status();
+  const auto removed = options.dry_run ? (*directory)->WouldPrune(options.retention)
+                                       : (*directory)->Prune(options.retention);
+  if (!removed.ok()) return removed.status();
+  const auto all = checkpoint::ListCheckpoints(PosixDisk(), options.path);
+  if (!all.ok()) return all.status();
+  JsonArray gone, kept;
+  CheckpointReport report;
+  for (const std::string& name : *removed) {
+    gone.Add(name);
+    absl::StrAppend(&report.out, options.dry_run ? "would remove " : "removed ", name, "\n");
+  }
+  size_t count = 0;
+  for (const Listed& listed : *all) {
+    if (std::find(removed->begin(), removed->end(), listed.name) != removed->end()) continue;
+    kept.Add(listed.name);
+    ++count;
+  }
+  absl::StrAppend(&report.out, count, count == 1 ? " is kept\n" : " are kept\n");
+  if (json) {
+    JsonWriter object;
+    object.Add("directory", options.path);
+    object.Add("dry_run", options.dry_run);
+    object.Add("removed", gone);
+    object.Add("kept", kept);
+    report.out = object.ToString() + "\n";
+  }
+  return report;
+}
+
+absl::StatusOr<CheckpointReport> CompactNewest(const CheckpointOptions& options, bool json,
+                                               int signal_fd) {
+  const auto directory = OpenDirectory(options.path);
+  if (!directory.ok()) return directory.status();
+  CheckpointReport report;
+  const absl::StatusOr<CheckpointReader> reader = OpenOne(options.path, &report);
+  if (!reader.ok()) return reader.status();
+  std::string made = checkpoint::BaseName(reader->path());
+  const size_t links = reader->links();
+  const bool slices = checkpoint::HasSlices(*reader);
+  const bool needed = links > 1 || slices;
+  if (needed) {
+    Progress progress(options, "compacting", reader->bytes(), signal_fd);
+    const absl::StatusOr<std::string> name = checkpoint::Compact(
+        PosixDisk(), *reader, directory->get(), checkpoint::kDefaultFileBytes, progress.Callback());
+    if (!name.ok()) return name.status();
+    made = *name;
+  }
+  if (json) {
+    JsonWriter object;
+    object.Add("directory", options.path);
+    object.Add("checkpoint", made);
+    object.Add("compacted", needed ? links : 0);
+    report.out = object.ToString() + "\n";
+  } else if (needed) {
+    report.out = absl::StrCat(
+        made, links > 1 ? absl::StrCat(" is ", links, " checkpoints in one") : " has whole tensors",
+        "; 'verbena checkpoint prune' removes what nothing needs any more\n");
+  } else {
+    report.out = absl::StrCat(made, " is a full one already\n");
+  }
+  return report;
+}
+
+absl::StatusOr<CheckpointReport> RunExport(const CheckpointOptions& options, bool json,
+                                           int signal_fd) {
+  CheckpointReport report;
+  const absl::StatusOr<CheckpointReader> reader = OpenOne(options.path, &report);
+  if (!reader.ok()) return reader.status();
+  const auto plan = checkpoint::PlanExport(*reader, options.exported);
+  if (!plan.ok()) return plan.status();
+  uint64_t bytes = 0;
+  for (const checkpoint::ExportedTensor& tensor : *plan) bytes += tensor.bytes();
+  Progress progress(options, "exporting", bytes, signal_fd);
+  const auto done =
+      checkpoint::Export(PosixDisk(), *reader, options.exported, *plan, progress.Callback());
+  if (!done.ok()) return done.status();
+  if (!json) {
+    report.out =
+        absl::StrCat(Printable(reader->path()), ": ", done->tensors, " tensors, ",
+                     Bytes(done->bytes), ", to ", Printable(options.exported.to), " (",
+                     done->files.size(), done->files.size() == 1 ? " file)\n" : " files)\n");
+    return report;
+  }
+  JsonArray files;
+  for (const std::string& file : done->files) files.Add(file);
+  JsonWriter object;
+  object.Add("checkpoint", reader->path());
+  object.Add("to", options.exported.to);
+  object.Add("files", files);
+  object.Add("tensors", done->tensors);
+  object.Add("bytes", done->bytes);
+  object.Add("seconds", progress.seconds());
+  report.out = object.ToString() + "\n";
+  return report;
+}
+
+// Takes texts that `parse` finds nothing wrong with.
+template <typename Parse>
+CLI::Validator Checked(Parse parse) {
+  CLI::Validator check;
+  check.description("");
+  check.operation([parse](std::string& text) -> std::string { return parse(text); });
+  return check;
+}
+
+void AddExport(CLI::App* action, CheckpointOptions* options) {
+  checkpoint::ExportOptions* exported = &options->exported;
+  action->add_option("--to", exported->to, "File (or, of npy and sharded, directory) to make")
+      ->type_name("PATH")
+      ->required();
+  static const std::map<std::string, ExportFormat> kFormats = {
+      {"safetensors", ExportFormat::kSafetensors},
+      {"sharded", ExportFormat::kSharded},
+      {"npy", ExportFormat::kNpy}};
+  action
+      ->add_option_function<std::string>(
+          "--format", [exported](const std::string& word) { exported->format = kFormats.at(word); },
+          "safetensors: one file; sharded: files of bounded size with\n"
+          "model.safetensors.index.json; npy: a NumPy file an array (default: safetensors)")
+      ->type_name("FORMAT")
+      ->check(Checked([](const std::string& word) -> std::string {
+        if (kFormats.contains(word)) return "";
+        return absl::StrCat("'", Printable(word), "' is not allowed: safetensors, sharded, npy");
+      }));
+  action
+      ->add_option_function<std::string>(
+          "--file-size",
+          [exported](const std::string& text) { exported->file_bytes = *ParseBytes(text); },
+          "sharded: the largest file (default: 2GiB)")
+      ->type_name("BYTES")
+      ->check(Checked([](const std::string& text) -> std::string {
+        if (ParseBytes(text).value_or(0) > 0) return "";
+        return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
+      }));
+  action->add_option("--table", exported->tables, "This table; may be given again (default: all)")
+      ->type_name("TABLE")
+      ->allow_extra_args(false);
+  action
+      ->add_option_function<std::vector<std::string>>(
+          "--rename",
+          [exported](const std::vector<std::string>& pairs) {
+            for (const std::string& pair : pairs) {
+              const size_t equals = pair.find('=');
+              exported->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
+            }
+          },
+          "Call a table something else there; may be given again")
+      ->type_name("TABLE=NAME")
+      ->allow_extra_args(false)
+      ->check(Checked([](const std::string& text) -> std::string {
+        const size_t equals = text.find('=');
+        if (equals != 0 && equals != std::string::npos && equals + 1 < text.size()) return "";
+        return absl::StrCat("'", Printable(text), "' is not allowed: TABLE=NAME");
+      }));
+  action
+      ->add_option_function<std::string>(
+          "--dtype",
+          [exported](const std::string& word) { exported->dtype = checkpoint::ParseType(word); },
+          "Parameters as F32, BF16, F16 or F64 (default: as they are)")
+      ->type_name("DTYPE")
+      ->check(Checked([](const std::string& word) -> std::string {
+        if (word == "F32" || word == "BF16" || word == "F16" || word == "F64") return "";
+        return absl::StrCat("'", Printable(word), "' is not allowed: F32, BF16, F16, F64");
+      }));
+  action->add_flag("--optimizer", exported->optimizer,
+                   "The optimizer's state, master copies and counts of applies too");
+}
+
+}  // namespace
+
+std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions* options) {
+  command->require_subcommand(1);
+  std::vector<CLI::App*> actions;
+  const auto add = [&](const char* name, Action action, const char* about, const char* path) {
+    CLI::App* app = command->add_subcommand(name, about);
+    app->callback([options, action] { options->action = action; });
+    app->add_option("PATH", options->path, path)->type_name("")->required();
+    actions.push_back(app);
+    return app;
+  };
+  const char* root = "A directory of checkpoints";
+  const char* one = "A checkpoint, or a directory of checkpoints: its newest";
+  add("list", Action::kList, "Those that are complete: step, size, tables", root);
+  CLI::App* verify =
+      add("verify", Action::kVerify, "Read every byte, and check it against its checksum", one);
+  verify->add_flag("--all", options->all, "Of a directory every checkpoint");
+  add("inspect", Action::kInspect, "Tables and files of a checkpoint", one);
+  CLI::App* prune = add("prune", Action::kPrune, "Remove old ones", root);
+  prune
+      ->add_option("--keep-last", options->retention.keep_last,
+                   "The newest so many stay, with what they are based on")
+      ->type_name("N")
+      ->check(Checked([](const std::string& text) -> std::string {
+        if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 10 &&
+            text.find_first_not_of('0') != std::string::npos) {
+          return "";
+        }
+        return absl::StrCat("'", Printable(text), "' is not allowed: 1 or more");
+      }))
+      ->capture_default_str();
+  prune
+      ->add_option("--keep-every", options->retention.keep_every,
+                   "Besides, of each so many steps the first stays; 0: none")
+      ->type_name("N")
+      ->check(Checked([](const std::string& text) -> std::string {
+        if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 19)
+          return "";
+        return absl::StrCat("'", Printable(text), "' is not allowed: a number of steps");
+      }))
+      ->capture_default_str();
+  prune->add_flag("--dry-run", options->dry_run, "Say what would be removed, and remove nothing");
+  CLI::App* compact = add("compact", Action::kCompact,
+                          "Make a full one of the newest and those it is based on", root);
+  CLI::App* exported =
+      add("export", Action::kExport, "Write it for other programs: safetensors or NumPy", one);
+  AddExport(exported, options);
+  for (CLI::App* slow : {verify, compact, exported}) {
+    slow->add_flag("--progress", options->progress,
+                   "Say how far it is also where standard error is no terminal");
+  }
+  return actions;
+}
+
+absl::StatusOr<CheckpointReport> RunCheckpoint(const CheckpointOptions& options, bool json,
+                                               int signal_fd) {
+  CheckpointOptions clean = options;
+  for (std::string* path : {&clean.path, &clean.exported.to}) {
+    while (path->size() > 1 && path->back() == '/') path->pop_back();
+  }
+  switch (clean.action) {
+    case Action::kList:
+      return List(clean, json);
+    case Action::kVerify:
+      return Verify(clean, json, signal_fd);
+    case Action::kInspect:
+      return Inspect(clean, json);
+    case Action::kPrune:
+      return Prune(clean, json);
+    case Action::kCompact:
+      return CompactNewest(clean, json, signal_fd);
+    case Action::kExport:
+      return RunExport(clean, json, signal_fd);
+  }
+  return absl::InternalError("no such action");
+}
+
+}  // namespace verbena::cli

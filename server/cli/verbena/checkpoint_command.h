@@ -1,0 +1,45 @@
+// `verbena checkpoint`: lists, checks, prunes, compacts and exports checkpoints on a disk that this
+// machine sees. No cluster is asked.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_COMMAND_H_
+#define VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/export.h"
+
+namespace verbena::cli {
+
+struct CheckpointOptions {
+  enum class Action { kList, kVerify, kInspect, kPrune, kCompact, kExport };
+  Action action = Action::kList;
+  // A directory of checkpoints, or, where one is read, of one checkpoint.
+  std::string path;
+  bool all = false;       // verify: every one
+  bool dry_run = false;   // prune
+  bool progress = false;  // also where standard error is no terminal
+  checkpoint::Retention retention;
+  checkpoint::ExportOptions exported;
+};
+
+// The actions of `command`; what was given is in `options`. Returns them.
+std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions* options);
+
+struct CheckpointReport {
+  std::string out;     // for standard output
+  std::string err;     // for people
+  bool wrong = false;  // something is damaged
+};
+// CANCELLED: a signal came (`signal_fd`, -1: none), and what was begun is undone.
+absl::StatusOr<CheckpointReport> RunCheckpoint(const CheckpointOptions& options, bool json,
+                                               int signal_fd);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_COMMAND_H_

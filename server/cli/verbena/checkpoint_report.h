@@ -1,0 +1,23 @@
+// What `verbena checkpoint` shows of checkpoints: text for people, JSON for programs.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_REPORT_H_
+#define VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_reader.h"
+
+namespace verbena::cli {
+
+std::string CheckpointsText(const std::vector<checkpoint::Listed>& all);
+std::string CheckpointsJson(const std::string& directory,
+                            const std::vector<checkpoint::Listed>& all);
+std::string CheckpointText(const checkpoint::CheckpointReader& reader);
+std::string CheckpointJson(const checkpoint::CheckpointReader& reader);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_REPORT_H_

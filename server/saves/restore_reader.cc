@@ -1,0 +1,222 @@
+#include "server/saves/restore_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/routing.h"
+#include "proto/table_spec.h"
+#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/tensor_type.h"
+
+namespace verbena::server {
+namespace {
+
+using checkpoint::ArraySpec;
+using checkpoint::CheckpointReader;
+
+bool SameRanges(const v1::CheckpointTensor& a, const v1::CheckpointTensor& b) {
+  if (a.ranges_size() != b.ranges_size()) return false;
+  for (int i = 0; i < a.ranges_size(); ++i) {
+    if (a.ranges(i).first() != b.ranges(i).first() || a.ranges(i).count() != b.ranges(i).count()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+size_t BytesOfType(const std::string& dtype) {
+  return checkpoint::BytesOf(*checkpoint::ParseType(dtype));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RestoreReader>> RestoreReader::Open(
+    checkpoint::Disk* disk, const std::string& path, const std::vector<std::string>& tables,
+    bool state) {
+  auto reader = CheckpointReader::Open(disk, path);
+  if (!reader.ok()) return reader.status();
+  std::unique_ptr<RestoreReader> made(new RestoreReader(disk, *std::move(reader)));
+  if (absl::Status status = made->Plan(tables, state); !status.ok()) return status;
+  return made;
+}
+
+// ---- what is read -------------------------------------------------------------------------------
+
+absl::Status RestoreReader::Plan(const std::vector<std::string>& tables, bool state) {
+  applies_.resize(tables.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const v1::CheckpointTable* table = reader_.FindTable(tables[i]);
+    if (table == nullptr) {
+      return absl::NotFoundError(absl::StrCat(reader_.path(), " has no table '", tables[i], "'"));
+    }
+    absl::Status status =
+        table->spec().dim() > 0 ? PlanRows(i, *table, state) : PlanDense(i, *table, state);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& table, bool state) {
+  const DenseLayout layout = LayoutOf(table.spec());
+  std::vector<uint64_t>& applies = applies_[index];
+  applies.resize(layout.chunks());
+  if (state) {
+    absl::Status status =
+        reader_.ReadArray(table.spec().name(), checkpoint::kApplies,
+                          [&](uint64_t first, absl::Span<const std::byte> bytes) {
+                            std::memcpy(applies.data() + first, bytes.data(), bytes.size());
+                            return absl::OkStatus();
+                          });
+    if (!status.ok()) return status;
+  }
+  std::vector<std::string> arrays;
+  for (const ArraySpec& array : checkpoint::DenseArrays(table.spec())) {
+    const bool wanted = array.name == checkpoint::kParameters || state;
+    if (wanted && array.name != checkpoint::kApplies) arrays.push_back(array.name);
+  }
+  const v1::CheckpointManifest& manifest = reader_.manifest();
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    for (const v1::CheckpointTensor& parameters : file.tensors()) {
+      if (parameters.table() != table.spec().name() ||
+          parameters.array() != checkpoint::kParameters) {
+        continue;
+      }
+      Group group;
+      group.table = index;
+      group.link = reader_.links() - 1;
+      group.chunk_elements = layout.chunk_elements;
+      group.ranges.assign(parameters.ranges().begin(), parameters.ranges().end());
+      if (group.ranges.empty()) {
+        v1::CheckpointTensor::Range all;
+        all.set_count(layout.elements);
+        group.ranges.push_back(all);
+      }
+      for (const std::string& array : arrays) {
+        for (const v1::CheckpointFile& other : manifest.files()) {
+          for (const v1::CheckpointTensor& tensor : other.tensors()) {
+            if (tensor.table() != table.spec().name() || tensor.array() != array ||
+                !SameRanges(tensor, parameters)) {
+              continue;
+            }
+            group.files.push_back(&other);
+            group.tensors.push_back(&tensor);
+            group.element_bytes.push_back(BytesOfType(tensor.dtype()));
+          }
+        }
+      }
+      if (group.tensors.size() != arrays.size()) {
+        return absl::UnimplementedError(
+            absl::StrCat(reader_.path(), ": arrays of table '", table.spec().name(),
+                         "' are cut differently from one another; 'verbena checkpoint export' "
+                         "makes them whole"));
+      }
+      group.dtype = ParameterType(table.spec());
+      group.master = arrays.size() > 1 && arrays[1] == checkpoint::kMaster;
+      groups_.push_back(std::move(group));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& table, bool state) {
+  // The oldest first: of a key that is in several links the latest row counts.
+  for (const checkpoint::RowFile& rows : reader_.RowFiles(table.spec().name())) {
+    Group group;
+    group.table = index;
+    group.link = rows.link;
+    group.rows = true;
+    group.count = rows.rows;
+    for (const ArraySpec& array : checkpoint::RowArrays(table.spec(), rows.rows)) {
+      if (!state && array.name != checkpoint::kKeys && array.name != checkpoint::kValues) continue;
+      for (const v1::CheckpointTensor& tensor : rows.file->tensors()) {
+        if (tensor.table() != table.spec().name() || tensor.array() != array.name) continue;
+        group.files.push_back(rows.file);
+        group.tensors.push_back(&tensor);
+        group.element_bytes.push_back(BytesOfType(array.dtype) *
+                                      (rows.rows == 0 ? 0 : array.elements / rows.rows));
+      }
+    }
+    if (group.count > 0) groups_.push_back(std::move(group));
+  }
+  return absl::OkStatus();
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+absl::Status RestoreReader::OpenGroup() {
+  const Group& group = groups_[group_];
+  auto reading = std::make_unique<Reading>();
+  for (size_t i = 0; i < group.tensors.size(); ++i) {
+    auto file = checkpoint::OpenTensorFile(disk_, reader_.path_of(group.link), *group.files[i]);
+    if (!file.ok()) return file.status();
+    reading->files.push_back(std::make_unique<checkpoint::SafetensorsReader>(*std::move(file)));
+    auto cursor = checkpoint::TensorCursor::Open(*reading->files.back(), *group.tensors[i]);
+    if (!cursor.ok()) return cursor.status();
+    reading->cursors.push_back(*std::move(cursor));
+  }
+  reading_ = std::move(reading);
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReader::CloseGroup() {
+  for (checkpoint::TensorCursor& cursor : reading_->cursors) {
+    if (absl::Status status = cursor.Finish(); !status.ok()) return status;
+  }
+  reading_.reset();
+  ++group_;
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReader::Read(uint64_t count, RestoreWindow* window) {
+  const Group& group = groups_[group_];
+  window->count = count;
+  window->columns.resize(group.tensors.size());
+  for (size_t i = 0; i < group.tensors.size(); ++i) {
+    window->columns[i].resize(count * group.element_bytes[i]);
+    absl::Status status = reading_->cursors[i].Read(absl::MakeSpan(window->columns[i]));
+    if (!status.ok()) return status;
+    read_bytes_ += window->columns[i].size();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RestoreReader::Next(RestoreWindow* window) {
+  while (group_ < groups_.size()) {
+    if (reading_ == nullptr) {
+      if (absl::Status status = OpenGroup(); !status.ok()) return status;
+    }
+    const Group& group = groups_[group_];
+    window->table = group.table;
+    window->rows = group.rows;
+    window->master = group.master;
+    window->dtype = group.dtype;
+    if (group.rows && reading_->done < group.count) {
+      const uint64_t count = std::min(kRowsAtOnce, group.count - reading_->done);
+      reading_->done += count;
+      if (absl::Status status = Read(count, window); !status.ok()) return status;
+      return true;
+    }
+    if (!group.rows && reading_->range < group.ranges.size()) {
+      const v1::CheckpointTensor::Range& range = group.ranges[reading_->range];
+      window->first = range.first() + reading_->done;
+      // Up to where a chunk ended, so that the whole window was applied to as often.
+      const uint64_t chunk = window->first / group.chunk_elements;
+      const uint64_t count = std::min((chunk + 1) * group.chunk_elements - window->first,
+                                      range.count() - reading_->done);
+      window->applies = applies_[group.table][chunk];
+      reading_->done += count;
+      if (reading_->done == range.count()) {
+        ++reading_->range;
+        reading_->done = 0;
+      }
+      if (absl::Status status = Read(count, window); !status.ok()) return status;
+      return true;
+    }
+    if (absl::Status status = CloseGroup(); !status.ok()) return status;
+  }
+  return false;
+}
+
+}  // namespace verbena::server

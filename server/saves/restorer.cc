@@ -1,0 +1,335 @@
+#include "server/saves/restorer.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kCallMillis = 5000;
+constexpr int64_t kWaitMillis = 1000;
+constexpr uint32_t kPatienceMillis = 5000;
+constexpr int64_t kPauseNanos = 200 * kNanosPerMilli;
+
+bool MayPass(const absl::Status& status) {
+  return absl::IsAborted(status) || absl::IsUnavailable(status) || absl::IsNotFound(status) ||
+         absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status);
+}
+
+uint64_t Seed(uint64_t given) {
+  if (given != 0) return given;
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+Restorer::Restorer(RestorerOptions options, const Clock* clock, ControlChannel* control,
+                   checkpoint::CheckpointReader reader)
+    : options_(std::move(options)),
+      clock_(clock),
+      control_(*control),
+      reader_(std::move(reader)),
+      random_(Seed(options_.seed)) {}
+
+Restorer::~Restorer() { *alive_ = false; }
+
+absl::StatusOr<std::unique_ptr<Restorer>> Restorer::Make(RestorerOptions options,
+                                                         const Clock* clock,
+                                                         ControlChannel* control,
+                                                         checkpoint::Disk* disk) {
+  if (options.path.empty() || options.path.front() != '/') {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "path '", options.path, "'; wanted: an absolute path, which every server can read"));
+  }
+  auto reader = checkpoint::CheckpointReader::Open(disk, options.path);
+  if (!reader.ok()) return reader.status();
+  if (absl::Status status = reader->CheckSizes(); !status.ok()) return status;
+  std::unique_ptr<Restorer> made(
+      new Restorer(std::move(options), clock, control, *std::move(reader)));
+  if (absl::Status status = made->ChooseTables(); !status.ok()) return status;
+  return made;
+}
+
+absl::Status Restorer::ChooseTables() {
+  std::vector<std::string> there;
+  for (const v1::CheckpointTable& saved : reader_.manifest().tables()) {
+    const std::string& name = saved.spec().name();
+    there.push_back(name);
+    const auto& wanted = options_.tables;
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+    Table& table = tables_.emplace_back();
+    table.name = name;
+    table.spec = saved.spec();
+    if (!options_.job.empty()) table.spec.set_job(options_.job);
+    const auto renamed = options_.renamed.find(name);
+    if (renamed != options_.renamed.end()) table.spec.set_name(renamed->second);
+    table.steps = saved.steps();
+    if (!options_.state) continue;
+    for (const uint64_t applies : saved.partition_applies()) {
+      table.applies = std::max(table.applies, applies);
+    }
+  }
+  std::vector<std::string> named = options_.tables;
+  for (const auto& [from, to] : options_.renamed) named.push_back(from);
+  for (const std::string& name : named) {
+    if (std::find(there.begin(), there.end(), name) != there.end()) continue;
+    return absl::NotFoundError(absl::StrCat(reader_.path(), " has no table '", name,
+                                            "'; it has: ", absl::StrJoin(there, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+std::string Restorer::NewId() {
+  std::mt19937_64 random(random_);
+  random_ = random();
+  std::string id(16, '\0');
+  for (char& byte : id) byte = static_cast<char>(random());
+  return id;
+}
+
+template <typename Response, typename Request, typename F>
+void Restorer::Tell(const std::string& address, const char* method, const Request& request,
+                    int64_t timeout_ms, F on_answer) {
+  Call<Response>(control_, address, method, request, absl::Milliseconds(timeout_ms),
+                 [call = call_, alive = alive_, this,
+                  on_answer = std::move(on_answer)](absl::StatusOr<Response> response) mutable {
+                   if (*alive && call == call_) on_answer(std::move(response));
+                 });
+}
+
+// ---- tables -------------------------------------------------------------------------------------
+
+void Restorer::MakeNext() {
+  state_ = State::kMaking;
+  const auto next = std::find_if(tables_.begin(), tables_.end(),
+                                 [](const Table& table) { return table.id == 0; });
+  if (next == tables_.end()) return AskView();
+  const auto i = static_cast<size_t>(next - tables_.begin());
+  v1::CreateTableRequest request;
+  request.set_request_id(NewId());
+  *request.mutable_spec() = next->spec;
+  request.set_restoring(true);
+  request.set_restored_steps(options_.state ? next->steps : 0);
+  Tell<v1::CreateTableResponse>(
+      options_.coordinator, "/verbena.v1.Cluster/CreateTable", request, kCallMillis,
+      [this, i](absl::StatusOr<v1::CreateTableResponse> response) {
+        if (response.ok()) {
+          tables_[i].id = response->table().id();
+          return MakeNext();
+        }
+        const std::string said(response.status().message());
+        // One that a restore before has left is served to nobody.
+        const bool left = said.find("which is being restored") != std::string::npos;
+        if (absl::IsAlreadyExists(response.status()) && (options_.replace || left)) {
+          return DropThenMake(i);
+        }
+        End(response.status());
+      });
+}
+
+void Restorer::DropThenMake(size_t table) {
+  v1::DropTableRequest request;
+  request.set_request_id(NewId());
+  request.set_name(tables_[table].spec.name());
+  Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
+                              kCallMillis, [this](absl::StatusOr<v1::DropTableResponse> response) {
+                                if (!response.ok() && !absl::IsNotFound(response.status())) {
+                                  return End(response.status());
+                                }
+                                MakeNext();
+                              });
+}
+
+// ---- parts --------------------------------------------------------------------------------------
+
+void Restorer::AskView() {
+  state_ = State::kViewing;
+  ++call_;
+  Tell<v1::GetViewResponse>(
+      options_.coordinator, "/verbena.v1.Cluster/GetView", v1::GetViewRequest(), kCallMillis,
+      [this](absl::StatusOr<v1::GetViewResponse> response) { OnView(std::move(response)); });
+}
+
+void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
+  if (!response.ok()) return Fail(response.status());
+  const v1::ClusterView& view = response->view();
+  parts_.clear();
+  for (const v1::Server& server : view.servers()) {
+    for (uint32_t shard = 0; shard < server.shards(); ++shard) {
+      const bool has = std::any_of(
+          view.partitions().begin(), view.partitions().end(), [&](const v1::Partition& p) {
+            return p.primary() == server.incarnation() && p.shard() == shard;
+          });
+      if (!has) continue;
+      Part& part = parts_.emplace_back();
+      part.address = server.address();
+      part.server = server.incarnation();
+      part.shard = shard;
+    }
+  }
+  if (parts_.empty()) return Fail(absl::UnavailableError("no server has partitions yet"));
+  state_ = State::kBeginning;
+  ++call_;
+  std::mt19937_64 random(random_);
+  random_ = random();
+  restore_ = std::max<uint64_t>(1, random_);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    v1::BeginRestoreRequest request;
+    request.set_server_incarnation(parts_[i].server);
+    request.set_shard(parts_[i].shard);
+    request.set_revision(view.revision());
+    request.set_restore(restore_);
+    for (const Table& table : tables_) {
+      v1::RestoreTable* wanted = request.add_tables();
+      wanted->set_table(table.id);
+      wanted->set_name(table.name);
+      wanted->set_applies(table.applies);
+    }
+    request.set_path(options_.path);
+    request.set_state(options_.state);
+    request.set_patience_ms(kPatienceMillis);
+    Tell<v1::BeginRestoreResponse>(
+        parts_[i].address, "/verbena.v1.Shard/BeginRestore", request, kCallMillis,
+        [this, i](absl::StatusOr<v1::BeginRestoreResponse> begun) {
+          if (!begun.ok()) return Fail(begun.status());
+          parts_[i].begun = true;
+          if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.begun; })) {
+            return;
+          }
+          state_ = State::kLoading;
+          for (size_t p = 0; p < parts_.size(); ++p) Ask(p);
+        });
+  }
+}
+
+void Restorer::Ask(size_t part) {
+  v1::WaitRestoreRequest request;
+  request.set_server_incarnation(parts_[part].server);
+  request.set_shard(parts_[part].shard);
+  request.set_restore(restore_);
+  request.set_wait_ms(kWaitMillis);
+  Tell<v1::WaitRestoreResponse>(
+      parts_[part].address, "/verbena.v1.Shard/WaitRestore", request, kWaitMillis + kCallMillis,
+      [this, part](absl::StatusOr<v1::WaitRestoreResponse> response) {
+        if (!response.ok()) return Fail(response.status());
+        parts_[part].read_bytes = response->read_bytes();
+        if (!response->done()) return Ask(part);
+        parts_[part].done = true;
+        if (std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) Open();
+      });
+}
+
+void Restorer::Open() {
+  state_ = State::kOpening;
+  v1::FinishRestoreRequest request;
+  request.set_request_id(NewId());
+  for (const Table& table : tables_) request.add_tables(table.id);
+  Tell<v1::FinishRestoreResponse>(options_.coordinator, "/verbena.v1.Cluster/FinishRestore",
+                                  request, kCallMillis,
+                                  [this](absl::StatusOr<v1::FinishRestoreResponse> response) {
+                                    if (!response.ok()) return End(response.status());
+                                    state_ = State::kDone;
+                                  });
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void Restorer::Fail(const absl::Status& status) {
+  if (!MayPass(status) || ++tries_ >= options_.tries) return End(status);
+  ++call_;
+  state_ = State::kPausing;
+  resume_ns_ = clock_->NowNanos() + (kPauseNanos << tries_);
+}
+
+void Restorer::End(absl::Status status) {
+  ++call_;
+  status_ = std::move(status);
+  state_ = State::kDropping;
+  DropNext();
+}
+
+void Restorer::DropNext() {
+  const auto next = std::find_if(tables_.begin(), tables_.end(),
+                                 [](const Table& table) { return table.id != 0; });
+  if (next == tables_.end()) {
+    state_ = State::kDone;
+    return;
+  }
+  next->id = 0;
+  v1::DropTableRequest request;
+  request.set_request_id(NewId());
+  request.set_name(next->spec.name());
+  Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
+                              kCallMillis,
+                              [this](absl::StatusOr<v1::DropTableResponse>) { DropNext(); });
+}
+
+void Restorer::Cancel() {
+  if (state_ == State::kDone || state_ == State::kDropping || state_ == State::kOpening) return;
+  End(absl::CancelledError("the restore was interrupted"));
+}
+
+bool Restorer::RunOnce() {
+  if (state_ == State::kNew) {
+    MakeNext();
+    return true;
+  }
+  if (state_ == State::kPausing && resume_ns_ <= clock_->NowNanos()) {
+    AskView();
+    return true;
+  }
+  return false;
+}
+
+int64_t Restorer::NextTimerNanos() const {
+  if (state_ == State::kNew) return 0;
+  return state_ == State::kPausing ? resume_ns_ : kNever;
+}
+
+std::vector<std::string> Restorer::tables() const {
+  std::vector<std::string> names;
+  for (const Table& table : tables_) names.push_back(table.spec.name());
+  return names;
+}
+
+RestorerProgress Restorer::progress() const {
+  RestorerProgress progress;
+  progress.total_bytes = reader_.bytes();
+  progress.read_bytes = parts_.empty() ? 0 : std::numeric_limits<uint64_t>::max();
+  for (const Part& part : parts_) {
+    progress.read_bytes =
+        std::min(progress.read_bytes, part.done ? progress.total_bytes : part.read_bytes);
+  }
+  switch (state_) {
+    case State::kLoading:
+      progress.doing = "loading";
+      break;
+    case State::kPausing:
+      progress.doing = "trying again";
+      break;
+    case State::kDropping:
+      progress.doing = "undoing";
+      break;
+    case State::kOpening:
+      progress.doing = "opening";
+      break;
+    case State::kDone:
+      progress.doing = "done";
+      break;
+    default:
+      progress.doing = "making tables";
+      break;
+  }
+  return progress;
+}
+
+}  // namespace verbena::server

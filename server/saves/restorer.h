@@ -1,0 +1,141 @@
+// Makes tables of a cluster from a checkpoint: has them made, has every shard load its part, and
+// has them served when all parts are there.
+//
+// A state machine beside the cluster, as Saver is.
+//
+//     making    --(every table is made, to be restored)-->  viewing
+//     viewing   --(the view has them)-->  beginning  --(all shards have begun)-->  loading
+//     loading   --(all parts are loaded)-->  opening  --(they are served)-->  done
+//     viewing, beginning, loading  --(a partition has moved, ...)-->  pausing, viewing again
+//     any  --(another error)-->  dropping: what was made goes; then done
+//
+// **Thread safety**: one owner thread. Waits for the disk while it is made: the manifest is read.
+//
+// Invariants:
+//  1. Nobody is served a table before all of it is loaded and every checksum was right.
+//  2. After an error no table that this has made is left, unless the coordinator could not be
+//     reached; then those are not served, and the next restore replaces them.
+#ifndef VERBENA_SERVER_SAVES_RESTORER_H_
+#define VERBENA_SERVER_SAVES_RESTORER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/checkpoint.pb.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/shard.pb.h"
+#include "rdma/base/clock.h"
+#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/disk.h"
+
+namespace verbena::server {
+
+struct RestorerOptions {
+  std::string coordinator = {};          // host:port
+  std::string path = {};                 // of a committed checkpoint; the same for every server
+  std::string job = {};                  // empty: the checkpoint's
+  std::vector<std::string> tables = {};  // empty: all
+  std::map<std::string, std::string> renamed = {};  // table -> what it is called from now on
+  bool state = true;                                // the optimizer's, too
+  bool replace = false;                             // tables of these names are dropped first
+  uint64_t seed = 0;                                // of ids; 0: from the system's random source
+  int tries = 5;
+};
+
+struct RestorerProgress {
+  const char* doing = "";
+  uint64_t read_bytes = 0;  // by the shard that is least far
+  uint64_t total_bytes = 0;
+};
+
+class Restorer {
+ public:
+  // Reads the manifest. All outlive it. NOT_FOUND, DATA_LOSS, FAILED_PRECONDITION: of the
+  // checkpoint. INVALID_ARGUMENT: of the options.
+  static absl::StatusOr<std::unique_ptr<Restorer>> Make(RestorerOptions options, const Clock* clock,
+                                                        ControlChannel* control,
+                                                        checkpoint::Disk* disk);
+  ~Restorer();
+
+  bool RunOnce();
+  int64_t NextTimerNanos() const;
+  // Ends with CANCELLED, unless the tables are served already.
+  void Cancel();
+
+  bool done() const { return state_ == State::kDone; }
+  const absl::Status& status() const { return status_; }
+  const v1::CheckpointManifest& manifest() const { return reader_.manifest(); }
+  // Names that the restored tables have now.
+  std::vector<std::string> tables() const;
+  RestorerProgress progress() const;
+
+ private:
+  enum class State : uint8_t {
+    kNew,
+    kMaking,
+    kViewing,
+    kBeginning,
+    kLoading,
+    kPausing,
+    kOpening,
+    kDropping,
+    kDone
+  };
+  struct Table {
+    std::string name;  // in the checkpoint
+    v1::TableSpec spec;
+    uint64_t steps = 0, applies = 0;
+    uint32_t id = 0;  // 0: not made yet
+  };
+  struct Part {
+    std::string address;
+    uint64_t server = 0;
+    uint32_t shard = 0;
+    bool begun = false, done = false;
+    uint64_t read_bytes = 0;
+  };
+
+  Restorer(RestorerOptions options, const Clock* clock, ControlChannel* control,
+           checkpoint::CheckpointReader reader);
+  absl::Status ChooseTables();
+  std::string NewId();
+  template <typename Response, typename Request, typename F>
+  void Tell(const std::string& address, const char* method, const Request& request,
+            int64_t timeout_ms, F on_answer);
+  void MakeNext();
+  void DropThenMake(size_t table);
+  void AskView();
+  void OnView(absl::StatusOr<v1::GetViewResponse> response);
+  void Begin(size_t part);
+  void Ask(size_t part);
+  void Open();
+  // Once more from the view, if that may help; else it is over.
+  void Fail(const absl::Status& status);
+  void End(absl::Status status);
+  void DropNext();
+
+  const RestorerOptions options_;
+  const Clock* const clock_;
+  ControlChannel& control_;
+  const checkpoint::CheckpointReader reader_;
+  State state_ = State::kNew;
+  absl::Status status_;
+  int tries_ = 0;
+  int64_t resume_ns_ = 0;  // of kPausing
+  uint64_t random_;
+  uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
+  uint64_t restore_ = 0;
+  std::vector<Table> tables_;
+  std::vector<Part> parts_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_RESTORER_H_

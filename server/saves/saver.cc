@@ -1,0 +1,455 @@
+#include "server/saves/saver.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "proto/routing.h"
+#include "proto/table_spec.h"
+#include "server/checkpoint/layout.h"
+#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/tensor_file.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kCallMillis = 5000;
+constexpr int64_t kWaitMillis = 1000;
+// How long a shard goes on without being asked: a few lost answers, and no longer than a partition
+// may be held up by a save that nobody waits for.
+constexpr uint32_t kPatienceMillis = 5000;
+// Doubled with each try: in the end a shard that was told nothing has given up.
+constexpr int64_t kPauseNanos = 500 * kNanosPerMilli;
+// Steps of training that goes on while shards are asked: more each time that they were too late.
+constexpr int kMostLate = 24;
+
+// Whether another try, with a newer view, may do better.
+bool MayPass(const absl::Status& status) {
+  return absl::IsAborted(status) || absl::IsUnavailable(status) || absl::IsNotFound(status) ||
+         absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status);
+}
+
+uint64_t Seed(uint64_t given) {
+  if (given != 0) return given;
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+Saver::Saver(SaverOptions options, const Clock* clock, ControlChannel* control,
+             checkpoint::Disk* disk)
+    : options_(std::move(options)),
+      clock_(clock),
+      control_(*control),
+      disk_(disk),
+      random_(Seed(options_.seed)) {}
+
+Saver::~Saver() { *alive_ = false; }
+
+// ---- calls --------------------------------------------------------------------------------------
+
+template <typename Response, typename Request>
+void Saver::Tell(size_t part, const char* method, const Request& request, int64_t timeout_ms,
+                 void (Saver::*on_answer)(size_t, absl::StatusOr<Response>)) {
+  parts_[part].asking = true;
+  Call<Response>(control_, parts_[part].address, method, request, absl::Milliseconds(timeout_ms),
+                 [this, part, on_answer, call = call_, alive = alive_](auto response) {
+                   if (!*alive || call != call_) return;
+                   parts_[part].asking = false;
+                   (this->*on_answer)(part, std::move(response));
+                 });
+}
+
+void Saver::AskView() {
+  state_ = State::kViewing;
+  ++call_;
+  Call<v1::GetViewResponse>(control_, options_.coordinator, "/verbena.v1.Cluster/GetView",
+                            v1::GetViewRequest(), absl::Milliseconds(kCallMillis),
+                            [this, call = call_, alive = alive_](auto response) {
+                              if (*alive && call == call_) OnView(std::move(response));
+                            });
+}
+
+void Saver::OnView(absl::StatusOr<v1::GetViewResponse> response) {
+  if (!response.ok()) return End(response.status(), MayPass(response.status()));
+  view_ = std::move(*response->mutable_view());
+  if (absl::Status status = ChooseTables(); !status.ok()) return End(status, false);
+  parts_.clear();
+  for (const v1::Server& server : view_.servers()) {
+    for (uint32_t shard = 0; shard < server.shards(); ++shard) {
+      const bool has = std::any_of(
+          view_.partitions().begin(), view_.partitions().end(), [&](const v1::Partition& p) {
+            return p.primary() == server.incarnation() && p.shard() == shard;
+          });
+      if (has)
+        parts_.emplace_back(Part{.address = server.address(),
+                                 .server = server.incarnation(),
+                                 .shard = shard,
+                                 .said = {}});
+    }
+  }
+  if (parts_.empty()) {
+    return End(absl::UnavailableError("no server has partitions yet"), true);
+  }
+  looks_ = 0;
+  if (late_ == 0) return Begin(/*look=*/true);
+  BeginAtStep();
+}
+
+void Saver::BeginAtStep() {
+  if (absl::Status status = OpenDirectory(); !status.ok()) return End(status, false);
+  Begin(/*look=*/false);
+}
+
+absl::Status Saver::ChooseJob() {
+  std::set<std::string> jobs;
+  for (const v1::Table& table : view_.tables()) jobs.insert(table.spec().job());
+  if (jobs.empty()) return absl::NotFoundError("the cluster has no tables");
+  if (!options_.job.empty()) {
+    job_ = options_.job;
+    if (jobs.contains(job_)) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat(
+        "job '", job_, "' has no tables; jobs that have: ", absl::StrJoin(jobs, ", ")));
+  }
+  if (jobs.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a checkpoint is of one job; name one of those that have tables: ",
+                     absl::StrJoin(jobs, ", ")));
+  }
+  job_ = *jobs.begin();
+  return absl::OkStatus();
+}
+
+absl::Status Saver::ChooseTables() {
+  if (absl::Status status = ChooseJob(); !status.ok()) return status;
+  tables_.clear();
+  std::vector<std::string> missing = options_.tables, there;
+  for (const v1::Table& table : view_.tables()) {
+    if (table.spec().job() != job_) continue;
+    there.push_back(table.spec().name());
+    const auto named = std::find(missing.begin(), missing.end(), table.spec().name());
+    if (!options_.tables.empty() && named == missing.end()) continue;
+    if (named != missing.end()) missing.erase(named);
+    if (table.lost_partitions_size() > 0) {
+      return absl::DataLossError(absl::StrCat("table '", table.spec().name(), "' has lost ",
+                                              table.lost_partitions_size(),
+                                              " partitions: there is nothing whole to save"));
+    }
+    tables_.push_back(table);
+  }
+  if (!missing.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("job '", job_, "' has no table '", missing.front(),
+                     "'; it has: ", there.empty() ? "none" : absl::StrJoin(there, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Saver::OpenDirectory() {
+  if (options_.root.empty() || options_.root.front() != '/') {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "directory '", options_.root, "'; wanted: an absolute path, which every server can write"));
+  }
+  if (directory_ == nullptr) {
+    auto opened = checkpoint::CheckpointDirectory::Open(disk_, options_.root);
+    if (!opened.ok()) return opened.status();
+    directory_ = *std::move(opened);
+  }
+  auto path = directory_->Begin();
+  if (!path.ok()) return path.status();
+  path_ = *std::move(path);
+  return absl::OkStatus();
+}
+
+// ---- beginning ----------------------------------------------------------------------------------
+
+void Saver::Begin(bool look) {
+  looking_ = look;
+  state_ = State::kBeginning;
+  ++call_;
+  std::mt19937_64 random(random_);
+  random_ = random();
+  save_ = std::max<uint64_t>(1, random_);
+  too_late_ = false;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
+    part.done = false;
+    part.begun = !look;
+    v1::BeginSaveRequest request;
+    request.set_server_incarnation(part.server);
+    request.set_shard(part.shard);
+    request.set_revision(view_.revision());
+    request.set_save(save_);
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      v1::SaveTable* table = request.add_tables();
+      table->set_table(tables_[t].id());
+      table->set_position(static_cast<uint32_t>(t));
+      if (tables_[t].spec().consistency() == v1::CONSISTENCY_SYNC)
+        table->set_step(look ? 0 : step_);
+    }
+    request.set_only_look(look);
+    request.set_directory(path_);
+    request.set_writer(static_cast<uint32_t>(i));
+    request.set_only_writer(parts_.size() == 1);
+    request.set_memory_bytes(options_.memory_bytes);
+    request.set_bytes_per_second(options_.bytes_per_second / parts_.size());
+    request.set_file_bytes(options_.file_bytes);
+    request.set_patience_ms(kPatienceMillis);
+    Tell(i, "/verbena.v1.Shard/BeginSave", request, kCallMillis, &Saver::OnBegun);
+  }
+}
+
+void Saver::OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response) {
+  if (!response.ok()) return End(response.status(), MayPass(response.status()));
+  newest_ = std::max(newest_, response->newest());
+  if (response->too_late() && !looking_) {
+    too_late_ = true;
+    parts_[part].begun = false;
+  }
+  const bool asking =
+      std::any_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.asking; });
+  if (asking) return;
+  if (looking_) {
+    // Twice: when training stands still nobody is past the newest step, and none may ever come
+    // after it; else the step is one that training comes to soon.
+    const uint64_t moved = newest_ - std::exchange(looked_, newest_);
+    if (++looks_ == 1) return Begin(/*look=*/true);
+    step_ = newest_ + (moved == 0 ? 0 : 2 * moved + 1);
+    return BeginAtStep();
+  }
+  if (too_late_) {
+    if (++late_ > kMostLate) {
+      return End(absl::AbortedError(absl::StrCat("training was past every step that was tried, ",
+                                                 step_, " at last")),
+                 false);
+    }
+    step_ = newest_ + (uint64_t{1} << (late_ - 1));
+    return End(absl::OkStatus(), true);
+  }
+  state_ = State::kWriting;
+  for (size_t i = 0; i < parts_.size(); ++i) Ask(i);
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+void Saver::Ask(size_t part) {
+  v1::WaitSaveRequest request;
+  request.set_server_incarnation(parts_[part].server);
+  request.set_shard(parts_[part].shard);
+  request.set_save(save_);
+  request.set_wait_ms(kWaitMillis);
+  Tell(part, "/verbena.v1.Shard/WaitSave", request, kWaitMillis + kCallMillis, &Saver::OnWaited);
+}
+
+void Saver::OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response) {
+  if (!response.ok()) return End(response.status(), MayPass(response.status()));
+  parts_[part].said = *std::move(response);
+  if (!parts_[part].said.done()) return Ask(part);
+  parts_[part].done = true;
+  if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) return;
+  const absl::Status status = Commit();
+  End(status, absl::IsAborted(status));
+}
+
+// ---- committing ---------------------------------------------------------------------------------
+
+absl::Status Saver::FillTable(int position, const v1::Table& table) {
+  v1::CheckpointTable* out = manifest_.add_tables();
+  *out->mutable_spec() = table.spec();
+  out->set_id(table.id());
+  const int partitions = view_.partitions_size();
+  std::vector<bool> seen(static_cast<size_t>(partitions));
+  for (int p = 0; p < partitions; ++p) {
+    out->add_partition_versions(0);
+    out->add_partition_applies(0);
+  }
+  for (const Part& part : parts_) {
+    for (const v1::WaitSaveResponse::Part& said : part.said.parts()) {
+      if (said.table() != table.id()) continue;
+      const auto p = static_cast<int>(said.partition());
+      // A partition that moved between two shards' answers.
+      if (p >= partitions || seen[said.partition()]) {
+        return absl::AbortedError(absl::StrCat("partition ", said.partition(), " of table '",
+                                               table.spec().name(), "' was saved twice"));
+      }
+      seen[said.partition()] = true;
+      out->set_partition_versions(p, said.version());
+      out->set_partition_applies(p, said.applies());
+      out->set_rows(out->rows() + said.rows());
+    }
+  }
+  if (table.spec().consistency() == v1::CONSISTENCY_SYNC) {
+    out->set_steps(step_);
+    manifest_.set_step(step_);
+  }
+  const DenseLayout layout = LayoutOf(table.spec());
+  const uint32_t chunks = table.spec().dim() > 0 ? 0 : layout.chunks();
+  for (int p = 0; p < partitions; ++p) {
+    const auto partition = static_cast<uint32_t>(p);
+    const bool has =
+        table.spec().dim() > 0 ||
+        ChunksInPartition(table.id(), chunks, partition, static_cast<uint32_t>(partitions)) > 0;
+    if (!has || seen[partition]) continue;
+    return absl::AbortedError(absl::StrCat("partition ", p, " of table '", table.spec().name(),
+                                           "' (", position, ") was saved by nobody"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Saver::FillManifest() {
+  manifest_.Clear();
+  manifest_.set_written_by(options_.written_by);
+  if (options_.time) manifest_.set_time(options_.time());
+  manifest_.set_cluster_id(view_.cluster_id());
+  manifest_.set_job(job_);
+  manifest_.set_partitions(static_cast<uint32_t>(view_.partitions_size()));
+  manifest_.set_duration_ms(
+      static_cast<uint64_t>((clock_->NowNanos() - began_ns_) / kNanosPerMilli));
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    absl::Status status = FillTable(static_cast<int>(t), tables_[t]);
+    if (!status.ok()) return status;
+  }
+  for (const Part& part : parts_) manifest_.mutable_files()->MergeFrom(part.said.files());
+  const std::string index = checkpoint::IndexText(manifest_);
+  if (index.empty()) return absl::OkStatus();
+  auto file = checkpoint::WritePlainFile(disk_, path_, checkpoint::kIndexName, index);
+  if (!file.ok()) return file.status();
+  *manifest_.add_files() = *std::move(file);
+  return absl::OkStatus();
+}
+
+absl::Status Saver::Commit() {
+  if (absl::Status status = FillManifest(); !status.ok()) return status;
+  auto name = directory_->Commit(manifest_);
+  if (!name.ok()) return name.status();
+  name_ = *std::move(name);
+  return absl::OkStatus();
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void Saver::End(absl::Status status, bool again) {
+  if (state_ == State::kEnding || state_ == State::kDone) return;
+  state_ = State::kEnding;
+  ++call_;
+  status_ = std::move(status);
+  // Another step is no new try.
+  again_ = again && !cancelled_ && (status_.ok() ? name_.empty() : ++tries_ < options_.tries);
+  for (Part& part : parts_) part.asking = false;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i].begun) continue;
+    v1::EndSaveRequest request;
+    request.set_server_incarnation(parts_[i].server);
+    request.set_shard(parts_[i].shard);
+    request.set_save(save_);
+    request.set_committed(!name_.empty());
+    parts_[i].asking = true;
+    // It gives up by itself if this does not arrive.
+    Call<v1::EndSaveResponse>(control_, parts_[i].address, "/verbena.v1.Shard/EndSave", request,
+                              absl::Milliseconds(kCallMillis),
+                              [this, i, call = call_, alive = alive_](auto) {
+                                if (*alive && call == call_) OnEnded(i);
+                              });
+  }
+  Finish();
+}
+
+void Saver::OnEnded(size_t part) {
+  parts_[part].asking = false;
+  parts_[part].begun = false;
+  Finish();
+}
+
+void Saver::Finish() {
+  if (std::any_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.asking; })) return;
+  if (again_) {
+    state_ = State::kPausing;
+    resume_ns_ = clock_->NowNanos() + (status_.ok() ? 0 : kPauseNanos << tries_);
+    return;
+  }
+  state_ = State::kDone;
+  if (name_.empty() && status_.ok()) status_ = absl::CancelledError("the save was interrupted");
+  if (name_.empty() && directory_ != nullptr && !path_.empty()) (void)directory_->Abandon();
+  directory_.reset();
+}
+
+void Saver::Cancel() {
+  if (state_ == State::kDone) return;
+  cancelled_ = true;
+  if (state_ == State::kPausing) {
+    again_ = false;
+    status_ = absl::CancelledError("the save was interrupted");
+    return Finish();
+  }
+  if (state_ == State::kEnding) {
+    if (again_) status_ = absl::CancelledError("the save was interrupted");
+    again_ = false;
+    return;
+  }
+  End(absl::CancelledError("the save was interrupted"), false);
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+bool Saver::RunOnce() {
+  if (state_ == State::kNew) {
+    began_ns_ = clock_->NowNanos();
+    AskView();
+    return true;
+  }
+  if (state_ == State::kPausing && resume_ns_ <= clock_->NowNanos()) {
+    AskView();
+    return true;
+  }
+  return false;
+}
+
+int64_t Saver::NextTimerNanos() const {
+  if (state_ == State::kNew) return 0;
+  return state_ == State::kPausing ? resume_ns_ : kNever;
+}
+
+SaverProgress Saver::progress() const {
+  SaverProgress progress;
+  progress.step = step_;
+  for (const Part& part : parts_) {
+    progress.written_bytes += part.said.written_bytes();
+    progress.waiting += part.said.waiting();
+  }
+  for (const v1::Table& table : tables_) {
+    if (table.spec().dim() > 0) continue;
+    for (const checkpoint::ArraySpec& array : checkpoint::DenseArrays(table.spec())) {
+      progress.total_bytes += array.elements * (array.dtype == "U64"   ? 8
+                                                : array.dtype == "F32" ? 4
+                                                                       : 2);
+    }
+  }
+  switch (state_) {
+    case State::kWriting:
+      progress.doing = progress.waiting > 0 ? "waiting for the step" : "writing";
+      break;
+    case State::kPausing:
+      progress.doing = "trying again";
+      break;
+    case State::kEnding:
+      progress.doing = "ending";
+      break;
+    case State::kDone:
+      progress.doing = "done";
+      break;
+    default:
+      progress.doing = "beginning";
+      break;
+  }
+  return progress;
+}
+
+}  // namespace verbena::server

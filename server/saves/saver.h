@@ -1,0 +1,148 @@
+// Makes a checkpoint of a job's tables while the cluster trains: has every shard write its part,
+// and commits when all parts are there.
+//
+// A state machine beside the cluster: in the operator's program, or in the coordinator's process.
+// When it dies the shards give up by themselves, and what was written goes at the next save.
+//
+//     viewing  --(the view is there)-->  looking, twice: which step are sync tables at?
+//     looking  --(all shards have said)-->  beginning
+//     beginning  --(all shards have begun)-->  writing
+//     beginning  --(a shard is past the step)-->  ending, and beginning again at a later step
+//     writing  --(all parts are written)-->  committing: the manifest; then ending, done
+//     any  --(an error)-->  ending; once more from the beginning if another try may do better
+//
+// **Thread safety**: one owner thread. Waits for the disk: begins, commits and leftovers.
+//
+// Invariants:
+//  1. What is committed has every partition of every table once, of sync tables as of one step.
+//  2. After done() with an error nothing was committed, but for errors that say otherwise.
+#ifndef VERBENA_SERVER_SAVES_SAVER_H_
+#define VERBENA_SERVER_SAVES_SAVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/checkpoint.pb.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/shard.pb.h"
+#include "rdma/base/clock.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/disk.h"
+
+namespace verbena::server {
+
+struct SaverOptions {
+  std::string coordinator;                 // host:port
+  std::string root;                        // of checkpoints; the same directory for every server
+  std::string job = {};                    // empty: the only one that has tables
+  std::vector<std::string> tables = {};    // empty: all of the job
+  uint64_t memory_bytes = 0;               // of each shard, beside the tables; 0: its default
+  uint64_t bytes_per_second = 0;           // of all shards together; 0: as fast as it goes
+  uint64_t file_bytes = 0;                 // 0: the format's default
+  std::string written_by = {};             // for the manifest
+  std::function<std::string()> time = {};  // for the manifest: RFC 3339
+  uint64_t seed = 0;                       // of save ids; 0: from the system's random source
+  int tries = 5;  // partitions that move, or training that is ahead of every step
+};
+
+struct SaverProgress {
+  const char* doing = "";  // for people
+  uint64_t step = 0;       // the one that is saved
+  uint64_t written_bytes = 0;
+  uint64_t total_bytes = 0;  // of dense tables; rows come on top
+  uint32_t waiting = 0;      // partitions that are not at the step yet
+};
+
+class Saver {
+ public:
+  // All outlive it.
+  Saver(SaverOptions options, const Clock* clock, ControlChannel* control, checkpoint::Disk* disk);
+  ~Saver();
+
+  bool RunOnce();
+  int64_t NextTimerNanos() const;
+  // Ends with CANCELLED, unless it is committing.
+  void Cancel();
+
+  bool done() const { return state_ == State::kDone; }
+  const absl::Status& status() const { return status_; }
+  // When done and OK.
+  const std::string& name() const { return name_; }
+  const v1::CheckpointManifest& manifest() const { return manifest_; }
+  SaverProgress progress() const;
+
+ private:
+  enum class State : uint8_t { kNew, kViewing, kBeginning, kWriting, kEnding, kPausing, kDone };
+  struct Part {
+    std::string address;
+    uint64_t server = 0;
+    uint32_t shard = 0;
+    bool begun = false;   // may have: it has to be told the end
+    bool asking = false;  // a call is under way
+    bool done = false;
+    v1::WaitSaveResponse said;
+  };
+
+  void AskView();
+  void OnView(absl::StatusOr<v1::GetViewResponse> response);
+  absl::Status ChooseJob();
+  absl::Status ChooseTables();
+  absl::Status OpenDirectory();
+  // Asks all shards to begin; or, with `look`, which step they are at.
+  void Begin(bool look);
+  void BeginAtStep();
+  void OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response);
+  void Ask(size_t part);
+  void OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response);
+  absl::Status Commit();
+  absl::Status FillManifest();
+  absl::Status FillTable(int position, const v1::Table& table);
+  // Ends the parts; then pauses and tries again if `again`, or is done.
+  void End(absl::Status status, bool again);
+  void OnEnded(size_t part);
+  void Finish();
+  template <typename Response, typename Request>
+  void Tell(size_t part, const char* method, const Request& request, int64_t timeout_ms,
+            void (Saver::*on_answer)(size_t, absl::StatusOr<Response>));
+
+  const SaverOptions options_;
+  const Clock* const clock_;
+  ControlChannel& control_;
+  checkpoint::Disk* const disk_;
+
+  State state_ = State::kNew;
+  absl::Status status_;
+  bool again_ = false;
+  bool cancelled_ = false;
+  int tries_ = 0;
+  int64_t began_ns_ = 0;
+  int64_t resume_ns_ = 0;  // of kPausing
+  uint64_t random_;
+  uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
+  uint64_t save_ = 0;
+  uint64_t step_ = 0;
+  uint64_t newest_ = 0;  // step that a shard said it is at
+  bool looking_ = false;
+  int looks_ = 0;
+  uint64_t looked_ = 0;  // the newest step of the look before
+  bool too_late_ = false;
+  int late_ = 0;  // how often in a row
+  v1::ClusterView view_;
+  std::string job_;
+  std::vector<v1::Table> tables_;
+  std::vector<Part> parts_;
+  std::unique_ptr<checkpoint::CheckpointDirectory> directory_;
+  std::string path_;  // of the checkpoint that is being made
+  std::string name_;
+  v1::CheckpointManifest manifest_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_SAVER_H_

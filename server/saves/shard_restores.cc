@@ -1,0 +1,234 @@
+#include "server/saves/shard_restores.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
+// Until copies are looked at again that were behind: some milliseconds of records.
+constexpr int64_t kRetryNanos = 5 * kNanosPerMilli;
+
+absl::Span<const float> Floats(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+}  // namespace
+
+ShardRestores::ShardRestores(ShardSavesOptions options, const Clock* clock, Inbox* inbox)
+    : options_(std::move(options)), clock_(clock), inbox_(inbox) {}
+ShardRestores::~ShardRestores() = default;
+
+void ShardRestores::Io(Inbox::Closure closure) {
+  if (options_.io) {
+    options_.io(std::move(closure));
+  } else {
+    closure();
+  }
+}
+
+absl::Status ShardRestores::Begin(const v1::BeginRestoreRequest& request,
+                                  std::shared_ptr<shard::Engine> engine) {
+  if (options_.disk == nullptr) return absl::UnimplementedError("this server restores nothing");
+  if (restores_.contains(request.restore())) {
+    return absl::AlreadyExistsError(absl::StrCat("restore ", request.restore(), " has begun here"));
+  }
+  if (request.path().empty() || request.path().front() != '/') {
+    return absl::InvalidArgumentError(absl::StrCat("path '", request.path(),
+                                                   "'; wanted: an absolute one, as servers may "
+                                                   "have been started anywhere"));
+  }
+  Restore restore;
+  restore.engine = std::move(engine);
+  restore.source = std::make_shared<Source>();
+  restore.source->path = request.path();
+  restore.source->state = request.state();
+  restore.state = request.state();
+  for (const v1::RestoreTable& table : request.tables()) {
+    shard::RestoreRequest wanted{.table = table.table(), .applies = table.applies()};
+    if (absl::Status status = restore.engine->BeginRestore(wanted); !status.ok()) return status;
+    restore.tables.push_back(wanted);
+    restore.source->names.push_back(table.name());
+  }
+  restore.patience_ns =
+      std::max<int64_t>(kLeastPatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
+  restore.gives_up_ns = clock_->NowNanos() + restore.patience_ns;
+  restores_[request.restore()] = std::move(restore);
+  return absl::OkStatus();
+}
+
+// ---- windows ------------------------------------------------------------------------------------
+
+void ShardRestores::Ask(uint64_t id, Restore* restore) {
+  ++restore->asked;
+  Io([this, id, source = restore->source, disk = options_.disk, inbox = inbox_] {
+    auto read = std::make_shared<Read>();
+    if (source->reader == nullptr) {
+      auto opened = RestoreReader::Open(disk, source->path, source->names, source->state);
+      if (opened.ok()) source->reader = *std::move(opened);
+      read->status = opened.status();
+    }
+    if (read->status.ok()) {
+      absl::StatusOr<bool> more = source->reader->Next(&read->window);
+      read->status = more.status();
+      read->end = more.ok() && !*more;
+      read->read_bytes = source->reader->read_bytes();
+    }
+    inbox->Post([this, id, read] {
+      const auto it = restores_.find(id);
+      if (it == restores_.end()) return;
+      --it->second.asked;
+      it->second.windows.push_back(std::move(*read));
+    });
+  });
+}
+
+absl::Status ShardRestores::LoadWindow(const Restore& restore, const RestoreWindow& window) const {
+  const uint32_t table = restore.tables[window.table].table;
+  const std::vector<std::vector<std::byte>>& columns = window.columns;
+  if (window.rows) {
+    shard::RowsToRestore rows;
+    rows.table = table;
+    rows.keys = {reinterpret_cast<const uint64_t*>(columns[0].data()), window.count};
+    rows.parameters = columns[1];
+    if (restore.state) {
+      rows.row_applies = {reinterpret_cast<const uint32_t*>(columns[2].data()), window.count};
+      for (size_t i = 3; i < columns.size(); ++i) rows.state.push_back(Floats(columns[i]));
+    }
+    return restore.engine->RestoreRows(rows);
+  }
+  shard::ElementsToRestore elements;
+  elements.table = table;
+  elements.first_element = window.first;
+  elements.count = window.count;
+  elements.dtype = window.dtype;
+  elements.parameters = columns[0];
+  elements.applies = window.applies;
+  size_t next = 1;
+  if (window.master) elements.master = Floats(columns[next++]);
+  for (; next < columns.size(); ++next) elements.state.push_back(Floats(columns[next]));
+  return restore.engine->RestoreElements(elements);
+}
+
+bool ShardRestores::Load(Restore* restore, int64_t now) {
+  bool worked = false;
+  while (!restore->windows.empty() && restore->status.ok() && restore->retry_ns <= now) {
+    worked = true;
+    const Read& read = restore->windows.front();
+    restore->read_bytes = std::max(restore->read_bytes, read.read_bytes);
+    absl::Status status = read.status;
+    if (status.ok() && read.end) restore->read_all = true;
+    // Those that were asked for behind the end come as ends, too.
+    if (status.ok() && !read.end) status = LoadWindow(*restore, read.window);
+    if (absl::IsUnavailable(status)) {
+      restore->retry_ns = now + kRetryNanos;
+      break;
+    }
+    restore->status = status;
+    restore->windows.pop_front();
+  }
+  if (!restore->status.ok()) restore->windows.clear();
+  return worked;
+}
+
+bool ShardRestores::Finish(Restore* restore, int64_t now) {
+  if (!restore->read_all || !restore->windows.empty() || restore->finished ||
+      !restore->status.ok() || restore->retry_ns > now) {
+    return false;
+  }
+  bool complete = true;
+  for (const shard::RestoreRequest& table : restore->tables) {
+    absl::Status status = restore->engine->FinishRestore(table.table);
+    absl::StatusOr<shard::RestoreProgress> progress =
+        restore->engine->restore_progress(table.table);
+    if (status.ok()) status = progress.status();
+    if (status.ok() && progress->complete()) continue;
+    complete = false;
+    if (!status.ok() && !absl::IsUnavailable(status)) {
+      restore->status = status;
+      return true;
+    }
+  }
+  restore->finished = complete;
+  if (!complete) restore->retry_ns = now + kRetryNanos;
+  return true;
+}
+
+// ---- who restores -------------------------------------------------------------------------------
+
+void ShardRestores::Wait(const v1::WaitRestoreRequest& request, Reply reply) {
+  const auto it = restores_.find(request.restore());
+  if (it == restores_.end()) {
+    return reply(
+        absl::NotFoundError(absl::StrCat("no restore ", request.restore(), " is under way here")));
+  }
+  Restore& restore = it->second;
+  const int64_t due = clock_->NowNanos() + int64_t{request.wait_ms()} * kNanosPerMilli;
+  restore.gives_up_ns = std::max(restore.gives_up_ns, due + restore.patience_ns);
+  restore.waiters.push_back({due, std::move(reply)});
+}
+
+bool ShardRestores::AnswerWaiters(Restore* restore, int64_t now) {
+  const bool over = !restore->status.ok() || restore->finished;
+  std::vector<Waiter> due;
+  for (size_t i = 0; i < restore->waiters.size();) {
+    if (!over && restore->waiters[i].due_ns > now) {
+      ++i;
+      continue;
+    }
+    due.push_back(std::move(restore->waiters[i]));
+    restore->waiters.erase(restore->waiters.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  for (Waiter& waiter : due) {
+    if (!restore->status.ok()) {
+      waiter.reply(restore->status);
+      continue;
+    }
+    v1::WaitRestoreResponse response;
+    response.set_done(restore->finished);
+    response.set_read_bytes(restore->read_bytes);
+    waiter.reply(std::move(response));
+  }
+  return !due.empty();
+}
+
+bool ShardRestores::RunOnce() {
+  if (restores_.empty()) return false;
+  bool worked = false;
+  const int64_t now = clock_->NowNanos();
+  for (auto it = restores_.begin(); it != restores_.end();) {
+    Restore& restore = it->second;
+    worked |= Load(&restore, now);
+    const bool reads = restore.status.ok() && !restore.read_all;
+    while (reads && restore.asked + restore.windows.size() < kWindows) {
+      Ask(it->first, &restore);
+      worked = true;
+    }
+    worked |= Finish(&restore, now);
+    worked |= AnswerWaiters(&restore, now);
+    // Kept until its reads have come back, and as long as its result is asked for.
+    const bool over = restore.gives_up_ns <= now && restore.asked == 0 && restore.waiters.empty();
+    it = over ? restores_.erase(it) : std::next(it);
+  }
+  return worked;
+}
+
+int64_t ShardRestores::NextTimerNanos() const {
+  int64_t next = kNever;
+  for (const auto& [id, restore] : restores_) {
+    if (restore.asked == 0) next = std::min(next, restore.gives_up_ns);
+    const bool retries =
+        restore.status.ok() && !restore.finished && (restore.read_all || !restore.windows.empty());
+    if (retries) next = std::min(next, restore.retry_ns);
+    for (const Waiter& waiter : restore.waiters) next = std::min(next, waiter.due_ns);
+  }
+  return next;
+}
+
+}  // namespace verbena::server

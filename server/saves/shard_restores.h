@@ -1,0 +1,102 @@
+// The restores of one shard: has the thread for files read a checkpoint in windows, and gives what
+// is this shard's to the engine.
+//
+// A restore is
+//     loading  --(the last window is loaded, all checksums are right)-->  finishing
+//     finishing  --(the engine, and copies, have everything)-->  finished
+//     any  --(an error, or nobody has asked for too long)-->  failed
+// The table is not served until the coordinator's view says that everybody has finished.
+//
+// **Thread safety**: one owner thread, the shard's. `io` as for ShardSaves.
+//
+// Invariants:
+//  1. At most kWindows windows of a restore are read and not loaded.
+#ifndef VERBENA_SERVER_SAVES_SHARD_RESTORES_H_
+#define VERBENA_SERVER_SAVES_SHARD_RESTORES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/verbena/v1/shard.pb.h"
+#include "rdma/base/clock.h"
+#include "server/checkpoint/disk.h"
+#include "server/executor/inbox.h"
+#include "server/saves/restore_reader.h"
+#include "server/saves/shard_saves.h"
+#include "shard/engine.h"
+
+namespace verbena::server {
+
+class ShardRestores {
+ public:
+  static constexpr uint32_t kWindows = 8;
+  using Reply = absl::AnyInvocable<void(absl::StatusOr<v1::WaitRestoreResponse>)>;
+
+  ShardRestores(ShardSavesOptions options, const Clock* clock, Inbox* inbox);
+  ~ShardRestores();
+
+  absl::Status Begin(const v1::BeginRestoreRequest& request, std::shared_ptr<shard::Engine> engine);
+  // The reply may run at once, or in RunOnce().
+  void Wait(const v1::WaitRestoreRequest& request, Reply reply);
+
+  bool RunOnce();
+  int64_t NextTimerNanos() const;
+
+ private:
+  struct Waiter {
+    int64_t due_ns;
+    Reply reply;
+  };
+  // What the io thread has.
+  struct Source {
+    std::string path;
+    std::vector<std::string> names;
+    bool state = true;
+    std::unique_ptr<RestoreReader> reader;
+  };
+  struct Read {
+    absl::Status status;
+    bool end = false;
+    uint64_t read_bytes = 0;
+    RestoreWindow window;
+  };
+  struct Restore {
+    std::shared_ptr<shard::Engine> engine;
+    std::shared_ptr<Source> source;
+    std::vector<shard::RestoreRequest> tables;
+    std::vector<uint32_t> dims;
+    bool state = true;
+    uint32_t asked = 0;        // windows that are being read
+    std::deque<Read> windows;  // read, not loaded
+    bool read_all = false, finished = false;
+    int64_t retry_ns = 0;  // copies are behind: not before
+    int64_t patience_ns = 0;
+    int64_t gives_up_ns = 0;
+    absl::Status status;
+    uint64_t read_bytes = 0;
+    std::vector<Waiter> waiters;
+  };
+
+  void Io(Inbox::Closure closure);
+  void Ask(uint64_t id, Restore* restore);
+  bool Load(Restore* restore, int64_t now);
+  absl::Status LoadWindow(const Restore& restore, const RestoreWindow& window) const;
+  bool Finish(Restore* restore, int64_t now);
+  bool AnswerWaiters(Restore* restore, int64_t now);
+
+  const ShardSavesOptions options_;
+  const Clock* const clock_;
+  Inbox* const inbox_;
+  std::map<uint64_t, Restore> restores_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_SHARD_RESTORES_H_

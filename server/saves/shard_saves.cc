@@ -1,0 +1,285 @@
+#include "server/saves/shard_saves.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/routing.h"
+#include "proto/table_spec.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+// Of a saver: it asks again all the time.
+constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
+
+const v1::Table* FindTable(const v1::ClusterView& view, uint32_t id) {
+  for (const v1::Table& table : view.tables()) {
+    if (table.id() == id) return &table;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ShardSaves::ShardSaves(ShardSavesOptions options, const Clock* clock, Inbox* inbox)
+    : options_(std::move(options)), clock_(clock), inbox_(inbox) {}
+ShardSaves::~ShardSaves() = default;
+
+void ShardSaves::Io(Inbox::Closure closure) {
+  if (options_.io) {
+    options_.io(std::move(closure));
+  } else {
+    closure();
+  }
+}
+
+// ---- beginning ----------------------------------------------------------------------------------
+
+absl::StatusOr<std::vector<ShardWriter::Table>> ShardSaves::TablesOf(
+    const v1::BeginSaveRequest& request, const World& world) const {
+  const v1::ClusterView& view = *world.view;
+  const auto partitions = static_cast<uint32_t>(view.partitions_size());
+  std::vector<ShardWriter::Table> tables;
+  for (const v1::SaveTable& wanted : request.tables()) {
+    const v1::Table* known = FindTable(view, wanted.table());
+    if (known == nullptr) {
+      return absl::NotFoundError(absl::StrCat("table ", wanted.table(), " is not known here"));
+    }
+    ShardWriter::Table& table = tables.emplace_back();
+    table.id = wanted.table();
+    table.position = wanted.position();
+    table.spec = known->spec();
+    if (table.spec.dim() > 0) continue;
+    const DenseLayout layout = LayoutOf(table.spec);
+    for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
+      const v1::Partition& partition =
+          view.partitions(static_cast<int>(PartitionOfChunk(table.id, chunk, partitions)));
+      if (partition.primary() == world.incarnation && partition.shard() == options_.shard) {
+        table.chunks.push_back(chunk);
+      }
+    }
+  }
+  return tables;
+}
+
+absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveRequest& request,
+                                                        const World& world) {
+  if (options_.disk == nullptr) return absl::UnimplementedError("this server saves nothing");
+  if (saves_.contains(request.save())) {
+    return absl::AlreadyExistsError(absl::StrCat("save ", request.save(), " has begun here"));
+  }
+  if (!request.only_look() && (request.directory().empty() || request.directory().front() != '/')) {
+    return absl::InvalidArgumentError(absl::StrCat("directory '", request.directory(),
+                                                   "'; wanted: an absolute path, as servers may "
+                                                   "have been started anywhere"));
+  }
+  auto tables = TablesOf(request, world);
+  if (!tables.ok()) return tables.status();
+  shard::SaveRequest wanted;
+  wanted.id = request.save();
+  for (const v1::SaveTable& table : request.tables()) {
+    wanted.tables.push_back({table.table(), table.step(), table.base(), table.track()});
+  }
+  if (request.memory_bytes() > 0) wanted.memory_bytes = request.memory_bytes();
+  wanted.piece_bytes = kPieceBytes;
+  v1::BeginSaveResponse response;
+  uint64_t newest = 0;
+  const absl::Status begun = world.engine->BeginSave(wanted, &newest);
+  response.set_newest(newest);
+  if (absl::IsOutOfRange(begun)) {
+    response.set_too_late(true);
+    return response;
+  }
+  if (!begun.ok()) return begun;
+  if (request.only_look()) {
+    world.engine->AbortSave(request.save());
+    return response;
+  }
+
+  ShardWriterOptions writer{.directory = request.directory(),
+                            .writer = request.writer(),
+                            .only_writer = request.only_writer()};
+  if (request.file_bytes() > 0) writer.file_bytes = request.file_bytes();
+  Save& save = saves_[request.save()];
+  save.id = request.save();
+  save.engine = world.engine;
+  save.writer = std::make_shared<ShardWriter>(options_.disk, std::move(writer), *std::move(tables));
+  save.bytes_per_second = request.bytes_per_second();
+  save.patience_ns =
+      std::max<int64_t>(kLeastPatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
+  save.gives_up_ns = clock_->NowNanos() + save.patience_ns;
+  save.next_piece_ns = clock_->NowNanos();
+  // What fails here is told with the first piece.
+  Io([writer = save.writer] { (void)writer->Open(); });
+  return response;
+}
+
+// ---- pieces -------------------------------------------------------------------------------------
+
+bool ShardSaves::TakePieces(Save* save, int64_t now) {
+  bool worked = false;
+  shard::SavePiece piece;
+  while (save->out < kPiecesOut && save->next_piece_ns <= now &&
+         save->engine->TakePiece(save->id, &piece)) {
+    worked = true;
+    ++save->out;
+    save->taken_bytes += piece.bytes();
+    if (save->bytes_per_second > 0) {
+      // What was not used is not saved up: a pause is not followed by a burst.
+      const auto nanos = static_cast<int64_t>(static_cast<double>(piece.bytes()) * 1e9 /
+                                              static_cast<double>(save->bytes_per_second));
+      save->next_piece_ns = std::max(save->next_piece_ns + nanos, now + nanos / 2);
+    }
+    WritePiece(save, piece);
+  }
+  return worked;
+}
+
+void ShardSaves::WritePiece(Save* save, const shard::SavePiece& piece) {
+  Io([this, id = save->id, writer = save->writer, inbox = inbox_, piece] {
+    absl::Status status = writer->Write(piece);
+    inbox->Post(
+        [this, id, piece = piece.id, status = std::move(status)] { Written(id, piece, status); });
+  });
+}
+
+void ShardSaves::Written(uint64_t id, uint64_t piece, const absl::Status& status) {
+  // Kept as long as a piece is out.
+  Save& save = saves_.at(id);
+  save.engine->ReleasePiece(id, piece);
+  --save.out;
+  if (!status.ok()) Fail(&save, status);
+}
+
+void ShardSaves::Fail(Save* save, absl::Status status) {
+  if (!save->status.ok() || save->result.done()) return;
+  Log(absl::StrCat("save ", save->id, " failed: ", status.message()));
+  save->status = std::move(status);
+  save->engine->AbortSave(save->id);
+}
+
+bool ShardSaves::Advance(Save* save) {
+  if (!save->status.ok() || save->finishing) return false;
+  const absl::StatusOr<shard::SaveProgress> progress = save->engine->save_progress(save->id);
+  if (!progress.ok() || !progress->status.ok()) {
+    // A table that was dropped, a partition that moved: another try may do better.
+    const absl::Status why = progress.ok() ? progress->status : progress.status();
+    Fail(save, absl::AbortedError(why.message()));
+    return true;
+  }
+  save->waiting = progress->waiting;
+  if (!progress->complete()) return false;
+  save->finishing = true;
+  Io([this, id = save->id, writer = save->writer, inbox = inbox_] {
+    auto result = std::make_shared<absl::StatusOr<v1::WaitSaveResponse>>(writer->Finish());
+    inbox->Post([this, id, result] { Finished(id, std::move(*result)); });
+  });
+  return true;
+}
+
+void ShardSaves::Finished(uint64_t id, absl::StatusOr<v1::WaitSaveResponse> result) {
+  const auto it = saves_.find(id);
+  if (it == saves_.end() || !it->second.status.ok()) return;
+  if (!result.ok()) return Fail(&it->second, result.status());
+  it->second.result = *std::move(result);
+}
+
+// ---- the saver ----------------------------------------------------------------------------------
+
+void ShardSaves::Wait(const v1::WaitSaveRequest& request, Reply reply) {
+  const auto it = saves_.find(request.save());
+  if (it == saves_.end() || it->second.ended) {
+    return reply(
+        absl::NotFoundError(absl::StrCat("no save ", request.save(), " is under way here")));
+  }
+  Save& save = it->second;
+  const int64_t now = clock_->NowNanos();
+  const int64_t due = now + int64_t{request.wait_ms()} * kNanosPerMilli;
+  // From when it is answered on, it has that long to ask again.
+  save.gives_up_ns = std::max(save.gives_up_ns, due + save.patience_ns);
+  save.waiters.push_back({due, std::move(reply)});
+  (void)AnswerWaiters(&save, now);
+}
+
+bool ShardSaves::AnswerWaiters(Save* save, int64_t now) {
+  if (save->waiters.empty()) return false;
+  const bool over = !save->status.ok() || save->result.done();
+  std::vector<Waiter> due;
+  for (size_t i = 0; i < save->waiters.size();) {
+    if (!over && save->waiters[i].due_ns > now) {
+      ++i;
+      continue;
+    }
+    due.push_back(std::move(save->waiters[i]));
+    save->waiters.erase(save->waiters.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  for (Waiter& waiter : due) {
+    if (!save->status.ok()) {
+      waiter.reply(save->status);
+      continue;
+    }
+    v1::WaitSaveResponse response = save->result;
+    response.set_written_bytes(save->taken_bytes);
+    response.set_waiting(save->waiting);
+    waiter.reply(std::move(response));
+  }
+  return !due.empty();
+}
+
+absl::Status ShardSaves::End(const v1::EndSaveRequest& request) {
+  const auto it = saves_.find(request.save());
+  if (it == saves_.end()) return absl::OkStatus();
+  Save& save = it->second;
+  if (request.committed() && save.result.done()) {
+    save.engine->CommitSave(save.id);
+  } else {
+    Fail(&save, absl::CancelledError("the saver gave it up"));
+  }
+  save.ended = true;
+  return absl::OkStatus();
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+bool ShardSaves::RunOnce() {
+  if (saves_.empty()) return false;
+  bool worked = false;
+  const int64_t now = clock_->NowNanos();
+  looked_ns_ = now;
+  for (auto it = saves_.begin(); it != saves_.end();) {
+    Save& save = it->second;
+    if (save.gives_up_ns <= now && !save.ended) {
+      if (save.result.done()) save.engine->AbortSave(save.id);
+      Fail(&save, absl::DeadlineExceededError("its saver has not asked about it any more"));
+      save.ended = true;
+    }
+    if (save.status.ok() && !save.finishing) worked |= TakePieces(&save, now);
+    worked |= Advance(&save);
+    worked |= AnswerWaiters(&save, now);
+    if (save.ended && save.out == 0 && save.waiters.empty()) {
+      it = saves_.erase(it);
+      worked = true;
+    } else {
+      ++it;
+    }
+  }
+  return worked;
+}
+
+int64_t ShardSaves::NextTimerNanos() const {
+  int64_t next = kNever;
+  for (const auto& [id, save] : saves_) {
+    if (!save.ended) next = std::min(next, save.gives_up_ns);
+    // One that may be taken already comes with an event.
+    const bool paced = save.next_piece_ns > looked_ns_ && save.out < kPiecesOut;
+    if (paced && save.status.ok() && !save.finishing) next = std::min(next, save.next_piece_ns);
+    for (const Waiter& waiter : save.waiters) next = std::min(next, waiter.due_ns);
+  }
+  return next;
+}
+
+}  // namespace verbena::server

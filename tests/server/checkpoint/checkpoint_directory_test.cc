@@ -1,0 +1,276 @@
+// Names, locks, leftovers, retention; reading what is damaged.
+#include "server/checkpoint/checkpoint_directory.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+#include "server/checkpoint/array_reader.h"
+#include "server/checkpoint/safetensors.h"
+#include "tests/server/checkpoint/checkpoint_fixture.h"
+#include "tests/server/checkpoint/sim_disk.h"
+
+namespace verbena::checkpoint::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+std::set<std::string> NamesOf(SimDisk* disk, const std::string& path) {
+  std::set<std::string> names;
+  const auto entries = disk->List(path);
+  REQUIRE(entries.ok());
+  for (const Disk::Entry& entry : *entries) names.insert(entry.name);
+  return names;
+}
+
+TEST_CASE("names of checkpoints are exactly ours") {
+  CHECK(CheckpointName(42) == "checkpoint-00000042");
+  CHECK(CheckpointName(123'456'789) == "checkpoint-123456789");
+  CHECK(CheckpointNumber("checkpoint-00000042") == 42);
+  CHECK(CheckpointNumber("checkpoint-123456789") == 123'456'789);
+  for (const char* name :
+       {"checkpoint-42", "checkpoint-000000042", "checkpoint-00000042.tmp", "checkpoint-0000004x",
+        "xcheckpoint-00000042", "checkpoint-", "checkpoint-99999999999999999999", ""}) {
+    CHECK_FALSE(CheckpointNumber(name).has_value());
+  }
+}
+
+TEST_CASE("what saves and prunes left goes at the next save, and nothing else does") {
+  SimDisk disk(1);
+  Model model(1);
+  REQUIRE(Save(&disk, "/c", model).ok());
+  {
+    const auto directory = CheckpointDirectory::Open(&disk, "/c");
+    REQUIRE(directory.ok());
+    const auto path = (*directory)->Begin();
+    REQUIRE(path.ok());
+    CHECK(*path == "/c/checkpoint-00000002.tmp");
+    REQUIRE(WriteWhole(&disk, Join(*path, "model.safetensors"), "half").ok());
+  }
+  REQUIRE(disk.MakeDirectory("/c/checkpoint-00000009.trash").ok());
+  REQUIRE(disk.MakeDirectory("/c/mine").ok());
+  disk.Put("/c/notes.txt", "mine");
+  CHECK(ListCheckpoints(&disk, "/c")->size() == 1);
+  // Numbers are not used again.
+  CHECK(*Save(&disk, "/c", model) == "checkpoint-00000010");
+  CHECK(NamesOf(&disk, "/c") == std::set<std::string>{"LOCK", "checkpoint-00000001",
+                                                      "checkpoint-00000010", "mine", "notes.txt"});
+}
+
+TEST_CASE("two savers at once: the second is refused and the first goes on") {
+  SimDisk disk(1);
+  const Model model(1);
+  const auto first = CheckpointDirectory::Open(&disk, "/c");
+  REQUIRE(first.ok());
+  CHECK(absl::IsFailedPrecondition(CheckpointDirectory::Open(&disk, "/c").status()));
+  CHECK(Save(&disk, first->get(), model).ok());
+}
+
+TEST_CASE("nothing is committed that its files do not bear out") {
+  SimDisk disk(1);
+  const auto directory = CheckpointDirectory::Open(&disk, "/c");
+  REQUIRE(directory.ok());
+  v1::CheckpointManifest manifest;
+  manifest.set_partitions(8);
+  CHECK(absl::IsFailedPrecondition((*directory)->Commit(manifest).status()));  // none was begun
+  REQUIRE((*directory)->Begin().ok());
+  auto* file = manifest.add_files();
+  file->set_name("x");
+  file->set_bytes(3);
+  file->set_xxh3(std::string(16, '0'));
+  CHECK_THAT(std::string((*directory)->Commit(manifest).status().message()),
+             Contains("/c/checkpoint-00000001.tmp/x"));
+  REQUIRE(WriteWhole(&disk, "/c/checkpoint-00000001.tmp/x", "four").ok());
+  CHECK_THAT(std::string((*directory)->Commit(manifest).status().message()),
+             Contains("has 4 bytes, and its writer said 3"));
+  file->set_bytes(4);
+  manifest.mutable_base()->set_name("checkpoint-00000007");
+  manifest.mutable_base()->set_checksum(std::string(16, '0'));
+  CHECK_THAT(std::string((*directory)->Commit(manifest).status().message()),
+             Contains("base checkpoint-00000007") && Contains("save a full one"));
+  CHECK(ListCheckpoints(&disk, "/c")->empty());
+  manifest.clear_base();
+  CHECK(*(*directory)->Commit(manifest) == "checkpoint-00000001");
+}
+
+TEST_CASE("retention keeps the last ones, one of each interval, and all bases") {
+  SimDisk disk(1);
+  Model model(1);
+  // Steps 1 to 10.
+  for (int i = 0; i < 10; ++i) {
+    if (i > 0) model.Train();
+    REQUIRE(Save(&disk, "/c", model).ok());
+  }
+  // An incremental one of step 11, based on step 10, and one more on that.
+  for (int i = 0; i < 2; ++i) {
+    model.Train();
+    const Listed base = ListCheckpoints(&disk, "/c")->back();
+    REQUIRE(Save(&disk, "/c", model, {.base = &base}).ok());
+  }
+  const auto directory = CheckpointDirectory::Open(&disk, "/c");
+  REQUIRE(directory.ok());
+  CHECK_THAT(std::string((*directory)->Prune({.keep_last = 0}).status().message()),
+             Contains("keep_last is 0; allowed: 1 or more"));
+  const auto would = (*directory)->WouldPrune({.keep_last = 1, .keep_every = 4});
+  const auto removed = (*directory)->Prune({.keep_last = 1, .keep_every = 4});
+  REQUIRE(removed.ok());
+  CHECK(*would == *removed);
+  // 1, 4 and 8 begin an interval; 12 is the last, 11 and 10 its bases.
+  CHECK(NamesOf(&disk, "/c") == std::set<std::string>{"LOCK", CheckpointName(1), CheckpointName(4),
+                                                      CheckpointName(8), CheckpointName(10),
+                                                      CheckpointName(11), CheckpointName(12)});
+  CHECK(Differs(&disk, "/c/checkpoint-00000012", model) == "");
+  // One that cannot be read is nobody's to remove but an operator's, and counts for nothing.
+  disk.FlipBit("/c/checkpoint-00000012/manifest.json", 800);
+  CHECK((*directory)->Prune({.keep_last = 1})->size() == 3);
+  CHECK(NamesOf(&disk, "/c") ==
+        std::set<std::string>{"LOCK", CheckpointName(10), CheckpointName(11), CheckpointName(12)});
+}
+
+TEST_CASE("any bit that flips in any file is found, with the file and the tensor it is in") {
+  SimDisk disk(1);
+  const Model model(1);
+  const std::string path = "/c/" + *Save(&disk, "/c", model, {.writers = 2});
+  const v1::CheckpointManifest manifest = *ReadListed(&disk, path).manifest;
+  std::mt19937_64 random(1);
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    const std::string name = Join(path, file.name());
+    uint64_t data = file.bytes();
+    std::vector<TensorInfo> tensors;
+    if (!file.tensors().empty()) {
+      const auto reader = SafetensorsReader::Open(&disk, name);
+      REQUIRE(reader.ok());
+      data = reader->head().size();
+      tensors = reader->header().tensors;
+    }
+    for (int i = 0; i < 200; ++i) {
+      // Of the header's length, the header, and everywhere.
+      const uint64_t byte = i < 8 ? i : random() % (i < 80 ? data : file.bytes());
+      const uint64_t bit = byte * 8 + random() % 8;
+      disk.FlipBit(name, bit);
+      const std::string differs = Differs(&disk, path, model);
+      INFO(name << " bit " << bit << ": " << differs);
+      CHECK_THAT(differs, Contains(name));
+      if (byte >= data) {
+        std::string in;
+        for (const TensorInfo& tensor : tensors) {
+          if (byte - data >= tensor.begin && byte - data < tensor.end) in = tensor.name;
+        }
+        CHECK_THAT(differs, Contains("tensor \"" + in + "\": its checksum is"));
+      }
+      disk.FlipBit(name, bit);
+    }
+    const std::string whole = disk.Content(name);
+    disk.Truncate(name, whole.size() - 1);
+    CHECK_THAT(Differs(&disk, path, model), Contains(name));
+    REQUIRE(disk.Remove(name).ok());
+    CHECK_THAT(Differs(&disk, path, model), Contains(name + " is missing"));
+    disk.Put(name, whole);
+  }
+  CHECK(Differs(&disk, path, model) == "");
+}
+
+TEST_CASE("any part of an array is read from wherever its pieces lie") {
+  SimDisk disk(1);
+  const Model model(1);
+  for (const bool slices : {false, true}) {
+    const std::string path = "/c/" + *Save(&disk, "/c", model, {.writers = 3, .slices = slices});
+    const auto checkpoint = CheckpointReader::Open(&disk, path);
+    REQUIRE(checkpoint.ok());
+    for (const auto& [array, content] : model.dense.at("tower/w")) {
+      const auto reader = ArrayReader::Open(&disk, *checkpoint, "tower/w", array);
+      INFO(array << reader.status());
+      REQUIRE(reader.ok());
+      const size_t element = BytesOf(reader->type());
+      REQUIRE(reader->elements() * element == content.size());
+      for (uint64_t first = 0; first <= reader->elements(); first += 7) {
+        for (const uint64_t count : {uint64_t{0}, uint64_t{1}, reader->elements() - first}) {
+          if (count > reader->elements() - first) continue;
+          Bytes found(count * element);
+          REQUIRE(reader->Read(first, absl::MakeSpan(found)).ok());
+          const auto want = content.begin() + static_cast<ptrdiff_t>(first * element);
+          CHECK(std::equal(found.begin(), found.end(), want));
+        }
+      }
+      Bytes more(element);
+      CHECK(absl::IsOutOfRange(reader->Read(reader->elements(), absl::MakeSpan(more))));
+    }
+    CHECK(absl::IsNotFound(ArrayReader::Open(&disk, *checkpoint, "tower/w", "sum").status()));
+    CHECK(absl::IsNotFound(ArrayReader::Open(&disk, *checkpoint, "items", "values").status()));
+  }
+}
+
+TEST_CASE("a file of another model is found by its header, even of the same size") {
+  SimDisk disk(1);
+  const Model model(1);
+  const std::string one = "/c/" + *Save(&disk, "/c", model);
+  Model other(2);
+  const std::string two = "/c/" + *Save(&disk, "/c", other);
+  const std::string name = "/model-00001-of-00001.safetensors";
+  REQUIRE(disk.Content(one + name).size() == disk.Content(two + name).size());
+  disk.Put(one + name, disk.Content(two + name));
+  CHECK_THAT(Differs(&disk, one, model), Contains(one + name) && Contains("\"tower/w\""));
+}
+
+TEST_CASE("the newest complete checkpoint is found past damaged ones, which are named") {
+  SimDisk disk(1);
+  Model model(1);
+  const std::string one = "/c/" + *Save(&disk, "/c", model);
+  const Model first = model;
+  model.Train();
+  const Listed base = ListCheckpoints(&disk, "/c")->back();
+  const std::string two = "/c/" + *Save(&disk, "/c", model);
+  const Listed second = ListCheckpoints(&disk, "/c")->back();
+  model.Train();
+  REQUIRE(Save(&disk, "/c", model, {.base = &second}).ok());
+  model.Train();
+  REQUIRE(Save(&disk, "/c", model, {.base = &base}).ok());
+  // The fourth is based on the first, the third on the second.
+  disk.FlipBit("/c/checkpoint-00000004/manifest.json", 900);
+  REQUIRE(disk.Remove(two + "/model-00001-of-00001.safetensors").ok());
+  std::vector<std::string> passed;
+  CHECK(*NewestComplete(&disk, "/c", &passed) == one);
+  REQUIRE(passed.size() == 3);
+  CHECK_THAT(passed[0], Contains("checkpoint-00000004/manifest.json"));
+  CHECK_THAT(passed[1], Contains(two + "/model-00001-of-00001.safetensors is missing"));
+  CHECK(Differs(&disk, one, first) == "");
+  CHECK(absl::IsNotFound(NewestComplete(&disk, "/nowhere", nullptr).status()));
+}
+
+TEST_CASE("a table that was dropped and made again does not get its old rows back") {
+  SimDisk disk(1);
+  Model model(1);
+  REQUIRE(Save(&disk, "/c", model).ok());
+  const Listed base = ListCheckpoints(&disk, "/c")->back();
+  model.ids["users"] = 77;
+  model.Train();
+  const auto refused = Save(&disk, "/c", model, {.base = &base});
+  CHECK(absl::IsFailedPrecondition(refused.status()));
+  CHECK_THAT(std::string(refused.status().message()),
+             Contains("table \"users\" is another one in the base"));
+  CHECK(Save(&disk, "/c", model).ok());
+}
+
+TEST_CASE("an incremental checkpoint takes no other base than its own") {
+  SimDisk disk(1);
+  Model model(1);
+  const std::string one = "/c/" + *Save(&disk, "/c", model);
+  const Listed base = ListCheckpoints(&disk, "/c")->back();
+  model.Train();
+  const std::string two = "/c/" + *Save(&disk, "/c", model, {.base = &base});
+  CHECK(Differs(&disk, two, model) == "");
+  CHECK(CheckpointReader::Open(&disk, two)->links() == 2);
+  // Another checkpoint of the same name.
+  Model other(2);
+  const std::string path = "/d/" + *Save(&disk, "/d", other);
+  const std::string theirs = disk.Content(path + "/manifest.json");
+  disk.Put(one + "/manifest.json", theirs);
+  CHECK_THAT(std::string(CheckpointReader::Open(&disk, two).status().message()),
+             Contains(two + " is based on checkpoint-00000001") && Contains("it is another"));
+  REQUIRE(disk.Remove(one + "/manifest.json").ok());
+  CHECK_THAT(std::string(CheckpointReader::Open(&disk, two).status().message()),
+             Contains("which is missing"));
+}
+
+}  // namespace
+}  // namespace verbena::checkpoint::test

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""read_checkpoint.py CHECKPOINT EXPECTED
+
+Reads a checkpoint with json and NumPy alone, as docs/checkpoint-format.md says, and compares every
+array with the files of EXPECTED. Where PyTorch and safetensors are installed, with these too.
+"""
+import json
+import os
+import sys
+
+import numpy
+
+import safetensors_numpy
+
+
+def read(path):
+    """Dense arrays by (table, array), and rows by table and key: bytes."""
+    with open(os.path.join(path, "manifest.json"), encoding="utf-8") as f:
+        manifest = json.load(f)
+    assert manifest["format_version"] == 1
+    dense, rows = {}, {}
+    if "base" in manifest:
+        rows = read(os.path.join(os.path.dirname(path), manifest["base"]["name"]))[1]
+    for file in manifest["files"]:
+        if not file.get("tensors"):
+            continue
+        tensors = safetensors_numpy.load(os.path.join(path, file["name"]))
+        arrays = {t["array"]: tensors[t["name"]] for t in file["tensors"]}
+        if "keys" in arrays:
+            table = rows.setdefault(file["tensors"][0]["table"], {})
+            order = ["values", "applies"] + sorted(set(arrays) - {"keys", "values", "applies"})
+            for i, key in enumerate(arrays["keys"]):
+                table[key.tobytes()] = b"".join(arrays[a][i].tobytes() for a in order)
+            continue
+        for t in file["tensors"]:
+            whole = dense.setdefault((t["table"], t["array"]), {})
+            array, at = tensors[t["name"]].ravel(), 0
+            for r in t.get("ranges", [{"first": 0, "count": array.size}]):
+                first, count = int(r.get("first", 0)), int(r["count"])
+                whole[first] = array[at:at + count]
+                at += count
+    parts = {name: b"".join(whole[first].tobytes() for first in sorted(whole))
+             for name, whole in dense.items()}
+    return parts, rows, manifest
+
+
+def check_index(path, parts):
+    """Hugging Face's index leads to every parameter, with its shape."""
+    index_path = os.path.join(path, "model.safetensors.index.json")
+    if not os.path.exists(index_path):
+        return False
+    with open(index_path, encoding="utf-8") as f:
+        index = json.load(f)
+    size = 0
+    for tensor, file in index["weight_map"].items():
+        array = safetensors_numpy.load(os.path.join(path, file))[tensor]
+        assert array.tobytes() == parts[tensor, "parameters"], tensor
+        size += array.nbytes
+    assert size == index["metadata"]["total_size"]
+    assert len(index["weight_map"]) == sum(array == "parameters" for _, array in parts)
+    try:
+        import safetensors.torch
+        import torch
+    except ImportError:
+        return True
+    for tensor, file in index["weight_map"].items():
+        loaded = safetensors.torch.load_file(os.path.join(path, file))[tensor]
+        assert loaded.contiguous().view(torch.uint8).numpy().tobytes() == parts[tensor, "parameters"]
+    return True
+
+
+def main():
+    path, expected = sys.argv[1:]
+    parts, rows, manifest = read(path)
+    names = sorted(os.listdir(expected))
+    for name in names:
+        table, array = name.rsplit(".", 1)
+        table = table.replace("%2F", "/")
+        with open(os.path.join(expected, name), "rb") as f:
+            want = f.read()
+        if array == "rows":
+            got = b"".join(key + rows[table][key]
+                           for key in sorted(rows[table], key=lambda k: int.from_bytes(k, "little")))
+        else:
+            got = parts[table, array]
+        assert got == want, f"{name} differs"
+    assert len(names) == len(parts) + len(rows)
+    sliced = any(t.get("ranges") for f in manifest["files"] for t in f.get("tensors", []))
+    assert check_index(path, parts) != sliced
+    print(f"{len(manifest['tables'])} tables")
+
+
+main()

@@ -1,0 +1,272 @@
+// `verbena checkpoint` on checkpoints on this machine's disk.
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/checkpoint/safetensors.h"
+#include "tests/server/checkpoint/checkpoint_fixture.h"
+#include "tests/server/cli_fixture.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::Equals;
+using Catch::Matchers::StartsWith;
+using checkpoint::Listed;
+using checkpoint::PosixDisk;
+using checkpoint::test::Model;
+using checkpoint::test::Save;
+
+// Steps 1 and 2, the second based on the first.
+struct Checkpoints {
+  Checkpoints() {
+    root = directory.File("c");
+    one = root + "/" + *Save(PosixDisk(), root, model);
+    const Listed base = checkpoint::ReadListed(PosixDisk(), one);
+    model.Train();
+    two = root + "/" + *Save(PosixDisk(), root, model, {.writers = 2, .base = &base});
+  }
+  // A byte of a file is another.
+  static void Damage(const std::string& path) {
+    std::string content = ReadFile(path);
+    content[content.size() - 10] = static_cast<char>(content[content.size() - 10] ^ 1);
+    WriteFile(path, content);
+  }
+  TemporaryDirectory directory;
+  Model model{3};
+  std::string root, one, two;
+};
+
+Finished Run(std::vector<std::string> arguments, int status = 0) {
+  arguments.insert(arguments.begin(), "checkpoint");
+  Finished run = Cli(arguments);
+  INFO(run.out << run.err);
+  CHECK(run.status == status);
+  if (status == 0) CHECK(run.err.empty());
+  return run;
+}
+
+TEST_CASE("checkpoints are listed and shown, to people and to programs") {
+  Checkpoints c;
+  CHECK_THAT(Run({"list", c.root}).out,
+             StartsWith("NAME") && Contains("\ncheckpoint-00000001     1") &&
+                 Contains("checkpoint-00000002     2") && Contains("  checkpoint-00000001  demo"));
+  const Json list(Run({"list", c.root, "--json"}).out);
+  CHECK(list["directory"].text() == c.root);
+  REQUIRE(list["checkpoints"].size() == 2);
+  CHECK(list["checkpoints"][0]["base"].null());
+  CHECK(list["checkpoints"][1]["base"].text() == "checkpoint-00000001");
+  CHECK(list["checkpoints"][1]["step"].number() == 2);
+  CHECK(list["checkpoints"][0]["rows"].number() == 80);
+  CHECK(list["checkpoints"][0]["tables"].number() == 5);
+  CHECK(list["checkpoints"][0]["error"].null());
+  // Of a directory the newest, with or without a slash behind it.
+  CHECK_THAT(Run({"inspect", c.root + "/"}).out,
+             StartsWith(c.two + ": step 2 of job 'demo'") &&
+                 Contains("changes checkpoint-00000001") && Contains("tower/w     [37, 20]") &&
+                 Contains("rows of 4") && Contains("adam 0.1") &&
+                 Contains("model-00001-of-00001.safetensors"));
+  const Json json(Run({"--json", "inspect", c.one}).out);
+  CHECK(json["checkpoint"].text() == c.one);
+  CHECK(json["tables"][0]["name"].text() == "tower/w");
+  CHECK(json["tables"][0]["arrays"][1].text() == "exp_avg");
+  CHECK(json["format_version"].number() == 1);
+  TemporaryDirectory empty;
+  CHECK(Run({"list", empty.path()}).out == "no checkpoints\n");
+  CHECK_THAT(Run({"list", c.root + "/no"}, 1).err,
+             Equals("verbena: cannot list " + c.root + "/no: No such file or directory\n"));
+}
+
+TEST_CASE("verify reads everything, and names file and tensor of what is damaged") {
+  Checkpoints c;
+  CHECK_THAT(Run({"verify", c.root}).out, StartsWith(c.two + " is whole: "));
+  const Finished told = Cli({"checkpoint", "verify", c.root, "--progress"});
+  CHECK_THAT(told.err, Contains("verifying: ") && Contains(", 100 %, ") && Contains(" left\n"));
+  // The second needs the rows of the first.
+  Checkpoints::Damage(c.one + "/rows-0001-0-00001.safetensors");
+  const std::string why = "rows-0001-0-00001.safetensors: tensor \"sum\": its checksum is";
+  CHECK_THAT(Run({"verify", c.two}, 1).out, StartsWith(c.two + " is damaged: ") && Contains(why));
+  const std::string all = Run({"verify", c.root, "--all", "--json"}, 1).out;
+  const Json first(all.substr(0, all.find('\n')));
+  CHECK(first["checkpoint"].text() == c.one);
+  CHECK_FALSE(first["whole"].truth());
+  CHECK_THAT(first["error"].text(), Contains(why));
+  // A manifest that is damaged is said, and what can be read is passed on.
+  Checkpoints::Damage(c.two + "/manifest.json");
+  CHECK_THAT(Run({"list", c.root}, 1).out,
+             Contains("cannot be read") && Contains("its checksum is"));
+  const Finished inspected = Cli({"checkpoint", "inspect", c.root});
+  CHECK(inspected.status == 0);
+  CHECK_THAT(inspected.err, StartsWith("verbena: passed over: " + c.two));
+  CHECK_THAT(inspected.out, StartsWith(c.one));
+}
+
+TEST_CASE("prune keeps what is asked for, and says first what it would remove") {
+  Checkpoints c;
+  c.model.Train();
+  REQUIRE(Save(PosixDisk(), c.root, c.model).ok());
+  CHECK(Run({"prune", c.root, "--keep-last", "1", "--dry-run"}).out ==
+        "would remove checkpoint-00000002\nwould remove checkpoint-00000001\n1 is kept\n");
+  CHECK(std::filesystem::exists(c.two));
+  const Json json(Run({"prune", c.root, "--keep-last", "2", "--json"}).out);
+  CHECK(json["removed"].size() == 0);  // the second needs the first
+  CHECK(json["kept"].size() == 3);
+  Run({"prune", c.root, "--keep-last", "1"});
+  CHECK_FALSE(std::filesystem::exists(c.one));
+  CHECK(Run({"verify", c.root}).status == 0);
+  CHECK_THAT(Run({"prune", c.root, "--keep-last", "0"}, 2).err,
+             Contains("--keep-last: '0' is not allowed: 1 or more"));
+  // While somebody saves there.
+  const auto held = checkpoint::CheckpointDirectory::Open(PosixDisk(), c.root);
+  REQUIRE(held.ok());
+  CHECK_THAT(Run({"prune", c.root}, 1).err, Contains("/LOCK is locked by another process (pid "));
+  CHECK(Run({"list", c.root}).status == 0);
+}
+
+TEST_CASE("compact makes one of a chain, which then may go") {
+  Checkpoints c;
+  CHECK_THAT(Run({"compact", c.root}).out,
+             StartsWith("checkpoint-00000003 is 2 checkpoints in one"));
+  CHECK(checkpoint::test::Differs(PosixDisk(), c.root + "/checkpoint-00000003", c.model) == "");
+  CHECK(Run({"compact", c.root}).out == "checkpoint-00000003 is a full one already\n");
+  const Json json(Run({"compact", c.root, "--json"}).out);
+  CHECK(json["compacted"].number() == 0);
+  Run({"prune", c.root, "--keep-last", "1"});
+  CHECK(checkpoint::test::Differs(PosixDisk(), c.root + "/checkpoint-00000003", c.model) == "");
+}
+
+TEST_CASE("compact makes whole tensors of slices, with the index that loaders want") {
+  TemporaryDirectory directory;
+  const std::string root = directory.File("c");
+  const Model model(4);
+  const std::string one =
+      root + "/" + *Save(PosixDisk(), root, model, {.writers = 3, .slices = true});
+  CHECK_FALSE(std::filesystem::exists(one + "/model.safetensors.index.json"));
+  CHECK_THAT(Run({"compact", root}).out, StartsWith("checkpoint-00000002 has whole tensors"));
+  CHECK(checkpoint::test::Differs(PosixDisk(), root + "/checkpoint-00000002", model) == "");
+  CHECK(std::filesystem::exists(root + "/checkpoint-00000002/model.safetensors.index.json"));
+  CHECK(Run({"compact", root}).out == "checkpoint-00000002 is a full one already\n");
+  // What is damaged is not made anew as if it were not.
+  REQUIRE(Save(PosixDisk(), root, model, {.writers = 3, .slices = true}).ok());
+  Checkpoints::Damage(root + "/checkpoint-00000003/slices-0-00001.safetensors");
+  CHECK_THAT(
+      Run({"compact", root}, 1).err,
+      Contains("slices-0-00001.safetensors: tensor \"tower/w.") && Contains("its checksum is"));
+  CHECK_FALSE(std::filesystem::exists(root + "/checkpoint-00000004"));
+  CHECK_FALSE(std::filesystem::exists(root + "/checkpoint-00000004.tmp"));
+}
+
+TEST_CASE("export writes files for others, as asked") {
+  Checkpoints c;
+  const std::string to = c.directory.File("out.safetensors");
+  CHECK_THAT(Run({"export", c.root, "--to", to, "--table", "tower/w", "--rename", "tower/w=w",
+                  "--dtype", "BF16"})
+                 .out,
+             Contains(": 1 tensors, 1.5 kB, to " + to + " (1 file)"));
+  const auto reader = checkpoint::SafetensorsReader::Open(PosixDisk(), to);
+  REQUIRE(reader.ok());
+  REQUIRE(reader->Find("w") != nullptr);
+  CHECK(reader->Find("w")->type == checkpoint::TensorType::kBF16);
+  CHECK_THAT(Run({"export", c.root, "--to", to}, 1).err, Contains(to + " is there; remove it"));
+  const Json json(Run({"export", c.one, "--to", c.directory.File("set"), "--format", "sharded",
+                       "--file-size", "1KiB", "--json"})
+                      .out);
+  CHECK(json["files"].size() > 3);
+  CHECK(json["tensors"].number() == 7);
+  CHECK(std::filesystem::exists(c.directory.File("set/model.safetensors.index.json")));
+  Run({"export", c.root, "--to", c.directory.File("npy") + "/", "--format", "npy", "--optimizer"});
+  CHECK(std::filesystem::exists(c.directory.File("npy/tower%2Fw.exp_avg.npy")));
+  CHECK_THAT(Run({"export", c.root, "--to", "x", "--table", "nobody"}, 1).err,
+             Contains("has no table \"nobody\"; it has: tower/w"));
+  CHECK_THAT(Run({"export", c.root, "--to", "x", "--rename", "w"}, 2).err,
+             Contains("'w' is not allowed: TABLE=NAME"));
+  CHECK_THAT(Run({"export", c.root}, 2).err, Contains("--to"));
+}
+
+TEST_CASE("a signal ends an export, which leaves nothing behind") {
+  Checkpoints c;
+  const std::string to = c.directory.File("out");
+  // The signal is there before the program is, so that it cannot come too late.
+  const std::string script =
+      "import os, signal, sys\n"
+      "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+      "os.kill(os.getpid(), signal.SIGTERM)\n"
+      "os.execv(sys.argv[1], sys.argv[1:])\n";
+  const Finished run = RunProgram({"/usr/bin/env", "python3", "-c", script, CliPath(), "checkpoint",
+                                   "export", c.root, "--to", to});
+  CHECK(run.status == 128 + SIGTERM);
+  CHECK(run.out.empty());
+  CHECK_FALSE(std::filesystem::exists(to));
+  CHECK_FALSE(std::filesystem::exists(to + ".tmp"));
+}
+
+TEST_CASE("commands that are killed at any moment leave the newest checkpoint whole") {
+  Checkpoints c;
+  std::mt19937_64 random(1);
+  int killed = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<std::vector<std::string>> commands = {{"compact", c.root},
+                                                            {"prune", c.root, "--keep-last", "1"}};
+    for (const std::vector<std::string>& command : commands) {
+      std::vector<std::string> arguments = {CliPath(), "checkpoint"};
+      arguments.insert(arguments.end(), command.begin(), command.end());
+      Process process(arguments);
+      absl::SleepFor(
+          absl::Microseconds(random() % 12'000));  // when to strike, not what to wait for
+      process.Signal(SIGKILL);
+      killed += process.Wait() == 128 + SIGKILL ? 1 : 0;
+      const auto newest = checkpoint::NewestComplete(PosixDisk(), c.root, nullptr);
+      REQUIRE(newest.ok());
+      CHECK(checkpoint::test::Differs(PosixDisk(), *newest, c.model) == "");
+    }
+    // The next save clears up, and is a link of a chain again.
+    const Listed base = checkpoint::ListCheckpoints(PosixDisk(), c.root)->back();
+    c.model.Train();
+    REQUIRE(Save(PosixDisk(), c.root, c.model, {.base = &base}).ok());
+    for (const auto& entry : std::filesystem::directory_iterator(c.root)) {
+      CHECK((entry.path().extension() != ".tmp" && entry.path().extension() != ".trash"));
+    }
+  }
+  CHECK(killed > 0);
+}
+
+TEST_CASE("what is set of a cluster does not matter, and help says what there is") {
+  Checkpoints c;
+  const Finished run = RunProgram(
+      {"/usr/bin/env", "VERBENA_CLUSTER=::no::", CliPath(), "checkpoint", "list", c.root});
+  CHECK(run.status == 0);
+  const std::string help = Run({"--help"}).out;
+  for (const char* action : {"list", "verify", "inspect", "prune", "compact", "export"}) {
+    CHECK_THAT(help, Contains(std::string("\n  ") + action + " "));
+  }
+  CHECK_THAT(help, Contains("verbena checkpoint verify /data/checkpoints --all"));
+  CHECK_THAT(Run({"export", "--help"}).out,
+             Contains("--dtype DTYPE") && Contains("--rename TABLE=NAME"));
+  CHECK(Run({}, 2).err.find("verbena: ") == 0);
+}
+
+TEST_CASE("the README documents every member of every object of checkpoints") {
+  const char* path = std::getenv("VERBENA_README");
+  REQUIRE(path != nullptr);
+  const std::string readme = ReadFile(path);
+  Checkpoints c;
+  const std::vector<std::vector<std::string>> commands = {
+      {"list", c.root},    {"verify", c.root}, {"inspect", c.root},
+      {"compact", c.root}, {"prune", c.root},  {"export", c.root, "--to", c.directory.File("x")}};
+  for (std::vector<std::string> command : commands) {
+    command.emplace_back("--json");
+    std::set<std::string> members;
+    Json(Run(command).out).AppendMembers(&members);
+    CHECK(members.size() >= 3);
+    for (const std::string& member : members) CHECK_THAT(readme, Contains("\"" + member + "\": "));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::test
