@@ -16,7 +16,7 @@ verbena_room(verbena_server server
     control/membership_machine.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc
     memory_limit.cc node.cc
-  LINK verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
+  LINK verbena_saver verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core
     civetweb::civetweb-cpp)
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/grpc_credentials.h"
 #include "proto/tls_files.h"
@@ -27,6 +29,7 @@
 #include "server/control/cluster_service.h"
 #include "server/control/grpc_server.h"
 #include "server/control/membership_machine.h"
+#include "server/control/saves_machine.h"
 #include "server/control/shard_service.h"
 #include "server/coordinator/sqlite_store.h"
 #include "server/executor/inbox_machine.h"
@@ -109,6 +112,7 @@ struct VerbenaNode::Impl {
   absl::Status StartControl();
   absl::Status StartShards();
   absl::Status StartMembership();
+  absl::Status StartSaves();
   absl::Status StartMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
   void Leave();
@@ -138,6 +142,8 @@ struct VerbenaNode::Impl {
   std::unique_ptr<GrpcServer> grpc;
   std::unique_ptr<MembershipMachine> membership;
   std::unique_ptr<Driver> membership_driver;
+  std::unique_ptr<SavesMachine> saves;  // of a coordinator that makes checkpoints by itself
+  std::unique_ptr<Driver> saves_driver;
   std::unique_ptr<HttpServer> http;
 };
 
@@ -379,6 +385,28 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   return membership_driver->Start();
 }
 
+absl::Status VerbenaNode::Impl::StartSaves() {
+  if (options.checkpoint_dir.empty()) return absl::OkStatus();
+  checkpoint::Disk* const disk = checkpoint::PosixDisk();
+  // Now, and not with the first one that is due.
+  if (absl::Status made = disk->MakeDirectory(options.checkpoint_dir); !made.ok()) return made;
+  PeriodicSavesOptions wanted;
+  wanted.saver.coordinator = tls == nullptr ? grpc->address() : address;
+  wanted.saver.root = options.checkpoint_dir;
+  wanted.saver.bytes_per_second = options.checkpoint_rate;
+  wanted.saver.written_by = absl::StrCat("verbenad ", kVersion);
+  wanted.saver.time = [] {
+    return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
+  };
+  wanted.every_ns = int64_t{options.checkpoint_every_s} * 1'000'000'000;
+  wanted.retention = {.keep_last = options.checkpoint_keep_last,
+                      .keep_every = options.checkpoint_keep_every};
+  wanted.log = [](const std::string& text) { spdlog::info("checkpoints: {}", text); };
+  saves = std::make_unique<SavesMachine>(std::move(wanted), &clock, tls, token, disk);
+  saves_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
+  return saves_driver->Start();
+}
+
 absl::Status VerbenaNode::Impl::StartMetrics() {
   if (options.metrics.empty()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(
@@ -399,6 +427,17 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   if (memory_budget != nullptr) {
     metrics.memory_limit = memory_budget->limit();
     metrics.memory_reserved = memory_budget->reserved();
+  }
+  if (saves != nullptr) {
+    const PeriodicSavesStatistics made = saves->statistics();
+    CheckpointMetrics& said = metrics.checkpoints.emplace();
+    said.saved = made.saved;
+    said.failed = made.failed;
+    said.bytes = made.bytes;
+    said.duration_seconds = static_cast<double>(made.duration_ns) / 1e9;
+    if (made.saved > 0) {
+      said.age_seconds = static_cast<double>(clock.NowNanos() - made.at_ns) / 1e9;
+    }
   }
   std::future<CoordinatorMetrics> coordinator_metrics;
   if (coordinator != nullptr) {
@@ -449,6 +488,7 @@ void VerbenaNode::Impl::Leave() {
 void VerbenaNode::Impl::Stop() {
   if (std::exchange(stopped, true)) return;
   http.reset();
+  if (saves_driver != nullptr) saves_driver->Stop();
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();
@@ -475,9 +515,9 @@ VerbenaNode::~VerbenaNode() { Stop(); }
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
-  for (const auto step :
-       {&Impl::OpenTls, &Impl::OpenAccess, &Impl::StartCoordinator, &Impl::CreateShards,
-        &Impl::StartControl, &Impl::StartShards, &Impl::StartMembership, &Impl::StartMetrics}) {
+  for (const auto step : {&Impl::OpenTls, &Impl::OpenAccess, &Impl::StartCoordinator,
+                          &Impl::CreateShards, &Impl::StartControl, &Impl::StartShards,
+                          &Impl::StartMembership, &Impl::StartSaves, &Impl::StartMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;

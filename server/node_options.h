@@ -29,6 +29,13 @@ struct NodeOptions {
   std::string audit_log;   // file; empty: the lines go to the daemon's log
   std::string metrics;     // host:port of /metrics and /healthz; empty: none
   std::string state;       // directory of the coordinator's state; empty: in memory
+  // Of a coordinator: each job's tables are saved below this directory (of all servers) so often,
+  // and so many checkpoints of a job stay. Empty: only when an operator asks for it.
+  std::string checkpoint_dir;
+  uint32_t checkpoint_every_s = 600;
+  uint32_t checkpoint_keep_last = 3;
+  uint64_t checkpoint_keep_every = 0;  // steps; besides, the first of each so many
+  uint64_t checkpoint_rate = 0;        // bytes a second, all servers together; 0: no limit
   std::string name;
   uint32_t lease_ms = 5000;
   uint32_t partitions = 256;

@@ -209,6 +209,28 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Coordinator: how long a silent member counts as alive, in milliseconds")
       ->check(InRange<uint32_t>(100, 600'000))
       ->capture_default_str();
+  app->add_option(
+      "--checkpoint-dir", node.checkpoint_dir,
+      "Coordinator: save every job's tables below this directory, which all servers and "
+      "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
+      "save')");
+  app->add_option("--checkpoint-every", node.checkpoint_every_s,
+                  "Coordinator: so often, in seconds")
+      ->check(InRange<uint32_t>(1, 31'536'000))
+      ->capture_default_str();
+  app->add_option("--checkpoint-keep-last", node.checkpoint_keep_last,
+                  "Coordinator: how many checkpoints of a job stay")
+      ->check(InRange<uint32_t>(1, 1'000'000))
+      ->capture_default_str();
+  app->add_option("--checkpoint-keep-every", node.checkpoint_keep_every,
+                  "Coordinator: besides, of each so many steps the first one; 0: none")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
+      ->capture_default_str();
+  app->add_option("--checkpoint-rate", node.checkpoint_rate,
+                  "Coordinator: bytes a second that all servers together write of a checkpoint; 0: "
+                  "as fast as it goes")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->capture_default_str();
   app->add_option("--partitions", node.partitions,
                   "Coordinator: partitions of a new cluster; the most shards it can ever spread "
                   "over")
@@ -296,6 +318,19 @@ std::string CheckTls(const NodeOptions& node) {
 }
 
 // Empty when all is well.
+std::string CheckCheckpoints(const NodeOptions& node) {
+  if (node.checkpoint_dir.empty()) return "";
+  if (!node.coordinator) {
+    return absl::StrCat("--checkpoint-dir ", node.checkpoint_dir,
+                        " needs --coordinator: only it has checkpoints made");
+  }
+  if (node.checkpoint_dir.front() != '/') {
+    return absl::StrCat("--checkpoint-dir '", node.checkpoint_dir,
+                        "'; wanted: an absolute path, as servers may have been started anywhere");
+  }
+  return "";
+}
+
 std::string CheckAccess(const NodeOptions& node) {
   const std::string& own = node.operator_token_file;
   if (!own.empty() && !node.coordinator) {
@@ -335,6 +370,7 @@ std::string CheckTogether(const NodeOptions& node) {
                         " slots; a lane has at most 256");
   }
   if (const std::string wrong = CheckAccess(node); !wrong.empty()) return wrong;
+  if (const std::string wrong = CheckCheckpoints(node); !wrong.empty()) return wrong;
   for (const absl::Status& rails : {rdma::VerbsRails(node.transports.verbs).status(),
                                     rdma::OfiRails(node.transports.ofi).status()}) {
     if (!rails.ok()) return std::string(rails.message());

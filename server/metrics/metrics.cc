@@ -380,6 +380,23 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
            D(c.lost_partitions), out);
 }
 
+void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) {
+  MetricFamily saved =
+      Family("verbena_checkpoints_total", "Checkpoints that were made by the clock.", kCounter);
+  Add(&saved, D(c.saved));
+  out->push_back(std::move(saved));
+  MetricFamily failed =
+      Family("verbena_checkpoint_failures_total", "Checkpoints that could not be made.", kCounter);
+  Add(&failed, D(c.failed));
+  out->push_back(std::move(failed));
+  if (!c.age_seconds.has_value()) return;
+  AddGauge("verbena_checkpoint_age_seconds", "Since the last checkpoint was complete.",
+           *c.age_seconds, out);
+  AddGauge("verbena_checkpoint_duration_seconds", "That the last one took.", c.duration_seconds,
+           out);
+  AddGauge("verbena_checkpoint_bytes", "Of the last one's files.", D(c.bytes), out);
+}
+
 void AddMemory(const rdma::MemoryStatistics& memory, std::vector<MetricFamily>* out) {
   MetricFamily bytes =
       Family("verbena_memory_bytes",
@@ -420,6 +437,7 @@ std::string RenderMetrics(const NodeMetrics& node) {
     AddJobs(node.shards, &families);
   }
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
+  if (node.checkpoints.has_value()) AddCheckpoints(*node.checkpoints, &families);
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -33,6 +33,15 @@ struct CoordinatorMetrics {
   uint64_t lost_partitions = 0;  // of all tables
 };
 
+// Of a coordinator that has checkpoints made by itself.
+struct CheckpointMetrics {
+  uint64_t saved = 0, failed = 0;
+  // Of the last one; none: there was none yet.
+  std::optional<double> age_seconds;
+  double duration_seconds = 0;
+  uint64_t bytes = 0;
+};
+
 struct NodeMetrics {
   std::string name;
   std::string version;
@@ -43,6 +52,7 @@ struct NodeMetrics {
   uint64_t memory_reserved = 0;  // of it
   std::vector<ShardMetrics> shards;
   std::optional<CoordinatorMetrics> coordinator;
+  std::optional<CheckpointMetrics> checkpoints;
 };
 
 // The text of a scrape. Names and meanings are in server/README.md.

@@ -18,6 +18,7 @@
 #include "server/saves/restorer.h"
 #include "server/saves/saver.h"
 #include "tests/support/cluster.h"
+#include "tests/support/http.h"
 #include "tests/support/process.h"
 
 namespace verbena::test {
@@ -261,6 +262,68 @@ TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
   for (int step = 2; step < 5; ++step) sync.Step(step);  // with copies of what is being saved
   const std::string name = Value(w.Save(w.Options()));
   CHECK(Elements(w.Read(name), "sync", checkpoint::kParameters) == sync.Pulled());
+}
+
+TEST_CASE(
+    "a coordinator makes checkpoints by itself, keeps as many as it is told, and goes on after a "
+    "failure") {
+  TemporaryDirectory made;
+  const std::string root = made.File("checkpoints"), mine = root + "/default";
+  World w({.servers = 2,
+           .shards = 1,
+           .coordinator_options = {"--checkpoint-dir", root, "--checkpoint-every", "1",
+                                   "--checkpoint-keep-last", "2", "--metrics", "127.0.0.1:0"}});
+  Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "adam"));
+  ClientOptions other_options;
+  other_options.cluster = w.cluster.address();
+  other_options.job = "team/job";
+  const auto other = Value(Client::Connect(other_options));
+  Good(other->CreateTable(DenseSpec("theirs", v1::CONSISTENCY_SYNC, "sgd")).status());
+  const auto names = [](const std::string& directory) {
+    std::vector<std::string> found;
+    auto listed = checkpoint::ListCheckpoints(PosixDisk(), directory);
+    if (!listed.ok()) return found;
+    for (const auto& entry : *listed) found.push_back(entry.name);
+    return found;
+  };
+  const auto metric = [&](const char* name) {
+    return MetricSum(HttpGet(w.cluster.coordinator_metrics(), "/metrics").body, name);
+  };
+  int step = 0;
+  REQUIRE(Eventually([&] {
+    sync.Step(++step);
+    return metric("verbena_checkpoints_total") >= 6;
+  }));
+  REQUIRE(Eventually([&] { return names(root + "/team_job").size() == 2; }));
+  // One that was begun when the last step was made has it.
+  const std::vector<float> last = sync.Pulled();
+  const double failed = metric("verbena_checkpoint_failures_total");
+  const auto newest_is_last = [&] {
+    const std::vector<std::string> all = names(mine);
+    if (all.empty()) return false;
+    auto reader = CheckpointReader::Open(PosixDisk(), mine + "/" + all.back());
+    if (!reader.ok() || reader->manifest().step() != static_cast<uint64_t>(step)) return false;
+    CHECK(Elements(*reader, "sync", checkpoint::kParameters) == last);
+    return true;
+  };
+  REQUIRE(Eventually(newest_is_last));
+  CHECK(failed == 0);
+  CHECK(names(mine).size() <= 3);  // while the next one is made, before the oldest goes
+  CHECK(metric("verbena_checkpoint_bytes") > 0);
+  CHECK(metric("verbena_checkpoint_age_seconds") < 60);
+
+  // Its directory is away for a while.
+  REQUIRE(std::rename(root.c_str(), (root + "-away").c_str()) == 0);
+  WriteFile(root, "in the way");
+  REQUIRE(Eventually([&] {
+    sync.Step(++step);
+    return metric("verbena_checkpoint_failures_total") > 0;
+  }));
+  CHECK_THAT(w.cluster.coordinator().err(), Catch::Matchers::Contains(root));
+  REQUIRE(std::remove(root.c_str()) == 0);
+  REQUIRE(std::rename((root + "-away").c_str(), root.c_str()) == 0);
+  const double saved = metric("verbena_checkpoints_total");
+  CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > saved; }));
 }
 
 // ---- restoring ----------------------------------------------------------------------------------

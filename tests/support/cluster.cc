@@ -78,12 +78,29 @@ std::string ProcessCluster::WaitReady(Process& process, const std::string& ready
 
 void ProcessCluster::StartCoordinator(const std::string& listen) {
   const std::string ready = directory_.File("ready-" + std::to_string(starts_++));
-  coordinator_ = std::make_unique<Process>(std::vector<std::string>{
-      VerbenadPath(), "--coordinator", "--shards", "0", "--listen", listen, "--name", "coordinator",
-      "--state", directory_.File("state"), "--lease-ms", std::to_string(options_.lease_ms),
-      "--expected-servers", std::to_string(options_.servers), "--replicas",
-      std::to_string(options_.replicas), "--ready-file", ready});
-  address_ = JsonField(WaitReady(*coordinator_, ready), "address");
+  std::vector<std::string> argv = {VerbenadPath(),
+                                   "--coordinator",
+                                   "--shards",
+                                   "0",
+                                   "--listen",
+                                   listen,
+                                   "--name",
+                                   "coordinator",
+                                   "--state",
+                                   directory_.File("state"),
+                                   "--lease-ms",
+                                   std::to_string(options_.lease_ms),
+                                   "--expected-servers",
+                                   std::to_string(options_.servers),
+                                   "--replicas",
+                                   std::to_string(options_.replicas),
+                                   "--ready-file",
+                                   ready};
+  argv.insert(argv.end(), options_.coordinator_options.begin(), options_.coordinator_options.end());
+  coordinator_ = std::make_unique<Process>(argv);
+  const std::string said = WaitReady(*coordinator_, ready);
+  address_ = JsonField(said, "address");
+  coordinator_metrics_ = JsonField(said, "metrics");
 }
 
 void ProcessCluster::RestartCoordinator() {

@@ -30,8 +30,9 @@ struct ProcessClusterOptions {
   int servers = 2;
   int shards = 2;
   int lease_ms = 2000;
-  int replicas = 1;            // copies of a partition
-  std::string transport = {};  // of every server; empty: TestTransport()
+  int replicas = 1;                                   // copies of a partition
+  std::string transport = {};                         // of every server; empty: TestTransport()
+  std::vector<std::string> coordinator_options = {};  // besides
 };
 
 class ProcessCluster {
@@ -43,6 +44,8 @@ class ProcessCluster {
   Process& coordinator() { return *coordinator_; }
   Process& server(int index) { return *servers_[index].process; }
   const std::string& metrics(int index) const { return servers_[index].metrics; }
+  // Empty unless coordinator_options ask for them.
+  const std::string& coordinator_metrics() const { return coordinator_metrics_; }
   int servers() const { return static_cast<int>(servers_.size()); }
 
   // Kills the coordinator and starts it again on its state and address.
@@ -76,6 +79,7 @@ class ProcessCluster {
   TemporaryDirectory directory_;
   int starts_ = 0;
   std::string address_;
+  std::string coordinator_metrics_;
   std::string status_;
   std::unique_ptr<Process> coordinator_;
   std::vector<Server> servers_;

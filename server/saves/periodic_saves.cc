@@ -1,0 +1,137 @@
+#include "server/saves/periodic_saves.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+
+}  // namespace
+
+std::string CheckpointDirectoryOf(const std::string& job) {
+  std::string name = job;
+  for (char& c : name) {
+    if (c == '/' || c == '\0') c = '_';
+  }
+  // "." and ".." are no names.
+  if (name.find_first_not_of('.') == std::string::npos) name += "_";
+  return name;
+}
+
+PeriodicSaves::PeriodicSaves(PeriodicSavesOptions options, const Clock* clock,
+                             ControlChannel* control, checkpoint::Disk* disk)
+    : options_(std::move(options)),
+      clock_(clock),
+      control_(*control),
+      disk_(disk),
+      next_ns_(clock->NowNanos() + options_.every_ns) {}
+
+PeriodicSaves::~PeriodicSaves() { *alive_ = false; }
+
+void PeriodicSaves::AskJobs() {
+  asking_ = true;
+  next_ns_ += options_.every_ns;
+  // After a stop, or a save that took longer, not several at once.
+  next_ns_ = std::max(next_ns_, clock_->NowNanos() + options_.every_ns / 2);
+  Call<v1::GetViewResponse>(control_, options_.saver.coordinator, "/verbena.v1.Cluster/GetView",
+                            v1::GetViewRequest(), kCallTimeout,
+                            [this, alive = alive_](absl::StatusOr<v1::GetViewResponse> response) {
+                              if (*alive) OnJobs(std::move(response));
+                            });
+}
+
+void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
+  asking_ = false;
+  if (!response.ok()) {
+    options_.log(absl::StrCat("no checkpoints now: ", response.status().message()));
+    return;
+  }
+  std::set<std::string> jobs;
+  for (const v1::Table& table : response->view().tables()) {
+    // One that is being restored is on a disk already.
+    if (!table.restoring()) jobs.insert(table.spec().job());
+  }
+  jobs_.assign(jobs.begin(), jobs.end());
+  BeginNext();
+}
+
+void PeriodicSaves::BeginNext() {
+  if (jobs_.empty()) return;
+  job_ = jobs_.front();
+  jobs_.pop_front();
+  SaverOptions options = options_.saver;
+  options.job = job_;
+  options.root = checkpoint::Join(options.root, CheckpointDirectoryOf(job_));
+  began_ns_ = clock_->NowNanos();
+  saver_ = std::make_unique<Saver>(std::move(options), clock_, &control_, disk_);
+}
+
+void PeriodicSaves::Ended() {
+  const std::unique_ptr<Saver> saver = std::move(saver_);
+  const int64_t now = clock_->NowNanos();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!saver->status().ok()) {
+      ++statistics_.failed;
+    } else {
+      ++statistics_.saved;
+      statistics_.at_ns = now;
+      statistics_.duration_ns = now - began_ns_;
+      statistics_.bytes = 0;
+      for (const v1::CheckpointFile& file : saver->manifest().files()) {
+        statistics_.bytes += file.bytes();
+      }
+    }
+  }
+  if (!saver->status().ok()) {
+    options_.log(absl::StrCat("no checkpoint of job '", job_, "': ", saver->status().message()));
+    return;
+  }
+  const std::string root = checkpoint::Join(options_.saver.root, CheckpointDirectoryOf(job_));
+  options_.log(absl::StrCat("saved ", checkpoint::Join(root, saver->name()), ": step ",
+                            saver->manifest().step(), ", ", (now - began_ns_) / 1'000'000, " ms"));
+  auto directory = checkpoint::CheckpointDirectory::Open(disk_, root);
+  absl::Status pruned = directory.status();
+  if (directory.ok()) {
+    const auto removed = (*directory)->Prune(options_.retention);
+    pruned = removed.status();
+    if (removed.ok() && !removed->empty()) {
+      options_.log(absl::StrCat("removed ", absl::StrJoin(*removed, ", "), " of ", root));
+    }
+  }
+  if (!pruned.ok()) options_.log(absl::StrCat("old checkpoints stay: ", pruned.message()));
+}
+
+bool PeriodicSaves::RunOnce() {
+  if (saver_ != nullptr) {
+    const bool worked = saver_->RunOnce();
+    if (!saver_->done()) return worked;
+    Ended();
+    BeginNext();
+    return true;
+  }
+  if (asking_ || clock_->NowNanos() < next_ns_) return false;
+  AskJobs();
+  return true;
+}
+
+int64_t PeriodicSaves::NextTimerNanos() const {
+  if (saver_ != nullptr) return saver_->NextTimerNanos();
+  return asking_ ? kNever : next_ns_;
+}
+
+PeriodicSavesStatistics PeriodicSaves::statistics() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return statistics_;
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,82 @@
+// Saves every job that has tables, every so often, and removes old checkpoints: beside the
+// coordinator, in its process.
+//
+// Each job has a directory of its own below the root, by its name. A save that fails is told, and
+// made again when the next is due.
+//
+// **Thread safety**: one owner thread; statistics() from any thread.
+#ifndef VERBENA_SERVER_SAVES_PERIODIC_SAVES_H_
+#define VERBENA_SERVER_SAVES_PERIODIC_SAVES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "rdma/base/clock.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/disk.h"
+#include "server/saves/saver.h"
+
+namespace verbena::server {
+
+struct PeriodicSavesOptions {
+  SaverOptions saver = {};  // of each save; its root is the one below which jobs have theirs
+  int64_t every_ns = 0;     // from the beginning of one to the beginning of the next
+  checkpoint::Retention retention = {};
+  std::function<void(const std::string&)> log = {};
+};
+
+struct PeriodicSavesStatistics {
+  uint64_t saved = 0, failed = 0;
+  // Of the last one that was saved.
+  int64_t at_ns = 0;  // by the clock; when it was committed
+  int64_t duration_ns = 0;
+  uint64_t bytes = 0;
+};
+
+// What the directory of a job's checkpoints is called: its name, with what a path would take apart
+// replaced.
+std::string CheckpointDirectoryOf(const std::string& job);
+
+class PeriodicSaves {
+ public:
+  // All outlive it.
+  PeriodicSaves(PeriodicSavesOptions options, const Clock* clock, ControlChannel* control,
+                checkpoint::Disk* disk);
+  ~PeriodicSaves();
+
+  bool RunOnce();
+  int64_t NextTimerNanos() const;
+  PeriodicSavesStatistics statistics() const;
+
+ private:
+  void AskJobs();
+  void OnJobs(absl::StatusOr<v1::GetViewResponse> response);
+  void BeginNext();
+  void Ended();
+
+  const PeriodicSavesOptions options_;
+  const Clock* const clock_;
+  ControlChannel& control_;
+  checkpoint::Disk* const disk_;
+  int64_t next_ns_;
+  bool asking_ = false;
+  std::deque<std::string> jobs_;  // still to be saved this time
+  std::unique_ptr<Saver> saver_;  // null: none runs
+  std::string job_;               // that it saves
+  int64_t began_ns_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  mutable std::mutex mutex_;
+  PeriodicSavesStatistics statistics_;  // guarded by mutex_
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_PERIODIC_SAVES_H_
