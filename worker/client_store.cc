@@ -174,7 +174,14 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
 
 absl::StatusOr<Table> ClientStore::CreateTable(const v1::TableSpec& spec, absl::Time deadline) {
   for (;;) {
-    absl::StatusOr<Table> table = client_->CreateTable(spec);
+    absl::StatusOr<Table> table;
+    if (options_.resume) table = client_->OpenTable(spec.name());
+    if (!options_.resume || table.ok()) table = client_->CreateTable(spec);  // compares, then
+    if (absl::IsNotFound(table.status())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("--resume: there is no table '", spec.name(), "': no run of job '",
+                       options_.job, "' has left it, and it was not restored"));
+    }
     // UNAVAILABLE: the expected servers have not all joined yet.
     if (!absl::IsUnavailable(table.status()) || absl::Now() >= deadline) return table;
     if (Stopped(options_)) return absl::CancelledError("stopped by a signal");

@@ -31,6 +31,7 @@ struct ClusterOptions {
   std::string token_file;
   int rank = 0;
   uint32_t workers = 1;
+  bool resume = false;  // the tables have to be there: FAILED_PRECONDITION names one that is not
   absl::Duration timeout = absl::Seconds(30);
   const std::atomic<bool>* stop = nullptr;  // ends every wait with CANCELLED
 };

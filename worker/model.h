@@ -71,6 +71,9 @@ class Model {
   // Finds out what the training examples batch->ids need. Buffers of an earlier use are used again.
   virtual void Prepare(Batch* /*batch*/) {}
 
+  // The next Gradient() is that of this step, counted from 0: for what differs from step to step.
+  virtual void ResumeAt(uint64_t /*step*/) {}
+
   // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
   // the loss's gradient, plus once the gradient of what does not depend on examples (such as L2 on
   // dense weights). Returns the sum of the losses in nats.

@@ -77,6 +77,9 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--job", o->job,
                   "Name of the job and prefix of its tables, which are then kept: a later run "
                   "with it goes on from them. Default: a new name, and the tables are dropped");
+  app->add_flag("--resume", o->resume,
+                "Go on after the last step that --job's tables have behind them, be it that they "
+                "were kept or restored from a checkpoint. There must be such tables");
   app->add_option("--rank", o->rank,
                   "Be this one worker of --workers (for launching them separately, such as by "
                   "Slurm; needs --job). Default: launch all of them")

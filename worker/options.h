@@ -56,6 +56,7 @@ struct Options {
   bool json = false;
   bool checksum = false;
   bool keep_tables = false;
+  bool resume = false;
   bool local = false;
   bool count_models = false;
   uint64_t validate_every = 0;

@@ -116,6 +116,7 @@ std::string CheckRanges(const Options& o) {
 
 std::string CheckLocal(const Options& o) {
   if (o.rank != -1) return "--local trains in one process: --rank does not go with it";
+  if (o.resume) return "--local keeps no tables: --resume does not go with it";
   if (o.workers != 1) return "--local trains in one process: --workers does not go with it";
   if (o.schedule != "constant" || o.warmup_steps != 0) {
     return "--local has a constant rate: --schedule and --warmup-steps do not go with it";
@@ -147,6 +148,7 @@ std::string CheckCluster(const Options& o) {
   if (o.rank >= 0 && o.job.empty()) {
     return "--rank needs --job, a name that all workers of the job share";
   }
+  if (o.resume && o.job.empty()) return "--resume needs --job, the name of what is to go on";
   const bool holds_out = o.format != "libsvm" && o.holdout > 0;
   if (!o.predictions.empty() && o.test.empty() && !holds_out) {
     return "--predictions needs --test";

@@ -47,6 +47,7 @@ class TextModel : public Model {
   void Prepare(Batch* batch) override { FillKeys(data_.train, batch); }
   // An example's dropped units depend on its id and the call's position among the calls alone, so
   // a batch split among workers drops the same ones.
+  void ResumeAt(uint64_t step) override { calls_ = step; }
   double Gradient(const Batch& batch, double scale, const Parameters& parameters,
                   const Gradients& gradients) override;
   // Predictions are bits: what each test byte costs.

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "worker/schedule.h"
 
 namespace verbena::worker {
@@ -44,7 +45,10 @@ class RecentLoss {
 // rate circle a minimum, their average lies closer to it (Polyak and Juditsky, 1992).
 class Average {
  public:
+  // At the first step only that step's parameters count.
   explicit Average(size_t floats) : values_(floats) {}
+  // As though `parameters` had been the average so far.
+  Average(const float* parameters, size_t floats) : values_(parameters, parameters + floats) {}
 
   void Add(uint64_t step, const float* parameters) {
     const float weight = 1 / (1 + kWindow * static_cast<float>(step));
@@ -79,7 +83,9 @@ class Loop {
         schedule_(model->examples(), options.batch, options.workers, options.rank, options.seed),
         patience_(options.early_stop) {
     // Behind the model's own: see StoreLayout().
-    if (options.early_stop > 0) stop_tensor_ = model->layout().size();
+    size_t next = model->layout().size();
+    if (options.count_steps) count_tensor_ = next++;
+    if (options.early_stop > 0) stop_tensor_ = next;
   }
   // Rows may still be on their way into the store's buffers when a loop ends early.
   ~Loop() { (void)rows_.WaitLookups(looking_up_ % 2); }
@@ -89,10 +95,23 @@ class Loop {
   // Once, before the first step.
   absl::Status Begin() {
     if (absl::Status status = PullAll(&store_); !status.ok()) return status;
-    stop_at_start_ = StopCount();
-    BeginLookup(0);
+    stop_at_start_ = CounterOf(stop_tensor_);
+    if (options_.resume) {
+      // Of a sync table it is the mean of what workers add, else the sum.
+      const auto counted = static_cast<uint64_t>(CounterOf(count_tensor_));
+      first_ = options_.summed_steps ? counted / options_.workers : counted;
+    }
+    if (options_.resume && first_ >= options_.steps) {
+      return absl::FailedPreconditionError(absl::StrCat("nothing to resume: the tables have ",
+                                                        first_, " steps behind them, and ",
+                                                        options_.steps, " were to be made"));
+    }
+    model_.ResumeAt(first_);
+    BeginLookup(first_);
     return absl::OkStatus();
   }
+  // The one that comes first, once begun.
+  uint64_t first() const { return first_; }
 
   absl::Status Step(uint64_t step) {
     Prepared& now = prepared_[step % 2];
@@ -131,7 +150,7 @@ class Loop {
   }
 
   // Whether some worker, this one included, has said to stop by the end of the last step.
-  bool Stopped() const { return stop_tensor_ && StopCount() != stop_at_start_; }
+  bool Stopped() const { return stop_tensor_ && CounterOf(stop_tensor_) != stop_at_start_; }
 
   const Totals& Count(double seconds) {
     const StoreStatistics statistics = store_.statistics();
@@ -143,8 +162,11 @@ class Loop {
   }
 
  private:
-  float StopCount() const {
-    return stop_tensor_ ? store_.parameters()[store_.layout().offset(*stop_tensor_)] : 0;
+  float CounterOf(const std::optional<size_t>& tensor) const {
+    return tensor ? store_.parameters()[store_.layout().offset(*tensor)] : 0;
+  }
+  void AddToCounter(size_t tensor, float count) {
+    store_.gradient()[store_.layout().offset(tensor)] = -count;
   }
 
   void BeginLookup(uint64_t step) {
@@ -174,11 +196,10 @@ class Loop {
         static_cast<double>(options_.workers) / static_cast<double>(now.batch_size);
     const double loss = model_.Gradient(now.batch, scale, {store_.parameters(), now.rows},
                                         {store_.gradient(), absl::MakeSpan(now.row_gradients)});
-    if (stop_tensor_) {
-      // Until this worker has seen it too: in async that may be a step later.
-      const bool stop = options_.rank == 0 && patience_.exhausted();
-      store_.gradient()[store_.layout().offset(*stop_tensor_)] = stop ? -1.0f : 0.0f;
-    }
+    if (count_tensor_) AddToCounter(*count_tensor_, 1);
+    // Until this worker has seen it too: in async that may be a step later.
+    const bool stop = options_.rank == 0 && patience_.exhausted();
+    if (stop_tensor_) AddToCounter(*stop_tensor_, stop ? 1 : 0);
     return loss;
   }
 
@@ -190,7 +211,8 @@ class Loop {
   const TrainHooks& hooks_;
   Schedule schedule_;
   Patience patience_;
-  std::optional<size_t> stop_tensor_;
+  std::optional<size_t> count_tensor_, stop_tensor_;
+  uint64_t first_ = 0;
   float stop_at_start_ = 0;  // an earlier run of the job may have stopped early
   Prepared prepared_[2];
   uint64_t looking_up_ = 0;  // the step whose rows were asked for last
@@ -211,6 +233,9 @@ absl::Status CheckTraining(const Model& model, const ParameterStore& store,
   if (options.validate_every > 0 && !model.has_test()) {
     return absl::InvalidArgumentError("validation needs test data, given or held out");
   }
+  if (options.resume && !options.count_steps) {
+    return absl::InvalidArgumentError("to resume needs steps that were counted");
+  }
   if (store.layout().size() != StoreLayout(model, options).size()) {
     return absl::InvalidArgumentError("the store is not laid out for this model and these options");
   }
@@ -225,8 +250,10 @@ absl::Status PullAll(ParameterStore* store) {
 }
 
 Layout StoreLayout(const Model& model, const TrainOptions& options) {
-  if (options.early_stop == 0) return model.layout();
-  return model.layout().With({.name = "stop", .shape = {1}, .counter = true});
+  Layout layout = model.layout();
+  if (options.count_steps) layout = layout.With({.name = "steps", .shape = {1}, .counter = true});
+  if (options.early_stop > 0) layout = layout.With({.name = "stop", .shape = {1}, .counter = true});
+  return layout;
 }
 
 absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const TrainOptions& options,
@@ -235,10 +262,11 @@ absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const Tra
   Loop loop(model, store, options, hooks);
   TrainResult result;
   const bool averages = model->tables().empty();
-  Average average(averages ? model->layout().floats() : 0);
   if (absl::Status status = loop.Begin(); !status.ok()) return status;
+  const size_t averaged = averages ? model->layout().floats() : 0;
+  Average average = options.resume ? Average(store->parameters(), averaged) : Average(averaged);
   const auto start = SteadyClock::now();
-  for (uint64_t step = 0; step < options.steps && !result.stopped_early; ++step) {
+  for (uint64_t step = loop.first(); step < options.steps && !result.stopped_early; ++step) {
     if (hooks.stop != nullptr && hooks.stop->load(std::memory_order_relaxed)) {
       return absl::CancelledError("stopped by a signal");
     }

@@ -11,6 +11,10 @@
 // nobody is waited for; in ssp and async each stops at its next step's end. Workers need no other
 // channel.
 //
+// Steps are counted in another such tensor where a job may be gone on with: it is saved and
+// restored with the parameters, so it says how many steps these have behind them. In ssp and async,
+// where each worker adds its own, it says so on average.
+//
 // **Thread safety**: one thread; `stop` may be set from anywhere, a signal handler included.
 #ifndef VERBENA_WORKER_TRAINER_H_
 #define VERBENA_WORKER_TRAINER_H_
@@ -42,11 +46,20 @@ struct TrainOptions {
   // Stop when so many validations in a row were no better than the best; 0: do not. The store is
   // then laid out by StoreLayout().
   uint64_t early_stop = 0;
+
+  // Keep count of the steps in the store, which is then laid out by StoreLayout().
+  bool count_steps = false;
+  // Whether the store adds up what each worker pushes (ssp, async), and does not average it (sync).
+  bool summed_steps = false;
+  // Begin after those that were counted, as though this run had made them: same examples, same
+  // arithmetic. What is averaged begins with the parameters there are. FAILED_PRECONDITION: there
+  // are `steps` or more already. Needs count_steps.
+  bool resume = false;
 };
 
 // What this worker has done so far.
 struct Totals {
-  uint64_t steps = 0;
+  uint64_t steps = 0;  // with those before a resume
   uint64_t samples = 0;
   double seconds = 0;  // since the first step began
   double loss = 0;     // mean a sample in nats, over the last twentieth of the steps

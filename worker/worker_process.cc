@@ -42,6 +42,7 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.tls = options.tls;
   cluster.token_file = options.token_file;
   cluster.rank = options.rank;
+  cluster.resume = options.resume;
   cluster.workers = options.workers;
   cluster.timeout = absl::Seconds(options.timeout);
   cluster.stop = &g_stop;
@@ -60,6 +61,10 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.validate_every = options.validate_every;
   train.validate_examples = options.validate_examples;
   train.early_stop = options.early_stop;
+  // Tables that go with the run are not gone on with.
+  train.count_steps = !options.job.empty() && !options.drop_tables;
+  train.summed_steps = options.consistency != "sync";
+  train.resume = options.resume;
   return train;
 }
 

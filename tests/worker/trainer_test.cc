@@ -110,6 +110,43 @@ TEST_CASE("a batch split among 2, 3 or 4 ranks trains as the single loop does") 
   }
 }
 
+TEST_CASE("a run that resumes ends as one that was not interrupted") {
+  const auto check = [](const std::function<std::unique_ptr<Model>()>& make) {
+    const auto run = [&](LocalStore* store, uint64_t steps, bool resume) {
+      const std::unique_ptr<Model> model = make();
+      return Train(model.get(), store,
+                   {.steps = steps, .batch = 50, .count_steps = true, .resume = resume});
+    };
+    const auto layout = StoreLayout(*make(), {.count_steps = true});
+    const auto whole = *LocalStore::Create(layout, {.optimizer = "adam"});
+    REQUIRE(run(whole.get(), 200, false).ok());
+    const auto parts = *LocalStore::Create(layout, {.optimizer = "adam"});
+    REQUIRE(run(parts.get(), 70, false).ok());
+    for (const uint64_t steps : {71, 200}) {
+      const auto resumed = run(parts.get(), steps, true);
+      REQUIRE(resumed.ok());
+      CHECK(resumed->totals.steps == steps);
+      CHECK(resumed->totals.samples <= 50 * (steps == 71 ? 1 : 129));
+    }
+    const auto parameters = [&](LocalStore* store) {
+      return std::vector<float>(store->parameters(), store->parameters() + layout.floats());
+    };
+    // The text model's sums depend on where in memory its parameters lie.
+    CHECK(RelativeDifference(parameters(whole.get()), parameters(parts.get())) < 1e-5);
+    const absl::Status over = run(parts.get(), 200, true).status();
+    CHECK(over.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK_THAT(std::string(over.message()), Catch::Matchers::Contains("200 steps behind them"));
+  };
+  check([] {
+    return std::make_unique<LogisticRegression>(SyntheticExamples(1000, 30, 4), std::nullopt, 1e-4);
+  });
+  check([] {  // other units are left out in each step
+    const TextModelOptions options = {.shape = {.context = 2, .embedding = 4, .hidden = 8},
+                                      .dropout = 0.3};
+    return std::make_unique<TextModel>(TextData{SyntheticText(500, 6), ""}, options);
+  });
+}
+
 TEST_CASE("rows train the same however a batch is split") {
   std::vector<uint64_t> keys(30);
   std::iota(keys.begin(), keys.end(), uint64_t{0});

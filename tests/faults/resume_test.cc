@@ -1,0 +1,128 @@
+// verbena-train --resume: from a checkpoint, on another cluster, to the bits of the run that was
+// never interrupted.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr int kPause = 150, kSteps = 300;
+
+std::string Examples() {
+  std::mt19937_64 random(3);
+  std::string text;
+  for (int row = 0; row < 4000; ++row) {
+    int score = static_cast<int>(random() % 5) - 2;
+    std::string features;
+    for (int index = 1; index <= 60; ++index) {
+      if (random() % 6 != 0) continue;
+      score += (index % 7) - 3;
+      absl::StrAppend(&features, " ", index, ":1");
+    }
+    absl::StrAppend(&text, score > 0 ? 1 : 0, features, "\n");
+  }
+  return text;
+}
+
+struct World {
+  World() { WriteFile(directory.File("train"), Examples()); }
+  // Two workers, with a dense and an embedding table.
+  std::vector<std::string> Train(const ProcessCluster& cluster, const std::string& job,
+                                 const std::vector<std::string>& more) const {
+    std::vector<std::string> argv = {TrainPath(),
+                                     "--cluster",
+                                     cluster.address(),
+                                     "--format",
+                                     "libsvm",
+                                     "--model",
+                                     "mlp",
+                                     "--data",
+                                     directory.File("train"),
+                                     "--workers",
+                                     "2",
+                                     "--job",
+                                     job,
+                                     "--batch",
+                                     "64",
+                                     "--steps",
+                                     absl::StrCat(kSteps),
+                                     "--transport",
+                                     TestTransport(),
+                                     "--checksum",
+                                     "--json"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  Finished Checkpoint(const ProcessCluster& cluster, std::vector<std::string> words) const {
+    words.insert(words.begin(), {CliPath(), "--cluster", cluster.address(), "checkpoint"});
+    words.insert(words.end(), {"--job", "job", "--json"});
+    return RunProgram(words);
+  }
+  TemporaryDirectory directory;
+};
+
+TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the same bits") {
+  const World world;
+  const std::string root = world.directory.File("checkpoints");
+  std::string expected;
+  {
+    // What is paused is not to lose its lease.
+    ProcessCluster cluster({.servers = 2, .lease_ms = 60'000});
+    const Finished whole = RunProgram(world.Train(cluster, "whole", {}));
+    INFO(whole.err);
+    REQUIRE(whole.status == 0);
+    expected = JsonField(whole.out, "parameters_xxh64");
+    REQUIRE_FALSE(expected.empty());
+
+    Process run(
+        world.Train(cluster, "job", {"--pause-after-step", absl::StrCat(kPause), "--log-steps"}));
+    // The other worker has pushed what it can of the next step, which is not committed.
+    REQUIRE(run.WaitFor(absl::StrCat("paused after step ", kPause)));
+    REQUIRE(run.WaitFor(absl::StrCat("worker 1 (pid")));
+    const Finished save = world.Checkpoint(cluster, {"save", root});
+    INFO(save.err);
+    REQUIRE(save.status == 0);
+    CHECK(JsonField(save.out, "step") == absl::StrCat(kPause));
+    run.Signal(SIGKILL);
+  }
+  ProcessCluster cluster({.servers = 3, .lease_ms = 60'000});
+  const Finished none = RunProgram(world.Train(cluster, "job", {"--resume"}));
+  CHECK(none.status == 1);
+  CHECK_THAT(none.err, Contains("--resume: there is no table 'job/") && Contains("not restored"));
+
+  const Finished restore = world.Checkpoint(cluster, {"restore", root});
+  INFO(restore.err);
+  REQUIRE(restore.status == 0);
+  Process resumed(world.Train(
+      cluster, "job", {"--resume", "--log-steps", "--pause-after-step", absl::StrCat(kSteps - 1)}));
+  REQUIRE(resumed.WaitFor(absl::StrCat("step ", kPause + 1)));
+  CHECK_THAT(resumed.err(), !Contains(absl::StrCat("step ", kPause, "\n")));
+  // A checkpoint of a run that was resumed says the steps of both.
+  REQUIRE(resumed.WaitFor("paused after step"));
+  const Finished again = world.Checkpoint(cluster, {"save", root});
+  INFO(again.err);
+  REQUIRE(again.status == 0);
+  CHECK(JsonField(again.out, "step") == absl::StrCat(kSteps - 1));
+  // The launcher is not stopped, its worker is.
+  const std::string paused = resumed.err();
+  const size_t pid = paused.rfind("(pid ", paused.find("paused after")) + 5;
+  REQUIRE(kill(std::stoi(paused.substr(pid)), SIGCONT) == 0);
+  REQUIRE(resumed.Wait() == 0);
+  CHECK(JsonField(resumed.out(), "parameters_xxh64") == expected);
+
+  const Finished over = RunProgram(world.Train(cluster, "job", {"--resume"}));
+  CHECK(over.status == 1);
+  CHECK_THAT(over.err, Contains(absl::StrCat("nothing to resume: the tables have ", kSteps)));
+}
+
+}  // namespace
+}  // namespace verbena::test
