@@ -394,6 +394,7 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.saver.coordinator = tls == nullptr ? grpc->address() : address;
   wanted.saver.root = options.checkpoint_dir;
   wanted.saver.bytes_per_second = options.checkpoint_rate;
+  wanted.saver.full_every = options.checkpoint_full_every;
   wanted.saver.written_by = absl::StrCat("verbenad ", kVersion);
   wanted.saver.time = [] {
     return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());

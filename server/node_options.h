@@ -35,6 +35,7 @@ struct NodeOptions {
   uint32_t checkpoint_every_s = 600;
   uint32_t checkpoint_keep_last = 3;
   uint64_t checkpoint_keep_every = 0;  // steps; besides, the first of each so many
+  uint32_t checkpoint_full_every = 1;  // more: between them only rows that have changed
   uint64_t checkpoint_rate = 0;        // bytes a second, all servers together; 0: no limit
   std::string name;
   uint32_t lease_ms = 5000;

@@ -51,9 +51,9 @@ Listed ReadListed(Disk* disk, const std::string& path);
 // The committed ones, oldest first. NOT_FOUND: no such directory.
 absl::StatusOr<std::vector<Listed>> ListCheckpoints(Disk* disk, const std::string& root);
 
-// The newest one that is complete: manifests and files of it, and of those it is based on, are
-// there with their sizes. What is newer, and why it was passed over, is added to `passed`, which
-// may be null. NOT_FOUND: there is none.
+// The path of the newest one that is complete: manifests and files of it, and of those it is based
+// on, are there with their sizes. What is newer, and why it was passed over, is added to `passed`,
+// which may be null. NOT_FOUND: there is none.
 absl::StatusOr<std::string> NewestComplete(Disk* disk, const std::string& root,
                                            std::vector<std::string>* passed);
 

@@ -226,6 +226,11 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Coordinator: besides, of each so many steps the first one; 0: none")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
+  app->add_option("--checkpoint-full-every", node.checkpoint_full_every,
+                  "Coordinator: of embedding tables save only the rows that have changed since the "
+                  "checkpoint before, but for each so many-th checkpoint, which has all")
+      ->check(InRange<uint32_t>(1, 100))
+      ->capture_default_str();
   app->add_option("--checkpoint-rate", node.checkpoint_rate,
                   "Coordinator: bytes a second that all servers together write of a checkpoint; 0: "
                   "as fast as it goes")

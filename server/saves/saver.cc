@@ -166,6 +166,13 @@ absl::Status Saver::OpenDirectory() {
   auto path = directory_->Begin();
   if (!path.ok()) return path.status();
   path_ = *std::move(path);
+  v1::CheckpointManifest wanted = Heading();
+  for (const v1::Table& table : tables_) {
+    v1::CheckpointTable* out = wanted.add_tables();
+    *out->mutable_spec() = table.spec();
+    out->set_id(table.id());
+  }
+  base_ = ChooseBase(disk_, options_.root, wanted, options_.full_every);
   return absl::OkStatus();
 }
 
@@ -194,6 +201,9 @@ void Saver::Begin(bool look) {
       table->set_position(static_cast<uint32_t>(t));
       if (tables_[t].spec().consistency() == v1::CONSISTENCY_SYNC)
         table->set_step(look ? 0 : step_);
+      if (look || tables_[t].spec().dim() == 0) continue;
+      table->set_track(options_.full_every > 1);
+      if (base_) table->set_base(base_->save);
     }
     request.set_only_look(look);
     request.set_directory(path_);
@@ -305,13 +315,29 @@ absl::Status Saver::FillTable(int position, const v1::Table& table) {
   return absl::OkStatus();
 }
 
+// Of what, by whom and when.
+v1::CheckpointManifest Saver::Heading() const {
+  v1::CheckpointManifest manifest;
+  manifest.set_written_by(options_.written_by);
+  if (options_.time) manifest.set_time(options_.time());
+  manifest.set_cluster_id(view_.cluster_id());
+  manifest.set_job(job_);
+  manifest.set_partitions(static_cast<uint32_t>(view_.partitions_size()));
+  return manifest;
+}
+
 absl::Status Saver::FillManifest() {
-  manifest_.Clear();
-  manifest_.set_written_by(options_.written_by);
-  if (options_.time) manifest_.set_time(options_.time());
-  manifest_.set_cluster_id(view_.cluster_id());
-  manifest_.set_job(job_);
-  manifest_.set_partitions(static_cast<uint32_t>(view_.partitions_size()));
+  manifest_ = Heading();
+  if (options_.full_every > 1) manifest_.set_save(save_);
+  // What shards do not remember they have saved whole: then there may be no base at all.
+  const bool changes_only = std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return std::any_of(part.said.parts().begin(), part.said.parts().end(),
+                       [](const v1::WaitSaveResponse::Part& said) { return said.incremental(); });
+  });
+  if (changes_only) {
+    manifest_.mutable_base()->set_name(base_->name);
+    manifest_.mutable_base()->set_checksum(base_->checksum);
+  }
   manifest_.set_duration_ms(
       static_cast<uint64_t>((clock_->NowNanos() - began_ns_) / kNanosPerMilli));
   for (size_t t = 0; t < tables_.size(); ++t) {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,17 +34,22 @@
 #include "rdma/base/clock.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/disk.h"
+#include "server/saves/save_base.h"
 
 namespace verbena::server {
 
 struct SaverOptions {
-  std::string coordinator;                 // host:port
-  std::string root;                        // of checkpoints; the same directory for every server
-  std::string job = {};                    // empty: the only one that has tables
-  std::vector<std::string> tables = {};    // empty: all of the job
-  uint64_t memory_bytes = 0;               // of each shard, beside the tables; 0: its default
-  uint64_t bytes_per_second = 0;           // of all shards together; 0: as fast as it goes
-  uint64_t file_bytes = 0;                 // 0: the format's default
+  std::string coordinator;               // host:port
+  std::string root;                      // of checkpoints; the same directory for every server
+  std::string job = {};                  // empty: the only one that has tables
+  std::vector<std::string> tables = {};  // empty: all of the job
+  uint64_t memory_bytes = 0;             // of each shard, beside the tables; 0: its default
+  uint64_t bytes_per_second = 0;         // of all shards together; 0: as fast as it goes
+  uint64_t file_bytes = 0;               // 0: the format's default
+  // More than 1: of embedding tables only the rows that have changed since the newest checkpoint of
+  // the directory, but for each so many-th, which is a full one. The shards remember, one bit a
+  // row.
+  uint32_t full_every = 1;
   std::string written_by = {};             // for the manifest
   std::function<std::string()> time = {};  // for the manifest: RFC 3339
   uint64_t seed = 0;                       // of save ids; 0: from the system's random source
@@ -100,6 +106,7 @@ class Saver {
   void Ask(size_t part);
   void OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response);
   absl::Status Commit();
+  v1::CheckpointManifest Heading() const;
   absl::Status FillManifest();
   absl::Status FillTable(int position, const v1::Table& table);
   // Ends the parts; then pauses and tries again if `again`, or is done.
@@ -138,6 +145,7 @@ class Saver {
   std::vector<Part> parts_;
   std::unique_ptr<checkpoint::CheckpointDirectory> directory_;
   std::string path_;  // of the checkpoint that is being made
+  std::optional<SaveBase> base_;
   std::string name_;
   v1::CheckpointManifest manifest_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -141,7 +141,7 @@ class World {
   }
   // A save that nobody disturbs works and leaves nothing but checkpoints in the directory.
   void Save() {
-    const Finished save = Run({"save", root_});
+    const Finished save = Run({"save", root_, "--full-every", "3"});
     INFO(save.err);
     INFO(cluster_.logs());
     REQUIRE(save.status == 0);
@@ -229,7 +229,8 @@ int Disturb(World* w, const Round& round, std::mt19937_64* random, int* amid) {
 
 TEST_CASE("whatever is killed while checkpoints are made and loaded, the newest one restores") {
   World w;
-  const std::vector<std::string> save = {"save", w.root(), "--limit-rate", "4000000"};
+  const std::vector<std::string> save = {"save",    w.root(),       "--limit-rate",
+                                         "4000000", "--full-every", "3"};
   const std::vector<std::string> restore = {"restore", w.root(), "--replace"};
   const Round kRounds[] = {
       {save, Victim::kProgram, 1500},

@@ -24,6 +24,7 @@ TEST_CASE("help explains every option, version says the version") {
                              "--checkpoint-every",
                              "--checkpoint-keep-last",
                              "--checkpoint-keep-every",
+                             "--checkpoint-full-every",
                              "--checkpoint-rate",
                              "--partitions",
                              "--expected-servers",

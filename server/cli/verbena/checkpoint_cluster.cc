@@ -82,6 +82,7 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
   saver_options.tables = options.tables;
   saver_options.memory_bytes = options.memory_bytes;
   saver_options.bytes_per_second = options.bytes_per_second;
+  saver_options.full_every = options.full_every;
   saver_options.written_by = "verbena " VERBENA_VERSION;
   saver_options.time = Now;
   server::Saver saver(std::move(saver_options), &clock, coordinator.channel,
@@ -222,6 +223,11 @@ void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
          "so much; then it waits (default: 256MiB)")
       ->type_name("BYTES")
       ->check(BytesCheck());
+  app->add_option("--full-every", options->full_every,
+                  "Save only rows of embedding tables that have changed since the newest\n"
+                  "checkpoint there, but for each so many-th one, which has all (default: 1)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100).description(""));
   app->add_option("--keep-last", options->retention.keep_last,
                   "Remove older ones afterwards, but for so many (default: none is removed)")
       ->type_name("N")

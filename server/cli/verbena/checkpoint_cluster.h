@@ -29,6 +29,7 @@ struct ClusterCheckpointOptions {
   // save
   uint64_t bytes_per_second = 0;                       // 0: as fast as it goes
   uint64_t memory_bytes = 0;                           // of each shard; 0: its default
+  uint32_t full_every = 1;                             // SaverOptions::full_every
   checkpoint::Retention retention = {.keep_last = 0};  // keep_last 0: nothing is removed
   // restore
   std::map<std::string, std::string> renamed;

@@ -1,0 +1,31 @@
+// Which checkpoint of a directory an incremental one may change.
+//
+// **Thread safety**: pure functions; they wait for the disk.
+#ifndef VERBENA_SERVER_SAVES_SAVE_BASE_H_
+#define VERBENA_SERVER_SAVES_SAVE_BASE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "proto/verbena/v1/checkpoint.pb.h"
+#include "server/checkpoint/disk.h"
+
+namespace verbena::server {
+
+struct SaveBase {
+  std::string name;
+  std::string checksum;  // of its manifest
+  uint64_t save = 0;     // what the shards know it as
+};
+
+// The newest one of `root` that is complete, if one with the tables of `manifest` (job, cluster_id
+// and tables are filled in) may be based on it. None: the next one is to be a full one: there is
+// none such, it was made without being remembered by the shards, or it is the last of `full_every`,
+// of which the first is a full one.
+std::optional<SaveBase> ChooseBase(checkpoint::Disk* disk, const std::string& root,
+                                   const v1::CheckpointManifest& manifest, uint32_t full_every);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_SAVE_BASE_H_

@@ -1,0 +1,133 @@
+// Incremental checkpoints of a cluster of real processes: made, restored, and made whole again
+// where servers do not remember.
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/support/cluster.h"
+#include "tests/support/process.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr uint64_t kRows = 4'000, kFew = 25;
+constexpr uint32_t kDim = 8;
+using Numbers = std::vector<float>;
+
+void Good(const absl::Status& status) {
+  INFO(status.ToString());
+  REQUIRE(status.ok());
+}
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  Good(value.status());
+  return *std::move(value);
+}
+
+class World {
+ public:
+  World() {
+    ClientOptions options;
+    options.cluster = cluster.address();
+    options.transport = TestTransport();
+    client_ = Value(Client::Connect(options));
+    for (uint64_t i = 0; i < kRows; ++i) keys_.push_back(i * 6'000'011 + 7);
+    region_ = Value(client_->AllocateRegion(kRows * kDim * 4));
+    Open();
+  }
+  // Again after a restore: it is another table then.
+  void Open() {
+    v1::TableSpec spec;
+    spec.set_name("items");
+    spec.set_dim(kDim);
+    spec.set_consistency(v1::CONSISTENCY_ASYNC);
+    spec.mutable_optimizer()->set_name("adagrad");
+    spec.mutable_optimizer()->set_rate(0.5);
+    items_ = Value(client_->CreateTable(spec));
+  }
+  void Push(uint64_t first, uint64_t count) {
+    for (uint64_t i = 0; i < count * kDim; ++i) {
+      region_.floats()[i] = static_cast<float>((i * 7 + ++pushes_) % 19) - 9;
+    }
+    Good(client_->PushRows(items_, absl::MakeSpan(keys_).subspan(first, count), region_).Wait());
+  }
+  Numbers Served() {
+    Good(client_->Lookup(items_, keys_, region_).Wait());
+    return {region_.floats(), region_.floats() + kRows * kDim};
+  }
+  Finished Run(std::vector<std::string> words) const {
+    words.insert(words.begin(), {CliPath(), "--cluster", cluster.address(), "checkpoint"});
+    words.push_back("--json");
+    Finished finished = RunProgram(words);
+    INFO(finished.err);
+    REQUIRE(finished.status == 0);
+    return finished;
+  }
+  void Save() { Run({"save", root, "--full-every", "3"}); }
+  // Of the newest one: how many rows are in its own files, and what it is based on (null: nothing).
+  std::string Newest() const {
+    const Finished list = Run({"list", root});
+    return JsonFields(list.out, "rows").back() + " on " + JsonFields(list.out, "base").back();
+  }
+
+  TemporaryDirectory directory;
+  const std::string root = directory.File("checkpoints");
+  ProcessCluster cluster{{.servers = 2, .shards = 2}};
+
+ private:
+  std::unique_ptr<Client> client_;
+  std::vector<uint64_t> keys_;
+  Region region_;
+  Table items_;
+  uint64_t pushes_ = 0;
+};
+
+TEST_CASE("incremental checkpoints have what has changed, and restore with their bases") {
+  World w;
+  w.Push(0, kRows);
+  w.Save();
+  CHECK(w.Newest() == "4000 on null");
+  w.Push(100, kFew);
+  w.Save();
+  CHECK(w.Newest() == "25 on checkpoint-00000001");
+  w.Push(110, kFew);
+  w.Save();
+  CHECK(w.Newest() == "25 on checkpoint-00000002");
+  const Numbers third = w.Served();
+  w.Run({"verify", w.root, "--all"});
+  w.Push(0, kRows);
+  w.Run({"restore", w.root, "--replace"});
+  w.Open();
+  CHECK(w.Served() == third);
+
+  // The table is another now, though it has the same rows; then each third one is a full one.
+  for (const char* newest :
+       {"4000 on null", "25 on checkpoint-00000004", "25 on checkpoint-00000005", "4000 on null"}) {
+    w.Push(300, kFew);
+    w.Save();
+    CHECK(w.Newest() == newest);
+  }
+  // One that nobody is to remember is no base, and does not disturb what they remember of others.
+  w.Run({"save", w.root});
+  CHECK(w.Newest() == "4000 on null");
+  w.Save();
+  CHECK(w.Newest() == "4000 on null");
+  w.Push(300, kFew);
+  w.Save();
+  CHECK(w.Newest() == "25 on checkpoint-00000009");
+  // One of all of them is as good a base as they are.
+  w.Run({"compact", w.root});
+  CHECK(w.Newest() == "4000 on null");
+  w.Push(200, kFew);
+  w.Save();
+  CHECK(w.Newest() == "25 on checkpoint-00000011");
+  const Numbers last = w.Served();
+  w.Run({"restore", w.root, "--replace"});
+  w.Open();
+  CHECK(w.Served() == last);
+}
+
+}  // namespace
+}  // namespace verbena::test
