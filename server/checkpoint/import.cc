@@ -213,13 +213,18 @@ class Importer {
     }
     if (!status.ok()) return status;
     const Buffer zeros(count * dim * sizeof(float));
+    // A row without any apply is none.
+    const std::vector<uint32_t> once(count, 1);
+    const absl::Span<const std::byte> applies(reinterpret_cast<const std::byte*>(once.data()),
+                                              count * sizeof(uint32_t));
     std::vector<absl::Span<const std::byte>> columns;
     uint64_t bytes = 0;
     for (const ArraySpec& array : RowArrays(table.spec, count)) {
       const uint64_t size = array.elements * BytesOf(*ParseType(array.dtype));
-      columns.push_back(array.name == kKeys     ? absl::MakeConstSpan(keys)
-                        : array.name == kValues ? absl::MakeConstSpan(out_)
-                                                : absl::MakeConstSpan(zeros).first(size));
+      columns.push_back(array.name == kKeys      ? absl::MakeConstSpan(keys)
+                        : array.name == kValues  ? absl::MakeConstSpan(out_)
+                        : array.name == kApplies ? applies
+                                                 : absl::MakeConstSpan(zeros).first(size));
       bytes += size;
     }
     status = writer->Append(count, columns);

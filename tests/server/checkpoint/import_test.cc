@@ -55,7 +55,8 @@ TEST_CASE("dense tensors and rows become tables as if made anew, with their bits
   const std::string values = Raw(kFloats);
   for (size_t i = 0; i < 3; ++i) {
     // values, then applies and two arrays of state
-    CHECK(rows.at(kKeyNumbers[i]) == values.substr(i * 8, 8) + std::string(4 + 8 + 8, '\0'));
+    CHECK(rows.at(kKeyNumbers[i]) ==
+          values.substr(i * 8, 8) + Raw<uint32_t>({1}) + std::string(8 + 8, '\0'));
   }
 }
 
