@@ -30,13 +30,14 @@ install(TARGETS verbenad RUNTIME)
 verbena_room(verbena_cli server
   SOURCES
     cli/verbena/checkpoint_cluster.cc cli/verbena/checkpoint_command.cc
+    cli/verbena/checkpoint_import.cc cli/verbena/checkpoint_progress.cc
     cli/verbena/checkpoint_report.cc
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
     cli/verbena/health.cc cli/verbena/json_report.cc cli/verbena/limits.cc
     cli/verbena/partition_report.cc cli/verbena/repair_command.cc cli/verbena/shard_load.cc
     cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
     cli/verbena/words.cc
-  LINK verbena_saver verbena_checkpoint verbena_proto verbena_proto_grpc verbena_json
+  LINK verbena_saver verbena_checkpoint verbena_shard verbena_proto verbena_proto_grpc verbena_json
        absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 

@@ -189,9 +189,89 @@ TEST_CASE("export writes files for others, as asked") {
   CHECK_THAT(Run({"export", c.root}, 2).err, Contains("--to"));
 }
 
-TEST_CASE("a signal ends an export, which leaves nothing behind") {
+// What others made of the tables.
+std::string Exported(const Checkpoints& c) {
+  const std::string to = c.directory.File("model.safetensors");
+  if (!std::filesystem::exists(to)) Run({"export", c.root, "--to", to});
+  return to;
+}
+
+TEST_CASE("import makes a checkpoint of what others wrote, as asked") {
+  Checkpoints c;
+  const std::string model = Exported(c);
+  const std::string to = c.directory.File("imported");
+  CHECK_THAT(Run({"import", model, "--to", to + "/", "--job", "ads"}).out,
+             StartsWith(to + "/checkpoint-00000001: 5 tables of job 'ads', "));
+  CHECK(Run({"verify", to}).status == 0);
+  CHECK_THAT(Run({"import", model, "--to", to}, 1).err,
+             Contains(to + " has checkpoints already, the newest is checkpoint-00000001"));
+  const std::string other = c.directory.File("other");
+  const Json json(Run({"import", model, "--to", other, "--table", "items", "--table", "head",
+                       "--rename", "items=a.b/c", "--consistency", "ssp", "--optimizer", "adam",
+                       "--rate", "0.25", "--dtype", "bf16", "--json"})
+                      .out);
+  CHECK(json["source"].text() == model);
+  CHECK(json["checkpoint"].text() == other + "/checkpoint-00000001");
+  CHECK(json["job"].text() == "default");
+  REQUIRE(json["tables"].size() == 2);
+  CHECK(json["rows"].number() == static_cast<double>(c.model.rows["items"].size()));
+  const Json made(Run({"inspect", other, "--json"}).out);
+  for (int i = 0; i < 2; ++i) {
+    const Json table = made["tables"][i];
+    const bool dense = table["dim"].number() == 0;
+    CHECK(table["name"].text() == (dense ? "head" : "a.b/c"));
+    CHECK(table["dtype"].text() == (dense ? "bf16" : "f32"));
+    CHECK(table["consistency"].text() == "ssp");
+    CHECK(table["optimizer"]["rate"].number() == 0.25);
+  }
+  // As the tables were.
+  const std::string same = c.directory.File("same");
+  const Finished told = Cli({"checkpoint", "import", model, "--to", same, "--spec",
+                             c.two + "/manifest.json", "--progress"});
+  CHECK(told.status == 0);
+  CHECK_THAT(told.err, Contains("importing: ") && Contains(", 100 %, "));
+  CHECK_THAT(Run({"inspect", same}).out, Contains("rowwise_adagrad 0.1") && Contains("'demo'"));
+}
+
+TEST_CASE("what cannot be imported is said in words") {
+  Checkpoints c;
+  const std::string model = Exported(c);
+  const auto wrong = [&](std::vector<std::string> more, int status, const std::string& what) {
+    std::vector<std::string> arguments = {"import", model, "--to", c.directory.File("to")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    CHECK_THAT(Run(arguments, status).err, Contains(what));
+    CHECK_FALSE(std::filesystem::exists(c.directory.File("to")));
+  };
+  wrong({"--consistency", "bsp"}, 2, "--consistency: 'bsp' is not allowed: sync, async, ssp");
+  wrong({"--dtype", "f64"}, 2, "--dtype: 'f64' is not allowed: f32, bf16, f16");
+  wrong({"--optimizer", "adam"}, 2, "--optimizer requires --rate");
+  wrong({"--optimizer", "no", "--rate", "1"}, 2, "unknown optimizer \"no\"; known: \"adagrad\"");
+  wrong({"--rate", "-1"}, 2, "--rate: '-1' is not allowed: a finite number");
+  wrong({"--rate", "1e99"}, 2, "--rate: '1e99' is not allowed: a finite number");
+  wrong({"--rename", "head="}, 2, "'head=' is not allowed: T=TABLE");
+  CHECK_THAT(Run({"import", model}, 2).err, Contains("--to"));
+  CHECK_THAT(Run({"import", "--to", "x"}, 2).err, Contains("PATH"));
+  wrong({"--rename", "head=a b"}, 1,
+        model + ": tensor \"head\": table \"a b\": name is \"a b\"; allowed: 1..128 characters");
+  wrong({"--table", "no"}, 1, model + " has no table \"no\"; it has: \"head\", \"items\"");
+  wrong({"--skip", "no"}, 1, model + " has no tensor \"no\"");
+  wrong({"--optimizer", "rowwise_adagrad", "--rate", "1"}, 1, "allowed: embedding tables");
+  wrong({"--spec", c.directory.File("none.json")}, 1, "none.json: No such file");
+  WriteFile(c.directory.File("s.json"), "{\"tables\": [{\"spec\": {\"optimiser\": {}}}]}");
+  wrong({"--spec", c.directory.File("s.json")}, 1, "s.json: ");
+  const std::string content = ReadFile(model);
+  WriteFile(model, content.substr(0, content.size() - 1));
+  wrong({}, 1, model + ": its tensors end at byte ");
+  WriteFile(model, "no");
+  wrong({}, 1, model + " has 2 bytes, and a safetensors file at least 8");
+  CHECK_THAT(Run({"import", c.two, "--to", c.directory.File("to")}, 1).err,
+             Contains(c.two + " is a checkpoint already; 'verbena checkpoint restore' loads it"));
+}
+
+TEST_CASE("a signal ends an export or an import, which leaves nothing behind") {
   Checkpoints c;
   const std::string to = c.directory.File("out");
+  const std::string model = Exported(c);
   // The signal is there before the program is, so that it cannot come too late.
   const std::string script =
       "import os, signal, sys\n"
@@ -204,6 +284,11 @@ TEST_CASE("a signal ends an export, which leaves nothing behind") {
   CHECK(run.out.empty());
   CHECK_FALSE(std::filesystem::exists(to));
   CHECK_FALSE(std::filesystem::exists(to + ".tmp"));
+  const Finished import = RunProgram({"/usr/bin/env", "python3", "-c", script, CliPath(),
+                                      "checkpoint", "import", model, "--to", to});
+  CHECK(import.status == 128 + SIGTERM);
+  CHECK(import.out.empty());
+  CHECK_FALSE(std::filesystem::exists(to));
 }
 
 TEST_CASE("commands that are killed at any moment leave the newest checkpoint whole") {
@@ -242,7 +327,7 @@ TEST_CASE("what is set of a cluster does not matter, and help says what there is
       {"/usr/bin/env", "VERBENA_CLUSTER=::no::", CliPath(), "checkpoint", "list", c.root});
   CHECK(run.status == 0);
   const std::string help = Run({"--help"}).out;
-  for (const char* action : {"list", "verify", "inspect", "prune", "compact", "export"}) {
+  for (const char* action : {"list", "verify", "inspect", "prune", "compact", "export", "import"}) {
     CHECK_THAT(help, Contains(std::string("\n  ") + action + " "));
   }
   CHECK_THAT(help, Contains("verbena checkpoint verify /data/checkpoints --all"));
@@ -257,8 +342,13 @@ TEST_CASE("the README documents every member of every object of checkpoints") {
   const std::string readme = ReadFile(path);
   Checkpoints c;
   const std::vector<std::vector<std::string>> commands = {
-      {"list", c.root},    {"verify", c.root}, {"inspect", c.root},
-      {"compact", c.root}, {"prune", c.root},  {"export", c.root, "--to", c.directory.File("x")}};
+      {"list", c.root},
+      {"verify", c.root},
+      {"inspect", c.root},
+      {"compact", c.root},
+      {"prune", c.root},
+      {"export", c.root, "--to", c.directory.File("x")},
+      {"import", Exported(c), "--to", c.directory.File("imported")}};
   for (std::vector<std::string> command : commands) {
     command.emplace_back("--json");
     std::set<std::string> members;

@@ -1,11 +1,6 @@
 #include "server/cli/verbena/checkpoint_command.h"
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -14,6 +9,7 @@
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/compact.h"
 #include "server/checkpoint/layout.h"
+#include "server/cli/verbena/checkpoint_progress.h"
 #include "server/cli/verbena/checkpoint_report.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/text_table.h"
@@ -27,66 +23,6 @@ using checkpoint::ExportFormat;
 using checkpoint::Listed;
 using checkpoint::PosixDisk;
 using Action = CheckpointOptions::Action;
-
-double Clock() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Tells how far a long piece of work is, and ends it at a signal.
-class Progress {
- public:
-  Progress(const CheckpointOptions& options, const char* verb, uint64_t all, int signal_fd)
-      : terminal_(isatty(STDERR_FILENO) != 0),
-        shown_(terminal_ || options.progress),
-        verb_(verb),
-        all_(all),
-        signal_fd_(signal_fd),
-        begin_(Clock()),
-        next_(begin_ + kInterval) {}
-  ~Progress() {
-    if (any_ && terminal_) std::fputs("\r\x1b[K", stderr);
-  }
-
-  CheckpointReader::Progress Callback() {
-    return [this](uint64_t bytes) { return Add(bytes); };
-  }
-  double seconds() const { return Clock() - begin_; }
-  uint64_t done() const { return done_; }
-
- private:
-  static constexpr double kInterval = 0.5;  // often enough to see it move
-
-  absl::Status Add(uint64_t bytes) {
-    done_ += bytes;
-    pollfd signal = {signal_fd_, POLLIN, 0};
-    if (signal_fd_ >= 0 && poll(&signal, 1, 0) > 0) return absl::CancelledError("a signal came");
-    const double now = Clock();
-    const bool last = done_ >= all_ && !ended_;
-    ended_ |= last;
-    if (!shown_ || (now < next_ && !(last && !terminal_))) return absl::OkStatus();
-    next_ = now + kInterval;
-    any_ = true;
-    const double speed = static_cast<double>(done_) / std::max(now - begin_, 1e-9);
-    const uint64_t left = all_ - std::min(all_, done_);
-    std::fprintf(
-        stderr, "%s%s: %s of %s, %.0f %%, %s/s, %s left%s", terminal_ ? "\r\x1b[K" : "", verb_,
-        Bytes(done_).c_str(), Bytes(all_).c_str(),
-        100 * static_cast<double>(done_) / static_cast<double>(std::max<uint64_t>(1, all_)),
-        Bytes(static_cast<uint64_t>(speed)).c_str(),
-        Seconds(static_cast<double>(left) / std::max(speed, 1.0)).c_str(), terminal_ ? "" : "\n");
-    std::fflush(stderr);
-    return absl::OkStatus();
-  }
-
-  const bool terminal_, shown_;
-  const char* const verb_;
-  const uint64_t all_;
-  const int signal_fd_;
-  const double begin_;
-  double next_;
-  uint64_t done_ = 0;
-  bool any_ = false, ended_ = false;
-};
 
 bool IsOneCheckpoint(const std::string& path) {
   return checkpoint::CheckpointNumber(checkpoint::BaseName(path)).has_value() ||
@@ -134,7 +70,7 @@ Verdict VerifyOne(const CheckpointOptions& options, const std::string& path, int
   const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(PosixDisk(), path);
   verdict.status = reader.status();
   if (!reader.ok()) return verdict;
-  Progress progress(options, "verifying", reader->bytes(), signal_fd);
+  Progress progress(options.progress, "verifying", reader->bytes(), signal_fd);
   verdict.status = reader->Verify(progress.Callback());
   verdict.bytes = progress.done();
   verdict.seconds = progress.seconds();
@@ -241,7 +177,7 @@ absl::StatusOr<CheckpointReport> CompactNewest(const CheckpointOptions& options,
   const bool slices = checkpoint::HasSlices(*reader);
   const bool needed = links > 1 || slices;
   if (needed) {
-    Progress progress(options, "compacting", reader->bytes(), signal_fd);
+    Progress progress(options.progress, "compacting", reader->bytes(), signal_fd);
     const absl::StatusOr<std::string> name = checkpoint::Compact(
         PosixDisk(), *reader, directory->get(), checkpoint::kDefaultFileBytes, progress.Callback());
     if (!name.ok()) return name.status();
@@ -272,7 +208,7 @@ absl::StatusOr<CheckpointReport> RunExport(const CheckpointOptions& options, boo
   if (!plan.ok()) return plan.status();
   uint64_t bytes = 0;
   for (const checkpoint::ExportedTensor& tensor : *plan) bytes += tensor.bytes();
-  Progress progress(options, "exporting", bytes, signal_fd);
+  Progress progress(options.progress, "exporting", bytes, signal_fd);
   const auto done =
       checkpoint::Export(PosixDisk(), *reader, options.exported, *plan, progress.Callback());
   if (!done.ok()) return done.status();
@@ -416,7 +352,11 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
   CLI::App* exported =
       add("export", Action::kExport, "Write it for other programs: safetensors or NumPy", one);
   AddExport(exported, options);
-  for (CLI::App* slow : {verify, compact, exported}) {
+  CLI::App* imported = add("import", Action::kImport,
+                           "Make one of safetensors files that others wrote, to be restored",
+                           "A file, an index of files, or a directory that has one");
+  AddImport(imported, &options->imported);
+  for (CLI::App* slow : {verify, compact, exported, imported}) {
     slow->add_flag("--progress", options->progress,
                    "Say how far it is also where standard error is no terminal");
   }
@@ -426,7 +366,7 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
 absl::StatusOr<CheckpointReport> RunCheckpoint(const CheckpointOptions& options, bool json,
                                                int signal_fd) {
   CheckpointOptions clean = options;
-  for (std::string* path : {&clean.path, &clean.exported.to}) {
+  for (std::string* path : {&clean.path, &clean.exported.to, &clean.imported.options.to}) {
     while (path->size() > 1 && path->back() == '/') path->pop_back();
   }
   switch (clean.action) {
@@ -442,6 +382,12 @@ absl::StatusOr<CheckpointReport> RunCheckpoint(const CheckpointOptions& options,
       return CompactNewest(clean, json, signal_fd);
     case Action::kExport:
       return RunExport(clean, json, signal_fd);
+    case Action::kImport: {
+      absl::StatusOr<std::string> out =
+          RunImport(clean.imported, clean.path, clean.progress, json, signal_fd);
+      if (!out.ok()) return out.status();
+      return CheckpointReport{.out = *std::move(out), .err = "", .wrong = false};
+    }
   }
   return absl::InternalError("no such action");
 }

@@ -1,5 +1,5 @@
-// `verbena checkpoint`: lists, checks, prunes, compacts and exports checkpoints on a disk that this
-// machine sees. No cluster is asked.
+// `verbena checkpoint`: lists, checks, prunes, compacts, exports and imports checkpoints on a disk
+// that this machine sees. No cluster is asked.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_COMMAND_H_
@@ -13,19 +13,21 @@
 #include "absl/status/statusor.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/export.h"
+#include "server/cli/verbena/checkpoint_import.h"
 
 namespace verbena::cli {
 
 struct CheckpointOptions {
-  enum class Action { kList, kVerify, kInspect, kPrune, kCompact, kExport };
+  enum class Action { kList, kVerify, kInspect, kPrune, kCompact, kExport, kImport };
   Action action = Action::kList;
-  // A directory of checkpoints, or, where one is read, of one checkpoint.
+  // A directory of checkpoints, or, where one is read, of one checkpoint; import: what others made.
   std::string path;
   bool all = false;       // verify: every one
   bool dry_run = false;   // prune
   bool progress = false;  // also where standard error is no terminal
   checkpoint::Retention retention;
   checkpoint::ExportOptions exported;
+  ImportCommand imported;
 };
 
 // The actions of `command`; what was given is in `options`. Returns them.

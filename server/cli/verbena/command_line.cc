@@ -98,7 +98,7 @@ constexpr CommandText kCommands[] = {
      "  verbena token list\n"
      "  verbena token revoke 4be1c02f9d77"},
     {Command::kCheckpoint, "checkpoint",
-     "Checkpoints: save, restore; on disk: list, verify, inspect, prune, compact, export",
+     "Checkpoints: save, restore; on disk: list, verify, inspect, prune, compact, export, import",
      "All but save and restore need no cluster, only the directory. Exit status 1 when a "
      "checkpoint is damaged, or "
      "what\nwas asked for could not be done: the message names file and tensor.\n\n"
@@ -108,6 +108,7 @@ constexpr CommandText kCommands[] = {
      "  verbena checkpoint list /data/checkpoints\n"
      "  verbena checkpoint verify /data/checkpoints --all\n"
      "  verbena checkpoint export /data/checkpoints --to model.safetensors --dtype BF16\n"
+     "  verbena checkpoint import model.safetensors --to /data/imported --job demo\n"
      "  verbena checkpoint prune /data/checkpoints --keep-last 3 --keep-every 10000"},
 };
 

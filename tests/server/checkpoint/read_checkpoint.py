@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""read_checkpoint.py CHECKPOINT EXPECTED
+"""read_checkpoint.py CHECKPOINT EXPECTED [pulled]
 
 Reads a checkpoint with json and NumPy alone, as docs/checkpoint-format.md says, and compares every
-array with the files of EXPECTED. Where PyTorch and safetensors are installed, with these too.
+array with the files of EXPECTED; with `pulled`, what workers pull: TABLE.parameters, and
+TABLE.values in the order of the keys. Where PyTorch and safetensors are installed, with these too.
 """
 import json
 import os
@@ -70,8 +71,10 @@ def check_index(path, parts):
 
 
 def main():
-    path, expected = sys.argv[1:]
+    path, expected = sys.argv[1:3]
+    pulled = sys.argv[3:] == ["pulled"]
     parts, rows, manifest = read(path)
+    dims = {t["spec"]["name"]: t["spec"].get("dim", 0) for t in manifest["tables"]}
     names = sorted(os.listdir(expected))
     for name in names:
         table, array = name.rsplit(".", 1)
@@ -81,10 +84,15 @@ def main():
         if array == "rows":
             got = b"".join(key + rows[table][key]
                            for key in sorted(rows[table], key=lambda k: int.from_bytes(k, "little")))
+        elif array == "values":
+            # First of what a row has.
+            got = b"".join(rows[table][key][:dims[table] * 4]
+                           for key in sorted(rows[table], key=lambda k: int.from_bytes(k, "little")))
         else:
             got = parts[table, array]
         assert got == want, f"{name} differs"
-    assert len(names) == len(parts) + len(rows)
+    wanted = sum(array == "parameters" for _, array in parts) if pulled else len(parts)
+    assert len(names) == wanted + len(rows)
     sliced = any(t.get("ranges") for f in manifest["files"] for t in f.get("tensors", []))
     assert check_index(path, parts) != sliced
     print(f"{len(manifest['tables'])} tables")

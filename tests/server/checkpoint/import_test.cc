@@ -1,0 +1,292 @@
+// Tensors that others made become tables, bit for bit, or are refused in words.
+#include "server/checkpoint/import.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "server/checkpoint/export.h"
+#include "server/checkpoint/manifest.h"
+#include "tests/server/checkpoint/import_fixture.h"
+
+namespace verbena::checkpoint::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("dense tensors and rows become tables as if made anew, with their bits") {
+  Source source;
+  ImportOptions options;
+  options.job = "demo";
+  options.defaults.set_consistency(v1::CONSISTENCY_ASYNC);
+  options.defaults.mutable_optimizer()->set_name("adam");
+  options.defaults.mutable_optimizer()->set_rate(0.01);
+  options.renamed = {{"tower.weight", "tower/w"}};
+  const auto reader = source.Run(options);
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  CHECK(reader->manifest().tables_size() == 5);
+  CHECK(reader->manifest().job() == "demo");
+  CHECK(reader->manifest().step() == 0);
+  const v1::TableSpec& w = SpecOf(*reader, "tower/w");
+  CHECK((w.shape_size() == 2 && w.shape(0) == 2 && w.shape(1) == 3));
+  CHECK(w.consistency() == v1::CONSISTENCY_ASYNC);
+  CHECK(w.optimizer().name() == "adam");
+  CHECK(w.job() == "demo");
+  CHECK(Array(*reader, "tower/w", kParameters) == Raw(kFloats));
+  CHECK(Array(*reader, "tower/w", "exp_avg_sq") == std::string(24, '\0'));
+  CHECK(Array(*reader, "tower/w", kApplies) == std::string(8, '\0'));
+  CHECK(SpecOf(*reader, "b16").dtype() == v1::DTYPE_BF16);
+  CHECK(Array(*reader, "b16", kParameters) == Raw(kHalves));
+  // bf16 is the upper half of f32.
+  std::vector<uint32_t> masters;
+  for (const uint16_t half : kHalves) masters.push_back(uint32_t{half} << 16);
+  CHECK(Array(*reader, "b16", kMaster) == Raw(masters));
+  CHECK(SpecOf(*reader, "f16").dtype() == v1::DTYPE_F16);
+  CHECK(Array(*reader, "f16", kParameters) == Raw(kHalves));
+  CHECK(Array(*reader, "f16", kMaster) == Raw<float>({1.0f + 0x1p-10f, -0.0f, 65504.0f, 0x1p-24f}));
+  CHECK(SpecOf(*reader, "scale").shape_size() == 1);  // [1]: a table has a dimension
+  CHECK(SpecOf(*reader, "items").dim() == 2);
+  CHECK(reader->FindTable("items")->rows() == 3);
+  const auto rows = Rows(*reader, "items");
+  REQUIRE(rows.size() == 3);
+  const std::string values = Raw(kFloats);
+  for (size_t i = 0; i < 3; ++i) {
+    // values, then applies and two arrays of state
+    CHECK(rows.at(kKeyNumbers[i]) ==
+          values.substr(i * 8, 8) + Raw<uint32_t>({1}) + std::string(8 + 8, '\0'));
+  }
+}
+
+TEST_CASE("what is imported and exported again is the same file") {
+  Source source;
+  ImportOptions options;
+  options.file_bytes = 16;  // a file for each tensor
+  options.skipped = {"scale"};
+  const auto reader = source.Run(options);
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  const ExportOptions exported{.to = "/out.safetensors"};
+  const auto plan = PlanExport(*reader, exported);
+  REQUIRE(plan.ok());
+  const auto none = [](uint64_t) { return absl::OkStatus(); };
+  REQUIRE(Export(&source.disk, *reader, exported, *plan, none).ok());
+  const auto file = SafetensorsReader::Open(&source.disk, "/out.safetensors");
+  REQUIRE(file.ok());
+  CHECK(file->header().tensors.size() == 5);
+  for (const Tensor& tensor : Tensors()) {
+    if (tensor.name == "scale") continue;
+    const TensorInfo* found = file->Find(tensor.name);
+    INFO(tensor.name);
+    REQUIRE(found != nullptr);
+    CHECK(absl::StrJoin(found->shape, ",") == tensor.shape);
+    std::string bytes(found->bytes(), '\0');
+    CHECK(file->Read(*found, 0, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}).ok());
+    CHECK(bytes == tensor.bytes);
+  }
+}
+
+TEST_CASE("tables are imported with the specifications of a file, or of another checkpoint") {
+  Source source;
+  source.disk.Put("/spec.json", R"({"tables": [
+      {"spec": {"name": "items", "job": "ads", "dim": 2, "optimizer": {"name": "rowwise_adagrad",
+       "rate": 0.5}, "initializer": {"kind": "NORMAL", "b": 0.25, "seed": "9223372036854775809"}}},
+      {"spec": {"name": "b16", "dtype": "DTYPE_F32", "shape": ["4"]}}]})");
+  ImportOptions options;
+  options.specs = *ReadTableSpecs(&source.disk, "/spec.json");
+  options.defaults.mutable_optimizer()->set_rate(0.125);
+  auto reader = source.Run(options);
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  const v1::TableSpec& items = SpecOf(*reader, "items");
+  CHECK(items.job() == "ads");
+  CHECK(items.initializer().seed() == 9223372036854775809u);
+  CHECK(Rows(*reader, "items").at(7).size() == 8 + 4 + 4);
+  CHECK(SpecOf(*reader, "b16").dtype() == v1::DTYPE_F32);
+  CHECK(SpecOf(*reader, "b16").optimizer().rate() == 0);
+  CHECK(SpecOf(*reader, "f16").optimizer().rate() == 0.125);
+  CHECK(SpecOf(*reader, "f16").job() == "ads");
+  // As the tables of that one.
+  options.specs = *ReadTableSpecs(&source.disk, Join(reader->path(), kManifestName));
+  options.defaults = {};
+  options.to = "/again";
+  const auto again = source.Run(options);
+  INFO(again.status());
+  REQUIRE(again.ok());
+  for (int i = 0; i < 5; ++i) {
+    CHECK(again->manifest().tables(i).spec().SerializeAsString() ==
+          reader->manifest().tables(i).spec().SerializeAsString());
+  }
+
+  options.to = "/c2";
+  const auto fails = [&](const char* json, const std::vector<std::string>& words,
+                         absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    source.disk.Put("/spec.json", json);
+    const auto specs = ReadTableSpecs(&source.disk, "/spec.json");
+    if (specs.ok()) options.specs = *specs;
+    const absl::Status status = specs.ok() ? source.Run(options).status() : specs.status();
+    INFO(status);
+    CHECK(status.code() == code);
+    for (const auto& word : words) CHECK_THAT(std::string(status.message()), Contains(word));
+  };
+  fails("{\"tables\": [{\"spec\": {\"nom\": 1}}]}", {"/spec.json: ", "nom", "allowed: "});
+  fails("{\"tables\": [{\"spec\": {}}]}", {"tables[0].spec.name is \"\"; allowed"});
+  fails("{\"tables\": [{\"spec\": {\"name\": \"a\"}}, {\"spec\": {\"name\": \"a\"}}]}",
+        {"tables[1].spec.name is \"a\", as another one's is"});
+  fails("{\"tables\": [{\"spec\": {\"name\": \"head\"}}]}",
+        {"/m.safetensors has no tensor for the table \"head\"", "it has: \"b16\""},
+        absl::StatusCode::kNotFound);
+  fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"shape\": [2, 2]}}]}",
+        {"tensor \"b16\" has the shape [4]; allowed: [2, 2]"});
+  fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"dim\": 4}}]}", {"whose dim is 4"});
+  fails("{\"tables\": [{\"spec\": {\"name\": \"items\", \"dim\": 4}}]}",
+        {"\"items.values\" has rows of 2; allowed: ", "dim 4"});
+  fails(
+      "{\"tables\": [{\"spec\": {\"name\": \"b16\", \"job\": \"a\"}}, "
+      "{\"spec\": {\"name\": \"f16\", \"job\": \"b\"}}]}",
+      {"is of job \"b\", and others are of \"a\""});
+  fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"optimizer\": {\"rate\": -1}}}]}",
+        {"/m.safetensors: tensor \"b16\": ", "rate is -1"});
+}
+
+TEST_CASE("numbers are converted where it is asked for, and never become infinite") {
+  const std::vector<double> doubles = {1.0 / 3, -2.5, 1e-300};
+  const std::vector<Tensor> tensors = {{"d", "F64", "3", Raw(doubles)},
+                                       {"f", "F32", "2", Raw<float>({1.00390625f, NAN})}};
+  Refused(tensors, {"/m.safetensors: tensor \"d\" has the type F64", "--dtype f32"});
+  Source source(tensors);
+  ImportOptions options;
+  options.dtype = v1::DTYPE_F32;
+  auto reader = source.Run(options);
+  REQUIRE(reader.ok());
+  CHECK(Array(*reader, "d", kParameters) == Raw<float>({1.0f / 3, -2.5f, 0}));
+  options.dtype = v1::DTYPE_BF16;
+  options.to = "/b";
+  reader = source.Run(options);
+  REQUIRE(reader.ok());
+  // The master copy keeps what parameters round: to even.
+  CHECK(Array(*reader, "f", kMaster) == Raw<float>({1.00390625f, NAN}));
+  CHECK(Array(*reader, "f", kParameters).substr(0, 2) == Raw<uint16_t>({0x3f80}));
+  CHECK(Array(*reader, "d", kMaster) == Raw<float>({1.0f / 3, -2.5f, 0}));
+
+  options.dtype = v1::DTYPE_F16;
+  Refused({{"w", "F32", "3", Raw<float>({INFINITY, 65504, 65520})}},
+          {"/m.safetensors: tensor \"w\": element 2 is 65520, too large for F16"}, options);
+  Refused({{"w", "F64", "1", Raw<double>({1e300})}}, {"element 0 is 1e+300, too large for F32"},
+          options);
+  Refused({{"e.keys", "U64", "1", Raw<uint64_t>({1})},
+           {"e.values", "F64", "1,2", Raw<double>({1, -1e39})}},
+          {"tensor \"e.values\": element 1 is -1e+39, too large for F32"}, options);
+  Refused(
+      {{"e.keys", "U64", "1", Raw<uint64_t>({1})}, {"e.values", "F64", "1,1", Raw<double>({1})}},
+      {"tensor \"e.values\" has the type F64"});
+  // Rows are f32 always; what is shorter becomes that exactly.
+  Source rows({{"e.keys", "U64", "1", Raw<uint64_t>({1})},
+               {"e.values", "F16", "1,2", Raw<uint16_t>({0x3c00, 1})}});
+  reader = rows.Run();
+  REQUIRE(reader.ok());
+  CHECK(Rows(*reader, "e").at(1).substr(0, 8) == Raw<float>({1, 0x1p-24f}));
+}
+
+TEST_CASE("tensors that cannot be tables are refused by name") {
+  const std::string eight(8, '\0');
+  Refused({{"steps", "I64", "1", eight}},
+          {"/m.safetensors: tensor \"steps\" has the type I64; allowed: F32, BF16, F16",
+           "--skip leaves a tensor out"});
+  Refused({{"mask", "BOOL", "8", eight}}, {"tensor \"mask\" has the type BOOL"});
+  Refused({{"q", "F8_E4M3", "8", eight}}, {"tensor \"q\" has the type F8_E4M3"});
+  Refused({{"t.keys", "I64", "1", eight}}, {"tensor \"t.keys\" has the type I64"});
+  Refused({{"t.keys", "I32", "2", eight}, {"t.values", "F32", "2,1", eight}},
+          {"tensor \"t.keys\" has the type I32; allowed: U64, I64"});
+  Refused({{"t.keys", "I64", "1", eight}, {"t.values", "I32", "1,2", eight}},
+          {"tensor \"t.values\" has the type I32"});
+  Refused({{"none", "F32", "0,7", ""}},
+          {"tensor \"none\" has the shape [0, 7]; allowed: dimensions greater than 0"});
+  Refused({{"nine", "F32", "1,1,1,1,1,1,1,1,2", eight}}, {"tensor \"nine\": ", "1..8 dimensions"});
+  Refused({{"a b", "F32", "2", eight}},
+          {"tensor \"a b\": ", "1..128 characters", "--rename TENSOR=TABLE"});
+  ImportOptions options;
+  options.renamed = {{"a", "b"}};
+  Refused({{"a", "F32", "2", eight}, {"b", "F32", "2", eight}},
+          {"tensor \"b\" and /m.safetensors: tensor \"a\" would both be table \"b\""}, options);
+  Refused({}, {"/m.safetensors has no tensors that become tables"});
+  // Of names that only look like a pair's.
+  Source attention({{"attn.keys", "F32", "2", eight}, {"attn.values", "F32", "1,2", eight}});
+  CHECK(attention.Run()->manifest().tables_size() == 2);
+}
+
+TEST_CASE("keys and values that do not go together are refused") {
+  const auto pair = [](const std::string& key_shape, const std::vector<uint64_t>& keys,
+                       const std::string& shape, size_t numbers) {
+    return std::vector<Tensor>{{"t.keys", "U64", key_shape, Raw(keys)},
+                               {"t.values", "F32", shape, std::string(numbers * 4, 'x')}};
+  };
+  Refused(pair("3", {1, 2, 3}, "2,2", 4),
+          {"/m.safetensors: tensor \"t.values\" has the shape [2, 2]; allowed: [3, DIM]",
+           "\"t.keys\""});
+  Refused(pair("3", {1, 2, 3}, "3", 3), {"has the shape [3]; allowed: [3, DIM]"});
+  Refused(pair("1", {1}, "1,0", 0), {"has the shape [1, 0]"});
+  Refused(pair("1", {1}, "1,1025", 1025), {"has the shape [1, 1025]", "1..1024"});
+  Refused(pair("1,1", {1}, "1,1", 1), {"tensor \"t.keys\" has the shape [1, 1]; allowed: one"});
+  Refused(pair("4", {5, 9, 1, 9}, "4,1", 4),
+          {"/m.safetensors: tensor \"t.keys\" has the key 9 in rows 1 and 3; allowed: each once"});
+  Source none(pair("0", {}, "0,3", 0));
+  const auto reader = none.Run();
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  CHECK(SpecOf(*reader, "t").dim() == 3);
+  CHECK(Rows(*reader, "t").empty());
+}
+
+TEST_CASE("some tensors are taken, and what is named has to be there") {
+  Source source;
+  const auto missing = [&](const ImportOptions& options, const std::string& word) {
+    source.Fails(options, absl::StatusCode::kNotFound,
+                 {"/m.safetensors has no " + word, "it has: \"b16\", \"f16\", \"items\""});
+  };
+  ImportOptions options;
+  options.tables = {"head"};
+  missing(options, "table \"head\"");
+  options = {};
+  options.renamed = {{"head", "h"}};
+  missing(options, "table \"head\"");
+  options = {};
+  options.skipped = {"head"};
+  missing(options, "tensor \"head\"");
+  options = {};
+  options.tables = {"items", "f16"};
+  options.renamed = {{"items", "goods"}};
+  const auto reader = source.Run(options);
+  REQUIRE(reader.ok());
+  CHECK(reader->manifest().tables_size() == 2);
+  CHECK(SpecOf(*reader, "goods").dim() == 2);
+}
+
+TEST_CASE("an import that fails leaves no checkpoint, and can be tried again") {
+  Source source;
+  const uint64_t used = UINT64_MAX - *source.disk.FreeBytes("/");
+  source.disk.SetCapacity(used + 1500);
+  CHECK(source.Run().status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(source.disk.List("/c")->size() == 1);  // LOCK
+  source.disk.SetCapacity(UINT64_MAX);
+  ImportOptions options;
+  options.from = "/m.safetensors";
+  options.to = "/c";
+  const auto plan = PlanImport(&source.disk, options);
+  REQUIRE(plan.ok());
+  int calls = 0;
+  const auto cancelled = Import(&source.disk, options, *plan, [&](uint64_t) {
+    return ++calls < 4 ? absl::OkStatus() : absl::CancelledError("a signal came");
+  });
+  CHECK(absl::IsCancelled(cancelled.status()));
+  CHECK(source.disk.List("/c")->size() == 1);
+  CHECK(source.Run().ok());
+  source.disk.Put("/file", "x");
+  options.to = "/file";
+  CHECK_FALSE(source.Run(options).ok());
+}
+
+}  // namespace
+}  // namespace verbena::checkpoint::test
