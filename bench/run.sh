@@ -2,15 +2,16 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(push_pull lane embedding failover)
+all=(push_pull lane embedding checkpoint failover)
 known=("${all[@]}" gpu)
 
 usage() {
   cat <<EOF
 usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
 
-  NAME         ${all[*]} (default: all of these); gpu, which
-               wants one (tests/gpu/run.sh makes a file for a machine that has one)
+  NAME         ${all[*]} (default: all of these, checkpoint
+               --quick); gpu, which wants one (tests/gpu/run.sh makes a file for a machine that has
+               one)
   --json FILE  write all rows as one JSON array of {bench, case, value, unit, limit, ratio};
                ratio >= 1 is always good
   -- ...       handed to every benchmark named, such as -- --case latency --transport shm
@@ -30,7 +31,8 @@ while [ "$#" -gt 0 ]; do
   esac
   shift
 done
-[ "${#names[@]}" -gt 0 ] || names=("${all[@]}")
+quick=()
+[ "${#names[@]}" -gt 0 ] || { names=("${all[@]}"); quick=(--quick); }
 for name in "${names[@]}"; do
   case " ${known[*]} " in
     *" $name "*) ;;
@@ -51,6 +53,7 @@ status=0
 for name in "${names[@]}"; do
   with=()
   [ "$name" = lane ] || with=(--verbenad "$build/verbenad")
+  [ "$name" != checkpoint ] || with+=("${quick[@]}")
   "$build/bench/$name" "${with[@]}" --json "$rows/$name.json" "${extra[@]}" || status=$?
 done
 if [ -n "$json" ]; then

@@ -1,9 +1,7 @@
-// Any part of a dense table's array, wherever its pieces lie: for servers that restore their own
-// chunks.
+// Any part of a dense table's array, wherever its pieces lie: for what puts slices together.
 //
-// What it gives is not checked against checksums, which only a whole tensor has. So servers that
-// restore share the files out, check each once (CheckpointReader::VerifyFile()), read their chunks
-// by this, and make nothing visible before all of them have said that all is well.
+// What it gives is not checked against checksums, which only a whole tensor has. So whoever reads by
+// this checks the files, too (CheckpointReader::VerifyFile()).
 //
 // **Thread safety**: any threads may read at once.
 #ifndef VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_

@@ -165,6 +165,7 @@ void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
     s.view_status = s.engine->ApplyView(*s.view);
     if (!s.view_status.ok()) s.Log(std::string(s.view_status.message()));
   }
+  s.restores.Follow({s.engine, s.view.get(), s.incarnation});
   s.RetirePeers();
   s.FollowPeers();
   s.DrainEngine();
@@ -199,7 +200,7 @@ absl::Status ShardExecutor::BeginRestore(const v1::BeginRestoreRequest& request)
   Impl& s = *impl_;
   s.ReadClock();
   if (absl::Status status = s.MaySave(request); !status.ok()) return status;
-  return s.restores.Begin(request, s.engine);
+  return s.restores.Begin(request, {s.engine, s.view.get(), s.incarnation});
 }
 
 void ShardExecutor::WaitRestore(const v1::WaitRestoreRequest& request, ShardRestores::Reply reply) {

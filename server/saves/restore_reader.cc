@@ -32,37 +32,36 @@ size_t BytesOfType(const std::string& dtype) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RestoreReader>> RestoreReader::Open(
-    checkpoint::Disk* disk, const std::string& path, const std::vector<std::string>& tables,
-    bool state) {
-  auto reader = CheckpointReader::Open(disk, path);
+absl::StatusOr<std::unique_ptr<RestoreReader>> RestoreReader::Open(checkpoint::Disk* disk,
+                                                                   const RestoreRead& wanted) {
+  auto reader = CheckpointReader::Open(disk, wanted.path);
   if (!reader.ok()) return reader.status();
-  std::unique_ptr<RestoreReader> made(new RestoreReader(disk, *std::move(reader)));
-  if (absl::Status status = made->Plan(tables, state); !status.ok()) return status;
+  std::unique_ptr<RestoreReader> made(new RestoreReader(disk, *std::move(reader), wanted));
+  if (absl::Status status = made->Plan(); !status.ok()) return status;
   return made;
 }
 
 // ---- what is read -------------------------------------------------------------------------------
 
-absl::Status RestoreReader::Plan(const std::vector<std::string>& tables, bool state) {
-  applies_.resize(tables.size());
-  for (size_t i = 0; i < tables.size(); ++i) {
-    const v1::CheckpointTable* table = reader_.FindTable(tables[i]);
+absl::Status RestoreReader::Plan() {
+  applies_.resize(wanted_.tables.size());
+  for (size_t i = 0; i < wanted_.tables.size(); ++i) {
+    const std::string& name = wanted_.tables[i].name;
+    const v1::CheckpointTable* table = reader_.FindTable(name);
     if (table == nullptr) {
-      return absl::NotFoundError(absl::StrCat(reader_.path(), " has no table '", tables[i], "'"));
+      return absl::NotFoundError(absl::StrCat(reader_.path(), " has no table '", name, "'"));
     }
-    absl::Status status =
-        table->spec().dim() > 0 ? PlanRows(i, *table, state) : PlanDense(i, *table, state);
+    absl::Status status = table->spec().dim() > 0 ? PlanRows(i, *table) : PlanDense(i, *table);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& table, bool state) {
+absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& table) {
   const DenseLayout layout = LayoutOf(table.spec());
   std::vector<uint64_t>& applies = applies_[index];
   applies.resize(layout.chunks());
-  if (state) {
+  if (wanted_.state) {
     absl::Status status =
         reader_.ReadArray(table.spec().name(), checkpoint::kApplies,
                           [&](uint64_t first, absl::Span<const std::byte> bytes) {
@@ -73,7 +72,7 @@ absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& t
   }
   std::vector<std::string> arrays;
   for (const ArraySpec& array : checkpoint::DenseArrays(table.spec())) {
-    const bool wanted = array.name == checkpoint::kParameters || state;
+    const bool wanted = array.name == checkpoint::kParameters || wanted_.state;
     if (wanted && array.name != checkpoint::kApplies) arrays.push_back(array.name);
   }
   const v1::CheckpointManifest& manifest = reader_.manifest();
@@ -120,7 +119,7 @@ absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& t
   return absl::OkStatus();
 }
 
-absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& table, bool state) {
+absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& table) {
   // The oldest first: of a key that is in several links the latest row counts.
   for (const checkpoint::RowFile& rows : reader_.RowFiles(table.spec().name())) {
     Group group;
@@ -129,7 +128,8 @@ absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& ta
     group.rows = true;
     group.count = rows.rows;
     for (const ArraySpec& array : checkpoint::RowArrays(table.spec(), rows.rows)) {
-      if (!state && array.name != checkpoint::kKeys && array.name != checkpoint::kValues) continue;
+      if (!wanted_.state && array.name != checkpoint::kKeys && array.name != checkpoint::kValues)
+        continue;
       for (const v1::CheckpointTensor& tensor : rows.file->tensors()) {
         if (tensor.table() != table.spec().name() || tensor.array() != array.name) continue;
         group.files.push_back(rows.file);
@@ -145,6 +145,19 @@ absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& ta
 
 // ---- reading ------------------------------------------------------------------------------------
 
+bool RestoreReader::OursChunk(size_t table, uint64_t chunk) const {
+  return wanted_.ours[PartitionOfChunk(wanted_.tables[table].id, static_cast<uint32_t>(chunk),
+                                       static_cast<uint32_t>(wanted_.ours.size()))];
+}
+
+bool RestoreReader::OursAny(size_t table, const std::vector<std::byte>& keys) const {
+  const auto* key = reinterpret_cast<const uint64_t*>(keys.data());
+  const auto partitions = static_cast<uint32_t>(wanted_.ours.size());
+  return std::any_of(key, key + keys.size() / sizeof(uint64_t), [&](uint64_t k) {
+    return wanted_.ours[PartitionOfKey(wanted_.tables[table].id, k, partitions)];
+  });
+}
+
 absl::Status RestoreReader::OpenGroup() {
   const Group& group = groups_[group_];
   auto reading = std::make_unique<Reading>();
@@ -152,7 +165,20 @@ absl::Status RestoreReader::OpenGroup() {
     auto file = checkpoint::OpenTensorFile(disk_, reader_.path_of(group.link), *group.files[i]);
     if (!file.ok()) return file.status();
     reading->files.push_back(std::make_unique<checkpoint::SafetensorsReader>(*std::move(file)));
-    auto cursor = checkpoint::TensorCursor::Open(*reading->files.back(), *group.tensors[i]);
+    // Opened, the file has what its entry says.
+    reading->tensors.push_back(reading->files.back()->Find(group.tensors[i]->name()));
+  }
+  bool checks = false;
+  if (group.rows) {
+    std::vector<std::byte> first(sizeof(uint64_t));
+    absl::Status status = reading->files[0]->Read(*reading->tensors[0], 0, absl::MakeSpan(first));
+    if (!status.ok()) return status;
+    checks = OursAny(group.table, first);
+  } else {
+    checks = OursChunk(group.table, group.ranges[0].first() / group.chunk_elements);
+  }
+  for (size_t i = 0; checks && i < group.tensors.size(); ++i) {
+    auto cursor = checkpoint::TensorCursor::Open(*reading->files[i], *group.tensors[i]);
     if (!cursor.ok()) return cursor.status();
     reading->cursors.push_back(*std::move(cursor));
   }
@@ -164,22 +190,63 @@ absl::Status RestoreReader::CloseGroup() {
   for (checkpoint::TensorCursor& cursor : reading_->cursors) {
     if (absl::Status status = cursor.Finish(); !status.ok()) return status;
   }
+  if (!reading_->cursors.empty()) checked_.push_back(static_cast<uint32_t>(group_));
   reading_.reset();
   ++group_;
   return absl::OkStatus();
 }
 
-absl::Status RestoreReader::Read(uint64_t count, RestoreWindow* window) {
+void RestoreReader::NextOfGroup(RestoreWindow* window) {
   const Group& group = groups_[group_];
-  window->count = count;
-  window->columns.resize(group.tensors.size());
-  for (size_t i = 0; i < group.tensors.size(); ++i) {
-    window->columns[i].resize(count * group.element_bytes[i]);
-    absl::Status status = reading_->cursors[i].Read(absl::MakeSpan(window->columns[i]));
-    if (!status.ok()) return status;
-    read_bytes_ += window->columns[i].size();
+  window->table = group.table;
+  window->rows = group.rows;
+  window->master = group.master;
+  window->dtype = group.dtype;
+  if (group.rows) {
+    window->count = std::min(kRowsAtOnce, group.count - reading_->done);
+    reading_->done += window->count;
+    return;
   }
-  return absl::OkStatus();
+  const v1::CheckpointTensor::Range& range = group.ranges[reading_->range];
+  window->first = range.first() + reading_->done;
+  // Up to where a chunk ended, so that the whole window was applied to as often.
+  const uint64_t chunk = window->first / group.chunk_elements;
+  window->count =
+      std::min((chunk + 1) * group.chunk_elements - window->first, range.count() - reading_->done);
+  window->applies = applies_[group.table][chunk];
+  reading_->done += window->count;
+  if (reading_->done == range.count()) {
+    ++reading_->range;
+    reading_->done = 0;
+  }
+}
+
+absl::Status RestoreReader::ReadColumn(size_t column, RestoreWindow* window) {
+  const size_t element = groups_[group_].element_bytes[column];
+  std::vector<std::byte>& to = window->columns[column];
+  to.resize(window->count * element);
+  if (!reading_->cursors.empty()) return reading_->cursors[column].Read(absl::MakeSpan(to));
+  return reading_->files[column]->Read(*reading_->tensors[column], reading_->all * element,
+                                       absl::MakeSpan(to));
+}
+
+absl::StatusOr<bool> RestoreReader::Read(RestoreWindow* window) {
+  const Group& group = groups_[group_];
+  window->columns.resize(group.tensors.size());
+  size_t column = 0;
+  bool ours = false;
+  if (group.rows) {
+    if (absl::Status status = ReadColumn(column++, window); !status.ok()) return status;
+    ours = OursAny(group.table, window->columns[0]);
+  } else {
+    ours = OursChunk(group.table, window->first / group.chunk_elements);
+  }
+  for (; column < group.tensors.size() && (ours || !reading_->cursors.empty()); ++column) {
+    if (absl::Status status = ReadColumn(column, window); !status.ok()) return status;
+  }
+  for (const size_t element : group.element_bytes) read_bytes_ += window->count * element;
+  reading_->all += window->count;
+  return ours;
 }
 
 absl::StatusOr<bool> RestoreReader::Next(RestoreWindow* window) {
@@ -188,33 +255,13 @@ absl::StatusOr<bool> RestoreReader::Next(RestoreWindow* window) {
       if (absl::Status status = OpenGroup(); !status.ok()) return status;
     }
     const Group& group = groups_[group_];
-    window->table = group.table;
-    window->rows = group.rows;
-    window->master = group.master;
-    window->dtype = group.dtype;
-    if (group.rows && reading_->done < group.count) {
-      const uint64_t count = std::min(kRowsAtOnce, group.count - reading_->done);
-      reading_->done += count;
-      if (absl::Status status = Read(count, window); !status.ok()) return status;
-      return true;
+    if (group.rows ? reading_->done == group.count : reading_->range == group.ranges.size()) {
+      if (absl::Status status = CloseGroup(); !status.ok()) return status;
+      continue;
     }
-    if (!group.rows && reading_->range < group.ranges.size()) {
-      const v1::CheckpointTensor::Range& range = group.ranges[reading_->range];
-      window->first = range.first() + reading_->done;
-      // Up to where a chunk ended, so that the whole window was applied to as often.
-      const uint64_t chunk = window->first / group.chunk_elements;
-      const uint64_t count = std::min((chunk + 1) * group.chunk_elements - window->first,
-                                      range.count() - reading_->done);
-      window->applies = applies_[group.table][chunk];
-      reading_->done += count;
-      if (reading_->done == range.count()) {
-        ++reading_->range;
-        reading_->done = 0;
-      }
-      if (absl::Status status = Read(count, window); !status.ok()) return status;
-      return true;
-    }
-    if (absl::Status status = CloseGroup(); !status.ok()) return status;
+    NextOfGroup(window);
+    absl::StatusOr<bool> ours = Read(window);
+    if (!ours.ok() || *ours) return ours;
   }
   return false;
 }

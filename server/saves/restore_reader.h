@@ -2,13 +2,17 @@
 // parameters, master copies, the optimizer's state.
 //
 // Arrays of one table that the same writer wrote have the same ranges, in the same order, so that
-// they are read side by side, each in order, as its checksum wants.
+// they are read side by side: they are a group. A checksum is of a whole tensor, and several shards
+// have parts of it. So the shard that has the first element or row of a group reads it in order,
+// all of it, and checks it; others read what is theirs, and unchecked. Where the same shards
+// restore that saved, each reads its own files, and no others.
 //
 // **Thread safety**: one thread at a time.
 //
 // Invariants:
-//  1. Windows count only once Next() has said that there are no more: checksums are known at the
-//     end.
+//  1. Windows count only once Next() has said that there are no more, and, of every group, a shard
+//     that it was right: checksums are known at the end.
+//  2. Everybody who reads the same tables of the same checkpoint numbers the groups alike.
 #ifndef VERBENA_SERVER_SAVES_RESTORE_READER_H_
 #define VERBENA_SERVER_SAVES_RESTORE_READER_H_
 
@@ -40,19 +44,33 @@ struct RestoreWindow {
   ElementType dtype = ElementType::kF32;  // of the parameters
 };
 
+struct RestoreRead {
+  struct Table {
+    std::string name;  // in the checkpoint
+    uint32_t id = 0;   // in the cluster
+  };
+  std::string path;  // of a committed checkpoint
+  std::vector<Table> tables;
+  // Else parameters alone are read (of 16 bits as they are), and of rows keys and values.
+  bool state = true;
+  std::vector<bool> ours;  // of the cluster's partitions: wanted
+};
+
 class RestoreReader {
  public:
   static constexpr uint64_t kRowsAtOnce = 4096;
 
-  // `path`: of a committed checkpoint. `tables`: by their names there. Without `state` parameters
-  // alone are read (of 16 bits as they are), and of rows keys and values. NOT_FOUND: no such table.
+  // NOT_FOUND: no such table.
   static absl::StatusOr<std::unique_ptr<RestoreReader>> Open(checkpoint::Disk* disk,
-                                                             const std::string& path,
-                                                             const std::vector<std::string>& tables,
-                                                             bool state);
-  // False: that was all, and every checksum was right.
+                                                             const RestoreRead& wanted);
+  // A window with something of ours, and perhaps of others. False: that was all, and the checksums
+  // of the groups that were to be checked here were right. What the window has is replaced: handing
+  // in one that was read before saves making its memory anew.
   absl::StatusOr<bool> Next(RestoreWindow* window);
-  uint64_t read_bytes() const { return read_bytes_; }
+  uint64_t read_bytes() const { return read_bytes_; }  // or passed over
+  size_t groups() const { return groups_.size(); }
+  // Those that were checked here, so far.
+  const std::vector<uint32_t>& checked() const { return checked_; }
 
  private:
   // Tensors that are read side by side.
@@ -72,26 +90,37 @@ class RestoreReader {
   // A group that is being read.
   struct Reading {
     std::vector<std::unique_ptr<checkpoint::SafetensorsReader>> files;
-    std::vector<checkpoint::TensorCursor> cursors;
+    std::vector<const checkpoint::TensorInfo*> tensors;
+    std::vector<checkpoint::TensorCursor> cursors;  // none: not checked here
     size_t range = 0;
     uint64_t done = 0;  // of the range; of rows: of all
+    uint64_t all = 0;   // elements or rows of the tensors that are behind us
   };
 
-  RestoreReader(checkpoint::Disk* disk, checkpoint::CheckpointReader reader)
-      : disk_(disk), reader_(std::move(reader)) {}
-  absl::Status Plan(const std::vector<std::string>& tables, bool state);
-  absl::Status PlanDense(size_t index, const v1::CheckpointTable& table, bool state);
-  absl::Status PlanRows(size_t index, const v1::CheckpointTable& table, bool state);
+  RestoreReader(checkpoint::Disk* disk, checkpoint::CheckpointReader reader,
+                const RestoreRead& wanted)
+      : disk_(disk), wanted_(wanted), reader_(std::move(reader)) {}
+  absl::Status Plan();
+  absl::Status PlanDense(size_t index, const v1::CheckpointTable& table);
+  absl::Status PlanRows(size_t index, const v1::CheckpointTable& table);
   absl::Status OpenGroup();
   absl::Status CloseGroup();
-  absl::Status Read(uint64_t count, RestoreWindow* window);
+  // Moves on to the next window of the group, and says in `window` which that is.
+  void NextOfGroup(RestoreWindow* window);
+  // Fills the window if it has something of ours, which it returns.
+  absl::StatusOr<bool> Read(RestoreWindow* window);
+  absl::Status ReadColumn(size_t column, RestoreWindow* window);
+  bool OursChunk(size_t table, uint64_t chunk) const;
+  bool OursAny(size_t table, const std::vector<std::byte>& keys) const;
 
   checkpoint::Disk* const disk_;
+  const RestoreRead wanted_;
   const checkpoint::CheckpointReader reader_;
   std::vector<Group> groups_;
   std::vector<std::vector<uint64_t>> applies_;  // by table, of its chunks
   size_t group_ = 0;
   std::unique_ptr<Reading> reading_;
+  std::vector<uint32_t> checked_;
   uint64_t read_bytes_ = 0;
 };
 

@@ -224,8 +224,33 @@ void Restorer::Ask(size_t part) {
         parts_[part].read_bytes = response->read_bytes();
         if (!response->done()) return Ask(part);
         parts_[part].done = true;
-        if (std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) Open();
+        parts_[part].groups = response->groups();
+        parts_[part].checked.assign(response->checked().begin(), response->checked().end());
+        if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) {
+          return;
+        }
+        if (absl::Status status = CheckParts(); !status.ok()) return Fail(status);
+        Open();
       });
+}
+
+// Each group is checked by whoever has its first element or row. Where views differed that may have
+// been nobody.
+absl::Status Restorer::CheckParts() const {
+  std::vector<bool> checked(parts_.front().groups);
+  for (const Part& part : parts_) {
+    if (part.groups != checked.size()) {
+      return absl::AbortedError(absl::StrCat("a shard has found ", part.groups,
+                                             " groups of tensors, another ", checked.size()));
+    }
+    for (const uint32_t group : part.checked) {
+      if (group < checked.size()) checked[group] = true;
+    }
+  }
+  const auto missing = std::find(checked.begin(), checked.end(), false);
+  if (missing == checked.end()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("nobody has checked group ", missing - checked.begin(),
+                                         " of ", checked.size(), ": partitions have moved"));
 }
 
 void Restorer::Open() {

@@ -99,6 +99,8 @@ class Restorer {
     uint32_t shard = 0;
     bool begun = false, done = false;
     uint64_t read_bytes = 0;
+    uint64_t groups = 0;
+    std::vector<uint32_t> checked;
   };
 
   Restorer(RestorerOptions options, const Clock* clock, ControlChannel* control,
@@ -114,6 +116,7 @@ class Restorer {
   void OnView(absl::StatusOr<v1::GetViewResponse> response);
   void Begin(size_t part);
   void Ask(size_t part);
+  absl::Status CheckParts() const;
   void Open();
   // Once more from the view, if that may help; else it is over.
   void Fail(const absl::Status& status);

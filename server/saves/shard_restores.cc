@@ -33,8 +33,17 @@ void ShardRestores::Io(Inbox::Closure closure) {
   }
 }
 
+std::map<uint32_t, uint64_t> ShardRestores::EpochsOfOurs(const ShardSaves::World& world) const {
+  std::map<uint32_t, uint64_t> epochs;
+  for (const v1::Partition& partition : world.view->partitions()) {
+    if (partition.primary() != world.incarnation || partition.shard() != options_.shard) continue;
+    epochs[partition.id()] = partition.epoch();
+  }
+  return epochs;
+}
+
 absl::Status ShardRestores::Begin(const v1::BeginRestoreRequest& request,
-                                  std::shared_ptr<shard::Engine> engine) {
+                                  const ShardSaves::World& world) {
   if (options_.disk == nullptr) return absl::UnimplementedError("this server restores nothing");
   if (restores_.contains(request.restore())) {
     return absl::AlreadyExistsError(absl::StrCat("restore ", request.restore(), " has begun here"));
@@ -45,16 +54,20 @@ absl::Status ShardRestores::Begin(const v1::BeginRestoreRequest& request,
                                                    "have been started anywhere"));
   }
   Restore restore;
-  restore.engine = std::move(engine);
+  restore.engine = world.engine;
   restore.source = std::make_shared<Source>();
-  restore.source->path = request.path();
-  restore.source->state = request.state();
+  RestoreRead& read = restore.source->wanted;
+  read.path = request.path();
+  read.state = request.state();
   restore.state = request.state();
+  restore.epochs = EpochsOfOurs(world);
+  read.ours.resize(static_cast<size_t>(world.view->partitions_size()));
+  for (const auto& [partition, epoch] : restore.epochs) read.ours[partition] = true;
   for (const v1::RestoreTable& table : request.tables()) {
     shard::RestoreRequest wanted{.table = table.table(), .applies = table.applies()};
     if (absl::Status status = restore.engine->BeginRestore(wanted); !status.ok()) return status;
     restore.tables.push_back(wanted);
-    restore.source->names.push_back(table.name());
+    read.tables.push_back({.name = table.name(), .id = table.table()});
   }
   restore.patience_ns =
       std::max<int64_t>(kLeastPatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
@@ -63,14 +76,26 @@ absl::Status ShardRestores::Begin(const v1::BeginRestoreRequest& request,
   return absl::OkStatus();
 }
 
+void ShardRestores::Follow(const ShardSaves::World& world) {
+  for (auto& [id, restore] : restores_) {
+    if (!restore.status.ok() || restore.finished || restore.epochs == EpochsOfOurs(world)) continue;
+    restore.status = absl::AbortedError("partitions have moved to or from this shard meanwhile");
+    restore.windows.clear();
+  }
+}
+
 // ---- windows ------------------------------------------------------------------------------------
 
 void ShardRestores::Ask(uint64_t id, Restore* restore) {
   ++restore->asked;
-  Io([this, id, source = restore->source, disk = options_.disk, inbox = inbox_] {
-    auto read = std::make_shared<Read>();
+  auto read = std::make_shared<Read>();
+  if (!restore->spent.empty()) {
+    read->window = std::move(restore->spent.back());
+    restore->spent.pop_back();
+  }
+  Io([this, id, read, source = restore->source, disk = options_.disk, inbox = inbox_] {
     if (source->reader == nullptr) {
-      auto opened = RestoreReader::Open(disk, source->path, source->names, source->state);
+      auto opened = RestoreReader::Open(disk, source->wanted);
       if (opened.ok()) source->reader = *std::move(opened);
       read->status = opened.status();
     }
@@ -79,6 +104,10 @@ void ShardRestores::Ask(uint64_t id, Restore* restore) {
       read->status = more.status();
       read->end = more.ok() && !*more;
       read->read_bytes = source->reader->read_bytes();
+      if (read->end) {
+        read->groups = source->reader->groups();
+        read->checked = source->reader->checked();
+      }
     }
     inbox->Post([this, id, read] {
       const auto it = restores_.find(id);
@@ -116,21 +145,28 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, const RestoreWind
   return restore.engine->RestoreElements(elements);
 }
 
+void ShardRestores::AtEnd(Restore* restore, Read* read) {
+  restore->read_all = true;
+  restore->groups = read->groups;
+  restore->checked = std::move(read->checked);
+}
+
 bool ShardRestores::Load(Restore* restore, int64_t now) {
   bool worked = false;
   while (!restore->windows.empty() && restore->status.ok() && restore->retry_ns <= now) {
     worked = true;
-    const Read& read = restore->windows.front();
+    Read& read = restore->windows.front();
     restore->read_bytes = std::max(restore->read_bytes, read.read_bytes);
     absl::Status status = read.status;
-    if (status.ok() && read.end) restore->read_all = true;
     // Those that were asked for behind the end come as ends, too.
+    if (status.ok() && read.end) AtEnd(restore, &read);
     if (status.ok() && !read.end) status = LoadWindow(*restore, read.window);
     if (absl::IsUnavailable(status)) {
       restore->retry_ns = now + kRetryNanos;
       break;
     }
     restore->status = status;
+    if (!read.end) restore->spent.push_back(std::move(read.window));
     restore->windows.pop_front();
   }
   if (!restore->status.ok()) restore->windows.clear();
@@ -193,6 +229,10 @@ bool ShardRestores::AnswerWaiters(Restore* restore, int64_t now) {
     v1::WaitRestoreResponse response;
     response.set_done(restore->finished);
     response.set_read_bytes(restore->read_bytes);
+    response.set_groups(restore->groups);
+    if (restore->finished) {
+      response.mutable_checked()->Assign(restore->checked.begin(), restore->checked.end());
+    }
     waiter.reply(std::move(response));
   }
   return !due.empty();

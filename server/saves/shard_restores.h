@@ -42,7 +42,10 @@ class ShardRestores {
   ShardRestores(ShardSavesOptions options, const Clock* clock, Inbox* inbox);
   ~ShardRestores();
 
-  absl::Status Begin(const v1::BeginRestoreRequest& request, std::shared_ptr<shard::Engine> engine);
+  absl::Status Begin(const v1::BeginRestoreRequest& request, const ShardSaves::World& world);
+  // The view has changed. A restore of partitions that have come or gone fails: what was read for
+  // them is not all there.
+  void Follow(const ShardSaves::World& world);
   // The reply may run at once, or in RunOnce().
   void Wait(const v1::WaitRestoreRequest& request, Reply reply);
 
@@ -56,9 +59,7 @@ class ShardRestores {
   };
   // What the io thread has.
   struct Source {
-    std::string path;
-    std::vector<std::string> names;
-    bool state = true;
+    RestoreRead wanted;
     std::unique_ptr<RestoreReader> reader;
   };
   struct Read {
@@ -66,27 +67,35 @@ class ShardRestores {
     bool end = false;
     uint64_t read_bytes = 0;
     RestoreWindow window;
+    // At the end.
+    uint64_t groups = 0;
+    std::vector<uint32_t> checked;
   };
   struct Restore {
     std::shared_ptr<shard::Engine> engine;
     std::shared_ptr<Source> source;
     std::vector<shard::RestoreRequest> tables;
-    std::vector<uint32_t> dims;
     bool state = true;
-    uint32_t asked = 0;        // windows that are being read
-    std::deque<Read> windows;  // read, not loaded
+    std::map<uint32_t, uint64_t> epochs;  // of the partitions that are ours
+    uint32_t asked = 0;                   // windows that are being read
+    std::deque<Read> windows;             // read, not loaded
+    std::vector<RestoreWindow> spent;     // loaded: their memory is used again
     bool read_all = false, finished = false;
     int64_t retry_ns = 0;  // copies are behind: not before
     int64_t patience_ns = 0;
     int64_t gives_up_ns = 0;
     absl::Status status;
     uint64_t read_bytes = 0;
+    uint64_t groups = 0;
+    std::vector<uint32_t> checked;
     std::vector<Waiter> waiters;
   };
 
+  std::map<uint32_t, uint64_t> EpochsOfOurs(const ShardSaves::World& world) const;
   void Io(Inbox::Closure closure);
   void Ask(uint64_t id, Restore* restore);
   bool Load(Restore* restore, int64_t now);
+  static void AtEnd(Restore* restore, Read* read);
   absl::Status LoadWindow(const Restore& restore, const RestoreWindow& window) const;
   bool Finish(Restore* restore, int64_t now);
   bool AnswerWaiters(Restore* restore, int64_t now);

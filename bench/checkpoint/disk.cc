@@ -1,0 +1,157 @@
+#include "bench/checkpoint/disk.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <sys/statfs.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::bench {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr size_t kBlockBytes = size_t{4} << 20;
+
+class File {
+ public:
+  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+double Seconds(steady_clock::time_point since) {
+  return std::chrono::duration<double>(steady_clock::now() - since).count();
+}
+
+absl::Status WriteAndSync(const std::string& path, const std::vector<uint64_t>& block,
+                          uint64_t bytes) {
+  const File file(path, O_WRONLY | O_CREAT | O_EXCL);
+  if (file.get() < 0) return absl::ErrnoToStatus(errno, path);
+  while (bytes > 0) {
+    const ssize_t n = write(file.get(), block.data(), std::min<uint64_t>(bytes, kBlockBytes));
+    if (n <= 0) return absl::ErrnoToStatus(errno, path);
+    bytes -= static_cast<uint64_t>(n);
+  }
+  return fsync(file.get()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+}
+
+absl::Status ReadAll(const std::string& path, std::atomic<uint64_t>* bytes) {
+  std::vector<char> block(kBlockBytes, 1);  // touched, so that its pages are there
+  const File file(path, O_RDONLY);
+  if (file.get() < 0) return absl::ErrnoToStatus(errno, path);
+  for (;;) {
+    const ssize_t n = read(file.get(), block.data(), block.size());
+    if (n < 0) return absl::ErrnoToStatus(errno, path);
+    if (n == 0) return absl::OkStatus();
+    *bytes += static_cast<uint64_t>(n);
+  }
+}
+
+// The first error of all, or OK.
+absl::Status OnThreads(int threads, const std::function<absl::Status(int thread)>& work) {
+  std::vector<absl::Status> said(static_cast<size_t>(threads));
+  std::vector<std::thread> running;
+  for (int i = 0; i < threads; ++i) {
+    running.emplace_back([&, i] { said[static_cast<size_t>(i)] = work(i); });
+  }
+  absl::Status all;
+  for (int i = 0; i < threads; ++i) {
+    running[static_cast<size_t>(i)].join();
+    all.Update(said[static_cast<size_t>(i)]);
+  }
+  return all;
+}
+
+}  // namespace
+
+void SettleDisk(const std::string& path) {
+  const File folder(path, O_RDONLY | O_DIRECTORY);
+  if (folder.get() >= 0) syncfs(folder.get());
+}
+
+absl::StatusOr<double> WriteRate(const std::string& directory, uint64_t bytes, int threads) {
+  std::vector<uint64_t> block(kBlockBytes / sizeof(uint64_t));
+  std::mt19937_64 random(1);
+  for (uint64_t& number : block) number = random();
+  const auto path = [&](int i) { return absl::StrCat(directory, "/limit-", i); };
+  SettleDisk(directory);
+  const auto start = steady_clock::now();
+  const absl::Status status = OnThreads(threads, [&](int i) {
+    return WriteAndSync(path(i), block, bytes / static_cast<uint64_t>(threads));
+  });
+  const double seconds = Seconds(start);
+  for (int i = 0; i < threads; ++i) unlink(path(i).c_str());
+  SettleDisk(directory);
+  if (!status.ok()) return status;
+  return static_cast<double>(bytes) / seconds;
+}
+
+absl::Status DropCache(const std::vector<std::string>& files) {
+  for (const std::string& path : files) {
+    const File file(path, O_RDONLY);
+    if (file.get() < 0) return absl::ErrnoToStatus(errno, path);
+    const int error = posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+    if (error != 0) return absl::ErrnoToStatus(error, path);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads) {
+  std::atomic<uint64_t> bytes = 0;
+  std::atomic<size_t> next = 0;
+  const auto start = steady_clock::now();
+  const absl::Status status = OnThreads(threads, [&](int) {
+    for (size_t i = next++; i < files.size(); i = next++) {
+      if (absl::Status read = ReadAll(files[i], &bytes); !read.ok()) return read;
+    }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return static_cast<double>(bytes) / Seconds(start);
+}
+
+absl::StatusOr<WorkFolder> WorkFolder::Make(const std::string& parent, uint64_t bytes) {
+  std::string path = parent + "/verbena-checkpoint.XXXXXXXX";
+  if (mkdtemp(path.data()) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp " + path);
+  WorkFolder folder(path);
+  struct statfs info = {};
+  if (statfs(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+  if (info.f_type == TMPFS_MAGIC) {
+    std::printf("%s is in memory: these are no figures of a disk\n", path.c_str());
+  }
+  const uint64_t free = info.f_bavail * static_cast<uint64_t>(info.f_bsize);
+  if (free < bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(parent, " has ", free >> 20, " MiB left, and ", bytes >> 20,
+                     " MiB are needed: name another --directory, or smaller tables"));
+  }
+  return folder;
+}
+
+WorkFolder::~WorkFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace verbena::bench
