@@ -239,6 +239,13 @@ struct Engine::Impl {
   std::map<uint64_t, std::unique_ptr<Save>> saves;  // gone before tables and pool are
   std::vector<ReplyStatus> group_status;
   std::vector<uint32_t> await_slices;
+  // Of RestoreRows().
+  struct {
+    std::vector<std::vector<uint32_t>> which;  // by partition: places of its rows
+    std::vector<uint32_t> partitions;          // those that have some
+    std::vector<uint64_t> keys;
+    std::vector<uint32_t> numbers;
+  } restored;
   std::vector<uint64_t> copied_keys;  // scratch of what copies are told
   std::vector<uint32_t> copied_rows;
 };

@@ -123,16 +123,21 @@ absl::Status Engine::RestoreRows(const RowsToRestore& rows) {
                        count * table->state_width());
     }
   }
-  std::map<uint32_t, std::vector<uint32_t>> by_partition;
+  std::vector<std::vector<uint32_t>>& which = e.restored.which;
+  std::vector<uint32_t>& which_partitions = e.restored.partitions;
+  which.resize(e.partitions.size());
+  for (const uint32_t p : which_partitions) which[p].clear();
+  which_partitions.clear();
   for (size_t i = 0; i < count; ++i) {
     const uint32_t p =
         PartitionOfKey(table->id(), rows.keys[i], static_cast<uint32_t>(e.partitions.size()));
     const uint32_t slice = table->slice_of(p);
     if (!e.partitions[p].ours || slice == SlicedTable::kNone || !table->ready(slice)) continue;
-    by_partition[p].push_back(static_cast<uint32_t>(i));
+    if (which[p].empty()) which_partitions.push_back(p);
+    which[p].push_back(static_cast<uint32_t>(i));
   }
-  for (const auto& [partition, which] : by_partition) {
-    if (absl::Status s = e.LoadRows(rows, state, partition, which); !s.ok()) return s;
+  for (const uint32_t p : which_partitions) {
+    if (absl::Status s = e.LoadRows(rows, state, p, which[p]); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -214,10 +219,12 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   if (BehindOnCopies(partition)) return absl::UnavailableError("copies are behind: later");
   EmbeddingTable& table = *state->rows.table;
   const uint32_t slice = table.slice_of(partition);
-  std::vector<uint64_t> keys;
+  std::vector<uint64_t>& keys = restored.keys;
+  std::vector<uint32_t>& numbers = restored.numbers;
+  keys.clear();
   for (const uint32_t i : which) keys.push_back(rows.keys[i]);
-  std::vector<uint32_t> numbers(keys.size());
-  if (!table.FindOrCreate(slice, keys, numbers.data())) {
+  numbers.resize(keys.size());
+  if (!table.FindOrCreate(slice, keys, numbers.data(), RowStore::Fresh::kBlank)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
                      pool.refused_by_job() ? " within its job's limit" : ""));

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -56,14 +58,17 @@ absl::Status WriteAndSync(const std::string& path, const std::vector<uint64_t>& 
   return fsync(file.get()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
 }
 
-absl::Status ReadAll(const std::string& path, std::atomic<uint64_t>* bytes) {
-  std::vector<char> block(kBlockBytes, 1);  // touched, so that its pages are there
+absl::Status ReadAll(const std::string& path, bool keep, std::atomic<uint64_t>* bytes) {
   const File file(path, O_RDONLY);
-  if (file.get() < 0) return absl::ErrnoToStatus(errno, path);
-  for (;;) {
-    const ssize_t n = read(file.get(), block.data(), block.size());
+  struct stat info = {};
+  if (file.get() < 0 || fstat(file.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+  const size_t room = keep ? static_cast<size_t>(info.st_size) + kBlockBytes : kBlockBytes;
+  const std::unique_ptr<char[]> memory(new char[room]);  // its pages are made when they are read to
+  for (size_t at = 0;;) {
+    const ssize_t n = read(file.get(), memory.get() + (keep ? at : 0), kBlockBytes);
     if (n < 0) return absl::ErrnoToStatus(errno, path);
     if (n == 0) return absl::OkStatus();
+    at += static_cast<size_t>(n);
     *bytes += static_cast<uint64_t>(n);
   }
 }
@@ -117,13 +122,13 @@ absl::Status DropCache(const std::vector<std::string>& files) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads) {
+absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads, bool keep) {
   std::atomic<uint64_t> bytes = 0;
   std::atomic<size_t> next = 0;
   const auto start = steady_clock::now();
   const absl::Status status = OnThreads(threads, [&](int) {
     for (size_t i = next++; i < files.size(); i = next++) {
-      if (absl::Status read = ReadAll(files[i], &bytes); !read.ok()) return read;
+      if (absl::Status read = ReadAll(files[i], keep, &bytes); !read.ok()) return read;
     }
     return absl::OkStatus();
   });

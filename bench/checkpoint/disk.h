@@ -24,9 +24,10 @@ absl::StatusOr<double> WriteRate(const std::string& directory, uint64_t bytes, i
 
 // Puts the files out of the page cache (posix_fadvise(POSIX_FADV_DONTNEED)).
 absl::Status DropCache(const std::vector<std::string>& files);
-// Reads the files, each in order, 4 MiB at a time; a thread has one after the other. Bytes a
+// Reads the files, each in order, 4 MiB at a time; a thread has one after the other. With `keep`
+// into new memory for all of a file, as who restores has to, instead of the same 4 MiB. Bytes a
 // second.
-absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads);
+absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads, bool keep);
 
 // A folder of its own below `parent`, on a disk with room for `bytes`; removed with the object.
 class WorkFolder {

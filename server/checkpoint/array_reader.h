@@ -1,7 +1,7 @@
 // Any part of a dense table's array, wherever its pieces lie: for what puts slices together.
 //
-// What it gives is not checked against checksums, which only a whole tensor has. So whoever reads by
-// this checks the files, too (CheckpointReader::VerifyFile()).
+// What it gives is not checked against checksums, which only a whole tensor has. So whoever reads
+// by this checks the files, too (CheckpointReader::VerifyFile()).
 //
 // **Thread safety**: any threads may read at once.
 #ifndef VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_

@@ -35,6 +35,8 @@ class WritableFile {
   virtual absl::Status Reserve(uint64_t bytes) = 0;
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) = 0;
   virtual absl::Status Sync() = 0;
+  // Has the disk begin with what was written, so that Sync() waits for less. Promises nothing.
+  virtual void BeginSync() {}
   // Some file systems (NFS) tell only now what went wrong.
   virtual absl::Status Close() = 0;
 };

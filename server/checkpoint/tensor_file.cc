@@ -12,6 +12,9 @@ namespace {
 
 // Of one read: large enough for any disk, small beside a server's memory.
 constexpr uint64_t kReadBytes = uint64_t{4} << 20;
+// Each time that so much is written the disk begins with it, while more comes. Not sooner: blocks
+// come in any order, and the kernel sorts what it has.
+constexpr uint64_t kBeginBytes = uint64_t{16} << 20;
 constexpr uint64_t kMostPlainBytes = uint64_t{1} << 30;
 
 std::string Which(const std::string& path, const v1::CheckpointTensor& tensor) {
@@ -101,6 +104,10 @@ absl::Status TensorFileWriter::WriteBlock(size_t index, uint64_t block,
   if (absl::Status status = file_->WriteAt(offset, bytes); !status.ok()) return status;
   tensor.hashes.Set(block, Hash(bytes));
   written_ += bytes.size();
+  if (written_ - begun_ >= kBeginBytes) {
+    file_->BeginSync();
+    begun_ = written_;
+  }
   return absl::OkStatus();
 }
 

@@ -63,6 +63,7 @@ class TensorFileWriter {
   std::vector<Tensor> tensors_;  // as given
   std::vector<size_t> order_;    // in the file
   uint64_t data_start_ = 0, data_bytes_ = 0, written_ = 0;
+  uint64_t begun_ = 0;  // of written_: what the disk was told to begin with
   std::unique_ptr<WritableFile> file_;
 };
 

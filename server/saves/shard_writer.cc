@@ -203,9 +203,17 @@ absl::Status ShardWriter::FlushRows(const Table& table, Rows* rows) {
     rows->columns[i].clear();
   }
   rows->count = 0;
-  auto finished = (*file)->Finish();
+  if (absl::Status status = FinishLast(rows); !status.ok()) return status;
+  rows->last = *std::move(file);
+  return absl::OkStatus();
+}
+
+absl::Status ShardWriter::FinishLast(Rows* rows) {
+  if (rows->last == nullptr) return absl::OkStatus();
+  auto finished = rows->last->Finish();
   if (!finished.ok()) return finished.status();
   *result_.add_files() = *std::move(finished);
+  rows->last.reset();
   return absl::OkStatus();
 }
 
@@ -215,6 +223,7 @@ absl::Status ShardWriter::FinishFiles() {
   for (const Table& table : tables_) {
     if (const auto rows = rows_.find(table.id); rows != rows_.end()) {
       if (absl::Status s = FlushRows(table, &rows->second); !s.ok()) return s;
+      if (absl::Status s = FinishLast(&rows->second); !s.ok()) return s;
       rows->second.columns.clear();
       continue;
     }

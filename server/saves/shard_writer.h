@@ -75,6 +75,8 @@ class ShardWriter {
     uint64_t count = 0;
     uint64_t rows_a_file = 0;
     size_t files = 0;
+    // Written, and not known to be durable: the disk has time for it until the next is written.
+    std::unique_ptr<checkpoint::TensorFileWriter> last;
   };
 
   std::vector<checkpoint::PlannedFile> PlanSlices() const;
@@ -83,6 +85,7 @@ class ShardWriter {
   absl::Status WriteChunk(Dense* dense, const shard::SavePiece& piece);
   absl::Status AddRows(const Table& table, Rows* rows, const shard::SavePiece& piece);
   absl::Status FlushRows(const Table& table, Rows* rows);
+  absl::Status FinishLast(Rows* rows);
   absl::Status FinishFiles();
   const Table* FindTable(uint32_t id) const;
 

@@ -58,8 +58,9 @@ class EmbeddingTable final : public SlicedTable {
   uint64_t row_count() const override;
 
   // The rows of keys, made where there is none. False, with nothing changed: no memory for them.
-  bool FindOrCreate(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows) {
-    return slices_[slice].rows->FindOrCreate(keys, rows);
+  bool FindOrCreate(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows,
+                    RowStore::Fresh fresh = RowStore::Fresh::kInitial) {
+    return slices_[slice].rows->FindOrCreate(keys, rows, fresh);
   }
 
   // Before an apply that names these rows, or earlier. False: one of them is to be saved first, and

@@ -146,7 +146,7 @@ bool RowStore::Reserve(uint32_t more) {
   return true;
 }
 
-uint32_t RowStore::Insert(uint64_t key, uint32_t hash) {
+uint32_t RowStore::Insert(uint64_t key, uint32_t hash, Fresh fresh) {
   uint32_t at = hash & mask_;
   while (entries_[at].next_row != 0) at = (at + 1) & mask_;
   const uint32_t row = size_++;
@@ -154,11 +154,11 @@ uint32_t RowStore::Insert(uint64_t key, uint32_t hash) {
   Header* header = HeaderOf(row);
   header->key = key;
   header->applies = 0;
-  InitializeRow(*initializer_, key, parameters(row), dim_);
+  if (fresh == Fresh::kInitial) InitializeRow(*initializer_, key, parameters(row), dim_);
   return row;
 }
 
-bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows) {
+bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh) {
   Find(keys, rows);
   const auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
   if (missing == 0) return true;
@@ -168,7 +168,7 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows) {
     const uint32_t hash = Hash(keys[i]);
     // Looked for again: a key that came twice would get two rows.
     rows[i] = FindOne(keys[i], hash);
-    if (rows[i] == kNone) rows[i] = Insert(keys[i], hash);
+    if (rows[i] == kNone) rows[i] = Insert(keys[i], hash, fresh);
   }
   return true;
 }

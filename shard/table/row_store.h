@@ -28,6 +28,8 @@ namespace verbena::shard {
 class RowStore {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
+  // The parameters of a new row; kBlank: any, as the caller writes them.
+  enum class Fresh : uint8_t { kInitial, kBlank };
 
   // `state` numbers behind each row's parameters, zero at first. The others outlive the store.
   // `account` may be null: its memory is nobody's.
@@ -41,8 +43,8 @@ class RowStore {
 
   // The row of each key, or kNone. Their memory is on its way to the cache.
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
-  // The same; keys without a row get one, with initial parameters. False: no memory for them all.
-  bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows);
+  // The same; keys without a row get one. False: no memory for them all.
+  bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh = Fresh::kInitial);
 
   uint64_t key(uint32_t row) const { return HeaderOf(row)->key; }
   // How often the optimizer has changed the row; 0: nothing of it is committed.
@@ -96,7 +98,7 @@ class RowStore {
   uint32_t FindOne(uint64_t key, uint32_t hash) const;
   bool Reserve(uint32_t more);
   bool GrowIndex(uint64_t rows, Buffer* index, uint32_t* mask) const;
-  uint32_t Insert(uint64_t key, uint32_t hash);
+  uint32_t Insert(uint64_t key, uint32_t hash, Fresh fresh);
 
   const uint32_t dim_;
   const uint32_t stride_;  // bytes from row to row
