@@ -20,7 +20,6 @@ namespace {
 constexpr char kKeysSuffix[] = ".keys";
 constexpr char kValuesSuffix[] = ".values";
 constexpr char kDefaultJob[] = "default";
-constexpr uint64_t kMaxSpecBytes = 64 << 20;
 constexpr size_t kMostNamesSaid = 10;
 
 bool IsInteger(TensorType type) {
@@ -297,7 +296,7 @@ absl::StatusOr<ImportPlan> PlanImport(Disk* disk, const ImportOptions& options) 
 }
 
 absl::StatusOr<std::vector<v1::TableSpec>> ReadTableSpecs(Disk* disk, const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadWhole(disk, path, kMaxSpecBytes);
+  const absl::StatusOr<std::string> text = ReadWhole(disk, path, kMaxManifestBytes);
   if (!text.ok()) return text.status();
   v1::CheckpointManifest manifest;
   if (!ManifestChecksum(*text).empty()) {
