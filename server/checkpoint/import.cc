@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -122,7 +123,7 @@ class Importer {
       if (absl::Status status = WriteDense(file); !status.ok()) return status;
     }
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
-      if (plan_.tables[i].keys.file == nullptr) continue;
+      if (plan_.tables[i].spec.dim() == 0) continue;
       if (absl::Status status = WriteRows(i); !status.ok()) return status;
     }
     const std::string index = IndexText(manifest_);
@@ -204,8 +205,14 @@ class Importer {
   absl::Status AppendRows(const ImportedTable& table, uint64_t first, uint64_t count,
                           RowWriter* writer) {
     const uint64_t dim = table.spec.dim();
-    Buffer keys;
-    absl::Status status = Read(table.keys, first, count, &keys);
+    Buffer keys(count * sizeof(uint64_t));
+    absl::Status status;
+    if (table.keys.file != nullptr) {
+      status = Read(table.keys, first, count, &keys);
+    } else {
+      auto* places = reinterpret_cast<uint64_t*>(keys.data());
+      std::iota(places, places + count, first);
+    }
     if (status.ok()) status = Read(table.values, first * dim, count * dim, &in_);
     if (status.ok()) {
       status =

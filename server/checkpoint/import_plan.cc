@@ -20,7 +20,6 @@ namespace {
 constexpr char kKeysSuffix[] = ".keys";
 constexpr char kValuesSuffix[] = ".values";
 constexpr char kDefaultJob[] = "default";
-constexpr uint64_t kMaxSpecBytes = 64 << 20;
 constexpr size_t kMostNamesSaid = 10;
 
 bool IsInteger(TensorType type) {
@@ -80,9 +79,8 @@ class Planner {
     }
     if (absl::Status status = CheckNamed(); !status.ok()) return status;
     for (const ImportedTable& table : plan_.tables) {
-      const bool rows = table.keys.file != nullptr;
       for (const ArraySpec& array :
-           rows ? RowArrays(table.spec, table.rows) : DenseArrays(table.spec)) {
+           table.spec.dim() > 0 ? RowArrays(table.spec, table.rows) : DenseArrays(table.spec)) {
         plan_.bytes += array.elements * BytesOf(*ParseType(array.dtype));
       }
     }
@@ -136,7 +134,8 @@ class Planner {
     table.spec = spec == specs_.end() ? options_.defaults : *spec->second;
     table.spec.set_name(name_);
     table.spec.set_job(job_);
-    absl::Status status = values != nullptr ? SetRows(&table) : SetDense(&table);
+    const bool rows = values != nullptr || table.spec.dim() > 0;
+    absl::Status status = rows ? SetRows(&table) : SetDense(&table);
     if (!status.ok()) return status;
     absl::StatusOr<v1::TableSpec> normal = NormalizeTableSpec(std::move(table.spec));
     if (!normal.ok()) {
@@ -169,28 +168,26 @@ class Planner {
                                                    "; --rename gives one another name"));
   }
 
-  absl::Status SetDense(ImportedTable* table) const {
-    const SourceTensor& tensor = table->values;
-    v1::TableSpec& spec = table->spec;
+  // That its numbers can be a table's.
+  absl::Status CheckType(const SourceTensor& tensor, const v1::TableSpec& spec) const {
     const TensorType type = tensor.info->type;
-    const bool given = spec.dtype() != v1::DTYPE_UNSPECIFIED || options_.dtype;
-    if (!DTypeOf(type) && type != TensorType::kF64) {
+    if (DTypeOf(type)) return absl::OkStatus();
+    if (type != TensorType::kF64) {
       return Bad(tensor, absl::StrCat(" has the type ", TypeName(type)),
                  absl::StrCat("F32, BF16, F16, and F64 with --dtype; integers as the keys of "
                               "T.keys and T.values; --skip leaves a tensor out"));
     }
-    if (!DTypeOf(type) && !given) {
-      return Bad(tensor, " has the type F64, which no table has",
-                 "F32, BF16, F16; --dtype f32 rounds it");
-    }
+    if (spec.dtype() != v1::DTYPE_UNSPECIFIED || options_.dtype) return absl::OkStatus();
+    return Bad(tensor, " has the type F64, which no table has",
+               "F32, BF16, F16; --dtype f32 rounds it");
+  }
+
+  absl::Status SetDense(ImportedTable* table) const {
+    const SourceTensor& tensor = table->values;
+    v1::TableSpec& spec = table->spec;
+    if (absl::Status status = CheckType(tensor, spec); !status.ok()) return status;
     if (spec.dtype() == v1::DTYPE_UNSPECIFIED) {
-      spec.set_dtype(options_.dtype ? *options_.dtype : *DTypeOf(type));
-    }
-    if (spec.dim() > 0) {
-      return Bad(tensor,
-                 absl::StrCat(" is table ", Quoted(spec.name()), ", whose dim is ", spec.dim(),
-                              " by its specification"),
-                 "0 of a tensor that is no T.keys and T.values");
+      spec.set_dtype(options_.dtype ? *options_.dtype : *DTypeOf(tensor.info->type));
     }
     std::vector<uint64_t> shape = tensor.info->shape;
     if (shape.empty()) shape.push_back(1);
@@ -209,31 +206,28 @@ class Planner {
   }
 
   absl::Status SetRows(ImportedTable* table) const {
-    const SourceTensor& keys = table->keys;
     const SourceTensor& values = table->values;
-    v1::TableSpec& spec = table->spec;
-    if (keys.info->type != TensorType::kU64 && keys.info->type != TensorType::kI64) {
-      return Bad(keys, absl::StrCat(" has the type ", TypeName(keys.info->type)), "U64, I64");
-    }
-    if (!DTypeOf(values.info->type) && values.info->type != TensorType::kF64) {
-      return Bad(values, absl::StrCat(" has the type ", TypeName(values.info->type)),
-                 "F32, BF16, F16, and F64 with --dtype");
-    }
-    if (values.info->type == TensorType::kF64 && spec.dtype() == v1::DTYPE_UNSPECIFIED &&
-        !options_.dtype) {
-      return Bad(values, " has the type F64, which no table has",
-                 "F32, BF16, F16; --dtype f32 rounds it");
-    }
-    if (keys.info->shape.size() != 1) {
-      return Bad(keys, absl::StrCat(" has the shape ", ShapeOf(keys)), "one dimension");
-    }
-    table->rows = keys.info->shape[0];
     const std::vector<uint64_t>& shape = values.info->shape;
+    v1::TableSpec& spec = table->spec;
+    std::string wanted = "[N, DIM], rows of the keys 0 to N - 1,";
+    table->rows = shape.empty() ? 0 : shape[0];
+    if (table->keys.file != nullptr) {
+      const SourceTensor& keys = table->keys;
+      if (keys.info->type != TensorType::kU64 && keys.info->type != TensorType::kI64) {
+        return Bad(keys, absl::StrCat(" has the type ", TypeName(keys.info->type)), "U64, I64");
+      }
+      if (keys.info->shape.size() != 1) {
+        return Bad(keys, absl::StrCat(" has the shape ", ShapeOf(keys)), "one dimension");
+      }
+      table->rows = keys.info->shape[0];
+      wanted = absl::StrCat("[", table->rows, ", DIM], a row for each of ", Quoted(keys.info->name),
+                            ",");
+    }
+    if (absl::Status status = CheckType(values, spec); !status.ok()) return status;
     if (shape.size() != 2 || shape[0] != table->rows || shape[1] == 0 ||
         shape[1] > kMaxRowElements) {
       return Bad(values, absl::StrCat(" has the shape ", ShapeOf(values)),
-                 absl::StrCat("[", table->rows, ", DIM], a row for each of ",
-                              Quoted(keys.info->name), ", with DIM in 1..", kMaxRowElements));
+                 absl::StrCat(wanted, " with DIM in 1..", kMaxRowElements));
     }
     if ((spec.dim() != 0 && spec.dim() != shape[1]) || spec.shape_size() > 0) {
       return Bad(values, absl::StrCat(" has rows of ", shape[1]),
@@ -302,7 +296,7 @@ absl::StatusOr<ImportPlan> PlanImport(Disk* disk, const ImportOptions& options) 
 }
 
 absl::StatusOr<std::vector<v1::TableSpec>> ReadTableSpecs(Disk* disk, const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadWhole(disk, path, kMaxSpecBytes);
+  const absl::StatusOr<std::string> text = ReadWhole(disk, path, kMaxManifestBytes);
   if (!text.ok()) return text.status();
   v1::CheckpointManifest manifest;
   if (!ManifestChecksum(*text).empty()) {

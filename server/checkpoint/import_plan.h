@@ -46,7 +46,7 @@ struct ImportOptions {
 struct ImportedTable {
   v1::TableSpec spec;   // normalised
   SourceTensor values;  // the parameters, or the values of rows
-  SourceTensor keys;    // of rows; empty: a dense table
+  SourceTensor keys;    // of rows; empty: a dense table, or the keys are the rows' places
   uint64_t rows = 0;
 };
 

@@ -140,7 +140,8 @@ TEST_CASE("tables are imported with the specifications of a file, or of another 
         absl::StatusCode::kNotFound);
   fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"shape\": [2, 2]}}]}",
         {"tensor \"b16\" has the shape [4]; allowed: [2, 2]"});
-  fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"dim\": 4}}]}", {"whose dim is 4"});
+  fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"dim\": 4}}]}",
+        {"\"b16\" has the shape [4]; allowed: [N, DIM]"});
   fails("{\"tables\": [{\"spec\": {\"name\": \"items\", \"dim\": 4}}]}",
         {"\"items.values\" has rows of 2; allowed: ", "dim 4"});
   fails(
@@ -149,6 +150,32 @@ TEST_CASE("tables are imported with the specifications of a file, or of another 
       {"is of job \"b\", and others are of \"a\""});
   fails("{\"tables\": [{\"spec\": {\"name\": \"b16\", \"optimizer\": {\"rate\": -1}}}]}",
         {"/m.safetensors: tensor \"b16\": ", "rate is -1"});
+}
+
+TEST_CASE("a matrix becomes an embedding table where its specification says so") {
+  Source source(
+      {{"embedding.weight", "F32", "3,2", Raw(kFloats)}, {"flat", "F32", "6", Raw(kFloats)}});
+  v1::TableSpec spec;
+  spec.set_name("embedding.weight");
+  spec.set_dim(2);
+  ImportOptions options;
+  options.specs = {spec};
+  const auto reader = source.Run(options);
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  const auto rows = Rows(*reader, "embedding.weight");
+  REQUIRE(rows.size() == 3);
+  for (uint64_t key = 0; key < 3; ++key) {
+    CHECK(rows.at(key).substr(0, 8) == Raw(kFloats).substr(key * 8, 8));
+  }
+  CHECK(SpecOf(*reader, "flat").dim() == 0);
+  options.to = "/c2";
+  options.specs[0].set_dim(3);
+  source.Fails(options, absl::StatusCode::kInvalidArgument,
+               {"\"embedding.weight\" has rows of 2; allowed: ", "dim 3"});
+  options.specs[0].set_name("flat");
+  source.Fails(options, absl::StatusCode::kInvalidArgument,
+               {"\"flat\" has the shape [6]; allowed: [N, DIM], rows of the keys 0 to N - 1"});
 }
 
 TEST_CASE("numbers are converted where it is asked for, and never become infinite") {
@@ -286,6 +313,34 @@ TEST_CASE("an import that fails leaves no checkpoint, and can be tried again") {
   source.disk.Put("/file", "x");
   options.to = "/file";
   CHECK_FALSE(source.Run(options).ok());
+}
+
+TEST_CASE("after a crash at any moment of an import there is a whole checkpoint, or none") {
+  const ImportOptions options{.from = "/m.safetensors", .to = "/c"};
+  bool finished = false;
+  int made = 0;
+  for (uint64_t operation = 1; !finished; ++operation) {
+    INFO("crash at operation " << operation);
+    Source source;
+    source.disk.CrashAt(source.disk.operations() + operation);
+    const bool succeeded = source.Run(options).ok();
+    finished = !source.disk.crashed();
+    source.disk.Reboot();
+    const auto all = ListCheckpoints(&source.disk, "/c");
+    const size_t there = all.ok() ? all->size() : 0;
+    made += there > 0 ? 1 : 0;
+    if (succeeded) CHECK(there == 1);
+    if (there == 0) {
+      CHECK(source.Run(options).ok());
+      continue;
+    }
+    const auto reader = CheckpointReader::Open(&source.disk, "/c/checkpoint-00000001");
+    REQUIRE(reader.ok());
+    CHECK(reader->Verify([](uint64_t) { return absl::OkStatus(); }).ok());
+    CHECK(Array(*reader, "tower.weight", kParameters) == Raw(kFloats));
+    CHECK(absl::IsAlreadyExists(source.Run(options).status()));
+  }
+  CHECK(made > 1);  // also before the end
 }
 
 }  // namespace

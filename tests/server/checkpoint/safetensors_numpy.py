@@ -26,7 +26,8 @@ def save(path, tensors, metadata, bfloat16=()):
     names = {numpy.dtype(v): k for k, v in TYPES.items() if k != "BF16"}
     header, at = {"__metadata__": metadata}, 0
     for name, array in tensors.items():
-        header[name] = {"dtype": "BF16" if name in bfloat16 else names[array.dtype], "shape": list(array.shape),
+        header[name] = {"dtype": "BF16" if name in bfloat16 else names[array.dtype],
+                        "shape": list(array.shape),
                         "data_offsets": [at, at + array.nbytes]}
         at += array.nbytes
     text = json.dumps(header).encode()
