@@ -287,8 +287,9 @@ absl::Status Saver::FillTable(int position, const v1::Table& table) {
     }
   }
   if (table.spec().consistency() == v1::CONSISTENCY_SYNC) {
-    out->set_steps(step_);
-    manifest_.set_step(step_);
+    // The servers count from where the table began.
+    out->set_steps(table.restored_steps() + step_);
+    manifest_.set_step(std::max(manifest_.step(), out->steps()));
   }
   const DenseLayout layout = LayoutOf(table.spec());
   const uint32_t chunks = table.spec().dim() > 0 ? 0 : layout.chunks();
