@@ -149,6 +149,20 @@ void Restorer::DropThenMake(size_t table) {
                               });
 }
 
+// Of a table that has lost partitions before it was served nothing is lost, but no shard can load
+// them: it is made anew. Returns whether there are any.
+bool Restorer::ForgetLost(const v1::ClusterView& view) {
+  bool any = false;
+  for (Table& table : tables_) {
+    const bool lost = std::any_of(
+        view.tables().begin(), view.tables().end(),
+        [&](const v1::Table& t) { return t.id() == table.id && t.lost_partitions_size() > 0; });
+    if (lost) table.id = 0;
+    any |= lost;
+  }
+  return any;
+}
+
 // ---- parts --------------------------------------------------------------------------------------
 
 void Restorer::AskView() {
@@ -162,6 +176,10 @@ void Restorer::AskView() {
 void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
   if (!response.ok()) return Fail(response.status());
   const v1::ClusterView& view = response->view();
+  if (ForgetLost(view)) {
+    if (++tries_ >= options_.tries) return End(absl::AbortedError("servers are lost all the time"));
+    return MakeNext();
+  }
   parts_.clear();
   for (const v1::Server& server : view.servers()) {
     for (uint32_t shard = 0; shard < server.shards(); ++shard) {

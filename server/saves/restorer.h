@@ -5,6 +5,7 @@
 //
 //     making    --(every table is made, to be restored)-->  viewing
 //     viewing   --(the view has them)-->  beginning  --(all shards have begun)-->  loading
+//     viewing   --(one of them has lost a partition)-->  making: it is made anew
 //     loading   --(all parts are loaded)-->  opening  --(they are served)-->  done
 //     viewing, beginning, loading  --(a partition has moved, ...)-->  pausing, viewing again
 //     any  --(another error)-->  dropping: what was made goes; then done
@@ -110,6 +111,7 @@ class Restorer {
             int64_t timeout_ms, F on_answer);
   void MakeNext();
   void DropThenMake(size_t table);
+  bool ForgetLost(const v1::ClusterView& view);
   void AskView();
   void OnView(absl::StatusOr<v1::GetViewResponse> response);
   void Begin(size_t part);
