@@ -26,7 +26,7 @@ struct CheckpointOptions {
   int servers = 3;
   uint32_t replicas = 1;  // 2: most servers that die lose nothing
   bool faults = true;
-  bool syncs = true;  // false: the disk ignores them, and the scenario has to find that
+  bool syncs = true;  // false: the disk ignores those of files, and the scenario has to find that
 };
 
 struct CheckpointResult {

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <string>
 
+#include "shard/planted_bugs.h"
 #include "tests/cluster/checkpoint_scenario.h"
+#include "tests/cluster/scenario_runs.h"
 #include "tests/cluster/seeds.h"
 
 namespace verbena::test {
@@ -57,6 +59,31 @@ TEST_CASE("checkpoints under faults") {
   CHECK(totals.restored_pulls > 0);
   CHECK(totals.servers_died > 0);
   CHECK(totals.disk_crashed > 0);
+}
+
+// What the first of `count` seeds finds that finds something.
+std::string FirstFinding(CheckpointOptions options, uint64_t count) {
+  for (options.seed = 1; options.seed <= count; ++options.seed) {
+    const CheckpointResult result = RunCheckpointScenario(options);
+    if (result.violations.empty()) continue;
+    std::fprintf(stderr, "found by seed %llu: %s\n", static_cast<unsigned long long>(options.seed),
+                 result.violations.front().c_str());
+    return result.violations.front();
+  }
+  return "";
+}
+
+TEST_CASE("planted bug: commit a checkpoint whose files are not synced") {
+  CheckpointOptions options;
+  options.syncs = false;
+  CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
+}
+
+TEST_CASE("planted bug: an apply keeps nothing for a save") {
+  Planted bug(&shard::PlantedBugs::save_what_changes);
+  CheckpointOptions options;
+  options.faults = false;
+  CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
 }  // namespace

@@ -297,7 +297,6 @@ absl::Status SimDisk::SyncDirectory(const std::string& path) {
   if (node == nullptr) return absl::NotFoundError(absl::StrCat("cannot open ", path));
   if (!Step()) return Down();
   if (SyncFails()) return absl::DataLossError(absl::StrCat(path, ": EIO"));
-  if (ignores_syncs_) return absl::OkStatus();
   node->kept = node->entries;
   node->changes.clear();
   return absl::OkStatus();

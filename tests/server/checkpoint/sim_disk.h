@@ -35,7 +35,7 @@ class SimDisk final : public Disk {
   void Truncate(const std::string& path, uint64_t size);
   // The n-th Sync() of a file or directory from now on says EIO, once.
   void FailSync(uint64_t n) { fail_sync_ = n; }
-  // From now on Sync() says OK and does nothing: a crash shows who relies on it.
+  // From now on Sync() of a file says OK and does nothing: a crash shows who relies on it.
   void IgnoreSyncs() { ignores_syncs_ = true; }
 
   std::string Content(const std::string& path);
