@@ -185,6 +185,9 @@ void CheckpointOperator::RunSaver() {
   }
   LookAtDisk();
   if (!disk_.crashed() && !state_->Chance(0.2)) disk_.CrashAt(0);
+  // Or at once: what was said to be saved is there all the same.
+  const bool faults = state_->options.faults && !state_->faults_stopped;
+  if (faults && state_->Chance(0.1)) disk_.CrashAt(disk_.operations() + 1);
   next_save_ = state_->now() + state_->Between(0, 400) * kMilli;
 }
 
