@@ -248,21 +248,38 @@ void Restorer::Ask(size_t part) {
 
 void Restorer::Open() {
   state_ = State::kOpening;
+  if (open_id_.empty()) {
+    open_id_ = NewId();
+    tries_ = 0;
+  }
   v1::FinishRestoreRequest request;
-  request.set_request_id(NewId());
+  request.set_request_id(open_id_);
   for (const Table& table : tables_) request.add_tables(table.id);
-  Tell<v1::FinishRestoreResponse>(options_.coordinator, "/verbena.v1.Cluster/FinishRestore",
-                                  request, kCallMillis,
-                                  [this](absl::StatusOr<v1::FinishRestoreResponse> response) {
-                                    if (!response.ok()) return End(response.status());
-                                    state_ = State::kDone;
-                                  });
+  Tell<v1::FinishRestoreResponse>(
+      options_.coordinator, "/verbena.v1.Cluster/FinishRestore", request, kCallMillis,
+      [this](absl::StatusOr<v1::FinishRestoreResponse> response) {
+        const absl::Status& status = response.status();
+        if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+          // It may have been done: workers may be using them.
+          if (++tries_ < options_.tries) return Pause();
+          status_ = absl::Status(
+              status.code(),
+              absl::StrCat("whether the tables are served is not known: ", status.message()));
+        } else if (!status.ok()) {
+          return End(status);
+        }
+        state_ = State::kDone;
+      });
 }
 
 // ---- the end ------------------------------------------------------------------------------------
 
 void Restorer::Fail(const absl::Status& status) {
   if (!MayPass(status) || ++tries_ >= options_.tries) return End(status);
+  Pause();
+}
+
+void Restorer::Pause() {
   ++call_;
   state_ = State::kPausing;
   resume_ns_ = clock_->NowNanos() + (kPauseNanos << tries_);
@@ -292,7 +309,7 @@ void Restorer::DropNext() {
 }
 
 void Restorer::Cancel() {
-  if (state_ == State::kDone || state_ == State::kDropping || state_ == State::kOpening) return;
+  if (state_ == State::kDone || state_ == State::kDropping || !open_id_.empty()) return;
   End(absl::CancelledError("the restore was interrupted"));
 }
 
@@ -302,7 +319,7 @@ bool Restorer::RunOnce() {
     return true;
   }
   if (state_ == State::kPausing && resume_ns_ <= clock_->NowNanos()) {
-    AskView();
+    open_id_.empty() ? AskView() : Open();
     return true;
   }
   return false;

@@ -184,5 +184,31 @@ TEST_CASE("regression: a table that loses a partition while it is restored is ma
   CHECK(small.value() == -4.0f);
 }
 
+TEST_CASE("regression: tables are not dropped when the answer that they are served is lost") {
+  checkpoint::test::SimDisk disk(4);
+  Small small(&disk);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  const auto channel = small.cluster.control().NewChannel("operator");
+  const auto restorer = small.MakeRestorer(channel.get());
+  const std::string opening = "opening";
+  const auto run = [&] {
+    channel->RunOnce();
+    restorer->RunOnce();
+    return restorer->progress().doing == opening;
+  };
+  REQUIRE(small.cluster.RunUntil(run, small.cluster.now() + 100 * kSecond));
+  small.cluster.control().Cut("coordinator", "operator", true);
+  small.cluster.RunUntil([] { return false; }, small.cluster.now() + kSecond);
+  small.cluster.control().Cut("coordinator", "operator", false);
+  small.Train(1);
+  CHECK(small.value() == -4.0f);
+  small.RunToEnd(channel.get(), restorer.get());
+  INFO(restorer->status().ToString());
+  CHECK(restorer->status().ok());
+  small.Train(1);
+  CHECK(small.value() == -5.0f);
+}
+
 }  // namespace
 }  // namespace verbena::test
