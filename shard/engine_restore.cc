@@ -171,6 +171,11 @@ absl::StatusOr<RestoreProgress> Engine::restore_progress(uint32_t table) const {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const uint32_t p = state->table->life(s).partition;
     if (!e.partitions[p].ours) continue;
+    if (state->placement[p].lost) {
+      return absl::AbortedError(
+          absl::StrCat("table ", table, " \"", state->table->spec().name(), "\": partition ", p,
+                       " was lost while it was restored; the table has to be made anew"));
+    }
     if (!state->table->ready(s) || !state->restore->finished(s)) ++progress.unfinished;
     if (const DenseTable* dense = state->dense.table.get(); dense != nullptr) {
       for (const uint32_t index : dense->slice(s).chunks) {

@@ -149,6 +149,20 @@ void Restorer::DropThenMake(size_t table) {
                               });
 }
 
+// Of a table that has lost partitions before it was served nothing is lost, but no shard can load
+// them: it is made anew. Returns whether there are any.
+bool Restorer::ForgetLost(const v1::ClusterView& view) {
+  bool any = false;
+  for (Table& table : tables_) {
+    const bool lost = std::any_of(
+        view.tables().begin(), view.tables().end(),
+        [&](const v1::Table& t) { return t.id() == table.id && t.lost_partitions_size() > 0; });
+    if (lost) table.id = 0;
+    any |= lost;
+  }
+  return any;
+}
+
 // ---- parts --------------------------------------------------------------------------------------
 
 void Restorer::AskView() {
@@ -162,6 +176,10 @@ void Restorer::AskView() {
 void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
   if (!response.ok()) return Fail(response.status());
   const v1::ClusterView& view = response->view();
+  if (ForgetLost(view)) {
+    if (++tries_ >= options_.tries) return End(absl::AbortedError("servers are lost all the time"));
+    return MakeNext();
+  }
   parts_.clear();
   for (const v1::Server& server : view.servers()) {
     for (uint32_t shard = 0; shard < server.shards(); ++shard) {
@@ -255,21 +273,38 @@ absl::Status Restorer::CheckParts() const {
 
 void Restorer::Open() {
   state_ = State::kOpening;
+  if (open_id_.empty()) {
+    open_id_ = NewId();
+    tries_ = 0;
+  }
   v1::FinishRestoreRequest request;
-  request.set_request_id(NewId());
+  request.set_request_id(open_id_);
   for (const Table& table : tables_) request.add_tables(table.id);
-  Tell<v1::FinishRestoreResponse>(options_.coordinator, "/verbena.v1.Cluster/FinishRestore",
-                                  request, kCallMillis,
-                                  [this](absl::StatusOr<v1::FinishRestoreResponse> response) {
-                                    if (!response.ok()) return End(response.status());
-                                    state_ = State::kDone;
-                                  });
+  Tell<v1::FinishRestoreResponse>(
+      options_.coordinator, "/verbena.v1.Cluster/FinishRestore", request, kCallMillis,
+      [this](absl::StatusOr<v1::FinishRestoreResponse> response) {
+        const absl::Status& status = response.status();
+        if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+          // It may have been done: workers may be using them.
+          if (++tries_ < options_.tries) return Pause();
+          status_ = absl::Status(
+              status.code(),
+              absl::StrCat("whether the tables are served is not known: ", status.message()));
+        } else if (!status.ok()) {
+          return End(status);
+        }
+        state_ = State::kDone;
+      });
 }
 
 // ---- the end ------------------------------------------------------------------------------------
 
 void Restorer::Fail(const absl::Status& status) {
   if (!MayPass(status) || ++tries_ >= options_.tries) return End(status);
+  Pause();
+}
+
+void Restorer::Pause() {
   ++call_;
   state_ = State::kPausing;
   resume_ns_ = clock_->NowNanos() + (kPauseNanos << tries_);
@@ -299,7 +334,7 @@ void Restorer::DropNext() {
 }
 
 void Restorer::Cancel() {
-  if (state_ == State::kDone || state_ == State::kDropping || state_ == State::kOpening) return;
+  if (state_ == State::kDone || state_ == State::kDropping || !open_id_.empty()) return;
   End(absl::CancelledError("the restore was interrupted"));
 }
 
@@ -309,7 +344,7 @@ bool Restorer::RunOnce() {
     return true;
   }
   if (state_ == State::kPausing && resume_ns_ <= clock_->NowNanos()) {
-    AskView();
+    open_id_.empty() ? AskView() : Open();
     return true;
   }
   return false;

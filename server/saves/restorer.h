@@ -5,7 +5,9 @@
 //
 //     making    --(every table is made, to be restored)-->  viewing
 //     viewing   --(the view has them)-->  beginning  --(all shards have begun)-->  loading
+//     viewing   --(one of them has lost a partition)-->  making: it is made anew
 //     loading   --(all parts are loaded)-->  opening  --(they are served)-->  done
+//     opening   --(no answer)-->  pausing, opening again
 //     viewing, beginning, loading  --(a partition has moved, ...)-->  pausing, viewing again
 //     any  --(another error)-->  dropping: what was made goes; then done
 //
@@ -14,7 +16,8 @@
 // Invariants:
 //  1. Nobody is served a table before all of it is loaded and every checksum was right.
 //  2. After an error no table that this has made is left, unless the coordinator could not be
-//     reached; then those are not served, and the next restore replaces them.
+//     reached; then those are not served, and the next restore replaces them. Where it is not known
+//     whether they are served none is dropped, and the error says so.
 #ifndef VERBENA_SERVER_SAVES_RESTORER_H_
 #define VERBENA_SERVER_SAVES_RESTORER_H_
 
@@ -112,6 +115,7 @@ class Restorer {
             int64_t timeout_ms, F on_answer);
   void MakeNext();
   void DropThenMake(size_t table);
+  bool ForgetLost(const v1::ClusterView& view);
   void AskView();
   void OnView(absl::StatusOr<v1::GetViewResponse> response);
   void Begin(size_t part);
@@ -120,6 +124,7 @@ class Restorer {
   void Open();
   // Once more from the view, if that may help; else it is over.
   void Fail(const absl::Status& status);
+  void Pause();
   void End(absl::Status status);
   void DropNext();
 
@@ -134,6 +139,7 @@ class Restorer {
   uint64_t random_;
   uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
   uint64_t restore_ = 0;
+  std::string open_id_;  // of the request that has them served, once it may have been sent
   std::vector<Table> tables_;
   std::vector<Part> parts_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -297,7 +297,7 @@ absl::Status Saver::FillTable(int position, const v1::Table& table) {
     }
   }
   if (table.spec().consistency() == v1::CONSISTENCY_SYNC) {
-    // What it was restored with had steps behind it, too.
+    // The servers count from where the table began.
     out->set_steps(table.restored_steps() + step_);
     manifest_.set_step(std::max(manifest_.step(), out->steps()));
   }

@@ -162,6 +162,15 @@ void ShardSaves::Fail(Save* save, absl::Status status) {
   save->engine->AbortSave(save->id);
 }
 
+// Also of one that is written: until it is told the engine keeps it, and begins no other of its
+// tables.
+void ShardSaves::GiveUp(Save* save, absl::Status status) {
+  if (save->ended) return;
+  if (save->result.done()) save->engine->AbortSave(save->id);
+  Fail(save, std::move(status));
+  save->ended = true;
+}
+
 bool ShardSaves::Advance(Save* save) {
   if (!save->status.ok() || save->finishing) return false;
   const absl::StatusOr<shard::SaveProgress> progress = save->engine->save_progress(save->id);
@@ -236,10 +245,10 @@ absl::Status ShardSaves::End(const v1::EndSaveRequest& request) {
   Save& save = it->second;
   if (request.committed() && save.result.done()) {
     save.engine->CommitSave(save.id);
+    save.ended = true;
   } else {
-    Fail(&save, absl::CancelledError("the saver gave it up"));
+    GiveUp(&save, absl::CancelledError("the saver gave it up"));
   }
-  save.ended = true;
   return absl::OkStatus();
 }
 
@@ -253,9 +262,7 @@ bool ShardSaves::RunOnce() {
   for (auto it = saves_.begin(); it != saves_.end();) {
     Save& save = it->second;
     if (save.gives_up_ns <= now && !save.ended) {
-      if (save.result.done()) save.engine->AbortSave(save.id);
-      Fail(&save, absl::DeadlineExceededError("its saver has not asked about it any more"));
-      save.ended = true;
+      GiveUp(&save, absl::DeadlineExceededError("its saver has not asked about it any more"));
     }
     if (save.status.ok() && !save.finishing) worked |= TakePieces(&save, now);
     worked |= Advance(&save);

@@ -101,6 +101,7 @@ class ShardSaves {
   bool Advance(Save* save);
   void Finished(uint64_t id, absl::StatusOr<v1::WaitSaveResponse> result);
   void Fail(Save* save, absl::Status status);
+  void GiveUp(Save* save, absl::Status status);
   bool AnswerWaiters(Save* save, int64_t now);
   void Log(const std::string& text) const {
     if (options_.log) options_.log(text);

@@ -1,5 +1,7 @@
 #include "shard/save/chunk_save.h"
 
+#include "shard/planted_bugs.h"
+
 namespace verbena::shard {
 
 ChunkSave::ChunkSave(DenseTable* table, const TableToSave& what, const SaveParts& parts)
@@ -63,7 +65,7 @@ void ChunkSave::Unpin(Record* record) {
 // ---- applies ------------------------------------------------------------------------------------
 
 bool ChunkSave::BeforeChange(uint32_t chunk, bool content, bool force, ChunkSpares* spares) {
-  if (!content || chunk >= records_.size()) return true;
+  if (!content || chunk >= records_.size() || planted_bugs().save_what_changes) return true;
   Record& r = records_[chunk];
   if (r.state != State::kDue && (r.state != State::kOut || r.kept)) return true;
   if ((force || parts_.budget->Fits(table_->ContentBytes())) && Lend(chunk, spares)) {

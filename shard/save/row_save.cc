@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "shard/planted_bugs.h"
+
 namespace verbena::shard {
 namespace {
 
@@ -69,7 +71,7 @@ bool RowSave::ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const {
 // ---- applies ------------------------------------------------------------------------------------
 
 bool RowSave::BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) {
-  if (!has(slice, State::kOpen)) return true;
+  if (!has(slice, State::kOpen) || planted_bugs().save_what_changes) return true;
   const SliceRows& s = rows_[slice];
   for (const uint32_t row : rows) {
     if (row >= s.rows || row < s.cursor || s.kept->marked(row)) continue;

@@ -49,6 +49,7 @@ class SimWritable final : public WritableFile {
   absl::Status Sync() override {
     if (boots_ != disk_->boots_ || !disk_->Step()) return disk_->Down();
     if (disk_->SyncFails()) return absl::DataLossError(absl::StrCat(path_, ": EIO"));
+    if (disk_->ignores_syncs_) return absl::OkStatus();
     node_->durable = node_->now;
     node_->unsynced.clear();
     return absl::OkStatus();

@@ -35,6 +35,8 @@ class SimDisk final : public Disk {
   void Truncate(const std::string& path, uint64_t size);
   // The n-th Sync() of a file or directory from now on says EIO, once.
   void FailSync(uint64_t n) { fail_sync_ = n; }
+  // From now on Sync() of a file says OK and does nothing: a crash shows who relies on it.
+  void IgnoreSyncs() { ignores_syncs_ = true; }
 
   std::string Content(const std::string& path);
   void Put(const std::string& path, const std::string& content);  // durable
@@ -97,6 +99,7 @@ class SimDisk final : public Disk {
   uint64_t capacity_ = UINT64_MAX;
   uint64_t fail_sync_ = 0;
   bool crashed_ = false;
+  bool ignores_syncs_ = false;
 };
 
 }  // namespace verbena::checkpoint::test

@@ -1,0 +1,90 @@
+// What the tables of a checkpoint scenario must hold, on servers and in checkpoints. Gradients are
+// integers: a sync table is, bit for bit, a function of how many steps are in it, whichever table
+// of the cluster they were made on; an async one tells how many pushes of each worker it has.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_CHECKPOINT_MODEL_H_
+#define VERBENA_TESTS_CLUSTER_CHECKPOINT_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "server/checkpoint/checkpoint_reader.h"
+
+namespace verbena::test {
+
+inline constexpr size_t kCheckpointWorkers = 2;
+// Sync and dense, with momentum; sync rows; async and dense; async rows.
+inline constexpr size_t kCheckpointTables = 4;
+
+using PushCounts = std::array<uint32_t, kCheckpointWorkers>;
+using TableValues = std::vector<float>;  // elements, or rows in the order of the keys
+
+// A table of the cluster, from its creation until it is dropped or another takes its place.
+struct TableLife {
+  uint32_t id = 0;
+  size_t table = 0;       // which of the four
+  int restore = 0;        // that made it; 0: a worker did
+  uint64_t steps = 0;     // sync: in what it began with
+  TableValues base = {};  // async: what it began with
+  bool served = false, gone = false;
+  PushCounts attempted = {}, acknowledged = {}, failed = {};
+};
+
+// What a checkpoint was seen to hold.
+struct CheckpointContent {
+  std::array<uint64_t, kCheckpointTables> steps = {};
+  std::array<TableValues, kCheckpointTables> values = {};
+};
+
+class CheckpointModel {
+ public:
+  CheckpointModel();
+
+  const v1::TableSpec& spec(size_t table) const { return specs_[table]; }
+  bool sync(size_t table) const { return table < 2; }
+  bool rows(size_t table) const { return specs_[table].dim() > 0; }
+  uint64_t numbers(size_t table) const;
+  const std::vector<uint64_t>& keys() const { return keys_; }
+
+  // What `rank` pushes: of sync rows in step `step`, which does not name all keys, see StepKeys().
+  float Gradient(size_t table, size_t rank, uint64_t step, uint64_t number) const;
+  // Indices of the keys that step `step` names.
+  std::vector<size_t> StepKeys(uint64_t step) const;
+
+  std::map<uint32_t, TableLife>& lives() { return lives_; }
+
+  // Whether `values` is what the table may hold; says where it is not. Sync: after `steps` steps in
+  // all. Async: at least these pushes of those that it was given, and no more than were attempted;
+  // `one_moment`: of each partition what was there at one moment, as checkpoints have it.
+  std::string Check(const TableLife& life, const TableValues& values, uint64_t steps,
+                    const PushCounts& least, bool one_moment);
+
+  // Reads and checks all of a checkpoint. `least`: of async tables, by id, the pushes that were
+  // acknowledged before the save began.
+  absl::StatusOr<CheckpointContent> CheckCheckpoint(const checkpoint::CheckpointReader& reader,
+                                                    const std::map<uint32_t, PushCounts>& least);
+
+ private:
+  const TableValues& SyncValues(size_t table, uint64_t steps);
+  std::string CheckAsync(const TableLife& life, const TableValues& values, const PushCounts& least,
+                         bool one_moment) const;
+  absl::StatusOr<TableValues> Read(const checkpoint::CheckpointReader& reader, size_t table,
+                                   const std::string& array) const;
+
+  std::vector<v1::TableSpec> specs_;
+  std::vector<uint64_t> keys_;
+  std::map<uint32_t, TableLife> lives_;           // by id
+  std::array<std::vector<TableValues>, 2> sync_;  // by steps
+  std::vector<TableValues> momentum_;             // of the first, by steps
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_CHECKPOINT_MODEL_H_

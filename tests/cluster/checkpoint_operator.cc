@@ -1,0 +1,302 @@
+#include "tests/cluster/checkpoint_operator.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/manifest.h"
+
+namespace verbena::test {
+
+using checkpoint::CheckpointDirectory;
+using checkpoint::CheckpointNumber;
+using checkpoint::CheckpointReader;
+using checkpoint::Join;
+
+// ---- what is there ------------------------------------------------------------------------------
+
+// Tables of the cluster: what they began with, and that who restores drops none that is served.
+void CheckpointOperator::WatchTables() {
+  const v1::ClusterView& view = state_->cluster->view();
+  if (view.revision() == revision_) return;
+  revision_ = view.revision();
+  std::map<uint32_t, TableLife>& lives = state_->model.lives();
+  std::set<uint32_t> present;
+  for (const v1::Table& table : view.tables()) {
+    present.insert(table.id());
+    const auto [it, is_new] = lives.try_emplace(table.id());
+    TableLife& life = it->second;
+    life.served = !table.restoring();
+    if (!is_new) continue;
+    life.id = table.id();
+    while (state_->model.spec(life.table).name() != table.spec().name()) ++life.table;
+    if (!table.restoring()) continue;
+    life.restore = restores_;
+    life.steps = from_->steps[life.table];
+    life.base = from_->values[life.table];
+  }
+  for (auto& [id, life] : lives) {
+    if (life.gone || present.contains(id)) continue;
+    life.gone = true;
+    if (!life.served || life.restore == 0 || life.restore != restores_) continue;
+    state_->Violation(absl::StrCat("restore ", restores_, " dropped table ", id,
+                                   ", which it had made and workers used"));
+  }
+}
+
+bool CheckpointOperator::NeedsRestore() {
+  if (reported_.empty()) return false;
+  const v1::ClusterView& view = state_->cluster->view();
+  size_t well = 0;
+  for (const v1::Table& table : view.tables()) {
+    if (table.lost_partitions_size() == 0 && !table.restoring() &&
+        !state_->said_lost.contains(table.id())) {
+      ++well;
+    }
+  }
+  return well < kCheckpointTables;
+}
+
+void CheckpointOperator::LookAtCheckpoint(const std::string& name, const std::string& checksum) {
+  const auto reader = CheckpointReader::Open(&disk_, Join(kRoot, name));
+  auto content = reader.ok() ? state_->model.CheckCheckpoint(*reader, least_) : reader.status();
+  if (!content.ok()) {
+    state_->Violation(absl::StrCat(name, ": ", content.status().ToString()));
+    return;
+  }
+  ++state_->result.checked;
+  known_[{name, checksum}] = *std::move(content);
+}
+
+void CheckpointOperator::LookAtDisk() {
+  if (disk_.crashed()) return;
+  const auto listed = checkpoint::ListCheckpoints(&disk_, kRoot);
+  if (absl::IsNotFound(listed.status()) && reported_.empty()) return;
+  if (!listed.ok()) return state_->Violation(listed.status().ToString());
+  for (const checkpoint::Listed& one : *listed) {
+    if (!one.manifest.ok()) return state_->Violation(one.manifest.status().ToString());
+    // Any may be damaged by a crash: of those that are known their bytes are looked at again.
+    const auto reader = CheckpointReader::Open(&disk_, Join(kRoot, one.name));
+    if (!known_.contains({one.name, one.checksum})) {
+      LookAtCheckpoint(one.name, one.checksum);
+    } else if (const absl::Status whole =
+                   reader.ok() ? reader->Verify([](uint64_t) { return absl::OkStatus(); })
+                               : reader.status();
+               !whole.ok()) {
+      state_->Violation(absl::StrCat(one.name, ": ", whole.ToString()));
+    }
+  }
+  if (reported_.empty()) return;
+  const std::string newest = listed->empty() ? "none" : listed->back().name;
+  if (listed->empty() || listed->back().number < *CheckpointNumber(reported_)) {
+    state_->Violation(absl::StrCat(reported_, " was saved, and the newest is ", newest));
+  }
+  const auto complete = checkpoint::NewestComplete(&disk_, kRoot, nullptr);
+  if (!complete.ok() || checkpoint::BaseName(*complete) != newest) {
+    state_->Violation(absl::StrCat(newest, " is not complete"));
+  }
+}
+
+const CheckpointContent* CheckpointOperator::Newest(std::string* path) {
+  LookAtDisk();
+  const auto newest = checkpoint::NewestComplete(&disk_, kRoot, nullptr);
+  if (!newest.ok()) return nullptr;
+  *path = *newest;
+  const checkpoint::Listed listed = checkpoint::ReadListed(&disk_, *newest);
+  const auto known = known_.find({listed.name, listed.checksum});
+  return known == known_.end() ? nullptr : &known->second;
+}
+
+// After a save that succeeded.
+void CheckpointOperator::CheckNoLeftovers(const v1::CheckpointManifest& manifest) {
+  const auto entries = disk_.List(kRoot);
+  if (!entries.ok()) return;  // it has crashed since
+  for (const checkpoint::Disk::Entry& entry : *entries) {
+    if (entry.name == "LOCK" || CheckpointNumber(entry.name)) continue;
+    state_->Violation(absl::StrCat(reported_, " is saved, and left is ", entry.name));
+  }
+  std::set<std::string> files = {checkpoint::kManifestName};
+  for (const v1::CheckpointFile& file : manifest.files()) files.insert(file.name());
+  const auto inside = disk_.List(Join(kRoot, reported_));
+  if (!inside.ok()) return;
+  for (const checkpoint::Disk::Entry& entry : *inside) {
+    if (files.contains(entry.name)) continue;
+    state_->Violation(absl::StrCat(reported_, " has a file of no manifest: ", entry.name));
+  }
+}
+
+// ---- saves --------------------------------------------------------------------------------------
+
+// What comes while the next save is under way, in the most part.
+void CheckpointOperator::PlantDiskFault() {
+  disk_.SetCapacity(UINT64_MAX);
+  switch (state_->Between(0, 9)) {
+    case 0:
+    case 1:
+    case 2:
+      return disk_.CrashAt(disk_.operations() + static_cast<uint64_t>(state_->Between(1, 300)));
+    case 3:
+      return disk_.FailSync(static_cast<uint64_t>(state_->Between(1, 40)));
+    case 4: {
+      const uint64_t used = UINT64_MAX - *disk_.FreeBytes(kRoot);
+      return disk_.SetCapacity(used + static_cast<uint64_t>(state_->Between(0, 40'000)));
+    }
+    default:
+      return;
+  }
+}
+
+void CheckpointOperator::StartSave() {
+  after_faults_ = state_->faults_stopped;
+  least_.clear();
+  for (const auto& [id, life] : state_->model.lives()) least_[id] = life.acknowledged;
+  server::SaverOptions options;
+  options.coordinator = kCoordinatorAddress;
+  options.root = kRoot;
+  options.written_by = "a simulator";
+  options.seed = state_->options.seed * 7919 + ++actors_;
+  if (state_->Chance(0.5))
+    options.bytes_per_second = static_cast<uint64_t>(state_->Between(10'000, 200'000));
+  if (state_->Chance(0.5)) options.memory_bytes = static_cast<uint64_t>(state_->Between(1, 2000));
+  if (state_->Chance(0.5)) options.file_bytes = static_cast<uint64_t>(state_->Between(500, 5000));
+  saver_dies_at_ = INT64_MAX;
+  if (state_->options.faults && !state_->faults_stopped) {
+    if (state_->Chance(0.25)) {
+      saver_dies_at_ = state_->now() + state_->Between(0, state_->Chance(0.5) ? 1000 : 50) * kMilli;
+    }
+    PlantDiskFault();
+  }
+  saver_channel_ = state_->cluster->control().NewChannel("operator");
+  saver_ = std::make_unique<server::Saver>(options, &state_->cluster->network().clock(),
+                                           saver_channel_.get(), &disk_);
+}
+
+void CheckpointOperator::RunSaver() {
+  if (state_->now() >= saver_dies_at_) {
+    ++state_->result.savers_died;
+    saver_.reset();
+    saver_channel_.reset();
+  } else {
+    saver_channel_->RunOnce();
+    saver_->RunOnce();
+    if (!saver_->done()) return;
+    SaveEnded();
+  }
+  LookAtDisk();
+  if (!disk_.crashed() && !state_->Chance(0.2)) disk_.CrashAt(0);
+  // Or at once: what was said to be saved is there all the same.
+  const bool faults = state_->options.faults && !state_->faults_stopped;
+  if (faults && state_->Chance(0.1)) disk_.CrashAt(disk_.operations() + 1);
+  next_save_ = state_->now() + state_->Between(0, 400) * kMilli;
+}
+
+void CheckpointOperator::SaveEnded() {
+  if (saver_->status().ok()) {
+    ++state_->result.saved;
+    reported_ = saver_->name();
+    proved_ |= after_faults_;
+    CheckNoLeftovers(saver_->manifest());
+    // One that may still be read is not taken away.
+    if (restorer_ == nullptr && state_->Chance(0.5)) Prune();
+  } else {
+    ++state_->result.saves_failed;
+    if (!state_->options.faults || (after_faults_ && !absl::IsAborted(saver_->status()))) {
+      state_->Violation("a save failed without faults: " + saver_->status().ToString());
+    }
+  }
+  saver_.reset();
+  saver_channel_.reset();
+}
+
+void CheckpointOperator::Prune() {
+  const auto directory = CheckpointDirectory::Open(&disk_, kRoot);
+  if (!directory.ok()) return;
+  (void)(*directory)->Prune({.keep_last = static_cast<uint32_t>(state_->Between(1, 2))});
+}
+
+// ---- restores -----------------------------------------------------------------------------------
+
+void CheckpointOperator::StartRestore() {
+  next_restore_ = state_->now() + 50 * kMilli;
+  server::RestorerOptions options;
+  const CheckpointContent* from = Newest(&options.path);
+  if (from == nullptr) return;
+  options.coordinator = kCoordinatorAddress;
+  options.replace = true;
+  options.seed = state_->options.seed * 104'729 + ++actors_;
+  restorer_channel_ = state_->cluster->control().NewChannel("operator");
+  auto made = server::Restorer::Make(options, &state_->cluster->network().clock(),
+                                     restorer_channel_.get(), &disk_);
+  if (!made.ok()) return;
+  restorer_ = *std::move(made);
+  from_ = from;
+  ++restores_;
+  restore_wanted_ = false;
+  restorer_dies_at_ = INT64_MAX;
+  if (!state_->faults_stopped && state_->Chance(0.3)) {
+    restorer_dies_at_ = state_->now() + state_->Between(0, 100) * kMilli;
+  }
+}
+
+void CheckpointOperator::RunRestorer() {
+  const bool dies = state_->now() >= restorer_dies_at_;
+  if (dies) {
+    ++state_->result.restorers_died;
+  } else {
+    restorer_channel_->RunOnce();
+    restorer_->RunOnce();
+    if (!restorer_->done()) return;
+    ++(restorer_->status().ok() ? state_->result.restored : state_->result.restores_failed);
+  }
+  restorer_.reset();
+  restorer_channel_.reset();
+  // What it has sent has arrived by then.
+  next_restore_ = state_->now() + state_->Between(10, 200) * kMilli;
+}
+
+// ---- the run ------------------------------------------------------------------------------------
+
+void CheckpointOperator::Run() {
+  const int64_t now = state_->now();
+  WatchTables();
+  if (saver_ != nullptr) RunSaver();
+  if (restorer_ != nullptr) RunRestorer();
+  if (disk_.crashed()) {
+    if (reboot_at_ == 0) {
+      ++state_->result.disk_crashed;
+      reboot_at_ = now + (state_->faults_stopped ? 0 : state_->Between(1, 300) * kMilli);
+    }
+    if (now < reboot_at_) return;
+    reboot_at_ = 0;
+    disk_.Reboot();
+    LookAtDisk();
+  }
+  if (restorer_ == nullptr && now >= next_restore_ && (restore_wanted_ || NeedsRestore())) {
+    StartRestore();
+  }
+  const bool all = state_->cluster->view().tables_size() == static_cast<int>(kCheckpointTables);
+  if (saver_ == nullptr && restorer_ == nullptr && all && now >= next_save_ && !NeedsRestore()) {
+    StartSave();
+  }
+}
+
+void CheckpointOperator::StopFaults() {
+  restore_wanted_ = false;
+  saver_dies_at_ = restorer_dies_at_ = INT64_MAX;
+  disk_.SetCapacity(UINT64_MAX);
+  disk_.FailSync(0);
+  disk_.CrashAt(0);
+  if (disk_.crashed()) reboot_at_ = state_->now();
+}
+
+bool CheckpointOperator::proved() { return proved_ && restorer_ == nullptr && !NeedsRestore(); }
+
+std::string CheckpointOperator::Describe() const {
+  return absl::StrCat(
+      saver_ == nullptr ? "no save" : absl::StrCat("a save, ", saver_->progress().doing),
+      restorer_ == nullptr ? "" : absl::StrCat(", a restore, ", restorer_->progress().doing),
+      ", newest ", reported_);
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,214 @@
+// What once went wrong with saves and restores of a cluster, step by step.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/saves/restorer.h"
+#include "server/saves/saver.h"
+#include "tests/cluster/sim_cluster.h"
+#include "tests/server/checkpoint/sim_disk.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr char kRoot[] = "/checkpoints";
+constexpr uint64_t kElements = 40 * 64;  // forty chunks: every shard has some
+
+ClusterOptions On(checkpoint::Disk* disk) {
+  ClusterOptions options;
+  options.disk = disk;
+  return options;
+}
+
+// A cluster, its only worker with a sync table, and who saves and restores.
+class Small {
+ public:
+  explicit Small(checkpoint::test::SimDisk* disk)
+      : disk_(disk), cluster(On(disk)), worker_(cluster.AddWorker("worker", {})) {
+    Await([&](auto done) { core().Join(Limit(), done); });
+    v1::TableSpec spec;
+    spec.set_name("table");
+    spec.set_job("job");
+    spec.add_shape(kElements);
+    spec.set_chunk_bytes(256);
+    spec.mutable_optimizer()->set_name("sgd");
+    spec.mutable_optimizer()->set_rate(1);
+    Await([&](auto done) {
+      core().CreateTable(spec, Limit(), [this, done](absl::StatusOr<v1::Table> table) {
+        if (table.ok()) table_ = table->id();
+        done(table.status());
+      });
+    });
+  }
+
+  // As a worker that opens the table anew: it may be another by now.
+  void Train(int steps) {
+    Await([&](auto done) {
+      core().OpenTable("table", Limit(), [this, done](absl::StatusOr<v1::Table> table) {
+        if (table.ok()) table_ = table->id();
+        done(table.status());
+      });
+    });
+    auto block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), "regression");
+    for (int i = 0; i < steps; ++i) {
+      std::fill_n(reinterpret_cast<float*>(block->data()), kElements, 1.0f);
+      Await([&](auto done) {
+        const client::ClientCore::Slice all{block, 0, 0, kElements};
+        REQUIRE(core().PushPull(table_, all, all, Limit(), done).ok());
+      });
+    }
+    value_ = *reinterpret_cast<float*>(block->data());
+  }
+  float value() const { return value_; }
+
+  absl::Status Save(v1::CheckpointManifest* manifest = nullptr) {
+    const auto channel = cluster.control().NewChannel("operator");
+    server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+    options.seed = ++seed_;
+    server::Saver saver(options, &cluster.network().clock(), channel.get(), disk_);
+    RunToEnd(channel.get(), &saver);
+    if (manifest != nullptr) *manifest = saver.manifest();
+    return saver.status();
+  }
+
+  std::unique_ptr<server::Restorer> MakeRestorer(ControlChannel* channel) {
+    server::RestorerOptions options{.coordinator = kCoordinatorAddress, .replace = true};
+    options.path = *checkpoint::NewestComplete(disk_, kRoot, nullptr);
+    options.seed = ++seed_;
+    auto made = server::Restorer::Make(options, &cluster.network().clock(), channel, disk_);
+    REQUIRE(made.ok());
+    return *std::move(made);
+  }
+  absl::Status Restore() {
+    const auto channel = cluster.control().NewChannel("operator");
+    const auto restorer = MakeRestorer(channel.get());
+    RunToEnd(channel.get(), restorer.get());
+    return restorer->status();
+  }
+
+  template <typename Machine>
+  void RunToEnd(ControlChannel* channel, Machine* machine) {
+    REQUIRE(cluster.RunUntil(
+        [&] {
+          channel->RunOnce();
+          machine->RunOnce();
+          return machine->done();
+        },
+        cluster.now() + 100 * kSecond));
+  }
+
+ private:
+  client::ClientCore& core() { return worker_->core(); }
+  int64_t Limit() { return worker_->At(cluster.now() + 20 * kSecond); }
+  template <typename Call>
+  void Await(Call call) {
+    std::optional<absl::Status> ended;
+    call([&](absl::Status status) { ended = std::move(status); });
+    REQUIRE(cluster.RunUntil([&] { return ended.has_value(); }, cluster.now() + 30 * kSecond));
+    INFO(ended->ToString());
+    REQUIRE(ended->ok());
+  }
+
+  checkpoint::test::SimDisk* const disk_;
+
+ public:
+  SimCluster cluster;
+
+ private:
+  SimWorker* const worker_;
+  uint32_t table_ = 0;
+  float value_ = 0;
+  uint64_t seed_ = 0;
+};
+
+TEST_CASE("regression: shards that have written their parts of a save that failed begin the next") {
+  checkpoint::test::SimDisk disk(1);
+  Small small(&disk);
+  small.Train(1);
+  // Sync by sync, so that it fails after none, some and all other shards are done.
+  int failed = 0;
+  for (uint64_t sync = 1; failed < 30; ++sync, ++failed) {
+    disk.FailSync(sync);
+    if (small.Save().ok()) break;
+    const absl::Status next = small.Save();
+    INFO("sync " << sync << ": " << next.ToString());
+    REQUIRE(next.ok());
+  }
+  CHECK(failed > 3);
+}
+
+TEST_CASE("regression: a checkpoint has the steps that its table was restored with, too") {
+  checkpoint::test::SimDisk disk(2);
+  Small small(&disk);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  REQUIRE(small.Restore().ok());
+  small.Train(2);
+  CHECK(small.value() == -5.0f);
+  v1::CheckpointManifest manifest;
+  REQUIRE(small.Save(&manifest).ok());
+  CHECK(manifest.step() == 5);
+  CHECK(manifest.tables(0).steps() == 5);
+  // And once more, with nothing between.
+  REQUIRE(small.Restore().ok());
+  REQUIRE(small.Save(&manifest).ok());
+  CHECK(manifest.step() == 5);
+}
+
+TEST_CASE("regression: a table that loses a partition while it is restored is made anew") {
+  checkpoint::test::SimDisk disk(3);
+  Small small(&disk);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  // The table is made where a dead server has partitions, which are lost when it comes back.
+  small.cluster.CrashServer(1);
+  const auto channel = small.cluster.control().NewChannel("operator");
+  const auto restorer = small.MakeRestorer(channel.get());
+  const std::string trying = "trying again";
+  REQUIRE(small.cluster.RunUntil(
+      [&] {
+        channel->RunOnce();
+        restorer->RunOnce();
+        return restorer->progress().doing == trying;
+      },
+      small.cluster.now() + 100 * kSecond));
+  small.cluster.RestartServer(1);
+  small.RunToEnd(channel.get(), restorer.get());
+  INFO(restorer->status().ToString());
+  REQUIRE(restorer->status().ok());
+  small.Train(1);
+  CHECK(small.value() == -4.0f);
+}
+
+TEST_CASE("regression: tables are not dropped when the answer that they are served is lost") {
+  checkpoint::test::SimDisk disk(4);
+  Small small(&disk);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  const auto channel = small.cluster.control().NewChannel("operator");
+  const auto restorer = small.MakeRestorer(channel.get());
+  const std::string opening = "opening";
+  const auto run = [&] {
+    channel->RunOnce();
+    restorer->RunOnce();
+    return restorer->progress().doing == opening;
+  };
+  REQUIRE(small.cluster.RunUntil(run, small.cluster.now() + 100 * kSecond));
+  small.cluster.control().Cut("coordinator", "operator", true);
+  small.cluster.RunUntil([] { return false; }, small.cluster.now() + kSecond);
+  small.cluster.control().Cut("coordinator", "operator", false);
+  small.Train(1);
+  CHECK(small.value() == -4.0f);
+  small.RunToEnd(channel.get(), restorer.get());
+  INFO(restorer->status().ToString());
+  CHECK(restorer->status().ok());
+  small.Train(1);
+  CHECK(small.value() == -5.0f);
+}
+
+}  // namespace
+}  // namespace verbena::test

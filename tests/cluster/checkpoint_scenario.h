@@ -1,0 +1,48 @@
+// A job that trains while its tables are saved and restored, and while servers, the coordinator,
+// who saves and restores, and the disk fail, all from one seed. Checked all the while:
+//
+//  1. Whenever the disk can be looked at, also after it has lost what was not synced, every
+//  committed
+//     checkpoint is whole and has of a sync table exactly its steps, of an async one every push
+//     that was acknowledged before the save began, none twice and of each partition a prefix.
+//  2. What was said to be saved is there until a newer one is.
+//  3. A restored table has exactly what the checkpoint has; before, nothing is read of it. The last
+//     checkpoint is restored onto another cluster, too, with another number of servers.
+//  4. A save alone makes no call fail; training, saves and restores go on when the faults stop, and
+//     after a save nothing is left of those before.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_CHECKPOINT_SCENARIO_H_
+#define VERBENA_TESTS_CLUSTER_CHECKPOINT_SCENARIO_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace verbena::test {
+
+struct CheckpointOptions {
+  uint64_t seed = 1;
+  int servers = 3;
+  uint32_t replicas = 1;  // 2: most servers that die lose nothing
+  bool faults = true;
+  bool syncs = true;  // false: the disk ignores those of files, and the scenario has to find that
+};
+
+struct CheckpointResult {
+  std::vector<std::string> violations;      // empty when everything held
+  int saved = 0, saves_failed = 0;          // as savers said
+  int savers_died = 0, restorers_died = 0;  // at a random moment
+  int checked = 0;                          // checkpoints, wholly
+  int restored = 0, restores_failed = 0;    // onto the cluster
+  int pulls = 0, restored_pulls = 0;        // checked; the first ones of tables that were restored
+  int servers_died = 0, disk_crashed = 0;
+  int unanswered = 0;  // calls of workers that ended without an answer
+  int expired = 0;     // runs that ended early: a worker's lease had ended
+};
+
+CheckpointResult RunCheckpointScenario(const CheckpointOptions& options);
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_CHECKPOINT_SCENARIO_H_
