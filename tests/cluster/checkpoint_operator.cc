@@ -234,8 +234,8 @@ void CheckpointOperator::StartRestore() {
   ++restores_;
   restore_wanted_ = false;
   restorer_dies_at_ = INT64_MAX;
-  if (!state_->faults_stopped && state_->Chance(0.3)) {
-    restorer_dies_at_ = state_->now() + state_->Between(0, 100) * kMilli;
+  if (!state_->faults_stopped && state_->Chance(0.4)) {
+    restorer_dies_at_ = state_->now() + state_->Between(0, state_->Chance(0.5) ? 500 : 20) * kMilli;
   }
 }
 
