@@ -113,6 +113,7 @@ struct VerbenaNode::Impl {
   absl::Status StartShards();
   absl::Status StartMembership();
   absl::Status StartSaves();
+  void FinishSaves();
   absl::Status StartMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
   void Leave();
@@ -486,10 +487,24 @@ void VerbenaNode::Impl::Leave() {
   membership_driver->Stop();
 }
 
+void VerbenaNode::Impl::FinishSaves() {
+  if (saves_driver == nullptr) return;
+  if (options.checkpoint_on_exit_s > 0) {
+    auto saved = std::make_shared<std::promise<void>>();
+    std::future<void> future = saved->get_future();
+    saves->inbox().Post([this, saved] { saves->saves().Finish([saved] { saved->set_value(); }); });
+    spdlog::info("checkpoints: the last ones, for at most {} s; a second signal ends at once",
+                 options.checkpoint_on_exit_s);
+    const auto waited = future.wait_for(std::chrono::seconds(options.checkpoint_on_exit_s));
+    if (waited != std::future_status::ready) spdlog::error("checkpoints: not done in time");
+  }
+  saves_driver->Stop();
+}
+
 void VerbenaNode::Impl::Stop() {
   if (std::exchange(stopped, true)) return;
   http.reset();
-  if (saves_driver != nullptr) saves_driver->Stop();
+  FinishSaves();
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();

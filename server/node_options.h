@@ -36,6 +36,7 @@ struct NodeOptions {
   uint32_t checkpoint_keep_last = 3;
   uint64_t checkpoint_keep_every = 0;  // steps; besides, the first of each so many
   uint32_t checkpoint_full_every = 1;  // more: between them only rows that have changed
+  uint32_t checkpoint_on_exit_s = 0;   // wait so long for last ones when it is to end; 0: make none
   uint64_t checkpoint_rate = 0;        // bytes a second, all servers together; 0: no limit
   std::string name;
   uint32_t lease_ms = 5000;

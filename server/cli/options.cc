@@ -231,6 +231,11 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "checkpoint before, but for each so many-th checkpoint, which has all")
       ->check(InRange<uint32_t>(1, 100))
       ->capture_default_str();
+  app->add_option("--checkpoint-on-exit", node.checkpoint_on_exit_s,
+                  "Coordinator: when told to end (SIGTERM, SIGINT), first make last checkpoints, "
+                  "for at most so many seconds; 0: none")
+      ->check(InRange<uint32_t>(0, 86'400))
+      ->capture_default_str();
   app->add_option("--checkpoint-rate", node.checkpoint_rate,
                   "Coordinator: bytes a second that all servers together write of a checkpoint; 0: "
                   "as fast as it goes")
@@ -324,7 +329,9 @@ std::string CheckTls(const NodeOptions& node) {
 
 // Empty when all is well.
 std::string CheckCheckpoints(const NodeOptions& node) {
-  if (node.checkpoint_dir.empty()) return "";
+  if (node.checkpoint_dir.empty()) {
+    return node.checkpoint_on_exit_s == 0 ? "" : "--checkpoint-on-exit needs --checkpoint-dir";
+  }
   if (!node.coordinator) {
     return absl::StrCat("--checkpoint-dir ", node.checkpoint_dir,
                         " needs --coordinator: only it has checkpoints made");

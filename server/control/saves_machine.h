@@ -1,6 +1,6 @@
 // The coordinator's periodic saves with their control channel, as a driver runs them.
 //
-// **Thread safety**: statistics() from any thread; the rest by the owner thread.
+// **Thread safety**: statistics() and inbox().Post() from any thread; the rest by the owner thread.
 #ifndef VERBENA_SERVER_CONTROL_SAVES_MACHINE_H_
 #define VERBENA_SERVER_CONTROL_SAVES_MACHINE_H_
 
@@ -11,6 +11,7 @@
 
 #include "proto/grpc_control_channel.h"
 #include "server/executor/driver.h"
+#include "server/executor/inbox.h"
 #include "server/saves/periodic_saves.h"
 
 namespace verbena::server {
@@ -22,21 +23,25 @@ class SavesMachine final : public Machine {
       : control_(std::move(tls), std::move(token)),
         saves_(std::move(options), clock, &control_, disk) {}
 
+  Inbox& inbox() { return inbox_; }
+  PeriodicSaves& saves() { return saves_; }
   PeriodicSavesStatistics statistics() const { return saves_.statistics(); }
 
   bool RunOnce() override {
+    const bool told = inbox_.RunOnce();
     const bool called = control_.RunOnce();
-    return saves_.RunOnce() || called;
+    return saves_.RunOnce() || called || told;
   }
-  // Nobody else has work for it.
-  bool Arm() override { return true; }
-  void Disarm() override {}
+  bool Arm() override { return inbox_.Arm(); }
+  void Disarm() override { inbox_.Disarm(); }
   void AppendDescriptors(std::vector<int>* fds) const override {
+    if (inbox_.wake_fd() >= 0) fds->push_back(inbox_.wake_fd());
     if (control_.wake_fd() >= 0) fds->push_back(control_.wake_fd());
   }
   int64_t NextTimerNanos() const override { return saves_.NextTimerNanos(); }
 
  private:
+  Inbox inbox_;
   GrpcControlChannel control_;
   PeriodicSaves saves_;
 };

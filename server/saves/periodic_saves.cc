@@ -42,6 +42,7 @@ void PeriodicSaves::AskJobs() {
   next_ns_ += options_.every_ns;
   // After a stop, or a save that took longer, not several at once.
   next_ns_ = std::max(next_ns_, clock_->NowNanos() + options_.every_ns / 2);
+  if (finished_) next_ns_ = kNever;
   Call<v1::GetViewResponse>(control_, options_.saver.coordinator, "/verbena.v1.Cluster/GetView",
                             v1::GetViewRequest(), kCallTimeout,
                             [this, alive = alive_](absl::StatusOr<v1::GetViewResponse> response) {
@@ -53,7 +54,7 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
   asking_ = false;
   if (!response.ok()) {
     options_.log(absl::StrCat("no checkpoints now: ", response.status().message()));
-    return;
+    return BeginNext();
   }
   std::set<std::string> jobs;
   for (const v1::Table& table : response->view().tables()) {
@@ -65,7 +66,10 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
 }
 
 void PeriodicSaves::BeginNext() {
-  if (jobs_.empty()) return;
+  if (jobs_.empty()) {
+    if (finished_ && next_ns_ == kNever) std::exchange(finished_, nullptr)();
+    return;
+  }
   job_ = jobs_.front();
   jobs_.pop_front();
   SaverOptions options = options_.saver;
@@ -109,6 +113,11 @@ void PeriodicSaves::Ended() {
     }
   }
   if (!pruned.ok()) options_.log(absl::StrCat("old checkpoints stay: ", pruned.message()));
+}
+
+void PeriodicSaves::Finish(std::function<void()> done) {
+  finished_ = std::move(done);
+  next_ns_ = std::numeric_limits<int64_t>::min();
 }
 
 bool PeriodicSaves::RunOnce() {

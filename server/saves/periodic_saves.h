@@ -52,6 +52,9 @@ class PeriodicSaves {
                 checkpoint::Disk* disk);
   ~PeriodicSaves();
 
+  // Saves every job once more, and nothing after that; `done` is called when it is over.
+  void Finish(std::function<void()> done);
+
   bool RunOnce();
   int64_t NextTimerNanos() const;
   PeriodicSavesStatistics statistics() const;
@@ -68,9 +71,10 @@ class PeriodicSaves {
   checkpoint::Disk* const disk_;
   int64_t next_ns_;
   bool asking_ = false;
-  std::deque<std::string> jobs_;  // still to be saved this time
-  std::unique_ptr<Saver> saver_;  // null: none runs
-  std::string job_;               // that it saves
+  std::function<void()> finished_;  // set: the last time
+  std::deque<std::string> jobs_;    // still to be saved this time
+  std::unique_ptr<Saver> saver_;    // null: none runs
+  std::string job_;                 // that it saves
   int64_t began_ns_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   mutable std::mutex mutex_;

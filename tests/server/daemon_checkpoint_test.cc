@@ -1,4 +1,6 @@
 // Checkpoints of a cluster of real processes, made while it trains, read as files.
+#include <signal.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdio>
@@ -324,6 +326,24 @@ TEST_CASE(
   REQUIRE(std::rename((root + "-away").c_str(), root.c_str()) == 0);
   const double saved = metric("verbena_checkpoints_total");
   CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > saved; }));
+}
+
+TEST_CASE("a coordinator that is told to end makes a last checkpoint first") {
+  TemporaryDirectory made;
+  const std::string root = made.File("checkpoints");
+  World w({.servers = 2,
+           .shards = 1,
+           .coordinator_options = {"--checkpoint-dir", root, "--checkpoint-on-exit", "60"}});
+  Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "adam"));
+  for (int step = 1; step <= 3; ++step) sync.Step(step);
+  const std::vector<float> last = sync.Pulled();
+  w.cluster.coordinator().Signal(SIGTERM);
+  REQUIRE(w.cluster.coordinator().Wait() == 0);
+  const auto newest = checkpoint::NewestComplete(PosixDisk(), root + "/default", nullptr);
+  INFO(w.cluster.coordinator().err());
+  const CheckpointReader reader = Value(CheckpointReader::Open(PosixDisk(), Value(newest)));
+  CHECK(reader.manifest().step() == 3);
+  CHECK(Elements(reader, "sync", checkpoint::kParameters) == last);
 }
 
 // ---- restoring ----------------------------------------------------------------------------------
