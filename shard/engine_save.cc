@@ -48,7 +48,8 @@ absl::Status Engine::Impl::CheckSave(const SaveRequest& request) const {
     for (const auto& [id, save] : saves) {
       if (!save->Saves(table)) continue;
       return absl::FailedPreconditionError(
-          absl::StrCat("table ", table, ": save ", id, " has it, or has pieces of it out"));
+          absl::StrCat("table ", table, " is being saved already, as save ", id,
+                       ", or pieces of that are still out: wait until it is over"));
     }
   }
   return absl::OkStatus();

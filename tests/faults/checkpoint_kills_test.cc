@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "client/client.h"
 #include "tests/support/cluster.h"
+#include "tests/support/good.h"
 #include "tests/support/process.h"
 
 namespace verbena::test {
@@ -41,16 +42,6 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 // Bit for bit, and not printed when they differ.
 bool Same(const Numbers& a, const Numbers& b) { return a == b; }
-
-void Good(const absl::Status& status) {
-  INFO(status.ToString());
-  REQUIRE(status.ok());
-}
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Good(value.status());
-  return *std::move(value);
-}
 
 v1::TableSpec DenseSpec() {
   v1::TableSpec spec;

@@ -19,18 +19,9 @@
 #include "rdma/memory/cuda/cuda_device.h"
 #include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
+#include "tests/support/good.h"
 
 namespace verbena::test {
-
-inline void Good(const absl::Status& status) {
-  INFO(status.ToString());
-  REQUIRE(status.ok());
-}
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Good(value.status());
-  return *std::move(value);
-}
 
 class Gpu {
  public:

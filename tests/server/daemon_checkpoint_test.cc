@@ -20,6 +20,7 @@
 #include "server/saves/restorer.h"
 #include "server/saves/saver.h"
 #include "tests/support/cluster.h"
+#include "tests/support/good.h"
 #include "tests/support/http.h"
 #include "tests/support/process.h"
 
@@ -34,16 +35,6 @@ using server::SaverOptions;
 constexpr uint64_t kElements = 300'001;
 constexpr uint64_t kRows = 5'000;
 constexpr uint32_t kDim = 8;
-
-void Good(const absl::Status& status) {
-  INFO(status.ToString());
-  REQUIRE(status.ok());
-}
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Good(value.status());
-  return *std::move(value);
-}
 
 v1::TableSpec DenseSpec(const std::string& name, v1::Consistency consistency,
                         const std::string& optimizer) {

@@ -12,6 +12,7 @@
 #include "proto/half.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/support/cluster.h"
+#include "tests/support/good.h"
 #include "tests/support/process.h"
 
 namespace verbena::test {
@@ -19,16 +20,6 @@ namespace {
 
 constexpr int kSkipped = 77;
 constexpr float kRate = 0.5f;
-
-void Good(const absl::Status& status) {
-  INFO(status.ToString());
-  REQUIRE(status.ok());
-}
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Good(value.status());
-  return *std::move(value);
-}
 
 Finished Python(const std::string& script, std::vector<std::string> arguments) {
   const char* python = std::getenv("VERBENA_PYTHON");

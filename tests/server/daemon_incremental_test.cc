@@ -7,6 +7,7 @@
 
 #include "client/client.h"
 #include "tests/support/cluster.h"
+#include "tests/support/good.h"
 #include "tests/support/process.h"
 
 namespace verbena::test {
@@ -15,16 +16,6 @@ namespace {
 constexpr uint64_t kRows = 4'000, kFew = 25;
 constexpr uint32_t kDim = 8;
 using Numbers = std::vector<float>;
-
-void Good(const absl::Status& status) {
-  INFO(status.ToString());
-  REQUIRE(status.ok());
-}
-template <typename T>
-T Value(absl::StatusOr<T> value) {
-  Good(value.status());
-  return *std::move(value);
-}
 
 class World {
  public:
