@@ -1,11 +1,23 @@
-# verbena_optimized(TARGET...): what tests spend their time in. Under sanitizers it is optimised
-# lightly, everything else not at all (VerbenaOptions.cmake). Nothing changes in other builds.
+# verbena_optimized(TARGET...): what tests spend their time in, and what decodes bytes of others.
+# Under sanitizers it is optimised lightly and everything else not at all (VerbenaOptions.cmake); in
+# other builds the same divides what belongs to tests (verbena_quickly_compiled).
 function(verbena_optimized)
-  if(VERBENA_SANITIZE)
-    foreach(target ${ARGN})
+  foreach(target ${ARGN})
+    set_target_properties(${target} PROPERTIES VERBENA_OPTIMIZED ON)
+    if(VERBENA_SANITIZE)
       target_compile_options(${target} PRIVATE -O1)
-    endforeach()
-  endif()
+    endif()
+    if(VERBENA_SANITIZE STREQUAL "address")
+      target_compile_options(${target} PRIVATE -fsanitize=alignment)
+    endif()
+  endforeach()
+endfunction()
+
+# verbena_quickly_compiled(TARGET): part of a test. It runs once; half of its compile time would go
+# into optimising it.
+function(verbena_quickly_compiled target)
+  target_compile_options(${target} PRIVATE
+    $<$<NOT:$<BOOL:$<TARGET_PROPERTY:${target},VERBENA_OPTIMIZED>>>:-O0>)
 endfunction()
 
 # verbena_release_only(TARGET...): programs that no test of a sanitizer's build runs. There they are
@@ -46,6 +58,7 @@ function(verbena_test_objects name)
   add_library(${name} OBJECT ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${root})
   target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE verbena_options)
+  verbena_quickly_compiled(${name})
 endfunction()
 
 # verbena_test_program(NAME SOURCES ... LINK ...): one Catch2 binary.
@@ -55,6 +68,7 @@ function(verbena_test_program name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${root})
   target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
+  verbena_quickly_compiled(${name})
 endfunction()
 
 # verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [ONE_THREAD])
