@@ -1,12 +1,10 @@
 #include "server/node.h"
 
-#include <sched.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <future>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,11 +14,6 @@
 #include "proto/grpc_control_channel.h"
 #include "proto/grpc_credentials.h"
 #include "proto/tls_files.h"
-#include "proto/token.h"
-#include "proto/token_file.h"
-#include "rdma/choice/transports.h"
-#include "rdma/memory/topology.h"
-#include "server/access/audit_log.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
 #include "server/checkpoint/disk.h"
@@ -36,6 +29,8 @@
 #include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
+#include "server/node_access.h"
+#include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/dense_table.h"
 
@@ -44,27 +39,6 @@ namespace {
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 constexpr absl::Duration kScrapeTimeout = absl::Seconds(1);
-
-// Processors this process may run on.
-std::vector<int> AllowedProcessors() {
-  std::vector<int> result;
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return result;
-  for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (CPU_ISSET(static_cast<size_t>(i), &set)) result.push_back(i);
-  }
-  return result;
-}
-
-// The NUMA node of a processor, which lies in a folder of its own for each of them
-// (sysfs-devices-system-cpu); -1: not known.
-int NodeOfProcessor(int cpu) {
-  for (const int node : rdma::NodesByDistance(rdma::kAnyNode)) {
-    const std::string path = absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/node", node);
-    if (access(path.c_str(), F_OK) == 0) return node;
-  }
-  return -1;
-}
 
 // HOST:PORT that peers are told.
 absl::StatusOr<std::string> AdvertisedAddress(const NodeOptions& options,
@@ -82,33 +56,15 @@ absl::StatusOr<std::string> AdvertisedAddress(const NodeOptions& options,
   return JoinHostPort(name, bound->port);
 }
 
-CoordinatorMetrics Summarise(const v1::ClusterView& view) {
-  CoordinatorMetrics m;
-  m.revision = view.revision();
-  m.term = view.term();
-  for (const v1::Server& server : view.servers()) {
-    ++(server.state() == v1::Server::SILENT ? m.servers_silent : m.servers_alive);
-  }
-  for (const v1::Job& job : view.jobs()) m.workers += static_cast<uint64_t>(job.members_size());
-  m.jobs = static_cast<uint64_t>(view.jobs_size());
-  m.tables = static_cast<uint64_t>(view.tables_size());
-  for (const v1::Table& table : view.tables()) {
-    m.lost_partitions += static_cast<uint64_t>(table.lost_partitions_size());
-  }
-  return m;
-}
-
 }  // namespace
 
 struct VerbenaNode::Impl {
   explicit Impl(const NodeOptions& o) : options(o) {}
   ~Impl() { SetHandshakeAudit(nullptr); }
 
-  absl::Status OpenTls();
   absl::Status OpenAccess();
   absl::Status StartCoordinator();
   absl::Status CreateShards();
-  absl::StatusOr<rdma::Transports> MakeTransportsOf(uint32_t shard, int cpu) const;
   absl::Status StartControl();
   absl::Status StartShards();
   absl::Status StartMembership();
@@ -126,8 +82,7 @@ struct VerbenaNode::Impl {
   bool stopped = false;
   std::shared_ptr<MemoryBudget> memory_budget;  // null without shards
   std::shared_ptr<TlsFiles> tls;                // null: without TLS
-  std::shared_ptr<TokenFile> token;             // that this server joins with; null: none
-  std::optional<v1::Token> operator_token;      // of a coordinator that asks for tokens
+  NodeTokens tokens;
   std::unique_ptr<AuditLog> audit;
   AccessState access;
   std::string address;
@@ -148,63 +103,17 @@ struct VerbenaNode::Impl {
   std::unique_ptr<HttpServer> http;
 };
 
-// Before anything is made: what is refused here leaves nothing behind.
-absl::Status VerbenaNode::Impl::OpenTls() {
-  absl::StatusOr<std::shared_ptr<TlsFiles>> opened =
-      TlsFiles::Open(options.tls, [](const absl::Status& status) {
-        if (status.ok()) {
-          spdlog::info("TLS: the files were replaced; new connections use the new ones");
-        } else {
-          spdlog::warn("{}. The files before stay in use", std::string(status.message()));
-        }
-      });
-  if (!opened.ok()) return opened.status();
-  tls = *std::move(opened);
-  absl::StatusOr<HostAndPort> listen = SplitHostPort(options.listen);
-  if (!listen.ok()) return listen.status();
-  if (IsLoopback(listen->host)) return absl::OkStatus();
-  if (tls == nullptr && !options.insecure) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--listen ", options.listen,
-        " is beyond loopback and there is no TLS: whoever reaches it could read and change every "
-        "table. Give --tls-cert, --tls-key and --tls-ca; or, inside a network where every host is "
-        "trusted, --insecure"));
-  }
-  if (tls == nullptr) {
-    spdlog::warn(
-        "listening on {}, beyond loopback, without TLS (--insecure): whoever reaches it "
-        "can read and change every table",
-        options.listen);
-  }
-  return absl::OkStatus();
-}
-
-// The audit log; and the operator's token, made at the first start.
 absl::Status VerbenaNode::Impl::OpenAccess() {
-  absl::StatusOr<std::unique_ptr<AuditLog>> opened =
-      AuditLog::Open(options.audit_log, [](const std::string& line) { spdlog::info("{}", line); });
-  if (!opened.ok()) return opened.status();
-  audit = *std::move(opened);
+  absl::StatusOr<std::shared_ptr<TlsFiles>> files_of_tls = OpenNodeTls(options);
+  if (!files_of_tls.ok()) return files_of_tls.status();
+  tls = *std::move(files_of_tls);
+  absl::StatusOr<std::unique_ptr<AuditLog>> log = OpenNodeAudit(options);
+  if (!log.ok()) return log.status();
+  audit = *std::move(log);
   SetHandshakeAudit(audit.get());
-  const std::string& own = options.operator_token_file;
-  if (!own.empty()) {
-    absl::StatusOr<NewToken> made = MakeToken();
-    if (!made.ok()) return made.status();
-    const absl::Status written = WriteToken(own, made->text);
-    if (written.ok()) spdlog::info("made the operator's token, in {}", own);
-    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
-    absl::StatusOr<std::string> text = ReadToken(own);
-    if (!text.ok()) return text.status();
-    operator_token.emplace();
-    operator_token->set_id(*TokenId(*text));
-    operator_token->set_role(v1::ROLE_OPERATOR);
-    operator_token->set_note("the coordinator's --operator-token-file");
-    operator_token->set_hash(HashToken(*text));
-  }
-  absl::StatusOr<std::shared_ptr<TokenFile>> file =
-      TokenFile::Open(options.token_file.empty() ? own : options.token_file);
-  if (!file.ok()) return file.status();
-  token = *std::move(file);
+  absl::StatusOr<NodeTokens> opened = OpenNodeTokens(options);
+  if (!opened.ok()) return opened.status();
+  tokens = *std::move(opened);
   return absl::OkStatus();
 }
 
@@ -226,8 +135,8 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.replicas = options.replicas;
   coordinator_options.min_replicas = options.min_replicas;
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
-  coordinator_options.tokens = operator_token.has_value();
-  coordinator_options.operator_token = operator_token.value_or(v1::Token());
+  coordinator_options.tokens = tokens.operator_token.has_value();
+  coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
   coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
       Coordinator::Create(coordinator_options, &clock, store.get());
@@ -236,26 +145,6 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_driver =
       std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
   return absl::OkStatus();
-}
-
-// A shard's own endpoints: its own completion queues, on the device nearest to its thread.
-absl::StatusOr<rdma::Transports> VerbenaNode::Impl::MakeTransportsOf(uint32_t shard,
-                                                                     int cpu) const {
-  rdma::TransportSettings settings = options.transports;
-  settings.verbs.log = [shard](const std::string& text) {
-    spdlog::info("shard {}: {}", shard, text);
-  };
-  if (cpu >= 0) settings.verbs.numa_node = NodeOfProcessor(cpu);
-  settings.ofi.log = settings.verbs.log;
-  // Where the control plane listens; a server of loopback alone is of loopback alone.
-  for (const std::string& near : {options.listen, options.join}) {
-    const absl::StatusOr<HostAndPort> parsed = SplitHostPort(near);
-    if (!settings.ofi.towards.empty() || !parsed.ok() || IsWildcard(parsed->host)) continue;
-    settings.ofi.towards = parsed->host;
-  }
-  absl::StatusOr<rdma::Transports> made = rdma::MakeTransports(settings);
-  if (made.ok()) spdlog::info("shard {}: transports: {}", shard, rdma::DescribeTransports(*made));
-  return made;
 }
 
 absl::Status VerbenaNode::Impl::CreateShards() {
@@ -274,7 +163,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   for (uint32_t i = 0; i < options.shards; ++i) {
     DriverOptions driver{.name = absl::StrCat("vb-shard-", i), .spin = spin};
     if (options.pin && !processors.empty()) driver.cpu = processors[i % processors.size()];
-    absl::StatusOr<rdma::Transports> made = MakeTransportsOf(i, driver.cpu);
+    absl::StatusOr<rdma::Transports> made = MakeShardTransports(options, i, driver.cpu);
     if (!made.ok()) return made.status();
     ShardExecutorOptions shard;
     shard.shard = i;
@@ -287,8 +176,9 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";
-    absl::StatusOr<std::unique_ptr<ShardExecutor>> executor = ShardExecutor::Create(
-        shard, &clock, std::move(made->made), std::make_unique<GrpcControlChannel>(tls, token));
+    absl::StatusOr<std::unique_ptr<ShardExecutor>> executor =
+        ShardExecutor::Create(shard, &clock, std::move(made->made),
+                              std::make_unique<GrpcControlChannel>(tls, tokens.own));
     if (!executor.ok()) return executor.status();
     ShardHandle handle;
     handle.machine = std::make_unique<ShardMachine>(*std::move(executor));
@@ -377,7 +267,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
         [executor, address_of = member.coordinator] { executor->SetCoordinator(address_of); });
   }
   membership = std::make_unique<MembershipMachine>(
-      member, &clock, tls, token,
+      member, &clock, tls, tokens.own,
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         OnView(incarnation, view);
       });
@@ -404,7 +294,7 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
   wanted.log = [](const std::string& text) { spdlog::info("checkpoints: {}", text); };
-  saves = std::make_unique<SavesMachine>(std::move(wanted), &clock, tls, token, disk);
+  saves = std::make_unique<SavesMachine>(std::move(wanted), &clock, tls, tokens.own, disk);
   saves_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
   return saves_driver->Start();
 }
@@ -531,9 +421,9 @@ VerbenaNode::~VerbenaNode() { Stop(); }
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
-  for (const auto step : {&Impl::OpenTls, &Impl::OpenAccess, &Impl::StartCoordinator,
-                          &Impl::CreateShards, &Impl::StartControl, &Impl::StartShards,
-                          &Impl::StartMembership, &Impl::StartSaves, &Impl::StartMetrics}) {
+  for (const auto step :
+       {&Impl::OpenAccess, &Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
+        &Impl::StartShards, &Impl::StartMembership, &Impl::StartSaves, &Impl::StartMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;

@@ -441,4 +441,20 @@ std::string RenderMetrics(const NodeMetrics& node) {
   return prometheus::TextSerializer().Serialize(families);
 }
 
+CoordinatorMetrics Summarise(const v1::ClusterView& view) {
+  CoordinatorMetrics m;
+  m.revision = view.revision();
+  m.term = view.term();
+  for (const v1::Server& server : view.servers()) {
+    ++(server.state() == v1::Server::SILENT ? m.servers_silent : m.servers_alive);
+  }
+  for (const v1::Job& job : view.jobs()) m.workers += static_cast<uint64_t>(job.members_size());
+  m.jobs = static_cast<uint64_t>(view.jobs_size());
+  m.tables = static_cast<uint64_t>(view.tables_size());
+  for (const v1::Table& table : view.tables()) {
+    m.lost_partitions += static_cast<uint64_t>(table.lost_partitions_size());
+  }
+  return m;
+}
+
 }  // namespace verbena::server

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/memory/statistics.h"
 #include "server/executor/shard_executor.h"
 
@@ -32,6 +33,7 @@ struct CoordinatorMetrics {
   uint64_t tables = 0;
   uint64_t lost_partitions = 0;  // of all tables
 };
+CoordinatorMetrics Summarise(const v1::ClusterView& view);
 
 // Of a coordinator that has checkpoints made by itself.
 struct CheckpointMetrics {

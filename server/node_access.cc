@@ -1,0 +1,73 @@
+#include "server/node_access.h"
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/token.h"
+#include "server/control/address.h"
+
+namespace verbena::server {
+
+absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options) {
+  absl::StatusOr<std::shared_ptr<TlsFiles>> opened =
+      TlsFiles::Open(options.tls, [](const absl::Status& status) {
+        if (status.ok()) {
+          spdlog::info("TLS: the files were replaced; new connections use the new ones");
+        } else {
+          spdlog::warn("{}. The files before stay in use", std::string(status.message()));
+        }
+      });
+  if (!opened.ok()) return opened.status();
+  std::shared_ptr<TlsFiles> tls = *std::move(opened);
+  absl::StatusOr<HostAndPort> listen = SplitHostPort(options.listen);
+  if (!listen.ok()) return listen.status();
+  if (IsLoopback(listen->host)) return tls;
+  if (tls == nullptr && !options.insecure) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--listen ", options.listen,
+        " is beyond loopback and there is no TLS: whoever reaches it could read and change every "
+        "table. Give --tls-cert, --tls-key and --tls-ca; or, inside a network where every host is "
+        "trusted, --insecure"));
+  }
+  if (tls == nullptr) {
+    spdlog::warn(
+        "listening on {}, beyond loopback, without TLS (--insecure): whoever reaches it "
+        "can read and change every table",
+        options.listen);
+  }
+  return tls;
+}
+
+absl::StatusOr<NodeTokens> OpenNodeTokens(const NodeOptions& options) {
+  NodeTokens tokens;
+  const std::string& own = options.operator_token_file;
+  if (!own.empty()) {
+    absl::StatusOr<NewToken> made = MakeToken();
+    if (!made.ok()) return made.status();
+    const absl::Status written = WriteToken(own, made->text);
+    if (written.ok()) spdlog::info("made the operator's token, in {}", own);
+    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
+    absl::StatusOr<std::string> text = ReadToken(own);
+    if (!text.ok()) return text.status();
+    v1::Token& token = tokens.operator_token.emplace();
+    token.set_id(*TokenId(*text));
+    token.set_role(v1::ROLE_OPERATOR);
+    token.set_note("the coordinator's --operator-token-file");
+    token.set_hash(HashToken(*text));
+  }
+  absl::StatusOr<std::shared_ptr<TokenFile>> file =
+      TokenFile::Open(options.token_file.empty() ? own : options.token_file);
+  if (!file.ok()) return file.status();
+  tokens.own = *std::move(file);
+  return tokens;
+}
+
+absl::StatusOr<std::unique_ptr<AuditLog>> OpenNodeAudit(const NodeOptions& options) {
+  return AuditLog::Open(options.audit_log,
+                        [](const std::string& line) { spdlog::info("{}", line); });
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,36 @@
+// What a node needs before it lets anybody in: its certificate, its tokens, its audit log. What is
+// refused here leaves nothing behind.
+//
+// **Thread safety**: free functions, of the thread that starts the node.
+#ifndef VERBENA_SERVER_NODE_ACCESS_H_
+#define VERBENA_SERVER_NODE_ACCESS_H_
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/tls_files.h"
+#include "proto/token_file.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "server/access/audit_log.h"
+#include "server/node_options.h"
+
+namespace verbena::server {
+
+// Null: without TLS, which beyond loopback has to be meant.
+absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options);
+
+struct NodeTokens {
+  std::shared_ptr<TokenFile> own;           // that this server joins with; null: none
+  std::optional<v1::Token> operator_token;  // of a coordinator that asks for tokens
+};
+// The operator's is made at the first start.
+absl::StatusOr<NodeTokens> OpenNodeTokens(const NodeOptions& options);
+
+// To a file, or to the daemon's log.
+absl::StatusOr<std::unique_ptr<AuditLog>> OpenNodeAudit(const NodeOptions& options);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_NODE_ACCESS_H_
