@@ -195,7 +195,7 @@ grpc::ServerUnaryReactor* ShardService::GetStatistics(grpc::CallbackServerContex
   return reactor;
 }
 
-// ---- saves --------------------------------------------------------------------------------------
+// ---- saves and restores -------------------------------------------------------------------------
 
 template <typename Request>
 absl::StatusOr<ShardExecutor*> ShardService::ExecutorOf(const Request& request) const {
@@ -208,108 +208,97 @@ absl::StatusOr<ShardExecutor*> ShardService::ExecutorOf(const Request& request) 
   return &set_->shards[request.shard()].machine->executor();
 }
 
-grpc::ServerUnaryReactor* ShardService::BeginSave(grpc::CallbackServerContext* context,
-                                                  const v1::BeginSaveRequest* request,
-                                                  v1::BeginSaveResponse* response) {
+template <typename Request, typename Response, typename F>
+grpc::ServerUnaryReactor* ShardService::OnShard(grpc::CallbackServerContext* context,
+                                                const Request* request, Response* response,
+                                                absl::Duration timeout, F handle) {
   Caller caller = CallerOf(*context);
   absl::StatusOr<Principal> who = Judge(caller, *request);
   if (!who.ok()) return FinishNow(context, who.status());
   const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
   if (!executor.ok()) return FinishNow(context, executor.status());
-  return HandleOn(&(*executor)->inbox(), context, *request, response, kTimeout,
+  const Asked asked{*executor, std::move(caller), *std::move(who)};
+  return HandleOn(&(*executor)->inbox(), context, *request, response, timeout,
                   absl::StrCat("shard ", request->shard()),
-                  [this, executor = *executor, caller = std::move(caller), who = *std::move(who)](
-                      const v1::BeginSaveRequest& copy, Answerer<v1::BeginSaveResponse> answer) {
-                    absl::StatusOr<v1::BeginSaveResponse> begun = executor->BeginSave(copy);
-                    gate_.Ended(caller, who, MethodOf<v1::BeginSaveRequest>(),
-                                absl::StrCat("save ", copy.save(), " to ", copy.directory(),
-                                             ", shard ", copy.shard()),
-                                begun.status());
-                    if (!begun.ok()) {
-                      spdlog::info("shard {}: save {} refused: {}", copy.shard(), copy.save(),
-                                   std::string(begun.status().message()));
-                    }
-                    answer(std::move(begun));
+                  [asked, handle](const Request& copy, Answerer<Response> answer) {
+                    handle(asked, copy, std::move(answer));
                   });
+}
+
+// What a handler answers that has nothing to say but whether it went well.
+template <typename Response>
+void AnswerWith(const absl::Status& status, Answerer<Response> answer) {
+  if (!status.ok()) return answer(status);
+  answer(Response());
+}
+
+template <typename Request, typename Response, typename Reply>
+grpc::ServerUnaryReactor* ShardService::Wait(grpc::CallbackServerContext* context,
+                                             const Request* request, Response* response,
+                                             void (ShardExecutor::*wait_for)(const Request&,
+                                                                             Reply)) {
+  const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
+  return OnShard(context, request, response, wait + kTimeout,
+                 [wait, wait_for](const Asked& asked, Request copy, Answerer<Response> answer) {
+                   copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
+                   (asked.executor->*wait_for)(copy, std::move(answer));
+                 });
+}
+
+grpc::ServerUnaryReactor* ShardService::BeginSave(grpc::CallbackServerContext* context,
+                                                  const v1::BeginSaveRequest* request,
+                                                  v1::BeginSaveResponse* response) {
+  return OnShard(context, request, response, kTimeout,
+                 [this](const Asked& asked, const v1::BeginSaveRequest& copy,
+                        Answerer<v1::BeginSaveResponse> answer) {
+                   absl::StatusOr<v1::BeginSaveResponse> begun = asked.executor->BeginSave(copy);
+                   gate_.Ended(asked.caller, asked.who, MethodOf<v1::BeginSaveRequest>(),
+                               absl::StrCat("save ", copy.save(), " to ", copy.directory(),
+                                            ", shard ", copy.shard()),
+                               begun.status());
+                   if (!begun.ok()) {
+                     spdlog::info("shard {}: save {} refused: {}", copy.shard(), copy.save(),
+                                  std::string(begun.status().message()));
+                   }
+                   answer(std::move(begun));
+                 });
 }
 
 grpc::ServerUnaryReactor* ShardService::WaitSave(grpc::CallbackServerContext* context,
                                                  const v1::WaitSaveRequest* request,
                                                  v1::WaitSaveResponse* response) {
-  if (auto who = Judge(CallerOf(*context), *request); !who.ok()) {
-    return FinishNow(context, who.status());
-  }
-  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
-  if (!executor.ok()) return FinishNow(context, executor.status());
-  const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
-  return HandleOn(&(*executor)->inbox(), context, *request, response, wait + kTimeout,
-                  absl::StrCat("shard ", request->shard()),
-                  [executor = *executor, wait](v1::WaitSaveRequest copy,
-                                               Answerer<v1::WaitSaveResponse> answer) {
-                    copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
-                    executor->WaitSave(copy, std::move(answer));
-                  });
+  return Wait(context, request, response, &ShardExecutor::WaitSave);
 }
 
 grpc::ServerUnaryReactor* ShardService::EndSave(grpc::CallbackServerContext* context,
                                                 const v1::EndSaveRequest* request,
                                                 v1::EndSaveResponse* response) {
-  if (auto who = Judge(CallerOf(*context), *request); !who.ok()) {
-    return FinishNow(context, who.status());
-  }
-  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
-  if (!executor.ok()) return FinishNow(context, executor.status());
-  return HandleOn(
-      &(*executor)->inbox(), context, *request, response, kTimeout,
-      absl::StrCat("shard ", request->shard()),
-      [executor = *executor](const v1::EndSaveRequest& copy, Answerer<v1::EndSaveResponse> answer) {
-        const absl::Status status = executor->EndSave(copy);
-        if (!status.ok()) return answer(status);
-        answer(v1::EndSaveResponse());
+  return OnShard(
+      context, request, response, kTimeout,
+      [](const Asked& asked, const v1::EndSaveRequest& copy, Answerer<v1::EndSaveResponse> answer) {
+        AnswerWith(asked.executor->EndSave(copy), std::move(answer));
       });
 }
-
-// ---- restores -----------------------------------------------------------------------------------
 
 grpc::ServerUnaryReactor* ShardService::BeginRestore(grpc::CallbackServerContext* context,
                                                      const v1::BeginRestoreRequest* request,
                                                      v1::BeginRestoreResponse* response) {
-  Caller caller = CallerOf(*context);
-  absl::StatusOr<Principal> who = Judge(caller, *request);
-  if (!who.ok()) return FinishNow(context, who.status());
-  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
-  if (!executor.ok()) return FinishNow(context, executor.status());
-  return HandleOn(
-      &(*executor)->inbox(), context, *request, response, kTimeout,
-      absl::StrCat("shard ", request->shard()),
-      [this, executor = *executor, caller = std::move(caller), who = *std::move(who)](
-          const v1::BeginRestoreRequest& copy, Answerer<v1::BeginRestoreResponse> answer) {
-        const absl::Status begun = executor->BeginRestore(copy);
-        gate_.Ended(caller, who, MethodOf<v1::BeginRestoreRequest>(),
-                    absl::StrCat("restore ", copy.restore(), " from ", copy.path(), ", shard ",
-                                 copy.shard()),
-                    begun);
-        if (!begun.ok()) return answer(begun);
-        answer(v1::BeginRestoreResponse());
-      });
+  return OnShard(context, request, response, kTimeout,
+                 [this](const Asked& asked, const v1::BeginRestoreRequest& copy,
+                        Answerer<v1::BeginRestoreResponse> answer) {
+                   const absl::Status begun = asked.executor->BeginRestore(copy);
+                   gate_.Ended(asked.caller, asked.who, MethodOf<v1::BeginRestoreRequest>(),
+                               absl::StrCat("restore ", copy.restore(), " from ", copy.path(),
+                                            ", shard ", copy.shard()),
+                               begun);
+                   AnswerWith(begun, std::move(answer));
+                 });
 }
 
 grpc::ServerUnaryReactor* ShardService::WaitRestore(grpc::CallbackServerContext* context,
                                                     const v1::WaitRestoreRequest* request,
                                                     v1::WaitRestoreResponse* response) {
-  if (auto who = Judge(CallerOf(*context), *request); !who.ok()) {
-    return FinishNow(context, who.status());
-  }
-  const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
-  if (!executor.ok()) return FinishNow(context, executor.status());
-  const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
-  return HandleOn(&(*executor)->inbox(), context, *request, response, wait + kTimeout,
-                  absl::StrCat("shard ", request->shard()),
-                  [executor = *executor, wait](v1::WaitRestoreRequest copy,
-                                               Answerer<v1::WaitRestoreResponse> answer) {
-                    copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
-                    executor->WaitRestore(copy, std::move(answer));
-                  });
+  return Wait(context, request, response, &ShardExecutor::WaitRestore);
 }
 
 }  // namespace verbena::server

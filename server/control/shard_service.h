@@ -53,6 +53,22 @@ class ShardService final : public v1::Shard::CallbackService {
   template <typename Request>
   absl::StatusOr<Principal> Judge(const Caller& caller, const Request& request) const;
 
+  // A call about a save or restore, on its way to the shard's thread.
+  struct Asked {
+    ShardExecutor* executor;
+    Caller caller;
+    Principal who;
+  };
+  // Runs handle(asked, request, answerer) on the thread of the shard that the request names.
+  template <typename Request, typename Response, typename F>
+  grpc::ServerUnaryReactor* OnShard(grpc::CallbackServerContext* context, const Request* request,
+                                    Response* response, absl::Duration timeout, F handle);
+  // What the shard answers later, by the request's wait_ms.
+  template <typename Request, typename Response, typename Reply>
+  grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context, const Request* request,
+                                 Response* response,
+                                 void (ShardExecutor::*wait_for)(const Request&, Reply));
+
   const ShardSet* const set_;
   const AccessState* const access_;
   const Gate gate_;
