@@ -20,6 +20,7 @@
 #include "server/saves/restorer.h"
 #include "server/saves/saver.h"
 #include "tests/support/cluster.h"
+#include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/http.h"
 #include "tests/support/process.h"
@@ -54,9 +55,7 @@ v1::TableSpec DenseSpec(const std::string& name, v1::Consistency consistency,
 class World {
  public:
   explicit World(const ProcessClusterOptions& options = {}) : cluster(options) {
-    ClientOptions client_options;
-    client_options.cluster = cluster.address();
-    client = Value(Client::Connect(client_options));
+    client = Connected(cluster);
   }
   SaverOptions Options() const {
     SaverOptions options;
@@ -267,10 +266,7 @@ TEST_CASE(
            .coordinator_options = {"--checkpoint-dir", root, "--checkpoint-every", "1",
                                    "--checkpoint-keep-last", "2", "--metrics", "127.0.0.1:0"}});
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "adam"));
-  ClientOptions other_options;
-  other_options.cluster = w.cluster.address();
-  other_options.job = "team/job";
-  const auto other = Value(Client::Connect(other_options));
+  const auto other = Connected(w.cluster, "team/job");
   Good(other->CreateTable(DenseSpec("theirs", v1::CONSISTENCY_SYNC, "sgd")).status());
   const auto names = [](const std::string& directory) {
     std::vector<std::string> found;

@@ -13,6 +13,7 @@
 #include "client/client.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/support/cluster.h"
+#include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
 
@@ -28,10 +29,7 @@ constexpr uint64_t kSmall = 2'000, kLarge = 400'000;
 class World {
  public:
   World() {
-    ClientOptions options;
-    options.cluster = cluster.address();
-    options.transport = TestTransport();
-    client_ = Value(Client::Connect(options));
+    client_ = Connected(cluster);
     gradient_ = Value(client_->AllocateRegion(kLarge * 4));
     parameters_ = Value(client_->AllocateRegion(kLarge * 4));
     small_ = Make("small", kSmall);

@@ -12,6 +12,7 @@
 #include "proto/half.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/support/cluster.h"
+#include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
 
@@ -43,9 +44,7 @@ void Checkpoint(std::vector<std::string> arguments) {
 class World {
  public:
   explicit World(const ProcessClusterOptions& options) : cluster(options) {
-    ClientOptions client_options;
-    client_options.cluster = cluster.address();
-    client = Value(Client::Connect(client_options));
+    client = Connected(cluster);
   }
   // The bytes that workers pull of a dense table.
   std::string Pulled(const Table& table, size_t bytes) {

@@ -7,6 +7,7 @@
 
 #include "client/client.h"
 #include "tests/support/cluster.h"
+#include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
 
@@ -20,10 +21,7 @@ using Numbers = std::vector<float>;
 class World {
  public:
   World() {
-    ClientOptions options;
-    options.cluster = cluster.address();
-    options.transport = TestTransport();
-    client_ = Value(Client::Connect(options));
+    client_ = Connected(cluster);
     for (uint64_t i = 0; i < kRows; ++i) keys_.push_back(i * 6'000'011 + 7);
     region_ = Value(client_->AllocateRegion(kRows * kDim * 4));
     Open();
