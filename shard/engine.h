@@ -339,11 +339,12 @@ class Engine {
 
   // ---- saves (engine_save.cc) ----
   // Begins to save what this shard is the primary of, of these tables. OUT_OF_RANGE: a sync table
-  // is past its step; *newest is the step that the farthest of them is at, also when it is OK. What
-  // is not at its step yet is saved when it is, before it changes again. FAILED_PRECONDITION: a
-  // table has lost partitions, or no memory for some, or another save has it. NOT_FOUND: it is not
-  // known here. INVALID_ARGUMENT: id or tables. After an error nothing has begun.
-  absl::Status BeginSave(const SaveRequest& request, uint64_t* newest);
+  // is past its step; *newest is, also when it is OK, the step of each table's farthest slice, 0 of
+  // one that is not sync. What is not at its step yet is saved when it is, before it changes again.
+  // FAILED_PRECONDITION: a table has lost partitions, or no memory for some, or another save has
+  // it. NOT_FOUND: it is not known here. INVALID_ARGUMENT: id or tables. After an error nothing has
+  // begun.
+  absl::Status BeginSave(const SaveRequest& request, std::vector<uint64_t>* newest);
   // The next piece. False: none now; there may be later unless progress says complete or aborted.
   // Takes and releases of all pieces must go on, whatever else is waited for: applies may wait for
   // them.

@@ -81,7 +81,7 @@ absl::Status Engine::Impl::CheckSaved(const TableToSave& what, uint64_t* newest)
     farthest = std::max(farthest, NewestOf(state, slice));
   }
   if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return absl::OkStatus();
-  *newest = std::max(*newest, farthest);
+  *newest = farthest;
   if (farthest <= what.step) return absl::OkStatus();
   return absl::OutOfRangeError(
       absl::StrCat(Named(table), " is at step ", farthest, " already, past ", what.step));
@@ -107,13 +107,14 @@ void Engine::Impl::AddToSave(const TableToSave& what, Save* save) {
   save->Add(std::move(table));
 }
 
-absl::Status Engine::BeginSave(const SaveRequest& request, uint64_t* newest) {
+absl::Status Engine::BeginSave(const SaveRequest& request, std::vector<uint64_t>* newest) {
   Impl& e = *impl_;
-  *newest = 0;
+  newest->clear();
   if (absl::Status s = e.CheckSave(request); !s.ok()) return s;
   absl::Status status;
-  // All of them, so that *newest is what all have to be at.
-  for (const TableToSave& what : request.tables) status.Update(e.CheckSaved(what, newest));
+  for (const TableToSave& what : request.tables) {
+    status.Update(e.CheckSaved(what, &newest->emplace_back()));
+  }
   if (!status.ok()) return status;
   auto save = std::make_unique<Save>(request, &e.pool, &e.save_counters);
   for (const TableToSave& what : request.tables) e.AddToSave(what, save.get());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,21 +13,7 @@ namespace {
 
 constexpr int64_t kNanosPerMilli = 1'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int64_t kCallMillis = 5000;
-constexpr int64_t kWaitMillis = 1000;
-constexpr uint32_t kPatienceMillis = 5000;
 constexpr int64_t kPauseNanos = 200 * kNanosPerMilli;
-
-bool MayPass(const absl::Status& status) {
-  return absl::IsAborted(status) || absl::IsUnavailable(status) || absl::IsNotFound(status) ||
-         absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status);
-}
-
-uint64_t Seed(uint64_t given) {
-  if (given != 0) return given;
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 }  // namespace
 
@@ -38,7 +23,7 @@ Restorer::Restorer(RestorerOptions options, const Clock* clock, ControlChannel* 
       clock_(clock),
       control_(*control),
       reader_(std::move(reader)),
-      random_(Seed(options_.seed)) {}
+      ids_(options_.seed) {}
 
 Restorer::~Restorer() { *alive_ = false; }
 
@@ -88,14 +73,6 @@ absl::Status Restorer::ChooseTables() {
   return absl::OkStatus();
 }
 
-std::string Restorer::NewId() {
-  std::mt19937_64 random(random_);
-  random_ = random();
-  std::string id(16, '\0');
-  for (char& byte : id) byte = static_cast<char>(random());
-  return id;
-}
-
 template <typename Response, typename Request, typename F>
 void Restorer::Tell(const std::string& address, const char* method, const Request& request,
                     int64_t timeout_ms, F on_answer) {
@@ -115,12 +92,12 @@ void Restorer::MakeNext() {
   if (next == tables_.end()) return AskView();
   const auto i = static_cast<size_t>(next - tables_.begin());
   v1::CreateTableRequest request;
-  request.set_request_id(NewId());
+  request.set_request_id(ids_.RequestId());
   *request.mutable_spec() = next->spec;
   request.set_restoring(true);
   request.set_restored_steps(options_.state ? next->steps : 0);
   Tell<v1::CreateTableResponse>(
-      options_.coordinator, "/verbena.v1.Cluster/CreateTable", request, kCallMillis,
+      options_.coordinator, "/verbena.v1.Cluster/CreateTable", request, kShardCallMillis,
       [this, i](absl::StatusOr<v1::CreateTableResponse> response) {
         if (response.ok()) {
           tables_[i].id = response->table().id();
@@ -138,10 +115,11 @@ void Restorer::MakeNext() {
 
 void Restorer::DropThenMake(size_t table) {
   v1::DropTableRequest request;
-  request.set_request_id(NewId());
+  request.set_request_id(ids_.RequestId());
   request.set_name(tables_[table].spec.name());
   Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
-                              kCallMillis, [this](absl::StatusOr<v1::DropTableResponse> response) {
+                              kShardCallMillis,
+                              [this](absl::StatusOr<v1::DropTableResponse> response) {
                                 if (!response.ok() && !absl::IsNotFound(response.status())) {
                                   return End(response.status());
                                 }
@@ -169,7 +147,7 @@ void Restorer::AskView() {
   state_ = State::kViewing;
   ++call_;
   Tell<v1::GetViewResponse>(
-      options_.coordinator, "/verbena.v1.Cluster/GetView", v1::GetViewRequest(), kCallMillis,
+      options_.coordinator, "/verbena.v1.Cluster/GetView", v1::GetViewRequest(), kShardCallMillis,
       [this](absl::StatusOr<v1::GetViewResponse> response) { OnView(std::move(response)); });
 }
 
@@ -181,29 +159,15 @@ void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
     return MakeNext();
   }
   parts_.clear();
-  for (const v1::Server& server : view.servers()) {
-    for (uint32_t shard = 0; shard < server.shards(); ++shard) {
-      const bool has = std::any_of(
-          view.partitions().begin(), view.partitions().end(), [&](const v1::Partition& p) {
-            return p.primary() == server.incarnation() && p.shard() == shard;
-          });
-      if (!has) continue;
-      Part& part = parts_.emplace_back();
-      part.address = server.address();
-      part.server = server.incarnation();
-      part.shard = shard;
-    }
-  }
+  for (ShardAddress& shard : PrimaryShards(view)) parts_.emplace_back().at = std::move(shard);
   if (parts_.empty()) return Fail(absl::UnavailableError("no server has partitions yet"));
   state_ = State::kBeginning;
   ++call_;
-  std::mt19937_64 random(random_);
-  random_ = random();
-  restore_ = std::max<uint64_t>(1, random_);
+  restore_ = ids_.Number();
   for (size_t i = 0; i < parts_.size(); ++i) {
     v1::BeginRestoreRequest request;
-    request.set_server_incarnation(parts_[i].server);
-    request.set_shard(parts_[i].shard);
+    request.set_server_incarnation(parts_[i].at.server);
+    request.set_shard(parts_[i].at.shard);
     request.set_revision(view.revision());
     request.set_restore(restore_);
     for (const Table& table : tables_) {
@@ -214,9 +178,9 @@ void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
     }
     request.set_path(options_.path);
     request.set_state(options_.state);
-    request.set_patience_ms(kPatienceMillis);
+    request.set_patience_ms(kShardPatienceMillis);
     Tell<v1::BeginRestoreResponse>(
-        parts_[i].address, "/verbena.v1.Shard/BeginRestore", request, kCallMillis,
+        parts_[i].at.address, "/verbena.v1.Shard/BeginRestore", request, kShardCallMillis,
         [this, i](absl::StatusOr<v1::BeginRestoreResponse> begun) {
           if (!begun.ok()) return Fail(begun.status());
           parts_[i].begun = true;
@@ -231,12 +195,13 @@ void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
 
 void Restorer::Ask(size_t part) {
   v1::WaitRestoreRequest request;
-  request.set_server_incarnation(parts_[part].server);
-  request.set_shard(parts_[part].shard);
+  request.set_server_incarnation(parts_[part].at.server);
+  request.set_shard(parts_[part].at.shard);
   request.set_restore(restore_);
-  request.set_wait_ms(kWaitMillis);
+  request.set_wait_ms(kShardWaitMillis);
   Tell<v1::WaitRestoreResponse>(
-      parts_[part].address, "/verbena.v1.Shard/WaitRestore", request, kWaitMillis + kCallMillis,
+      parts_[part].at.address, "/verbena.v1.Shard/WaitRestore", request,
+      kShardWaitMillis + kShardCallMillis,
       [this, part](absl::StatusOr<v1::WaitRestoreResponse> response) {
         if (!response.ok()) return Fail(response.status());
         parts_[part].read_bytes = response->read_bytes();
@@ -274,14 +239,14 @@ absl::Status Restorer::CheckParts() const {
 void Restorer::Open() {
   state_ = State::kOpening;
   if (open_id_.empty()) {
-    open_id_ = NewId();
+    open_id_ = ids_.RequestId();
     tries_ = 0;
   }
   v1::FinishRestoreRequest request;
   request.set_request_id(open_id_);
   for (const Table& table : tables_) request.add_tables(table.id);
   Tell<v1::FinishRestoreResponse>(
-      options_.coordinator, "/verbena.v1.Cluster/FinishRestore", request, kCallMillis,
+      options_.coordinator, "/verbena.v1.Cluster/FinishRestore", request, kShardCallMillis,
       [this](absl::StatusOr<v1::FinishRestoreResponse> response) {
         const absl::Status& status = response.status();
         if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
@@ -326,10 +291,10 @@ void Restorer::DropNext() {
   }
   next->id = 0;
   v1::DropTableRequest request;
-  request.set_request_id(NewId());
+  request.set_request_id(ids_.RequestId());
   request.set_name(next->spec.name());
   Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
-                              kCallMillis,
+                              kShardCallMillis,
                               [this](absl::StatusOr<v1::DropTableResponse>) { DropNext(); });
 }
 

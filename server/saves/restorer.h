@@ -36,6 +36,7 @@
 #include "rdma/base/clock.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/disk.h"
+#include "server/saves/shard_calls.h"
 
 namespace verbena::server {
 
@@ -97,9 +98,7 @@ class Restorer {
     uint32_t id = 0;  // 0: not made yet
   };
   struct Part {
-    std::string address;
-    uint64_t server = 0;
-    uint32_t shard = 0;
+    ShardAddress at;
     bool begun = false, done = false;
     uint64_t read_bytes = 0;
     uint64_t groups = 0;
@@ -109,7 +108,6 @@ class Restorer {
   Restorer(RestorerOptions options, const Clock* clock, ControlChannel* control,
            checkpoint::CheckpointReader reader);
   absl::Status ChooseTables();
-  std::string NewId();
   template <typename Response, typename Request, typename F>
   void Tell(const std::string& address, const char* method, const Request& request,
             int64_t timeout_ms, F on_answer);
@@ -136,7 +134,7 @@ class Restorer {
   absl::Status status_;
   int tries_ = 0;
   int64_t resume_ns_ = 0;  // of kPausing
-  uint64_t random_;
+  RandomIds ids_;
   uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
   uint64_t restore_ = 0;
   std::string open_id_;  // of the request that has them served, once it may have been sent

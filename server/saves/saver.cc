@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
 #include <set>
 #include <utility>
 
@@ -20,27 +19,8 @@ namespace {
 
 constexpr int64_t kNanosPerMilli = 1'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int64_t kCallMillis = 5000;
-constexpr int64_t kWaitMillis = 1000;
-// How long a shard goes on without being asked: a few lost answers, and no longer than a partition
-// may be held up by a save that nobody waits for.
-constexpr uint32_t kPatienceMillis = 5000;
 // Doubled with each try: in the end a shard that was told nothing has given up.
 constexpr int64_t kPauseNanos = 500 * kNanosPerMilli;
-// Steps of training that goes on while shards are asked: more each time that they were too late.
-constexpr int kMostLate = 24;
-
-// Whether another try, with a newer view, may do better.
-bool MayPass(const absl::Status& status) {
-  return absl::IsAborted(status) || absl::IsUnavailable(status) || absl::IsNotFound(status) ||
-         absl::IsDeadlineExceeded(status) || absl::IsFailedPrecondition(status);
-}
-
-uint64_t Seed(uint64_t given) {
-  if (given != 0) return given;
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 }  // namespace
 
@@ -50,7 +30,7 @@ Saver::Saver(SaverOptions options, const Clock* clock, ControlChannel* control,
       clock_(clock),
       control_(*control),
       disk_(disk),
-      random_(Seed(options_.seed)) {}
+      ids_(options_.seed) {}
 
 Saver::~Saver() { *alive_ = false; }
 
@@ -60,7 +40,7 @@ template <typename Response, typename Request>
 void Saver::Tell(size_t part, const char* method, const Request& request, int64_t timeout_ms,
                  void (Saver::*on_answer)(size_t, absl::StatusOr<Response>)) {
   parts_[part].asking = true;
-  Call<Response>(control_, parts_[part].address, method, request, absl::Milliseconds(timeout_ms),
+  Call<Response>(control_, parts_[part].at.address, method, request, absl::Milliseconds(timeout_ms),
                  [this, part, on_answer, call = call_, alive = alive_](auto response) {
                    if (!*alive || call != call_) return;
                    parts_[part].asking = false;
@@ -72,7 +52,7 @@ void Saver::AskView() {
   state_ = State::kViewing;
   ++call_;
   Call<v1::GetViewResponse>(control_, options_.coordinator, "/verbena.v1.Cluster/GetView",
-                            v1::GetViewRequest(), absl::Milliseconds(kCallMillis),
+                            v1::GetViewRequest(), absl::Milliseconds(kShardCallMillis),
                             [this, call = call_, alive = alive_](auto response) {
                               if (*alive && call == call_) OnView(std::move(response));
                             });
@@ -83,30 +63,11 @@ void Saver::OnView(absl::StatusOr<v1::GetViewResponse> response) {
   view_ = std::move(*response->mutable_view());
   if (absl::Status status = ChooseTables(); !status.ok()) return End(status, false);
   parts_.clear();
-  for (const v1::Server& server : view_.servers()) {
-    for (uint32_t shard = 0; shard < server.shards(); ++shard) {
-      const bool has = std::any_of(
-          view_.partitions().begin(), view_.partitions().end(), [&](const v1::Partition& p) {
-            return p.primary() == server.incarnation() && p.shard() == shard;
-          });
-      if (has)
-        parts_.emplace_back(Part{.address = server.address(),
-                                 .server = server.incarnation(),
-                                 .shard = shard,
-                                 .said = {}});
-    }
-  }
+  for (ShardAddress& shard : PrimaryShards(view_)) parts_.emplace_back().at = std::move(shard);
   if (parts_.empty()) {
     return End(absl::UnavailableError("no server has partitions yet"), true);
   }
-  looks_ = 0;
-  if (late_ == 0) return Begin(/*look=*/true);
-  BeginAtStep();
-}
-
-void Saver::BeginAtStep() {
-  if (absl::Status status = OpenDirectory(); !status.ok()) return End(status, false);
-  Begin(/*look=*/false);
+  Begin();
 }
 
 absl::Status Saver::ChooseJob() {
@@ -130,7 +91,7 @@ absl::Status Saver::ChooseJob() {
 
 absl::Status Saver::ChooseTables() {
   if (absl::Status status = ChooseJob(); !status.ok()) return status;
-  tables_.clear();
+  const std::vector<v1::Table> before = std::exchange(tables_, {});
   std::vector<std::string> missing = options_.tables, there;
   for (const v1::Table& table : view_.tables()) {
     if (table.spec().job() != job_) continue;
@@ -150,6 +111,10 @@ absl::Status Saver::ChooseTables() {
         absl::StrCat("job '", job_, "' has no table '", missing.front(),
                      "'; it has: ", there.empty() ? "none" : absl::StrJoin(there, ", ")));
   }
+  const bool same =
+      std::equal(before.begin(), before.end(), tables_.begin(), tables_.end(),
+                 [](const v1::Table& a, const v1::Table& b) { return a.id() == b.id(); });
+  if (!same) choice_ = StepChoice(tables_.size());
   return absl::OkStatus();
 }
 
@@ -178,21 +143,23 @@ absl::Status Saver::OpenDirectory() {
 
 // ---- beginning ----------------------------------------------------------------------------------
 
-void Saver::Begin(bool look) {
-  looking_ = look;
+void Saver::Begin() {
+  const bool look = choice_.looking();
+  if (absl::Status status = look ? absl::OkStatus() : OpenDirectory(); !status.ok()) {
+    return End(status, false);
+  }
   state_ = State::kBeginning;
   ++call_;
-  std::mt19937_64 random(random_);
-  random_ = random();
-  save_ = std::max<uint64_t>(1, random_);
+  save_ = ids_.Number();
   too_late_ = false;
+  newest_.assign(tables_.size(), 0);
   for (size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
     part.done = false;
     part.begun = !look;
     v1::BeginSaveRequest request;
-    request.set_server_incarnation(part.server);
-    request.set_shard(part.shard);
+    request.set_server_incarnation(part.at.server);
+    request.set_shard(part.at.shard);
     request.set_revision(view_.revision());
     request.set_save(save_);
     for (size_t t = 0; t < tables_.size(); ++t) {
@@ -200,7 +167,7 @@ void Saver::Begin(bool look) {
       table->set_table(tables_[t].id());
       table->set_position(static_cast<uint32_t>(t));
       if (tables_[t].spec().consistency() == v1::CONSISTENCY_SYNC)
-        table->set_step(look ? 0 : step_);
+        table->set_step(look ? 0 : choice_.steps()[t]);
       if (look || tables_[t].spec().dim() == 0) continue;
       table->set_track(options_.full_every > 1);
       if (base_) table->set_base(base_->save);
@@ -212,39 +179,38 @@ void Saver::Begin(bool look) {
     request.set_memory_bytes(options_.memory_bytes);
     request.set_bytes_per_second(options_.bytes_per_second / parts_.size());
     request.set_file_bytes(options_.file_bytes);
-    request.set_patience_ms(kPatienceMillis);
-    Tell(i, "/verbena.v1.Shard/BeginSave", request, kCallMillis, &Saver::OnBegun);
+    request.set_patience_ms(kShardPatienceMillis);
+    Tell(i, "/verbena.v1.Shard/BeginSave", request, kShardCallMillis, &Saver::OnBegun);
   }
 }
 
 void Saver::OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response) {
   if (!response.ok()) return End(response.status(), MayPass(response.status()));
-  newest_ = std::max(newest_, response->newest());
-  if (response->too_late() && !looking_) {
+  const int known = std::min(response->newest_size(), static_cast<int>(newest_.size()));
+  for (int t = 0; t < known; ++t) {
+    auto& newest = newest_[static_cast<size_t>(t)];
+    newest = std::max(newest, response->newest(t));
+  }
+  if (response->too_late() && !choice_.looking()) {
     too_late_ = true;
     parts_[part].begun = false;
   }
   const bool asking =
       std::any_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.asking; });
   if (asking) return;
-  if (looking_) {
-    // Twice: when training stands still nobody is past the newest step, and none may ever come
-    // after it; else the step is one that training comes to soon.
-    const uint64_t moved = newest_ - std::exchange(looked_, newest_);
-    if (++looks_ == 1) return Begin(/*look=*/true);
-    step_ = newest_ + (moved == 0 ? 0 : 2 * moved + 1);
-    return BeginAtStep();
+  if (choice_.looking()) {
+    choice_.Looked(newest_);
+    return Begin();
   }
   if (too_late_) {
-    if (++late_ > kMostLate) {
-      return End(absl::AbortedError(absl::StrCat("training was past every step that was tried, ",
-                                                 step_, " at last")),
-                 false);
-    }
-    step_ = newest_ + (uint64_t{1} << (late_ - 1));
-    return End(absl::OkStatus(), true);
+    if (choice_.TooLate(newest_)) return End(absl::OkStatus(), true);
+    return End(absl::AbortedError(absl::StrCat("training was past every step that was tried, ",
+                                               progress().step, " at last")),
+               false);
   }
   state_ = State::kWriting;
+  still_ = progress();
+  still_since_ns_ = clock_->NowNanos();
   for (size_t i = 0; i < parts_.size(); ++i) Ask(i);
 }
 
@@ -252,16 +218,31 @@ void Saver::OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response)
 
 void Saver::Ask(size_t part) {
   v1::WaitSaveRequest request;
-  request.set_server_incarnation(parts_[part].server);
-  request.set_shard(parts_[part].shard);
+  request.set_server_incarnation(parts_[part].at.server);
+  request.set_shard(parts_[part].at.shard);
   request.set_save(save_);
-  request.set_wait_ms(kWaitMillis);
-  Tell(part, "/verbena.v1.Shard/WaitSave", request, kWaitMillis + kCallMillis, &Saver::OnWaited);
+  request.set_wait_ms(kShardWaitMillis);
+  Tell(part, "/verbena.v1.Shard/WaitSave", request, kShardWaitMillis + kShardCallMillis,
+       &Saver::OnWaited);
+}
+
+bool Saver::StandsStill() {
+  const SaverProgress now = progress();
+  const bool moved = now.waiting != still_.waiting || now.written_bytes != still_.written_bytes;
+  if (moved || now.waiting == 0) {
+    still_ = now;
+    still_since_ns_ = clock_->NowNanos();
+  }
+  return clock_->NowNanos() - still_since_ns_ >= choice_.still_nanos();
 }
 
 void Saver::OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response) {
   if (!response.ok()) return End(response.status(), MayPass(response.status()));
   parts_[part].said = *std::move(response);
+  if (StandsStill()) {
+    choice_.StoodStill();
+    return End(absl::OkStatus(), true);
+  }
   if (!parts_[part].said.done()) return Ask(part);
   parts_[part].done = true;
   if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) return;
@@ -271,7 +252,8 @@ void Saver::OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response)
 
 // ---- committing ---------------------------------------------------------------------------------
 
-absl::Status Saver::FillTable(int position, const v1::Table& table) {
+absl::Status Saver::FillTable(size_t position) {
+  const v1::Table& table = tables_[position];
   v1::CheckpointTable* out = manifest_.add_tables();
   *out->mutable_spec() = table.spec();
   out->set_id(table.id());
@@ -298,7 +280,7 @@ absl::Status Saver::FillTable(int position, const v1::Table& table) {
   }
   if (table.spec().consistency() == v1::CONSISTENCY_SYNC) {
     // The servers count from where the table began.
-    out->set_steps(table.restored_steps() + step_);
+    out->set_steps(table.restored_steps() + choice_.steps()[position]);
     manifest_.set_step(std::max(manifest_.step(), out->steps()));
   }
   const DenseLayout layout = LayoutOf(table.spec());
@@ -341,7 +323,7 @@ absl::Status Saver::FillManifest() {
   manifest_.set_duration_ms(
       static_cast<uint64_t>((clock_->NowNanos() - began_ns_) / kNanosPerMilli));
   for (size_t t = 0; t < tables_.size(); ++t) {
-    absl::Status status = FillTable(static_cast<int>(t), tables_[t]);
+    absl::Status status = FillTable(t);
     if (!status.ok()) return status;
   }
   for (const Part& part : parts_) manifest_.mutable_files()->MergeFrom(part.said.files());
@@ -374,14 +356,14 @@ void Saver::End(absl::Status status, bool again) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (!parts_[i].begun) continue;
     v1::EndSaveRequest request;
-    request.set_server_incarnation(parts_[i].server);
-    request.set_shard(parts_[i].shard);
+    request.set_server_incarnation(parts_[i].at.server);
+    request.set_shard(parts_[i].at.shard);
     request.set_save(save_);
     request.set_committed(!name_.empty());
     parts_[i].asking = true;
     // It gives up by itself if this does not arrive.
-    Call<v1::EndSaveResponse>(control_, parts_[i].address, "/verbena.v1.Shard/EndSave", request,
-                              absl::Milliseconds(kCallMillis),
+    Call<v1::EndSaveResponse>(control_, parts_[i].at.address, "/verbena.v1.Shard/EndSave", request,
+                              absl::Milliseconds(kShardCallMillis),
                               [this, i, call = call_, alive = alive_](auto) {
                                 if (*alive && call == call_) OnEnded(i);
                               });
@@ -446,7 +428,7 @@ int64_t Saver::NextTimerNanos() const {
 
 SaverProgress Saver::progress() const {
   SaverProgress progress;
-  progress.step = step_;
+  for (const uint64_t step : choice_.steps()) progress.step = std::max(progress.step, step);
   for (const Part& part : parts_) {
     progress.written_bytes += part.said.written_bytes();
     progress.waiting += part.said.waiting();

@@ -5,16 +5,17 @@
 // When it dies the shards give up by themselves, and what was written goes at the next save.
 //
 //     viewing  --(the view is there)-->  looking, twice: which step are sync tables at?
-//     looking  --(all shards have said)-->  beginning
+//     looking  --(all shards have said)-->  beginning, at steps of step_choice.h
 //     beginning  --(all shards have begun)-->  writing
 //     beginning  --(a shard is past the step)-->  ending, and beginning again at a later step
+//     writing  --(training has stopped before the step)-->  ending, and looking again
 //     writing  --(all parts are written)-->  committing: the manifest; then ending, done
 //     any  --(an error)-->  ending; once more from the beginning if another try may do better
 //
 // **Thread safety**: one owner thread. Waits for the disk: begins, commits and leftovers.
 //
 // Invariants:
-//  1. What is committed has every partition of every table once, of sync tables as of one step.
+//  1. What is committed has every partition of every table once, of a sync table as of one step.
 //  2. After done() with an error nothing was committed, but for errors that say otherwise.
 #ifndef VERBENA_SERVER_SAVES_SAVER_H_
 #define VERBENA_SERVER_SAVES_SAVER_H_
@@ -35,6 +36,8 @@
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/disk.h"
 #include "server/saves/save_base.h"
+#include "server/saves/shard_calls.h"
+#include "server/saves/step_choice.h"
 
 namespace verbena::server {
 
@@ -58,7 +61,7 @@ struct SaverOptions {
 
 struct SaverProgress {
   const char* doing = "";  // for people
-  uint64_t step = 0;       // the one that is saved
+  uint64_t step = 0;       // the one that is saved; the farthest, where tables are at several
   uint64_t written_bytes = 0;
   uint64_t total_bytes = 0;  // of dense tables; rows come on top
   uint32_t waiting = 0;      // partitions that are not at the step yet
@@ -85,9 +88,7 @@ class Saver {
  private:
   enum class State : uint8_t { kNew, kViewing, kBeginning, kWriting, kEnding, kPausing, kDone };
   struct Part {
-    std::string address;
-    uint64_t server = 0;
-    uint32_t shard = 0;
+    ShardAddress at;
     bool begun = false;   // may have: it has to be told the end
     bool asking = false;  // a call is under way
     bool done = false;
@@ -99,16 +100,17 @@ class Saver {
   absl::Status ChooseJob();
   absl::Status ChooseTables();
   absl::Status OpenDirectory();
-  // Asks all shards to begin; or, with `look`, which step they are at.
-  void Begin(bool look);
-  void BeginAtStep();
+  // Asks all shards to begin; or, before the steps are chosen, which they are at.
+  void Begin();
   void OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response);
   void Ask(size_t part);
   void OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response);
+  // Whether training has stopped before a step that is waited for.
+  bool StandsStill();
   absl::Status Commit();
   v1::CheckpointManifest Heading() const;
   absl::Status FillManifest();
-  absl::Status FillTable(int position, const v1::Table& table);
+  absl::Status FillTable(size_t position);
   // Ends the parts; then pauses and tries again if `again`, or is done.
   void End(absl::Status status, bool again);
   void OnEnded(size_t part);
@@ -129,16 +131,14 @@ class Saver {
   int tries_ = 0;
   int64_t began_ns_ = 0;
   int64_t resume_ns_ = 0;  // of kPausing
-  uint64_t random_;
+  RandomIds ids_;
   uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
   uint64_t save_ = 0;
-  uint64_t step_ = 0;
-  uint64_t newest_ = 0;  // step that a shard said it is at
-  bool looking_ = false;
-  int looks_ = 0;
-  uint64_t looked_ = 0;  // the newest step of the look before
+  StepChoice choice_;
+  std::vector<uint64_t> newest_;  // of each table, the step that a shard said it is at
   bool too_late_ = false;
-  int late_ = 0;  // how often in a row
+  SaverProgress still_;  // as it is since then
+  int64_t still_since_ns_ = 0;
   v1::ClusterView view_;
   std::string job_;
   std::vector<v1::Table> tables_;

@@ -87,9 +87,9 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
   if (request.memory_bytes() > 0) wanted.memory_bytes = request.memory_bytes();
   wanted.piece_bytes = kPieceBytes;
   v1::BeginSaveResponse response;
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   const absl::Status begun = world.engine->BeginSave(wanted, &newest);
-  response.set_newest(newest);
+  for (const uint64_t step : newest) response.add_newest(step);
   if (absl::IsOutOfRange(begun)) {
     response.set_too_late(true);
     return response;

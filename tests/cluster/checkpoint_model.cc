@@ -198,7 +198,9 @@ absl::StatusOr<CheckpointContent> CheckpointModel::CheckCheckpoint(
     if (saved == nullptr) return absl::InternalError("it has no " + specs_[table].name());
     const auto life = lives_.find(saved->id());
     if (life == lives_.end()) return absl::InternalError("it is of an unknown table");
-    if (sync(table) && saved->steps() != reader.manifest().step()) {
+    // A table whose training stood still for long is saved where it stood.
+    if (sync(table) && saved->steps() != reader.manifest().step()) content.uneven = true;
+    if (sync(table) && saved->steps() > reader.manifest().step()) {
       return absl::InternalError(absl::StrCat(specs_[table].name(), " has ", saved->steps(),
                                               " steps, the checkpoint ", reader.manifest().step()));
     }

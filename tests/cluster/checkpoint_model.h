@@ -41,6 +41,7 @@ struct TableLife {
 struct CheckpointContent {
   std::array<uint64_t, kCheckpointTables> steps = {};
   std::array<TableValues, kCheckpointTables> values = {};
+  bool uneven = false;  // sync tables are at different steps
 };
 
 class CheckpointModel {

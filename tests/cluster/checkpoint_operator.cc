@@ -66,6 +66,7 @@ void CheckpointOperator::LookAtCheckpoint(const std::string& name, const std::st
     return;
   }
   ++state_->result.checked;
+  if (content->uneven) ++state_->result.uneven;
   known_[{name, checksum}] = *std::move(content);
 }
 

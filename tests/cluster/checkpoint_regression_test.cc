@@ -1,6 +1,7 @@
 // What once went wrong with saves and restores of a cluster, step by step.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,25 +31,27 @@ class Small {
   explicit Small(checkpoint::test::SimDisk* disk)
       : disk_(disk), cluster(On(disk)), worker_(cluster.AddWorker("worker", {})) {
     Await([&](auto done) { core().Join(Limit(), done); });
+    Make("table");
+  }
+
+  void Make(const std::string& name) {
     v1::TableSpec spec;
-    spec.set_name("table");
+    spec.set_name(name);
     spec.set_job("job");
     spec.add_shape(kElements);
     spec.set_chunk_bytes(256);
     spec.mutable_optimizer()->set_name("sgd");
     spec.mutable_optimizer()->set_rate(1);
     Await([&](auto done) {
-      core().CreateTable(spec, Limit(), [this, done](absl::StatusOr<v1::Table> table) {
-        if (table.ok()) table_ = table->id();
-        done(table.status());
-      });
+      core().CreateTable(spec, Limit(),
+                         [done](absl::StatusOr<v1::Table> table) { done(table.status()); });
     });
   }
 
   // As a worker that opens the table anew: it may be another by now.
-  void Train(int steps) {
+  void Train(int steps, const std::string& name = "table") {
     Await([&](auto done) {
-      core().OpenTable("table", Limit(), [this, done](absl::StatusOr<v1::Table> table) {
+      core().OpenTable(name, Limit(), [this, done](absl::StatusOr<v1::Table> table) {
         if (table.ok()) table_ = table->id();
         done(table.status());
       });
@@ -90,6 +93,19 @@ class Small {
     return restorer->status();
   }
 
+  // While it trains; once it has come so far that it says this, training has stopped.
+  void TrainUntil(ControlChannel* channel, server::Saver* saver, const std::string& doing) {
+    beside_ = [=] {
+      channel->RunOnce();
+      saver->RunOnce();
+    };
+    while (saver->progress().doing != doing) {
+      REQUIRE_FALSE(saver->done());
+      Train(1);
+    }
+    beside_ = [] {};
+  }
+
   template <typename Machine>
   void RunToEnd(ControlChannel* channel, Machine* machine) {
     REQUIRE(cluster.RunUntil(
@@ -108,7 +124,11 @@ class Small {
   void Await(Call call) {
     std::optional<absl::Status> ended;
     call([&](absl::Status status) { ended = std::move(status); });
-    REQUIRE(cluster.RunUntil([&] { return ended.has_value(); }, cluster.now() + 30 * kSecond));
+    const auto look = [&] {
+      beside_();
+      return ended.has_value();
+    };
+    REQUIRE(cluster.RunUntil(look, cluster.now() + 30 * kSecond));
     INFO(ended->ToString());
     REQUIRE(ended->ok());
   }
@@ -123,6 +143,7 @@ class Small {
   uint32_t table_ = 0;
   float value_ = 0;
   uint64_t seed_ = 0;
+  std::function<void()> beside_ = [] {};
 };
 
 TEST_CASE("regression: shards that have written their parts of a save that failed begin the next") {
@@ -182,6 +203,52 @@ TEST_CASE("regression: a table that loses a partition while it is restored is ma
   REQUIRE(restorer->status().ok());
   small.Train(1);
   CHECK(small.value() == -4.0f);
+}
+
+TEST_CASE("regression: a save does not wait for a step that training stopped before") {
+  checkpoint::test::SimDisk disk(5);
+  Small small(&disk);
+  small.Train(3);
+  int waited = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto channel = small.cluster.control().NewChannel("operator");
+    server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+    options.seed = seed;
+    server::Saver saver(options, &small.cluster.network().clock(), channel.get(), &disk);
+    small.TrainUntil(channel.get(), &saver, "writing");
+    const auto waits = [&] {
+      channel->RunOnce();
+      saver.RunOnce();
+      return saver.progress().waiting > 0;
+    };
+    const bool waits_now = small.cluster.RunUntil(waits, small.cluster.now() + 2 * kSecond);
+    if (waits_now) ++waited;
+    small.RunToEnd(channel.get(), &saver);
+    INFO(saver.status().ToString());
+    REQUIRE(saver.status().ok());
+    // Or at a step that training was past when it stopped.
+    const auto step = static_cast<float>(saver.manifest().step());
+    CHECK((waits_now ? step == -small.value() : step <= -small.value()));
+  }
+  CHECK(waited > 0);
+}
+
+TEST_CASE("regression: a save does not wait for a sync table that is not trained any more") {
+  checkpoint::test::SimDisk disk(6);
+  Small small(&disk);
+  small.Make("other");
+  const auto near = GENERATE(4, 200);
+  small.Train(3, "other");
+  small.Train(near);
+  v1::CheckpointManifest manifest;
+  const absl::Status saved = small.Save(&manifest);
+  INFO(saved.ToString());
+  REQUIRE(saved.ok());
+  CHECK(manifest.step() == static_cast<uint64_t>(near));
+  REQUIRE(manifest.tables_size() == 2);
+  for (const v1::CheckpointTable& table : manifest.tables()) {
+    CHECK(table.steps() == (table.spec().name() == "other" ? 3 : manifest.step()));
+  }
 }
 
 TEST_CASE("regression: tables are not dropped when the answer that they are served is lost") {

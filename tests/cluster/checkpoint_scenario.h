@@ -34,6 +34,7 @@ struct CheckpointResult {
   int saved = 0, saves_failed = 0;          // as savers said
   int savers_died = 0, restorers_died = 0;  // at a random moment
   int checked = 0;                          // checkpoints, wholly
+  int uneven = 0;                           // of these, with sync tables at different steps
   int restored = 0, restores_failed = 0;    // onto the cluster
   int pulls = 0, restored_pulls = 0;        // checked; the first ones of tables that were restored
   int servers_died = 0, disk_crashed = 0;

@@ -20,18 +20,20 @@ CheckpointResult RunSeeds(const char* name, CheckpointOptions options, uint64_t 
     options.replicas = 1 + static_cast<uint32_t>(seed % 2);
     const CheckpointResult r = RunCheckpointScenario(options);
     t.saved += r.saved, t.saves_failed += r.saves_failed, t.savers_died += r.savers_died;
-    t.checked += r.checked, t.restored += r.restored, t.restores_failed += r.restores_failed;
+    t.checked += r.checked, t.uneven += r.uneven, t.restored += r.restored,
+        t.restores_failed += r.restores_failed;
     t.restorers_died += r.restorers_died, t.pulls += r.pulls;
     t.restored_pulls += r.restored_pulls, t.servers_died += r.servers_died;
     t.disk_crashed += r.disk_crashed, t.unanswered += r.unanswered, t.expired += r.expired;
     return r.violations;
   });
   std::printf(
-      "%d saved, %d not, %d savers died, %d checkpoints checked; %d restored, %d not, %d restorers "
+      "%d saved, %d not, %d savers died, %d checkpoints checked, %d uneven; %d restored, %d not, "
+      "%d restorers "
       "died; %d pulls, %d first ones of what was restored; %d servers and %d disks crashed, %d "
       "calls "
       "unanswered, %d runs cut short\n",
-      t.saved, t.saves_failed, t.savers_died, t.checked, t.restored, t.restores_failed,
+      t.saved, t.saves_failed, t.savers_died, t.checked, t.uneven, t.restored, t.restores_failed,
       t.restorers_died, t.pulls, t.restored_pulls, t.servers_died, t.disk_crashed, t.unanswered,
       t.expired);
   return t;
@@ -44,12 +46,14 @@ TEST_CASE("checkpoints without faults: no call fails for a save") {
       RunSeeds("checkpoints without faults: no call fails for a save", options, 8);
   CHECK(totals.saved > 0);
   CHECK(totals.unanswered == 0);
+  CHECK(totals.uneven == 0);
 }
 
 // Every other seed has copies.
 TEST_CASE("checkpoints under faults") {
   const CheckpointResult totals = RunSeeds("checkpoints under faults", {}, 40);
   if (SeedsToRun(1).replay) return;
+  CHECK(totals.uneven * 20 <= totals.checked);
   CHECK(totals.saved > 0);
   CHECK(totals.saves_failed > 0);
   CHECK(totals.savers_died > 0);

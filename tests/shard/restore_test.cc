@@ -115,7 +115,7 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
     request.tables.push_back({plan.table, 5, 0, false});
     Flat flat;
     for (size_t e = 0; e < 2; ++e) {
-      uint64_t newest = 0;
+      std::vector<uint64_t> newest;
       REQUIRE(other.engine(e).BeginSave(request, &newest) == absl::OkStatus());
       SavePiece piece;
       while (other.engine(e).TakePiece(1, &piece)) {

@@ -31,19 +31,19 @@ TEST_CASE("save: too late a step is refused with the one to choose") {
   SaveRig rig(plan);
   rig.SetGoal(4);
   REQUIRE(rig.Finish());
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   CHECK(rig.engine(0).BeginSave(Of(plan, 1, 3), &newest).code() == absl::StatusCode::kOutOfRange);
-  CHECK(newest == 4);
+  CHECK(newest == std::vector<uint64_t>{4});
   CHECK_FALSE(rig.engine(0).save_progress(1).ok());
-  CHECK(rig.engine(0).BeginSave(Of(plan, 1, newest), &newest).ok());
-  CHECK(newest == 4);
+  CHECK(rig.engine(0).BeginSave(Of(plan, 1, newest[0]), &newest).ok());
+  CHECK(newest == std::vector<uint64_t>{4});
 }
 
 TEST_CASE("save: what cannot be saved is refused") {
   SavePlan plan = Small(false);
   SaveRig rig(plan);
   Engine& engine = rig.engine(0);
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   const auto code = [&](const SaveRequest& r) { return engine.BeginSave(r, &newest).code(); };
   CHECK(code(Of(plan, 0, 0)) == absl::StatusCode::kInvalidArgument);
   SaveRequest twice = Of(plan, 1, 0);
@@ -77,7 +77,7 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
   for (int i = 0; i < 60; ++i) rig.Act();
   SaveRequest request = Of(plan, 1, 6);
   request.piece_bytes = 1;
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   Engine& engine = rig.engine(0);
   REQUIRE(engine.BeginSave(request, &newest).ok());
   // Some is out, some was changed before it is taken.
@@ -179,7 +179,7 @@ TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece i
   Engine& engine = rig.engine(0);
   SaveRequest request = Of(plan, 1, 0);
   request.memory_bytes = 0;
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   REQUIRE(engine.BeginSave(request, &newest).ok());
   // With nothing in use one chunk may be kept, whatever the limit.
   rig.SetGoal(2);
@@ -204,7 +204,7 @@ TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere
   plan.spares = 0;
   SaveRig rig(plan);
   Engine& engine = rig.engine(0);
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   REQUIRE(engine.BeginSave(Of(plan, 1, 0), &newest).ok());
   std::vector<SavePiece> out;
   std::vector<std::vector<std::byte>> parameters;
@@ -256,7 +256,7 @@ TEST_CASE("save: what a copy was told of waits for memory, and what comes behind
   REQUIRE(push(2, both) == ReplyStatus::kOk);
   SaveRequest request = Of(plan, 1, 0);
   request.memory_bytes = 0;
-  uint64_t newest = 0;
+  std::vector<uint64_t> newest;
   REQUIRE(engine.BeginSave(request, &newest).ok());
   rig.DeliverAll();  // one of the two rows can be kept
   CHECK(rig.Newest() == 1);

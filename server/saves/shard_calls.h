@@ -1,0 +1,48 @@
+// What a saver and a restorer have in common: how they talk to the shards of a cluster.
+//
+// **Thread safety**: RandomIds has one owner; the functions are of any thread.
+#ifndef VERBENA_SERVER_SAVES_SHARD_CALLS_H_
+#define VERBENA_SERVER_SAVES_SHARD_CALLS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::server {
+
+inline constexpr int64_t kShardCallMillis = 5000;
+// How long a shard may take to say that it is not done yet.
+inline constexpr int64_t kShardWaitMillis = 1000;
+// How long a shard goes on without being asked: a few lost answers, and no longer than a partition
+// may be held up by what nobody waits for.
+inline constexpr uint32_t kShardPatienceMillis = 5000;
+
+// Whether another try, with a newer view, may do better.
+bool MayPass(const absl::Status& status);
+
+struct ShardAddress {
+  std::string address;  // of its server
+  uint64_t server = 0;  // incarnation
+  uint32_t shard = 0;
+};
+
+// Those that are the primary of something.
+std::vector<ShardAddress> PrimaryShards(const v1::ClusterView& view);
+
+// Ids that nobody else has.
+class RandomIds {
+ public:
+  explicit RandomIds(uint64_t seed);  // 0: from the system's random source
+  uint64_t Number();                  // not 0
+  std::string RequestId();
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_SHARD_CALLS_H_
