@@ -61,7 +61,7 @@ train() {
 # The same in two parts, for what is to happen meanwhile.
 # A case that nothing disturbs in mid-training wants its bytes moved, not its time spent: nor does it
 # want the model tested on more than a few bytes.
-train_timeout=120 train_batch=256 train_steps=12
+train_timeout=120 train_batch=128 train_steps=12
 train_start() {
   local coordinator=$1 transport=$2 file=$3
   shift 3

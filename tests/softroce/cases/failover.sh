@@ -10,7 +10,7 @@
 export VERBENA_TEST_TRANSPORT=verbs
 export VERBENA_VERBENAD=$BUILD/verbenad VERBENA_TRAIN=$BUILD/verbena-train VERBENA_CLI=$BUILD/verbena
 # An emulated machine on a busy one may not run for seconds.
-export VERBENA_FAILOVER_KILLS=2 VERBENA_FAILOVER_STOPS=1 VERBENA_FAILOVER_LEASE_MS=8000
-export VERBENA_FAILOVER_STEPS=400
+export VERBENA_FAILOVER_KILLS=1 VERBENA_FAILOVER_STOPS=1 VERBENA_FAILOVER_LEASE_MS=8000
+export VERBENA_FAILOVER_STEPS=250
 "$BUILD/tests/faults/failover_test" --durations yes "servers *"
 expect_no_rdma_resources

@@ -9,6 +9,7 @@
 # shellcheck source=tests/softroce/training.sh
 . "$SOFTROCE/training.sh"
 
+train_batch=64
 start_cluster verbs 127.0.0.1
 train_start "$(field coordinator address)" verbs disturbed.json
 wait_for 200 trained_steps 4

@@ -11,7 +11,7 @@
 . "$SOFTROCE/training.sh"
 
 DEVICE=rxe0,rxe1  # of all programs
-train_steps=90 train_batch=16
+train_steps=70 train_batch=16
 lanes_open() {
   echo $(($(metric server-0 verbena_shard_lanes) + $(metric server-1 verbena_shard_lanes)))
 }

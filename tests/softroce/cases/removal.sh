@@ -10,7 +10,7 @@
 # shellcheck source=tests/softroce/training.sh
 . "$SOFTROCE/training.sh"
 
-train_batch=64
+train_batch=32
 opened() { grep -cF "verbs on $DEVICE:1 (" "$1.log" || true; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 
