@@ -158,7 +158,8 @@ enum class ReplyStatus : uint8_t {
   kNonFinite = 7,     // NaN or Inf under `reject`: settled, contributed zero
   kSequenceGap = 8,   // async: sequence is beyond last + 1
   kWrongStep = 9,     // sync: the step is not the open one
-  kTooEarly = 10,     // end-step listed contributions that have not arrived
+  kTooEarly = 10,     // end-step listed contributions that have not arrived; a pull or lookup that
+                      // waited for long, where others of its lane could not be parked: ask again
   kDataLoss = 11,     // the partition of this table is lost
   kMalformed = 12,
   kResourceExhausted = 13,

@@ -63,6 +63,12 @@ void Engine::ForgetLane(uint32_t lane) {
   e.RetryBlocked();
 }
 
+void Engine::ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t)> which) {
+  for (auto& [id, state] : impl_->tables) {
+    if (state.table != nullptr) state.parking->ReturnReads(lane, which);
+  }
+}
+
 bool Engine::TakeEvents(std::vector<Event>* events) {
   std::vector<Event>& pending = impl_->sink.events;
   if (pending.empty()) return false;

@@ -379,6 +379,9 @@ class Engine {
 
   void Unpin(uint64_t pin);
   // Drops everything held or parked for a lane that is dead; no event follows for it.
+  // Parked pulls and lookups of these operations of a lane end with kTooEarly: their worker will
+  // ask again.
+  void ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t operation)> which);
   void ForgetLane(uint32_t lane);
 
   // Moves pending events to the end of *events. Returns whether there were any.

@@ -229,6 +229,9 @@ void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
     return EnqueuePull(entry, entry->type == RecordType::kAwait);
   }
   entry->refused = status;
+  const bool reads = entry->type == RecordType::kPull || entry->type == RecordType::kLookup;
+  // The server had it wait for long, while others want to be asked over this lane: these first.
+  if (reads && status == ReplyStatus::kTooEarly) return EnqueuePull(entry, false);
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
   entry->retry_at = now_ + entry->backoff.Next(*random_);
   entry->state = Entry::State::kDelayed;

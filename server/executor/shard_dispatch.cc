@@ -174,6 +174,15 @@ void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
   ReturnSlot(lane, slot);
 }
 
+void ShardExecutor::Impl::RelieveParked(Lane* lane, int64_t now) {
+  const uint32_t most = std::max(lane->lane->params().config.operations / 2, 1u);
+  // Workers leave some of these to awaits.
+  if (lane->parked < most - most / 4) return;
+  lane->engine->ReturnReads(lane->id, [&](uint32_t operation) {
+    return lane->operations[operation].arrived_ns + kLongParkedNanos <= now;
+  });
+}
+
 void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   shard::PullRequest request;

@@ -23,6 +23,8 @@ namespace verbena::server {
 
 // RequestImm carries twelve bits of lane id.
 inline constexpr uint32_t kMaxLanes = 4096;
+// What a request may be parked for on a lane that can park no more.
+inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // ConnectionLimits::domain of lanes between servers: no job has it (DomainOf()), and a transport's
 // own connections have it when nothing is said.
@@ -176,6 +178,9 @@ struct ShardExecutor::Impl final {
     return lane.parked < std::max(lane.lane->params().config.operations / 2, 1u);
   }
   void Park(Lane* lane, uint32_t operation, uint32_t slot);
+  // A lane whose share of parked requests is used up is given back the pulls that have been parked
+  // for long: its worker may not wait for them any more, and wants something else over that lane.
+  void RelieveParked(Lane* lane, int64_t now);
   void Reply(Lane* lane, const rdma::ShardLane::Answer& answer);
   void WriteOut(Lane* lane, const shard::ChunkView& view, const rdma::RemoteMemory& destination,
                 rdma::ShardLane::Answer answer);

@@ -447,6 +447,7 @@ void ShardExecutor::Impl::CheckWrites(int64_t now) {
   for (auto& lane : lanes) {
     if (lane == nullptr || lane->closing) continue;
     next_write_check_ns = now + rdma::WriteWatch::kIntervalNanos;
+    RelieveParked(lane.get(), now);
     if (!lane->lane->WritesHang(now, timeout)) continue;
     ++counters.write_timeouts;
     Close(lane.get(), absl::DeadlineExceededError(absl::StrCat(

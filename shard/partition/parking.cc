@@ -81,4 +81,11 @@ void Parking::ForgetLane(uint32_t lane) {
   RemoveFailedAwaits(nullptr);
 }
 
+void Parking::ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t)> which) {
+  const ReplyStatus why = ReplyStatus::kTooEarly;
+  RemoveReads(
+      [&](const Token& token, uint64_t) { return token.lane == lane && which(token.operation); },
+      &why);
+}
+
 }  // namespace verbena::shard

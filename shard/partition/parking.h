@@ -29,6 +29,8 @@ class Parking {
   // Requests of workers for which `expired` holds are answered kExpired.
   void FailWorkers(absl::FunctionRef<bool(uint64_t worker)> expired);
   void ForgetLane(uint32_t lane);
+  // Pulls (lookups) of these operations are answered kTooEarly.
+  void ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t operation)> which);
 
  protected:
   explicit Parking(Sink* sink) : sink_(sink) {}
