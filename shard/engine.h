@@ -372,8 +372,8 @@ class Engine {
   absl::Status BeginRestore(const RestoreRequest& request);
   absl::Status RestoreElements(const ElementsToRestore& elements);
   absl::Status RestoreRows(const RowsToRestore& rows);
-  // All that is this shard's was loaded. FAILED_PRECONDITION also: something is missing, and the
-  // restore is not partial. May be called again.
+  // All that is this shard's was loaded. FAILED_PRECONDITION also: something is missing. May be
+  // called again.
   absl::Status FinishRestore(uint32_t table);
   absl::StatusOr<RestoreProgress> restore_progress(uint32_t table) const;
 

@@ -43,8 +43,7 @@ absl::Status Engine::BeginRestore(const RestoreRequest& request) {
   if (absl::Status s = impl_->FindRestoring(request.table, &state); !s.ok()) return s;
   Restore& restore = *state->restore;
   const RestoreRequest& was = restore.request();
-  if (restore.begun() && (was.version != request.version || was.applies != request.applies ||
-                          was.partial != request.partial)) {
+  if (restore.begun() && (was.version != request.version || was.applies != request.applies)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "table ", request.table, " is being restored to version ", was.version, " already"));
   }
@@ -149,7 +148,7 @@ absl::Status Engine::FinishRestore(uint32_t table) {
   TableState* state = nullptr;
   if (absl::Status s = e.FindRestoring(table, &state); !s.ok()) return s;
   if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
-  if (progress->missing_elements > 0 && !state->restore->request().partial) {
+  if (progress->missing_elements > 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("table ", table, " \"", state->table->spec().name(),
                      "\": ", progress->missing_elements, " elements were not loaded"));
@@ -312,6 +311,7 @@ void Engine::Impl::EndRestoring(TableState* state) {
     state->table->Release(s, /*gone=*/true);
   }
   state->restore = nullptr;
+  state->table->set_initialises(true);
 }
 
 }  // namespace verbena::shard

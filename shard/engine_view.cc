@@ -259,7 +259,10 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   highest_table = std::max(highest_table, table.id());
   if (is_new) {
     if (const absl::Status s = CreateTable(table, &state); !s.ok()) return s;
-    if (table.restoring()) state.restore = std::make_unique<Restore>();
+    if (table.restoring()) {
+      state.restore = std::make_unique<Restore>();
+      if (state.table != nullptr) state.table->set_initialises(false);
+    }
   }
   if (state.table == nullptr) return absl::OkStatus();
   absl::Status placed = Place(table, &state);

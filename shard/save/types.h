@@ -112,9 +112,6 @@ struct RestoreRequest {
   uint64_t version = 0;
   // Embedding tables: the applies that each partition has had, by which the schedule goes.
   uint64_t applies = 0;
-  // What is not loaded keeps its initial values; else that is an error. Rows that are not loaded
-  // always have theirs.
-  bool partial = false;
 };
 
 // Elements of a dense table, wherever its chunks end. What is not this shard's is left alone.

@@ -157,9 +157,11 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   }
   for (uint32_t i = first_new; i < chunks(); ++i) {
     const Chunk& c = chunks_[i];
-    Initialize(spec().initializer(), layout_.first_element(c.id), Weights(c), c.elements);
-    if (has_master()) {
-      Round(BestIsa(), type_, Weights(c), Halves(pool_->buffer(c.parameters)), c.elements);
+    if (initialises()) {
+      Initialize(spec().initializer(), layout_.first_element(c.id), Weights(c), c.elements);
+      if (has_master()) {
+        Round(BestIsa(), type_, Weights(c), Halves(pool_->buffer(c.parameters)), c.elements);
+      }
     }
     Slice& s = slices_[c.slice];
     s.min_version = 0;

@@ -63,6 +63,9 @@ class SlicedTable {
   }
   // Frees a ready slice. `gone`: it moved away, rather than being declared lost.
   virtual void Release(uint32_t slice, bool gone) = 0;
+  // Whether elements that are acquired get their initial values, as at first; else they are zero,
+  // for they are loaded before they are served.
+  void set_initialises(bool initialises) { initialises_ = initialises; }
   // Initialises what `placement` (by partition) gives us and is absent: all of it, or
   // RESOURCE_EXHAUSTED and none of it.
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
@@ -86,6 +89,7 @@ class SlicedTable {
 
   // The slice of a partition, made when there was none, if it is ready or may become so by what
   // the view says; else kNone.
+  bool initialises() const { return initialises_; }
   uint32_t Claim(uint32_t partition, const Placement& placement);
   void set_state(uint32_t slice, SliceState state) { lives_[slice].state = state; }
 
@@ -98,6 +102,7 @@ class SlicedTable {
   TableCounters counters_;
 };
 
+  bool initialises_ = true;
 // INVALID_ARGUMENT for what no table of this shard can have.
 absl::Status CheckServable(const v1::Table& table);
 

@@ -238,17 +238,15 @@ TEST_CASE("restore: a partition that has changed hands is loaded again") {
   CHECK(Flatten(rig.SaveIdle()) == Flatten(saved));
 }
 
-TEST_CASE("restore: in part, where that is wanted") {
+TEST_CASE("restore: what is loaded in part is not served") {
   SavePlan plan = Small(false);
   Saved saved = Trained(plan);
   saved.chunks.erase(0);
   plan.restoring = true;
   SaveRig rig(plan);
-  const bool partial = GENERATE(false, true);
   RestoreRequest begin;
   begin.table = plan.table;
   begin.version = 4;
-  begin.partial = partial;
   REQUIRE(rig.engine(0).BeginRestore(begin).ok());
   begin.version = 5;
   CHECK(rig.engine(0).BeginRestore(begin).code() == absl::StatusCode::kFailedPrecondition);
@@ -260,9 +258,9 @@ TEST_CASE("restore: in part, where that is wanted") {
     elements.parameters = chunk.parameters;
     REQUIRE(rig.engine(0).RestoreElements(elements).ok());
   }
-  CHECK(rig.FinishRestore().ok() == partial);
+  CHECK_FALSE(rig.FinishRestore().ok());
   rig.Serve();
-  CHECK(Pulled(&rig, 0) == (partial ? ReplyStatus::kOk : ReplyStatus::kDataLoss));
+  CHECK(Pulled(&rig, 0) == ReplyStatus::kDataLoss);
 }
 
 TEST_CASE("restore: into another dtype, and without optimizer state") {
@@ -321,8 +319,8 @@ TEST_CASE("restore: what is not of the table's shape is refused") {
   elements.count = plan.elements;
   elements.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), plan.elements * 4};
   CHECK(rig.engine(0).RestoreElements(elements).code() == absl::StatusCode::kFailedPrecondition);
-  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0, false}).ok());
-  CHECK(rig.engine(0).BeginRestore({99, 0, 0, false}).code() == absl::StatusCode::kNotFound);
+  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
+  CHECK(rig.engine(0).BeginRestore({99, 0, 0}).code() == absl::StatusCode::kNotFound);
   CHECK(rig.engine(0).RestoreElements(elements).ok());
   elements.first_element = 1;
   CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
@@ -344,7 +342,7 @@ TEST_CASE("restore: what is not of the table's shape is refused") {
   // A table that the view does not say so of.
   plan.restoring = false;
   SaveRig served(plan);
-  CHECK(served.engine(0).BeginRestore({plan.table, 0, 0, false}).code() ==
+  CHECK(served.engine(0).BeginRestore({plan.table, 0, 0}).code() ==
         absl::StatusCode::kFailedPrecondition);
 }
 
@@ -352,7 +350,7 @@ TEST_CASE("restore: rows of a shape that is not the table's are refused") {
   SavePlan plan = Small(true);
   plan.restoring = true;
   SaveRig rig(plan);
-  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0, false}).ok());
+  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
   const std::vector<uint64_t> keys = {1, 2};
   const std::vector<float> numbers(2 * plan.dim);
   const std::vector<uint32_t> applies(1);
