@@ -291,6 +291,7 @@ absl::Status VerbenaNode::Impl::StartSaves() {
     return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
   };
   wanted.every_ns = int64_t{options.checkpoint_every_s} * 1'000'000'000;
+  wanted.every_steps = options.checkpoint_every_steps;
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
   wanted.log = [](const std::string& text) { spdlog::info("checkpoints: {}", text); };

@@ -32,7 +32,8 @@ struct NodeOptions {
   // Of a coordinator: each job's tables are saved below this directory (of all servers) so often,
   // and so many checkpoints of a job stay. Empty: only when an operator asks for it.
   std::string checkpoint_dir;
-  uint32_t checkpoint_every_s = 600;
+  uint32_t checkpoint_every_s = 600;    // 0: not by time
+  uint64_t checkpoint_every_steps = 0;  // besides; 0: not by steps
   uint32_t checkpoint_keep_last = 3;
   uint64_t checkpoint_keep_every = 0;  // steps; besides, the first of each so many
   uint32_t checkpoint_full_every = 1;  // more: between them only rows that have changed

@@ -80,13 +80,23 @@ bool Engine::TakeEvents(std::vector<Event>* events) {
 
 const EngineCounters& Engine::counters() const { return impl_->sink.counters; }
 
+uint64_t Engine::Impl::StepOf(const SlicedTable& table) const {
+  if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return 0;
+  uint64_t least = UINT64_MAX;
+  for (uint32_t slice = 0; slice < table.slices(); ++slice) {
+    if (!table.ready(slice) || !partitions[table.life(slice).partition].ours) continue;
+    least = std::min(least, table.version(slice));
+  }
+  return least == UINT64_MAX ? 0 : least;
+}
+
 std::vector<TableStatistics> Engine::tables() const {
   std::vector<TableStatistics> tables;
   for (const auto& [id, state] : impl_->tables) {
     if (state.table == nullptr) continue;
     const SlicedTable& table = *state.table;
-    tables.push_back(
-        {id, table.spec().name(), table.parameter_bytes(), table.row_count(), table.counters()});
+    tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
+                      table.counters(), impl_->StepOf(table)});
   }
   return tables;
 }

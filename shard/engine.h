@@ -258,6 +258,7 @@ struct TableStatistics {
   uint64_t parameter_bytes = 0;  // resident, without optimizer state
   uint64_t rows = 0;             // of an embedding table, those of open steps included
   TableCounters counters;
+  uint64_t step = 0;  // sync: that everything of it that is this shard's has had
 };
 
 // Of a job on this shard.
@@ -378,10 +379,10 @@ class Engine {
   absl::StatusOr<RestoreProgress> restore_progress(uint32_t table) const;
 
   void Unpin(uint64_t pin);
-  // Drops everything held or parked for a lane that is dead; no event follows for it.
   // Parked pulls and lookups of these operations of a lane end with kTooEarly: their worker will
   // ask again.
   void ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t operation)> which);
+  // Drops everything held or parked for a lane that is dead; no event follows for it.
   void ForgetLane(uint32_t lane);
 
   // Moves pending events to the end of *events. Returns whether there were any.

@@ -174,6 +174,7 @@ struct Engine::Impl {
   // By the view being applied, before tables follow it.
   void FollowSaves(const v1::ClusterView& view);
   void AbortSaves(uint32_t table, const absl::Status& why);
+  uint64_t StepOf(const SlicedTable& table) const;
   absl::Status CheckSave(const SaveRequest& request) const;
   absl::Status CheckSaved(const TableToSave& what, uint64_t* newest) const;
   void AddToSave(const TableToSave& what, Save* save);

@@ -215,8 +215,13 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
       "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
       "save')");
   app->add_option("--checkpoint-every", node.checkpoint_every_s,
-                  "Coordinator: so often, in seconds")
-      ->check(InRange<uint32_t>(1, 31'536'000))
+                  "Coordinator: so often, in seconds; 0: not by time")
+      ->check(InRange<uint32_t>(0, 31'536'000))
+      ->capture_default_str();
+  app->add_option("--checkpoint-every-steps", node.checkpoint_every_steps,
+                  "Coordinator: also a job whose sync tables have made so many more steps; 0: not "
+                  "by steps")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--checkpoint-keep-last", node.checkpoint_keep_last,
                   "Coordinator: how many checkpoints of a job stay")
@@ -330,7 +335,13 @@ std::string CheckTls(const NodeOptions& node) {
 // Empty when all is well.
 std::string CheckCheckpoints(const NodeOptions& node) {
   if (node.checkpoint_dir.empty()) {
+    if (node.checkpoint_every_steps > 0) return "--checkpoint-every-steps needs --checkpoint-dir";
     return node.checkpoint_on_exit_s == 0 ? "" : "--checkpoint-on-exit needs --checkpoint-dir";
+  }
+  if (node.checkpoint_every_s == 0 && node.checkpoint_every_steps == 0 &&
+      node.checkpoint_on_exit_s == 0) {
+    return "--checkpoint-dir with --checkpoint-every 0: no checkpoint would ever be made; give "
+           "--checkpoint-every-steps or --checkpoint-on-exit, or a time";
   }
   if (!node.coordinator) {
     return absl::StrCat("--checkpoint-dir ", node.checkpoint_dir,

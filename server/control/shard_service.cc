@@ -41,6 +41,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_table(table.id);
     said->set_parameter_bytes(table.parameter_bytes);
     said->set_rows(table.rows);
+    said->set_step(table.step);
   }
   for (const JobSnapshot& job : snapshot.jobs) {
     v1::JobStatistics* said = out->add_jobs();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr int64_t kLookNanos = 1'000'000'000;
 
 }  // namespace
 
@@ -33,16 +34,20 @@ PeriodicSaves::PeriodicSaves(PeriodicSavesOptions options, const Clock* clock,
       clock_(clock),
       control_(*control),
       disk_(disk),
-      next_ns_(clock->NowNanos() + options_.every_ns) {}
+      watch_(options_.saver.coordinator, control),
+      next_ns_(options_.every_ns == 0 ? kNever : clock->NowNanos() + options_.every_ns),
+      next_look_ns_(options_.every_steps == 0 ? kNever : clock->NowNanos()) {}
 
 PeriodicSaves::~PeriodicSaves() { *alive_ = false; }
 
 void PeriodicSaves::AskJobs() {
   asking_ = true;
-  next_ns_ += options_.every_ns;
-  // After a stop, or a save that took longer, not several at once.
-  next_ns_ = std::max(next_ns_, clock_->NowNanos() + options_.every_ns / 2);
-  if (finished_) next_ns_ = kNever;
+  if (finished_ || options_.every_ns == 0) {
+    next_ns_ = kNever;
+  } else {
+    // After a stop, or a save that took longer, not several at once.
+    next_ns_ = std::max(next_ns_ + options_.every_ns, clock_->NowNanos() + options_.every_ns / 2);
+  }
   Call<v1::GetViewResponse>(control_, options_.saver.coordinator, "/verbena.v1.Cluster/GetView",
                             v1::GetViewRequest(), kCallTimeout,
                             [this, alive = alive_](absl::StatusOr<v1::GetViewResponse> response) {
@@ -62,6 +67,18 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
     if (!table.restoring()) jobs.insert(table.spec().job());
   }
   jobs_.assign(jobs.begin(), jobs.end());
+  BeginNext();
+}
+
+// Between two looks training may have made many steps: then it is one save for all of them.
+void PeriodicSaves::OnSteps(const StepWatch::Steps& steps) {
+  asking_ = false;
+  next_look_ns_ = clock_->NowNanos() + kLookNanos;
+  for (const auto& [job, step] : steps) {
+    const auto [seen, first] = steps_.try_emplace(job, step);
+    const uint64_t before = std::exchange(seen->second, step);
+    if (!first && step / options_.every_steps > before / options_.every_steps) jobs_.push_back(job);
+  }
   BeginNext();
 }
 
@@ -128,14 +145,21 @@ bool PeriodicSaves::RunOnce() {
     BeginNext();
     return true;
   }
-  if (asking_ || clock_->NowNanos() < next_ns_) return false;
-  AskJobs();
+  if (asking_) return false;
+  const int64_t now = clock_->NowNanos();
+  if (next_ns_ <= now) {
+    AskJobs();
+    return true;
+  }
+  if (next_look_ns_ > now || finished_) return false;
+  asking_ = true;
+  watch_.Ask([this](const StepWatch::Steps& steps) { OnSteps(steps); });
   return true;
 }
 
 int64_t PeriodicSaves::NextTimerNanos() const {
   if (saver_ != nullptr) return saver_->NextTimerNanos();
-  return asking_ ? kNever : next_ns_;
+  return asking_ ? kNever : std::min(next_ns_, finished_ ? kNever : next_look_ns_);
 }
 
 PeriodicSavesStatistics PeriodicSaves::statistics() const {

@@ -1,5 +1,5 @@
-// Saves every job that has tables, every so often, and removes old checkpoints: beside the
-// coordinator, in its process.
+// Saves every job that has tables, every so often or every so many steps, and removes old
+// checkpoints: beside the coordinator, in its process.
 //
 // Each job has a directory of its own below the root, by its name. A save that fails is told, and
 // made again when the next is due.
@@ -23,12 +23,14 @@
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/disk.h"
 #include "server/saves/saver.h"
+#include "server/saves/step_watch.h"
 
 namespace verbena::server {
 
 struct PeriodicSavesOptions {
   SaverOptions saver = {};  // of each save; its root is the one below which jobs have theirs
-  int64_t every_ns = 0;     // from the beginning of one to the beginning of the next
+  int64_t every_ns = 0;  // from the beginning of one to the beginning of the next; 0: not by time
+  uint64_t every_steps = 0;  // a job also when it comes past a multiple of this; 0: not by steps
   checkpoint::Retention retention = {};
   std::function<void(const std::string&)> log = {};
 };
@@ -61,6 +63,7 @@ class PeriodicSaves {
 
  private:
   void AskJobs();
+  void OnSteps(const StepWatch::Steps& steps);
   void OnJobs(absl::StatusOr<v1::GetViewResponse> response);
   void BeginNext();
   void Ended();
@@ -69,7 +72,10 @@ class PeriodicSaves {
   const Clock* const clock_;
   ControlChannel& control_;
   checkpoint::Disk* const disk_;
-  int64_t next_ns_;
+  StepWatch watch_;
+  int64_t next_ns_;         // of all jobs, by time
+  int64_t next_look_ns_;    // how far jobs are
+  StepWatch::Steps steps_;  // when they were last looked at
   bool asking_ = false;
   std::function<void()> finished_;  // set: the last time
   std::deque<std::string> jobs_;    // still to be saved this time

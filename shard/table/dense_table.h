@@ -82,6 +82,7 @@ class DenseTable final : public SlicedTable {
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
   void SetVersions(uint32_t slice, uint64_t version) override;
+  uint64_t version(uint32_t slice) const override { return slices_[slice].min_version; }
   uint64_t parameter_bytes() const override;
 
   ChunkView Pin(uint32_t index);

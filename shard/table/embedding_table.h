@@ -54,6 +54,7 @@ class EmbeddingTable final : public SlicedTable {
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
   void SetVersions(uint32_t slice, uint64_t version) override { slices_[slice].version = version; }
+  uint64_t version(uint32_t slice) const override { return slices_[slice].version; }
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
 

@@ -73,6 +73,9 @@ class SlicedTable {
   // parameters and optimizer state stay.
   virtual void SetVersions(uint32_t slice, uint64_t version) = 0;
 
+  // That all there is in the slice has at least; UINT64_MAX: nothing is.
+  virtual uint64_t version(uint32_t slice) const = 0;
+
   // Of parameters, without optimizer state.
   virtual uint64_t parameter_bytes() const = 0;
   // Of an embedding table.
@@ -86,10 +89,10 @@ class SlicedTable {
         spec_(table.spec()),
         account_(account),
         slice_of_partition_(partitions, kNone) {}
+  bool initialises() const { return initialises_; }
 
   // The slice of a partition, made when there was none, if it is ready or may become so by what
   // the view says; else kNone.
-  bool initialises() const { return initialises_; }
   uint32_t Claim(uint32_t partition, const Placement& placement);
   void set_state(uint32_t slice, SliceState state) { lives_[slice].state = state; }
 
@@ -99,10 +102,10 @@ class SlicedTable {
   JobAccount* const account_;
   std::vector<uint32_t> slice_of_partition_;
   std::vector<SliceLife> lives_;
+  bool initialises_ = true;
   TableCounters counters_;
 };
 
-  bool initialises_ = true;
 // INVALID_ARGUMENT for what no table of this shard can have.
 absl::Status CheckServable(const v1::Table& table);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -313,6 +314,41 @@ TEST_CASE(
   REQUIRE(std::rename((root + "-away").c_str(), root.c_str()) == 0);
   const double saved = metric("verbena_checkpoints_total");
   CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > saved; }));
+}
+
+TEST_CASE("a coordinator saves a job when it has made so many steps more") {
+  TemporaryDirectory made;
+  const std::string root = made.File("checkpoints");
+  World w({.servers = 2,
+           .shards = 1,
+           .coordinator_options = {"--checkpoint-dir", root, "--checkpoint-every", "0",
+                                   "--checkpoint-every-steps", "100", "--metrics", "127.0.0.1:0"}});
+  Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "sgd"));
+  const auto other = Connected(w.cluster, "idle");
+  Good(other->CreateTable(DenseSpec("theirs", v1::CONSISTENCY_SYNC, "sgd")).status());
+  const auto saved = [&] {
+    return MetricSum(HttpGet(w.cluster.coordinator_metrics(), "/metrics").body,
+                     "verbena_checkpoints_total");
+  };
+  int step = 0;
+  for (int saves = 1; saves <= 2; ++saves) {
+    // Trained until it has been seen to be past: at once it would be after the first look, too.
+    REQUIRE(Eventually([&] {
+      sync.Step(++step);
+      return saved() >= saves;
+    }));
+    CHECK(step > 100 * saves);
+  }
+  std::vector<uint64_t> steps;
+  const auto all = Value(checkpoint::ListCheckpoints(PosixDisk(), root + "/default"));
+  for (const auto& entry : all) {
+    const auto reader = Value(CheckpointReader::Open(PosixDisk(), root + "/default/" + entry.name));
+    steps.push_back(reader.manifest().step());
+  }
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[0] >= 100);
+  CHECK(steps[1] / 100 > steps[0] / 100);
+  CHECK_FALSE(std::filesystem::exists(root + "/idle"));
 }
 
 TEST_CASE("a coordinator that is told to end makes a last checkpoint first") {

@@ -1,0 +1,49 @@
+// How far the sync tables of each job are: asks the coordinator for the view and every server for
+// its statistics.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_SAVES_STEP_WATCH_H_
+#define VERBENA_SERVER_SAVES_STEP_WATCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/control_channel.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/shard.pb.h"
+
+namespace verbena::server {
+
+class StepWatch {
+ public:
+  // By job, the step of the table that is farthest, counted as checkpoints do.
+  using Steps = std::map<std::string, uint64_t>;
+  using Done = std::function<void(const Steps& steps)>;
+
+  StepWatch(std::string coordinator, ControlChannel* control)  // which outlives it
+      : coordinator_(std::move(coordinator)), control_(*control) {}
+  ~StepWatch() { *alive_ = false; }
+
+  // Not while it asks. Of a server that does not answer nothing is known this time.
+  void Ask(Done done);
+
+ private:
+  void OnView(absl::StatusOr<v1::GetViewResponse> response);
+  void OnStatistics(const absl::StatusOr<v1::GetStatisticsResponse>& response);
+
+  const std::string coordinator_;
+  ControlChannel& control_;
+  Done done_;
+  v1::ClusterView view_;
+  Steps steps_;
+  size_t asked_ = 0;  // servers that have not answered
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_STEP_WATCH_H_
