@@ -2,6 +2,10 @@
 
 #include "proto/half.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace verbena::shard {
 namespace {
 
@@ -20,8 +24,73 @@ VERBENA_KERNEL_BODY ToF16Body(const float* in, uint16_t* out, size_t n) {
 
 VERBENA_KERNEL(FromBf16, (const uint16_t* in, float* out, size_t n), (in, out, n));
 VERBENA_KERNEL(ToBf16, (const float* in, uint16_t* out, size_t n), (in, out, n));
-VERBENA_KERNEL(FromF16, (const uint16_t* in, float* out, size_t n), (in, out, n));
-VERBENA_KERNEL(ToF16, (const float* in, uint16_t* out, size_t n), (in, out, n));
+
+// Of binary16 the processor has instructions (F16C, AVX-512F), which round as half.h does. NaNs
+// they give other bits than half.h, so a vector with one is converted as half.h does it.
+#if defined(__x86_64__)
+// Masked, because the header of gcc 12 has an uninitialised variable in those that are not (bug
+// 105593).
+constexpr __mmask16 kAll = 0xffff;
+__attribute__((target("avx2,f16c"))) void FromF16Avx2(const uint16_t* in, float* out, size_t n) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    const __m256 floats = _mm256_cvtph_ps(halves);
+    _mm256_storeu_ps(out + i, floats);
+    const __m256 nan = _mm256_cmp_ps(floats, floats, _CMP_UNORD_Q);
+    if (_mm256_movemask_ps(nan) != 0) FromF16Body(in + i, out + i, 8);
+  }
+  FromF16Body(in + i, out + i, n - i);
+}
+__attribute__((target("avx2,f16c"))) void ToF16Avx2(const float* in, uint16_t* out, size_t n) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 floats = _mm256_loadu_ps(in + i);
+    const __m256 nan = _mm256_cmp_ps(floats, floats, _CMP_UNORD_Q);
+    if (_mm256_movemask_ps(nan) != 0) {
+      ToF16Body(in + i, out + i, 8);
+      continue;
+    }
+    const __m128i halves = _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), halves);
+  }
+  ToF16Body(in + i, out + i, n - i);
+}
+__attribute__((target("avx512f"))) void FromF16Avx512(const uint16_t* in, float* out, size_t n) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i));
+    const __m512 floats = _mm512_maskz_cvtph_ps(kAll, halves);
+    _mm512_storeu_ps(out + i, floats);
+    if (_mm512_cmp_ps_mask(floats, floats, _CMP_UNORD_Q) != 0) FromF16Body(in + i, out + i, 16);
+  }
+  FromF16Body(in + i, out + i, n - i);
+}
+__attribute__((target("avx512f"))) void ToF16Avx512(const float* in, uint16_t* out, size_t n) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 floats = _mm512_loadu_ps(in + i);
+    if (_mm512_cmp_ps_mask(floats, floats, _CMP_UNORD_Q) != 0) {
+      ToF16Body(in + i, out + i, 16);
+      continue;
+    }
+    const __m256i halves =
+        _mm512_maskz_cvtps_ph(kAll, floats, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), halves);
+  }
+  ToF16Body(in + i, out + i, n - i);
+}
+#endif
+void FromF16Baseline(const uint16_t* in, float* out, size_t n) { FromF16Body(in, out, n); }
+void ToF16Baseline(const float* in, uint16_t* out, size_t n) { ToF16Body(in, out, n); }
+#if defined(__x86_64__)
+constexpr decltype(&FromF16Baseline) FromF16[] = {FromF16Baseline, FromF16Avx2, FromF16Avx512};
+constexpr decltype(&ToF16Baseline) ToF16[] = {ToF16Baseline, ToF16Avx2, ToF16Avx512};
+#else
+constexpr decltype(&FromF16Baseline) FromF16[] = {FromF16Baseline, FromF16Baseline,
+                                                  FromF16Baseline};
+constexpr decltype(&ToF16Baseline) ToF16[] = {ToF16Baseline, ToF16Baseline, ToF16Baseline};
+#endif
 
 }  // namespace
 

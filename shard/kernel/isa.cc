@@ -8,7 +8,8 @@ bool IsaSupported(Isa isa) {
     case Isa::kBaseline:
       return true;
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") != 0;
+      // Every processor with AVX2 has both; a virtual machine may hide one.
+      return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
     case Isa::kAvx512:
       return __builtin_cpu_supports("avx512f") != 0;
   }

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "proto/half.h"
+
 namespace verbena::shard {
 namespace {
 
@@ -89,6 +91,32 @@ TEST_CASE("what lies between two 16-bit floats goes to the nearer, halfway to th
       std::vector<uint16_t> out(in.size());
       type.to(isa, in.data(), out.data(), in.size());
       CHECK(out == expected);
+    }
+  }
+}
+
+TEST_CASE("every instruction set gives the bits that half.h gives, of NaNs too") {
+  std::mt19937 random(7);
+  std::vector<float> floats(100'003);  // no multiple of a vector
+  for (float& value : floats) value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+  // NaNs alone and beside one another, quiet and signalling.
+  for (size_t i = 0; i < floats.size(); i += 1 + random() % 20) {
+    const auto payload = static_cast<uint32_t>(1 + random() % 0x7ffffe);
+    floats[i] = std::bit_cast<float>(payload | (random() % 2 == 0 ? 0x7f800000u : 0xff800000u));
+  }
+  std::vector<uint16_t> halves(65536 + 3);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i * 40503u);
+  for (const Isa isa : Isas()) {
+    std::vector<uint16_t> to(floats.size());
+    F16FromFloats(isa, floats.data(), to.data(), to.size());
+    for (size_t i = 0; i < to.size(); ++i) REQUIRE(to[i] == HalfFromFloat(floats[i]));
+    Bf16FromFloats(isa, floats.data(), to.data(), to.size());
+    for (size_t i = 0; i < to.size(); ++i) REQUIRE(to[i] == BFloat16FromFloat(floats[i]));
+    std::vector<float> from(halves.size());
+    FloatsFromF16(isa, halves.data(), from.data(), from.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      REQUIRE(std::bit_cast<uint32_t>(from[i]) ==
+              std::bit_cast<uint32_t>(FloatFromHalf(halves[i])));
     }
   }
 }
