@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(push_pull lane embedding checkpoint failover)
+all=(apply push_pull lane embedding checkpoint failover)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -52,7 +52,10 @@ trap 'rm -rf "$rows"' EXIT
 status=0
 for name in "${names[@]}"; do
   with=()
-  [ "$name" = lane ] || with=(--verbenad "$build/verbenad")
+  case "$name" in
+    apply|lane) ;;
+    *) with=(--verbenad "$build/verbenad") ;;
+  esac
   [ "$name" != checkpoint ] || with+=("${quick[@]}")
   "$build/bench/$name" "${with[@]}" --json "$rows/$name.json" "${extra[@]}" || status=$?
 done
