@@ -7,6 +7,11 @@
 #include "shard/engine_impl.h"
 
 namespace verbena::shard {
+namespace {
+
+constexpr size_t kHotKeysTold = 10;
+
+}  // namespace
 
 Engine::Impl::Impl(EngineOptions o)
     : options(std::move(o)),
@@ -97,6 +102,10 @@ std::vector<TableStatistics> Engine::tables() const {
     const SlicedTable& table = *state.table;
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), impl_->StepOf(table)});
+    if (const EmbeddingTable* rows = state.rows.table.get()) {
+      tables.back().hot_keys = rows->hot_keys().Top(kHotKeysTold);
+      tables.back().sampled_keys = rows->hot_keys().sampled();
+    }
   }
   return tables;
 }

@@ -52,6 +52,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -61,6 +62,7 @@
 #include "shard/allocator.h"
 #include "shard/job_memory.h"
 #include "shard/save/types.h"
+#include "shard/table/hot_keys.h"
 
 namespace verbena::shard {
 
@@ -259,6 +261,10 @@ struct TableStatistics {
   uint64_t rows = 0;             // of an embedding table, those of open steps included
   TableCounters counters;
   uint64_t step = 0;  // sync: that everything of it that is this shard's has had
+  // Of an embedding table: keys that are asked for and pushed most, of a sample; counts are of
+  // sampled_keys.
+  std::vector<HotKey> hot_keys = {};
+  uint64_t sampled_keys = 0;
 };
 
 // Of a job on this shard.

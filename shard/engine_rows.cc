@@ -78,6 +78,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
       outcome.answer.detail = std::max(outcome.answer.detail, answer.detail);
     }
     if (answer.status == ReplyStatus::kOk) {
+      rows.table->hot_keys().Count(push.keys);
       e.sink.Pushed(push.keys.size() * (sizeof(uint64_t) + rows.table->row_bytes()),
                     &rows.table->counters());
     }
@@ -125,6 +126,7 @@ PullOutcome Engine::Lookup(const LookupRequest& request) {
     outcome.answer.status = Worse(outcome.answer.status, status);
   }
   if (outcome.answer.status == ReplyStatus::kOk) {
+    state->rows.table->hot_keys().Count(request.keys);
     const RowConsistency& rules = *state->rows.consistency;
     outcome = state->rows.parking->Lookup(
         request, [&](uint64_t worker, uint32_t slice, uint64_t min_version, Answer* answer) {

@@ -42,6 +42,13 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_parameter_bytes(table.parameter_bytes);
     said->set_rows(table.rows);
     said->set_step(table.step);
+    said->set_sampled_keys(table.sampled_keys);
+    for (const shard::HotKey& key : table.hot_keys) {
+      v1::HotKey* hot = said->add_hot_keys();
+      hot->set_key(key.key);
+      hot->set_count(key.count);
+      hot->set_error(key.error);
+    }
   }
   for (const JobSnapshot& job : snapshot.jobs) {
     v1::JobStatistics* said = out->add_jobs();

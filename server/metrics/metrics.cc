@@ -294,6 +294,30 @@ const TableValue kTableValues[] = {
      [](const shard::TableStatistics& t) { return t.rows; }},
 };
 
+// By rank and not by key: keys come and go, and each would leave a series behind.
+constexpr size_t kHotKeysListed = 4;
+
+void AddHotKeys(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
+  MetricFamily family = Family(
+      "verbena_table_hot_key_share",
+      "Of the keys that a shard is asked for, the share of the most frequent ones, at least.",
+      kGauge);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i].snapshot.has_value()) continue;
+    const std::vector<shard::TableStatistics>& tables = shards[i].snapshot->tables;
+    for (size_t t = 0; t < std::min(tables.size(), kTablesListed); ++t) {
+      const std::vector<shard::HotKey>& keys = tables[t].hot_keys;
+      for (size_t rank = 0; rank < std::min(keys.size(), kHotKeysListed); ++rank) {
+        Add(&family, D(keys[rank].count - keys[rank].error) / D(tables[t].sampled_keys),
+            {{"shard", absl::StrCat(i)},
+             {"table", tables[t].name},
+             {"rank", absl::StrCat(rank + 1)}});
+      }
+    }
+  }
+  if (!family.metric.empty()) out->push_back(std::move(family));
+}
+
 void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
   for (const TableValue& value : kTableValues) {
     MetricFamily family = Family(value.name, value.help, value.type);
@@ -307,6 +331,7 @@ void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
     }
     if (!family.metric.empty()) out->push_back(std::move(family));
   }
+  AddHotKeys(shards, out);
   MetricFamily unlisted =
       Family("verbena_tables_unlisted", "Tables beyond those that have series here.", kGauge);
   for (size_t i = 0; i < shards.size(); ++i) {

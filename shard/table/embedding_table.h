@@ -26,6 +26,7 @@
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/changed_rows.h"
+#include "shard/table/hot_keys.h"
 #include "shard/table/row_store.h"
 #include "shard/table/sliced_table.h"
 #include "shard/table/watch.h"
@@ -77,6 +78,10 @@ class EmbeddingTable final : public SlicedTable {
   // Version and apply count go up by one.
   void EndApply();
 
+  // Of what workers ask for and push, whoever tells it.
+  HotKeys& hot_keys() { return hot_keys_; }
+  const HotKeys& hot_keys() const { return hot_keys_; }
+
   // ---- saves (shard/save) ----
   // Told of every apply; null: nobody.
   void Watch(RowWatch* watch) { watch_ = watch; }
@@ -125,6 +130,7 @@ class EmbeddingTable final : public SlicedTable {
                  std::unique_ptr<Optimizer> optimizer);
   const ApplyScalars& ScalarsFor(uint64_t t);
 
+  HotKeys hot_keys_;
   const uint32_t dim_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;

@@ -259,6 +259,37 @@ TEST_CASE("a table's types are both said where they differ, its size is that of 
                                     Contains(R"("dtype": "f32", "gradient_dtype": "f32",)"));
 }
 
+TEST_CASE("keys that are asked for often are told with the shard they are on") {
+  ClusterState state = Healthy();
+  v1::Table* table = state.view.add_tables();
+  table->set_id(3);
+  table->mutable_spec()->set_name("items");
+  table->mutable_spec()->set_dim(8);
+  const auto add = [&](int server, int shard, uint64_t key, uint64_t count, uint64_t error) {
+    v1::ShardStatistics* of = Shard(&state, server, shard);
+    v1::TableStatistics* part = of->tables_size() > 0 ? of->mutable_tables(0) : of->add_tables();
+    part->set_table(3);
+    part->set_sampled_keys(10000);
+    v1::HotKey* hot = part->add_hot_keys();
+    hot->set_key(key);
+    hot->set_count(count);
+    hot->set_error(error);
+  };
+  CHECK_THAT(TablesText(state), !Contains("HOT KEY"));
+  CHECK_THAT(TablesJson(state), Contains(R"("hot_keys": [])"));
+  add(0, 0, 18446744073709551615u, 1300, 50);
+  add(0, 0, 7, 300, 280);  // 0.2 %
+  add(1, 0, 8, 5000, 0);
+  add(1, 0, 9, 100, 4000);  // no server says so
+  const std::string text = TablesText(state);
+  CHECK_THAT(text, Contains("HOT KEY") && Contains("18446744073709551615") && Contains("12.5 %") &&
+                       Contains("50.0 %"));
+  CHECK(text.find("50.0 %") < text.find("12.5 %"));
+  const std::string json = TablesJson(state);
+  CHECK_THAT(json, Contains(R"({"key": "8", "server": "s6", "shard": 0, "share": 0.5})") &&
+                       Contains(R"("key": "7")") && !Contains(R"("key": "9")"));
+}
+
 TEST_CASE("options may stand before and after the command") {
   unsetenv("VERBENA_CLUSTER");
   Parsed parsed = Parse({"--cluster", "a:1", "shards", "--json", "--watch", "0.5"});

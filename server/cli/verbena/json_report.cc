@@ -64,6 +64,17 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("rows", size.rows);
     json.Add("bytes", size.bytes);
     json.Add("lost_partitions", NumbersOf(table.lost_partitions()));
+    JsonArray hot;
+    for (const HotKeyShare& key : HotKeysOf(table, state, 0.001)) {
+      JsonWriter entry;
+      // As text: most readers of JSON have 53 bits for a number.
+      entry.Add("key", absl::StrCat(key.key));
+      entry.Add("server", key.server);
+      entry.Add("shard", key.shard);
+      entry.Add("share", key.share);
+      hot.Add(entry);
+    }
+    json.Add("hot_keys", hot);
     tables.Add(json);
   }
   return tables;

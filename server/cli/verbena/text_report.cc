@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/cli/verbena/health.h"
@@ -155,6 +156,21 @@ std::string StatusText(const ClusterState& state) {
   return text;
 }
 
+// Empty when no key stands out.
+std::string HotKeysText(const ClusterState& state) {
+  TextTable table(
+      {{"TABLE"}, {"HOT KEY", kRight}, {"SERVER"}, {"SHARD", kRight}, {"OF ITS SHARD", kRight}});
+  bool any = false;
+  for (const v1::Table& row : state.view.tables()) {
+    for (const HotKeyShare& key : HotKeysOf(row, state, 0.01)) {
+      table.AddRow({Printable(row.spec().name()), absl::StrCat(key.key), Printable(key.server),
+                    absl::StrCat(key.shard), absl::StrFormat("%.1f %%", 100 * key.share)});
+      any = true;
+    }
+  }
+  return any ? absl::StrCat("\n", table.ToString()) : "";
+}
+
 std::string TablesText(const ClusterState& state) {
   const v1::ClusterView& view = state.view;
   TextTable table({{"TABLE"},
@@ -178,7 +194,7 @@ std::string TablesText(const ClusterState& state) {
   }
   const std::string missing =
       HasRows(state) ? UnansweredText(state, " did not answer, so its rows are not counted") : "";
-  return OrSaying(table, "no tables") + missing;
+  return OrSaying(table, "no tables") + missing + HotKeysText(state);
 }
 
 std::string JobsText(const ClusterState& state) {

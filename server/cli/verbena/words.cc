@@ -10,6 +10,8 @@
 namespace verbena::cli {
 namespace {
 
+constexpr size_t kMostHotKeys = 10;
+
 std::string Word(const std::string& name, std::string_view prefix, int number) {
   if (name.size() <= prefix.size()) return absl::StrCat(number);
   return absl::AsciiStrToLower(name.substr(prefix.size()));
@@ -56,6 +58,30 @@ TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
     }
   }
   return size;
+}
+
+std::vector<HotKeyShare> HotKeysOf(const v1::Table& table, const ClusterState& state,
+                                   double least) {
+  std::vector<HotKeyShare> keys;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::TableStatistics& part : shard.tables()) {
+        if (part.table() != table.id() || part.sampled_keys() == 0) continue;
+        for (const v1::HotKey& key : part.hot_keys()) {
+          const double count =
+              key.count() > key.error() ? static_cast<double>(key.count() - key.error()) : 0.0;
+          const double share = count / static_cast<double>(part.sampled_keys());
+          if (share < least) continue;
+          keys.push_back({key.key(), server.server.name(), shard.shard(), std::min(share, 1.0)});
+        }
+      }
+    }
+  }
+  std::stable_sort(keys.begin(), keys.end(),
+                   [](const HotKeyShare& a, const HotKeyShare& b) { return a.share > b.share; });
+  if (keys.size() > kMostHotKeys) keys.resize(kMostHotKeys);
+  return keys;
 }
 
 std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state) {

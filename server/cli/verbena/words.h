@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "server/cli/verbena/cluster_state.h"
 
@@ -31,6 +32,17 @@ struct TableSize {
   uint64_t rows = 0;  // of an embedding table
 };
 TableSize SizeOf(const v1::Table& table, const ClusterState& state);
+
+// A key of an embedding table, and how much of what is asked of the table on its shard goes to it,
+// at least.
+struct HotKeyShare {
+  uint64_t key = 0;
+  std::string server;
+  uint32_t shard = 0;
+  double share = 0;
+};
+// Those with at least `least`, by share; at most ten.
+std::vector<HotKeyShare> HotKeysOf(const v1::Table& table, const ClusterState& state, double least);
 
 // Open lanes of each worker by transport.
 using LaneCounts = std::map<std::string, uint64_t>;
