@@ -7,7 +7,7 @@
 namespace verbena::bench {
 namespace {
 
-constexpr size_t kAhead = 12;  // the best of 8, 12, 16, 24 and 32 for both
+constexpr size_t kAhead = 12;  // keys from one step to the next
 // Rows that a line of our index has on average.
 constexpr double kRowsOfLine = 8.7;
 

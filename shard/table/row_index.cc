@@ -9,8 +9,8 @@ namespace {
 // Entries of the directory for so many rows. Chance wants an eighth of that; a group of keys that
 // were made to have the same hashes stays as full as it is.
 constexpr uint64_t MostEntries(uint64_t rows) { return std::max<uint64_t>(64, rows / 32); }
-// How full a group of so many slots becomes. Fuller, lookups look at a second line more often
-// (bench/embedding).
+// How full a group of so many slots becomes. Fuller, lookups would look at a second line more
+// often; emptier, the index would cost more than rows may.
 constexpr uint64_t Most(uint64_t slots) { return slots * 23 / 25; }
 
 }  // namespace

@@ -39,7 +39,7 @@ class RowLookahead {
 
  private:
   // Keys from one step of a lookup to the next: a core has 10 to 16 line fill buffers, and some
-  // tens behind them (bench/embedding).
+  // tens behind them.
   static constexpr size_t kStep = 16;
   static constexpr size_t kRing = 128;
   static_assert(kRing > 4 * kStep);
