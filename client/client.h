@@ -273,7 +273,9 @@ struct ClientStatistics {
   uint64_t lanes_lost = 0;      // that ended before the client did
   uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
   uint64_t staged_bytes = 0;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
-  uint64_t rail_moves = 0;      // times a table's partition went from one rail to another
+  // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
+  uint64_t referenced_bytes = 0;
+  uint64_t rail_moves = 0;  // times a table's partition went from one rail to another
   // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
   // the server answered: 0, 1, ... 31, and 32 or more.
   std::vector<uint64_t> staleness;

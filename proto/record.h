@@ -126,11 +126,15 @@ struct Group {
 };
 static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
 
+// RecordHeader::flags: the payload of this push is not in the slot, but in memory of the worker's
+// at `destination`, which it has exposed (Endpoint::CanBorrow()).
+inline constexpr uint8_t kRecordReference = 1;
+
 struct RecordHeader {
   uint32_t magic;
   uint16_t version;
   RecordType type;
-  uint8_t flags;         // 0
+  uint8_t flags;         // push: 0 or kRecordReference. Others: 0
   uint32_t generation;   // of the lane
   uint32_t operation;    // index in the mailbox; < the lane's granted operations
   uint64_t incarnation;  // of the worker, or of the server
@@ -140,8 +144,10 @@ struct RecordHeader {
   uint8_t reserved0;     // 0
   uint32_t payload_bytes;
   uint32_t reserved1;        // 0
-  uint64_t destination;      // pull: remote address to write to. totals: the bits of the first f64
-  uint64_t destination_key;  // pull: remote key of that memory. totals: of the second f64, or 0
+  uint64_t destination;      // pull: remote address to write to. push by reference: to read from.
+                             // totals: the bits of the first f64
+  uint64_t destination_key;  // pull, push by reference: remote key of that memory. totals: of the
+                             // second f64, or 0
   uint64_t min_version;      // pull, await: least version that may be answered. ssp, pull and
                              // end-step: the worker's clock, the steps it has ended
 };

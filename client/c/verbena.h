@@ -162,6 +162,8 @@ typedef struct verbena_statistics {
   uint64_t credit_stalls;   // times a record waited for a slot or an operation
   uint64_t staged_bytes;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
   uint64_t rail_moves;      // times a table's partition went from one rail to another
+  // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
+  uint64_t referenced_bytes;
 } verbena_statistics;
 
 // Fills `statistics` as far as its struct_size goes; all 0 when closed.

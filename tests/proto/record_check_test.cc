@@ -345,6 +345,29 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   }
 }
 
+TEST_CASE("a payload by reference needs no room in the slot, and is one of a push") {
+  RecordHeader header = PushHeader(1 << 20);
+  header.flags = kRecordReference;
+  const auto check = [&](bool references) {
+    Slot slot;
+    slot.Put(header, {GroupOf(header.payload_bytes / 4)});
+    RecordLimits limits = kLimits;
+    limits.references = references;
+    Record record;
+    absl::Span<const std::byte> payload;
+    const absl::Status status = CopyRecord(slot.data(), 4096, limits, &record, &payload);
+    CHECK(payload.empty());
+    return Message(status);
+  };
+  CHECK(check(true) == "");
+  CHECK_THAT(check(false), Contains("record.flags is 1; allowed: 0"));
+  SECTION("one that has none") { header.payload_bytes = 0; }
+  SECTION("no push") { header.type = RecordType::kPushRows; }
+  SECTION("another flag") { header.flags = 2; }
+  SECTION("one more flag") { header.flags = 3; }
+  CHECK_THAT(check(true), Contains("allowed: 0; 1 (payload by reference) for a push that has one"));
+}
+
 TEST_CASE("nothing outside the slot is read, whatever its size and bytes are") {
   RecordHeader await = PushHeader(0);
   await.type = RecordType::kAwait;
