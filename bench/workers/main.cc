@@ -4,8 +4,11 @@
 //     workers --verbenad build/release/verbenad [--case NAME...] [--clients N,...] [--json FILE]
 //
 // Figures are medians of interleaved runs (ours, limit, ours, limit, ...).
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -33,7 +36,7 @@ struct Settings {
   std::vector<std::string> cases;
   std::vector<int> clients = {1, 16, 64, 256};
   std::string json;
-  int rounds = 8192;  // of all clients together
+  int rounds = 16384;  // of all clients together
   int repeats = 5;
 };
 
@@ -53,10 +56,12 @@ constexpr struct {
 // A cluster, and clients of it.
 struct Crowded {
   std::unique_ptr<Cluster> cluster;
-  std::unique_ptr<Crowd> crowd;  // last: they leave before the cluster ends
+  std::unique_ptr<Crowd> crowd;  // they leave before the cluster ends
+  double seconds = 0;            // until all of it stood
 };
 absl::StatusOr<Crowded> StartCrowded(const Settings& settings, int clients) {
   Crowded crowded;
+  const auto start = std::chrono::steady_clock::now();
   auto cluster = Cluster::Start(
       {.verbenad = settings.verbenad, .wire = settings.wire, .servers = kServers, .shards = 1});
   if (!cluster.ok()) return cluster.status();
@@ -65,6 +70,7 @@ absl::StatusOr<Crowded> StartCrowded(const Settings& settings, int clients) {
       Crowd::Connect({.cluster = crowded.cluster->address(), .wire = settings.wire}, clients);
   if (!crowd.ok()) return crowd.status();
   crowded.crowd = *std::move(crowd);
+  crowded.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return crowded;
 }
 
@@ -89,6 +95,29 @@ void AddMemory(const Crowded& crowded, int64_t clients_before, const Crowded& fe
       lane.worker_memory_bytes());
 }
 
+// What a run took, of all processors.
+struct Cost {
+  double kilo_rounds = 0;  // a second
+  double clients_us = 0;   // of processor time, a round
+  double cluster_us = 0;
+};
+// Of this process, threads that have ended included.
+int64_t OwnCpuNanos() {
+  timespec spent = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+  return int64_t{spent.tv_sec} * 1'000'000'000 + spent.tv_nsec;
+}
+
+absl::StatusOr<Cost> Measure(const Settings& settings, const Crowded& crowded) {
+  const int64_t clients = OwnCpuNanos();
+  const int64_t cluster = crowded.cluster->CpuNanos();
+  const auto rate = crowded.crowd->Run(settings.rounds);
+  if (!rate.ok()) return rate.status();
+  const double nanos = 1e3 * std::max(settings.rounds, 2 * crowded.crowd->clients());
+  return Cost{*rate / 1e3, static_cast<double>(OwnCpuNanos() - clients) / nanos,
+              static_cast<double>(crowded.cluster->CpuNanos() - cluster) / nanos};
+}
+
 // Rounds a second of 1 to 256 clients beside those of 4, of another cluster.
 absl::Status Throughput(const Settings& settings, Report* report) {
   auto few = StartCrowded(settings, kFew);
@@ -97,22 +126,31 @@ absl::Status Throughput(const Settings& settings, Report* report) {
     const int64_t before = OwnResidentBytes();
     auto many = StartCrowded(settings, clients);
     if (!many.ok()) return many.status();
+    std::printf("  a cluster and %d clients stand after %.1f s\n", clients, many->seconds);
     for (const auto& [work, name] : kWorks) {
       for (Crowd* crowd : {many->crowd.get(), few->crowd.get()}) {
         if (absl::Status status = crowd->UseTable(work); !status.ok()) return status;
       }
+      // Until every client has heard of the tables, which is not what is measured.
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
       Row row{kBench, absl::StrCat(name, ", ", clients, " clients of ", kFew),
               "k/s",  Better::kHigher,
               {},     {}};
+      Samples cpu[4];  // of the clients and the cluster, many, then few
       for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-        auto rate = many->crowd->Run(settings.rounds);
-        if (!rate.ok()) return rate.status();
-        row.value.Add(*rate / 1e3);
-        rate = few->crowd->Run(settings.rounds);
-        if (!rate.ok()) return rate.status();
-        row.limit.Add(*rate / 1e3);
+        const auto ours = Measure(settings, *many);
+        if (!ours.ok()) return ours.status();
+        row.value.Add(ours->kilo_rounds);
+        const auto theirs = Measure(settings, *few);
+        if (!theirs.ok()) return theirs.status();
+        row.limit.Add(theirs->kilo_rounds);
+        const double costs[] = {ours->clients_us, ours->cluster_us, theirs->clients_us,
+                                theirs->cluster_us};
+        for (size_t i = 0; i < 4; ++i) cpu[i].Add(costs[i]);
       }
       report->Add(std::move(row));
+      std::printf("  CPU of a round: clients %.3g us, cluster %.3g us; with %d: %.3g, %.3g\n",
+                  cpu[0].Median(), cpu[1].Median(), kFew, cpu[2].Median(), cpu[3].Median());
     }
     if (clients > kFew) AddMemory(*many, before, *few, report);
   }
