@@ -9,7 +9,7 @@ usage() {
   cat <<EOF
 usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
 
-  NAME         what to run, in full. Without any: all but gpu, the long ones with fewer sizes, under
+  NAME         what to run, in full. Without any: all but gpu, the long ones with less in them, under
                ten minutes together on two cores
   --json FILE  write all rows as one JSON array of {bench, case, value, unit, limit, ratio};
                ratio >= 1 is always good
@@ -35,7 +35,7 @@ EOF
 quick_options() {
   case "$1" in
     apply) printf '%s\n' --mib 128 ;;
-    push_pull) printf '%s\n' --largest 4194304 ;;
+    push_pull) printf '%s\n' --largest 4194304 --case throughput latency crowded idle ;;
     lane) printf '%s\n' --size 65536,262144 --seconds 1 ;;
     workers) printf '%s\n' --clients 64,256 ;;
     checkpoint) printf '%s\n' --quick --repeats 3 ;;
