@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply push_pull lane embedding checkpoint failover)
+all=(apply codecs push_pull lane embedding checkpoint failover)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -53,7 +53,7 @@ status=0
 for name in "${names[@]}"; do
   with=()
   case "$name" in
-    apply|lane) ;;
+    apply|codecs|lane) ;;
     *) with=(--verbenad "$build/verbenad") ;;
   esac
   [ "$name" != checkpoint ] || with+=("${quick[@]}")

@@ -237,7 +237,7 @@ bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes)
 bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
-  const uint32_t bytes = entry->elements * table->layout.gradient_bytes;
+  const auto bytes = static_cast<uint32_t>(PayloadBytes(table->push_type, entry->elements));
   if (entry->device != nullptr && entry->copy != Entry::Copy::kDone) return false;
   if (!Fits(stream, entry, bytes)) return false;
   rdma::WorkerLane::Request request;
@@ -265,7 +265,7 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   }
   groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
   request.header.type = RecordType::kPush;
-  request.header.dtype = GradientType(table->info.spec());
+  request.header.dtype = table->push_type;
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
   if (!Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {
