@@ -29,8 +29,8 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
-  embedding hidden ngrams staleness dtype gradient-dtype optimizer rate schedule warmup-steps weight-decay \
-  clip-global-norm predictions json epochs batch steps \
+  embedding hidden ngrams staleness dtype gradient-dtype push-codec \
+  optimizer rate schedule warmup-steps weight-decay clip-global-norm predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
