@@ -120,7 +120,7 @@ TEST_CASE("encoded gradients under faults: what is sent again is what was encode
   options.consistency = consistency;
   if (consistency == v1::CONSISTENCY_SSP) options.staleness = 2;
   options.push_codec = v1::CODEC_BF16;
-  const Totals totals = RunSeeds("encoded gradients under faults", options, 300);
+  const Totals totals = RunSeeds("encoded gradients under faults", options, 150);
   if (!SeedsToRun(1).replay) {
     CHECK(totals.crashed > 0);
     CHECK(totals.resumed > 0);
