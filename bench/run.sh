@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply push_pull lane workers embedding all_reduce end_to_end checkpoint failover)
+all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -16,6 +16,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   -- ...       handed to every benchmark named, such as -- --case latency --transport shm
 
   apply        the engine's passes over a dense table
+  codecs       encoding and decoding of what is pushed
   push_pull    pushes and pulls of 4 KiB to 64 MiB, in full precision and in 16 bits
   lane         one lane, nothing applied
   workers      1 to 256 clients; a quiet one beside one that pushes
@@ -89,7 +90,7 @@ status=0
 for name in "${runnable[@]}"; do
   with=()
   case "$name" in
-    apply|lane) ;;
+    apply|codecs|lane) ;;
     end_to_end) with=(--verbenad "$build/verbenad" --train "$build/verbena-train") ;;
     *) with=(--verbenad "$build/verbenad") ;;
   esac

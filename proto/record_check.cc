@@ -72,8 +72,9 @@ absl::Status CheckType(const RecordHeader& h) {
   };
   switch (h.type) {
     case RecordType::kPush:
-      if (h.dtype == ElementType::kF32 || h.dtype == ElementType::kBf16) break;
-      return refuse("1 (f32), 2 (bf16) for a push");
+      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kSign) break;
+      return refuse(
+          "1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), 6 (fp8_e5m2), 7 (sign) for a push");
     case RecordType::kPull:
       if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kF16) break;
       return refuse("1 (f32), 2 (bf16), 3 (f16) for a pull");
@@ -154,10 +155,13 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
   const uint64_t bytes = h.payload_bytes;
   switch (h.type) {
     case RecordType::kPush:
-      if (bytes == count * ElementBytes(h.dtype)) return absl::OkStatus();
-      return Bad(
-          kRecord, "payload_bytes", bytes,
-          absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count, " elements"));
+      if (bytes == PayloadBytes(h.dtype, count)) return absl::OkStatus();
+      return Bad(kRecord, "payload_bytes", bytes,
+                 InBlocks(h.dtype)
+                     ? absl::StrCat(CodecBlockBytes(h.dtype), " for each ", kCodecBlock,
+                                    " of the group's ", count, " elements, or less of them")
+                     : absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count,
+                                    " elements"));
     case RecordType::kPushRows: {
       // How many numbers a row has is the table's to say.
       const uint64_t rows = bytes - std::min(KeyBytes(count), bytes);

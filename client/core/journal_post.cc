@@ -236,7 +236,8 @@ bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes)
 
 std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& entry,
                                                  const rdma::Segment& payload) {
-  if (!stream->open() || entry.operation == nullptr) return std::nullopt;
+  // An encoded push lies in a buffer that comes and goes.
+  if (!stream->open() || entry.operation == nullptr || entry.table->encodes()) return std::nullopt;
   const std::shared_ptr<rdma::MemoryBlock>& block = entry.device != nullptr
                                                         ? StagingOf(entry)->BlockOf(entry.staging)
                                                         : entry.operation->blocks[0];
@@ -246,7 +247,7 @@ std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& en
 bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
-  const uint32_t bytes = entry->elements * table->layout.gradient_bytes;
+  const auto bytes = static_cast<uint32_t>(PayloadBytes(table->push_type, entry->elements));
   if (entry->device != nullptr && entry->copy != Entry::Copy::kDone) return false;
   rdma::WorkerLane::Request request;
   request.payload = {entry->data, bytes, entry->block};
@@ -275,7 +276,7 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   }
   groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
   request.header.type = RecordType::kPush;
-  request.header.dtype = GradientType(table->info.spec());
+  request.header.dtype = table->push_type;
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
   if (!Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {

@@ -74,13 +74,13 @@ std::string Replicate(ReplicaKind kind, uint32_t offset, uint32_t bytes, uint32_
 }  // namespace
 
 std::vector<std::string> Seeds() {
-  return {Request(RecordType::kPush, 1, 0),        Request(RecordType::kPush, 1, 1),
-          Request(RecordType::kPush, 1, 100),      Request(RecordType::kPull, 1, 0),
-          Request(RecordType::kEndStep, 3, 0),     Request(RecordType::kAwait, kMaxGroups, 0),
-          Rows(RecordType::kPushRows, 3, 5),       Rows(RecordType::kPushRows, 1, 0),
-          Rows(RecordType::kLookup, 2, 9),         Request(RecordType::kScan, 1, 0),
-          Request(RecordType::kNorms, 5, 0),       Request(RecordType::kTotals, kMaxGroups, 0),
-          Request(RecordType::kBeacon, 9, 0),      Replicate(ReplicaKind::kDense, 64, 64, 128),
+  return {Request(RecordType::kPush, 1, 0),         Request(RecordType::kPush, 1, 1),
+          Request(RecordType::kPush, 1, 100),       Request(RecordType::kPull, 1, 0),
+          Request(RecordType::kEndStep, 3, 0),      Request(RecordType::kAwait, kMaxGroups, 0),
+          Rows(RecordType::kPushRows, 3, 5),        Rows(RecordType::kPushRows, 1, 0),
+          Rows(RecordType::kLookup, 2, 9),          Request(RecordType::kScan, 1, 0),
+          Request(RecordType::kNorms, 5, 0),        Request(RecordType::kTotals, kMaxGroups, 0),
+          Request(RecordType::kBeacon, 9, 0),       Replicate(ReplicaKind::kDense, 64, 64, 128),
           Replicate(ReplicaKind::kSettle, 0, 0, 0), Reference(65536)};
 }
 
@@ -125,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (count > 0 && h.type == RecordType::kPushRows) FUZZ_CHECK(payload.size() > KeyBytes(count));
   }
   if (h.type == RecordType::kPush) {
-    FUZZ_CHECK(h.payload_bytes == uint64_t{ElementBytes(h.dtype)} * record.groups[0].count);
+    FUZZ_CHECK(h.payload_bytes == PayloadBytes(h.dtype, record.groups[0].count));
   }
   if (h.type == RecordType::kNorms || h.type == RecordType::kTotals) {
     for (const Group& group : record.group_span()) FUZZ_CHECK(group.index < kNormKinds);
