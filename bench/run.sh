@@ -2,22 +2,46 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply push_pull lane embedding checkpoint failover)
+all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover)
 known=("${all[@]}" gpu)
 
 usage() {
   cat <<EOF
 usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
 
-  NAME         ${all[*]} (default: all of these, checkpoint
-               --quick); gpu, which wants one (tests/gpu/run.sh makes a file for a machine that has
-               one)
+  NAME         what to run, in full. Without any: all but gpu, the long ones with less in them, under
+               ten minutes together on two cores
   --json FILE  write all rows as one JSON array of {bench, case, value, unit, limit, ratio};
                ratio >= 1 is always good
   -- ...       handed to every benchmark named, such as -- --case latency --transport shm
 
+  apply        the engine's passes over a dense table
+  codecs       encoding and decoding of what is pushed
+  push_pull    pushes and pulls of 4 KiB to 64 MiB, in full precision and in 16 bits
+  lane         one lane, nothing applied
+  workers      1 to 256 clients; a quiet one beside one that pushes
+  embedding    10^7 rows: load, push, look up, export
+  all_reduce   beside MPI_Allreduce; without OpenMPI it is skipped, which is said
+  end_to_end   verbena-train beside its own --local
+  checkpoint   saves, restores, training beside a save
+  failover     SIGKILL of a server; two copies
+  gpu          wants one: tests/gpu/run.sh makes a file for a machine that has one
+
+One that is skipped or fails does not stop the others; the exit status is the last failure's.
 Over verbs on a machine without an RDMA device: bash bench/lane/softroce.sh
 EOF
+}
+
+# What a benchmark is given when all are run; none of it changes what a row means.
+quick_options() {
+  case "$1" in
+    apply) printf '%s\n' --mib 128 ;;
+    push_pull) printf '%s\n' --largest 4194304 --case throughput latency crowded idle ;;
+    lane) printf '%s\n' --size 65536,262144 --seconds 1 ;;
+    workers) printf '%s\n' --clients 64,256 ;;
+    checkpoint) printf '%s\n' --quick --repeats 3 ;;
+    failover) printf '%s\n' --kills 10 --repeats 3 ;;
+  esac
 }
 
 names=() json="" extra=()
@@ -31,8 +55,8 @@ while [ "$#" -gt 0 ]; do
   esac
   shift
 done
-quick=()
-[ "${#names[@]}" -gt 0 ] || { names=("${all[@]}"); quick=(--quick); }
+quick=false
+[ "${#names[@]}" -gt 0 ] || { names=("${all[@]}"); quick=true; }
 for name in "${names[@]}"; do
   case " ${known[*]} " in
     *" $name "*) ;;
@@ -45,23 +69,41 @@ done
 ensure_packages build
 build=$root/build/release
 [ -f "$build/build.ninja" ] || cmake -S "$root" --preset release >/dev/null
-ninja -C "$build" --quiet verbenad "${names[@]/#/bench_}"
+targets=() runnable=()
+for name in "${names[@]}"; do
+  if [ "$name" = all_reduce ]; then
+    if ! command -v mpirun >/dev/null || ! command -v mpicc >/dev/null; then
+      printf 'bench/run.sh: all_reduce: skipped, no OpenMPI: apt-get install --no-install-recommends %s\n' \
+        "$(package_list bench | paste -sd ' ')" >&2
+      continue
+    fi
+    # It may have come after the build was configured.
+    grep -q '^build bench_all_reduce:' "$build/build.ninja" || cmake -S "$root" --preset release >/dev/null
+  fi
+  targets+=("bench_$name") runnable+=("$name")
+done
+ninja -C "$build" --quiet verbenad "${targets[@]}"
 
 rows=$(mktemp -d)
 trap 'rm -rf "$rows"' EXIT
 status=0
-for name in "${names[@]}"; do
+for name in "${runnable[@]}"; do
   with=()
   case "$name" in
-    apply|lane) ;;
+    apply|codecs|lane) ;;
+    end_to_end) with=(--verbenad "$build/verbenad" --train "$build/verbena-train") ;;
     *) with=(--verbenad "$build/verbenad") ;;
   esac
-  [ "$name" != checkpoint ] || with+=("${quick[@]}")
+  if [ "$name" = end_to_end ] && [ -n "${VERBENA_TEST_DATA:-}" ]; then
+    with+=(--a9a "$VERBENA_TEST_DATA/a9a")
+  fi
+  if "$quick"; then mapfile -t -O "${#with[@]}" with < <(quick_options "$name"); fi
+  printf '\n== %s\n' "$name"
   "$build/bench/$name" "${with[@]}" --json "$rows/$name.json" "${extra[@]}" || status=$?
 done
 if [ -n "$json" ]; then
   # Each file is an array with a row a line: their rows make one array.
-  rows_of_all=$(cat "$rows"/*.json | grep -E '^ *\{' | sed 's/,$//' | sed '$!s/$/,/')
+  rows_of_all=$({ cat "$rows"/*.json 2>/dev/null || true; } | { grep -E '^ *\{' | sed 's/,$//' || true; } | sed '$!s/$/,/')
   printf '[\n%s\n]\n' "$rows_of_all" >"$json"
 fi
 exit "$status"

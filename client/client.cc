@@ -229,6 +229,7 @@ ClientStatistics Client::statistics() const {
   statistics.lanes_lost = core_statistics.lanes_lost;
   statistics.credit_stalls = core_statistics.credit_stalls;
   statistics.staged_bytes = core_statistics.staged_bytes;
+  statistics.referenced_bytes = core_statistics.referenced_bytes;
   statistics.rail_moves = core_statistics.rail_moves;
   statistics.staleness.assign(core_statistics.staleness.begin(), core_statistics.staleness.end());
   for (auto& lane : core_statistics.lanes) {

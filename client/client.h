@@ -273,7 +273,9 @@ struct ClientStatistics {
   uint64_t lanes_lost = 0;      // that ended before the client did
   uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
   uint64_t staged_bytes = 0;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
-  uint64_t rail_moves = 0;      // times a table's partition went from one rail to another
+  // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
+  uint64_t referenced_bytes = 0;
+  uint64_t rail_moves = 0;  // times a table's partition went from one rail to another
   // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
   // the server answered: 0, 1, ... 31, and 32 or more.
   std::vector<uint64_t> staleness;
@@ -340,6 +342,11 @@ class VERBENA_EXPORT Client {
   // Pushes a gradient (`range.count` numbers of table.gradient_dtype()) of the step that is open
   // for this worker. sync: done when the step is committed, so call EndStep() before waiting.
   // async, ssp: done when applied. The region is read until Ticket::BufferReleased().
+  // Of a table with a push_codec the gradient is encoded in this call, on this thread, with what
+  // encoding has lost of earlier pushes of these elements; what it loses now is kept in this client
+  // (an f32 an element, in host memory) for the next one, also when the push fails. That is not in
+  // checkpoints: it is gone when the worker ends. So push what belongs to the same elements in
+  // order, from one client. INVALID_ARGUMENT then, too: the region is not of the host.
   // INVALID_ARGUMENT: a handle is empty or of another client, the range is not of whole chunks or
   // the region too small, the chunk was pushed in this step already, or the gradient has a NaN or
   // infinity and the table rejects these; NOT_FOUND: the table was dropped; FAILED_PRECONDITION:

@@ -13,9 +13,17 @@ function(verbena_optimized)
   endforeach()
 endfunction()
 
+# verbena_apart(SOURCE...): sources of this folder that are compiled each by itself (VERBENA_UNITY),
+# since they define names of their own that others of their target define too.
+function(verbena_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # verbena_quickly_compiled(TARGET): part of a test. It runs once; half of its compile time would go
-# into optimising it.
+# into optimising it, and most of the rest into reading the same headers.
 function(verbena_quickly_compiled target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${VERBENA_UNITY})
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   target_compile_options(${target} PRIVATE
     $<$<NOT:$<BOOL:$<TARGET_PROPERTY:${target},VERBENA_OPTIMIZED>>>:-O0>)
 endfunction()

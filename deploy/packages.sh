@@ -24,6 +24,9 @@ VERBENA_PACKAGES_SOFTROCE=(
 # For tests/hosts/run.sh: hosts made of network namespaces.
 VERBENA_PACKAGES_HOSTS=(iproute2 nftables openssl)
 
+# For bench/all_reduce, which is skipped without.
+VERBENA_PACKAGES_BENCH=(openmpi-bin libopenmpi-dev)
+
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
   python3 python3-yaml python3-numpy clang-format-14 shellcheck systemd
@@ -40,7 +43,8 @@ package_list() {
       test) printf '%s\n' "${VERBENA_PACKAGES_TEST[@]}" ;;
       softroce) printf '%s\n' "${VERBENA_PACKAGES_SOFTROCE[@]}" ;;
       hosts) printf '%s\n' "${VERBENA_PACKAGES_HOSTS[@]}" ;;
-      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts\n' "$group" >&2; return 2 ;;
+      bench) printf '%s\n' "${VERBENA_PACKAGES_BENCH[@]}" ;;
+      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts, bench\n' "$group" >&2; return 2 ;;
     esac
   done
 }

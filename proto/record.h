@@ -62,11 +62,35 @@ enum class NormKind : uint8_t {
 inline constexpr uint32_t kNormKinds = 2;
 constexpr uint32_t NormNumbers(NormKind kind) { return kind == NormKind::kGradient ? 1 : 2; }
 
-// The numbers are those of verbena.v1.DType.
-enum class ElementType : uint8_t { kNone = 0, kF32 = 1, kBf16 = 2, kF16 = 3 };
+// The numbers are those of verbena.v1.DType and, from kInt8 on, of verbena.v1.Codec: of pushes
+// alone, in blocks (below).
+enum class ElementType : uint8_t {
+  kNone = 0,
+  kF32 = 1,
+  kBf16 = 2,
+  kF16 = 3,
+  kInt8 = 4,
+  kE4m3 = 5,
+  kE5m2 = 6,
+  kSign = 7
+};
+constexpr bool InBlocks(ElementType type) { return type >= ElementType::kInt8; }
+// Of those that are not in blocks.
 constexpr uint32_t ElementBytes(ElementType type) {
   if (type == ElementType::kNone) return 0;
   return type == ElementType::kF32 ? 4 : 2;
+}
+
+// A block is the scale (f32), then a byte for each number, or of kSign a bit, the first one lowest.
+// The last block has as many; what is beyond the count is not looked at.
+inline constexpr uint32_t kCodecBlock = 128;
+constexpr uint32_t CodecBlockBytes(ElementType type) {
+  return sizeof(float) + (type == ElementType::kSign ? kCodecBlock / 8 : kCodecBlock);
+}
+// What `count` numbers take in a payload.
+constexpr uint64_t PayloadBytes(ElementType type, uint64_t count) {
+  if (!InBlocks(type)) return count * ElementBytes(type);
+  return (count + kCodecBlock - 1) / kCodecBlock * CodecBlockBytes(type);
 }
 
 // What a primary tells its copies, in the order in which it did it. All values are those
@@ -126,11 +150,15 @@ struct Group {
 };
 static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
 
+// RecordHeader::flags: the payload of this push is not in the slot, but in memory of the worker's
+// at `destination`, which it has exposed (Endpoint::CanBorrow()).
+inline constexpr uint8_t kRecordReference = 1;
+
 struct RecordHeader {
   uint32_t magic;
   uint16_t version;
   RecordType type;
-  uint8_t flags;         // 0
+  uint8_t flags;         // push: 0 or kRecordReference. Others: 0
   uint32_t generation;   // of the lane
   uint32_t operation;    // index in the mailbox; < the lane's granted operations
   uint64_t incarnation;  // of the worker, or of the server
@@ -140,8 +168,10 @@ struct RecordHeader {
   uint8_t reserved0;     // 0
   uint32_t payload_bytes;
   uint32_t reserved1;        // 0
-  uint64_t destination;      // pull: remote address to write to. totals: the bits of the first f64
-  uint64_t destination_key;  // pull: remote key of that memory. totals: of the second f64, or 0
+  uint64_t destination;      // pull: remote address to write to. push by reference: to read from.
+                             // totals: the bits of the first f64
+  uint64_t destination_key;  // pull, push by reference: remote key of that memory. totals: of the
+                             // second f64, or 0
   uint64_t min_version;      // pull, await: least version that may be answered. ssp, pull and
                              // end-step: the worker's clock, the steps it has ended
 };

@@ -46,7 +46,11 @@ constexpr std::string_view kReply = "reply";
 absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
   if (h.magic != kRecordMagic) return BadHex(kRecord, "magic", h.magic, kRecordMagic);
   if (h.version != kWireVersion) return BadNumber(kRecord, "version", h.version, kWireVersion);
-  if (h.flags != 0) return BadNumber(kRecord, "flags", h.flags, 0);
+  if (h.flags != 0 && (h.flags != kRecordReference || h.type != RecordType::kPush ||
+                       !limits.references || h.payload_bytes == 0)) {
+    return Bad(kRecord, "flags", h.flags,
+               limits.references ? "0; 1 (payload by reference) for a push that has one" : "0");
+  }
   if (h.reserved0 != 0) return BadNumber(kRecord, "reserved0", h.reserved0, 0);
   if (h.reserved1 != 0) return BadNumber(kRecord, "reserved1", h.reserved1, 0);
   if (h.generation != limits.generation) {
@@ -68,8 +72,9 @@ absl::Status CheckType(const RecordHeader& h) {
   };
   switch (h.type) {
     case RecordType::kPush:
-      if (h.dtype == ElementType::kF32 || h.dtype == ElementType::kBf16) break;
-      return refuse("1 (f32), 2 (bf16) for a push");
+      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kSign) break;
+      return refuse(
+          "1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), 6 (fp8_e5m2), 7 (sign) for a push");
     case RecordType::kPull:
       if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kF16) break;
       return refuse("1 (f32), 2 (bf16), 3 (f16) for a pull");
@@ -150,10 +155,13 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
   const uint64_t bytes = h.payload_bytes;
   switch (h.type) {
     case RecordType::kPush:
-      if (bytes == count * ElementBytes(h.dtype)) return absl::OkStatus();
-      return Bad(
-          kRecord, "payload_bytes", bytes,
-          absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count, " elements"));
+      if (bytes == PayloadBytes(h.dtype, count)) return absl::OkStatus();
+      return Bad(kRecord, "payload_bytes", bytes,
+                 InBlocks(h.dtype)
+                     ? absl::StrCat(CodecBlockBytes(h.dtype), " for each ", kCodecBlock,
+                                    " of the group's ", count, " elements, or less of them")
+                     : absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count,
+                                    " elements"));
     case RecordType::kPushRows: {
       // How many numbers a row has is the table's to say.
       const uint64_t rows = bytes - std::min(KeyBytes(count), bytes);
@@ -198,7 +206,8 @@ absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLi
     return Bad(kRecord, "group_count", h.group_count,
                absl::StrCat("as many as fit the slot's ", slot_bytes, " bytes"));
   }
-  if (h.payload_bytes > slot_bytes - offset) {
+  const bool elsewhere = h.flags == kRecordReference;
+  if (!elsewhere && h.payload_bytes > slot_bytes - offset) {
     return Bad(kRecord, "payload_bytes", h.payload_bytes,
                absl::StrCat("at most ", slot_bytes - offset, " in this slot"));
   }
@@ -211,7 +220,7 @@ absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLi
     }
   }
   if (absl::Status s = CheckPayload(h, record->groups); !s.ok()) return s;
-  *payload = absl::MakeConstSpan(slot + offset, h.payload_bytes);
+  *payload = absl::MakeConstSpan(slot + offset, elsewhere ? 0 : h.payload_bytes);
   return absl::OkStatus();
 }
 

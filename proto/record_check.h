@@ -28,10 +28,12 @@ struct RecordLimits {
   uint32_t generation;   // of the lane
   uint64_t incarnation;  // of the worker the lane was granted to
   uint32_t operations;
+  bool references = false;  // whether payloads may lie elsewhere (kRecordReference)
 };
 
 // Copies the header, then the groups, from `slot` (peer-writable, slot_bytes long) and validates
-// the copy. On success *payload is the span of the slot that holds the payload (numeric data only).
+// the copy. On success *payload is the span of the slot that holds the payload (numeric data only);
+// empty if the payload is elsewhere (kRecordReference), which is the caller's to find.
 // Never reads outside the slot, whatever the bytes are.
 absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLimits& limits,
                         Record* record, absl::Span<const std::byte>* payload);

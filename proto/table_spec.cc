@@ -20,6 +20,15 @@ constexpr uint32_t kMinChunkBytes = 256;
 constexpr uint32_t kMaxChunkBytes = 8 << 20;
 constexpr uint32_t kChunkAlignment = 64;
 
+struct NamedCodec {
+  v1::Codec codec;
+  const char* name;
+};
+constexpr NamedCodec kCodecs[] = {
+    {v1::CODEC_NONE, "none"}, {v1::CODEC_F16, "f16"},           {v1::CODEC_BF16, "bf16"},
+    {v1::CODEC_INT8, "int8"}, {v1::CODEC_FP8_E4M3, "fp8_e4m3"}, {v1::CODEC_FP8_E5M2, "fp8_e5m2"},
+    {v1::CODEC_SIGN, "sign"}};
+
 absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,
                  const std::string& allowed) {
   return absl::InvalidArgumentError(absl::StrCat("table ", Quoted(spec.name()), ": ", field, " is ",
@@ -125,6 +134,24 @@ absl::Status FillTypes(v1::TableSpec* spec) {
   return status;
 }
 
+absl::Status FillCodec(v1::TableSpec* spec) {
+  if (spec->push_codec() == v1::CODEC_UNSPECIFIED) spec->set_push_codec(v1::CODEC_NONE);
+  const v1::Codec codec = spec->push_codec();
+  absl::Status status = CheckEnum(*spec, "push_codec", v1::Codec_IsValid(codec), codec,
+                                  "1 (none), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
+                                  "6 (fp8_e5m2), 7 (sign)");
+  if (!status.ok() || codec == v1::CODEC_NONE) return status;
+  if (spec->dim() > 0) {
+    return Bad(*spec, "push_codec", CodecName(codec), "none for an embedding table");
+  }
+  if (spec->gradient_dtype() != v1::DTYPE_F32) {
+    return Bad(*spec, "gradient_dtype", v1::DType_Name(spec->gradient_dtype()),
+               absl::StrCat("DTYPE_F32 where push_codec, which is ", CodecName(codec),
+                            ", is not none: the codec is given f32"));
+  }
+  return status;
+}
+
 absl::Status FillEnums(v1::TableSpec* spec) {
   if (spec->consistency() == v1::CONSISTENCY_UNSPECIFIED) {
     spec->set_consistency(v1::CONSISTENCY_SYNC);
@@ -133,6 +160,7 @@ absl::Status FillEnums(v1::TableSpec* spec) {
   if (spec->non_finite() == v1::NON_FINITE_UNSPECIFIED) spec->set_non_finite(v1::NON_FINITE_REJECT);
   // proto3 keeps numbers it does not know: a newer peer's, or a faulty one's.
   absl::Status status = FillTypes(spec);
+  status.Update(FillCodec(spec));
   status.Update(CheckEnum(*spec, "consistency", v1::Consistency_IsValid(spec->consistency()),
                           spec->consistency(), "1 (sync), 2 (async), 3 (ssp)"));
   status.Update(CheckEnum(*spec, "reduction", v1::Reduction_IsValid(spec->reduction()),
@@ -269,6 +297,28 @@ ElementType ParameterType(const v1::TableSpec& spec) { return TypeOf(spec.dtype(
 
 ElementType GradientType(const v1::TableSpec& spec) { return TypeOf(spec.gradient_dtype()); }
 
+bool HasPushCodec(const v1::TableSpec& spec) {
+  return v1::Codec_IsValid(spec.push_codec()) && spec.push_codec() > v1::CODEC_NONE;
+}
+
+ElementType PushType(const v1::TableSpec& spec) {
+  return HasPushCodec(spec) ? static_cast<ElementType>(spec.push_codec()) : GradientType(spec);
+}
+
+std::string CodecName(v1::Codec codec) {
+  for (const NamedCodec& named : kCodecs) {
+    if (named.codec == codec) return named.name;
+  }
+  return "none";
+}
+
+v1::Codec CodecNamed(std::string_view name) {
+  for (const NamedCodec& named : kCodecs) {
+    if (name == named.name) return named.codec;
+  }
+  return v1::CODEC_UNSPECIFIED;
+}
+
 DenseLayout LayoutOf(const v1::TableSpec& spec) {
   uint64_t elements = spec.dim() > 0 ? 0 : 1;
   for (uint64_t dimension : spec.shape()) elements *= dimension;
@@ -298,6 +348,10 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   if (GradientType(existing) != GradientType(wanted)) {
     return Differs(wanted, "gradient_dtype", v1::DType_Name(existing.gradient_dtype()),
                    v1::DType_Name(wanted.gradient_dtype()));
+  }
+  if (CodecName(existing.push_codec()) != CodecName(wanted.push_codec())) {
+    return Differs(wanted, "push_codec", CodecName(existing.push_codec()),
+                   CodecName(wanted.push_codec()));
   }
   if (existing.consistency() != wanted.consistency()) {
     return Differs(wanted, "consistency", v1::Consistency_Name(existing.consistency()),

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,14 +16,21 @@
 
 namespace verbena {
 
-// Fills defaults (dtype and gradient_dtype F32, consistency SYNC, chunk_bytes, reduction MEAN,
-// non_finite REJECT, initializer ZEROS, optimizer "sgd") and validates everything that does not
-// need the optimizer registry. Errors name the field, the value and what is allowed.
+// Fills defaults (dtype and gradient_dtype F32, push_codec NONE, consistency SYNC, chunk_bytes,
+// reduction MEAN, non_finite REJECT, initializer ZEROS, optimizer "sgd") and validates everything
+// that does not need the optimizer registry. Errors name the field, the value and what is allowed.
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec);
 
-// What a record about a normalised spec's table carries: pulled parameters, pushed gradients.
+// What a region has of a normalised spec's table: pulled parameters, gradients to be pushed.
 ElementType ParameterType(const v1::TableSpec& spec);
 ElementType GradientType(const v1::TableSpec& spec);
+// What a record carries of gradients: GradientType(), unless there is a codec.
+ElementType PushType(const v1::TableSpec& spec);
+bool HasPushCodec(const v1::TableSpec& spec);
+
+// "none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"; CODEC_UNSPECIFIED: none of these.
+std::string CodecName(v1::Codec codec);
+v1::Codec CodecNamed(std::string_view name);
 
 // Of a normalised spec. An embedding table has no elements and no chunks.
 DenseLayout LayoutOf(const v1::TableSpec& spec);

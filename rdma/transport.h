@@ -81,6 +81,12 @@ struct WriteRequest {
   bool more = false;
 };
 
+// Memory of a peer's, read where it lies.
+struct Borrowed {
+  absl::Span<const std::byte> bytes;  // the peer may change them at any time
+  std::shared_ptr<const void> hold;   // they are there for as long as this is
+};
+
 struct Completion {
   enum class Kind : uint8_t { kSend, kReceive };
   ConnectionId connection = ConnectionId::kNone;
@@ -170,6 +176,15 @@ class Endpoint {
   // connection is not established or in error. INVALID_ARGUMENT: too many segments, or one outside
   // its block. An unsignaled write holds its place in the send queue until it has been done.
   virtual absl::Status PostWrite(ConnectionId connection, const WriteRequest& request) = 0;
+  // Whether Borrow() works: both sides see the same memory.
+  virtual bool CanBorrow() const { return false; }
+  // What lies at `memory`, which the peer has exposed and told of by a write that has arrived.
+  // Until `hold` goes, the connection is not dead on the peer's side, even if it is closed.
+  // INTERNAL: outside what the peer exposed; UNIMPLEMENTED: !CanBorrow().
+  virtual absl::StatusOr<Borrowed> Borrow(ConnectionId /*connection*/,
+                                          const RemoteMemory& /*memory*/, size_t /*bytes*/) {
+    return absl::UnimplementedError("this transport reads no memory of a peer's");
+  }
   // Fills at most out.size() completions, in order per connection. Returns how many.
   virtual size_t Poll(absl::Span<Completion> out) = 0;
   // Returns how many of at most out.size() events. Also where a transport does its housekeeping

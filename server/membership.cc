@@ -1,17 +1,15 @@
 #include "server/membership.h"
 
 #include <algorithm>
-#include <limits>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int64_t kNanosPerMilli = 1000000;
 constexpr int64_t kBackoffMs = 100;
 constexpr int64_t kMaxBackoffMs = 1000;
 constexpr uint32_t kPollMs = 10000;

@@ -68,13 +68,14 @@ ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
 
 ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTable& table,
                                        const DenseTable::Chunk& chunk) const {
-  if (request.dtype != table.gradient_type()) return ReplyStatus::kMalformed;
+  if (request.dtype != table.push_type()) return ReplyStatus::kMalformed;
   // An empty record: its buffer was released, it only settles. It contributes zero.
   if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
   if (request.group.count != chunk.elements) return ReplyStatus::kOutOfRange;
-  const uint32_t bytes = table.layout().gradient_bytes;
-  const bool aligned = reinterpret_cast<uintptr_t>(request.payload.data()) % bytes == 0;
-  if (request.payload.size() != size_t{chunk.elements} * bytes || !aligned) {
+  // A scale is an f32, too.
+  const uint32_t alignment = InBlocks(request.dtype) ? sizeof(float) : ElementBytes(request.dtype);
+  const bool aligned = reinterpret_cast<uintptr_t>(request.payload.data()) % alignment == 0;
+  if (request.payload.size() != PayloadBytes(request.dtype, chunk.elements) || !aligned) {
     return ReplyStatus::kMalformed;
   }
   return ReplyStatus::kOk;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/table_spec.h"
 
 namespace verbena::worker {
 namespace {
@@ -97,6 +98,7 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
   }
   table.set_dtype(TypeOf(spec.dtype));
   table.set_gradient_dtype(TypeOf(spec.gradient_dtype));
+  table.set_push_codec(CodecNamed(spec.push_codec));
   return table;
 }
 

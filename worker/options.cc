@@ -71,6 +71,11 @@ void AddCluster(CLI::App* app, Options* o) {
                   "What dense gradients are when they are pushed; they are summed in f32")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  app->add_option("--push-codec", o->push_codec,
+                  "What dense gradients are encoded as on their way to the servers; what that "
+                  "loses is added to the next ones. With --gradient-dtype f32")
+      ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"}))
+      ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();

@@ -33,6 +33,7 @@ struct Options {
   std::optional<uint32_t> staleness;  // ssp
   std::string dtype = "f32";
   std::string gradient_dtype = "f32";
+  std::string push_codec = "none";
   std::string optimizer = "adam";
   std::optional<double> rate;
   std::string schedule = "constant";

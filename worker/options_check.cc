@@ -124,7 +124,8 @@ std::string CheckLocal(const Options& o) {
   if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
   if (o.weight_decay) return "--local has no weight decay but --l2";
   if (!AllF32(o)) {
-    return "--local sends nothing: --dtype and --gradient-dtype are for what goes to servers";
+    return "--local sends nothing: --dtype, --gradient-dtype and --push-codec are for what goes to "
+           "servers";
   }
   return "";
 }

@@ -107,7 +107,7 @@ uint64_t StepsOf(const Options& options, uint64_t examples) {
 }
 
 bool AllF32(const Options& options) {
-  return options.dtype == "f32" && options.gradient_dtype == "f32";
+  return options.dtype == "f32" && options.gradient_dtype == "f32" && options.push_codec == "none";
 }
 
 TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
@@ -128,6 +128,7 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.seed = options.seed;
   spec.dtype = NumberTypeOf(options.dtype);
   spec.gradient_dtype = NumberTypeOf(options.gradient_dtype);
+  spec.push_codec = options.push_codec;
   return spec;
 }
 

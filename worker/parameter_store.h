@@ -43,6 +43,7 @@ struct TrainingSpec {
   // Of dense tables, between workers and servers: parameters as pulled, gradients as pushed.
   NumberType dtype = NumberType::kF32;
   NumberType gradient_dtype = NumberType::kF32;  // not kF16
+  std::string push_codec = "none";               // CodecNamed(): with it gradient_dtype is kF32
 };
 
 struct StoreStatistics {

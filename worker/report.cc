@@ -15,7 +15,9 @@ double SamplesPerSecond(const Totals& totals) {
 // What dense tables have, where it is not f32 alone.
 std::string TypesText(const Options& options) {
   if (AllF32(options)) return "";
-  return absl::StrCat(", parameters ", options.dtype, ", gradients ", options.gradient_dtype);
+  const bool coded = options.push_codec != "none";
+  return absl::StrCat(", parameters ", options.dtype, ", gradients ",
+                      coded ? options.push_codec : options.gradient_dtype);
 }
 
 std::string Json(const Options& options, const Report& report) {
@@ -35,6 +37,7 @@ std::string Json(const Options& options, const Report& report) {
   json.Add("consistency", options.consistency);
   json.Add("dtype", options.dtype);
   json.Add("gradient_dtype", options.gradient_dtype);
+  json.Add("push_codec", options.push_codec);
   json.Add("optimizer", options.optimizer);
   json.Add("transport", report.transport);
   if (options.early_stop > 0) json.Add("stopped_early", report.stopped_early);

@@ -205,6 +205,7 @@ verbena_status verbena_client_get_statistics(const verbena_client* client,
     filled.credit_stalls = from.credit_stalls;
     filled.staged_bytes = from.staged_bytes;
     filled.rail_moves = from.rail_moves;
+    filled.referenced_bytes = from.referenced_bytes;
     verbena::c_api::WriteSized(filled, statistics);
     return absl::OkStatus();
   });

@@ -38,6 +38,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   for (size_t i = 0; i < from.dimensions; ++i) to->add_shape(from.shape[i]);
   to->set_dtype(static_cast<v1::DType>(from.dtype));
   to->set_gradient_dtype(static_cast<v1::DType>(from.gradient_dtype));
+  to->set_push_codec(static_cast<v1::Codec>(from.push_codec));
   to->set_consistency(static_cast<v1::Consistency>(from.consistency));
   to->set_reduction(static_cast<v1::Reduction>(from.reduction));
   to->set_non_finite(static_cast<v1::NonFinite>(from.non_finite));
@@ -85,6 +86,8 @@ verbena_table_info InfoOf(uint32_t id, const v1::TableSpec& spec) {
   info.dim = spec.dim();
   info.gradient_bytes = layout.elements * layout.gradient_bytes;
   info.gradient_dtype = static_cast<int32_t>(GradientType(spec));
+  info.push_codec = VERBENA_CODEC_NONE;
+  if (HasPushCodec(spec)) info.push_codec = spec.push_codec();
   return info;
 }
 

@@ -162,6 +162,8 @@ typedef struct verbena_statistics {
   uint64_t credit_stalls;   // times a record waited for a slot or an operation
   uint64_t staged_bytes;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
   uint64_t rail_moves;      // times a table's partition went from one rail to another
+  // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
+  uint64_t referenced_bytes;
 } verbena_statistics;
 
 // Fills `statistics` as far as its struct_size goes; all 0 when closed.
@@ -205,6 +207,18 @@ typedef enum verbena_dtype {
   VERBENA_DTYPE_BF16 = 2,     // bfloat16, the upper half of an f32: 2 bytes
   VERBENA_DTYPE_F16 = 3       // IEEE 754 binary16, 2 bytes
 } verbena_dtype;
+
+// What the client encodes f32 gradients of a dense table as: docs/codecs.md.
+typedef enum verbena_codec {
+  VERBENA_CODEC_DEFAULT = 0,   // none
+  VERBENA_CODEC_NONE = 1,      // as they are
+  VERBENA_CODEC_BF16 = 2,      // bfloat16
+  VERBENA_CODEC_F16 = 3,       // IEEE 754 binary16
+  VERBENA_CODEC_INT8 = 4,      // 8 bits, a scale for each 128, as of the rest
+  VERBENA_CODEC_FP8_E4M3 = 5,  // OCP 8-bit floating point
+  VERBENA_CODEC_FP8_E5M2 = 6,  // the same, with a wider range
+  VERBENA_CODEC_SIGN = 7       // 1 bit
+} verbena_codec;
 
 // When a push counts.
 typedef enum verbena_consistency {
@@ -268,6 +282,7 @@ typedef struct verbena_table_spec {
   uint32_t staleness;                   // ssp: steps a worker may read ahead of the slowest
   uint32_t dim;                         // numbers in a row, 1 to 1024; 0 (default): a dense table
   int32_t gradient_dtype;               // as pushed: f32 (default) or bf16; with `dim` f32
+  int32_t push_codec;                   // a verbena_codec; 0 is none; with `dim` none
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
@@ -296,6 +311,7 @@ typedef struct verbena_table_info {
   uint32_t dim;             // numbers in a row of an embedding table; 0 of a dense one
   uint64_t gradient_bytes;  // of a gradient of the whole table as pushed
   int32_t gradient_dtype;   // a verbena_dtype: of gradients as pushed
+  int32_t push_codec;       // a verbena_codec
 } verbena_table_info;
 
 // Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a

@@ -153,6 +153,7 @@ CoreStatistics ClientCore::statistics() const {
   statistics.pulls = journal.pulls;
   statistics.records_resent = journal.resent;
   statistics.staged_bytes = journal.staged_bytes;
+  statistics.referenced_bytes = journal.referenced_bytes;
   statistics.rail_moves = journal.rail_moves;
   statistics.staleness = journal.staleness;
   statistics.lanes_opened = lanes.opened;

@@ -72,6 +72,7 @@ struct CoreStatistics {
   uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
   uint64_t credit_stalls = 0;
   uint64_t staged_bytes = 0;
+  uint64_t referenced_bytes = 0;
   uint64_t rail_moves = 0;  // of a table's partitions, from a rail to another one
   std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
   struct Lane {

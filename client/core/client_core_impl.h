@@ -4,6 +4,7 @@
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "client/core/lane_set.h"
 #include "client/core/operations.h"
 #include "client/core/session.h"
+#include "client/staging/push_buffers.h"
 #include "client/staging/staging.h"
 
 namespace verbena::client {
@@ -47,6 +49,12 @@ struct ClientCore::Impl {
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
   // Of what lies in the slice (`push`: gradients), or comes to lie there (parameters).
   absl::Status CheckMemory(const TableState& table, const Slice& slice, bool push) const;
+  // Of a table with a push codec: its gradients lie where they can be encoded.
+  static absl::Status CheckCodec(const TableState& table, const Slice& slice);
+  // What `operation` pushes: of such a table the slice encoded, chunk after chunk, with what
+  // earlier pushes have left; then *offset is where it begins. Others: as it is.
+  absl::Status Encoded(const Target& target, const Slice& slice, Operation* operation,
+                       size_t* offset);
   absl::StatusOr<Operation*> Start(Operation::Kind kind, TableState* table, int64_t deadline_ns,
                                    Done done);
   OperationId Started(Operation* operation) {
@@ -59,6 +67,7 @@ struct ClientCore::Impl {
   Random random;
   Operations operations;
   Staging staging, packing;
+  PushBuffers push_buffers;
   Session session;
   Journal journal;
   LaneSet lanes;

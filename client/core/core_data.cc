@@ -117,6 +117,7 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
   absl::Status status = CheckRange(*target.table, slice);
   const DenseLayout& layout = target.table->layout;
   if (status.ok()) status = CheckMemory(*target.table, slice, push);
+  if (status.ok() && push) status = CheckCodec(*target.table, slice);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
   target.first = static_cast<uint32_t>(slice.first / layout.chunk_elements);
   target.chunks =
@@ -160,7 +161,12 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   }
   (*operation)->blocks[0] = slice.block;
   (*operation)->marks[0] = slice.after;
-  c.journal.AddPushes(*operation, target->first, target->chunks, slice.offset);
+  size_t offset = slice.offset;
+  if (absl::Status s = c.Encoded(*target, slice, *operation, &offset); !s.ok()) {
+    c.journal.End(*operation, s);
+    return c.operations.IdOf(**operation);
+  }
+  c.journal.AddPushes(*operation, target->first, target->chunks, offset);
   if (target->table->sync) {
     c.journal.WaitForCommit(*operation, target->first, target->chunks, target->table->step + 1);
   }
@@ -219,8 +225,13 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   (*operation)->blocks[1] = destination.block;
   (*operation)->marks[0] = gradient.after;
   (*operation)->marks[1] = destination.after;
-  c.journal.AddPushPulls(*operation, target->first, target->chunks, gradient.offset,
-                         destination.offset, version);
+  size_t offset = gradient.offset;
+  if (absl::Status s = c.Encoded(*target, gradient, *operation, &offset); !s.ok()) {
+    c.journal.End(*operation, s);
+    return c.operations.IdOf(**operation);
+  }
+  c.journal.AddPushPulls(*operation, target->first, target->chunks, offset, destination.offset,
+                         version);
   if (ends_step) {
     (*operation)->ends_step = true;
     c.journal.AddEndStep(state, nullptr, false);

@@ -126,7 +126,7 @@ void Journal::AddPushes(Operation* operation, uint32_t first, uint32_t count, si
   std::byte* data = operation->blocks[0]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
     Entry* push = NewPush(operation, c, data);
-    data += size_t{push->elements} * operation->table->layout.gradient_bytes;
+    data += operation->table->PushBytes(push->elements);
     Enqueue(push);
   }
 }
@@ -148,7 +148,7 @@ void Journal::AddPushPulls(Operation* operation, uint32_t first, uint32_t count,
   for (uint32_t c = first; c < first + count; ++c) {
     Entry* push = NewPush(operation, c, from);
     push->follow = NewPull(operation, c, to, min_version);
-    from += size_t{push->elements} * operation->table->layout.gradient_bytes;
+    from += operation->table->PushBytes(push->elements);
     to += size_t{push->elements} * operation->table->layout.parameter_bytes;
     Enqueue(push);
   }

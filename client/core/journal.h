@@ -64,7 +64,7 @@ namespace verbena::client {
 
 struct JournalCounters {
   uint64_t bytes_pushed = 0, bytes_pulled = 0, pushes = 0, pulls = 0;
-  uint64_t resent = 0, staged_bytes = 0, rail_moves = 0;
+  uint64_t resent = 0, staged_bytes = 0, referenced_bytes = 0, rail_moves = 0;
   std::array<uint64_t, kStalenessBuckets> staleness = {};
 };
 
@@ -250,6 +250,8 @@ class Journal final : public LaneListener {
   bool PumpPulls(Stream* stream);
   bool Gated(const Entry& entry) const;
   bool Post(Stream* stream, Entry* entry);
+  std::optional<rdma::RemoteMemory> Refer(Stream* stream, const Entry& entry,
+                                          const rdma::Segment& payload);
   bool PostPush(Stream* stream, Entry* entry);
   bool PostPull(Stream* stream, Entry* entry);
   bool PostGroups(Stream* stream, Entry* entry);

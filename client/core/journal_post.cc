@@ -234,18 +234,29 @@ bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes)
   return false;
 }
 
+std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& entry,
+                                                 const rdma::Segment& payload) {
+  // An encoded push lies in a buffer that comes and goes.
+  if (!stream->open() || entry.operation == nullptr || entry.table->encodes()) return std::nullopt;
+  const std::shared_ptr<rdma::MemoryBlock>& block = entry.device != nullptr
+                                                        ? StagingOf(entry)->BlockOf(entry.staging)
+                                                        : entry.operation->blocks[0];
+  return stream->lane->Refer(block, payload.data, payload.bytes);
+}
+
 bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
-  const uint32_t bytes = entry->elements * table->layout.gradient_bytes;
+  const auto bytes = static_cast<uint32_t>(PayloadBytes(table->push_type, entry->elements));
   if (entry->device != nullptr && entry->copy != Entry::Copy::kDone) return false;
-  if (!Fits(stream, entry, bytes)) return false;
   rdma::WorkerLane::Request request;
   request.payload = {entry->data, bytes, entry->block};
   if (entry->device != nullptr) {
     request.payload.data = entry->staging;
     request.payload.block = StagingOf(*entry)->BlockOf(entry->staging).get();
   }
+  request.reference = Refer(stream, *entry, request.payload);
+  if (!Fits(stream, entry, request.reference ? 0 : bytes)) return false;
   if (bytes > 0 && entry->operation != nullptr) {
     // Before it takes its sequence: memory that cannot be registered ends the call, not the lane.
     if (absl::Status s = lanes_->Register(stream, *request.payload.block); !s.ok()) {
@@ -265,13 +276,14 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   }
   groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
   request.header.type = RecordType::kPush;
-  request.header.dtype = GradientType(table->info.spec());
+  request.header.dtype = table->push_type;
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
   if (!Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {
     ++counters_.pushes;
     counters_.bytes_pushed += bytes;
     if (entry->device != nullptr) counters_.staged_bytes += bytes;
+    if (request.reference) counters_.referenced_bytes += bytes;
   }
   // sync: its version keeps the pull from being early. async: it goes when the push is answered,
   // because after a lane loss nothing else orders the two.

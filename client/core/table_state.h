@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "client/core/entry.h"
+#include "proto/record.h"
 #include "proto/routing.h"
+#include "proto/table_spec.h"
 #include "proto/verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
@@ -71,6 +73,10 @@ struct PartState {
 struct TableState {
   v1::Table info;
   DenseLayout layout = {};
+  ElementType push_type = ElementType::kF32;  // what records of pushes carry
+  // With a push codec: what encoding has lost so far of each element, added to its next gradient.
+  // Empty before the first push.
+  std::vector<float> residual;
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
@@ -104,6 +110,13 @@ struct TableState {
   uint32_t id() const { return info.id(); }
   const std::string& name() const { return info.spec().name(); }
   bool embedding() const { return dim > 0; }
+  bool encodes() const { return HasPushCodec(info.spec()); }
+  // From one chunk's gradient to the next one's in the memory that is pushed from.
+  size_t PushBytes(uint32_t elements) const {
+    const size_t bytes = PayloadBytes(push_type, elements);
+    if (!encodes()) return bytes;
+    return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+  }
   size_t row_bytes() const { return size_t{dim} * sizeof(float); }
   uint32_t chunks() const { return embedding() ? partitions : layout.chunks(); }
   uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }

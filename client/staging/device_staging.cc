@@ -1,15 +1,11 @@
 #include "client/staging/device_staging.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
+#include "client/core/backoff.h"
+
 namespace verbena::client {
-namespace {
-
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-}  // namespace
 
 DeviceStaging::DeviceStaging(std::shared_ptr<rdma::Device> device, size_t bytes)
     : device_(std::move(device)),

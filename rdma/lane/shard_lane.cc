@@ -40,6 +40,7 @@ struct ShardLane::Impl {
     bool in_use = false;  // holds a record that was not returned
     bool credit_under_way = false;
     bool credit_waiting = false;
+    std::shared_ptr<const void> payload;  // of the record, if it is borrowed
   };
 
   Endpoint* endpoint = nullptr;
@@ -63,6 +64,7 @@ struct ShardLane::Impl {
   uint32_t receives_owed = 0;       // planted bug: consumed and not reposted
 
   ~Impl() {
+    slots.clear();  // what is borrowed goes back before the connection ends
     if (taken_over) endpoint->Destroy(connection);
   }
 
@@ -80,6 +82,7 @@ struct ShardLane::Impl {
   void SendGrant();
   void RepostReceive();
   bool OnReceived(uint32_t immediate, Arrival* arrival);
+  absl::Status ReadRecord(uint32_t slot, Arrival* arrival);
   void OnSent(uint64_t wr_id, bool ok, std::vector<uint64_t>* written);
   void OnReplySent(uint32_t index, std::vector<uint64_t>* written);
   bool TakeSlot(uint32_t slot);
@@ -171,6 +174,22 @@ void ShardLane::Impl::RepostReceive() {
   }
 }
 
+absl::Status ShardLane::Impl::ReadRecord(uint32_t slot, Arrival* arrival) {
+  const RecordLimits limits = {params.generation, params.incarnation, config().operations,
+                               endpoint->CanBorrow()};
+  absl::Status s = CopyRecord(ring->data() + config().slot_offset(slot), config().slot_bytes(slot),
+                              limits, &arrival->record, &arrival->payload);
+  const RecordHeader& header = arrival->record.header;
+  if (!s.ok() || (header.flags & kRecordReference) == 0) return s;
+  auto borrowed = endpoint->Borrow(connection, {header.destination, header.destination_key},
+                                   header.payload_bytes);
+  if (!borrowed.ok()) return borrowed.status();
+  arrival->payload = borrowed->bytes;
+  slots[slot].payload = std::move(borrowed->hold);
+  counters.borrowed_bytes += header.payload_bytes;
+  return s;
+}
+
 bool ShardLane::Impl::OnReceived(uint32_t immediate, Arrival* arrival) {
   RepostReceive();
   if (state != State::kOpen) return false;
@@ -189,11 +208,7 @@ bool ShardLane::Impl::OnReceived(uint32_t immediate, Arrival* arrival) {
   if (slot.in_use || slot.credit_waiting) {
     return Violation(absl::StrCat("a record in slot ", imm.slot, ", which it does not hold"));
   }
-  const RecordLimits limits = {params.generation, params.incarnation, config().operations};
-  if (absl::Status s =
-          CopyRecord(ring->data() + config().slot_offset(imm.slot), config().slot_bytes(imm.slot),
-                     limits, &arrival->record, &arrival->payload);
-      !s.ok()) {
+  if (absl::Status s = ReadRecord(imm.slot, arrival); !s.ok()) {
     return Violation(absl::StrCat("a malformed record: ", s.message()));
   }
   Operation& operation = operations[arrival->record.header.operation];
@@ -253,6 +268,7 @@ bool ShardLane::Impl::TakeSlot(uint32_t slot) {
     return false;
   }
   slots[slot].in_use = false;
+  slots[slot].payload.reset();
   return true;
 }
 
@@ -439,7 +455,9 @@ void ShardLane::TakeAbandoned(std::vector<uint64_t>* cookies) {
 }
 
 bool ShardLane::RunOnce() {
-  if (impl_->state != State::kClosing || !impl_->endpoint->Dead(impl_->connection)) return false;
+  if (impl_->state != State::kClosing) return false;
+  for (Impl::Slot& slot : impl_->slots) slot.payload.reset();
+  if (!impl_->endpoint->Dead(impl_->connection)) return false;
   impl_->state = State::kDead;
   return true;
 }

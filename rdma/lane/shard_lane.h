@@ -32,8 +32,9 @@ namespace verbena::rdma {
 
 struct ShardLaneCounters {
   uint64_t records = 0;
-  uint64_t payload_bytes = 0;  // received
-  uint64_t written_bytes = 0;  // of pulls
+  uint64_t payload_bytes = 0;   // received
+  uint64_t borrowed_bytes = 0;  // of these, read where they lay in the worker's memory
+  uint64_t written_bytes = 0;   // of pulls
   uint64_t replies = 0;
   uint64_t credits = 0;  // credit-only immediates
 };
@@ -64,8 +65,9 @@ class ShardLane {
   const Params& params() const;
   const ShardLaneCounters& counters() const;
 
-  // A record that has arrived. `payload` lies in the slot and stays readable until the slot is
-  // returned; it may still change under a faulty peer, so only numbers are read from it.
+  // A record that has arrived. `payload` lies in the slot, or in the worker's memory, and stays
+  // readable until the slot is returned, or RunOnce() finds the lane closing; it may still change
+  // under a faulty peer, so only numbers are read from it.
   struct Arrival {
     Record record;
     uint32_t slot = 0;
@@ -101,7 +103,8 @@ class ShardLane {
   // is not open comes back here too.
   void TakeAbandoned(std::vector<uint64_t>* cookies);
 
-  bool RunOnce();  // advances kClosing to kDead
+  // Advances kClosing to kDead. Of a lane that closes, no payload is read any more.
+  bool RunOnce();
   // As WorkerLane's.
   bool WritesHang(int64_t now_ns, int64_t timeout_ns);
   void Close(absl::Status reason);

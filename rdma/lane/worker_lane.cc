@@ -18,6 +18,9 @@ constexpr uint32_t kNone = UINT32_MAX;
 // Payloads up to this size are copied behind the header: one segment is cheaper than the second
 // gather, and the answer need not wait for the write's completion.
 constexpr uint32_t kCopiedPayloadBytes = 1024;
+// From here on a payload is referred to where the transport can: what fits a small slot is copied
+// faster than found.
+constexpr uint32_t kReferredPayloadBytes = 4096;
 
 }  // namespace
 
@@ -79,6 +82,10 @@ struct WorkerLane::Impl {
   absl::Status CheckRequest(const Request& request) const;
   static size_t PayloadBytes(const Request& request) {
     return request.prefix.size() + request.payload.bytes;
+  }
+  // Of these, in the slot.
+  static size_t SlotPayloadBytes(const Request& request) {
+    return request.prefix.size() + (request.reference ? 0 : request.payload.bytes);
   }
   absl::Status Post(const Request& request);
   uint32_t WriteStaging(std::byte* to, const Request& request, uint32_t operation, bool copied);
@@ -172,6 +179,11 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
   header.magic = kRecordMagic;
   header.version = kWireVersion;
   header.flags = 0;
+  if (request.reference) {
+    header.flags = kRecordReference;
+    header.destination = request.reference->address;
+    header.destination_key = request.reference->key;
+  }
   header.generation = ticket.generation;
   header.operation = operation;
   header.incarnation = ticket.incarnation;
@@ -188,7 +200,7 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
     std::memcpy(to + offset, request.prefix.data(), request.prefix.size());
     offset += static_cast<uint32_t>(request.prefix.size());
   }
-  if (!copied) return offset;
+  if (!copied || request.reference) return offset;
   if (request.payload.bytes > 0) {
     std::memcpy(to + offset, request.payload.data, request.payload.bytes);
   }
@@ -197,13 +209,13 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
 
 absl::Status WorkerLane::Impl::Post(const Request& request) {
   if (absl::Status s = CheckRequest(request); !s.ok()) return s;
-  std::vector<uint32_t>* free_slots = FreeSlots(request.groups.size(), PayloadBytes(request));
+  std::vector<uint32_t>* free_slots = FreeSlots(request.groups.size(), SlotPayloadBytes(request));
   if (free_slots == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a record of ", request.groups.size(), " groups and ", PayloadBytes(request),
-                     " payload bytes fits no slot of lane ", ticket.lane, "; allowed: 1..",
-                     kMaxGroups, " groups, slots of ", config().small_slot_bytes, " and ",
-                     config().large_slot_bytes, " bytes"));
+        absl::StrCat("a record of ", request.groups.size(), " groups and ",
+                     SlotPayloadBytes(request), " payload bytes fits no slot of lane ", ticket.lane,
+                     "; allowed: 1..", kMaxGroups, " groups, slots of ", config().small_slot_bytes,
+                     " and ", config().large_slot_bytes, " bytes"));
   }
   if (free_slots->empty() || free_operations.empty()) {
     ++counters.credit_stalls;
@@ -214,7 +226,7 @@ absl::Status WorkerLane::Impl::Post(const Request& request) {
   }
   const uint32_t operation = free_operations.back();
   const uint32_t slot = free_slots->back();
-  const Segment& payload = request.payload;
+  const Segment payload = request.reference ? Segment() : request.payload;
   const bool copied =
       payload.bytes == 0 ||
       (payload.bytes <= kCopiedPayloadBytes && payload.block->kind() != MemoryKind::kCuda &&
@@ -265,6 +277,7 @@ void WorkerLane::Impl::Begin(const Request& request, uint32_t operation, uint32_
   slots[slot] = {o.serial, operation, true, true};
   ++counters.records;
   counters.payload_bytes += PayloadBytes(request);
+  if (request.reference) counters.referenced_bytes += request.payload.bytes;
 }
 
 void WorkerLane::Impl::EndOperation(uint32_t index) {
@@ -414,6 +427,16 @@ bool WorkerLane::CanPost(size_t group_count, size_t payload_bytes, const Reserve
   if (slots == nullptr) return false;
   const bool small = slots == &impl_->free_small;
   return slots->size() > (small ? reserve.small_slots : reserve.large_slots);
+}
+
+std::optional<RemoteMemory> WorkerLane::Refer(const std::shared_ptr<MemoryBlock>& block,
+                                              const std::byte* data, uint32_t bytes) {
+  if (bytes < kReferredPayloadBytes || !impl_->endpoint->CanBorrow() || !block->allocated()) {
+    return std::nullopt;
+  }
+  const auto whole = Expose(block);
+  if (!whole.ok()) return std::nullopt;  // a copy will do, or says what is wrong
+  return RemoteMemory{whole->address + static_cast<uint64_t>(data - block->data()), whole->key};
 }
 
 absl::Status WorkerLane::Post(const Request& request) { return impl_->Post(request); }

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct LaneTicket {
 struct WorkerLaneCounters {
   uint64_t records = 0;
   uint64_t payload_bytes = 0;
+  uint64_t referenced_bytes = 0;  // of these, read by the shard where they lie
   uint64_t replies = 0;
   uint64_t credit_stalls = 0;  // Post() refused for want of a slot or operation
   uint64_t malformed_replies = 0;
@@ -74,6 +76,8 @@ class WorkerLane {
     // header, groups and it fit kRecordStagingBytes.
     absl::Span<const std::byte> prefix = {};
     Segment payload;
+    // As Refer() said: the shard reads the payload there, and the record needs no room for it.
+    std::optional<RemoteMemory> reference = {};
     uint64_t cookie = 0;  // comes back with the reply
   };
   // What is to be left free for others.
@@ -84,6 +88,10 @@ class WorkerLane {
   };
   // `payload_bytes`: with the prefix.
   bool CanPost(size_t group_count, size_t payload_bytes, const Reserve& reserve = {0, 0, 0}) const;
+  // Where the shard can read this payload of a push itself, until it has answered; nothing: it
+  // cannot, or a copy is cheaper.
+  std::optional<RemoteMemory> Refer(const std::shared_ptr<MemoryBlock>& block,
+                                    const std::byte* data, uint32_t bytes);
   // RESOURCE_EXHAUSTED when there is no slot or operation (CanPost() was false);
   // INVALID_ARGUMENT when the record fits no slot; FAILED_PRECONDITION when not open or the
   // connection is in error (its kLost event follows). After an error nothing was posted. Posts one

@@ -28,8 +28,6 @@ constexpr size_t kMaxMappingName = 79;
 // Of a block in huge pages at most an eighth is lost to rounding: the pool is for everybody.
 constexpr size_t kWasteShare = 8;
 
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 size_t PageBytes() {
   static const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return size;

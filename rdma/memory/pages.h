@@ -14,6 +14,10 @@ namespace verbena::rdma {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
+inline constexpr size_t RoundUp(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
 struct Mapping {
   std::byte* data = nullptr;
   size_t bytes = 0;  // mapped: what was asked for, rounded up to pages

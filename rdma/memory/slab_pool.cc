@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/memory/pages.h"
 
 namespace verbena::rdma {
 namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
-
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 size_t Alignment(size_t bytes) { return bytes >= kPage ? kPage : kLine; }
 

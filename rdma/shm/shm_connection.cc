@@ -106,20 +106,32 @@ ShmConnection::Range* ShmConnection::FindRange(const RemoteMemory& remote, uint6
   return inside ? range : nullptr;
 }
 
+absl::StatusOr<ShmConnection::Range*> ShmConnection::RangeOf(const RemoteMemory& remote,
+                                                             uint64_t bytes) {
+  if (Range* range = FindRange(remote, bytes)) return range;
+  // The peer exposed it before it told us of it, so the message has been sent: read it now.
+  OnReadable();
+  if (state_ != State::kEstablished) return NotOpen();
+  if (Range* range = FindRange(remote, bytes)) return range;
+  return absl::InternalError(absl::StrCat("shm: ", bytes, " bytes with key ", remote.key,
+                                          " are outside the memory the peer exposed"));
+}
+
+absl::StatusOr<Borrowed> ShmConnection::Borrow(const RemoteMemory& remote, size_t bytes) {
+  if (state_ != State::kEstablished) return NotOpen();
+  const absl::StatusOr<Range*> range = RangeOf(remote, bytes);
+  if (!range.ok()) return range.status();
+  const std::shared_ptr<ForeignPages>& pages = (*range)->pages;
+  if (pages->poisoned()) return absl::InternalError("shm: memory of the peer faulted (SIGBUS)");
+  const std::byte* from = pages->data() + (remote.address - (*range)->address);
+  return Borrowed{absl::MakeConstSpan(from, bytes), pages};
+}
+
 absl::Status ShmConnection::CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range) {
   if (bytes > 0) {
-    *range = FindRange(request.remote, bytes);
-    if (*range == nullptr) {
-      // The peer exposed it before it told us of it, so the message has been sent: read it now.
-      OnReadable();
-      if (state_ != State::kEstablished) return NotOpen();
-      *range = FindRange(request.remote, bytes);
-    }
-    if (*range == nullptr) {
-      return absl::InternalError(absl::StrCat("shm: a write of ", bytes, " bytes with key ",
-                                              request.remote.key,
-                                              " is outside the memory the peer exposed"));
-    }
+    const absl::StatusOr<Range*> found = RangeOf(request.remote, bytes);
+    if (!found.ok()) return found.status();
+    *range = *found;
   }
   if (request.immediate.has_value() && immediates_sent_ == peer_posted_) {
     // Acquire: pairs with PostReceives(); the entry we are about to write has been read.
@@ -231,6 +243,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
   for (; consumed_ < posted_; ++consumed_) shared_->completions.push(completion);
 
   last_range_ = nullptr;
+  for (const auto& range : ranges_) borrowed_.push_back(range.second->pages);
   ranges_.clear();
   peer_ring_pages_.reset();
   peer_state_pages_.reset();
@@ -243,8 +256,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
       message.set_text(std::string_view(text.data(), text.size()));
       (void)ShmSend(socket_.get(), message, {});  // only explains: the shutdown is what counts
     }
-    shutdown(socket_.get(), SHUT_WR);
-    if (!shared_memory_) CloseSocket();
+    EndHalf();
   }
   if (was == State::kIncoming) discard_ = true;
   if (why == Why::kOwner || was == State::kIncoming || was == State::kCreated) return;
@@ -257,6 +269,23 @@ void ShmConnection::Close() {
   // No news of a connection its owner has closed.
   std::erase_if(shared_->events,
                 [this](const ConnectionEvent& event) { return event.connection == id_; });
+}
+
+void ShmConnection::EndHalf() {
+  std::erase_if(borrowed_, [](const auto& pages) { return pages.expired(); });
+  if (!borrowed_.empty()) {
+    shared_->lingering.push_back(id_);
+    return;
+  }
+  shutdown(socket_.get(), SHUT_WR);
+  if (!shared_memory_ || peer_gone_) CloseSocket();
+}
+
+bool ShmConnection::Linger() {
+  std::erase_if(borrowed_, [](const auto& pages) { return pages.expired(); });
+  if (!borrowed_.empty()) return false;
+  if (socket_.valid()) EndHalf();
+  return true;
 }
 
 void ShmConnection::CloseSocket() {

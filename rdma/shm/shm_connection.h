@@ -4,12 +4,13 @@
 //     kIncoming (no hello yet) -> kRequested -> kEstablished -> kEnded
 //     any -> kEnded: closed by us, gone or in error. The peer's memory is unmapped first, then our
 //     half of the socket shut down; the peer does the same when it sees that. So the end of the
-//     peer's half (or the peer's exit) says that it writes no more: dead().
+//     peer's half (or the peer's exit) says that it reads and writes no more: dead(). What was
+//     borrowed of the peer's memory stays mapped, and our half open, until it is given back.
 //
 // **Thread safety**: the endpoint's thread.
 //
 // Invariants:
-//  1. The peer's memory is mapped only while kRequested, kConnecting or kEstablished.
+//  1. The peer's memory is mapped only while kRequested, kConnecting or kEstablished, or borrowed.
 //  2. After our half of the socket is shut down, no memory of the peer is mapped.
 //  3. What the peer can write is checked when it is looked at and never looked at twice.
 #ifndef VERBENA_RDMA_SHM_SHM_CONNECTION_H_
@@ -48,6 +49,7 @@ struct ShmShared {
   std::vector<ShmPollSlot> poll_slots;
   RingQueue<Completion> completions{256};
   std::deque<ConnectionEvent> events;
+  std::vector<ConnectionId> lingering;  // ended, while memory of the peer's is borrowed
   uint64_t next_key = 1;
 };
 
@@ -74,6 +76,7 @@ class ShmConnection {
   // ---- data path ----
   absl::Status PostReceives(uint32_t count);
   absl::Status PostWrite(const WriteRequest& request);
+  absl::StatusOr<Borrowed> Borrow(const RemoteMemory& remote, size_t bytes);
   // Takes what has arrived in the ring. May end the connection.
   size_t TakeReceives(absl::Span<Completion> out);
 
@@ -90,6 +93,8 @@ class ShmConnection {
 
   // ---- ending ----
   void Close();
+  // Of one that lingers: ends its half of the socket once nothing is borrowed. Returns whether.
+  bool Linger();
   bool dead() const { return state_ == State::kEnded && !socket_.valid(); }
   ConnectionId id() const { return id_; }
   State state() const { return state_; }
@@ -105,7 +110,7 @@ class ShmConnection {
   struct Range {  // of the peer's
     uint64_t address;
     uint64_t bytes;
-    std::unique_ptr<ForeignPages> pages;
+    std::shared_ptr<ForeignPages> pages;
   };
   enum class Why : uint8_t { kOwner, kError, kPeer };
   static constexpr size_t kNoSlot = ~size_t{0};
@@ -126,6 +131,8 @@ class ShmConnection {
   absl::Status AdoptPeer(const ShmMessage& message, std::vector<UniqueFd>* fds);
   absl::Status MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds);
   Range* FindRange(const RemoteMemory& remote, uint64_t bytes);
+  // The same; reads what the peer has sent if it is not known yet.
+  absl::StatusOr<Range*> RangeOf(const RemoteMemory& remote, uint64_t bytes);
   absl::Status CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range);
   void Wake();
   void FailWrite(const WriteRequest& request, const absl::Status& status);
@@ -133,6 +140,7 @@ class ShmConnection {
   void UpdateSlot();
   void DropSlot();
   void End(const absl::Status& status, Why why);
+  void EndHalf();
   void CloseSocket();
 
   ShmShared* shared_;
@@ -165,6 +173,8 @@ class ShmConnection {
   absl::flat_hash_map<uint64_t, std::unique_ptr<Range>> ranges_;
   uint64_t last_key_ = 0;  // of last_range_
   Range* last_range_ = nullptr;
+  std::vector<std::weak_ptr<ForeignPages>> borrowed_;  // when the connection ended
+  bool peer_gone_ = false;                             // its half has ended
 };
 
 }  // namespace verbena::rdma

@@ -85,6 +85,13 @@ class ShmEndpoint final : public Endpoint {
     ShmConnection* connection = Find(id);
     return connection == nullptr ? NoConnection(id) : connection->PostWrite(request);
   }
+  bool CanBorrow() const override { return true; }
+  absl::StatusOr<Borrowed> Borrow(ConnectionId id, const RemoteMemory& memory,
+                                  size_t bytes) override {
+    ShmConnection* connection = Find(id);
+    if (connection == nullptr) return NoConnection(id);
+    return connection->Borrow(memory, bytes);
+  }
   size_t Poll(absl::Span<Completion> out) override;
   size_t PollEvents(absl::Span<ConnectionEvent> out) override;
   void Close(ConnectionId id) override {
@@ -111,6 +118,7 @@ class ShmEndpoint final : public Endpoint {
   void Service();
   void AcceptSockets();
   void ServiceHandshakes();
+  void ServiceLingering();
   void SetTimer();
   bool HasWork() const;
 
@@ -228,6 +236,7 @@ size_t ShmEndpoint::Poll(absl::Span<Completion> out) {
 
 size_t ShmEndpoint::PollEvents(absl::Span<ConnectionEvent> out) {
   if (service_now_ || !handshaking_.empty() || ++calls_ >= kCallsPerService) Service();
+  if (!shared_.lingering.empty()) ServiceLingering();
   size_t count = 0;
   while (count < out.size() && !shared_.events.empty()) {
     out[count] = std::move(shared_.events.front());
@@ -296,6 +305,13 @@ void ShmEndpoint::ServiceHandshakes() {
   });
 }
 
+void ShmEndpoint::ServiceLingering() {
+  std::erase_if(shared_.lingering, [&](ConnectionId id) {
+    ShmConnection* connection = Find(id);
+    return connection == nullptr || connection->Linger();
+  });
+}
+
 // ---- sleeping
 // -------------------------------------------------------------------------------------
 
@@ -312,6 +328,7 @@ bool ShmEndpoint::HasWork() const {
 bool ShmEndpoint::Arm() {
   // What woke us last time has to be read, or the descriptor stays readable.
   if (service_now_) Service();
+  if (!shared_.lingering.empty()) ServiceLingering();
   // seq_cst: a peer that writes an entry after our recheck below sees this and writes its eventfd.
   state()->sleeping.store(1, std::memory_order_seq_cst);
   if (service_now_ || HasWork()) {

@@ -272,8 +272,9 @@ void ShmConnection::OnReadable() {
         return;
       case ShmReceived::kGone:
         // It has unmapped our memory or is no more.
+        peer_gone_ = true;
         End(absl::UnavailableError("shm: the peer closed the connection or is gone"), Why::kPeer);
-        CloseSocket();
+        if (borrowed_.empty()) CloseSocket();
         return;
       case ShmReceived::kMalformed:
         End(absl::InternalError("shm: malformed message from the peer, or no descriptors left here "

@@ -30,7 +30,7 @@ enum class ShmMessageType : uint16_t {
 };
 
 inline constexpr uint32_t kShmMagic = 0x4d485356;  // "VSHM"
-inline constexpr uint16_t kShmVersion = 1;
+inline constexpr uint16_t kShmVersion = 2;         // 2: memory is read where it lies
 
 struct ShmMessage {
   uint32_t magic = kShmMagic;

@@ -6,7 +6,6 @@
 #define VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
 
 #include <cstdint>
-#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,11 +15,9 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/leases.h"
 #include "server/coordinator/store.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
-
-inline constexpr int64_t kNanosPerMilli = 1000000;
-inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 struct Coordinator::Impl {
   struct Poll {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "rdma/lane/shard_lane.h"
 #include "server/executor/shard_executor.h"
 #include "server/executor/slab_allocator.h"
+#include "server/nanoseconds.h"
 #include "server/replication/replication.h"
 
 namespace verbena::server {
@@ -25,7 +25,6 @@ namespace verbena::server {
 inline constexpr uint32_t kMaxLanes = 4096;
 // What a request may be parked for on a lane that can park no more.
 inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
-inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // ConnectionLimits::domain of lanes between servers: no job has it (DomainOf()), and a transport's
 // own connections have it when nothing is said.
 inline constexpr uint64_t kServersDomain = 0;

@@ -5,8 +5,6 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
-
 PeerId Id(const v1::Replica& replica) { return {replica.server(), replica.shard()}; }
 
 }  // namespace

@@ -23,6 +23,7 @@
 
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/nanoseconds.h"
 #include "server/replication/peer_links.h"
 
 namespace verbena::server {
@@ -67,7 +68,6 @@ class ReplicaLeases {
   int64_t lease_ns() const { return lease_ns_; }
 
  private:
-  static constexpr int64_t kNever = INT64_MAX;
   enum class Role : uint8_t { kNone, kPrimary, kFollower, kLearner };
   struct Part {
     Role role = Role::kNone;

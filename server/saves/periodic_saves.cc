@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr int64_t kLookNanos = 1'000'000'000;
 

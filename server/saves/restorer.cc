@@ -7,12 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kPauseNanos = 200 * kNanosPerMilli;
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "server/saves/saver.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -13,12 +12,11 @@
 #include "server/checkpoint/layout.h"
 #include "server/checkpoint/manifest.h"
 #include "server/checkpoint/tensor_file.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // Doubled with each try: in the end a shard that was told nothing has given up.
 constexpr int64_t kPauseNanos = 500 * kNanosPerMilli;
 

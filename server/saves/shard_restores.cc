@@ -1,16 +1,14 @@
 #include "server/saves/shard_restores.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
 // Until copies are looked at again that were behind: some milliseconds of records.
 constexpr int64_t kRetryNanos = 5 * kNanosPerMilli;

@@ -1,18 +1,16 @@
 #include "server/saves/shard_saves.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // Of a saver: it asks again all the time.
 constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
 

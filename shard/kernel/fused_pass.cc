@@ -13,7 +13,7 @@ namespace {
 // 8 KiB of sum beside the blocks of parameters and of Adam's two arrays: half a 32 KiB L1.
 constexpr size_t kBlock = 2048;
 constexpr std::array<float, kBlock> kZeros = {};
-static_assert(kBlock % SquaredNorm::kLanes == 0);
+static_assert(kBlock % SquaredNorm::kLanes == 0 && kBlock % kCodecBlock == 0);
 static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in one block");
 
 // The gradient of a block: in `sum`, or where it lies already.
@@ -21,7 +21,7 @@ const float* ReduceBlock(Isa isa, absl::Span<const Source> sources, float diviso
                          float* sum, size_t n) {
   if (sources.empty()) return kZeros.data();
   const float* gradient = sum;
-  if (sources.size() == 1 && !sources[0].bf16) {
+  if (sources.size() == 1 && sources[0].f32()) {
     gradient = sources[0].floats() + first;
   } else {
     SumBlock(isa, sources, first, sum, n);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "shard/codec/codec.h"
 #include "shard/kernel/convert.h"
 
 namespace verbena::shard {
@@ -106,20 +107,56 @@ void SumFloats(Isa isa, absl::Span<const Source> sources, size_t first, float* o
   }
 }
 
+codec::Width WidthOf(Isa isa) {
+  // The codecs' widest loops need more than the kernels' do.
+  return isa == Isa::kAvx512 ? codec::BestWidth() : static_cast<codec::Width>(isa);
+}
+
+// At most as many decoded numbers lie beside a block.
+constexpr size_t kDecoded = 512;
+static_assert(kDecoded % kCodecBlock == 0);
+
+// out[i] += source[first + i], of what is decoded.
+void AddDecoded(Isa isa, const Source& source, size_t first, float* out, size_t n) {
+  alignas(64) float decoded[kDecoded];
+  for (size_t i = 0; i < n; i += kDecoded) {
+    const size_t count = std::min(kDecoded, n - i);
+    codec::Decode(WidthOf(isa), source.type, source.bytes(), first + i, decoded, count);
+    Sum2[static_cast<size_t>(isa)](out + i, decoded, out + i, count);
+  }
+}
+
+bool HasNonFiniteDecoded(Isa isa, const Source& values, size_t n) {
+  alignas(64) float decoded[kDecoded];
+  for (size_t i = 0; i < n; i += kDecoded) {
+    uint32_t carries = 0;
+    const size_t count = std::min(kDecoded, n - i);
+    codec::Decode(WidthOf(isa), values.type, values.bytes(), i, decoded, count);
+    NonFinite[static_cast<size_t>(isa)](decoded, count, &carries);
+    if ((carries & 0x80000000u) != 0) return true;
+  }
+  return false;
+}
+
 // The block stays in the first-level cache, so a pass for each source or two is cheap.
 void SumMixed(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
   const auto v = static_cast<size_t>(isa);
   const auto halves = [&](size_t s) { return sources[s].halves() + first; };
-  if (sources[0].bf16) {
+  if (sources[0].bf16()) {
     FloatsFromBf16(isa, halves(0), out, n);
+  } else if (!sources[0].f32()) {
+    codec::Decode(WidthOf(isa), sources[0].type, sources[0].bytes(), first, out, n);
   } else if (out != sources[0].floats() + first) {
     std::memcpy(out, sources[0].floats() + first, n * sizeof(float));
   }
   for (size_t done = 1; done < sources.size();) {
-    if (!sources[done].bf16) {
+    if (sources[done].f32()) {
       Sum2[v](out, sources[done].floats() + first, out, n);
       done += 1;
-    } else if (done + 1 < sources.size() && sources[done + 1].bf16) {
+    } else if (!sources[done].bf16()) {
+      AddDecoded(isa, sources[done], first, out, n);
+      done += 1;
+    } else if (done + 1 < sources.size() && sources[done + 1].bf16()) {
       Add2Bf16[v](halves(done), halves(done + 1), out, n);
       done += 2;
     } else {
@@ -132,7 +169,7 @@ void SumMixed(Isa isa, absl::Span<const Source> sources, size_t first, float* ou
 }  // namespace
 
 void SumBlock(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
-  const bool mixed = std::any_of(sources.begin(), sources.end(), [](auto& s) { return s.bf16; });
+  const bool mixed = std::any_of(sources.begin(), sources.end(), [](auto& s) { return !s.f32(); });
   return mixed ? SumMixed(isa, sources, first, out, n) : SumFloats(isa, sources, first, out, n);
 }
 
@@ -141,12 +178,13 @@ void DivideBlock(Isa isa, const float* in, float divisor, float* out, size_t n) 
 }
 
 bool HasNonFinite(Isa isa, const Source& values, size_t n) {
+  if (!values.f32() && !values.bf16()) return HasNonFiniteDecoded(isa, values, n);
   const auto v = static_cast<size_t>(isa);
   constexpr size_t kStep = 16384;  // often enough to stop early, seldom enough to be free
   for (size_t i = 0; i < n; i += kStep) {
     uint32_t carries = 0;
     const size_t count = std::min(kStep, n - i);
-    if (values.bf16) {
+    if (values.bf16()) {
       NonFiniteBf16[v](values.halves() + i, count, &carries);
     } else {
       NonFinite[v](values.floats() + i, count, &carries);

@@ -16,21 +16,24 @@
 
 namespace verbena::shard {
 
-// Numbers that a sum reads: f32, or bf16 that is widened, which is exact.
+// Numbers that a sum reads: f32, or what records carry instead, decoded block by block.
 struct Source {
   Source() = default;
   Source(const float* values) : data(values) {}  // NOLINT: a float is what a source mostly is
-  Source(const std::byte* values, ElementType type)
-      : data(values), bf16(type == ElementType::kBf16) {}
+  Source(const std::byte* values, ElementType type_of_values)
+      : data(values), type(type_of_values) {}
   const float* floats() const { return static_cast<const float*>(data); }
   const uint16_t* halves() const { return static_cast<const uint16_t*>(data); }
+  const std::byte* bytes() const { return static_cast<const std::byte*>(data); }
+  bool f32() const { return type == ElementType::kF32; }
+  bool bf16() const { return type == ElementType::kBf16; }
 
   const void* data = nullptr;
-  bool bf16 = false;
+  ElementType type = ElementType::kF32;
 };
 
 // out[i] = ((sources[0][first + i] + sources[1][first + i]) + ...) for i < n. At least one source;
-// out may be sources[0] + first, if that is f32.
+// out may be sources[0] + first, if that is f32. `first` is a multiple of kCodecBlock.
 void SumBlock(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n);
 
 // out[i] = in[i] / divisor; out may be in.

@@ -67,7 +67,7 @@ class DenseTable final : public SlicedTable {
 
   const DenseLayout& layout() const { return layout_; }
   ElementType parameter_type() const { return type_; }
-  ElementType gradient_type() const { return GradientType(spec()); }
+  ElementType push_type() const { return PushType(spec()); }
   uint32_t partition_of(uint32_t chunk) const {
     return PartitionOfChunk(id(), chunk, partitions());
   }

@@ -163,7 +163,7 @@ ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, u
 
 float FakeServer::FirstOf(const Held& held) {
   const ElementType type = held.arrival.record.header.dtype;
-  const bool narrow = ElementBytes(type) == sizeof(uint16_t);
+  const bool narrow = type == ElementType::kBf16 || type == ElementType::kF16;
   if (held.payload.size() < (narrow ? sizeof(uint16_t) : sizeof(float))) return 0;
   if (!narrow) return FromBytes<float>(held.payload.data());
   const auto bits = FromBytes<uint16_t>(held.payload.data());
@@ -281,7 +281,7 @@ bool FakeServer::Handle(Held* held) {
     const float value = FirstOf(*held);
     std::vector<ReplyStatus> statuses;
     if (h.type == RecordType::kPush && !held->payload.empty()) {
-      if (held->payload.size() != record.groups[0].count * ElementBytes(h.dtype)) {
+      if (held->payload.size() != PayloadBytes(h.dtype, record.groups[0].count)) {
         answer.status = ReplyStatus::kMalformed;
         lane->SendReply(answer);
         return true;

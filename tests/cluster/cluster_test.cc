@@ -113,6 +113,20 @@ TEST_CASE("a table of 16 bits under faults") {
   }
 }
 
+TEST_CASE("encoded gradients under faults: what is sent again is what was encoded first") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  ScenarioOptions options;
+  options.consistency = consistency;
+  if (consistency == v1::CONSISTENCY_SSP) options.staleness = 2;
+  options.push_codec = v1::CODEC_BF16;
+  const Totals totals = RunSeeds("encoded gradients under faults", options, 150);
+  if (!SeedsToRun(1).replay) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.resumed > 0);
+  }
+}
+
 TEST_CASE(
     "with one worker five times slower, ssp is as stale as it may be, and between the others") {
   ScenarioOptions options = SspOptions(3);

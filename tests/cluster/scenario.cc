@@ -92,6 +92,7 @@ class Scenario {
       spec.set_dtype(sync ? v1::DTYPE_BF16 : v1::DTYPE_F32);
       spec.set_gradient_dtype(v1::DTYPE_BF16);
     }
+    spec.set_push_codec(state_.options.push_codec);
     spec.set_consistency(state_.options.consistency);
     spec.set_staleness(state_.options.staleness);
     spec.set_reduction(v1::REDUCTION_SUM);

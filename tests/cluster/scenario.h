@@ -31,7 +31,8 @@ struct ScenarioOptions {
   int steps = 6;
   bool narrow = false;  // gradients in bf16, and parameters, too, but for those of async and ssp,
                         // which count in f32
-  uint32_t keys = 0;    // more than 0: an embedding table, and these of its keys
+  v1::Codec push_codec = v1::CODEC_NONE;  // one that loses nothing of a scenario's gradients
+  uint32_t keys = 0;                      // more than 0: an embedding table, and these of its keys
   uint64_t elements = 3 * kSimChunkBytes / 4 + 40;  // three whole chunks and a short one
   double connection_loss = 0.002;
   double missed_loss = 0.2;  // of a side that could: sim_network.h

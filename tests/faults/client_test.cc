@@ -119,6 +119,25 @@ TEST_CASE("memory of the caller's is pulled into by way of staging") {
         (TestTransport() == "verbs" || TestTransport() == "ofi" ? 0 : mine.size() * sizeof(float)));
 }
 
+TEST_CASE("over shm a push from an allocated region is read there, the caller's memory copied") {
+  ProcessCluster cluster;
+  auto client = Connect(cluster);
+  Table table = Must(client->CreateTable(Spec("shared", 49 * 1024, v1::CONSISTENCY_ASYNC)));
+  Region shared = Must(client->AllocateRegion(table.bytes()));
+  Region pulled = Must(client->AllocateRegion(table.bytes()));
+  std::vector<float> mine(table.elements(), 1);
+  Region region = Must(client->RegisterRegion(mine.data(), mine.size() * sizeof(float)));
+  std::fill_n(shared.floats(), table.elements(), 1.0f);
+  REQUIRE(client->Push(table, region).Wait().ok());
+  CHECK(client->statistics().referenced_bytes == 0);
+  REQUIRE(client->Push(table, shared).Wait().ok());
+  CHECK(client->statistics().referenced_bytes ==
+        (TestTransport() == "verbs" || TestTransport() == "ofi" ? 0 : table.bytes()));
+  REQUIRE(client->Pull(table, pulled).Wait().ok());
+  const float* const all = pulled.floats();
+  CHECK(std::all_of(all, all + table.elements(), [](float value) { return value == 0; }));
+}
+
 TEST_CASE("threads share one client") {
   ProcessCluster cluster;
   auto client = Connect(cluster);

@@ -7,7 +7,7 @@
 namespace verbena::fuzz {
 namespace {
 
-constexpr RecordLimits kLimits = {7, 99, 64};
+constexpr RecordLimits kLimits = {7, 99, 64, /*references=*/true};
 
 std::string Request(RecordType type, uint16_t groups, uint32_t elements) {
   RecordHeader header = {};
@@ -28,6 +28,16 @@ std::string Request(RecordType type, uint16_t groups, uint32_t elements) {
   }
   bytes.resize(PayloadOffset(groups) + header.payload_bytes);
   return bytes;
+}
+
+std::string Reference(uint32_t elements) {
+  std::string bytes = Request(RecordType::kPush, 1, elements).substr(0, PayloadOffset(1));
+  RecordHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  header.flags = kRecordReference;
+  header.destination = 0x7f0000001000;
+  header.destination_key = 3;
+  return BytesOf(header) + bytes.substr(sizeof(header));
 }
 
 // Rows of two numbers; each group's keys are 0, 1, 2 ...
@@ -64,14 +74,14 @@ std::string Replicate(ReplicaKind kind, uint32_t offset, uint32_t bytes, uint32_
 }  // namespace
 
 std::vector<std::string> Seeds() {
-  return {Request(RecordType::kPush, 1, 0),        Request(RecordType::kPush, 1, 1),
-          Request(RecordType::kPush, 1, 100),      Request(RecordType::kPull, 1, 0),
-          Request(RecordType::kEndStep, 3, 0),     Request(RecordType::kAwait, kMaxGroups, 0),
-          Rows(RecordType::kPushRows, 3, 5),       Rows(RecordType::kPushRows, 1, 0),
-          Rows(RecordType::kLookup, 2, 9),         Request(RecordType::kScan, 1, 0),
-          Request(RecordType::kNorms, 5, 0),       Request(RecordType::kTotals, kMaxGroups, 0),
-          Request(RecordType::kBeacon, 9, 0),      Replicate(ReplicaKind::kDense, 64, 64, 128),
-          Replicate(ReplicaKind::kSettle, 0, 0, 0)};
+  return {Request(RecordType::kPush, 1, 0),         Request(RecordType::kPush, 1, 1),
+          Request(RecordType::kPush, 1, 100),       Request(RecordType::kPull, 1, 0),
+          Request(RecordType::kEndStep, 3, 0),      Request(RecordType::kAwait, kMaxGroups, 0),
+          Rows(RecordType::kPushRows, 3, 5),        Rows(RecordType::kPushRows, 1, 0),
+          Rows(RecordType::kLookup, 2, 9),          Request(RecordType::kScan, 1, 0),
+          Request(RecordType::kNorms, 5, 0),        Request(RecordType::kTotals, kMaxGroups, 0),
+          Request(RecordType::kBeacon, 9, 0),       Replicate(ReplicaKind::kDense, 64, 64, 128),
+          Replicate(ReplicaKind::kSettle, 0, 0, 0), Reference(65536)};
 }
 
 }  // namespace verbena::fuzz
@@ -91,7 +101,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const RecordHeader& h = record.header;
   FUZZ_CHECK(h.operation < fuzz::kLimits.operations);
   FUZZ_CHECK(h.group_count >= 1 && h.group_count <= kMaxGroups);
-  FUZZ_CHECK(payload.size() == h.payload_bytes);
+  const bool elsewhere = h.flags == kRecordReference;
+  FUZZ_CHECK(!elsewhere || (h.type == RecordType::kPush && h.payload_bytes > 0));
+  FUZZ_CHECK(payload.size() == (elsewhere ? 0 : h.payload_bytes));
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
   const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
   if (h.type == RecordType::kReplicate) {
@@ -112,7 +124,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     FUZZ_CHECK(!copied.ok() || keys.size() == count);
     if (count > 0 && h.type == RecordType::kPushRows) FUZZ_CHECK(payload.size() > KeyBytes(count));
   }
-  if (h.type == RecordType::kPush) FUZZ_CHECK(payload.size() == 4ull * record.groups[0].count);
+  if (h.type == RecordType::kPush) {
+    FUZZ_CHECK(h.payload_bytes == PayloadBytes(h.dtype, record.groups[0].count));
+  }
   if (h.type == RecordType::kNorms || h.type == RecordType::kTotals) {
     for (const Group& group : record.group_span()) FUZZ_CHECK(group.index < kNormKinds);
   }

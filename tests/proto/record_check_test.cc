@@ -196,8 +196,19 @@ TEST_CASE("what a record's numbers may be follows from its type") {
   CHECK_THAT(check(RecordType::kPush, ElementType::kBf16, 400),
              Contains("payload_bytes is 400; allowed: 2 for each of the group's 100 elements"));
   CHECK_THAT(check(RecordType::kPush, ElementType::kF32, 200), Contains("allowed: 4 for each"));
-  CHECK_THAT(check(RecordType::kPush, ElementType::kF16, 200),
-             Contains("dtype is 3; allowed: 1 (f32), 2 (bf16) for a push"));
+  CHECK(check(RecordType::kPush, ElementType::kF16, 200) == "accepted");
+  // A block of 128 numbers, of which 100 count.
+  for (const auto type : {ElementType::kInt8, ElementType::kE4m3, ElementType::kE5m2}) {
+    CHECK(check(RecordType::kPush, type, 132) == "accepted");
+    CHECK_THAT(check(RecordType::kPush, type, 104),
+               Contains("payload_bytes is 104; allowed: 132 for each 128 of the group's 100"));
+    CHECK_THAT(check(RecordType::kPull, type, 0), Contains("3 (f16) for a pull"));
+  }
+  CHECK(check(RecordType::kPush, ElementType::kSign, 20) == "accepted");
+  CHECK_THAT(check(RecordType::kPush, ElementType::kSign, 132), Contains("allowed: 20 for each"));
+  for (const auto type : {ElementType::kNone, static_cast<ElementType>(8)}) {
+    CHECK_THAT(check(RecordType::kPush, type, 0), Contains("7 (sign) for a push"));
+  }
   for (const auto type : {ElementType::kF32, ElementType::kBf16, ElementType::kF16}) {
     CHECK(check(RecordType::kPull, type, 0) == "accepted");
   }
@@ -343,6 +354,29 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
     CHECK(status.code() == absl::StatusCode::kInvalidArgument);
     CHECK_THAT(Message(status), Contains(c.message));
   }
+}
+
+TEST_CASE("a payload by reference needs no room in the slot, and is one of a push") {
+  RecordHeader header = PushHeader(1 << 20);
+  header.flags = kRecordReference;
+  const auto check = [&](bool references) {
+    Slot slot;
+    slot.Put(header, {GroupOf(header.payload_bytes / 4)});
+    RecordLimits limits = kLimits;
+    limits.references = references;
+    Record record;
+    absl::Span<const std::byte> payload;
+    const absl::Status status = CopyRecord(slot.data(), 4096, limits, &record, &payload);
+    CHECK(payload.empty());
+    return Message(status);
+  };
+  CHECK(check(true) == "");
+  CHECK_THAT(check(false), Contains("record.flags is 1; allowed: 0"));
+  SECTION("one that has none") { header.payload_bytes = 0; }
+  SECTION("no push") { header.type = RecordType::kPushRows; }
+  SECTION("another flag") { header.flags = 2; }
+  SECTION("one more flag") { header.flags = 3; }
+  CHECK_THAT(check(true), Contains("allowed: 0; 1 (payload by reference) for a push that has one"));
 }
 
 TEST_CASE("nothing outside the slot is read, whatever its size and bytes are") {

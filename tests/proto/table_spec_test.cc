@@ -98,6 +98,41 @@ TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") 
       Contains("gradient_dtype is DTYPE_F32 in the existing table and DTYPE_BF16"));
 }
 
+TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a table is") {
+  CHECK_THAT(Refused([](auto* s) { s->set_push_codec(static_cast<v1::Codec>(8)); }),
+             Contains("push_codec is 8; allowed: 1 (none), 2 (bf16), 3 (f16), 4 (int8)"));
+  CHECK_THAT(Refused([](auto* s) {
+               s->set_push_codec(v1::CODEC_INT8);
+               s->set_gradient_dtype(v1::DTYPE_BF16);
+             }),
+             Contains("gradient_dtype is DTYPE_BF16; allowed: DTYPE_F32 where push_codec, which is "
+                      "int8, is not none"));
+  CHECK_THAT(Refused([](auto* s) {
+               s->clear_shape();
+               s->set_dim(8);
+               s->set_push_codec(v1::CODEC_SIGN);
+             }),
+             Contains("push_codec is sign; allowed: none for an embedding table"));
+  const v1::TableSpec plain = *NormalizeTableSpec(Spec());
+  CHECK(plain.push_codec() == v1::CODEC_NONE);
+  CHECK(PushType(plain) == ElementType::kF32);
+  for (const char* name : {"bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"}) {
+    v1::TableSpec spec = Spec();
+    spec.set_push_codec(CodecNamed(name));
+    const v1::TableSpec coded = *NormalizeTableSpec(spec);
+    CHECK(CodecName(coded.push_codec()) == name);
+    CHECK(static_cast<int>(PushType(coded)) == static_cast<int>(coded.push_codec()));
+    CHECK(LayoutOf(coded).gradient_bytes == 4);
+    CHECK_THAT(std::string(CheckSameSpec(plain, coded).message()),
+               Contains(std::string("push_codec is none in the existing table and ") + name));
+  }
+  CHECK(CodecNamed("gzip") == v1::CODEC_UNSPECIFIED);
+  // Stored before there were any.
+  v1::TableSpec stored = plain;
+  stored.clear_push_codec();
+  CHECK(CheckSameSpec(stored, plain).ok());
+}
+
 TEST_CASE("a negative rate is refused in so many words") {
   CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(-0.1); }),
              Equals("table \"emb\": optimizer.rate is -0.1; allowed: a finite number >= 0"));

@@ -71,6 +71,11 @@ class ForwardingEndpoint : public Endpoint {
   absl::Status PostWrite(ConnectionId connection, const WriteRequest& request) override {
     return to_->PostWrite(connection, request);
   }
+  bool CanBorrow() const override { return to_->CanBorrow(); }
+  absl::StatusOr<Borrowed> Borrow(ConnectionId connection, const RemoteMemory& memory,
+                                  size_t bytes) override {
+    return to_->Borrow(connection, memory, bytes);
+  }
   size_t Poll(absl::Span<Completion> out) override { return to_->Poll(out); }
   size_t PollEvents(absl::Span<ConnectionEvent> out) override { return to_->PollEvents(out); }
   void Close(ConnectionId connection) override { to_->Close(connection); }

@@ -52,5 +52,45 @@ TEST_CASE("shm lanes: closing either end in mid-load gives everything back exact
   }
 }
 
+TEST_CASE("shm lanes: large payloads are read where they lie, small ones copied") {
+  ShmWorld shm(LaneConfig(), 1, 7);
+  REQUIRE(shm.world.StepUntil([&] { return shm.world.AllOpen(); }, 0, kSteps));
+  REQUIRE(shm.world.StepUntil([&] { return shm.world.user(0).posted() >= 2000; }, 8, kSteps));
+  REQUIRE(shm.world.StepUntil([&] { return shm.world.AllAnswered(); }, 0, kSteps));
+  CHECK(shm.world.Violations() == None());
+  const WorkerLaneCounters& sent = shm.world.user(0).lane()->counters();
+  const ShardLaneCounters& read = shm.world.server().lane(0)->counters();
+  CHECK(sent.referenced_bytes > 0);
+  CHECK(sent.referenced_bytes < sent.payload_bytes);
+  CHECK(read.borrowed_bytes == sent.referenced_bytes);
+  CHECK(read.payload_bytes == sent.payload_bytes);
+}
+
+TEST_CASE("shm lanes: a worker whose reference is outside what it shares loses its lane alone") {
+  ShmWorld shm(LaneConfig(), 2, 9);
+  REQUIRE(shm.world.StepUntil([&] { return shm.world.AllOpen(); }, 0, kSteps));
+  const auto block = MemoryBlock::Allocate(65536, "test").value();
+  WorkerLane* const lane = shm.world.user(0).lane();
+  RemoteMemory memory = lane->Refer(block, block->data(), 65536).value();
+  SECTION("beyond its end") { memory.address += 4; }
+  SECTION("before its beginning") { memory.address -= 4; }
+  SECTION("far away") { memory.address = ~uint64_t{0} - 8; }
+  SECTION("of no memory") { memory.key += 1000; }
+  WorkerLane::Request request;
+  request.header.type = RecordType::kPush;
+  request.header.dtype = ElementType::kF32;
+  const Group group = {0, 0, 0, 1, 65536 / 4, 0};
+  request.groups = absl::MakeConstSpan(&group, 1);
+  request.payload = {block->data(), 65536, block.get()};
+  request.reference = memory;
+  REQUIRE(lane->Post(request).ok());
+  REQUIRE(shm.world.StepUntil(
+      [&] { return shm.world.server().lane(0)->state() == ShardLane::State::kDead; }, 0, kSteps));
+  CHECK(std::string(shm.world.server().lane(0)->error().message())
+            .find("outside the memory the peer exposed") != std::string::npos);
+  CHECK(shm.world.user(1).lane()->state() == WorkerLane::State::kOpen);
+  REQUIRE(shm.world.StepUntil([&] { return shm.world.user(1).answered() > 100; }, 8, kSteps));
+}
+
 }  // namespace
 }  // namespace verbena::rdma

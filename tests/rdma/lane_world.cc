@@ -92,6 +92,16 @@ void LaneServer::CheckPayload(const Pending& pending) {
   }
 }
 
+// Until RunOnce() finds the lane closing, nobody has changed what its records lie in.
+void LaneServer::CheckHeld(uint32_t number) {
+  if (lanes_[number]->state() == ShardLane::State::kOpen) return;
+  for (Pending& pending : pending_) {
+    if (pending.lane != number || !pending.holds_slot) continue;
+    CheckPayload(pending);
+    pending.holds_slot = false;
+  }
+}
+
 void LaneServer::OnArrival(uint32_t lane) {
   Pending pending;
   pending.lane = lane;
@@ -147,6 +157,7 @@ void LaneServer::Pump() {
   const size_t count = endpoint_->Poll(absl::MakeSpan(completions));
   for (size_t i = 0; i < count; ++i) OnCompletion(completions[i]);
   for (auto& [number, lane] : lanes_) {
+    CheckHeld(number);
     if (!lane->RunOnce()) continue;
     written_.clear();
     lane->TakeAbandoned(&written_);
@@ -200,7 +211,11 @@ void LaneUser::PostSome(uint32_t count) {
       expected.groups = 1 + static_cast<uint32_t>(Below(&random_, kMaxGroups));
     }
     const bool push = expected.type == RecordType::kPush;
-    if (!lane_->CanPost(expected.groups, push ? expected.bytes : 0)) return;
+    std::optional<RemoteMemory> reference;
+    if (push && Below(&random_, 4) != 0) {
+      reference = lane_->Refer(buffer_, buffer_->data() + expected.offset, expected.bytes);
+    }
+    if (!lane_->CanPost(expected.groups, push && !reference ? expected.bytes : 0)) return;
     const uint64_t id = next_id_;
     std::vector<Group> groups(expected.groups, Group{});
     groups[0].sequence = id;
@@ -214,6 +229,7 @@ void LaneUser::PostSome(uint32_t count) {
     if (push) {
       FillPattern(id, area, expected.bytes);
       request.payload = {area, expected.bytes, buffer_.get()};
+      request.reference = reference;
     } else if (data) {
       std::memset(area, 0xee, expected.bytes);
       auto remote = lane_->Expose(buffer_);
@@ -230,6 +246,11 @@ void LaneUser::PostSome(uint32_t count) {
     expected_[id] = expected;
     ++next_id_;
   }
+}
+
+void LaneUser::RunOnce() {
+  // Dead: what was not answered is not read any more either.
+  if (lane_->RunOnce()) std::memset(buffer_->data(), 0xdd, buffer_->size());
 }
 
 void LaneUser::OnCompletion(const Completion& completion) {

@@ -62,6 +62,7 @@ class LaneServer {
   void OnArrival(uint32_t lane);
   void AnswerOne();
   void CheckPayload(const Pending& pending);
+  void CheckHeld(uint32_t number);
   void Written(const std::vector<uint64_t>& cookies);
 
   Endpoint* endpoint_;
@@ -90,7 +91,7 @@ class LaneUser {
   void OnCompletion(const Completion& completion);
   // Posts up to `count` random records, while there are credits.
   void PostSome(uint32_t count);
-  void RunOnce() { lane_->RunOnce(); }
+  void RunOnce();
 
   WorkerLane* lane() { return lane_.get(); }
   uint64_t posted() const { return next_id_ - 1; }

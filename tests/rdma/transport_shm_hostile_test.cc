@@ -282,6 +282,34 @@ TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm n
   CHECK(HasPattern(*pair.server_block, 0, 65536, 3));
 }
 
+TEST_CASE(
+    "memory that is borrowed stays, and its owner's connection lives until it is given back") {
+  Stage stage(Shm());
+  Pair pair(&stage, {.client_receives = 1, .server_receives = 2});
+  REQUIRE(pair.established);
+  FillPattern(*pair.client_block, 0, 65536, 3);
+  REQUIRE(pair.Push(0, 0, 1).ok());
+  REQUIRE(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
+  Borrowed borrowed = pair.server.endpoint->Borrow(pair.s, pair.client_memory, 65536).value();
+  CHECK(std::memcmp(borrowed.bytes.data(), pair.client_block->data(), 65536) == 0);
+  CHECK_FALSE(pair.server.endpoint->Borrow(pair.s, pair.client_memory, 65537).ok());
+  SECTION("its owner closes") { pair.client.endpoint->Close(pair.c); }
+  SECTION("the borrower closes") { pair.server.endpoint->Close(pair.s); }
+  stage.Settle();
+  CHECK_FALSE(pair.client.endpoint->Dead(pair.c));
+  CHECK(std::memcmp(borrowed.bytes.data(), pair.client_block->data(), 65536) == 0);
+  borrowed = {};
+  // Also when the borrower was about to sleep.
+  CHECK(stage.Until([&] {
+    if (pair.server.endpoint->Arm()) pair.server.endpoint->Disarm();
+    pair.server.PollEvents();
+    pair.client.PollEvents();
+    pair.client.endpoint->Close(pair.c);
+    return pair.client.endpoint->Dead(pair.c);
+  }));
+  CHECK(stage.Until([&] { return pair.server.endpoint->Dead(pair.s); }));
+}
+
 TEST_CASE("a fault in a guarded range reads as zeros and marks it") {
   UniqueFd fd = Memfd(8192, 0);
   void* mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);

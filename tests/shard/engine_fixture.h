@@ -11,6 +11,7 @@
 
 #include "proto/record_check.h"
 #include "proto/table_spec.h"
+#include "shard/codec/codec.h"
 #include "shard/engine.h"
 #include "shard/kernel/convert.h"
 
@@ -64,6 +65,7 @@ struct FixtureOptions {
   double initial = 0;
   v1::DType dtype = v1::DTYPE_F32;
   v1::DType gradient_dtype = v1::DTYPE_F32;
+  v1::Codec push_codec = v1::CODEC_NONE;
   uint32_t spares = 16;
   uint32_t observers = 0;
 };
@@ -113,6 +115,7 @@ class Fixture {
     spec->add_shape((options.chunks - 1) * options.chunk_elements + options.last_elements);
     spec->set_dtype(options.dtype);
     spec->set_gradient_dtype(options.gradient_dtype);
+    spec->set_push_codec(options.push_codec);
     spec->set_consistency(options.consistency);
     spec->set_staleness(options.staleness);
     spec->set_reduction(options.reduction);
@@ -166,7 +169,12 @@ class Fixture {
     std::vector<std::byte>& payload = payloads.back();
     PushRequest r;
     r.dtype = static_cast<ElementType>(options.gradient_dtype);
-    if (r.dtype == ElementType::kF32) {
+    if (options.push_codec != v1::CODEC_NONE) {
+      r.dtype = static_cast<ElementType>(options.push_codec);
+      payload.resize(PayloadBytes(r.dtype, values.size()));
+      codec::Encode(codec::BestWidth(), r.dtype, values.data(), nullptr, payload.data(),
+                    values.size());
+    } else if (r.dtype == ElementType::kF32) {
       if (!values.empty()) std::memcpy(payload.data(), values.data(), payload.size());
     } else {
       payload.resize(values.size() * 2);

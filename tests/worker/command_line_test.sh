@@ -29,8 +29,8 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
-  embedding hidden ngrams staleness dtype gradient-dtype optimizer rate schedule warmup-steps weight-decay \
-  clip-global-norm predictions json epochs batch steps \
+  embedding hidden ngrams staleness dtype gradient-dtype push-codec \
+  optimizer rate schedule warmup-steps weight-decay clip-global-norm predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -58,7 +58,7 @@ expect 2 "--consistency: bsp not in {sync,ssp,async}" "${base[@]}" --consistency
 expect 2 "--dtype: f64 not in {f32,bf16,f16}" "${base[@]}" --dtype f64
 expect 2 "--gradient-dtype: f16 not in {f32,bf16}" "${base[@]}" --gradient-dtype f16
 for option in dtype gradient-dtype; do
-  expect 2 "--local sends nothing: --dtype and --gradient-dtype are for what goes to servers" \
+  expect 2 "--local sends nothing: --dtype, --gradient-dtype and --push-codec are for what goes to servers" \
     "${base[@]}" --local --$option bf16
 done
 expect 2 "--rank needs --job" "${base[@]}" --rank 0
@@ -135,7 +135,7 @@ for key in ("samples_per_s", "loss", "bytes_pushed", "bytes_pulled", "seconds", 
 assert one["steps"] == 60 and one["samples"] == 600 and one["workers"] == 1
 assert one["workers_lost"] == 0 and one["consistency"] == "sync" and one["transport"] == "local"
 assert one["auc"] == 1 and one["parameters_xxh64"] == two["parameters_xxh64"]
-assert one["dtype"] == "f32" and one["gradient_dtype"] == "f32"
+assert one["dtype"] == "f32" and one["gradient_dtype"] == "f32" and one["push_codec"] == "none"
 PYTHON
 
 for model in embedding-logistic fm mlp; do

@@ -19,15 +19,17 @@
 #include "server/checkpoint/manifest.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/text_table.h"
+#include "server/nanoseconds.h"
 #include "server/saves/restorer.h"
 #include "server/saves/saver.h"
 
 namespace verbena::cli {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
-constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
+using server::kNanosPerMilli;
 using Action = ClusterCheckpointOptions::Action;
+
+constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
 
 std::string Now() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/time/time.h"
+#include "proto/table_spec.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/words.h"
@@ -58,6 +59,7 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("dim", spec.dim());
     json.Add("dtype", TypeWord(spec.dtype()));
     json.Add("gradient_dtype", TypeWord(GradientDType(spec)));
+    json.Add("push_codec", CodecName(spec.push_codec()));
     json.Add("consistency", ConsistencyWord(spec.consistency()));
     json.Add("optimizer", optimizer);
     const TableSize size = SizeOf(table, state);

@@ -25,7 +25,8 @@ std::string TypeWord(v1::DType dtype) {
 
 std::string TypesWord(const v1::TableSpec& spec) {
   const std::string parameters = TypeWord(spec.dtype());
-  const std::string gradients = TypeWord(GradientDType(spec));
+  const std::string gradients =
+      HasPushCodec(spec) ? CodecName(spec.push_codec()) : TypeWord(GradientDType(spec));
   return parameters == gradients ? parameters : absl::StrCat(parameters, " / ", gradients);
 }
 

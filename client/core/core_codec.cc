@@ -1,0 +1,46 @@
+// Tables with a push codec: gradients are encoded when they are pushed, once, and what was lost by
+// that is kept for the next push of the same chunks. Records carry, and carry again, what lies in
+// the push buffer: so a resend has the same bits and does not touch the residual.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/client_core_impl.h"
+#include "proto/table_spec.h"
+#include "shard/codec/codec.h"
+
+namespace verbena::client {
+
+absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& slice) {
+  if (!table.encodes() || slice.block->device() == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the gradient lies in memory of a device; table '", table.name(),
+                   "' has push_codec ", CodecName(table.info.spec().push_codec()),
+                   ", whose gradients are encoded in host memory: allowed: regions of the host"));
+}
+
+absl::Status ClientCore::Impl::Encoded(const Target& target, const Slice& slice,
+                                       Operation* operation, size_t* offset) {
+  TableState* table = target.table;
+  if (!table->encodes()) return absl::OkStatus();
+  const DenseLayout& layout = table->layout;
+  if (table->residual.empty()) table->residual.assign(layout.elements, 0);
+  const uint32_t last = target.first + target.chunks - 1;
+  const size_t bytes = size_t{target.chunks - 1} * table->PushBytes(layout.chunk_elements) +
+                       table->PushBytes(layout.elements_of(last));
+  auto block = push_buffers.Take(bytes);
+  if (!block.ok()) return block.status();
+  std::byte* to = (*block)->data();
+  const auto* from = reinterpret_cast<const float*>(slice.block->data() + slice.offset);
+  for (uint32_t c = target.first; c <= last; ++c) {
+    const uint32_t elements = layout.elements_of(c);
+    codec::Encode(codec::BestWidth(), table->push_type, from,
+                  table->residual.data() + layout.first_element(c), to, elements);
+    from += elements;
+    to += table->PushBytes(elements);
+  }
+  operation->blocks[0] = *std::move(block);
+  *offset = 0;
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,160 @@
+// Tables with a push codec: what travels, that it is encoded once however often it is sent, what is
+// kept for the next push, and which regions are refused.
+#include "shard/codec/codec.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "client/staging/push_buffers.h"
+#include "proto/table_spec.h"
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Slice = client::ClientCore::Slice;
+using Bytes = std::vector<std::byte>;
+
+// Chunks of 1024; the last one is odd in number.
+constexpr uint64_t kElements = 2 * 1024 + 333;
+constexpr uint32_t kChunks = 3;
+constexpr v1::Codec kCodecs[] = {v1::CODEC_BF16,     v1::CODEC_F16,      v1::CODEC_INT8,
+                                 v1::CODEC_FP8_E4M3, v1::CODEC_FP8_E5M2, v1::CODEC_SIGN};
+
+v1::TableSpec Spec(v1::Codec codec, v1::Consistency consistency) {
+  v1::TableSpec spec;
+  spec.set_push_codec(codec);
+  spec.set_consistency(consistency);
+  spec.set_chunk_bytes(4096);
+  return spec;
+}
+
+uint32_t ElementsOf(uint32_t chunk) { return chunk < 2 ? 1024 : 333; }
+
+std::shared_ptr<rdma::MemoryBlock> Gradient(uint32_t seed) {
+  auto block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), "test-region");
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  auto* to = reinterpret_cast<float*>(block->data());
+  for (size_t i = 0; i < kElements; ++i) to[i] = normal(random);
+  return block;
+}
+
+// What a client must send: chunk by chunk, with the residual of what it has sent before.
+class Model {
+ public:
+  explicit Model(ElementType type) : type_(type), residual_(kElements) {}
+  std::vector<Bytes> Push(const rdma::MemoryBlock& gradient) {
+    std::vector<Bytes> chunks;
+    const auto* from = reinterpret_cast<const float*>(gradient.data());
+    for (uint32_t c = 0, first = 0; c < kChunks; first += ElementsOf(c), ++c) {
+      Bytes bytes(PayloadBytes(type_, ElementsOf(c)));
+      codec::Encode(codec::Width::kBaseline, type_, from + first, &residual_[first], bytes.data(),
+                    ElementsOf(c));
+      chunks.push_back(std::move(bytes));
+    }
+    return chunks;
+  }
+
+ private:
+  ElementType type_;
+  std::vector<float> residual_;
+};
+
+void CheckPushed(const FakeServer& server, uint32_t table, const std::vector<Bytes>& expected) {
+  for (uint32_t c = 0; c < kChunks; ++c) {
+    CAPTURE(c);
+    REQUIRE(server.pushed.count({table, c}) == 1);
+    CHECK(server.pushed.at({table, c}) == expected[c]);
+  }
+}
+
+TEST_CASE("a push is encoded with what the ones before have lost, and counts its bytes") {
+  for (const v1::Codec codec : kCodecs) {
+    for (const bool shm : {false, true}) {
+      FakeCluster::Options options;
+      options.shm = shm;
+      FakeCluster cluster(options);
+      const uint32_t table = cluster.AddTyped(Spec(codec, v1::CONSISTENCY_ASYNC), kElements);
+      cluster.Join();
+      Model model(static_cast<ElementType>(codec));
+      uint64_t bytes = 0;
+      for (uint32_t push = 0; push < 4; ++push) {
+        const auto gradient = Gradient(push);
+        const std::vector<Bytes> expected = model.Push(*gradient);
+        for (const Bytes& chunk : expected) bytes += chunk.size();
+        auto call = cluster.Push(table, {gradient, 0, 0, kElements});
+        REQUIRE(cluster.Wait(call));
+        REQUIRE(call->status.ok());
+        INFO(CodecName(codec) << (shm ? " shm " : " sim ") << push);
+        CheckPushed(*cluster.servers[0], table, expected);
+      }
+      CHECK(cluster.core->statistics().bytes_pushed == bytes);
+    }
+  }
+}
+
+TEST_CASE("what is sent again after a lane loss has the same bits, and the residual changes once") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    for (const v1::Codec codec : kCodecs) {
+      FakeCluster cluster;
+      if (consistency == v1::CONSISTENCY_SYNC) {
+        cluster.AddTyped(Spec(codec, v1::CONSISTENCY_ASYNC), kElements, "other");
+      }
+      const uint32_t table = cluster.AddTyped(Spec(codec, consistency), kElements);
+      cluster.Join();
+      FakeServer& server = *cluster.servers[0];
+      Model model(static_cast<ElementType>(codec));
+      for (uint32_t push = 0; push < 3; ++push) {
+        auto gradient = Gradient(push);
+        const std::vector<Bytes> expected = model.Push(*gradient);
+        server.hold_pushes = true;
+        auto call = cluster.Push(table, {gradient, 0, 0, kElements});
+        // The region is not what is sent, nor what is sent again.
+        std::memset(gradient->data(), 0x41, gradient->size());
+        auto end = cluster.EndStep(table);
+        cluster.RunFor(50 * kMilli);
+        server.pushed.clear();
+        server.CloseLanes("a test");
+        server.hold_pushes = false;
+        REQUIRE(cluster.Wait(call));
+        REQUIRE(cluster.Wait(end));
+        INFO(CodecName(codec) << " " << push << " " << call->status);
+        REQUIRE(call->status.ok());
+        CheckPushed(server, table, expected);
+      }
+      CHECK(cluster.core->statistics().records_resent > 0);
+    }
+  }
+}
+
+TEST_CASE("push-pull encodes, too, also over its own gradient") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTyped(Spec(v1::CODEC_INT8, v1::CONSISTENCY_ASYNC), kElements);
+  cluster.Join();
+  const auto block = Gradient(1);
+  Model model(ElementType::kInt8);
+  const std::vector<Bytes> expected = model.Push(*block);
+  const Slice slice = {block, 0, 0, kElements};
+  auto call = cluster.PushPull(table, slice, slice);
+  REQUIRE(cluster.Wait(call));
+  REQUIRE(call->status.ok());
+  CheckPushed(*cluster.servers[0], table, expected);
+}
+
+TEST_CASE("buffers of encoded pushes are used again, not made without end") {
+  client::PushBuffers buffers;
+  const std::byte* first = (*buffers.Take(5000))->data();
+  CHECK((*buffers.Take(4000))->data() == first);
+  const auto held = *buffers.Take(5000);
+  CHECK(held->data() == first);
+  CHECK((*buffers.Take(5000))->data() != first);
+  CHECK((*buffers.Take(100))->data() != first);
+}
+
+}  // namespace
+}  // namespace verbena::test

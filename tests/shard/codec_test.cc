@@ -1,0 +1,299 @@
+// Codecs: against a plain reference on every instruction set, bounds of what they lose, inputs that
+// are no numbers, and what the sums and scans of the kernels make of them.
+#include "shard/codec/codec.h"
+
+#include <bit>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "proto/half.h"
+#include "shard/codec/fp8.h"
+#include "shard/kernel/reduce.h"
+
+namespace verbena::codec {
+namespace {
+
+constexpr ElementType kCoded[] = {ElementType::kBf16, ElementType::kF16,  ElementType::kInt8,
+                                  ElementType::kE4m3, ElementType::kE5m2, ElementType::kSign};
+constexpr size_t kCounts[] = {1, 2, 127, 128, 129, 640, 2048, 2048 + 77};
+
+std::vector<Width> Widths() {
+  std::vector<Width> widths;
+  for (const Width width : kAllWidths) {
+    if (Supported(width)) widths.push_back(width);
+  }
+  return widths;
+}
+
+std::vector<std::byte> Encoded(Width width, ElementType type, const std::vector<float>& in,
+                               std::vector<float>* residual = nullptr) {
+  std::vector<std::byte> out(PayloadBytes(type, in.size()));
+  Encode(width, type, in.data(), residual == nullptr ? nullptr : residual->data(), out.data(),
+         in.size());
+  return out;
+}
+
+std::vector<float> Decoded(Width width, ElementType type, const std::vector<std::byte>& in,
+                           size_t n) {
+  std::vector<float> out(n);
+  Decode(width, type, in.data(), 0, out.data(), n);
+  return out;
+}
+
+// Of all exponents that gradients have, and beyond; `wide`: down to denormals.
+std::vector<float> Numbers(size_t n, uint32_t seed, bool wide) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(n);
+  for (float& x : numbers) {
+    const int exponent = wide ? static_cast<int>(random() % 250) - 149 : 0;
+    x = std::ldexp(normal(random), exponent);
+  }
+  return numbers;
+}
+
+// The value of an FP8 number by the specification's fields; NaN for a NaN.
+double Fp8Value(uint8_t code, int mantissa, int bias, bool infinities) {
+  const int exponents = 7 - mantissa;
+  const int exponent = code >> mantissa & ((1 << exponents) - 1);
+  const int fraction = code & ((1 << mantissa) - 1);
+  const double sign = (code & 0x80) != 0 ? -1 : 1;
+  if (exponent == (1 << exponents) - 1) {
+    if (infinities) return fraction == 0 ? sign * INFINITY : NAN;
+    if (fraction == (1 << mantissa) - 1) return NAN;
+  }
+  const double unit = std::ldexp(1.0, std::max(exponent, 1) - bias - mantissa);
+  return sign * unit * ((exponent > 0 ? 1 << mantissa : 0) + fraction);
+}
+
+template <typename Format>
+void CheckFormat(int mantissa, int bias, bool infinities) {
+  std::vector<double> finite;
+  for (int c = 0; c < 256; ++c) {
+    const auto code = static_cast<uint8_t>(c);
+    const double value = Fp8Value(code, mantissa, bias, infinities);
+    CAPTURE(c, mantissa);
+    if (std::isnan(value)) {
+      CHECK(std::isnan(Format::To(code)));
+      continue;
+    }
+    CHECK(Format::To(code) == value);
+    if (std::isinf(value)) continue;
+    CHECK(std::abs(value) <= Format::kMax);
+    CHECK(Format::From(static_cast<float>(value)) == code);
+    if (value >= 0 && code < 0x80) finite.push_back(value);
+  }
+  CHECK(finite.back() == Format::kMax);
+  // Between two neighbours: the nearer one, and of a tie the one with an even code.
+  for (size_t i = 0; i + 1 < finite.size(); ++i) {
+    const auto middle = static_cast<float>((finite[i] + finite[i + 1]) / 2);
+    CAPTURE(i, middle);
+    CHECK(Format::From(middle) == (i % 2 == 0 ? i : i + 1));
+    CHECK(Format::From(std::nextafter(middle, 0.0f)) == i);
+    CHECK(Format::From(std::nextafter(middle, 1e9f)) == i + 1);
+    CHECK(Format::From(-std::nextafter(middle, 1e9f)) == (i + 1) + 0x80);
+  }
+}
+
+TEST_CASE("every FP8 number is what the specification says, and rounding is to the nearest") {
+  CheckFormat<E4m3>(3, 7, false);
+  CheckFormat<E5m2>(2, 15, true);
+}
+
+// One block, as docs/codecs.md says it, number by number.
+void ReferenceBlock(ElementType type, const float* x, size_t n, std::byte* out) {
+  float most = 0, sums[16] = {};
+  for (size_t i = 0; i < n; ++i) {
+    most = std::max(most, std::abs(x[i]));
+    sums[i % 16] += std::abs(x[i]) / 128;
+  }
+  for (size_t width = 8; width > 0; width /= 2) {
+    for (size_t k = 0; k < width; ++k) sums[k] += sums[k + width];
+  }
+  const float limit = type == ElementType::kInt8   ? 127
+                      : type == ElementType::kE4m3 ? 448.0f
+                                                   : 57344.0f;
+  float scale = type != ElementType::kSign ? most / limit
+                : n == 128                 ? sums[0]
+                                           : sums[0] * (128 / static_cast<float>(n));
+  if (most < 0x1p-100f) scale = 0;
+  std::memcpy(out, &scale, sizeof(scale));
+  const float inverse = scale > 0 ? 1 / scale : 0;
+  for (size_t i = 0; i < n; ++i) {
+    const float y = std::clamp(x[i] * inverse, -limit, limit);
+    std::byte& code = out[type == ElementType::kSign ? 4 + i / 8 : 4 + i];
+    if (type == ElementType::kSign) {
+      code |= static_cast<std::byte>((std::signbit(x[i]) ? 1 : 0) << i % 8);
+    } else if (type == ElementType::kInt8) {
+      code = static_cast<std::byte>(static_cast<int8_t>(std::nearbyint(y)));
+    } else {
+      code = static_cast<std::byte>(type == ElementType::kE4m3 ? E4m3::From(y) : E5m2::From(y));
+    }
+  }
+}
+
+std::vector<std::byte> Reference(ElementType type, const std::vector<float>& in) {
+  std::vector<std::byte> out(PayloadBytes(type, in.size()));
+  for (size_t i = 0; i < in.size(); i += InBlocks(type) ? kCodecBlock : 1) {
+    std::byte* to = out.data() + (InBlocks(type) ? i / kCodecBlock * CodecBlockBytes(type) : 2 * i);
+    if (InBlocks(type)) {
+      ReferenceBlock(type, &in[i], std::min<size_t>(kCodecBlock, in.size() - i), to);
+    } else {
+      const uint16_t half =
+          type == ElementType::kF16 ? HalfFromFloat(in[i]) : BFloat16FromFloat(in[i]);
+      std::memcpy(to, &half, sizeof(half));
+    }
+  }
+  return out;
+}
+
+TEST_CASE("every codec has the reference's bits, with any width") {
+  for (const ElementType type : kCoded) {
+    for (const size_t n : kCounts) {
+      for (const bool wide : {false, true}) {
+        const std::vector<float> in = Numbers(n, static_cast<uint32_t>(n), wide);
+        const std::vector<std::byte> expected = Reference(type, in);
+        const std::vector<float> back = Decoded(Width::kBaseline, type, expected, n);
+        for (const Width width : Widths()) {
+          CAPTURE(static_cast<int>(type), n, wide, static_cast<int>(width));
+          REQUIRE(Encoded(width, type, in) == expected);
+          const std::vector<float> again = Decoded(width, type, expected, n);
+          REQUIRE(std::memcmp(again.data(), back.data(), n * sizeof(float)) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what a codec loses is bounded by its block's greatest number") {
+  for (const ElementType type : kCoded) {
+    const std::vector<float> in = Numbers(4096, 3, false);
+    const std::vector<float> out =
+        Decoded(BestWidth(), type, Encoded(BestWidth(), type, in), in.size());
+    for (size_t b = 0; b < in.size(); b += kCodecBlock) {
+      float most = 0;
+      for (size_t i = b; i < b + kCodecBlock; ++i) most = std::max(most, std::abs(in[i]));
+      for (size_t i = b; i < b + kCodecBlock; ++i) {
+        // Half a step: of int8 of the scale, of the others of the number itself or of their
+        // smallest one.
+        const float x = std::abs(in[i]);
+        const float bound = type == ElementType::kInt8 ? most / 127 * 0.501f
+                            : type == ElementType::kE4m3
+                                ? std::max(x / 16, most / 448 / 512) * 1.01f
+                            : type == ElementType::kE5m2 ? std::max(x / 8, most * 1e-9f) * 1.01f
+                            : type == ElementType::kBf16 ? x / 256
+                            : type == ElementType::kF16  ? std::max(x / 2048, 0x1p-25f)
+                                                         : most;
+        CAPTURE(static_cast<int>(type), i, in[i], out[i]);
+        REQUIRE(std::abs(in[i] - out[i]) <= bound);
+      }
+    }
+  }
+}
+
+TEST_CASE("error feedback: what was pushed is what was given, but for one residual") {
+  for (const ElementType type : kCoded) {
+    const size_t n = 300;
+    std::vector<float> residual(n);
+    std::vector<double> given(n), pushed(n);
+    for (uint32_t step = 0; step < 200; ++step) {
+      const std::vector<float> gradient = Numbers(n, step, false);
+      const std::vector<std::byte> bytes = Encoded(BestWidth(), type, gradient, &residual);
+      const std::vector<float> out = Decoded(BestWidth(), type, bytes, n);
+      for (size_t i = 0; i < n; ++i) {
+        given[i] += gradient[i];
+        pushed[i] += out[i];
+      }
+    }
+    for (size_t i = 0; i < n; ++i) {
+      CAPTURE(static_cast<int>(type), i, given[i], pushed[i], residual[i]);
+      REQUIRE(std::abs(residual[i]) < 100);
+      REQUIRE(given[i] - pushed[i] == Approx(residual[i]).margin(1e-3));
+    }
+  }
+}
+
+TEST_CASE("residuals have the same bits with any width") {
+  for (const ElementType type : kCoded) {
+    const std::vector<float> in = Numbers(1000, 9, true);
+    std::vector<float> expected = Numbers(1000, 10, false);
+    const std::vector<float> before = expected;
+    const std::vector<std::byte> bytes = Encoded(Width::kBaseline, type, in, &expected);
+    for (const Width width : Widths()) {
+      std::vector<float> residual = before;
+      CAPTURE(static_cast<int>(type), static_cast<int>(width));
+      REQUIRE(Encoded(width, type, in, &residual) == bytes);
+      REQUIRE(std::memcmp(residual.data(), expected.data(), 1000 * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("a NaN or an Inf is found by the scan, and the residual stays what it was") {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const ElementType type : kCoded) {
+    for (const float bad : {NAN, kInf, -kInf}) {
+      for (const size_t at : {size_t{0}, size_t{200}, size_t{299}}) {
+        std::vector<float> in = Numbers(300, 5, false);
+        in[at] = bad;
+        std::vector<float> residual(300, 0.25f);
+        const std::vector<std::byte> bytes = Encoded(BestWidth(), type, in, &residual);
+        for (const shard::Isa isa : shard::kAllIsas) {
+          if (!shard::IsaSupported(isa)) continue;
+          CAPTURE(static_cast<int>(type), bad, at);
+          CHECK(shard::HasNonFinite(isa, {bytes.data(), type}, 300));
+        }
+        CHECK(residual[at] == 0.25f);
+        for (const float r : residual) REQUIRE(std::isfinite(r));
+      }
+    }
+    const std::vector<float> good = Numbers(300, 5, true);
+    const std::vector<std::byte> bytes = Encoded(BestWidth(), type, good);
+    CHECK_FALSE((type == ElementType::kF16) !=
+                shard::HasNonFinite(shard::BestIsa(), {bytes.data(), type}, 300));
+  }
+}
+
+TEST_CASE("a scale that is no number, or whose products are none, is found") {
+  for (const ElementType type : kCoded) {
+    if (!InBlocks(type)) continue;
+    for (const float scale : {NAN, INFINITY, -INFINITY, 3e38f}) {
+      std::vector<std::byte> bytes = Encoded(BestWidth(), type, Numbers(300, 5, false));
+      std::memcpy(bytes.data() + CodecBlockBytes(type), &scale, sizeof(scale));
+      CAPTURE(static_cast<int>(type), scale);
+      const bool finite = type == ElementType::kSign && std::isfinite(scale);
+      CHECK(shard::HasNonFinite(shard::BestIsa(), {bytes.data(), type}, 300) != finite);
+    }
+  }
+}
+
+TEST_CASE("sums of encoded sources round as those of what they decode to") {
+  const size_t n = 2048 + 77;
+  for (const shard::Isa isa : shard::kAllIsas) {
+    if (!shard::IsaSupported(isa)) continue;
+    std::vector<std::vector<std::byte>> encoded;
+    std::vector<std::vector<float>> decoded;
+    std::vector<shard::Source> coded, plain;
+    for (uint32_t s = 0; s < 7; ++s) {
+      const ElementType type = kCoded[s % std::size(kCoded)];
+      encoded.push_back(Encoded(BestWidth(), type, Numbers(n, s, false)));
+      decoded.push_back(Decoded(BestWidth(), type, encoded.back(), n));
+    }
+    for (uint32_t s = 0; s < 7; ++s) {
+      coded.emplace_back(encoded[s].data(), kCoded[s % std::size(kCoded)]);
+      plain.emplace_back(decoded[s].data());
+    }
+    for (const size_t first : {size_t{0}, size_t{1024}}) {
+      std::vector<float> a(n), b(n);
+      shard::SumBlock(isa, coded, first, a.data(), n - first);
+      shard::SumBlock(isa, plain, first, b.data(), n - first);
+      CHECK(a == b);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::codec
