@@ -58,7 +58,7 @@ class RowIndex {
       lines = (entry % kMostPages + 1) * kPageLines;
       line = static_cast<uint32_t>((hash & UINT32_MAX) * lines >> 32);
     }
-    uint32_t group = 0, line = 0, lines = 0;
+    uint32_t group, line, lines;
   };
 
   // The lookups: something was inserted before.

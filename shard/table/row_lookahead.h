@@ -5,7 +5,6 @@
 #ifndef VERBENA_SHARD_TABLE_ROW_LOOKAHEAD_H_
 #define VERBENA_SHARD_TABLE_ROW_LOOKAHEAD_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,11 +23,8 @@ class RowLookahead {
   }
   // Key by key, once for each: how far its lookup is. Its row is on its way.
   const RowStore::Probe& Next() {
-    for (const size_t until = taken_ + 4 * kStep; at_ <= until; ++at_) {
-      Start(at_);
-      if (at_ >= kStep && at_ - kStep < added_) Do(at_ - kStep, 1);
-      if (at_ >= 2 * kStep && at_ - 2 * kStep < added_) Do(at_ - 2 * kStep, 2);
-      if (at_ >= 3 * kStep && at_ - 3 * kStep < added_) Do(at_ - 3 * kStep, 3);
+    if (taken_ % kStep == 0) {
+      for (const size_t until = taken_ / kStep + kSteps; begun_ <= until; ++begun_) Begin(begun_);
     }
     return ring_[taken_++ % kRing].probe;
   }
@@ -41,38 +37,46 @@ class RowLookahead {
   // Keys from one step of a lookup to the next: a core has 10 to 16 line fill buffers, and some
   // tens behind them.
   static constexpr size_t kStep = 16;
+  static constexpr size_t kSteps = 4;  // before the last
   static constexpr size_t kRing = 128;
-  static_assert(kRing > 4 * kStep);
+  static_assert(kRing >= (kSteps + 1) * kStep && kRing % kStep == 0);
   struct Part {
     const RowStore* rows;
     const uint64_t* keys;
     size_t end;  // of all keys
   };
   struct UnderWay {
-    const RowStore* rows = nullptr;
+    const RowStore* rows;
     RowStore::Probe probe;
   };
 
-  void Start(size_t i) {
-    if (i >= added_) return;
-    while (i >= parts_[part_].end) begin_ = parts_[part_++].end;
-    const Part& part = parts_[part_];
-    ring_[i % kRing] = {part.rows, part.rows->Start(part.keys[i - begin_])};
+  // The first step of the kStep keys of `block`, and one more of each of the blocks before it.
+  void Begin(size_t block) {
+    ForBlock(block, 0, [this](size_t i, UnderWay& u) {
+      while (i >= parts_[part_].end) begin_ = parts_[part_++].end;
+      const Part& part = parts_[part_];
+      u.rows = part.rows;
+      part.rows->Start(part.keys[i - begin_], &u.probe);
+    });
+    ForBlock(block, 1, [](size_t, UnderWay& u) { u.rows->PrefetchLine(u.probe); });
+    ForBlock(block, 2, [](size_t, UnderWay& u) { u.rows->Guess(&u.probe); });
+    ForBlock(block, 3, [](size_t, UnderWay& u) { u.rows->PrefetchRow(u.probe); });
   }
-  void Do(size_t i, int step) {
-    UnderWay& u = ring_[i % kRing];
-    if (step == 1) u.rows->PrefetchLine(u.probe);
-    if (step == 2) u.rows->Guess(&u.probe);
-    if (step == 3) u.rows->PrefetchRow(u.probe);
+  template <typename Step>
+  void ForBlock(size_t block, size_t before, Step step) {
+    if (block < before) return;
+    const size_t first = (block - before) * kStep;
+    const size_t end = first + kStep < added_ ? first + kStep : added_;
+    for (size_t i = first; i < end; ++i) step(i, ring_[i % kRing]);
   }
 
   absl::InlinedVector<Part, 1> parts_;
   size_t added_ = 0;  // keys
   size_t part_ = 0;   // of the key that begins next
   size_t begin_ = 0;  // its first key
-  size_t at_ = 0;
-  size_t taken_ = 0;
-  std::array<UnderWay, kRing> ring_;
+  size_t begun_ = 0;  // blocks
+  size_t taken_ = 0;  // keys
+  UnderWay ring_[kRing];
 };
 
 }  // namespace verbena::shard

@@ -70,16 +70,18 @@ class RowStore {
   // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then
   // it may be another one, and Finish() is not to be called.
   struct Probe {
-    uint64_t key = 0, hash = 0;
+    uint64_t key, hash;
     RowIndex::Place at;
-    uint32_t row = kNone;  // probably
+    uint32_t row;  // probably
   };
-  Probe Start(uint64_t key) const {
-    Probe p = {key, RowIndex::Hash(key), {}};
-    if (size_ == 0) return p;
-    p.at = {index_, p.hash};
-    index_.PrefetchPage(p.at);
-    return p;
+  void Start(uint64_t key, Probe* p) const {
+    p->key = key;
+    p->hash = RowIndex::Hash(key);
+    p->row = kNone;
+    p->at.lines = 0;
+    if (size_ == 0) return;
+    p->at = {index_, p->hash};
+    index_.PrefetchPage(p->at);
   }
   void PrefetchLine(const Probe& p) const {
     if (p.at.lines != 0) index_.PrefetchLine(p.at);
