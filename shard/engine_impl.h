@@ -29,6 +29,7 @@
 #include "shard/table/buffer_pool.h"
 #include "shard/table/dense_table.h"
 #include "shard/table/embedding_table.h"
+#include "shard/table/row_lookahead.h"
 
 namespace verbena::shard {
 
@@ -135,7 +136,10 @@ struct Engine::Impl {
   // kOk: *slice is ready and has all the group's keys.
   ReplyStatus FindKeys(const TableState& state, const Group& group, absl::Span<const uint64_t> keys,
                        uint32_t* slice) const;
-  // The same of a table whose steps need norms over several chunks.
+  // Adds the keys of those groups that are served here, which will be looked for in turn.
+  void LookAhead(const TableState& state, absl::Span<const Group> groups,
+                 absl::Span<const uint64_t> keys, RowLookahead* ahead) const;
+  // As FindRows(), of a table whose steps need norms over several chunks.
   ReplyStatus FindNorms(uint64_t worker, uint32_t table, TableState** state, shard::Norms** norms);
   GroupsOutcome RefuseGroups(size_t groups, ReplyStatus status);
   PullOutcome RefuseLookup(size_t groups, ReplyStatus status);

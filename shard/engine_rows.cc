@@ -6,6 +6,10 @@
 namespace verbena::shard {
 namespace {
 
+// Of a group's keys, so many are looked ahead for from the group before. More than that it does
+// when its turn comes.
+constexpr uint32_t kAheadOfGroup = 64;
+
 bool Aligned(absl::Span<const std::byte> rows) {
   return reinterpret_cast<uintptr_t>(rows.data()) % alignof(float) == 0;
 }
@@ -38,6 +42,18 @@ ReplyStatus Engine::Impl::FindKeys(const TableState& state, const Group& group,
   return ReplyStatus::kOk;
 }
 
+void Engine::Impl::LookAhead(const TableState& state, absl::Span<const Group> groups,
+                             absl::Span<const uint64_t> keys, RowLookahead* ahead) const {
+  for (const Group& group : groups) {
+    uint32_t slice = SlicedTable::kNone;
+    const bool ours = FindSlice(state, group, &slice) == ReplyStatus::kOk;
+    if (ours && slice != SlicedTable::kNone) {
+      ahead->Add(&state.rows.table->rows(slice), keys.first(std::min(group.count, kAheadOfGroup)));
+    }
+    keys.remove_prefix(group.count);
+  }
+}
+
 GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
@@ -61,8 +77,11 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   GroupsOutcome outcome;
   outcome.answer.version = UINT64_MAX;
   e.group_status.clear();
+  RowLookahead ahead;
+  e.LookAhead(*state, request.groups, request.keys, &ahead);
   e.log.Ask(&request.token);
   for (const Group& group : request.groups) {
+    ahead.Skip(std::min(group.count, kAheadOfGroup));
     e.log.AskGroup(static_cast<uint32_t>(e.group_status.size()));
     push.group = group;
     push.keys = keys_left.first(group.count);

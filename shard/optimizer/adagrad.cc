@@ -25,6 +25,7 @@ class Adagrad final : public Optimizer {
  public:
   explicit Adagrad(double epsilon) : epsilon_(static_cast<float>(epsilon)) {}
   size_t state_arrays() const override { return 1; }
+  bool counts_applies() const override { return false; }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t) const override {

@@ -44,6 +44,7 @@ class Ftrl final : public Optimizer {
   Ftrl(double beta, double l1, double l2)
       : beta_(static_cast<float>(beta)), l1_(static_cast<float>(l1)), l2_(static_cast<float>(l2)) {}
   size_t state_arrays() const override { return 2; }
+  bool counts_applies() const override { return false; }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t) const override {

@@ -24,6 +24,7 @@ class Nesterov final : public Optimizer {
  public:
   explicit Nesterov(double momentum) : momentum_(static_cast<float>(momentum)) {}
   size_t state_arrays() const override { return 1; }
+  bool counts_applies() const override { return false; }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t) const override {

@@ -59,6 +59,9 @@ class Optimizer {
   // optimizer is not elementwise: a row comes in one block, which kMaxRowElements is for.
   virtual bool row_wise() const { return false; }
 
+  // False: the scalars are the same for every t (but for the rate), so that rows need not count.
+  virtual bool counts_applies() const { return true; }
+
   // For the t-th apply to a chunk, t >= 1: a pure function of t.
   ApplyScalars Prepare(uint64_t t) const { return Prepare(t, t); }
   // For a row: the schedule is at the step-th apply to the row's partition, which is the t-th apply

@@ -32,6 +32,7 @@ class Rmsprop final : public Optimizer {
   Rmsprop(double decay, double epsilon)
       : decay_(static_cast<float>(decay)), epsilon_(static_cast<float>(epsilon)) {}
   size_t state_arrays() const override { return 1; }
+  bool counts_applies() const override { return false; }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t) const override {

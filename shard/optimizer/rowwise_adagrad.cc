@@ -13,6 +13,7 @@ class RowwiseAdagrad final : public Optimizer {
  public:
   explicit RowwiseAdagrad(double epsilon) : epsilon_(static_cast<float>(epsilon)) {}
   size_t state_arrays() const override { return 1; }
+  bool counts_applies() const override { return false; }
   bool row_wise() const override { return true; }
 
  protected:

@@ -15,6 +15,7 @@ VERBENA_KERNEL(SgdKernel, (const float* in, float* out, const float* g, float ra
 class Sgd final : public Optimizer {
  public:
   size_t state_arrays() const override { return 0; }
+  bool counts_applies() const override { return false; }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t) const override {

@@ -8,6 +8,7 @@
 #include "proto/table_spec.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/table/initializer.h"
+#include "shard/table/row_lookahead.h"
 
 namespace verbena::shard {
 namespace {
@@ -53,11 +54,14 @@ EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, Buff
       dim_(table.spec().dim()),
       optimizer_(std::move(optimizer)),
       pool_(pool),
-      content_bytes_(sizeof(uint32_t) + (dim_ + StateOf(*optimizer_, dim_)) * sizeof(float)),
+      shape_(dim_, StateOf(*optimizer_, dim_), optimizer_->counts_applies()),
+      content_bytes_(sizeof(uint32_t) + (dim_ + shape_.state) * sizeof(float)),
+      arena_(shape_.few_bytes(), shape_.many_bytes(), pool, account),
       memos_(kMemos) {}
 
 void EmbeddingTable::Release(uint32_t slice, bool gone) {
   slices_[slice] = {};
+  arena_.Trim();
   set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
 }
 
@@ -66,8 +70,7 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
     const uint32_t index = Claim(p, placement[p]);
     if (index == kNone || ready(index)) continue;
     slices_.resize(slices());
-    slices_[index].rows = std::make_unique<RowStore>(dim_, StateOf(*optimizer_, dim_),
-                                                     &spec().initializer(), pool_, account());
+    slices_[index].rows = std::make_unique<RowStore>(shape_, &spec().initializer(), &arena_);
     set_state(index, SliceState::kReady);
   }
   return absl::OkStatus();
@@ -137,17 +140,21 @@ bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uin
   const Buffer buffer = pool_->TakeScratch(bytes, account());
   if (buffer.data == nullptr) return false;
   float* out = Floats(buffer.data);
+  RowLookahead ahead;
+  size_t first = 0;
+  for (const Group& group : groups) {
+    ahead.Add(slices_[slice_of(group.partition)].rows.get(), keys.subspan(first, group.count));
+    first += group.count;
+  }
   for (const Group& group : groups) {
     const RowStore& rows = *slices_[slice_of(group.partition)].rows;
-    const absl::Span<const uint64_t> of_group = keys.first(group.count);
-    keys.remove_prefix(group.count);
-    found_.resize(std::max<size_t>(found_.size(), group.count));
-    rows.Find(of_group, found_.data());
     for (uint32_t i = 0; i < group.count; ++i, out += dim_) {
-      if (found_[i] == RowStore::kNone) {
-        InitializeRow(spec().initializer(), of_group[i], out, dim_);
+      const RowStore::Probe& probe = ahead.Next();
+      const uint32_t row = rows.Finish(probe);
+      if (row == RowStore::kNone) {
+        InitializeRow(spec().initializer(), probe.key, out, dim_);
       } else {
-        std::memcpy(out, rows.parameters(found_[i]), row_bytes());
+        std::memcpy(out, rows.parameters(row), row_bytes());
       }
     }
   }

@@ -27,6 +27,7 @@
 #include "shard/table/buffer_pool.h"
 #include "shard/table/changed_rows.h"
 #include "shard/table/hot_keys.h"
+#include "shard/table/row_arena.h"
 #include "shard/table/row_store.h"
 #include "shard/table/sliced_table.h"
 #include "shard/table/watch.h"
@@ -134,13 +135,15 @@ class EmbeddingTable final : public SlicedTable {
   const uint32_t dim_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
+  const RowShape shape_;
   const size_t content_bytes_;  // of a row: how often it was changed, parameters, state
-  std::vector<Slice> slices_;   // by slice index
+  RowArena arena_;
+  std::vector<Slice> slices_;  // by slice index
   // Of the apply under way.
   Slice* applying_ = nullptr;
   RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
-  std::vector<uint32_t> found_;  // scratch of Gather() and Scan()
+  std::vector<uint32_t> found_;  // scratch of Scan()
 };
 
 }  // namespace verbena::shard

@@ -1,79 +1,67 @@
 #include "shard/table/row_store.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 
 #include "shard/table/initializer.h"
+#include "shard/table/row_lookahead.h"
 
 namespace verbena::shard {
 namespace {
 
-constexpr uint32_t kFirstBlockBytes = 4 * 1024;
-constexpr uint32_t kBlockBytes = 256 * 1024;
-constexpr uint32_t kHeaderBytes = 12;
-constexpr uint64_t kFirstEntries = 64;
-// Numbers of rows and entries of the index fit 32 bits.
+// Half of a piece is idle in each slice, on average; a chunk costs an address.
+constexpr uint32_t kFewBytes = 1280;
+// A thirtieth of the largest block of the arena: what is left of that goes to the index.
+constexpr uint32_t kManyBytes = 36 * 1024;
+constexpr uint32_t kMostFew = 16;
+constexpr uint32_t kMostMany = 64;
 constexpr uint64_t kMaxRows = uint64_t{1} << 31;
-// Lookups in flight: a core has 10 to 16 line fill buffers.
-constexpr size_t kBatch = 16;
+// Rows whose keys are on their way to the cache when a group of the index is built anew.
+constexpr size_t kAhead = 32;
 // What the hardware does not fetch by itself behind the first lines of a row.
-constexpr uint32_t kPrefetchBytes = 512;
+constexpr uint32_t kPrefetchBytes = 576;
 
-// log2 of how many rows of `stride` bytes go into `bytes`, at least one.
-uint32_t ShiftOf(uint32_t bytes, uint32_t stride) {
-  return static_cast<uint32_t>(std::bit_width(std::max(bytes / stride, 1u))) - 1;
+// log2 of how many rows of `stride` bytes go into `bytes`, at least one, at most `most`.
+uint32_t ShiftOf(uint32_t bytes, uint32_t stride, uint32_t most) {
+  return static_cast<uint32_t>(std::bit_width(std::clamp(bytes / stride, 1u, most))) - 1;
 }
-
-uint32_t StrideOf(uint32_t dim, uint32_t state) {
-  const size_t bytes = kHeaderBytes + (size_t{dim} + state) * sizeof(float);
-  return static_cast<uint32_t>((bytes + 7) / 8 * 8);
-}
-
-// Three quarters full at most: linear probing then looks at 2.5 entries for a key that is there and
-// at 8.5 for one that is not (Knuth, TAOCP vol. 3, 6.4), in one or two cache lines.
-constexpr bool Fits(uint64_t rows, uint64_t entries) { return rows <= entries / 4 * 3; }
 
 }  // namespace
 
-RowStore::RowStore(uint32_t dim, uint32_t state, const v1::Initializer* initializer,
-                   BufferPool* pool, JobAccount* account)
-    : dim_(dim),
-      stride_(StrideOf(dim, state)),
-      prefetch_bytes_(std::min(stride_, kPrefetchBytes)),
-      first_shift_(ShiftOf(kFirstBlockBytes, stride_)),
-      block_shift_(ShiftOf(kBlockBytes, stride_)),
-      block_rows_(1u << block_shift_),
-      small_blocks_(block_shift_ - first_shift_ + 1),
+RowShape::RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies)
+    : dim(numbers),
+      state(of_state),
+      counts(counts_applies),
+      header(static_cast<uint32_t>(sizeof(uint64_t) + (counts ? sizeof(uint32_t) : 0))),
+      stride(header + static_cast<uint32_t>((dim + state) * sizeof(float))),
+      few_shift(ShiftOf(kFewBytes, stride, kMostFew)),
+      many_shift(ShiftOf(kManyBytes, stride, kMostMany)) {}
+
+RowStore::RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena)
+    : shape_(shape),
+      few_mask_((1u << shape.few_shift) - 1),
+      many_mask_((1u << shape.many_shift) - 1),
+      prefetch_bytes_(std::min(shape.stride, kPrefetchBytes)),
       initializer_(initializer),
-      pool_(pool),
-      account_(account) {
-  static_assert(offsetof(Header, parameters) == kHeaderBytes);
-}
+      arena_(arena),
+      index_(arena),
+      bookkeeping_(arena->pool(), nullptr) {}
 
 RowStore::~RowStore() {
-  for (const Buffer& b : blocks_) pool_->Free(b);
-  pool_->Free(index_);
-}
-
-// Another mixer than the one that chose the partition, of which all keys here share the high bits:
-// multiplications by Fibonacci's and Pelle Evensen's constants with shifts between.
-uint32_t RowStore::Hash(uint64_t key) {
-  uint64_t x = (key ^ (key >> 32)) * 0xd6e8feb86659fd93u;
-  x = (x ^ (x >> 32)) * 0x9e3779b97f4a7c15u;
-  return static_cast<uint32_t>(x >> 32);
-}
-
-uint32_t RowStore::RowsOfBlock(size_t block) const {
-  if (block >= small_blocks_) return block_rows_;
-  return block == 0 ? 1u << first_shift_ : 1u << (first_shift_ + block - 1);
-}
-
-uint32_t RowStore::FindOne(uint64_t key, uint32_t hash) const {
-  for (uint32_t i = hash & mask_;; i = (i + 1) & mask_) {
-    const Entry& e = entries_[i];
-    if (e.next_row == 0) return kNone;
-    if (e.hash == hash && HeaderOf(e.next_row - 1)->key == key) return e.next_row - 1;
+  for (const Chunk& c : chunks_) {
+    if (c.rows != nullptr) arena_->Give(RowArena::kMany, c.rows);
   }
+  for (std::byte* few : tail_) arena_->Give(RowArena::kFew, few);
+}
+
+void RowStore::SetApplies(uint32_t row, uint32_t applies) {
+  if (shape_.counts) {
+    std::memcpy(At(row) + sizeof(uint64_t), &applies, sizeof(applies));
+    return;
+  }
+  uint64_t& applied = chunks_[row >> shape_.many_shift].applied;
+  const uint64_t bit = uint64_t{1} << (row & many_mask_);
+  applied = applies > 0 ? applied | bit : applied & ~bit;
 }
 
 void RowStore::Find(absl::Span<const uint64_t> keys, uint32_t* rows) const {
@@ -81,81 +69,74 @@ void RowStore::Find(absl::Span<const uint64_t> keys, uint32_t* rows) const {
     std::fill_n(rows, keys.size(), kNone);
     return;
   }
-  uint32_t hashes[kBatch];
-  for (size_t first = 0; first < keys.size(); first += kBatch) {
-    const size_t n = std::min(kBatch, keys.size() - first);
-    for (size_t i = 0; i < n; ++i) {
-      hashes[i] = Hash(keys[first + i]);
-      __builtin_prefetch(&entries_[hashes[i] & mask_]);
-    }
-    // The row that the hash says, so that its key is in the cache when it is compared.
-    for (size_t i = 0; i < n; ++i) {
-      uint32_t at = hashes[i] & mask_;
-      while (entries_[at].next_row != 0 && entries_[at].hash != hashes[i]) at = (at + 1) & mask_;
-      if (entries_[at].next_row != 0) Prefetch(entries_[at].next_row - 1);
-    }
-    for (size_t i = 0; i < n; ++i) rows[first + i] = FindOne(keys[first + i], hashes[i]);
-  }
+  RowLookahead ahead;
+  ahead.Add(this, keys);
+  for (size_t i = 0; i < keys.size(); ++i) rows[i] = Finish(ahead.Next());
 }
 
-// The index for that many rows, if it has to be another one; empty when it has not.
-bool RowStore::GrowIndex(uint64_t rows, Buffer* index, uint32_t* mask) const {
-  uint64_t entries = index_.data == nullptr ? kFirstEntries : uint64_t{mask_} + 1;
-  while (!Fits(rows, entries)) entries *= 2;
-  if (index_.data != nullptr && entries == uint64_t{mask_} + 1) return true;
-  *index = pool_->Allocate(entries * sizeof(Entry), account_);
-  if (index->data == nullptr) return false;
-  auto* to = reinterpret_cast<Entry*>(index->data);
-  *mask = static_cast<uint32_t>(entries - 1);
-  for (uint64_t i = 0; size_ > 0 && i <= mask_; ++i) {
-    if (entries_[i].next_row == 0) continue;
-    uint32_t at = entries_[i].hash & *mask;
-    while (to[at].next_row != 0) at = (at + 1) & *mask;
-    to[at] = entries_[i];
+void RowStore::HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kAhead < rows.size()) __builtin_prefetch(At(rows[i + kAhead]));
+    hashes[i] = RowIndex::Hash(key(rows[i]));
   }
-  return true;
 }
 
 bool RowStore::Reserve(uint32_t more) {
   const uint64_t rows = uint64_t{size_} + more;
   if (rows > kMaxRows) return false;
-  const size_t blocks = blocks_.size();
-  const uint64_t capacity = capacity_;
-  Buffer index;
-  uint32_t mask = 0;
-  bool enough = GrowIndex(rows, &index, &mask);
-  while (enough && capacity_ < rows) {
-    const uint32_t block_rows = RowsOfBlock(blocks_.size());
-    blocks_.push_back(pool_->Allocate(size_t{block_rows} * stride_, account_));
-    capacity_ += block_rows;
-    enough = blocks_.back().data != nullptr;
+  RowArena::Counts pieces = {};
+  pieces[RowArena::kPage] = index_.PagesFor(more);
+  if (rows > in_chunks_) {
+    const uint64_t chunks = (rows - in_chunks_) >> shape_.many_shift;
+    const uint64_t behind = std::min<uint64_t>(rows - in_chunks_, uint64_t{1} << shape_.many_shift);
+    const uint64_t few = (behind + few_mask_) >> shape_.few_shift;
+    pieces[RowArena::kFew] = few - std::min<uint64_t>(few, tail_.size());
+    pieces[RowArena::kMany] = chunks;
   }
-  if (!enough) {
-    for (size_t i = blocks; i < blocks_.size(); ++i) pool_->Free(blocks_[i]);
-    blocks_.resize(blocks);
-    capacity_ = capacity;
-    pool_->Free(index);
-    return false;
-  }
-  if (index.data != nullptr) {
-    pool_->Free(index_);
-    index_ = index;
-    entries_ = reinterpret_cast<Entry*>(index_.data);
-    mask_ = mask;
-  }
-  return true;
+  return arena_->Reserve(pieces);
 }
 
-uint32_t RowStore::Insert(uint64_t key, uint32_t hash, Fresh fresh) {
-  uint32_t at = hash & mask_;
-  while (entries_[at].next_row != 0) at = (at + 1) & mask_;
-  const uint32_t row = size_++;
-  entries_[at] = {row + 1, hash};
-  Header* header = HeaderOf(row);
-  header->key = key;
-  header->applies = 0;
-  if (fresh == Fresh::kInitial) InitializeRow(*initializer_, key, parameters(row), dim_);
-  return row;
+// The last chunk is full: its rows get one piece.
+void RowStore::FillChunk() {
+  Chunk& chunk = chunks_.back();
+  for (size_t i = 0; i < tail_.size(); ++i) {
+    std::memcpy(chunk.rows + i * shape_.few_bytes(), tail_[i], shape_.few_bytes());
+    arena_->Give(RowArena::kFew, tail_[i]);
+  }
+  tail_.clear();
+  in_chunks_ += many_mask_ + 1;
+}
+
+bool RowStore::Insert(uint64_t key, Fresh fresh) {
+  const uint32_t row = size_;
+  const auto hashes_of = [this](absl::Span<const uint32_t> rows, uint64_t* hashes) {
+    HashesOf(rows, hashes);
+  };
+  if (row >= in_chunks_) {
+    if ((row & many_mask_) >> shape_.few_shift >= tail_.size()) {
+      std::byte* const few = arena_->Take(RowArena::kFew);
+      if (few == nullptr) return false;
+      tail_.push_back(few);
+    }
+    if (row >> shape_.many_shift >= chunks_.size()) {
+      if (chunks_.size() == chunks_.capacity()) chunks_.reserve(chunks_.size() * 9 / 8 + 1);
+      chunks_.emplace_back();
+    }
+    // Had before the row is there.
+    if ((row & many_mask_) == many_mask_ && chunks_.back().rows == nullptr) {
+      chunks_.back().rows = arena_->Take(RowArena::kMany);
+      if (chunks_.back().rows == nullptr) return false;
+    }
+  }
+  if (!index_.Insert(RowIndex::Hash(key), row, hashes_of)) return false;
+  std::byte* const at = At(row);
+  std::memcpy(at, &key, sizeof(key));
+  SetApplies(row, 0);
+  std::fill_n(state(row), shape_.state, 0.0f);
+  if (fresh == Fresh::kInitial) InitializeRow(*initializer_, key, parameters(row), shape_.dim);
+  ++size_;
+  if (row >= in_chunks_ && (row & many_mask_) == many_mask_) FillChunk();
+  return true;
 }
 
 bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh) {
@@ -163,14 +144,33 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fre
   const auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
   if (missing == 0) return true;
   if (missing > kMaxRows || !Reserve(static_cast<uint32_t>(missing))) return false;
-  for (size_t i = 0; i < keys.size(); ++i) {
+  const uint32_t before = size_;
+  bool enough = true;
+  for (size_t i = 0; enough && i < keys.size(); ++i) {
     if (rows[i] != kNone) continue;
-    const uint32_t hash = Hash(keys[i]);
     // Looked for again: a key that came twice would get two rows.
-    rows[i] = FindOne(keys[i], hash);
-    if (rows[i] == kNone) rows[i] = Insert(keys[i], hash, fresh);
+    if (size_ > 0) rows[i] = FindOne(keys[i], RowIndex::Hash(keys[i]));
+    if (rows[i] != kNone) continue;
+    rows[i] = size_;
+    enough = Insert(keys[i], fresh);
   }
-  return true;
+  // Pages were reserved for keys that chance spreads; others may have wanted more.
+  while (!enough && size_ > before) {
+    --size_;
+    index_.Remove(RowIndex::Hash(key(size_)), size_);
+  }
+  bookkeeping_.Set(bookkeeping_bytes());
+  return enough;
+}
+
+uint64_t RowStore::bookkeeping_bytes() const {
+  return index_.bookkeeping_bytes() + chunks_.capacity() * sizeof(Chunk) +
+         tail_.capacity() * sizeof(tail_[0]);
+}
+
+uint64_t RowStore::overhead_bytes() const {
+  return index_.pages() * RowArena::kPageBytes + bookkeeping_bytes() +
+         uint64_t{size_} * shape_.header;
 }
 
 }  // namespace verbena::shard

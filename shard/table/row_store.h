@@ -1,121 +1,172 @@
 // The rows of an embedding table in one partition: key -> parameters and optimizer state.
 //
-// A row is [key, applies | dim parameters | state] in one piece, so that after the index a row
-// costs one cache miss. Rows lie in blocks that double from 4 KiB to 256 KiB, so that many small
-// tables stay small; they never move and are never taken out. The index is open addressing with
-// linear probing; an entry has the row and 32 bits of the key's hash, so that a probe meets another
-// key's row once in 2^32 and growth does not touch the rows.
+// A row is [key, applies | dim parameters | state] in one piece, so that after the index
+// (row_index.h) a row costs one cache miss. Where the optimizer does not go by a row's count of
+// applies, there is none with it, but one bit whether there was any. The rows of a chunk lie side
+// by side; those of the last chunk are in smaller pieces until it is full, so that a slice wastes
+// half a kilobyte and not half a chunk. Numbers of rows never change, addresses may when rows are
+// made. Rows are never taken out.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
 //  1. A row's number never changes; numbers count up in the order rows are made.
-//  2. What cannot be allocated leaves the store as it was.
+//  2. What cannot be allocated leaves the rows as they were.
 #ifndef VERBENA_SHARD_TABLE_ROW_STORE_H_
 #define VERBENA_SHARD_TABLE_ROW_STORE_H_
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
-#include "shard/table/buffer_pool.h"
+#include "shard/table/bookkeeping.h"
+#include "shard/table/row_arena.h"
+#include "shard/table/row_index.h"
 
 namespace verbena::shard {
 
+// How rows lie in memory: the same in all slices of a table.
+struct RowShape {
+  // Behind a row's `numbers` parameters there are `of_state` numbers.
+  RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies);
+
+  size_t few_bytes() const { return (size_t{1} << few_shift) * stride; }
+  size_t many_bytes() const { return (size_t{1} << many_shift) * stride; }
+
+  uint32_t dim;
+  uint32_t state;
+  bool counts;          // applies, in each row
+  uint32_t header;      // bytes before the parameters
+  uint32_t stride;      // bytes from row to row
+  uint32_t few_shift;   // log2 of the rows of a small piece
+  uint32_t many_shift;  // log2 of the rows of a chunk, 64 at most
+};
+
 class RowStore {
  public:
-  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint32_t kNone = RowIndex::kNone;
   // The parameters of a new row; kBlank: any, as the caller writes them.
   enum class Fresh : uint8_t { kInitial, kBlank };
 
-  // `state` numbers behind each row's parameters, zero at first. The others outlive the store.
-  // `account` may be null: its memory is nobody's.
-  RowStore(uint32_t dim, uint32_t state, const v1::Initializer* initializer, BufferPool* pool,
-           JobAccount* account = nullptr);
+  // State is zero at first. The others outlive the store; the arena is of pieces of that shape.
+  RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena);
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
   uint32_t size() const { return size_; }
+  // All that it takes but parameters and state, and rows' room that has none yet.
+  uint64_t overhead_bytes() const;
 
   // The row of each key, or kNone. Their memory is on its way to the cache.
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
   // The same; keys without a row get one. False: no memory for them all.
   bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh = Fresh::kInitial);
 
-  uint64_t key(uint32_t row) const { return HeaderOf(row)->key; }
-  // How often the optimizer has changed the row; 0: nothing of it is committed.
-  uint32_t applies(uint32_t row) const { return HeaderOf(row)->applies; }
+  // A lookup in steps, for who has many under way (row_lookahead.h): each finds in the cache what
+  // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then
+  // it may be another one, and Finish() is not to be called.
+  struct Probe {
+    uint64_t key, hash;
+    RowIndex::Place at;
+    uint32_t row;  // probably
+  };
+  void Start(uint64_t key, Probe* p) const {
+    p->key = key;
+    p->hash = RowIndex::Hash(key);
+    p->row = kNone;
+    p->at.lines = 0;
+    if (size_ == 0) return;
+    p->at = {index_, p->hash};
+    index_.PrefetchPage(p->at);
+  }
+  void PrefetchLine(const Probe& p) const {
+    if (p.at.lines != 0) index_.PrefetchLine(p.at);
+  }
+  void Guess(Probe* p) const {
+    if (p->at.lines == 0) return;
+    p->row = index_.Guess(p->at, p->hash);
+    if (p->row < in_chunks_) __builtin_prefetch(&chunks_[p->row >> shape_.many_shift]);
+  }
+  void PrefetchRow(const Probe& p) const {
+    if (p.row < size_) Prefetch(p.row);
+  }
+  uint32_t Finish(const Probe& p) const {
+    if (p.row != kNone && key(p.row) == p.key) return p.row;
+    return size_ == 0 ? kNone : FindOne(p.key, p.hash);
+  }
+
+  uint64_t key(uint32_t row) const {
+    uint64_t key = 0;
+    std::memcpy(&key, At(row), sizeof(key));
+    return key;
+  }
+  // How often the optimizer has changed the row, where it counts that; else 0 or 1. 0: nothing of
+  // it is committed.
+  uint32_t applies(uint32_t row) const {
+    if (!shape_.counts) return AppliedBit(row);
+    uint32_t applies = 0;
+    std::memcpy(&applies, At(row) + sizeof(uint64_t), sizeof(applies));
+    return applies;
+  }
   void CountApply(uint32_t row) {
-    uint32_t& applies = HeaderOf(row)->applies;
-    if (applies < UINT32_MAX) ++applies;
+    const uint32_t before = applies(row);
+    if (before < (shape_.counts ? UINT32_MAX : 1)) SetApplies(row, before + 1);
   }
-  void SetApplies(uint32_t row, uint32_t applies) { HeaderOf(row)->applies = applies; }
-  float* parameters(uint32_t row) {
-    return reinterpret_cast<float*>(At(row) + offsetof(Header, parameters));
-  }
+  void SetApplies(uint32_t row, uint32_t applies);
+  float* parameters(uint32_t row) { return reinterpret_cast<float*>(At(row) + shape_.header); }
   const float* parameters(uint32_t row) const {
-    return reinterpret_cast<const float*>(At(row) + offsetof(Header, parameters));
+    return reinterpret_cast<const float*>(At(row) + shape_.header);
   }
-  float* state(uint32_t row) { return parameters(row) + dim_; }
-  const float* state(uint32_t row) const { return parameters(row) + dim_; }
+  float* state(uint32_t row) { return parameters(row) + shape_.dim; }
+  const float* state(uint32_t row) const { return parameters(row) + shape_.dim; }
   void Prefetch(uint32_t row) const {
-    const std::byte* at = At(row);
+    const std::byte* const at = At(row);
     for (uint32_t i = 0; i < prefetch_bytes_; i += 64) __builtin_prefetch(at + i, 1);
     __builtin_prefetch(at + prefetch_bytes_ - 1, 1);  // rows do not begin on a line
   }
 
  private:
-  struct Header {
-    uint64_t key;
-    uint32_t applies;
-    float parameters[1];  // the first
+  struct Chunk {
+    std::byte* rows = nullptr;  // null: the last one, in tail_
+    uint64_t applied = 0;       // a bit a row, where applies are not counted
   };
-  struct Entry {
-    uint32_t next_row;  // the row's number plus one; 0: empty
-    uint32_t hash;
-  };
-  static_assert(sizeof(Entry) == 8);
 
-  // Which of the blocks: the first ones double, so that k of them have first_rows_ << (k - 1) rows,
-  // up to block_rows_; all later ones have that many.
   std::byte* At(uint32_t row) const {
-    if (row >= block_rows_) {
-      const size_t block = small_blocks_ - 1 + (row >> block_shift_);
-      return blocks_[block].data + size_t{row & (block_rows_ - 1)} * stride_;
+    if (row < in_chunks_) {
+      return chunks_[row >> shape_.many_shift].rows + size_t{row & many_mask_} * shape_.stride;
     }
-    const uint32_t block = static_cast<uint32_t>(std::bit_width(row >> first_shift_));
-    const uint32_t first = block == 0 ? 0 : 1u << (first_shift_ + block - 1);
-    return blocks_[block].data + size_t{row - first} * stride_;
+    return tail_[(row & many_mask_) >> shape_.few_shift] + size_t{row & few_mask_} * shape_.stride;
   }
-  Header* HeaderOf(uint32_t row) const { return reinterpret_cast<Header*>(At(row)); }
-  uint32_t RowsOfBlock(size_t block) const;
-
-  static uint32_t Hash(uint64_t key);
-  uint32_t FindOne(uint64_t key, uint32_t hash) const;
+  uint32_t AppliedBit(uint32_t row) const {
+    return static_cast<uint32_t>(chunks_[row >> shape_.many_shift].applied >> (row & many_mask_)) &
+           1;
+  }
+  uint32_t FindOne(uint64_t key, uint64_t hash) const {
+    return index_.Find(hash, [this, key](uint32_t row) { return this->key(row) == key; });
+  }
+  void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
   bool Reserve(uint32_t more);
-  bool GrowIndex(uint64_t rows, Buffer* index, uint32_t* mask) const;
-  uint32_t Insert(uint64_t key, uint32_t hash, Fresh fresh);
+  // False: there is no memory after all.
+  bool Insert(uint64_t key, Fresh fresh);
+  void FillChunk();
+  uint64_t bookkeeping_bytes() const;
 
-  const uint32_t dim_;
-  const uint32_t stride_;  // bytes from row to row
+  const RowShape shape_;
+  const uint32_t few_mask_;
+  const uint32_t many_mask_;
   const uint32_t prefetch_bytes_;
-  const uint32_t first_shift_;   // log2 of the rows of the first block
-  const uint32_t block_shift_;   // log2 of block_rows_
-  const uint32_t block_rows_;    // of a block of the largest size
-  const uint32_t small_blocks_;  // blocks that have the first block_rows_ rows
   const v1::Initializer* const initializer_;
-  BufferPool* const pool_;
-  JobAccount* const account_;
+  RowArena* const arena_;
   uint32_t size_ = 0;
-  uint64_t capacity_ = 0;  // of blocks_, in rows
-  std::vector<Buffer> blocks_;
-  Buffer index_;
-  Entry* entries_ = nullptr;
-  uint32_t mask_ = 0;  // entries of the index minus one
+  uint32_t in_chunks_ = 0;  // rows below are in chunks, the others in tail_
+  std::vector<Chunk> chunks_;
+  std::vector<std::byte*> tail_;
+  RowIndex index_;
+  Bookkeeping bookkeeping_;
 };
 
 }  // namespace verbena::shard

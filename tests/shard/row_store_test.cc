@@ -13,15 +13,19 @@ namespace verbena::shard {
 namespace {
 
 struct Store {
-  Store(uint32_t dim, uint32_t state) : pool(&allocator, 0, &resident) {
+  Store(uint32_t dim, uint32_t state, bool counts = true)
+      : pool(&allocator, 0, &resident), shape(dim, state, counts) {
     initializer.set_kind(v1::Initializer::UNIFORM);
     initializer.set_b(1);
-    rows = std::make_unique<RowStore>(dim, state, &initializer, &pool);
+    arena = std::make_unique<RowArena>(shape.few_bytes(), shape.many_bytes(), &pool, nullptr);
+    rows = std::make_unique<RowStore>(shape, &initializer, arena.get());
   }
   RowAllocator allocator;
   uint64_t resident = 0;
   BufferPool pool;
   v1::Initializer initializer;
+  const RowShape shape;
+  std::unique_ptr<RowArena> arena;
   std::unique_ptr<RowStore> rows;
 };
 
@@ -98,6 +102,7 @@ TEST_CASE("a store without rows takes no memory, and one with few takes little")
   REQUIRE(s.rows->FindOrCreate({&key, 1}, &row));
   CHECK(s.allocator.used < 6 * 1024);
   s.rows.reset();
+  s.arena->Trim();
   CHECK(s.allocator.used == 0);
   CHECK(s.resident == 0);
 }

@@ -1,0 +1,195 @@
+#include "shard/table/row_index.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::shard {
+namespace {
+
+// Entries of the directory for so many rows. Chance wants an eighth of that; a group of keys that
+// were made to have the same hashes stays as full as it is.
+constexpr uint64_t MostEntries(uint64_t rows) { return std::max<uint64_t>(64, rows / 32); }
+// How full a group of so many slots becomes. Fuller, lookups would look at a second line more
+// often; emptier, the index would cost more than rows may.
+constexpr uint64_t Most(uint64_t slots) { return slots * 23 / 25; }
+
+}  // namespace
+
+RowIndex::~RowIndex() {
+  for (const Group& g : groups_) {
+    for (uint32_t p = 0; p < g.used; ++p) arena_->Give(RowArena::kPage, g.pages[p]);
+  }
+}
+
+uint64_t RowIndex::PagesFor(uint64_t more) const {
+  // Each insertion takes two at most. Many together fill what they take: a group of 8 to 16 pages
+  // has at least 7/8 of the most, and chance makes groups uneven.
+  constexpr uint64_t kRows = Most(uint64_t{kPageLines} * kSlots);
+  const uint64_t all = (rows_ + more) * 8 / (kRows * 7) * 17 / 16 + kMostPages;
+  return std::min(2 * more, std::max(all, pages_ + kMostPages) - pages_);
+}
+
+uint32_t RowIndex::GuessNext(const Place& at, uint64_t hash) const {
+  const Line& line = LineAt(at.group, at.line + 1 == at.lines ? 0 : at.line + 1);
+  const uint32_t matches = Matches(line, hash);
+  return matches == 0 ? kNone : line.rows[std::countr_zero(matches)];
+}
+
+std::byte* RowIndex::TakePage() {
+  std::byte* const page = arena_->Take(RowArena::kPage);
+  if (page == nullptr) return nullptr;
+  std::memset(page, 0, RowArena::kPageBytes);
+  ++pages_;
+  return page;
+}
+
+// The directory's entries of the group, which has the hash.
+void RowIndex::Refer(uint64_t hash, uint32_t group) {
+  const Group& g = groups_[group];
+  const uint32_t others = depth_ - g.depth;
+  const size_t first = EntryOf(hash) >> others << others;
+  const uint32_t entry = group * kMostPages + g.used - 1;
+  std::fill_n(directory_.begin() + static_cast<ptrdiff_t>(first), size_t{1} << others, entry);
+}
+
+void RowIndex::Put(uint64_t hash, uint32_t row) {
+  Place at(*this, hash);
+  for (;;) {
+    Line& line = LineAt(at.group, at.line);
+    if (line.used < kSlots) {
+      line.tags[line.used] = TagOf(hash);
+      line.rows[line.used++] = row;
+      return;
+    }
+    line.passed_on = 1;
+    at.line = at.line + 1 == at.lines ? 0 : at.line + 1;
+  }
+}
+
+void RowIndex::Empty(uint32_t group) {
+  for (uint32_t p = 0; p < groups_[group].used; ++p) {
+    std::memset(groups_[group].pages[p], 0, RowArena::kPageBytes);
+  }
+}
+
+// Splits the hash's group by one bit more, or gives it a page more.
+bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
+  constexpr uint32_t kMostRows = kMostPages * kPageLines * kSlots;
+  const uint32_t group = Place(*this, hash).group;
+  const bool split = groups_[group].used == kMostPages;
+  if (split && groups_[group].depth == depth_ && directory_.size() * 2 > MostEntries(rows_)) {
+    return false;
+  }
+  std::byte* const page = TakePage();
+  if (page == nullptr) return false;
+  uint32_t rows[kMostRows];
+  uint64_t hashes[kMostRows];
+  uint32_t n = 0;
+  for (uint32_t l = 0; l < groups_[group].used * kPageLines; ++l) {
+    const Line& line = LineAt(group, l);
+    std::copy_n(line.rows, line.used, rows + n);
+    n += line.used;
+  }
+  hashes_of({rows, n}, hashes);
+  Empty(group);
+  if (split) {
+    const uint64_t bit = uint64_t{1} << (63 - groups_[group].depth);
+    const auto ones = static_cast<uint32_t>(
+        std::count_if(hashes, hashes + n, [&](uint64_t h) { return (h & bit) != 0; }));
+    Split(hash, page, ones);
+  } else {
+    Group& g = groups_[group];
+    g.pages[g.used++] = page;
+    Refer(hash, group);
+  }
+  for (uint32_t i = 0; i < n; ++i) Put(hashes[i], rows[i]);
+  return true;
+}
+
+// The group of the hash, of 16 pages, which are empty, becomes two for `ones` rows that have the
+// next bit and the others. `page`: one more, if they need it.
+void RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
+  const uint32_t old = Place(*this, hash).group;
+  if (groups_[old].depth == depth_) {
+    std::vector<uint32_t> doubled(directory_.size() * 2);
+    for (size_t i = 0; i < doubled.size(); ++i) doubled[i] = directory_[i / 2];
+    directory_.swap(doubled);
+    ++depth_;
+  }
+  if (groups_.size() == groups_.capacity()) groups_.reserve(groups_.size() * 9 / 8 + 1);
+  const auto fresh = static_cast<uint32_t>(groups_.size());
+  groups_.emplace_back();
+  Group& zero = groups_[old];
+  Group& one = groups_[fresh];
+  const uint64_t bit = uint64_t{1} << (63 - zero.depth);
+  const auto pages_of = [](uint32_t rows) {
+    uint32_t pages = 1;
+    while (pages < kMostPages && Most(uint64_t{pages} * kPageLines * kSlots) < rows) ++pages;
+    return pages;
+  };
+  std::byte* pages[kMostPages + 1];
+  std::copy_n(zero.pages, kMostPages, pages);
+  pages[kMostPages] = page;
+  const uint32_t zeros = zero.rows - ones;
+  one.rows = ones;
+  zero.rows = zeros;
+  zero.used = static_cast<uint16_t>(pages_of(zeros));
+  one.used = static_cast<uint16_t>(pages_of(ones));
+  if (zero.used + one.used > kMostPages + 1) {  // it was fuller than it should be
+    zero.used = static_cast<uint16_t>(zeros / (kPageLines * kSlots) + 1);
+    one.used = static_cast<uint16_t>(kMostPages + 1 - zero.used);
+  }
+  one.depth = ++zero.depth;
+  std::copy_n(pages, zero.used, zero.pages);
+  std::copy_n(pages + zero.used, one.used, one.pages);
+  for (uint32_t p = zero.used + one.used; p < kMostPages + 1; ++p) {
+    arena_->Give(RowArena::kPage, pages[p]);
+    --pages_;
+  }
+  Refer(hash & ~bit, old);
+  Refer(hash | bit, fresh);
+}
+
+bool RowIndex::Insert(uint64_t hash, uint32_t row, HashesOf hashes_of) {
+  if (groups_.empty()) {
+    std::byte* const page = TakePage();
+    if (page == nullptr) return false;
+    groups_.push_back({});
+    groups_[0].pages[0] = page;
+    groups_[0].used = 1;
+    directory_.assign(1, 0);
+  }
+  for (;;) {
+    const Group& g = groups_[Place(*this, hash).group];
+    const uint32_t slots = g.used * kPageLines * kSlots;
+    if (g.rows < Most(slots)) break;
+    if (Grow(hash, hashes_of)) continue;
+    if (g.rows == slots) return false;
+    break;  // without memory it becomes fuller than it should
+  }
+  ++groups_[Place(*this, hash).group].rows;
+  ++rows_;
+  Put(hash, row);
+  return true;
+}
+
+void RowIndex::Remove(uint64_t hash, uint32_t row) {
+  Place at(*this, hash);
+  for (uint32_t i = 0; i < at.lines; ++i) {
+    Line& line = LineAt(at.group, at.line);
+    const auto* const end = line.rows + line.used;
+    const auto slot =
+        static_cast<uint32_t>(std::find(line.rows, line.rows + line.used, row) - line.rows);
+    if (line.rows + slot != end) {
+      --line.used;
+      line.tags[slot] = line.tags[line.used];
+      line.rows[slot] = line.rows[line.used];
+      --groups_[at.group].rows;
+      --rows_;
+      return;
+    }
+    at.line = at.line + 1 == at.lines ? 0 : at.line + 1;
+  }
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,165 @@
+// Which row a key has: 32-bit row numbers by the hash of their keys, which lie with the rows.
+//
+// A line of the cache has ten slots of 16 bits of hash and a row number. Lines are in pages, pages
+// in groups of up to 16. The hash's high bits choose the group by a directory, its low ones the
+// line; a line that is full sends keys on to the next of its group. A group that is nine tenths
+// full gets one page more and is built anew; one of 16 pages becomes two. So an index has 7 to 8
+// bytes a row at every size (fewer than some tens of rows: one page), and no insertion takes longer
+// than one group.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. An Insert() that fails leaves the index as it was.
+//  2. A line with room has sent nobody on (but see Remove()).
+#ifndef VERBENA_SHARD_TABLE_ROW_INDEX_H_
+#define VERBENA_SHARD_TABLE_ROW_INDEX_H_
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "shard/table/row_arena.h"
+
+namespace verbena::shard {
+
+class RowIndex {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  // The hashes of rows' keys, for a group that is built anew.
+  using HashesOf = absl::FunctionRef<void(absl::Span<const uint32_t> rows, uint64_t* hashes)>;
+
+  explicit RowIndex(RowArena* arena) : arena_(arena) {}
+  ~RowIndex();
+  RowIndex(const RowIndex&) = delete;
+  RowIndex& operator=(const RowIndex&) = delete;
+
+  // Another mixer than the one that chose the partition, of which all keys here share the high
+  // bits: Pelle Evensen's moremur.
+  static uint64_t Hash(uint64_t key) {
+    key = (key ^ (key >> 27)) * 0x3c79ac492ba7b653u;
+    key = (key ^ (key >> 33)) * 0x1c69b3f74ac4ae35u;
+    return key ^ (key >> 27);
+  }
+
+  // Where a hash's line is.
+  struct Place {
+    Place() = default;
+    Place(const RowIndex& index, uint64_t hash) {
+      const uint32_t entry = index.directory_[index.EntryOf(hash)];
+      group = entry / kMostPages;
+      lines = (entry % kMostPages + 1) * kPageLines;
+      line = static_cast<uint32_t>((hash & UINT32_MAX) * lines >> 32);
+    }
+    uint32_t group, line, lines;
+  };
+
+  // The lookups: something was inserted before.
+  // In steps, each of which needs what the one before has sent for: the page, the line, and the
+  // first row there that may be the one.
+  void PrefetchPage(const Place& at) const {
+    __builtin_prefetch(&groups_[at.group].pages[at.line / kPageLines]);
+  }
+  void PrefetchLine(const Place& at) const { __builtin_prefetch(&LineAt(at.group, at.line)); }
+  uint32_t Guess(const Place& at, uint64_t hash) const {
+    const Line& line = LineAt(at.group, at.line);
+    const uint32_t matches = Matches(line, hash);
+    if (matches == 0) return line.passed_on == 0 ? kNone : GuessNext(at, hash);
+    return line.rows[std::countr_zero(matches)];
+  }
+  // The row of that hash for which same(row) says that its key is the one; kNone: there is none.
+  template <typename Same>
+  uint32_t Find(uint64_t hash, Same same) const {
+    Place at(*this, hash);
+    for (uint32_t i = 0; i < at.lines; ++i) {
+      const Line& line = LineAt(at.group, at.line);
+      for (uint32_t m = Matches(line, hash); m != 0; m &= m - 1) {
+        const uint32_t row = line.rows[std::countr_zero(m)];
+        if (same(row)) return row;
+      }
+      if (line.passed_on == 0) break;
+      at.line = at.line + 1 == at.lines ? 0 : at.line + 1;
+    }
+    return kNone;
+  }
+  // Of a hash that has no row with the same key. False: no memory.
+  bool Insert(uint64_t hash, uint32_t row, HashesOf hashes_of);
+  // Takes back what was inserted last; its line may have sent others on.
+  void Remove(uint64_t hash, uint32_t row);
+
+  // Pages that so many insertions take, by far the most times no more.
+  uint64_t PagesFor(uint64_t more) const;
+  uint64_t pages() const { return pages_; }
+  uint64_t bookkeeping_bytes() const {
+    return directory_.capacity() * sizeof(uint32_t) + groups_.capacity() * sizeof(Group);
+  }
+
+ private:
+  static constexpr uint32_t kSlots = 10;
+  struct alignas(64) Line {
+    uint16_t tags[kSlots];
+    uint16_t used;       // slots
+    uint16_t passed_on;  // not 0: keys went on to the next line
+    uint32_t rows[kSlots];
+  };
+  static_assert(sizeof(Line) == 64);
+  static constexpr uint32_t kPageLines = RowArena::kPageBytes / sizeof(Line);
+  static constexpr uint32_t kMostPages = 16;
+  struct Group {
+    std::byte* pages[kMostPages];
+    uint32_t rows;
+    uint16_t used;   // pages
+    uint16_t depth;  // high bits of the hash that its keys share
+  };
+  size_t EntryOf(uint64_t hash) const { return hash >> 1 >> (63 - depth_); }
+  static uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash >> 32); }
+  const Line& LineAt(uint32_t group, uint32_t line) const {
+    return reinterpret_cast<const Line*>(
+        groups_[group].pages[line / kPageLines])[line % kPageLines];
+  }
+  Line& LineAt(uint32_t group, uint32_t line) {
+    return const_cast<Line&>(static_cast<const RowIndex*>(this)->LineAt(group, line));
+  }
+  // Which slots have the hash's tag, a bit each.
+  static uint32_t Matches(const Line& line, uint64_t hash) {
+    // Whatever is there: a Guess() may look at a page that was given back.
+    const uint32_t used = ((1u << (line.used & 15)) - 1) & ((1u << kSlots) - 1);
+#ifdef __SSE2__
+    const auto* from = reinterpret_cast<const __m128i*>(line.tags);
+    const __m128i tag = _mm_set1_epi16(static_cast<int16_t>(TagOf(hash)));
+    const __m128i low = _mm_cmpeq_epi16(_mm_load_si128(from), tag);
+    const __m128i high = _mm_cmpeq_epi16(_mm_load_si128(from + 1), tag);
+    return static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high))) & used;
+#else
+    uint32_t matches = 0;
+    for (uint32_t i = 0; i < kSlots; ++i) matches |= (line.tags[i] == TagOf(hash) ? 1u : 0u) << i;
+    return matches & used;
+#endif
+  }
+
+  uint32_t GuessNext(const Place& at, uint64_t hash) const;
+  std::byte* TakePage();
+  bool Grow(uint64_t hash, HashesOf hashes_of);
+  void Split(uint64_t hash, std::byte* page, uint32_t ones);
+  void Put(uint64_t hash, uint32_t row);
+  void Empty(uint32_t group);
+  void Refer(uint64_t hash, uint32_t group);
+
+  RowArena* const arena_;
+  std::vector<uint32_t> directory_;  // by the hash's first depth_ bits: group, pages minus one
+  uint32_t depth_ = 0;
+  std::vector<Group> groups_;
+  uint64_t rows_ = 0;
+  uint64_t pages_ = 0;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_ROW_INDEX_H_

@@ -1,0 +1,84 @@
+// Lookups of many keys, of one slice or several in turn, with the memory of the next ones on its
+// way to the cache while one is dealt with.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_TABLE_ROW_LOOKAHEAD_H_
+#define VERBENA_SHARD_TABLE_ROW_LOOKAHEAD_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "shard/table/row_store.h"
+
+namespace verbena::shard {
+
+class RowLookahead {
+ public:
+  // Keys of one store, behind those added before.
+  void Add(const RowStore* rows, absl::Span<const uint64_t> keys) {
+    added_ += keys.size();
+    if (!keys.empty()) parts_.push_back({rows, keys.data(), added_});
+  }
+  // Key by key, once for each: how far its lookup is. Its row is on its way.
+  const RowStore::Probe& Next() {
+    if (taken_ % kStep == 0) {
+      for (const size_t until = taken_ / kStep + kSteps; begun_ <= until; ++begun_) Begin(begun_);
+    }
+    return ring_[taken_++ % kRing].probe;
+  }
+  // So many of them, as far as there are.
+  void Skip(size_t keys) {
+    for (; keys > 0 && taken_ < added_; --keys) Next();
+  }
+
+ private:
+  // Keys from one step of a lookup to the next: a core has 10 to 16 line fill buffers, and some
+  // tens behind them.
+  static constexpr size_t kStep = 16;
+  static constexpr size_t kSteps = 4;  // before the last
+  static constexpr size_t kRing = 128;
+  static_assert(kRing >= (kSteps + 1) * kStep && kRing % kStep == 0);
+  struct Part {
+    const RowStore* rows;
+    const uint64_t* keys;
+    size_t end;  // of all keys
+  };
+  struct UnderWay {
+    const RowStore* rows;
+    RowStore::Probe probe;
+  };
+
+  // The first step of the kStep keys of `block`, and one more of each of the blocks before it.
+  void Begin(size_t block) {
+    ForBlock(block, 0, [this](size_t i, UnderWay& u) {
+      while (i >= parts_[part_].end) begin_ = parts_[part_++].end;
+      const Part& part = parts_[part_];
+      u.rows = part.rows;
+      part.rows->Start(part.keys[i - begin_], &u.probe);
+    });
+    ForBlock(block, 1, [](size_t, UnderWay& u) { u.rows->PrefetchLine(u.probe); });
+    ForBlock(block, 2, [](size_t, UnderWay& u) { u.rows->Guess(&u.probe); });
+    ForBlock(block, 3, [](size_t, UnderWay& u) { u.rows->PrefetchRow(u.probe); });
+  }
+  template <typename Step>
+  void ForBlock(size_t block, size_t before, Step step) {
+    if (block < before) return;
+    const size_t first = (block - before) * kStep;
+    const size_t end = first + kStep < added_ ? first + kStep : added_;
+    for (size_t i = first; i < end; ++i) step(i, ring_[i % kRing]);
+  }
+
+  absl::InlinedVector<Part, 1> parts_;
+  size_t added_ = 0;  // keys
+  size_t part_ = 0;   // of the key that begins next
+  size_t begin_ = 0;  // its first key
+  size_t begun_ = 0;  // blocks
+  size_t taken_ = 0;  // keys
+  UnderWay ring_[kRing];
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_ROW_LOOKAHEAD_H_

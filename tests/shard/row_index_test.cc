@@ -1,0 +1,203 @@
+// The index of an embedding table's rows and the arena that it shares with them.
+#include "shard/table/row_index.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "shard/table/row_store.h"
+#include "tests/shard/row_fixture.h"
+
+namespace verbena::shard {
+namespace {
+
+struct Slices {
+  Slices(const RowShape& of_shape, size_t slices)
+      : shape(of_shape),
+        pool(&allocator, 0, &resident),
+        arena(shape.few_bytes(), shape.many_bytes(), &pool, nullptr) {
+    initializer.set_kind(v1::Initializer::ZEROS);
+    for (size_t s = 0; s < slices; ++s) {
+      stores.push_back(std::make_unique<RowStore>(shape, &initializer, &arena));
+    }
+  }
+  RowAllocator allocator;
+  uint64_t resident = 0;
+  const RowShape shape;
+  BufferPool pool;
+  v1::Initializer initializer;
+  RowArena arena;
+  std::vector<std::unique_ptr<RowStore>> stores;
+};
+
+// Keys in batches, compared with a plain map all along.
+void CheckLikeMap(size_t count, const std::function<uint64_t(size_t)>& key_of) {
+  Slices s(RowShape(1, 0, false), 1);
+  RowStore& store = *s.stores[0];
+  std::unordered_map<uint64_t, uint32_t> model;
+  std::mt19937_64 random(3);
+  std::vector<uint64_t> keys;
+  std::vector<uint32_t> rows;
+  for (size_t i = 0; i < count;) {
+    keys.clear();
+    for (size_t n = 1 + random() % 700; n > 0 && i < count; --n, ++i) keys.push_back(key_of(i));
+    if (!model.empty()) keys.push_back(key_of(random() % i));  // one that may be there
+    rows.resize(keys.size());
+    REQUIRE(store.FindOrCreate(keys, rows.data()));
+    for (size_t k = 0; k < keys.size(); ++k) {
+      const auto next = static_cast<uint32_t>(model.size());
+      REQUIRE(rows[k] == model.emplace(keys[k], next).first->second);
+    }
+  }
+  REQUIRE(store.size() == model.size());
+  for (const auto& [key, row] : model) {
+    const uint64_t absent = key ^ 0x8000000000000001u;
+    uint32_t found[2];
+    store.Find(std::vector<uint64_t>{key, absent}, found);
+    REQUIRE(found[0] == row);
+    REQUIRE(store.key(row) == key);
+    const auto other = model.find(absent);
+    REQUIRE(found[1] == (other == model.end() ? RowStore::kNone : other->second));
+  }
+}
+
+TEST_CASE("an index finds what a plain map does, whatever the keys are like") {
+  std::mt19937_64 random(1);
+  constexpr size_t kCount = 60000;  // some tens of groups
+  CheckLikeMap(kCount, [&](size_t i) { return i * 0x9e3779b97f4a7c15u; });
+  CheckLikeMap(kCount, [](size_t i) { return i; });
+  CheckLikeMap(kCount, [](size_t i) { return uint64_t{i} << 32; });
+  CheckLikeMap(kCount, [](size_t i) { return (uint64_t{i} << 40) | 0x1234567890u; });
+  CheckLikeMap(kCount, [](size_t i) { return ~uint64_t{i}; });
+}
+
+TEST_CASE("beside parameters and state a row takes at most sixteen bytes, at every size") {
+  const auto [dim, slices] = GENERATE(std::pair(1u, 1u), std::pair(16u, 1u), std::pair(64u, 4u));
+  INFO("dim " << dim << ", slices " << slices);
+  Slices s(RowShape(dim, 1, false), slices);
+  std::vector<uint64_t> keys(250);
+  std::vector<uint32_t> rows(keys.size());
+  uint64_t next = 0;
+  double most = 0;
+  for (uint64_t all = 0; all < (dim > 16 ? 60000 : 300000); all += keys.size() * slices) {
+    for (const auto& store : s.stores) {
+      for (uint64_t& key : keys) key = ++next * 0x9e3779b97f4a7c15u;
+      REQUIRE(store->FindOrCreate(keys, rows.data()));
+    }
+    if (next < 10000 * slices) continue;
+    uint64_t pages = 0;
+    for (const auto& store : s.stores) pages += store->overhead_bytes();
+    most = std::max(most, static_cast<double>(pages) / static_cast<double>(next));
+  }
+  CHECK(most <= 16);
+  // What the arena has idle comes on top: a block, and what was reserved.
+  const double all = static_cast<double>(s.arena.bytes()) / static_cast<double>(next);
+  CHECK(all <= 16.5 + 4.0 * (dim + 1) + double{1 << 20} / static_cast<double>(next));
+}
+
+TEST_CASE("where there is no memory a store stays as it was, and goes on later") {
+  const RowShape shape(3, 1, false);
+  std::mt19937_64 random(9);
+  std::vector<uint64_t> keys(9000);
+  for (uint64_t& key : keys) key = random();
+  std::vector<uint32_t> rows(keys.size());
+  size_t refused = 0;
+  for (size_t more = 0; more < (size_t{400} << 10); more += 4096) {
+    Slices s(shape, 1);
+    RowStore& store = *s.stores[0];
+    REQUIRE(store.FindOrCreate({keys.data(), 2000}, rows.data()));
+    const size_t used = s.allocator.used;
+    s.allocator.limit = used + more;
+    if (!store.FindOrCreate(keys, rows.data())) {
+      ++refused;
+      REQUIRE(s.allocator.used == used);
+      REQUIRE(store.size() == 2000);
+      store.Find(keys, rows.data());
+      for (size_t i = 0; i < keys.size(); ++i) {
+        REQUIRE(rows[i] == (i < 2000 ? static_cast<uint32_t>(i) : RowStore::kNone));
+      }
+      s.allocator.limit = SIZE_MAX;
+      REQUIRE(store.FindOrCreate(keys, rows.data()));
+    }
+    for (size_t i = 0; i < keys.size(); ++i) {
+      REQUIRE(rows[i] == i);
+      REQUIRE(store.key(rows[i]) == keys[i]);
+    }
+  }
+  CHECK(refused > 10);
+}
+
+TEST_CASE("an index without memory fills up, refuses, and takes back") {
+  Slices s(RowShape(1, 0, false), 0);
+  RowIndex index(&s.arena);
+  std::vector<uint64_t> keys;
+  const auto hashes_of = [&](absl::Span<const uint32_t> rows, uint64_t* hashes) {
+    for (const uint32_t row : rows) *hashes++ = RowIndex::Hash(keys[row]);
+  };
+  const auto find = [&](uint32_t row) {
+    return index.Find(RowIndex::Hash(keys[row]), [&](uint32_t r) { return keys[r] == keys[row]; });
+  };
+  s.allocator.limit = 4096;
+  uint32_t n = 0;
+  for (keys.push_back(0); index.Insert(RowIndex::Hash(keys[n]), n, hashes_of); ++n) {
+    REQUIRE(n < 10000);
+    keys.push_back(n + 1);
+  }
+  CHECK(n == 8 * 8 * 10);  // pages, lines, slots
+  for (uint32_t row = 0; row < n; ++row) REQUIRE(find(row) == row);
+  CHECK(find(n) == RowIndex::kNone);
+  for (uint32_t row = n; row-- > n / 2;) index.Remove(RowIndex::Hash(keys[row]), row);
+  for (uint32_t row = 0; row < n; ++row) {
+    REQUIRE(find(row) == (row < n / 2 ? row : RowIndex::kNone));
+  }
+  s.allocator.limit = SIZE_MAX;
+  for (uint32_t row = n / 2; row < n; ++row) {
+    REQUIRE(index.Insert(RowIndex::Hash(keys[row]), row, hashes_of));
+  }
+  for (uint32_t row = 0; row < n; ++row) REQUIRE(find(row) == row);
+}
+
+TEST_CASE("rows that are not counted remember whether there was an apply, also when they move") {
+  Slices s(RowShape(2, 0, false), 1);
+  RowStore& store = *s.stores[0];
+  std::vector<uint64_t> keys(200);
+  std::vector<uint32_t> rows(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = i;
+    REQUIRE(store.FindOrCreate({&keys[i], 1}, &rows[i]));
+    if (i % 3 == 0) store.CountApply(rows[i]);
+    if (i % 6 == 0) store.CountApply(rows[i]);
+    if (i % 5 == 0) store.SetApplies(rows[i], 7);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    REQUIRE(store.applies(rows[i]) == (i % 3 == 0 || i % 5 == 0 ? 1 : 0));
+  }
+}
+
+TEST_CASE("slices that go give their memory to the others, and in the end to the pool") {
+  Slices s(RowShape(8, 0, false), 8);
+  std::vector<uint64_t> keys(3000);
+  std::vector<uint32_t> rows(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  for (const auto& store : s.stores) REQUIRE(store->FindOrCreate(keys, rows.data()));
+  const size_t used = s.allocator.used;
+  s.stores[3] = std::make_unique<RowStore>(s.shape, &s.initializer, &s.arena);
+  REQUIRE(s.stores[3]->FindOrCreate(keys, rows.data()));
+  CHECK(s.allocator.used == used);
+  for (size_t i = 0; i < 7; ++i) {
+    s.stores[i].reset();
+    s.arena.Trim();
+  }
+  CHECK(s.allocator.used < used / 2);
+  s.stores[7]->Find(keys, rows.data());
+  for (size_t i = 0; i < keys.size(); ++i) REQUIRE(rows[i] == i);
+  s.stores[7].reset();
+  s.arena.Trim();
+}
+
+}  // namespace
+}  // namespace verbena::shard
