@@ -81,7 +81,9 @@ class BufferPool {
   // The last Unpin() returns it.
   uint64_t PinScratch(const Buffer& buffer);
   // Scratch memory of exactly that size, which is not kept for others when it is given back.
-  Buffer TakeExact(size_t bytes) { return Take(bytes, nullptr, MemoryUse::kScratch); }
+  Buffer TakeExact(size_t bytes, JobAccount* account = nullptr) {
+    return Take(bytes, account, MemoryUse::kScratch);
+  }
   void FreeExact(const Buffer& buffer) { Release(buffer, MemoryUse::kScratch); }
   // Memory that was not had from here: bookkeeping.h.
   void Count(int64_t bytes) { allocator_->Count(bytes); }

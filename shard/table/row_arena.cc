@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kLeastBlock = size_t{4} << 10;
 constexpr size_t kMostBlock = size_t{1} << 20;
+constexpr uint64_t kRoomForReads = 256 << 10;
 
 constexpr size_t Lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -62,8 +63,18 @@ void RowArena::CutRest() {
 
 // A quarter of what there is, so that small tables stay small, and a 256th of large ones, of which
 // half a block is idle. Of powers of two, which no allocator has to round; less, where that much is
-// not to be had.
+// not to be had. Where no more rows can be made, those there are can be read: that wants memory.
 bool RowArena::NewBlock(size_t least) {
+  const size_t room = std::min(bytes_ / 16, kRoomForReads);
+  if (room < kLeastBlock) return TakeBlock(least);
+  const Buffer for_reads = pool_->TakeExact(room, account_);
+  if (for_reads.data == nullptr) return false;
+  const bool made = TakeBlock(least);
+  pool_->FreeExact(for_reads);
+  return made;
+}
+
+bool RowArena::TakeBlock(size_t least) {
   least = std::bit_ceil(std::max(least, kLeastBlock));
   const uint64_t share = std::max(std::min<uint64_t>(bytes_ / 4, kMostBlock / 4), bytes_ / 256);
   size_t bytes = std::bit_floor(std::clamp<uint64_t>(share, kLeastBlock, kMostBlock));

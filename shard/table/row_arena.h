@@ -70,6 +70,7 @@ class RowArena {
   bool Enough(const Counts& pieces) const;
   void CutRest();
   bool NewBlock(size_t least);
+  bool TakeBlock(size_t least);
 
   const std::array<size_t, kPieces> sizes_;
   BufferPool* const pool_;
