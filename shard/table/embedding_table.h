@@ -7,8 +7,8 @@
 //
 // Invariants:
 //  1. Slice::applies counts every apply to the slice since it was made; Slice::version restarts
-//     with the job. A row's own count, where its optimizer goes by that, is of the applies that named
-//     it.
+//     with the job. A row's own count, where its optimizer goes by that, is of the applies that
+//     named it.
 //  2. Rows are gathered into memory of their own: none is ever pinned.
 #ifndef VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
 #define VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
