@@ -4,108 +4,10 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "proto/record_check.h"
-#include "rdma/lane/write_watch.h"
-#include "rdma/sim/sim_network.h"
+#include "rdma/lane/worker_lane_impl.h"
 
 namespace verbena::rdma {
-namespace {
-
-constexpr uint32_t kNone = UINT32_MAX;
-
-// Payloads up to this size are copied behind the header: one segment is cheaper than the second
-// gather, and the answer need not wait for the write's completion.
-constexpr uint32_t kCopiedPayloadBytes = 1024;
-// From here on a payload is referred to where the transport can: what fits a small slot is copied
-// faster than found.
-constexpr uint32_t kReferredPayloadBytes = 4096;
-
-}  // namespace
-
-struct WorkerLane::Impl {
-  struct Operation {
-    uint64_t cookie = 0;
-    uint64_t serial = 0;  // of the record; tells it from the next one with this index
-    uint64_t min_version = 0;
-    uint32_t previous = kNone;  // in the order of posting
-    uint32_t next = kNone;
-    uint16_t group_count = 0;
-    bool in_use = false;
-    bool reading = false;   // the transport may still read the caller's payload
-    bool replied = false;   // the reply is in `withheld`
-    bool reported = false;  // planted bug: answered before its reply
-  };
-  struct Slot {
-    uint64_t serial = 0;
-    uint32_t operation = kNone;
-    bool at_shard = false;  // not returned yet
-    bool writing = false;   // our write has not completed
-  };
-
-  Endpoint* endpoint = nullptr;
-  LaneTicket ticket;
-  const PlantedBugs* bugs = nullptr;
-  ConnectionId connection = ConnectionId::kNone;
-  State state = State::kConnecting;
-  bool broken = false;   // in error; kLost with the reason follows
-  bool probing = false;  // an empty write is under way
-  absl::Status error;
-  WriteWatch watch;
-  WorkerLaneCounters counters;
-
-  std::shared_ptr<MemoryBlock> mailbox;
-  std::shared_ptr<MemoryBlock> staging;
-  RemoteMemory ring;
-
-  std::vector<Operation> operations;
-  std::vector<Reply> withheld;  // by operation
-  std::vector<Slot> slots;
-  std::vector<uint32_t> free_operations;
-  std::vector<uint32_t> free_small;
-  std::vector<uint32_t> free_large;
-  uint32_t oldest = kNone;
-  uint32_t newest = kNone;
-  uint32_t in_use = 0;
-  uint64_t next_serial = 1;
-  absl::flat_hash_map<uint64_t, RemoteMemory> exposed;  // by block
-
-  ~Impl() {
-    if (connection != ConnectionId::kNone) endpoint->Destroy(connection);
-  }
-
-  const LaneConfig& config() const { return ticket.config; }
-
-  absl::Status Start();
-  std::vector<uint32_t>* FreeSlots(size_t group_count, size_t payload_bytes);
-  absl::Status CheckRequest(const Request& request) const;
-  static size_t PayloadBytes(const Request& request) {
-    return request.prefix.size() + request.payload.bytes;
-  }
-  // Of these, in the slot.
-  static size_t SlotPayloadBytes(const Request& request) {
-    return request.prefix.size() + (request.reference ? 0 : request.payload.bytes);
-  }
-  absl::Status Post(const Request& request);
-  uint32_t WriteStaging(std::byte* to, const Request& request, uint32_t operation, bool copied);
-  void Begin(const Request& request, uint32_t operation, uint32_t slot, bool copied);
-  void Probe();
-  void OnSent(uint32_t index, std::vector<Answer>* answers);
-  void OnReceived(uint32_t immediate, std::vector<Answer>* answers);
-  void OnGrant(uint32_t index);
-  void OnReply(uint32_t index, std::vector<Answer>* answers);
-  bool ReturnSlot(uint32_t index);
-  void FreeSlot(uint32_t index) {
-    (index < config().small_slots ? free_small : free_large).push_back(index);
-  }
-  void EndOperation(uint32_t index);
-  void Close(absl::Status reason);
-  absl::Status Malformed(absl::string_view what) const {
-    return absl::InternalError(absl::StrCat("lane ", ticket.lane, " generation ", ticket.generation,
-                                            ": the shard sent ", what));
-  }
-};
 
 absl::Status WorkerLane::Impl::Start() {
   absl::StatusOr<ConnectionId> created = endpoint->Create(config().worker_limits());
@@ -137,147 +39,6 @@ absl::Status WorkerLane::Impl::Start() {
   hello.mailbox_key = remote->key;
   return endpoint->Connect(connection, ticket.address,
                            std::string_view(reinterpret_cast<const char*>(&hello), sizeof(hello)));
-}
-
-// The free list a record of this size takes its slot from; null when it fits none.
-std::vector<uint32_t>* WorkerLane::Impl::FreeSlots(size_t group_count, size_t payload_bytes) {
-  if (group_count < 1 || group_count > kMaxGroups) return nullptr;
-  const size_t bytes = PayloadOffset(static_cast<uint32_t>(group_count)) + payload_bytes;
-  if (bytes <= config().small_slot_bytes) return &free_small;
-  if (config().large_slots > 0 && bytes <= config().large_slot_bytes) return &free_large;
-  return nullptr;
-}
-
-absl::Status WorkerLane::Impl::CheckRequest(const Request& request) const {
-  if (state != State::kOpen || broken) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("lane ", ticket.lane, " is not open", error.ok() ? "" : ": ",
-                     error.ok() ? absl::string_view() : error.message()));
-  }
-  const size_t prefix = request.prefix.size();
-  if (prefix % kRecordAlignment != 0 || prefix > kRecordStagingBytes - PayloadOffset(kMaxGroups)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("record prefix of ", prefix, " bytes; allowed: a multiple of ",
-                     kRecordAlignment, " up to ", kRecordStagingBytes - PayloadOffset(kMaxGroups)));
-  }
-  const Segment& payload = request.payload;
-  if (payload.bytes == 0) return absl::OkStatus();
-  const MemoryBlock* block = payload.block;
-  if (payload.data == nullptr || block == nullptr || payload.data < block->data() ||
-      payload.bytes > block->size() ||
-      static_cast<size_t>(payload.data - block->data()) > block->size() - payload.bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("record payload of ", payload.bytes, " bytes lies outside its memory block"));
-  }
-  return absl::OkStatus();
-}
-
-// Returns the length of the first segment.
-uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, uint32_t operation,
-                                        bool copied) {
-  RecordHeader header = request.header;
-  header.magic = kRecordMagic;
-  header.version = kWireVersion;
-  header.flags = 0;
-  if (request.reference) {
-    header.flags = kRecordReference;
-    header.destination = request.reference->address;
-    header.destination_key = request.reference->key;
-  }
-  header.generation = ticket.generation;
-  header.operation = operation;
-  header.incarnation = ticket.incarnation;
-  header.group_count = static_cast<uint16_t>(request.groups.size());
-  header.reserved0 = 0;
-  header.payload_bytes = static_cast<uint32_t>(PayloadBytes(request));
-  header.reserved1 = 0;
-  const size_t group_bytes = request.groups.size() * sizeof(Group);
-  uint32_t offset = PayloadOffset(header.group_count);
-  std::memcpy(to, &header, sizeof(header));
-  std::memcpy(to + sizeof(header), request.groups.data(), group_bytes);
-  std::memset(to + sizeof(header) + group_bytes, 0, offset - sizeof(header) - group_bytes);
-  if (!request.prefix.empty()) {
-    std::memcpy(to + offset, request.prefix.data(), request.prefix.size());
-    offset += static_cast<uint32_t>(request.prefix.size());
-  }
-  if (!copied || request.reference) return offset;
-  if (request.payload.bytes > 0) {
-    std::memcpy(to + offset, request.payload.data, request.payload.bytes);
-  }
-  return offset + request.payload.bytes;
-}
-
-absl::Status WorkerLane::Impl::Post(const Request& request) {
-  if (absl::Status s = CheckRequest(request); !s.ok()) return s;
-  std::vector<uint32_t>* free_slots = FreeSlots(request.groups.size(), SlotPayloadBytes(request));
-  if (free_slots == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a record of ", request.groups.size(), " groups and ",
-                     SlotPayloadBytes(request), " payload bytes fits no slot of lane ", ticket.lane,
-                     "; allowed: 1..", kMaxGroups, " groups, slots of ", config().small_slot_bytes,
-                     " and ", config().large_slot_bytes, " bytes"));
-  }
-  if (free_slots->empty() || free_operations.empty()) {
-    ++counters.credit_stalls;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "lane ", ticket.lane, " has no free ", free_operations.empty() ? "operation" : "slot",
-        "; granted: ", config().operations, " operations, ", config().small_slots, " small and ",
-        config().large_slots, " large slots"));
-  }
-  const uint32_t operation = free_operations.back();
-  const uint32_t slot = free_slots->back();
-  const Segment payload = request.reference ? Segment() : request.payload;
-  const bool copied =
-      payload.bytes == 0 ||
-      (payload.bytes <= kCopiedPayloadBytes && payload.block->kind() != MemoryKind::kCuda &&
-       PayloadOffset(static_cast<uint32_t>(request.groups.size())) + PayloadBytes(request) <=
-           kRecordStagingBytes);
-
-  std::byte* const record = staging->data() + size_t{slot} * kRecordStagingBytes;
-  const Segment segments[kMaxSegments] = {
-      {record, WriteStaging(record, request, operation, copied), staging.get()}, payload};
-  WriteRequest write;
-  write.wr_id = slot;
-  write.segments = absl::MakeConstSpan(segments, copied ? 1 : 2);
-  write.remote = {ring.address + config().slot_offset(slot), ring.key};
-  write.immediate = RequestImm{ticket.lane, slot, ticket.generation}.Encode();
-  if (absl::Status s = endpoint->PostWrite(connection, write); !s.ok()) {
-    if (absl::IsFailedPrecondition(s)) {
-      broken = true;
-    } else {
-      // Memory that cannot be registered is nobody's bug; anything else here is ours.
-      Close(absl::Status(absl::IsResourceExhausted(s) ? s.code() : absl::StatusCode::kInternal,
-                         absl::StrCat("lane ", ticket.lane, ": ", s.message())));
-    }
-    return s;
-  }
-  watch.Posted();
-  free_operations.pop_back();
-  free_slots->pop_back();
-  Begin(request, operation, slot, copied);
-  return absl::OkStatus();
-}
-
-void WorkerLane::Impl::Begin(const Request& request, uint32_t operation, uint32_t slot,
-                             bool copied) {
-  Operation& o = operations[operation];
-  o.cookie = request.cookie;
-  o.serial = next_serial++;
-  o.min_version = request.header.min_version;
-  o.group_count = static_cast<uint16_t>(request.groups.size());
-  o.in_use = true;
-  o.reading = !copied;
-  o.replied = false;
-  o.reported = false;
-  o.previous = newest;
-  o.next = kNone;
-  (newest == kNone ? oldest : operations[newest].next) = operation;
-  newest = operation;
-  ++in_use;
-  slots[slot] = {o.serial, operation, true, true};
-  ++counters.records;
-  counters.payload_bytes += PayloadBytes(request);
-  if (request.reference) counters.referenced_bytes += request.payload.bytes;
 }
 
 void WorkerLane::Impl::EndOperation(uint32_t index) {
@@ -420,27 +181,6 @@ const absl::Status& WorkerLane::error() const { return impl_->error; }
 const WorkerLaneCounters& WorkerLane::counters() const { return impl_->counters; }
 const LaneTicket& WorkerLane::ticket() const { return impl_->ticket; }
 
-bool WorkerLane::CanPost(size_t group_count, size_t payload_bytes, const Reserve& reserve) const {
-  if (impl_->state != State::kOpen || impl_->broken) return false;
-  if (impl_->free_operations.size() <= reserve.operations) return false;
-  const std::vector<uint32_t>* slots = impl_->FreeSlots(group_count, payload_bytes);
-  if (slots == nullptr) return false;
-  const bool small = slots == &impl_->free_small;
-  return slots->size() > (small ? reserve.small_slots : reserve.large_slots);
-}
-
-std::optional<RemoteMemory> WorkerLane::Refer(const std::shared_ptr<MemoryBlock>& block,
-                                              const std::byte* data, uint32_t bytes) {
-  if (bytes < kReferredPayloadBytes || !impl_->endpoint->CanBorrow() || !block->allocated()) {
-    return std::nullopt;
-  }
-  const auto whole = Expose(block);
-  if (!whole.ok()) return std::nullopt;  // a copy will do, or says what is wrong
-  return RemoteMemory{whole->address + static_cast<uint64_t>(data - block->data()), whole->key};
-}
-
-absl::Status WorkerLane::Post(const Request& request) { return impl_->Post(request); }
-
 absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBlock>& block) {
   if (const auto it = impl_->exposed.find(block->id()); it != impl_->exposed.end()) {
     return it->second;
@@ -496,7 +236,7 @@ bool WorkerLane::RunOnce() {
 std::vector<uint64_t> WorkerLane::Unanswered() const {
   std::vector<uint64_t> cookies;
   cookies.reserve(impl_->in_use);
-  for (uint32_t i = impl_->oldest; i != kNone; i = impl_->operations[i].next) {
+  for (uint32_t i = impl_->oldest; i != Impl::kNone; i = impl_->operations[i].next) {
     if (!impl_->operations[i].reported) cookies.push_back(impl_->operations[i].cookie);
   }
   return cookies;
