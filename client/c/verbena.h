@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/c/table_enums.h"
 #include "proto/export.h"
 #include "proto/version.h"
 
@@ -199,58 +200,6 @@ VERBENA_EXPORT verbena_status verbena_client_list_missing_transports(const verbe
 
 // Named parameters of the cluster.
 typedef struct verbena_table verbena_table;
-
-// What an element is.
-typedef enum verbena_dtype {
-  VERBENA_DTYPE_DEFAULT = 0,  // f32
-  VERBENA_DTYPE_F32 = 1,      // IEEE 754 binary32, 4 bytes
-  VERBENA_DTYPE_BF16 = 2,     // bfloat16, the upper half of an f32: 2 bytes
-  VERBENA_DTYPE_F16 = 3       // IEEE 754 binary16, 2 bytes
-} verbena_dtype;
-
-// What the client encodes f32 gradients of a dense table as: docs/codecs.md.
-typedef enum verbena_codec {
-  VERBENA_CODEC_DEFAULT = 0,   // none
-  VERBENA_CODEC_NONE = 1,      // as they are
-  VERBENA_CODEC_BF16 = 2,      // bfloat16
-  VERBENA_CODEC_F16 = 3,       // IEEE 754 binary16
-  VERBENA_CODEC_INT8 = 4,      // 8 bits, a scale for each 128, as of the rest
-  VERBENA_CODEC_FP8_E4M3 = 5,  // OCP 8-bit floating point
-  VERBENA_CODEC_FP8_E5M2 = 6,  // the same, with a wider range
-  VERBENA_CODEC_SIGN = 7       // 1 bit
-} verbena_codec;
-
-// When a push counts.
-typedef enum verbena_consistency {
-  VERBENA_CONSISTENCY_DEFAULT = 0,  // sync
-  VERBENA_CONSISTENCY_SYNC = 1,     // a step commits with every rank's contribution
-  VERBENA_CONSISTENCY_ASYNC = 2,    // every push is applied when it arrives
-  VERBENA_CONSISTENCY_SSP = 3       // as async, but no worker reads more than `staleness` ahead
-} verbena_consistency;
-
-// How the workers' contributions to a step become one.
-typedef enum verbena_reduction {
-  VERBENA_REDUCTION_DEFAULT = 0,  // mean
-  VERBENA_REDUCTION_SUM = 1,      // added
-  VERBENA_REDUCTION_MEAN = 2      // divided by the workers of the step (async: expected_workers)
-} verbena_reduction;
-
-// What becomes of a push with a NaN or infinity.
-typedef enum verbena_non_finite {
-  VERBENA_NON_FINITE_DEFAULT = 0,  // reject
-  VERBENA_NON_FINITE_REJECT = 1,   // it is refused, and contributes zero
-  VERBENA_NON_FINITE_APPLY = 2,    // not looked for
-  VERBENA_NON_FINITE_SKIP = 3      // it contributes zero, and the push is OK
-} verbena_non_finite;
-
-// The first value of every element.
-typedef enum verbena_initializer {
-  VERBENA_INITIALIZER_DEFAULT = 0,   // zeros
-  VERBENA_INITIALIZER_ZEROS = 1,     // 0
-  VERBENA_INITIALIZER_CONSTANT = 2,  // a
-  VERBENA_INITIALIZER_UNIFORM = 3,   // in [a, b)
-  VERBENA_INITIALIZER_NORMAL = 4     // mean a, standard deviation b
-} verbena_initializer;
 
 // A parameter of an optimizer.
 typedef struct verbena_parameter {
