@@ -236,8 +236,7 @@ bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes)
 
 std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& entry,
                                                  const rdma::Segment& payload) {
-  // An encoded push lies in a buffer that comes and goes.
-  if (!stream->open() || entry.operation == nullptr || entry.table->encodes()) return std::nullopt;
+  if (!stream->open() || entry.operation == nullptr) return std::nullopt;
   const std::shared_ptr<rdma::MemoryBlock>& block = entry.device != nullptr
                                                         ? StagingOf(entry)->BlockOf(entry.staging)
                                                         : entry.operation->blocks[0];

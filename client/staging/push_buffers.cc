@@ -21,7 +21,7 @@ absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> PushBuffers::Take(size_t byte
     break;
   }
   if (whole == nullptr) {
-    auto made = rdma::MemoryBlock::Allocate(bytes, "verbena-push");
+    auto made = rdma::MemoryBlock::AllocatePrivate(bytes, rdma::kSharedPages, "verbena-push");
     if (!made.ok()) return made.status();
     whole = *std::move(made);
   }

@@ -1,5 +1,5 @@
-// Push buffers: shared host memory that encoded gradients lie in from their call until their
-// records are settled, and which is used again then.
+// Push buffers: host memory that encoded gradients lie in from their call until their records are
+// settled, and which is used again then. Pieces, which no peer maps: they come and go.
 //
 // **Thread safety**: one owner at a time, which is also who drops the last reference to a buffer.
 #ifndef VERBENA_CLIENT_STAGING_PUSH_BUFFERS_H_
