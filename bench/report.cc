@@ -45,6 +45,18 @@ void Report::Add(Row row) {
   rows_.push_back(std::move(row));
 }
 
+int Report::End(const char* bench, const absl::Status& status, const std::string& json) const {
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s: %s\n", bench, status.ToString().c_str());
+    return 1;
+  }
+  if (!json.empty() && !WriteJson(json)) {
+    std::fprintf(stderr, "%s: cannot write %s\n", bench, json.c_str());
+    return 1;
+  }
+  return 0;
+}
+
 bool Report::WriteJson(const std::string& path) const {
   std::ofstream file(path);
   file << "[";

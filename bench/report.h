@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace verbena::bench {
 
 // Measurements of one thing.
@@ -40,10 +42,13 @@ class Report {
  public:
   // Prints the row at once, with the spread of both sides.
   void Add(Row row);
-  // A JSON array of {bench, case, value, unit, limit, ratio}. False: the file cannot be written.
-  bool WriteJson(const std::string& path) const;
+  // The exit status of `bench`, which ended with `status`: says what went wrong, or writes the rows
+  // to the file `json` (empty: nowhere), an array of {bench, case, value, unit, limit, ratio}.
+  int End(const char* bench, const absl::Status& status, const std::string& json) const;
 
  private:
+  bool WriteJson(const std::string& path) const;
+
   std::vector<Row> rows_;
 };
 

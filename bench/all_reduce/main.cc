@@ -216,13 +216,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   verbena::bench::Report report;
-  if (const auto status = verbena::bench::Run(settings, &report); !status.ok()) {
-    std::fprintf(stderr, "all_reduce: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "all_reduce: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  const absl::Status status = verbena::bench::Run(settings, &report);
+  return report.End("all_reduce", status, settings.json);
 }

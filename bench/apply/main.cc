@@ -217,13 +217,6 @@ int main(int argc, char** argv) {
       "passes over as many bytes, read and written alike\n",
       settings.mib);
   verbena::bench::Report report;
-  if (const auto status = verbena::bench::Bench(settings, &report).Run(); !status.ok()) {
-    std::fprintf(stderr, "apply: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "apply: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  const absl::Status status = verbena::bench::Bench(settings, &report).Run();
+  return report.End("apply", status, settings.json);
 }

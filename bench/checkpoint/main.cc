@@ -275,13 +275,6 @@ int main(int argc, char** argv) {
   if (quick && dense->count() == 0) job.dense_mib /= 4;
   if (quick && rows->count() == 0) job.rows /= 10;
   verbena::bench::Report report;
-  if (const auto status = verbena::bench::Run(settings, &report); !status.ok()) {
-    std::fprintf(stderr, "checkpoint: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  if (!json.empty() && !report.WriteJson(json)) {
-    std::fprintf(stderr, "checkpoint: cannot write %s\n", json.c_str());
-    return 1;
-  }
-  return 0;
+  const absl::Status status = verbena::bench::Run(settings, &report);
+  return report.End("checkpoint", status, json);
 }

@@ -89,7 +89,7 @@ class Bench {
         absl::StrCat("encode ", codec.name, feedback ? ", error feedback" : ""), bytes,
         [&] {
           for (size_t i = 0; i < n_; i += kChunk) {
-            codec::Encode(codec::BestWidth(), codec.type, &values_[i],
+            codec::Encode(shard::BestIsa(), codec.type, &values_[i],
                           feedback ? &residual_[i] : nullptr,
                           &payload_[PayloadBytes(codec.type, i)], kChunk);
           }
@@ -107,13 +107,12 @@ class Bench {
   void Decoding(const Codec& codec) {
     const size_t encoded = PayloadBytes(codec.type, kBlock);
     const size_t bytes = n_ / kBlock * encoded + n_ * sizeof(float);
-    codec::Encode(codec::BestWidth(), codec.type, values_.data(), nullptr, payload_.data(), n_);
+    codec::Encode(shard::BestIsa(), codec.type, values_.data(), nullptr, payload_.data(), n_);
     Measure(
         absl::StrCat("decode ", codec.name), bytes,
         [&] {
           for (size_t i = 0; i < n_; i += kChunk) {
-            codec::Decode(codec::BestWidth(), codec.type, payload_.data(), i, &residual_[i],
-                          kChunk);
+            codec::Decode(shard::BestIsa(), codec.type, payload_.data(), i, &residual_[i], kChunk);
           }
         },
         [&] {
@@ -179,9 +178,5 @@ int main(int argc, char** argv) {
       settings.mib);
   verbena::bench::Report report;
   verbena::bench::Bench(settings, &report).Run();
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "codecs: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  return report.End("codecs", absl::OkStatus(), settings.json);
 }

@@ -308,9 +308,5 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "embedding_engine: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  return report.End("embedding_engine", absl::OkStatus(), settings.json);
 }

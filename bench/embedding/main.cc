@@ -292,13 +292,6 @@ int main(int argc, char** argv) {
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   verbena::bench::Bench bench(settings);
-  if (const absl::Status status = bench.Run(); !status.ok()) {
-    std::fprintf(stderr, "embedding: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  if (!settings.json.empty() && !bench.report().WriteJson(settings.json)) {
-    std::fprintf(stderr, "embedding: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  const absl::Status status = bench.Run();
+  return bench.report().End("embedding", status, settings.json);
 }

@@ -204,13 +204,6 @@ int main(int argc, char** argv) {
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   verbena::bench::Report report;
-  if (const auto status = verbena::bench::Run(settings, &report); !status.ok()) {
-    std::fprintf(stderr, "end_to_end: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "end_to_end: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  const absl::Status status = verbena::bench::Run(settings, &report);
+  return report.End("end_to_end", status, settings.json);
 }

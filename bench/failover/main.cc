@@ -54,13 +54,6 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   verbena::bench::Report report;
-  if (const auto status = verbena::bench::Run(settings, only, &report); !status.ok()) {
-    std::fprintf(stderr, "failover: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  if (!json.empty() && !report.WriteJson(json)) {
-    std::fprintf(stderr, "failover: cannot write %s\n", json.c_str());
-    return 1;
-  }
-  return 0;
+  const absl::Status status = verbena::bench::Run(settings, only, &report);
+  return report.End("failover", status, json);
 }

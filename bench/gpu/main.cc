@@ -116,11 +116,7 @@ int Run(const Settings& settings) {
       return 1;
     }
   }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "gpu: cannot write %s\n", settings.json.c_str());
-    return 1;
-  }
-  return 0;
+  return report.End("gpu", absl::OkStatus(), settings.json);
 }
 
 }  // namespace

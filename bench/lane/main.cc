@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "bench/cases.h"
 #include "bench/lane/fabric.h"
 #include "bench/lane/limits.h"
 #include "bench/lane/pair.h"
@@ -184,11 +185,7 @@ absl::Status Latency(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
-struct Case {
-  const char* name;
-  absl::Status (*run)(const Settings&, Report*);
-};
-constexpr Case kCases[] = {{"write", Writes}, {"pull", Pulls}, {"latency", Latency}};
+constexpr Case<Settings> kCases[] = {{"write", Writes}, {"pull", Pulls}, {"latency", Latency}};
 
 void PrintConfiguration(const Settings& settings) {
   std::printf(
@@ -221,7 +218,7 @@ void PrintConfiguration(const Settings& settings) {
   std::printf("\n\n");
 }
 
-int RunCases(const Settings& settings) {
+int Run(const Settings& settings) {
   if (settings.verbs() && settings.limits) {
     if (absl::Status status = FindPerftest(); !status.ok()) {
       std::fprintf(stderr, "lane: %s\n", status.ToString().c_str());
@@ -229,26 +226,7 @@ int RunCases(const Settings& settings) {
     }
   }
   PrintConfiguration(settings);
-  Report report;
-  int failed = 0;
-  for (const Case& c : kCases) {
-    if (!settings.cases.empty() &&
-        std::find(settings.cases.begin(), settings.cases.end(), c.name) == settings.cases.end()) {
-      continue;
-    }
-    absl::Status status;
-    // A thread of its own, so that the pinning of one case ends with it.
-    std::thread([&] { status = c.run(settings, &report); }).join();
-    if (!status.ok()) {
-      std::fprintf(stderr, "lane: %s: %s\n", c.name, status.ToString().c_str());
-      ++failed;
-    }
-  }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "lane: cannot write %s\n", settings.json.c_str());
-    ++failed;
-  }
-  return failed == 0 ? 0 : 1;
+  return RunCases("lane", kCases, settings);
 }
 
 // A record's payload is counted in elements of 4 bytes; the largest slot is 64 MiB.
@@ -291,5 +269,5 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-limit", settings.limits, "only ours");
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
-  return verbena::bench::RunCases(settings);
+  return verbena::bench::Run(settings);
 }

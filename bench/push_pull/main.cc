@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "bench/cases.h"
 #include "bench/cluster.h"
 #include "bench/perftest.h"
 #include "bench/push_pull/limits.h"
@@ -314,17 +315,12 @@ absl::Status Idle(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
-struct Case {
-  const char* name;
-  absl::Status (*run)(const Settings&, Report*);
-  bool placed;  // the worker's thread on CPU 0
-};
-constexpr Case kCases[] = {
+constexpr Case<Settings> kCases[] = {
     {"throughput", Throughput, true}, {"latency", Latency, true}, {"crowded", Crowded, false},
     {"types", NumberTypes, true},     {"idle", Idle, false},
 };
 
-int RunCases(const Settings& settings) {
+int Run(const Settings& settings) {
   std::printf(
       "push_pull: %s, f32 but for types, sgd, sum; %d interleaved runs, medians; worker rewrites "
       "its\ngradient and reads the result each round, %d rounds in flight. throughput, latency, "
@@ -332,29 +328,7 @@ int RunCases(const Settings& settings) {
       "pinned. %u CPUs.\n\n",
       settings.wire.transport.c_str(), settings.repeats, kDepth,
       std::thread::hardware_concurrency());
-  Report report;
-  int failed = 0;
-  for (const Case& c : kCases) {
-    if (!settings.cases.empty() &&
-        std::find(settings.cases.begin(), settings.cases.end(), c.name) == settings.cases.end()) {
-      continue;
-    }
-    absl::Status status;
-    // A thread of its own, so that the pinning of one case ends with it.
-    std::thread([&] {
-      if (c.placed) PinToCpu(0);
-      status = c.run(settings, &report);
-    }).join();
-    if (!status.ok()) {
-      std::fprintf(stderr, "push_pull: %s: %s\n", c.name, status.ToString().c_str());
-      ++failed;
-    }
-  }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "push_pull: cannot write %s\n", settings.json.c_str());
-    ++failed;
-  }
-  return failed == 0 ? 0 : 1;
+  return RunCases("push_pull", kCases, settings);
 }
 
 // One process of WorkerProcesses(): prints when its rounds began and ended.
@@ -419,5 +393,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "push_pull: --verbenad PATH is wanted\n");
     return 2;
   }
-  return verbena::bench::RunCases(settings);
+  return verbena::bench::Run(settings);
 }

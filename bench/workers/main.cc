@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "bench/cases.h"
 #include "bench/cluster.h"
 #include "bench/push_pull/limits.h"
 #include "bench/report.h"
@@ -244,15 +245,10 @@ absl::Status Lanes(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
-struct Case {
-  const char* name;
-  absl::Status (*run)(const Settings&, Report*);
-  bool placed;  // the clients' threads on CPU 0
-};
-constexpr Case kCases[] = {
+constexpr Case<Settings> kCases[] = {
     {"throughput", Throughput, false}, {"fairness", Fairness, false}, {"lanes", Lanes, true}};
 
-int RunCases(const Settings& settings) {
+int Run(const Settings& settings) {
   std::printf(
       "workers: %s, f32, sgd, sum; %d interleaved runs, medians. Clients are threads of this "
       "process, each\nwith a connection of its own and one round (push, pull) in flight. "
@@ -263,29 +259,7 @@ int RunCases(const Settings& settings) {
       "CPUs.\n\n",
       settings.wire.transport.c_str(), settings.repeats, kServers, settings.rounds, kFew,
       std::thread::hardware_concurrency());
-  Report report;
-  int failed = 0;
-  for (const Case& c : kCases) {
-    if (!settings.cases.empty() &&
-        std::find(settings.cases.begin(), settings.cases.end(), c.name) == settings.cases.end()) {
-      continue;
-    }
-    absl::Status status;
-    // A thread of its own, so that the pinning of one case ends with it.
-    std::thread([&] {
-      if (c.placed) PinToCpu(0);
-      status = c.run(settings, &report);
-    }).join();
-    if (!status.ok()) {
-      std::fprintf(stderr, "workers: %s: %s\n", c.name, status.ToString().c_str());
-      ++failed;
-    }
-  }
-  if (!settings.json.empty() && !report.WriteJson(settings.json)) {
-    std::fprintf(stderr, "workers: cannot write %s\n", settings.json.c_str());
-    ++failed;
-  }
-  return failed == 0 ? 0 : 1;
+  return RunCases("workers", kCases, settings);
 }
 
 }  // namespace
@@ -315,5 +289,5 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
-  return verbena::bench::RunCases(settings);
+  return verbena::bench::Run(settings);
 }
