@@ -33,7 +33,7 @@ absl::Status ClientCore::Impl::Encoded(const Target& target, const Slice& slice,
   const auto* from = reinterpret_cast<const float*>(slice.block->data() + slice.offset);
   for (uint32_t c = target.first; c <= last; ++c) {
     const uint32_t elements = layout.elements_of(c);
-    codec::Encode(codec::BestWidth(), table->push_type, from,
+    codec::Encode(shard::BestIsa(), table->push_type, from,
                   table->residual.data() + layout.first_element(c), to, elements);
     from += elements;
     to += table->PushBytes(elements);

@@ -225,7 +225,7 @@ VERBENA_CODEC_BODY void DecodeAll(const std::byte* in, float* out, size_t n) {
 using Encoder = void (*)(const float*, float*, std::byte*, size_t);
 using Decoder = void (*)(const std::byte*, float*, size_t);
 
-// Codec##Encode[width] and Codec##Decode[width].
+// Name##Encode[isa] and Name##Decode[isa].
 #define VERBENA_CODEC_IN(Name, Codec, kBlocks, Suffix, attribute)                       \
   attribute void Name##Encode##Suffix(const float* in, float* residual, std::byte* out, \
                                       size_t n) {                                       \
@@ -260,33 +260,8 @@ VERBENA_CODEC(Sign, SignCodec, true);
 
 }  // namespace
 
-bool Supported(Width width) {
-#if defined(__x86_64__)
-  switch (width) {
-    case Width::kBaseline:
-      return true;
-    case Width::kAvx2:
-      return __builtin_cpu_supports("avx2") != 0;
-    case Width::kAvx512:
-      return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
-  }
-  return false;
-#else
-  return width == Width::kBaseline;
-#endif
-}
-
-Width BestWidth() {
-  static const Width best = Supported(Width::kAvx512) ? Width::kAvx512
-                            : Supported(Width::kAvx2) ? Width::kAvx2
-                                                      : Width::kBaseline;
-  return best;
-}
-
-void Encode(Width width, ElementType type, const float* in, float* residual, std::byte* out,
-            size_t n) {
-  const auto w = static_cast<size_t>(width);
+void Encode(Isa isa, ElementType type, const float* in, float* residual, std::byte* out, size_t n) {
+  const auto w = static_cast<size_t>(isa);
   switch (type) {
     case ElementType::kBf16:
       return Bf16Encode[w](in, residual, out, n);
@@ -306,9 +281,9 @@ void Encode(Width width, ElementType type, const float* in, float* residual, std
   }
 }
 
-void Decode(Width width, ElementType type, const std::byte* payload, size_t first, float* out,
+void Decode(Isa isa, ElementType type, const std::byte* payload, size_t first, float* out,
             size_t n) {
-  const auto w = static_cast<size_t>(width);
+  const auto w = static_cast<size_t>(isa);
   const std::byte* in = payload + PayloadBytes(type, first);
   switch (type) {
     case ElementType::kBf16:

@@ -14,25 +14,20 @@
 #include <cstddef>
 
 #include "proto/record.h"
+#include "shard/codec/isa.h"
 
 namespace verbena::codec {
 
-// How wide the loops are: as shard::Isa.
-enum class Width : uint8_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
-inline constexpr Width kAllWidths[] = {Width::kBaseline, Width::kAvx2, Width::kAvx512};
-bool Supported(Width width);
-// The widest one this machine runs; found once.
-Width BestWidth();
+using shard::Isa;
 
 // Encodes n numbers to PayloadBytes(type, n) bytes; `type` is kBf16, kF16 or one in blocks, `out`
 // aligned to 4. With a `residual` what is encoded is in[i] + residual[i], and residual[i] becomes
 // that less what it decodes to: error feedback (Seide et al. 2014; Karimireddy et al. 2019,
 // arXiv:1901.09847). Where that is not finite the residual stays.
-void Encode(Width width, ElementType type, const float* in, float* residual, std::byte* out,
-            size_t n);
+void Encode(Isa isa, ElementType type, const float* in, float* residual, std::byte* out, size_t n);
 
 // Numbers [first, first + n) of a payload; first is a multiple of kCodecBlock. Of any type.
-void Decode(Width width, ElementType type, const std::byte* payload, size_t first, float* out,
+void Decode(Isa isa, ElementType type, const std::byte* payload, size_t first, float* out,
             size_t n);
 
 }  // namespace verbena::codec

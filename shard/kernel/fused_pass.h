@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 #include "proto/record.h"
-#include "shard/kernel/isa.h"
+#include "shard/codec/isa.h"
 #include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"
 

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#include "shard/kernel/isa.h"
+#include "shard/codec/isa.h"
 
 namespace verbena::shard {
 

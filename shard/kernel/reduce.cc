@@ -107,11 +107,6 @@ void SumFloats(Isa isa, absl::Span<const Source> sources, size_t first, float* o
   }
 }
 
-codec::Width WidthOf(Isa isa) {
-  // The codecs' widest loops need more than the kernels' do.
-  return isa == Isa::kAvx512 ? codec::BestWidth() : static_cast<codec::Width>(isa);
-}
-
 // At most as many decoded numbers lie beside a block.
 constexpr size_t kDecoded = 512;
 static_assert(kDecoded % kCodecBlock == 0);
@@ -121,7 +116,7 @@ void AddDecoded(Isa isa, const Source& source, size_t first, float* out, size_t 
   alignas(64) float decoded[kDecoded];
   for (size_t i = 0; i < n; i += kDecoded) {
     const size_t count = std::min(kDecoded, n - i);
-    codec::Decode(WidthOf(isa), source.type, source.bytes(), first + i, decoded, count);
+    codec::Decode(isa, source.type, source.bytes(), first + i, decoded, count);
     Sum2[static_cast<size_t>(isa)](out + i, decoded, out + i, count);
   }
 }
@@ -131,7 +126,7 @@ bool HasNonFiniteDecoded(Isa isa, const Source& values, size_t n) {
   for (size_t i = 0; i < n; i += kDecoded) {
     uint32_t carries = 0;
     const size_t count = std::min(kDecoded, n - i);
-    codec::Decode(WidthOf(isa), values.type, values.bytes(), i, decoded, count);
+    codec::Decode(isa, values.type, values.bytes(), i, decoded, count);
     NonFinite[static_cast<size_t>(isa)](decoded, count, &carries);
     if ((carries & 0x80000000u) != 0) return true;
   }
@@ -145,7 +140,7 @@ void SumMixed(Isa isa, absl::Span<const Source> sources, size_t first, float* ou
   if (sources[0].bf16()) {
     FloatsFromBf16(isa, halves(0), out, n);
   } else if (!sources[0].f32()) {
-    codec::Decode(WidthOf(isa), sources[0].type, sources[0].bytes(), first, out, n);
+    codec::Decode(isa, sources[0].type, sources[0].bytes(), first, out, n);
   } else if (out != sources[0].floats() + first) {
     std::memcpy(out, sources[0].floats() + first, n * sizeof(float));
   }

@@ -12,7 +12,7 @@
 
 #include "absl/types/span.h"
 #include "proto/record.h"
-#include "shard/kernel/isa.h"
+#include "shard/codec/isa.h"
 
 namespace verbena::shard {
 

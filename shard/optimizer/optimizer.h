@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "shard/codec/isa.h"
 #include "shard/kernel/gradient.h"
-#include "shard/kernel/isa.h"
 #include "shard/optimizer/schedule.h"
 
 namespace verbena::shard {

@@ -53,7 +53,7 @@ class Model {
     const auto* from = reinterpret_cast<const float*>(gradient.data());
     for (uint32_t c = 0, first = 0; c < kChunks; first += ElementsOf(c), ++c) {
       Bytes bytes(PayloadBytes(type_, ElementsOf(c)));
-      codec::Encode(codec::Width::kBaseline, type_, from + first, &residual_[first], bytes.data(),
+      codec::Encode(shard::Isa::kBaseline, type_, from + first, &residual_[first], bytes.data(),
                     ElementsOf(c));
       chunks.push_back(std::move(bytes));
     }

@@ -1,5 +1,5 @@
-// Any bytes as a push that is encoded: decoded the same with every width, a piece as part of the
-// whole, and found to be no numbers exactly when one of them is none.
+// Any bytes as a push that is encoded: decoded the same with every instruction set, a piece as part
+// of the whole, and found to be no numbers exactly when one of them is none.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "shard/codec/codec.h"
 #include "shard/kernel/reduce.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/shard/isas.h"
 
 namespace verbena::fuzz {
 
@@ -20,7 +21,7 @@ std::vector<std::string> Seeds() {
   for (uint8_t t = 2; t <= static_cast<uint8_t>(ElementType::kSign); ++t) {
     const auto type = static_cast<ElementType>(t);
     std::vector<std::byte> bytes(PayloadBytes(type, numbers.size()));
-    codec::Encode(codec::BestWidth(), type, numbers.data(), nullptr, bytes.data(), numbers.size());
+    codec::Encode(shard::BestIsa(), type, numbers.data(), nullptr, bytes.data(), numbers.size());
     std::string seed = {static_cast<char>(t), 55};
     seed.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     seeds.push_back(seed);
@@ -43,17 +44,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> payload(PayloadBytes(type, n));
   std::memcpy(payload.data(), data + 2, payload.size());
   std::vector<float> expected(n), again(n);
-  codec::Decode(codec::Width::kBaseline, type, payload.data(), 0, expected.data(), n);
-  for (const codec::Width width : codec::kAllWidths) {
-    if (!codec::Supported(width)) continue;
-    codec::Decode(width, type, payload.data(), 0, again.data(), n);
+  codec::Decode(shard::Isa::kBaseline, type, payload.data(), 0, expected.data(), n);
+  for (const shard::Isa isa : shard::SupportedIsas()) {
+    codec::Decode(isa, type, payload.data(), 0, again.data(), n);
     for (size_t i = 0; i < n; ++i) {
       FUZZ_CHECK(std::memcmp(&again[i], &expected[i], sizeof(float)) == 0 ||
                  (std::isnan(again[i]) && std::isnan(expected[i])));
     }
   }
   if (n > kCodecBlock) {
-    codec::Decode(codec::BestWidth(), type, payload.data(), kCodecBlock, again.data(),
+    codec::Decode(shard::BestIsa(), type, payload.data(), kCodecBlock, again.data(),
                   n - kCodecBlock);
     FUZZ_CHECK(std::isnan(again[0]) ? std::isnan(expected[kCodecBlock])
                                     : again[0] == expected[kCodecBlock]);

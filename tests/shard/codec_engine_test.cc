@@ -41,9 +41,9 @@ std::vector<float> Gradient(std::mt19937& random, uint32_t n) {
 std::vector<float> Decoded(v1::Codec codec, const std::vector<float>& values) {
   const auto type = static_cast<ElementType>(codec);
   std::vector<std::byte> bytes(PayloadBytes(type, values.size()));
-  codec::Encode(codec::BestWidth(), type, values.data(), nullptr, bytes.data(), values.size());
+  codec::Encode(shard::BestIsa(), type, values.data(), nullptr, bytes.data(), values.size());
   std::vector<float> out(values.size());
-  codec::Decode(codec::BestWidth(), type, bytes.data(), 0, out.data(), out.size());
+  codec::Decode(shard::BestIsa(), type, bytes.data(), 0, out.data(), out.size());
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "proto/half.h"
 #include "shard/codec/fp8.h"
 #include "shard/kernel/reduce.h"
+#include "tests/shard/isas.h"
 
 namespace verbena::codec {
 namespace {
@@ -21,26 +22,17 @@ constexpr ElementType kCoded[] = {ElementType::kBf16, ElementType::kF16,  Elemen
                                   ElementType::kE4m3, ElementType::kE5m2, ElementType::kSign};
 constexpr size_t kCounts[] = {1, 2, 127, 128, 129, 640, 2048, 2048 + 77};
 
-std::vector<Width> Widths() {
-  std::vector<Width> widths;
-  for (const Width width : kAllWidths) {
-    if (Supported(width)) widths.push_back(width);
-  }
-  return widths;
-}
-
-std::vector<std::byte> Encoded(Width width, ElementType type, const std::vector<float>& in,
+std::vector<std::byte> Encoded(Isa isa, ElementType type, const std::vector<float>& in,
                                std::vector<float>* residual = nullptr) {
   std::vector<std::byte> out(PayloadBytes(type, in.size()));
-  Encode(width, type, in.data(), residual == nullptr ? nullptr : residual->data(), out.data(),
+  Encode(isa, type, in.data(), residual == nullptr ? nullptr : residual->data(), out.data(),
          in.size());
   return out;
 }
 
-std::vector<float> Decoded(Width width, ElementType type, const std::vector<std::byte>& in,
-                           size_t n) {
+std::vector<float> Decoded(Isa isa, ElementType type, const std::vector<std::byte>& in, size_t n) {
   std::vector<float> out(n);
-  Decode(width, type, in.data(), 0, out.data(), n);
+  Decode(isa, type, in.data(), 0, out.data(), n);
   return out;
 }
 
@@ -151,17 +143,17 @@ std::vector<std::byte> Reference(ElementType type, const std::vector<float>& in)
   return out;
 }
 
-TEST_CASE("every codec has the reference's bits, with any width") {
+TEST_CASE("every codec has the reference's bits, on any instruction set") {
   for (const ElementType type : kCoded) {
     for (const size_t n : kCounts) {
       for (const bool wide : {false, true}) {
         const std::vector<float> in = Numbers(n, static_cast<uint32_t>(n), wide);
         const std::vector<std::byte> expected = Reference(type, in);
-        const std::vector<float> back = Decoded(Width::kBaseline, type, expected, n);
-        for (const Width width : Widths()) {
-          CAPTURE(static_cast<int>(type), n, wide, static_cast<int>(width));
-          REQUIRE(Encoded(width, type, in) == expected);
-          const std::vector<float> again = Decoded(width, type, expected, n);
+        const std::vector<float> back = Decoded(Isa::kBaseline, type, expected, n);
+        for (const Isa isa : shard::SupportedIsas()) {
+          CAPTURE(static_cast<int>(type), n, wide, static_cast<int>(isa));
+          REQUIRE(Encoded(isa, type, in) == expected);
+          const std::vector<float> again = Decoded(isa, type, expected, n);
           REQUIRE(std::memcmp(again.data(), back.data(), n * sizeof(float)) == 0);
         }
       }
@@ -173,7 +165,7 @@ TEST_CASE("what a codec loses is bounded by its block's greatest number") {
   for (const ElementType type : kCoded) {
     const std::vector<float> in = Numbers(4096, 3, false);
     const std::vector<float> out =
-        Decoded(BestWidth(), type, Encoded(BestWidth(), type, in), in.size());
+        Decoded(shard::BestIsa(), type, Encoded(shard::BestIsa(), type, in), in.size());
     for (size_t b = 0; b < in.size(); b += kCodecBlock) {
       float most = 0;
       for (size_t i = b; i < b + kCodecBlock; ++i) most = std::max(most, std::abs(in[i]));
@@ -202,8 +194,8 @@ TEST_CASE("error feedback: what was pushed is what was given, but for one residu
     std::vector<double> given(n), pushed(n);
     for (uint32_t step = 0; step < 200; ++step) {
       const std::vector<float> gradient = Numbers(n, step, false);
-      const std::vector<std::byte> bytes = Encoded(BestWidth(), type, gradient, &residual);
-      const std::vector<float> out = Decoded(BestWidth(), type, bytes, n);
+      const std::vector<std::byte> bytes = Encoded(shard::BestIsa(), type, gradient, &residual);
+      const std::vector<float> out = Decoded(shard::BestIsa(), type, bytes, n);
       for (size_t i = 0; i < n; ++i) {
         given[i] += gradient[i];
         pushed[i] += out[i];
@@ -217,16 +209,16 @@ TEST_CASE("error feedback: what was pushed is what was given, but for one residu
   }
 }
 
-TEST_CASE("residuals have the same bits with any width") {
+TEST_CASE("residuals have the same bits on any instruction set") {
   for (const ElementType type : kCoded) {
     const std::vector<float> in = Numbers(1000, 9, true);
     std::vector<float> expected = Numbers(1000, 10, false);
     const std::vector<float> before = expected;
-    const std::vector<std::byte> bytes = Encoded(Width::kBaseline, type, in, &expected);
-    for (const Width width : Widths()) {
+    const std::vector<std::byte> bytes = Encoded(Isa::kBaseline, type, in, &expected);
+    for (const Isa isa : shard::SupportedIsas()) {
       std::vector<float> residual = before;
-      CAPTURE(static_cast<int>(type), static_cast<int>(width));
-      REQUIRE(Encoded(width, type, in, &residual) == bytes);
+      CAPTURE(static_cast<int>(type), static_cast<int>(isa));
+      REQUIRE(Encoded(isa, type, in, &residual) == bytes);
       REQUIRE(std::memcmp(residual.data(), expected.data(), 1000 * sizeof(float)) == 0);
     }
   }
@@ -240,9 +232,8 @@ TEST_CASE("a NaN or an Inf is found by the scan, and the residual stays what it 
         std::vector<float> in = Numbers(300, 5, false);
         in[at] = bad;
         std::vector<float> residual(300, 0.25f);
-        const std::vector<std::byte> bytes = Encoded(BestWidth(), type, in, &residual);
-        for (const shard::Isa isa : shard::kAllIsas) {
-          if (!shard::IsaSupported(isa)) continue;
+        const std::vector<std::byte> bytes = Encoded(shard::BestIsa(), type, in, &residual);
+        for (const shard::Isa isa : shard::SupportedIsas()) {
           CAPTURE(static_cast<int>(type), bad, at);
           CHECK(shard::HasNonFinite(isa, {bytes.data(), type}, 300));
         }
@@ -251,7 +242,7 @@ TEST_CASE("a NaN or an Inf is found by the scan, and the residual stays what it 
       }
     }
     const std::vector<float> good = Numbers(300, 5, true);
-    const std::vector<std::byte> bytes = Encoded(BestWidth(), type, good);
+    const std::vector<std::byte> bytes = Encoded(shard::BestIsa(), type, good);
     CHECK_FALSE((type == ElementType::kF16) !=
                 shard::HasNonFinite(shard::BestIsa(), {bytes.data(), type}, 300));
   }
@@ -261,7 +252,7 @@ TEST_CASE("a scale that is no number, or whose products are none, is found") {
   for (const ElementType type : kCoded) {
     if (!InBlocks(type)) continue;
     for (const float scale : {NAN, INFINITY, -INFINITY, 3e38f}) {
-      std::vector<std::byte> bytes = Encoded(BestWidth(), type, Numbers(300, 5, false));
+      std::vector<std::byte> bytes = Encoded(shard::BestIsa(), type, Numbers(300, 5, false));
       std::memcpy(bytes.data() + CodecBlockBytes(type), &scale, sizeof(scale));
       CAPTURE(static_cast<int>(type), scale);
       const bool finite = type == ElementType::kSign && std::isfinite(scale);
@@ -272,15 +263,14 @@ TEST_CASE("a scale that is no number, or whose products are none, is found") {
 
 TEST_CASE("sums of encoded sources round as those of what they decode to") {
   const size_t n = 2048 + 77;
-  for (const shard::Isa isa : shard::kAllIsas) {
-    if (!shard::IsaSupported(isa)) continue;
+  for (const shard::Isa isa : shard::SupportedIsas()) {
     std::vector<std::vector<std::byte>> encoded;
     std::vector<std::vector<float>> decoded;
     std::vector<shard::Source> coded, plain;
     for (uint32_t s = 0; s < 7; ++s) {
       const ElementType type = kCoded[s % std::size(kCoded)];
-      encoded.push_back(Encoded(BestWidth(), type, Numbers(n, s, false)));
-      decoded.push_back(Decoded(BestWidth(), type, encoded.back(), n));
+      encoded.push_back(Encoded(shard::BestIsa(), type, Numbers(n, s, false)));
+      decoded.push_back(Decoded(shard::BestIsa(), type, encoded.back(), n));
     }
     for (uint32_t s = 0; s < 7; ++s) {
       coded.emplace_back(encoded[s].data(), kCoded[s % std::size(kCoded)]);

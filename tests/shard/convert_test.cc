@@ -9,17 +9,10 @@
 #include <vector>
 
 #include "proto/half.h"
+#include "tests/shard/isas.h"
 
 namespace verbena::shard {
 namespace {
-
-std::vector<Isa> Isas() {
-  std::vector<Isa> isas;
-  for (const Isa isa : kAllIsas) {
-    if (IsaSupported(isa)) isas.push_back(isa);
-  }
-  return isas;
-}
 
 // The value of a 16-bit float from its fields, in double precision; NaN for a NaN.
 double ValueOf(uint16_t bits, int exponent_bits) {
@@ -44,7 +37,7 @@ TEST_CASE("every 16-bit float is exact as f32, and comes back") {
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   for (const Type& type : kTypes) {
-    for (const Isa isa : Isas()) {
+    for (const Isa isa : SupportedIsas()) {
       std::vector<float> floats(all.size());
       type.from(isa, all.data(), floats.data(), all.size());
       std::vector<uint16_t> back(all.size());
@@ -87,7 +80,7 @@ TEST_CASE("what lies between two 16-bit floats goes to the nearer, halfway to th
       add(std::nextafter(middle, 0.0f), low);
       add(std::nextafter(middle, INFINITY), high);
     }
-    for (const Isa isa : Isas()) {
+    for (const Isa isa : SupportedIsas()) {
       std::vector<uint16_t> out(in.size());
       type.to(isa, in.data(), out.data(), in.size());
       CHECK(out == expected);
@@ -106,7 +99,7 @@ TEST_CASE("every instruction set gives the bits that half.h gives, of NaNs too")
   }
   std::vector<uint16_t> halves(65536 + 3);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i * 40503u);
-  for (const Isa isa : Isas()) {
+  for (const Isa isa : SupportedIsas()) {
     std::vector<uint16_t> to(floats.size());
     F16FromFloats(isa, floats.data(), to.data(), to.size());
     for (size_t i = 0; i < to.size(); ++i) REQUIRE(to[i] == HalfFromFloat(floats[i]));
@@ -132,7 +125,7 @@ TEST_CASE("what is too large is an infinity, and every NaN stays one") {
                       std::bit_cast<float>(0x7f800001u),
                       std::bit_cast<float>(0xffc00000u)};
   uint16_t out[std::size(in)];
-  for (const Isa isa : Isas()) {
+  for (const Isa isa : SupportedIsas()) {
     F16FromFloats(isa, in, out, std::size(in));
     const uint16_t expected[] = {0x7bff, 0x7c00, 0xfc00, 0x7c00, 0xfc00, 0, 1};
     CHECK(std::memcmp(out, expected, sizeof(expected)) == 0);

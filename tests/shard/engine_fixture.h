@@ -172,7 +172,7 @@ class Fixture {
     if (options.push_codec != v1::CODEC_NONE) {
       r.dtype = static_cast<ElementType>(options.push_codec);
       payload.resize(PayloadBytes(r.dtype, values.size()));
-      codec::Encode(codec::BestWidth(), r.dtype, values.data(), nullptr, payload.data(),
+      codec::Encode(shard::BestIsa(), r.dtype, values.data(), nullptr, payload.data(),
                     values.size());
     } else if (r.dtype == ElementType::kF32) {
       if (!values.empty()) std::memcpy(payload.data(), values.data(), payload.size());

@@ -10,6 +10,7 @@
 #include "shard/kernel/gradient.h"
 #include "shard/kernel/reduce.h"
 #include "tests/shard/engine_fixture.h"
+#include "tests/shard/isas.h"
 
 namespace verbena::shard {
 namespace {
@@ -37,8 +38,7 @@ TEST_CASE("a sum rounds in the order of its sources, on every instruction set") 
           expected[i] = sum;
         }
       }
-      for (const Isa isa : kAllIsas) {
-        if (!IsaSupported(isa)) continue;
+      for (const Isa isa : SupportedIsas()) {
         std::vector<float> out(n, 99);
         Accumulate(isa, sources, out.data(), n);
         CHECK(SameBits(out, expected));
@@ -76,8 +76,7 @@ TEST_CASE("a sum of bf16 is that of the f32 they stand for, an f32 accumulator f
         }
         std::vector<float> expected(n);
         Accumulate(Isa::kBaseline, same, expected.data(), n);
-        for (const Isa isa : kAllIsas) {
-          if (!IsaSupported(isa)) continue;
+        for (const Isa isa : SupportedIsas()) {
           std::vector<float> out(n, 99);
           Accumulate(isa, sources, out.data(), n);
           CHECK(SameBits(out, expected));
@@ -101,8 +100,7 @@ TEST_CASE("NaN and Inf of bf16 are found, and nothing else is") {
   const auto found = [&](Isa isa, size_t n) {
     return HasNonFinite(isa, {reinterpret_cast<const std::byte*>(v.data()), ElementType::kBf16}, n);
   };
-  for (const Isa isa : kAllIsas) {
-    if (!IsaSupported(isa)) continue;
+  for (const Isa isa : SupportedIsas()) {
     CHECK_FALSE(found(isa, kNumbers));
     for (const size_t at : {size_t{0}, size_t{17}, size_t{16384}, kNumbers - 1}) {
       for (const uint16_t bad : {0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff}) {
@@ -120,8 +118,7 @@ TEST_CASE("NaN and Inf are found wherever they are, and nothing else is") {
   v[1] = std::numeric_limits<float>::denorm_min();
   v[2] = -0.0f;
   v[3] = std::numeric_limits<float>::lowest();
-  for (const Isa isa : kAllIsas) {
-    if (!IsaSupported(isa)) continue;
+  for (const Isa isa : SupportedIsas()) {
     CHECK_FALSE(HasNonFinite(isa, v.data(), v.size()));
     for (const size_t at : {size_t{0}, size_t{17}, size_t{16384}, v.size() - 1}) {
       for (const float bad : {kNan, -kNan, std::numeric_limits<float>::infinity(),
@@ -142,8 +139,7 @@ TEST_CASE("a squared norm is the same on every instruction set and however it is
     double exact = 0;
     for (const float x : v) exact += double{x} * double{x};
     double first = -1;
-    for (const Isa isa : kAllIsas) {
-      if (!IsaSupported(isa)) continue;
+    for (const Isa isa : SupportedIsas()) {
       for (const size_t block : {size_t{16}, size_t{48}, size_t{2048}, size_t{8192}}) {
         SquaredNorm norm;
         for (size_t i = 0; i < n; i += block) norm.Add(isa, &v[i], std::min(block, n - i));
@@ -203,8 +199,7 @@ TEST_CASE("an apply gives the same bits on every instruction set, in place or no
         const std::vector<float> state0(2 * n, 0.25f);
         std::vector<float> expected_weights;
         std::vector<float> expected_state;
-        for (const Isa isa : kAllIsas) {
-          if (!IsaSupported(isa)) continue;
+        for (const Isa isa : SupportedIsas()) {
           for (const bool in_place : {false, true}) {
             std::vector<float> in = weights;
             std::vector<float> out(n);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shard/optimizer/optimizer.h"
+#include "tests/shard/isas.h"
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
@@ -221,8 +222,7 @@ TEST_CASE("row-wise adagrad gives the same bits in every instruction set") {
     Row g(dim);
     for (float& x : g) x = normal(random);
     Row expected;
-    for (const Isa isa : kAllIsas) {
-      if (!IsaSupported(isa)) continue;
+    for (const Isa isa : SupportedIsas()) {
       Row w(dim, 1);
       float square = 0.5f;
       float* state[1] = {&square};

@@ -5,8 +5,8 @@
 // operation) and the build has no contraction, so the width of a vector cannot show in the result.
 //
 // **Thread safety**: pure functions.
-#ifndef VERBENA_SHARD_KERNEL_ISA_H_
-#define VERBENA_SHARD_KERNEL_ISA_H_
+#ifndef VERBENA_SHARD_CODEC_ISA_H_
+#define VERBENA_SHARD_CODEC_ISA_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -37,4 +37,4 @@ Isa BestIsa();
   constexpr decltype(&Name##Baseline) Name[] = {Name##Baseline, Name##Baseline, Name##Baseline}
 #endif
 
-#endif  // VERBENA_SHARD_KERNEL_ISA_H_
+#endif  // VERBENA_SHARD_CODEC_ISA_H_

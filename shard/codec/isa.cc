@@ -1,4 +1,4 @@
-#include "shard/kernel/isa.h"
+#include "shard/codec/isa.h"
 
 namespace verbena::shard {
 
@@ -11,7 +11,9 @@ bool IsaSupported(Isa isa) {
       // Every processor with AVX2 has both; a virtual machine may hide one.
       return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
     case Isa::kAvx512:
-      return __builtin_cpu_supports("avx512f") != 0;
+      // Every processor with AVX-512 has these, but the Xeon Phis.
+      return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
   }
   return false;
 #else
