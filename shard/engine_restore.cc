@@ -10,6 +10,9 @@
 namespace verbena::shard {
 namespace {
 
+// Rows whose parameters are on their way to the cache.
+constexpr size_t kAhead = 16;
+
 bool IsAligned(absl::Span<const std::byte> numbers, ElementType type) {
   const uint32_t bytes = ElementBytes(type);
   return bytes > 0 && reinterpret_cast<uintptr_t>(numbers.data()) % bytes == 0;
@@ -228,6 +231,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   keys.clear();
   for (const uint32_t i : which) keys.push_back(rows.keys[i]);
   numbers.resize(keys.size());
+  table.Expect(slice, rows.expected / partitions.size());
   if (!table.FindOrCreate(slice, keys, numbers.data(), RowStore::Fresh::kBlank)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
@@ -236,9 +240,13 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   const size_t dim = table.dim();
   std::vector<float> widened(dim);
   std::vector<const float*> arrays(rows.state.size());
+  const auto parameters_of = [&](size_t i) {
+    return rows.parameters.data() + i * dim * ElementBytes(rows.dtype);
+  };
   for (size_t k = 0; k < which.size(); ++k) {
     const size_t i = which[k];
-    const std::byte* from = rows.parameters.data() + i * dim * ElementBytes(rows.dtype);
+    if (k + kAhead < which.size()) __builtin_prefetch(parameters_of(which[k + kAhead]));
+    const std::byte* const from = parameters_of(i);
     const auto* parameters = reinterpret_cast<const float*>(from);
     if (rows.dtype != ElementType::kF32) {
       const auto widen = rows.dtype == ElementType::kBf16 ? &FloatsFromBf16 : &FloatsFromF16;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,13 +122,21 @@ absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& t
 }
 
 absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& table) {
+  const std::vector<checkpoint::RowFile> all = reader_.RowFiles(table.spec().name());
+  // Links may have the same keys: there are as many rows as in the largest one, or more.
+  std::map<size_t, uint64_t> of_links;
+  uint64_t of_table = 0;
+  for (const checkpoint::RowFile& rows : all) {
+    of_table = std::max(of_table, of_links[rows.link] += rows.rows);
+  }
   // The oldest first: of a key that is in several links the latest row counts.
-  for (const checkpoint::RowFile& rows : reader_.RowFiles(table.spec().name())) {
+  for (const checkpoint::RowFile& rows : all) {
     Group group;
     group.table = index;
     group.link = rows.link;
     group.rows = true;
     group.count = rows.rows;
+    group.of_table = of_table;
     for (const ArraySpec& array : checkpoint::RowArrays(table.spec(), rows.rows)) {
       if (!wanted_.state && array.name != checkpoint::kKeys && array.name != checkpoint::kValues)
         continue;
@@ -138,6 +148,9 @@ absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& ta
                                       (rows.rows == 0 ? 0 : array.elements / rows.rows));
       }
     }
+    const size_t row =
+        std::accumulate(group.element_bytes.begin(), group.element_bytes.end(), size_t{0});
+    group.at_once = std::max<uint64_t>(1, kRowBytesAtOnce / std::max<size_t>(1, row));
     if (group.count > 0) groups_.push_back(std::move(group));
   }
   return absl::OkStatus();
@@ -203,7 +216,8 @@ void RestoreReader::NextOfGroup(RestoreWindow* window) {
   window->master = group.master;
   window->dtype = group.dtype;
   if (group.rows) {
-    window->count = std::min(kRowsAtOnce, group.count - reading_->done);
+    window->count = std::min(group.at_once, group.count - reading_->done);
+    window->of_table = group.of_table;
     reading_->done += window->count;
     return;
   }

@@ -35,9 +35,10 @@ namespace verbena::server {
 struct RestoreWindow {
   size_t table = 0;  // of those that were asked for
   bool rows = false;
-  uint64_t first = 0;    // element; not of rows
-  uint64_t count = 0;    // elements or rows
-  uint64_t applies = 0;  // of the elements
+  uint64_t first = 0;     // element; not of rows
+  uint64_t count = 0;     // elements or rows
+  uint64_t of_table = 0;  // rows, about
+  uint64_t applies = 0;   // of the elements
   // Elements: parameters, then master copies (if there are any) and state. Rows: as RowArrays().
   std::vector<std::vector<std::byte>> columns;
   bool master = false;                    // columns[1] is that
@@ -58,8 +59,8 @@ struct RestoreRead {
 
 class RestoreReader {
  public:
-  // Many of each partition, so that what is done once for each of them costs little.
-  static constexpr uint64_t kRowsAtOnce = 16'384;
+  // Many rows of each partition, so that what is done once for each of them costs little.
+  static constexpr uint64_t kRowBytesAtOnce = 4 << 20;
 
   // NOT_FOUND: no such table.
   static absl::StatusOr<std::unique_ptr<RestoreReader>> Open(checkpoint::Disk* disk,
@@ -85,6 +86,8 @@ class RestoreReader {
     std::vector<const v1::CheckpointTensor*> tensors;  // by column
     std::vector<size_t> element_bytes;                 // of a row's, or one element's
     uint64_t count = 0;                                // rows
+    uint64_t at_once = 0;                              // rows
+    uint64_t of_table = 0;                             // rows of its table, about
     std::vector<v1::CheckpointTensor::Range> ranges;   // elements
     uint64_t chunk_elements = 0;
   };

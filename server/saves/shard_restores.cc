@@ -122,6 +122,7 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, const RestoreWind
   if (window.rows) {
     shard::RowsToRestore rows;
     rows.table = table;
+    rows.expected = window.of_table;
     rows.keys = {reinterpret_cast<const uint64_t*>(columns[0].data()), window.count};
     rows.parameters = columns[1];
     if (restore.state) {

@@ -133,6 +133,7 @@ struct ElementsToRestore {
 
 struct RowsToRestore {
   uint32_t table = 0;
+  uint64_t expected = 0;            // rows of the table, of all partitions; 0: nobody knows
   absl::Span<const uint64_t> keys;  // those that are not this shard's are left alone
   // How often each was changed; empty: once, since a row that never was is none.
   absl::Span<const uint32_t> row_applies;

@@ -61,6 +61,8 @@ class EmbeddingTable final : public SlicedTable {
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
 
+  // Where a slice has no rows: so many will come, perhaps.
+  void Expect(uint32_t slice, uint64_t rows) { slices_[slice].rows->Expect(rows); }
   // The rows of keys, made where there is none. False, with nothing changed: no memory for them.
   bool FindOrCreate(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows,
                     RowStore::Fresh fresh = RowStore::Fresh::kInitial) {

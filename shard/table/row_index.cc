@@ -52,17 +52,16 @@ void RowIndex::Refer(uint64_t hash, uint32_t group) {
   std::fill_n(directory_.begin() + static_cast<ptrdiff_t>(first), size_t{1} << others, entry);
 }
 
-void RowIndex::Put(uint64_t hash, uint32_t row) {
-  Place at(*this, hash);
-  for (;;) {
-    Line& line = LineAt(at.group, at.line);
+void RowIndex::Put(uint32_t group, uint16_t tag, uint32_t row) {
+  const uint32_t lines = groups_[group].used * kPageLines;
+  for (uint32_t at = LineOf(tag, lines);; at = at + 1 == lines ? 0 : at + 1) {
+    Line& line = LineAt(group, at);
     if (line.used < kSlots) {
-      line.tags[line.used] = TagOf(hash);
+      line.tags[line.used] = tag;
       line.rows[line.used++] = row;
       return;
     }
     line.passed_on = 1;
-    at.line = at.line + 1 == at.lines ? 0 : at.line + 1;
   }
 }
 
@@ -83,32 +82,36 @@ bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
   std::byte* const page = TakePage();
   if (page == nullptr) return false;
   uint32_t rows[kMostRows];
-  uint64_t hashes[kMostRows];
+  uint16_t tags[kMostRows];
   uint32_t n = 0;
   for (uint32_t l = 0; l < groups_[group].used * kPageLines; ++l) {
     const Line& line = LineAt(group, l);
     std::copy_n(line.rows, line.used, rows + n);
+    std::copy_n(line.tags, line.used, tags + n);
     n += line.used;
   }
-  hashes_of({rows, n}, hashes);
-  Empty(group);
-  if (split) {
-    const uint64_t bit = uint64_t{1} << (63 - groups_[group].depth);
-    const auto ones = static_cast<uint32_t>(
-        std::count_if(hashes, hashes + n, [&](uint64_t h) { return (h & bit) != 0; }));
-    Split(hash, page, ones);
-  } else {
+  if (!split) {
+    Empty(group);
     Group& g = groups_[group];
     g.pages[g.used++] = page;
     Refer(hash, group);
+    for (uint32_t i = 0; i < n; ++i) Put(group, tags[i], rows[i]);
+    return true;
   }
-  for (uint32_t i = 0; i < n; ++i) Put(hashes[i], rows[i]);
+  uint64_t hashes[kMostRows];
+  hashes_of({rows, n}, hashes);
+  Empty(group);
+  const uint64_t bit = uint64_t{1} << (63 - groups_[group].depth);
+  const auto ones = static_cast<uint32_t>(
+      std::count_if(hashes, hashes + n, [&](uint64_t h) { return (h & bit) != 0; }));
+  const uint32_t fresh = Split(hash, page, ones);
+  for (uint32_t i = 0; i < n; ++i) Put((hashes[i] & bit) != 0 ? fresh : group, tags[i], rows[i]);
   return true;
 }
 
 // The group of the hash, of 16 pages, which are empty, becomes two for `ones` rows that have the
-// next bit and the others. `page`: one more, if they need it.
-void RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
+// next bit and the others. `page`: one more, if they need it. Returns the ones' group.
+uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
   const uint32_t old = Place(*this, hash).group;
   if (groups_[old].depth == depth_) {
     std::vector<uint32_t> doubled(directory_.size() * 2);
@@ -148,15 +151,45 @@ void RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
   }
   Refer(hash & ~bit, old);
   Refer(hash | bit, fresh);
+  return fresh;
+}
+
+// An empty one behind the others. False: no memory.
+bool RowIndex::AddGroup(uint32_t pages) {
+  Group group = {};
+  for (; group.used < pages; ++group.used) {
+    group.pages[group.used] = TakePage();
+    if (group.pages[group.used] != nullptr) continue;
+    for (; group.used > 0; --pages_) arena_->Give(RowArena::kPage, group.pages[--group.used]);
+    return false;
+  }
+  groups_.push_back(group);
+  return true;
+}
+
+void RowIndex::Expect(uint64_t rows) {
+  constexpr uint64_t kRows = Most(uint64_t{kPageLines} * kSlots);
+  if (rows <= kRows || !groups_.empty()) return;
+  // Groups of 7 to 14 pages: chance makes some of them fuller.
+  const auto depth = static_cast<uint32_t>(std::bit_width((rows - 1) / (14 * kRows)));
+  const uint64_t in_group = (rows >> depth) + 1;
+  const auto pages = static_cast<uint32_t>((in_group + kRows - 1) / kRows);
+  RowArena::Counts wanted = {};
+  wanted[RowArena::kPage] = uint64_t{pages} << depth;
+  if (!arena_->Reserve(wanted)) return;
+  groups_.reserve(size_t{1} << depth);
+  directory_.resize(size_t{1} << depth);
+  depth_ = depth;
+  for (uint32_t g = 0; g < directory_.size(); ++g) {
+    AddGroup(pages);  // reserved
+    groups_[g].depth = static_cast<uint16_t>(depth);
+    directory_[g] = g * kMostPages + pages - 1;
+  }
 }
 
 bool RowIndex::Insert(uint64_t hash, uint32_t row, HashesOf hashes_of) {
   if (groups_.empty()) {
-    std::byte* const page = TakePage();
-    if (page == nullptr) return false;
-    groups_.push_back({});
-    groups_[0].pages[0] = page;
-    groups_[0].used = 1;
+    if (!AddGroup(1)) return false;
     directory_.assign(1, 0);
   }
   for (;;) {
@@ -167,9 +200,10 @@ bool RowIndex::Insert(uint64_t hash, uint32_t row, HashesOf hashes_of) {
     if (g.rows == slots) return false;
     break;  // without memory it becomes fuller than it should
   }
-  ++groups_[Place(*this, hash).group].rows;
+  const uint32_t group = Place(*this, hash).group;
+  ++groups_[group].rows;
   ++rows_;
-  Put(hash, row);
+  Put(group, TagOf(hash), row);
   return true;
 }
 

@@ -1,11 +1,12 @@
 // Which row a key has: 32-bit row numbers by the hash of their keys, which lie with the rows.
 //
-// A line of the cache has ten slots of 16 bits of hash and a row number. Lines are in pages, pages
-// in groups of up to 16. The hash's high bits choose the group by a directory, its low ones the
-// line; a line that is full sends keys on to the next of its group. A group that is nine tenths
-// full gets one page more and is built anew; one of 16 pages becomes two. So an index has 7 to 8
-// bytes a row at every size (fewer than some tens of rows: one page), and no insertion takes longer
-// than one group.
+// A line of the cache has ten slots of a tag, which is the hash's low 16 bits, and a row number.
+// Lines are in pages, pages in groups of up to 16. The hash's high bits choose the group by a
+// directory, the tag as a fraction the line, so that at most seven of its bits tell nothing new
+// there; a line that is full sends keys on to the next of its group. A group that is nine tenths
+// full gets one page more and is built anew, out of itself; one of 16 pages becomes two, for which
+// its rows' keys are hashed again. So an index has 7 to 8 bytes a row at every size (fewer than
+// some tens of rows: one page), and no insertion takes longer than one group.
 //
 // **Thread safety**: one owner thread.
 //
@@ -33,7 +34,7 @@ namespace verbena::shard {
 class RowIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // The hashes of rows' keys, for a group that is built anew.
+  // The hashes of rows' keys, for a group that becomes two.
   using HashesOf = absl::FunctionRef<void(absl::Span<const uint32_t> rows, uint64_t* hashes)>;
 
   explicit RowIndex(RowArena* arena) : arena_(arena) {}
@@ -56,7 +57,7 @@ class RowIndex {
       const uint32_t entry = index.directory_[index.EntryOf(hash)];
       group = entry / kMostPages;
       lines = (entry % kMostPages + 1) * kPageLines;
-      line = static_cast<uint32_t>((hash & UINT32_MAX) * lines >> 32);
+      line = LineOf(TagOf(hash), lines);
     }
     uint32_t group, line, lines;
   };
@@ -89,6 +90,9 @@ class RowIndex {
     }
     return kNone;
   }
+  // Makes room for so many rows in an index of none, so that it need not grow for them, if there is
+  // the memory.
+  void Expect(uint64_t rows);
   // Of a hash that has no row with the same key. False: no memory.
   bool Insert(uint64_t hash, uint32_t row, HashesOf hashes_of);
   // Takes back what was inserted last; its line may have sent others on.
@@ -119,7 +123,8 @@ class RowIndex {
     uint16_t depth;  // high bits of the hash that its keys share
   };
   size_t EntryOf(uint64_t hash) const { return hash >> 1 >> (63 - depth_); }
-  static uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash >> 32); }
+  static uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash); }
+  static uint32_t LineOf(uint16_t tag, uint32_t lines) { return tag * lines >> 16; }
   const Line& LineAt(uint32_t group, uint32_t line) const {
     return reinterpret_cast<const Line*>(
         groups_[group].pages[line / kPageLines])[line % kPageLines];
@@ -146,9 +151,10 @@ class RowIndex {
 
   uint32_t GuessNext(const Place& at, uint64_t hash) const;
   std::byte* TakePage();
+  bool AddGroup(uint32_t pages);
   bool Grow(uint64_t hash, HashesOf hashes_of);
-  void Split(uint64_t hash, std::byte* page, uint32_t ones);
-  void Put(uint64_t hash, uint32_t row);
+  uint32_t Split(uint64_t hash, std::byte* page, uint32_t ones);
+  void Put(uint32_t group, uint16_t tag, uint32_t row);
   void Empty(uint32_t group);
   void Refer(uint64_t hash, uint32_t group);
 

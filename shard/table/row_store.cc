@@ -16,7 +16,8 @@ constexpr uint32_t kManyBytes = 36 * 1024;
 constexpr uint32_t kMostFew = 16;
 constexpr uint32_t kMostMany = 64;
 constexpr uint64_t kMaxRows = uint64_t{1} << 31;
-// Rows whose keys are on their way to the cache when a group of the index is built anew.
+// Keys, or rows' keys, that are on their way to the cache when many rows are made or a group of the
+// index becomes two.
 constexpr size_t kAhead = 32;
 // What the hardware does not fetch by itself behind the first lines of a row.
 constexpr uint32_t kPrefetchBytes = 576;
@@ -107,28 +108,36 @@ void RowStore::FillChunk() {
   in_chunks_ += many_mask_ + 1;
 }
 
-bool RowStore::Insert(uint64_t key, Fresh fresh) {
+// Memory for one row more: of a chunk's own at once if it will be full soon.
+bool RowStore::MakeRoom(uint64_t coming) {
+  if (size_ < in_chunks_) return true;
+  const uint32_t in_chunk = size_ & many_mask_;
+  const bool at_once = in_chunk == 0 && coming >= many_mask_;
+  if (!at_once && in_chunk >> shape_.few_shift >= tail_.size()) {
+    std::byte* const few = arena_->Take(RowArena::kFew);
+    if (few == nullptr) return false;
+    tail_.push_back(few);
+  }
+  if (size_ >> shape_.many_shift >= chunks_.size()) {
+    if (chunks_.size() == chunks_.capacity()) chunks_.reserve(chunks_.size() * 9 / 8 + 1);
+    chunks_.emplace_back();
+  }
+  // Had before its last row is there.
+  Chunk& chunk = chunks_.back();
+  if ((at_once || in_chunk == many_mask_) && chunk.rows == nullptr) {
+    chunk.rows = arena_->Take(RowArena::kMany);
+    if (chunk.rows == nullptr) return false;
+  }
+  if (at_once) in_chunks_ += many_mask_ + 1;
+  return true;
+}
+
+bool RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
   const uint32_t row = size_;
   const auto hashes_of = [this](absl::Span<const uint32_t> rows, uint64_t* hashes) {
     HashesOf(rows, hashes);
   };
-  if (row >= in_chunks_) {
-    if ((row & many_mask_) >> shape_.few_shift >= tail_.size()) {
-      std::byte* const few = arena_->Take(RowArena::kFew);
-      if (few == nullptr) return false;
-      tail_.push_back(few);
-    }
-    if (row >> shape_.many_shift >= chunks_.size()) {
-      if (chunks_.size() == chunks_.capacity()) chunks_.reserve(chunks_.size() * 9 / 8 + 1);
-      chunks_.emplace_back();
-    }
-    // Had before the row is there.
-    if ((row & many_mask_) == many_mask_ && chunks_.back().rows == nullptr) {
-      chunks_.back().rows = arena_->Take(RowArena::kMany);
-      if (chunks_.back().rows == nullptr) return false;
-    }
-  }
-  if (!index_.Insert(RowIndex::Hash(key), row, hashes_of)) return false;
+  if (!MakeRoom(coming) || !index_.Insert(RowIndex::Hash(key), row, hashes_of)) return false;
   std::byte* const at = At(row);
   std::memcpy(at, &key, sizeof(key));
   SetApplies(row, 0);
@@ -139,20 +148,30 @@ bool RowStore::Insert(uint64_t key, Fresh fresh) {
   return true;
 }
 
+void RowStore::Expect(uint64_t rows) {
+  if (size_ > 0) return;
+  index_.Expect(std::min(rows, kMaxRows));
+  bookkeeping_.Set(bookkeeping_bytes());
+}
+
 bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh) {
   Find(keys, rows);
-  const auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
+  auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
   if (missing == 0) return true;
   if (missing > kMaxRows || !Reserve(static_cast<uint32_t>(missing))) return false;
   const uint32_t before = size_;
   bool enough = true;
   for (size_t i = 0; enough && i < keys.size(); ++i) {
+    if (const size_t next = i + kAhead; size_ > 0 && next < keys.size() && rows[next] == kNone) {
+      index_.PrefetchLine({index_, RowIndex::Hash(keys[next])});
+    }
     if (rows[i] != kNone) continue;
+    --missing;
     // Looked for again: a key that came twice would get two rows.
     if (size_ > 0) rows[i] = FindOne(keys[i], RowIndex::Hash(keys[i]));
     if (rows[i] != kNone) continue;
     rows[i] = size_;
-    enough = Insert(keys[i], fresh);
+    enough = Insert(keys[i], fresh, missing);
   }
   // Pages were reserved for keys that chance spreads; others may have wanted more.
   while (!enough && size_ > before) {

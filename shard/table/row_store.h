@@ -61,6 +61,8 @@ class RowStore {
   // All that it takes but parameters and state, and rows' room that has none yet.
   uint64_t overhead_bytes() const;
 
+  // Where there is no row yet: so many will come, perhaps, and all together.
+  void Expect(uint64_t rows);
   // The row of each key, or kNone. Their memory is on its way to the cache.
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
   // The same; keys without a row get one. False: no memory for them all.
@@ -150,8 +152,9 @@ class RowStore {
   }
   void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
   bool Reserve(uint32_t more);
-  // False: there is no memory after all.
-  bool Insert(uint64_t key, Fresh fresh);
+  // False: there is no memory after all. At least `coming` rows are to follow, most likely.
+  bool Insert(uint64_t key, Fresh fresh, uint64_t coming);
+  bool MakeRoom(uint64_t coming);
   void FillChunk();
   uint64_t bookkeeping_bytes() const;
 
@@ -162,7 +165,7 @@ class RowStore {
   const v1::Initializer* const initializer_;
   RowArena* const arena_;
   uint32_t size_ = 0;
-  uint32_t in_chunks_ = 0;  // rows below are in chunks, the others in tail_
+  uint32_t in_chunks_ = 0;  // rows below are in chunks (there may be room yet), others in tail_
   std::vector<Chunk> chunks_;
   std::vector<std::byte*> tail_;
   RowIndex index_;

@@ -161,6 +161,47 @@ TEST_CASE("an index without memory fills up, refuses, and takes back") {
   for (uint32_t row = 0; row < n; ++row) REQUIRE(find(row) == row);
 }
 
+TEST_CASE(
+    "whatever number of rows is expected, the rows are the same, and the right one costs nothing") {
+  constexpr size_t kRows = 50000;
+  std::mt19937_64 random(5);
+  std::vector<uint64_t> keys(kRows);
+  for (uint64_t& key : keys) key = random();
+  std::vector<uint32_t> rows(kRows);
+  Slices s(RowShape(2, 1, false), 5);
+  const uint64_t expected[] = {0, kRows, kRows / 20, 10 * kRows, 30};
+  for (size_t i = 0; i < s.stores.size(); ++i) {
+    RowStore& store = *s.stores[i];
+    store.Expect(expected[i]);
+    for (size_t from = 0; from < kRows; from += 5000) {
+      REQUIRE(store.FindOrCreate({keys.data() + from, 5000}, rows.data() + from));
+      store.Expect(expected[i]);  // now it is too late
+    }
+    store.Find(keys, rows.data());
+    for (size_t k = 0; k < kRows; ++k) {
+      REQUIRE(rows[k] == k);
+      REQUIRE(store.key(rows[k]) == keys[k]);
+    }
+    INFO("expected " << expected[i]);
+    if (expected[i] <= kRows) {
+      CHECK(store.overhead_bytes() < s.stores[0]->overhead_bytes() * 11 / 10);
+    }
+  }
+}
+
+TEST_CASE("more rows are expected than there is memory for: they come all the same") {
+  Slices s(RowShape(2, 0, false), 1);
+  s.allocator.limit = 1 << 20;
+  RowStore& store = *s.stores[0];
+  store.Expect(uint64_t{1} << 40);
+  CHECK(s.allocator.used == 0);
+  std::vector<uint64_t> keys(10000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  std::vector<uint32_t> rows(keys.size());
+  REQUIRE(store.FindOrCreate(keys, rows.data()));
+  for (size_t i = 0; i < keys.size(); ++i) REQUIRE(rows[i] == i);
+}
+
 TEST_CASE("rows that are not counted remember whether there was an apply, also when they move") {
   Slices s(RowShape(2, 0, false), 1);
   RowStore& store = *s.stores[0];
