@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/types.h>
@@ -15,7 +16,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <memory>
+#include <list>
 #include <random>
 #include <thread>
 
@@ -42,6 +43,26 @@ class File {
   int fd_;
 };
 
+// Memory that nobody had, in huge pages where there are some, as a server's is.
+class NewMemory {
+ public:
+  explicit NewMemory(size_t bytes)
+      : bytes_(bytes),
+        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (data_ != MAP_FAILED) madvise(data_, bytes_, MADV_HUGEPAGE);
+  }
+  ~NewMemory() {
+    if (data_ != MAP_FAILED) munmap(data_, bytes_);
+  }
+  NewMemory(const NewMemory&) = delete;
+  NewMemory& operator=(const NewMemory&) = delete;
+  char* get() const { return data_ == MAP_FAILED ? nullptr : static_cast<char*>(data_); }
+
+ private:
+  const size_t bytes_;
+  void* const data_;
+};
+
 double Seconds(steady_clock::time_point since) {
   return std::chrono::duration<double>(steady_clock::now() - since).count();
 }
@@ -58,12 +79,19 @@ absl::Status WriteAndSync(const std::string& path, const std::vector<uint64_t>& 
   return fsync(file.get()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
 }
 
-absl::Status ReadAll(const std::string& path, bool keep, std::atomic<uint64_t>* bytes) {
+// To memory that is added to `kept`; null: to the same all the time.
+absl::Status ReadAll(const std::string& path, std::list<NewMemory>* kept,
+                     std::atomic<uint64_t>* bytes) {
   const File file(path, O_RDONLY);
   struct stat info = {};
   if (file.get() < 0 || fstat(file.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
-  const size_t room = keep ? static_cast<size_t>(info.st_size) + kBlockBytes : kBlockBytes;
-  const std::unique_ptr<char[]> memory(new char[room]);  // its pages are made when they are read to
+  const bool keep = kept != nullptr;
+  std::list<NewMemory> once;
+  // Its pages are made when they are read to.
+  const NewMemory& memory =
+      (keep ? *kept : once)
+          .emplace_back(keep ? static_cast<size_t>(info.st_size) + kBlockBytes : kBlockBytes);
+  if (memory.get() == nullptr) return absl::ErrnoToStatus(errno, "mmap");
   for (size_t at = 0;;) {
     const ssize_t n = read(file.get(), memory.get() + (keep ? at : 0), kBlockBytes);
     if (n < 0) return absl::ErrnoToStatus(errno, path);
@@ -95,6 +123,8 @@ void SettleDisk(const std::string& path) {
   if (folder.get() >= 0) syncfs(folder.get());
 }
 
+void SettleMemory() { std::this_thread::sleep_for(std::chrono::seconds(3)); }
+
 absl::StatusOr<double> WriteRate(const std::string& directory, uint64_t bytes, int threads) {
   std::vector<uint64_t> block(kBlockBytes / sizeof(uint64_t));
   std::mt19937_64 random(1);
@@ -125,15 +155,18 @@ absl::Status DropCache(const std::vector<std::string>& files) {
 absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads, bool keep) {
   std::atomic<uint64_t> bytes = 0;
   std::atomic<size_t> next = 0;
+  std::vector<std::list<NewMemory>> kept(static_cast<size_t>(threads));
   const auto start = steady_clock::now();
-  const absl::Status status = OnThreads(threads, [&](int) {
+  const absl::Status status = OnThreads(threads, [&](int thread) {
+    std::list<NewMemory>* const to = keep ? &kept[static_cast<size_t>(thread)] : nullptr;
     for (size_t i = next++; i < files.size(); i = next++) {
-      if (absl::Status read = ReadAll(files[i], keep, &bytes); !read.ok()) return read;
+      if (absl::Status read = ReadAll(files[i], to, &bytes); !read.ok()) return read;
     }
     return absl::OkStatus();
   });
+  const double seconds = Seconds(start);
   if (!status.ok()) return status;
-  return static_cast<double>(bytes) / Seconds(start);
+  return static_cast<double>(bytes) / seconds;
 }
 
 absl::StatusOr<WorkFolder> WorkFolder::Make(const std::string& parent, uint64_t bytes) {

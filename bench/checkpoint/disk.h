@@ -22,11 +22,16 @@ void SettleDisk(const std::string& path);
 // zeros, which some disks do not store. Bytes a second; the files are removed.
 absl::StatusOr<double> WriteRate(const std::string& directory, uint64_t bytes, int threads);
 
+// Waits until a hypervisor has taken back what is free: memory that a guest has not had for two
+// seconds may be told to it ("free page reporting", CONFIG_PAGE_REPORTING of Linux), and to touch
+// it again takes ten times as long. What is compared begins alike.
+void SettleMemory();
+
 // Puts the files out of the page cache (posix_fadvise(POSIX_FADV_DONTNEED)).
 absl::Status DropCache(const std::vector<std::string>& files);
 // Reads the files, each in order, 4 MiB at a time; a thread has one after the other. With `keep`
-// into new memory for all of a file, as who restores has to, instead of the same 4 MiB. Bytes a
-// second.
+// into new memory for all files (huge pages, as a server's), as who restores has to, instead of
+// the same 4 MiB. Bytes a second.
 absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads, bool keep);
 
 // A folder of its own below `parent`, on a disk with room for `bytes`; removed with the object.

@@ -178,12 +178,14 @@ class Bench {
       Row kept{kBench, row.name + ", new memory", "MB/s", Better::kHigher, {}, {}};
       for (int i = 0; i < settings_.repeats; ++i) {
         if (absl::Status status = DropCache(*files); !status.ok()) return status;
+        SettleMemory();
         auto seconds = RestoreOnce({.path = path, .tables = kind.tables});
         if (!seconds.ok()) return seconds.status();
         row.value.Add(static_cast<double>(bytes) / *seconds / kMega);
         for (const bool keep : {false, true}) {
           auto rate = Limit([&](int threads) -> absl::StatusOr<double> {
             if (absl::Status status = DropCache(*files); !status.ok()) return status;
+            if (keep) SettleMemory();
             return ReadRate(*files, threads, keep);
           });
           if (!rate.ok()) return rate.status();
