@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -122,6 +123,55 @@ TEST_CASE("a sleeper is woken by a connection request, memory and the end of its
   }
   other.join();
   CHECK(server.Immediates(s) == std::vector<uint32_t>{1});
+}
+
+TEST_CASE("a quiet connection waits behind two records of a busy one, not behind all of them") {
+  Stage stage(Shm());
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  std::vector<std::pair<Party*, ConnectionId>> clients;
+  std::vector<ConnectionId> ours;
+  for (int i = 0; i < 2; ++i) {
+    Party& client = stage.Add("client");
+    const ConnectionId c = client.endpoint->Create({32, 32}).value();
+    REQUIRE(client.endpoint->Connect(c, address, "").ok());
+    const auto requests = [&] {
+      return static_cast<size_t>(
+          std::count_if(server.events.begin(), server.events.end(),
+                        [](const ConnectionEvent& e) { return e.kind == Kind::kRequest; }));
+    };
+    REQUIRE(stage.Until([&] { return requests() > ours.size(); }));
+    ours.push_back(server.events.back().connection);
+    REQUIRE(server.endpoint->Prepare(ours.back(), {32, 32}).ok());
+    REQUIRE(server.endpoint->PostReceives(ours.back(), 32).ok());
+    REQUIRE(server.endpoint->Accept(ours.back()).ok());
+    REQUIRE(stage.Until([&] { return client.Count(Kind::kEstablished, c) == 1; }));
+    clients.emplace_back(&client, c);
+  }
+  stage.Settle();
+  // Whoever is looked at first, and wherever the quiet one is in that order.
+  const size_t quiet = GENERATE(size_t{0}, size_t{1});
+  for (uint32_t round = 0; round < 8; ++round) {
+    WriteRequest request;
+    request.signaled = false;
+    for (request.immediate = 100; *request.immediate < 116; ++*request.immediate) {
+      const auto& [busy, id] = clients[1 - quiet];
+      REQUIRE(busy->endpoint->PostWrite(id, request).ok());
+    }
+    request.immediate = 1;
+    REQUIRE(clients[quiet].first->endpoint->PostWrite(clients[quiet].second, request).ok());
+    Completion completions[32];
+    const size_t count = server.endpoint->Poll(completions);
+    const Completion* const end = completions + count;
+    const Completion* const found =
+        std::find_if(static_cast<const Completion*>(completions), end,
+                     [&](const Completion& c) { return c.connection == ours[quiet]; });
+    REQUIRE(found != end);
+    CHECK(found - completions <= 2);
+    stage.Settle();
+    REQUIRE(server.endpoint->PostReceives(ours[quiet], 1).ok());
+    REQUIRE(server.endpoint->PostReceives(ours[1 - quiet], 16).ok());
+  }
 }
 
 TEST_CASE("an endpoint with nothing to do stays asleep") {
