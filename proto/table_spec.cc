@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/admission_spec.h"
 #include "proto/optimizer_spec.h"
 #include "proto/spec_text.h"
 
@@ -265,6 +266,13 @@ absl::Status CompareInitializers(const v1::TableSpec& existing, const v1::TableS
   return absl::OkStatus();
 }
 
+absl::Status CompareAdmissions(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  const std::optional<FieldDifference> difference =
+      FirstDifference(existing.admission(), wanted.admission());
+  if (!difference) return absl::OkStatus();
+  return Differs(wanted, difference->field, difference->first, difference->second);
+}
+
 absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
   const std::optional<FieldDifference> difference =
       FirstDifference(existing.optimizer(), wanted.optimizer());
@@ -288,6 +296,7 @@ absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
   if (status.ok()) status = FillEnums(&spec);
   if (status.ok()) status = FillInitializer(&spec);
   if (status.ok()) status = FillOptimizer(&spec);
+  if (status.ok()) status = NormalizeAdmission(&spec);
   if (status.ok()) status = CheckChunks(spec);
   if (!status.ok()) return status;
   return spec;
@@ -371,6 +380,7 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   }
   absl::Status status = CompareInitializers(existing, wanted);
   if (status.ok()) status = CompareOptimizers(existing, wanted);
+  if (status.ok()) status = CompareAdmissions(existing, wanted);
   if (status.ok() && existing.chunk_bytes() != wanted.chunk_bytes()) {
     return Differs(wanted, "chunk_bytes", absl::StrCat(existing.chunk_bytes()),
                    absl::StrCat(wanted.chunk_bytes()));

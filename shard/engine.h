@@ -253,6 +253,8 @@ struct EngineCounters {
 struct TableCounters {
   uint64_t pushes = 0, pulls = 0, push_bytes = 0, pull_bytes = 0;
   uint64_t non_finite = 0;  // pushes refused or skipped for a NaN or Inf
+  uint64_t refused_keys =
+      0;  // pushed, and not admitted to the table; sync: of steps that committed
 };
 struct TableStatistics {
   uint32_t id = 0;

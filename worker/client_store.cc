@@ -106,6 +106,10 @@ v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::
                           const TrainingSpec& spec) {
   v1::TableSpec result = BaseSpec(table.name, table.initial, table.scale, index, job, spec);
   result.set_dim(table.dim);
+  if (spec.min_count > 1) {
+    result.mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
+    result.mutable_admission()->set_min_count(spec.min_count);
+  }
   return result;
 }
 

@@ -76,6 +76,10 @@ void AddCluster(CLI::App* app, Options* o) {
                   "loses is added to the next ones. With --gradient-dtype f32")
       ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"}))
       ->capture_default_str();
+  app->add_option("--min-count", o->min_count,
+                  "A key of an embedding table gets a row with its push number N, as the servers "
+                  "count; what is pushed before is dropped. 1 to 255")
+      ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();

@@ -34,6 +34,7 @@ struct Options {
   std::string dtype = "f32";
   std::string gradient_dtype = "f32";
   std::string push_codec = "none";
+  uint32_t min_count = 1;
   std::string optimizer = "adam";
   std::optional<double> rate;
   std::string schedule = "constant";

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "proto/admission_spec.h"
 #include "proto/host_port.h"
 #include "proto/record.h"
 #include "worker/options_defaults.h"
@@ -49,6 +50,16 @@ std::string CheckStepNorms(const Options& o) {
     return absl::StrCat(what, " does not go with --ngrams, which has an embedding table");
   }
   return "";
+}
+
+std::string CheckMinCount(const Options& o) {
+  if (o.min_count == 1) return "";
+  if (o.min_count < 1 || o.min_count > kMaxMinCount) {
+    return absl::StrCat("--min-count: ", o.min_count, " is not allowed; allowed: 1 to ",
+                        kMaxMinCount);
+  }
+  const bool rows = HasEmbeddingTable(o) || (o.format == "text" && o.text.ngrams > 0);
+  return rows ? "" : "--min-count is for models with an embedding table";
 }
 
 std::string CheckValidation(const Options& o) {
@@ -123,6 +134,7 @@ std::string CheckLocal(const Options& o) {
   }
   if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
   if (o.weight_decay) return "--local has no weight decay but --l2";
+  if (o.min_count != 1) return "--local admits every key: --min-count is for servers";
   if (!AllF32(o)) {
     return "--local sends nothing: --dtype, --gradient-dtype and --push-codec are for what goes to "
            "servers";
@@ -138,6 +150,7 @@ std::string CheckCluster(const Options& o) {
     return "--tls-cert needs --tls-ca, by which servers are believed";
   }
   if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
+  if (const std::string problem = CheckMinCount(o); !problem.empty()) return problem;
   if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
   if (const auto parsed = SplitHostPort(o.cluster); !parsed.ok()) {
     return absl::StrCat("--cluster: ", parsed.status().message());

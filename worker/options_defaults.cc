@@ -129,6 +129,7 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.dtype = NumberTypeOf(options.dtype);
   spec.gradient_dtype = NumberTypeOf(options.gradient_dtype);
   spec.push_codec = options.push_codec;
+  spec.min_count = options.min_count;
   return spec;
 }
 

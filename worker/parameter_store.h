@@ -44,6 +44,7 @@ struct TrainingSpec {
   NumberType dtype = NumberType::kF32;
   NumberType gradient_dtype = NumberType::kF32;  // not kF16
   std::string push_codec = "none";               // CodecNamed(): with it gradient_dtype is kF32
+  uint32_t min_count = 1;                        // pushes of a key until it has a row
 };
 
 struct StoreStatistics {

@@ -57,4 +57,12 @@ typedef enum verbena_initializer {
   VERBENA_INITIALIZER_NORMAL = 4     // mean a, standard deviation b
 } verbena_initializer;
 
+// Which keys of an embedding table get a row.
+typedef enum verbena_admission {
+  VERBENA_ADMISSION_DEFAULT = 0,     // always
+  VERBENA_ADMISSION_ALWAYS = 1,      // with the first push
+  VERBENA_ADMISSION_MIN_COUNT = 2,   // with push number admission_min_count, counted by a sketch
+  VERBENA_ADMISSION_PROBABILITY = 3  // with each push by chance
+} verbena_admission;
+
 #endif  // VERBENA_CLIENT_C_TABLE_ENUMS_H_

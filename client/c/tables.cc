@@ -45,6 +45,12 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   to->set_chunk_bytes(from.chunk_bytes);
   to->set_staleness(from.staleness);
   to->set_dim(from.dim);
+  v1::Admission* admission = to->mutable_admission();
+  admission->set_kind(static_cast<v1::Admission::Kind>(from.admission));
+  admission->set_min_count(from.admission_min_count);
+  admission->set_probability(from.admission_probability);
+  admission->set_sketch_bytes(from.admission_sketch_bytes);
+  admission->set_seed(from.admission_seed);
   v1::Initializer* initializer = to->mutable_initializer();
   initializer->set_kind(static_cast<v1::Initializer::Kind>(from.initializer));
   initializer->set_a(from.initializer_a);

@@ -232,6 +232,11 @@ typedef struct verbena_table_spec {
   uint32_t dim;                         // numbers in a row, 1 to 1024; 0 (default): a dense table
   int32_t gradient_dtype;               // as pushed: f32 (default) or bf16; with `dim` f32
   int32_t push_codec;                   // a verbena_codec; 0 is none; with `dim` none
+  int32_t admission;                    // a verbena_admission; always without `dim`
+  uint32_t admission_min_count;         // 2 to 255; 0 (default) with another admission
+  double admission_probability;         // between 0 and 1; 0 (default) with another admission
+  uint64_t admission_sketch_bytes;      // of min_count: 4 KiB to 64 GiB; 0: 16 MiB
+  uint64_t admission_seed;              // of probability
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when

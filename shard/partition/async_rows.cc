@@ -41,7 +41,7 @@ class AsyncRows final : public RowConsistency {
     Resize();
   }
 
-  Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) override;
+  Answer Push(const RowPush& all, const Roster::Member& member, uint32_t slice) override;
   ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
                       const Roster::Member& member, uint32_t slice, uint32_t*) override {
     const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
@@ -151,7 +151,8 @@ class AsyncRows final : public RowConsistency {
   std::vector<ToldQueue> told_;  // by slice
 };
 
-Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
+Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_t slice) {
+  RowPush push = all;
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);
   const uint64_t version = table_.slice(slice).version;
@@ -168,6 +169,14 @@ Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32
     settle();
     return {status, 0, version};
   }
+  const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
+  push.keys = admitted.keys;
+  push.rows = admitted.rows;
+  if (push.keys.empty() && !admitted.refused.empty()) {
+    table_.CountRefused(slice, admitted.refused);
+    settle();
+    return {ReplyStatus::kOk, 0, version};
+  }
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
   if (!table_.FindOrCreate(slice, push.keys, rows_.data())) {
     settle();
@@ -183,9 +192,11 @@ Answer AsyncRows::Push(const RowPush& push, const Roster::Member& member, uint32
   if (mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id())) {
     if (!Tell(push, slice, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
     last = sequence;
+    table_.CountRefused(slice, admitted.refused);
     return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].entries.size()};
   }
   last = sequence;
+  table_.CountRefused(slice, admitted.refused);
   Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data());
   return {ReplyStatus::kOk, 0, version + 1};
 }

@@ -72,6 +72,7 @@ class SyncRows final : public RowConsistency {
   };
   struct Slice {
     std::vector<Contribution> contributions;  // of the open step, by (rank, index)
+    std::vector<uint64_t> refused;            // keys of the open step that get no row
     std::vector<uint64_t> ended;              // by rank: steps below this one are ended
     uint64_t told = 0;                        // the record that has the open step; 0: none
     uint32_t told_keys = 0;                   // that it names
@@ -189,9 +190,16 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
   }
   // Its worker said that nothing more would come.
   if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
-  if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &x.answer) &&
-      !Copy(push, slice, &x, &x.answer) && x.answer == ReplyStatus::kResourceExhausted) {
-    return answer(x.answer);  // not settled: it will be sent again
+  if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &x.answer)) {
+    const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
+    RowPush kept = push;
+    kept.keys = admitted.keys;
+    kept.rows = admitted.rows;
+    if (!kept.keys.empty() && !Copy(kept, slice, &x, &x.answer) &&
+        x.answer == ReplyStatus::kResourceExhausted) {
+      return answer(x.answer);  // not settled: it will be sent again
+    }
+    s.refused.insert(s.refused.end(), admitted.refused.begin(), admitted.refused.end());
   }
   s.contributions.insert(at, x);
   return answer(x.answer);
@@ -290,6 +298,7 @@ void SyncRows::Committed(uint32_t slice) {
   Slice& s = slices_[slice];
   ++sink_.counters.applies;
   ++sink_.counters.commits;
+  table_.CountRefused(slice, s.refused);
   Drop(&s);
   parking_.Advanced(slice);
 }
@@ -413,6 +422,7 @@ void SyncRows::Drop(Slice* slice) {
   SetBlocked(slice, false);
   for (const Contribution& x : slice->contributions) pool_.ReturnScratch(x.copy);
   slice->contributions.clear();
+  slice->refused.clear();
 }
 
 void SyncRows::RosterChanged() {

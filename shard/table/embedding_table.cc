@@ -57,10 +57,12 @@ EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, Buff
       shape_(dim_, StateOf(*optimizer_, dim_), optimizer_->counts_applies()),
       content_bytes_(sizeof(uint32_t) + (dim_ + shape_.state) * sizeof(float)),
       arena_(shape_.few_bytes(), shape_.many_bytes(), pool, account),
+      admission_(table.spec().admission(), partitions, pool, account),
       memos_(kMemos) {}
 
 void EmbeddingTable::Release(uint32_t slice, bool gone) {
   slices_[slice] = {};
+  admission_.Forget(slice);
   arena_.Trim();
   set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
 }
@@ -83,6 +85,33 @@ uint64_t EmbeddingTable::row_count() const {
 }
 
 uint64_t EmbeddingTable::parameter_bytes() const { return row_count() * row_bytes(); }
+
+EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const uint64_t> keys,
+                                               absl::Span<const float> rows) {
+  if (admission_.always()) return {keys, rows, {}};
+  found_.resize(keys.size());
+  slices_[slice].rows->Find(keys, found_.data());
+  admitted_keys_.clear();
+  admitted_rows_.clear();
+  refused_keys_.clear();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const bool admitted =
+        found_[i] != RowStore::kNone || admission_.Admits(slice, slices_[slice].version, keys[i]);
+    if (!admitted) {
+      if (refused_keys_.empty()) {
+        admitted_keys_.assign(keys.begin(), keys.begin() + i);
+        admitted_rows_.assign(rows.begin(), rows.begin() + i * dim_);
+      }
+      refused_keys_.push_back(keys[i]);
+    } else if (!refused_keys_.empty()) {
+      admitted_keys_.push_back(keys[i]);
+      const auto row = rows.subspan(i * dim_, dim_);
+      admitted_rows_.insert(admitted_rows_.end(), row.begin(), row.end());
+    }
+  }
+  if (refused_keys_.empty()) return {keys, rows, {}};
+  return {admitted_keys_, admitted_rows_, refused_keys_};
+}
 
 void EmbeddingTable::BeginApply(uint32_t slice) { applying_ = &slices_[slice]; }
 

@@ -25,6 +25,7 @@
 #include "shard/engine.h"
 #include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"
+#include "shard/table/admission.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/changed_rows.h"
 #include "shard/table/hot_keys.h"
@@ -61,6 +62,19 @@ class EmbeddingTable final : public SlicedTable {
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
 
+  // What of a push may go to rows: of keys that have one, and of those that the table admits. Valid
+  // until the next call; where nothing is refused it is the push.
+  struct Admitted {
+    absl::Span<const uint64_t> keys;
+    absl::Span<const float> rows;
+    absl::Span<const uint64_t> refused;
+  };
+  Admitted Admit(uint32_t slice, absl::Span<const uint64_t> keys, absl::Span<const float> rows);
+  // They were refused, and the push, or its step, counts.
+  void CountRefused(uint32_t slice, absl::Span<const uint64_t> keys) {
+    admission_.Count(slice, keys);
+    counters().refused_keys += keys.size();
+  }
   // Where a slice has no rows: so many will come, perhaps.
   void Expect(uint32_t slice, uint64_t rows) { slices_[slice].rows->Expect(rows); }
   // The rows of keys, made where there is none. False, with nothing changed: no memory for them.
@@ -141,12 +155,15 @@ class EmbeddingTable final : public SlicedTable {
   const RowShape shape_;
   const size_t content_bytes_;  // of a row: how often it was changed, parameters, state
   RowArena arena_;
+  Admission admission_;
   std::vector<Slice> slices_;  // by slice index
   // Of the apply under way.
   Slice* applying_ = nullptr;
   RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
-  std::vector<uint32_t> found_;  // scratch of Scan()
+  std::vector<uint32_t> found_;                         // scratch of Scan() and Admit()
+  std::vector<uint64_t> admitted_keys_, refused_keys_;  // scratch of Admit()
+  std::vector<float> admitted_rows_;                    // the same
 };
 
 }  // namespace verbena::shard

@@ -71,6 +71,17 @@ TEST_CASE("a table's specification that is wrong is named") {
   spec = EmbeddingSpec("t");
   spec.dimensions = 1;
   refuse(spec, {"spec->shape is NULL"});
+  spec = EmbeddingSpec("t");
+  spec.admission = VERBENA_ADMISSION_MIN_COUNT;
+  spec.admission_min_count = 256;
+  refuse(spec, {"admission.min_count is 256", "2..255"});
+  spec.admission_min_count = 2;
+  spec.admission_seed = 1;
+  refuse(spec, {"admission.seed is 1"});
+  spec = Spec("t");
+  spec.admission = VERBENA_ADMISSION_PROBABILITY;
+  spec.admission_probability = 0.5;
+  refuse(spec, {"admission.kind is 3", "dense"});
   spec = Spec("weights");
   spec.rate = 2;
   verbena_table* raw = nullptr;

@@ -33,6 +33,33 @@ struct RowFixture : Fixture {
   }
 };
 
+TEST_CASE("a key that is to be pushed twice gets a row with its second push") {
+  Fixture f;
+  verbena_table_spec spec = EmbeddingSpec("counted");
+  spec.admission = VERBENA_ADMISSION_MIN_COUNT;
+  spec.admission_min_count = 2;
+  spec.admission_sketch_bytes = 65536;
+  const Handle<verbena_table> items = Create(f.client.get(), spec);
+  const Handle<verbena_region> rows = Allocate(f.client.get(), kDim * 4);
+  float* v = Floats(rows);
+  const uint64_t key = 77;
+  for (const float expected : {2.0f, 1.5f, 1.0f}) {
+    std::fill_n(v, kDim, 0.5f);
+    verbena_ticket* raw = nullptr;
+    Good(verbena_push_rows(f.client.get(), items.get(), &key, 1, rows.get(), 0, kDefault, &raw));
+    const Handle<verbena_ticket> push(raw);
+    Good(verbena_end_step(f.client.get(), items.get(), kDefault, &raw));
+    const Handle<verbena_ticket> end(raw);
+    Good(verbena_ticket_wait(push.get(), kDefault));
+    Good(verbena_ticket_wait(end.get(), kDefault));
+    Good(verbena_lookup(f.client.get(), items.get(), &key, 1, rows.get(), 0,
+                        VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw));
+    const Handle<verbena_ticket> lookup(raw);
+    Good(verbena_ticket_wait(lookup.get(), kDefault));
+    CHECK(std::all_of(v, v + kDim, [expected](float x) { return x == expected; }));
+  }
+}
+
 TEST_CASE("rows are looked up, pushed and shown") {
   RowFixture f;
   verbena_table_info info = {};

@@ -133,6 +133,59 @@ TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a
   CHECK(CheckSameSpec(stored, plain).ok());
 }
 
+TEST_CASE("an admission is of an embedding table, with what its kind uses and nothing else") {
+  const auto refused = [](v1::Admission::Kind kind, const std::function<void(v1::Admission*)>& set,
+                          uint32_t dim = 8) {
+    return Refused([&](auto* s) {
+      s->set_dim(dim);
+      if (dim > 0) s->clear_shape();
+      s->mutable_admission()->set_kind(kind);
+      set(s->mutable_admission());
+    });
+  };
+  const auto none = [](v1::Admission*) {};
+  CHECK_THAT(refused(static_cast<v1::Admission::Kind>(4), none),
+             Contains("admission.kind is 4; allowed: 1 (always), 2 (min_count), 3 (probability)"));
+  CHECK_THAT(refused(v1::Admission::MIN_COUNT, none, 0),
+             Contains("admission.kind is 2; allowed: 1 (always) for a dense table"));
+  CHECK_THAT(refused(v1::Admission::MIN_COUNT, none),
+             Contains("admission.min_count is 0; allowed: 2..255"));
+  CHECK_THAT(refused(v1::Admission::MIN_COUNT, [](auto* a) { a->set_min_count(256); }),
+             Contains("admission.min_count is 256; allowed: 2..255"));
+  CHECK_THAT(refused(v1::Admission::MIN_COUNT,
+                     [](auto* a) {
+                       a->set_min_count(3);
+                       a->set_sketch_bytes(4095);
+                     }),
+             Contains("admission.sketch_bytes is 4095; allowed: 4096..68719476736, or 0 for"));
+  CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_min_count(1); }),
+             Contains("admission.min_count is 1; allowed: 0, unless kind is 2"));
+  CHECK_THAT(refused(v1::Admission::PROBABILITY, none),
+             Contains("admission.probability is 0; allowed: more than 0 and less than 1"));
+  CHECK_THAT(refused(v1::Admission::PROBABILITY, [](auto* a) { a->set_probability(std::nan("")); }),
+             Contains("admission.probability is nan"));
+  CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_probability(0.5); }),
+             Contains("admission.probability is 0.5; allowed: 0, unless kind is 3"));
+  CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_seed(5); }),
+             Contains("admission.seed is 5; allowed: 0, unless kind is 3"));
+
+  v1::TableSpec rows = Spec();
+  rows.clear_shape();
+  rows.set_dim(8);
+  const v1::TableSpec plain = *NormalizeTableSpec(rows);
+  CHECK_FALSE(plain.has_admission());
+  rows.mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
+  rows.mutable_admission()->set_min_count(3);
+  const v1::TableSpec counted = *NormalizeTableSpec(rows);
+  CHECK(counted.admission().sketch_bytes() == 16 << 20);
+  CHECK(CheckSameSpec(counted, counted).ok());
+  CHECK_THAT(std::string(CheckSameSpec(plain, counted).message()),
+             Contains("admission.kind is ALWAYS in the existing table and MIN_COUNT"));
+  rows.mutable_admission()->set_min_count(4);
+  CHECK_THAT(std::string(CheckSameSpec(counted, *NormalizeTableSpec(rows)).message()),
+             Contains("admission.min_count is 3 in the existing table and 4"));
+}
+
 TEST_CASE("a negative rate is refused in so many words") {
   CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(-0.1); }),
              Equals("table \"emb\": optimizer.rate is -0.1; allowed: a finite number >= 0"));

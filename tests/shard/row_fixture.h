@@ -47,6 +47,7 @@ struct RowOptions {
   uint32_t staleness = 0;
   v1::Reduction reduction = v1::REDUCTION_SUM;
   v1::NonFinite non_finite = v1::NON_FINITE_REJECT;
+  v1::Admission admission = {};
   v1::Optimizer optimizer = [] {
     v1::Optimizer sgd;
     sgd.set_name("sgd");
@@ -93,6 +94,7 @@ class RowFixture {
     spec->set_reduction(o.reduction);
     spec->set_non_finite(o.non_finite);
     *spec->mutable_initializer() = o.initializer;
+    *spec->mutable_admission() = o.admission;
     *spec->mutable_optimizer() = o.optimizer;
     spec->set_chunk_bytes(256 * 1024);
     EngineOptions engine_options;

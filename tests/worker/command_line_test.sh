@@ -30,7 +30,7 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec \
-  optimizer rate schedule warmup-steps weight-decay clip-global-norm predictions json epochs batch steps \
+  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -95,6 +95,9 @@ expect 2 "--clip-global-norm does not go with --model fm, which has an embedding
   "${base[@]}" --model fm --clip-global-norm 1
 expect 2 "--optimizer lamb does not go with --ngrams, which has an embedding table" \
   --format text --data "$work/data" --cluster 127.0.0.1:1 --ngrams 3 --optimizer lamb
+expect 2 "--min-count is for models with an embedding table" "${base[@]}" --min-count 3
+expect 2 "--min-count: 256 is not allowed; allowed: 1 to 255" "${base[@]}" --model fm --min-count 256
+expect 2 "--local admits every key" "${base[@]}" --model fm --local --min-count 2
 expect 2 "--early-stop needs --validate-every" "${base[@]}" --test "$work/data" --early-stop 2
 expect 2 "--validate-every needs --test" "${base[@]}" --validate-every 2
 expect 2 "--validate-examples: 0 is not allowed" \

@@ -1,0 +1,30 @@
+// Checks of verbena.v1.Admission: which keys of an embedding table get a row.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_PROTO_ADMISSION_SPEC_H_
+#define VERBENA_PROTO_ADMISSION_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "proto/optimizer_spec.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena {
+
+inline constexpr uint32_t kMaxMinCount = 255;
+inline constexpr uint64_t kDefaultSketchBytes = uint64_t{16} << 20;
+
+// Fills defaults (ALWAYS, sketch_bytes) and leaves the message out where every key is admitted.
+// INVALID_ARGUMENT names the field, the value and what is allowed; a field that the kind does not
+// use must not be set, nor any kind but ALWAYS of a dense table.
+absl::Status NormalizeAdmission(v1::TableSpec* spec);
+
+// Of two normalised ones.
+std::optional<FieldDifference> FirstDifference(const v1::Admission& first,
+                                               const v1::Admission& second);
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_ADMISSION_SPEC_H_
