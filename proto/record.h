@@ -72,7 +72,8 @@ enum class ElementType : uint8_t {
   kInt8 = 4,
   kE4m3 = 5,
   kE5m2 = 6,
-  kSign = 7
+  kSign = 7,
+  kTopK = 8
 };
 constexpr bool InBlocks(ElementType type) { return type >= ElementType::kInt8; }
 // Of those that are not in blocks.
@@ -82,15 +83,23 @@ constexpr uint32_t ElementBytes(ElementType type) {
 }
 
 // A block is the scale (f32), then a byte for each number, or of kSign a bit, the first one lowest.
-// The last block has as many; what is beyond the count is not looked at.
+// The last block has as many; what is beyond the count is not looked at. A block of kTopK is
+// larger: the numbers that travel of it (f32), then the place of each (uint16). docs/codecs.md.
 inline constexpr uint32_t kCodecBlock = 128;
+inline constexpr uint32_t kTopKBlock = 2048;
+inline constexpr uint32_t kTopKKept = 20;
+// Numbers of a block.
+constexpr uint32_t CodecBlock(ElementType type) {
+  return type == ElementType::kTopK ? kTopKBlock : kCodecBlock;
+}
 constexpr uint32_t CodecBlockBytes(ElementType type) {
+  if (type == ElementType::kTopK) return kTopKKept * (sizeof(float) + sizeof(uint16_t));
   return sizeof(float) + (type == ElementType::kSign ? kCodecBlock / 8 : kCodecBlock);
 }
 // What `count` numbers take in a payload.
 constexpr uint64_t PayloadBytes(ElementType type, uint64_t count) {
   if (!InBlocks(type)) return count * ElementBytes(type);
-  return (count + kCodecBlock - 1) / kCodecBlock * CodecBlockBytes(type);
+  return (count + CodecBlock(type) - 1) / CodecBlock(type) * CodecBlockBytes(type);
 }
 
 // What a primary tells its copies, in the order in which it did it. All values are those

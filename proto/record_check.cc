@@ -72,9 +72,10 @@ absl::Status CheckType(const RecordHeader& h) {
   };
   switch (h.type) {
     case RecordType::kPush:
-      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kSign) break;
+      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kTopK) break;
       return refuse(
-          "1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), 6 (fp8_e5m2), 7 (sign) for a push");
+          "1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), 6 (fp8_e5m2), 7 (sign), "
+          "8 (top_k) for a push");
     case RecordType::kPull:
       if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kF16) break;
       return refuse("1 (f32), 2 (bf16), 3 (f16) for a pull");
@@ -158,7 +159,7 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
       if (bytes == PayloadBytes(h.dtype, count)) return absl::OkStatus();
       return Bad(kRecord, "payload_bytes", bytes,
                  InBlocks(h.dtype)
-                     ? absl::StrCat(CodecBlockBytes(h.dtype), " for each ", kCodecBlock,
+                     ? absl::StrCat(CodecBlockBytes(h.dtype), " for each ", CodecBlock(h.dtype),
                                     " of the group's ", count, " elements, or less of them")
                      : absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count,
                                     " elements"));

@@ -28,7 +28,7 @@ struct NamedCodec {
 constexpr NamedCodec kCodecs[] = {
     {v1::CODEC_NONE, "none"}, {v1::CODEC_F16, "f16"},           {v1::CODEC_BF16, "bf16"},
     {v1::CODEC_INT8, "int8"}, {v1::CODEC_FP8_E4M3, "fp8_e4m3"}, {v1::CODEC_FP8_E5M2, "fp8_e5m2"},
-    {v1::CODEC_SIGN, "sign"}};
+    {v1::CODEC_SIGN, "sign"}, {v1::CODEC_TOP_K, "top_k"}};
 
 absl::Status Bad(const v1::TableSpec& spec, const std::string& field, const std::string& value,
                  const std::string& allowed) {
@@ -140,7 +140,7 @@ absl::Status FillCodec(v1::TableSpec* spec) {
   const v1::Codec codec = spec->push_codec();
   absl::Status status = CheckEnum(*spec, "push_codec", v1::Codec_IsValid(codec), codec,
                                   "1 (none), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
-                                  "6 (fp8_e5m2), 7 (sign)");
+                                  "6 (fp8_e5m2), 7 (sign), 8 (top_k)");
   if (!status.ok() || codec == v1::CODEC_NONE) return status;
   if (spec->dim() > 0) {
     return Bad(*spec, "push_codec", CodecName(codec), "none for an embedding table");

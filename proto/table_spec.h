@@ -28,7 +28,8 @@ ElementType GradientType(const v1::TableSpec& spec);
 ElementType PushType(const v1::TableSpec& spec);
 bool HasPushCodec(const v1::TableSpec& spec);
 
-// "none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"; CODEC_UNSPECIFIED: none of these.
+// "none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"; CODEC_UNSPECIFIED: none
+// of these.
 std::string CodecName(v1::Codec codec);
 v1::Codec CodecNamed(std::string_view name);
 

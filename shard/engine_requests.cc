@@ -1,6 +1,7 @@
 // Requests about dense tables, and ends of steps of all tables.
 #include <algorithm>
 
+#include "shard/codec/codec.h"
 #include "shard/engine_impl.h"
 #include "shard/planted_bugs.h"
 
@@ -78,7 +79,8 @@ ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTa
   if (request.payload.size() != PayloadBytes(request.dtype, chunk.elements) || !aligned) {
     return ReplyStatus::kMalformed;
   }
-  return ReplyStatus::kOk;
+  const bool formed = codec::WellFormed(request.dtype, request.payload.data(), chunk.elements);
+  return formed ? ReplyStatus::kOk : ReplyStatus::kMalformed;
 }
 
 PushOutcome Engine::Impl::Push(const PushRequest& request) {

@@ -74,7 +74,8 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--push-codec", o->push_codec,
                   "What dense gradients are encoded as on their way to the servers; what that "
                   "loses is added to the next ones. With --gradient-dtype f32")
-      ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"}))
+      ->check(
+          CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"}))
       ->capture_default_str();
   app->add_option("--min-count", o->min_count,
                   "A key of an embedding table gets a row with its push number N, as the servers "

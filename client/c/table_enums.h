@@ -19,10 +19,11 @@ typedef enum verbena_codec {
   VERBENA_CODEC_NONE = 1,      // as they are
   VERBENA_CODEC_BF16 = 2,      // bfloat16
   VERBENA_CODEC_F16 = 3,       // IEEE 754 binary16
-  VERBENA_CODEC_INT8 = 4,      // 8 bits, a scale for each 128, as of the rest
+  VERBENA_CODEC_INT8 = 4,      // 8 bits, a scale for each 128, as of the next three
   VERBENA_CODEC_FP8_E4M3 = 5,  // OCP 8-bit floating point
   VERBENA_CODEC_FP8_E5M2 = 6,  // the same, with a wider range
-  VERBENA_CODEC_SIGN = 7       // 1 bit
+  VERBENA_CODEC_SIGN = 7,      // 1 bit
+  VERBENA_CODEC_TOP_K = 8      // of each 2048 the 20 of greatest magnitude
 } verbena_codec;
 
 // When a push counts.

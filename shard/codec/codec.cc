@@ -7,6 +7,7 @@
 
 #include "proto/half.h"
 #include "shard/codec/fp8.h"
+#include "shard/codec/top_k.h"
 
 #define VERBENA_CODEC_BODY [[gnu::always_inline]] inline
 
@@ -275,6 +276,8 @@ void Encode(Isa isa, ElementType type, const float* in, float* residual, std::by
       return E5m2Encode[w](in, residual, out, n);
     case ElementType::kSign:
       return SignEncode[w](in, residual, out, n);
+    case ElementType::kTopK:
+      return EncodeTopK(isa, in, residual, out, n);
     case ElementType::kNone:
     case ElementType::kF32:
       std::memcpy(out, in, n * sizeof(float));
@@ -298,10 +301,16 @@ void Decode(Isa isa, ElementType type, const std::byte* payload, size_t first, f
       return E5m2Decode[w](in, out, n);
     case ElementType::kSign:
       return SignDecode[w](in, out, n);
+    case ElementType::kTopK:
+      return DecodeTopK(payload, first, out, n);
     case ElementType::kNone:
     case ElementType::kF32:
       std::memcpy(out, in, n * sizeof(float));
   }
+}
+
+bool WellFormed(ElementType type, const std::byte* payload, size_t n) {
+  return type != ElementType::kTopK || TopKAscends(payload, n);
 }
 
 }  // namespace verbena::codec

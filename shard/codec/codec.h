@@ -30,6 +30,10 @@ void Encode(Isa isa, ElementType type, const float* in, float* residual, std::by
 void Decode(Isa isa, ElementType type, const std::byte* payload, size_t first, float* out,
             size_t n);
 
+// Whether a payload of n numbers is one that Encode() could have made, as far as that is not a
+// matter of its numbers: of kTopK the places. Of the others any bytes are.
+bool WellFormed(ElementType type, const std::byte* payload, size_t n);
+
 }  // namespace verbena::codec
 
 #endif  // VERBENA_SHARD_CODEC_CODEC_H_

@@ -2,6 +2,7 @@
 // kept for the next push, and which regions are refused.
 #include "shard/codec/codec.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -23,7 +24,8 @@ using Bytes = std::vector<std::byte>;
 constexpr uint64_t kElements = 2 * 1024 + 333;
 constexpr uint32_t kChunks = 3;
 constexpr v1::Codec kCodecs[] = {v1::CODEC_BF16,     v1::CODEC_F16,      v1::CODEC_INT8,
-                                 v1::CODEC_FP8_E4M3, v1::CODEC_FP8_E5M2, v1::CODEC_SIGN};
+                                 v1::CODEC_FP8_E4M3, v1::CODEC_FP8_E5M2, v1::CODEC_SIGN,
+                                 v1::CODEC_TOP_K};
 
 v1::TableSpec Spec(v1::Codec codec, v1::Consistency consistency) {
   v1::TableSpec spec;
@@ -128,6 +130,37 @@ TEST_CASE("what is sent again after a lane loss has the same bits, and the resid
         CheckPushed(server, table, expected);
       }
       CHECK(cluster.core->statistics().records_resent > 0);
+    }
+  }
+}
+
+TEST_CASE("what a push keeps back comes with later ones, until all that was given was pushed") {
+  for (const v1::Codec codec : kCodecs) {
+    if (codec == v1::CODEC_SIGN) continue;  // has always something to say
+    const auto type = static_cast<ElementType>(codec);
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddTyped(Spec(codec, v1::CONSISTENCY_ASYNC), kElements);
+    cluster.Join();
+    std::vector<double> given(kElements), pushed(kElements);
+    // Of 1024 numbers 20 travel with a push of top_k.
+    for (uint32_t push = 0; push < 3 + 1024 / 20 + 1; ++push) {
+      const auto gradient = Gradient(push);
+      auto* values = reinterpret_cast<float*>(gradient->data());
+      if (push >= 3) std::fill_n(values, kElements, 0.0f);
+      for (size_t i = 0; i < kElements; ++i) given[i] += values[i];
+      auto call = cluster.Push(table, {gradient, 0, 0, kElements});
+      REQUIRE(cluster.Wait(call));
+      REQUIRE(call->status.ok());
+      for (uint32_t c = 0, first = 0; c < kChunks; first += ElementsOf(c), ++c) {
+        std::vector<float> out(ElementsOf(c));
+        codec::Decode(shard::BestIsa(), type, cluster.servers[0]->pushed.at({table, c}).data(), 0,
+                      out.data(), out.size());
+        for (size_t i = 0; i < out.size(); ++i) pushed[first + i] += out[i];
+      }
+    }
+    for (size_t i = 0; i < kElements; ++i) {
+      INFO(CodecName(codec) << " " << i);
+      REQUIRE(pushed[i] == Approx(given[i]).margin(1e-5));
     }
   }
 }

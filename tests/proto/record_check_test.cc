@@ -206,8 +206,11 @@ TEST_CASE("what a record's numbers may be follows from its type") {
   }
   CHECK(check(RecordType::kPush, ElementType::kSign, 20) == "accepted");
   CHECK_THAT(check(RecordType::kPush, ElementType::kSign, 132), Contains("allowed: 20 for each"));
-  for (const auto type : {ElementType::kNone, static_cast<ElementType>(8)}) {
-    CHECK_THAT(check(RecordType::kPush, type, 0), Contains("7 (sign) for a push"));
+  CHECK(check(RecordType::kPush, ElementType::kTopK, 120) == "accepted");
+  CHECK_THAT(check(RecordType::kPush, ElementType::kTopK, 6),
+             Contains("payload_bytes is 6; allowed: 120 for each 2048 of the group's 100"));
+  for (const auto type : {ElementType::kNone, static_cast<ElementType>(9)}) {
+    CHECK_THAT(check(RecordType::kPush, type, 0), Contains("8 (top_k) for a push"));
   }
   for (const auto type : {ElementType::kF32, ElementType::kBf16, ElementType::kF16}) {
     CHECK(check(RecordType::kPull, type, 0) == "accepted");

@@ -99,8 +99,8 @@ TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") 
 }
 
 TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a table is") {
-  CHECK_THAT(Refused([](auto* s) { s->set_push_codec(static_cast<v1::Codec>(8)); }),
-             Contains("push_codec is 8; allowed: 1 (none), 2 (bf16), 3 (f16), 4 (int8)"));
+  CHECK_THAT(Refused([](auto* s) { s->set_push_codec(static_cast<v1::Codec>(9)); }),
+             Contains("push_codec is 9; allowed: 1 (none), 2 (bf16), 3 (f16), 4 (int8)"));
   CHECK_THAT(Refused([](auto* s) {
                s->set_push_codec(v1::CODEC_INT8);
                s->set_gradient_dtype(v1::DTYPE_BF16);
@@ -116,7 +116,7 @@ TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a
   const v1::TableSpec plain = *NormalizeTableSpec(Spec());
   CHECK(plain.push_codec() == v1::CODEC_NONE);
   CHECK(PushType(plain) == ElementType::kF32);
-  for (const char* name : {"bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2", "sign"}) {
+  for (const char* name : {"bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"}) {
     v1::TableSpec spec = Spec();
     spec.set_push_codec(CodecNamed(name));
     const v1::TableSpec coded = *NormalizeTableSpec(spec);

@@ -15,7 +15,8 @@ namespace verbena::shard {
 namespace {
 
 constexpr v1::Codec kCodecs[] = {v1::CODEC_BF16,     v1::CODEC_F16,      v1::CODEC_INT8,
-                                 v1::CODEC_FP8_E4M3, v1::CODEC_FP8_E5M2, v1::CODEC_SIGN};
+                                 v1::CODEC_FP8_E4M3, v1::CODEC_FP8_E5M2, v1::CODEC_SIGN,
+                                 v1::CODEC_TOP_K};
 
 FixtureOptions Small(v1::Codec codec, v1::Consistency consistency) {
   FixtureOptions o;
@@ -97,7 +98,7 @@ TEST_CASE("an encoded push with a NaN, or a scale that is none, is refused and c
     gradient[300] = 1;
     if (InBlocks(static_cast<ElementType>(codec))) {
       PushRequest push = f.PushOf(kFirstWorker, 0, 2, gradient, 0);
-      const float scale = INFINITY;
+      const float scale = INFINITY;  // of top_k the first number
       std::memcpy(f.payloads.back().data(), &scale, sizeof(scale));
       CHECK(f.engine->Push(push).answer.status == ReplyStatus::kNonFinite);
     }
@@ -119,6 +120,33 @@ TEST_CASE("a push of another type, length or place than the table's codec has is
   bad.payload = push.payload.subspan(0, push.payload.size() - 4);
   CHECK(f.engine->Push(bad).answer.status == ReplyStatus::kMalformed);
   CHECK(f.engine->Push(push).answer.status == ReplyStatus::kOk);
+}
+
+TEST_CASE("a push of top_k whose places do not ascend is malformed, and nothing of it is applied") {
+  for (const auto consistency : {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC}) {
+    const bool sync = consistency == v1::CONSISTENCY_SYNC;
+    Fixture f(Small(v1::CODEC_TOP_K, consistency));
+    std::mt19937 random(3);
+    const std::vector<float> gradient = Gradient(random, f.elements(0));
+    PushRequest push = f.PushOf(kFirstWorker, 0, sync ? 0 : 1, gradient, 0);
+    std::vector<std::byte>& payload = f.payloads.back();
+    const std::vector<std::byte> good = payload;
+    // Of the first block, and of the last one, of 256.
+    for (const size_t block : {size_t{0}, size_t{1}}) {
+      for (const uint16_t place : {uint16_t{0}, uint16_t{256}, uint16_t{2048}, uint16_t{65535}}) {
+        if (block == 0 && place == 256) continue;
+        std::byte* last = payload.data() + block * 120 + 80 + 19 * sizeof(place);
+        std::memcpy(last, &place, sizeof(place));
+        CAPTURE(sync, block, place);
+        CHECK(f.engine->Push(push).answer.status == ReplyStatus::kMalformed);
+        payload = good;
+      }
+    }
+    CHECK(f.Read(0) == std::vector<float>(f.elements(0), 0.7f));
+    const PushOutcome outcome = f.engine->Push(push);
+    CHECK(outcome.answer.status == ReplyStatus::kOk);
+    CHECK((sync || f.Read(0) != std::vector<float>(f.elements(0), 0.7f)));
+  }
 }
 
 }  // namespace

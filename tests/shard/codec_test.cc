@@ -2,11 +2,13 @@
 // are no numbers, and what the sums and scans of the kernels make of them.
 #include "shard/codec/codec.h"
 
+#include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -19,8 +21,9 @@ namespace verbena::codec {
 namespace {
 
 constexpr ElementType kCoded[] = {ElementType::kBf16, ElementType::kF16,  ElementType::kInt8,
-                                  ElementType::kE4m3, ElementType::kE5m2, ElementType::kSign};
-constexpr size_t kCounts[] = {1, 2, 127, 128, 129, 640, 2048, 2048 + 77};
+                                  ElementType::kE4m3, ElementType::kE5m2, ElementType::kSign,
+                                  ElementType::kTopK};
+constexpr size_t kCounts[] = {1, 2, 19, 20, 21, 127, 128, 129, 640, 2048, 2048 + 77};
 
 std::vector<std::byte> Encoded(Isa isa, ElementType type, const std::vector<float>& in,
                                std::vector<float>* residual = nullptr) {
@@ -128,11 +131,31 @@ void ReferenceBlock(ElementType type, const float* x, size_t n, std::byte* out) 
   }
 }
 
+// A block of top_k, likewise.
+void ReferenceTopK(const float* x, size_t n, std::byte* out) {
+  const auto magnitude = [x](size_t i) { return std::bit_cast<uint32_t>(x[i]) & 0x7fffffff; };
+  std::vector<uint16_t> order(n);
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint16_t a, uint16_t b) { return magnitude(a) > magnitude(b); });
+  order.resize(std::min<size_t>(n, 20));
+  std::sort(order.begin(), order.end());
+  for (size_t k = 0; k < 20; ++k) {
+    const float value = k < order.size() ? x[order[k]] : 0;
+    const uint16_t place = k < order.size() ? order[k] : 65535;
+    std::memcpy(out + 4 * k, &value, sizeof(value));
+    std::memcpy(out + 80 + 2 * k, &place, sizeof(place));
+  }
+}
+
 std::vector<std::byte> Reference(ElementType type, const std::vector<float>& in) {
   std::vector<std::byte> out(PayloadBytes(type, in.size()));
-  for (size_t i = 0; i < in.size(); i += InBlocks(type) ? kCodecBlock : 1) {
-    std::byte* to = out.data() + (InBlocks(type) ? i / kCodecBlock * CodecBlockBytes(type) : 2 * i);
-    if (InBlocks(type)) {
+  for (size_t i = 0; i < in.size(); i += InBlocks(type) ? CodecBlock(type) : 1) {
+    const size_t block = i / CodecBlock(type);
+    std::byte* to = out.data() + (InBlocks(type) ? block * CodecBlockBytes(type) : 2 * i);
+    if (type == ElementType::kTopK) {
+      ReferenceTopK(&in[i], std::min<size_t>(2048, in.size() - i), to);
+    } else if (InBlocks(type)) {
       ReferenceBlock(type, &in[i], std::min<size_t>(kCodecBlock, in.size() - i), to);
     } else {
       const uint16_t half =
@@ -185,6 +208,105 @@ TEST_CASE("what a codec loses is bounded by its block's greatest number") {
       }
     }
   }
+}
+
+// Blocks that leave more, or less, than a bound on what is looked at closely is made for.
+std::vector<std::vector<float>> OddBlocks() {
+  std::vector<std::vector<float>> blocks;
+  const auto add = [&](const auto& of) {
+    std::vector<float> x(4096 + 300);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = of(i);
+    blocks.push_back(std::move(x));
+  };
+  const std::vector<float> normal = Numbers(4096 + 300, 11, false);
+  add([](size_t) { return 0.0f; });
+  add([](size_t) { return -0.0f; });
+  add([](size_t i) { return i % 2 == 0 ? 1.5f : -1.5f; });
+  add([](size_t i) { return static_cast<float>(i); });
+  add([](size_t i) { return -1.0f / static_cast<float>(i + 1); });
+  for (const size_t period : {3, 64, 128, 256, 320, 700}) {
+    add([&](size_t i) { return i % period == 2 ? 100 + normal[i] : 0; });
+    add([&](size_t i) { return normal[i] * (i % period == 1 ? 100.0f : 1.0f); });
+    add([&](size_t i) { return i / period % 7 == 1 ? normal[i] : 0; });
+    add([&](size_t i) { return i % period == 0 ? 2.0f : 1.0f; });
+  }
+  add([](size_t i) { return std::bit_cast<float>(static_cast<uint32_t>(i % 64 + 1)); });
+  add([](size_t i) { return std::bit_cast<float>(i % 9 != 0 ? 0x7fffffff : 0xffffffff); });
+  add([](size_t i) { return std::bit_cast<float>(i == 77 ? 0x7fffffff : 0); });
+  add([](size_t i) { return i % 3 == 0 ? INFINITY : 1.0f; });
+  return blocks;
+}
+
+TEST_CASE("top_k finds the greatest also where many are equal, or all are in a row or a column") {
+  size_t which = 0;
+  for (const std::vector<float>& in : OddBlocks()) {
+    const std::vector<std::byte> expected = Reference(ElementType::kTopK, in);
+    for (const Isa isa : shard::SupportedIsas()) {
+      CAPTURE(which, static_cast<int>(isa));
+      REQUIRE(Encoded(isa, ElementType::kTopK, in) == expected);
+    }
+    CHECK(WellFormed(ElementType::kTopK, expected.data(), in.size()));
+    ++which;
+  }
+}
+
+TEST_CASE("what top_k loses is no greater than what travels, and all of it is in the residual") {
+  const std::vector<float> in = Numbers(2 * 2048 + 500, 12, false);
+  std::vector<float> residual(in.size());
+  const std::vector<std::byte> bytes = Encoded(shard::BestIsa(), ElementType::kTopK, in, &residual);
+  CHECK(bytes.size() == 3 * 120);
+  const std::vector<float> out = Decoded(shard::BestIsa(), ElementType::kTopK, bytes, in.size());
+  for (size_t b = 0; b < in.size(); b += 2048) {
+    float least = INFINITY, most_lost = 0;
+    size_t travels = 0;
+    for (size_t i = b; i < std::min(b + 2048, in.size()); ++i) {
+      REQUIRE((out[i] == 0 || out[i] == in[i]));
+      REQUIRE(out[i] + residual[i] == in[i]);
+      travels += out[i] != 0 ? 1 : 0;
+      if (out[i] != 0) least = std::min(least, std::abs(out[i]));
+      if (out[i] == 0) most_lost = std::max(most_lost, std::abs(in[i]));
+    }
+    CHECK(travels == 20);
+    CHECK(most_lost <= least);
+  }
+}
+
+TEST_CASE(
+    "places of top_k that no encoder writes are not well formed, and decode to some numbers") {
+  const size_t n = 2048 + 30;
+  const std::vector<std::byte> good =
+      Encoded(shard::BestIsa(), ElementType::kTopK, Numbers(n, 13, false));
+  REQUIRE(WellFormed(ElementType::kTopK, good.data(), n));
+  const auto with = [&](size_t block, size_t k, int32_t place) {
+    std::vector<std::byte> bad = good;
+    const auto narrow = static_cast<uint16_t>(place);
+    std::memcpy(bad.data() + block * 120 + 80 + 2 * k, &narrow, sizeof(narrow));
+    // To the end of what may be written, so that a sanitizer sees what lies beyond; and in pieces.
+    const std::vector<float> whole = Decoded(shard::BestIsa(), ElementType::kTopK, bad, n);
+    for (size_t first = 0; first < n; first += 128) {
+      std::vector<float> piece(std::min<size_t>(128, n - first), 7);
+      Decode(shard::BestIsa(), ElementType::kTopK, bad.data(), first, piece.data(), piece.size());
+      CHECK(std::equal(piece.begin(), piece.end(), whole.begin() + static_cast<int>(first)));
+    }
+    return WellFormed(ElementType::kTopK, bad.data(), n);
+  };
+  const auto place_of = [&](size_t block, size_t k) {
+    uint16_t place;
+    std::memcpy(&place, good.data() + block * 120 + 80 + 2 * k, sizeof(place));
+    return int32_t{place};
+  };
+  CHECK(with(0, 3, place_of(0, 3)));
+  CHECK_FALSE(with(0, 3, place_of(0, 2)));      // twice
+  CHECK_FALSE(with(0, 3, place_of(0, 2) - 1));  // does not ascend
+  CHECK_FALSE(with(0, 19, 2048));               // of the next block
+  CHECK_FALSE(with(0, 19, 65535));              // none, where there is one
+  CHECK_FALSE(with(1, 19, 30));                 // beyond the numbers
+  CHECK_FALSE(with(1, 0, 65535));
+  // Where there are fewer numbers than places the rest says so.
+  const std::vector<std::byte> few = Encoded(shard::BestIsa(), ElementType::kTopK, {1, 0, 3});
+  CHECK(WellFormed(ElementType::kTopK, few.data(), 3));
+  CHECK_FALSE(WellFormed(ElementType::kTopK, few.data(), 4));
+  CHECK_FALSE(WellFormed(ElementType::kTopK, few.data(), 2));
 }
 
 TEST_CASE("error feedback: what was pushed is what was given, but for one residual") {
@@ -250,7 +372,7 @@ TEST_CASE("a NaN or an Inf is found by the scan, and the residual stays what it 
 
 TEST_CASE("a scale that is no number, or whose products are none, is found") {
   for (const ElementType type : kCoded) {
-    if (!InBlocks(type)) continue;
+    if (!InBlocks(type) || type == ElementType::kTopK) continue;
     for (const float scale : {NAN, INFINITY, -INFINITY, 3e38f}) {
       std::vector<std::byte> bytes = Encoded(shard::BestIsa(), type, Numbers(300, 5, false));
       std::memcpy(bytes.data() + CodecBlockBytes(type), &scale, sizeof(scale));

@@ -40,6 +40,8 @@ grep -q -- "--pause-after-step" "$work/out" && fail "--help shows what is for te
 expect 2 "lion" "${base[@]}" --optimizer lion
 grep -q "adam" "$work/err" || fail "an unknown optimizer: the known ones are not named"
 expect 2 "--schedule: step not in {constant,cosine}" "${base[@]}" --schedule step
+expect 2 "--push-codec: gzip not in {none,f16,bf16,int8,fp8_e4m3,fp8_e5m2,sign,top_k}" \
+  "${base[@]}" --push-codec gzip
 expect 2 "--weight-decay: -1 is not allowed; allowed: 0 to 1000" "${base[@]}" --weight-decay -1
 expect 2 "--local has a constant rate" "${base[@]}" --local --schedule cosine
 expect 2 "--local has no weight decay but --l2" "${base[@]}" --local --weight-decay 0.1
