@@ -42,7 +42,8 @@ struct Codec {
 };
 constexpr Codec kCodecs[] = {{"bf16", ElementType::kBf16},     {"f16", ElementType::kF16},
                              {"int8", ElementType::kInt8},     {"fp8_e4m3", ElementType::kE4m3},
-                             {"fp8_e5m2", ElementType::kE5m2}, {"sign", ElementType::kSign}};
+                             {"fp8_e5m2", ElementType::kE5m2}, {"sign", ElementType::kSign},
+                             {"top_k", ElementType::kTopK}};
 
 // Reads `bytes`, a multiple of 4; what it returns depends on all of them.
 #if defined(__x86_64__)
