@@ -12,6 +12,7 @@ struct PlantedBugs {
   bool ignore_epoch = false;         // whoever has a partition's data takes requests for it
   bool read_without_lease = false;   // a primary reads for workers though its lease is over
   bool forget_parked = false;        // what is parked is not answered when its partition moves
+  bool forget_changed_rows = false;  // a committed save forgets the rows that changed during it
   bool save_what_changes = false;    // an apply keeps nothing for a save that has not written it
   bool replicate_from_slot = false;  // a copy is sent what is in the worker's slot by then
 };

@@ -11,6 +11,7 @@
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/manifest.h"
 #include "server/checkpoint/manifest_check.h"
+#include "server/checkpoint/planted_bugs.h"
 
 namespace verbena::checkpoint {
 namespace {
@@ -57,7 +58,8 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
   }
   // From the newest on: a base is older than what is based on it.
   for (auto i = all.rbegin(); i != all.rend(); ++i) {
-    if (kept.contains(i->name) && i->manifest.ok() && i->manifest->has_base()) {
+    if (kept.contains(i->name) && i->manifest.ok() && i->manifest->has_base() &&
+        !planted_bugs().prune_bases) {
       kept.insert(i->manifest->base().name());
     }
   }

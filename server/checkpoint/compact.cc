@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/checkpoint/array_reader.h"
 #include "server/checkpoint/layout.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/checkpoint/row_writer.h"
 #include "server/checkpoint/tensor_file.h"
 
@@ -109,12 +110,20 @@ class Compaction {
   }
 
   absl::Status CopyRows(int index) {
+    if (planted_bugs().compact_oldest && from_.links() > 1) {
+      const auto oldest = CheckpointReader::Open(disk_, from_.path_of(0));
+      return oldest.ok() ? CopyRows(index, *oldest) : oldest.status();
+    }
+    return CopyRows(index, from_);
+  }
+
+  absl::Status CopyRows(int index, const CheckpointReader& from) {
     v1::CheckpointTable* table = manifest_.mutable_tables(index);
-    const absl::StatusOr<uint64_t> rows = from_.CountRows(table->spec().name());
+    const absl::StatusOr<uint64_t> rows = from.CountRows(table->spec().name());
     if (!rows.ok()) return rows.status();
     table->set_rows(*rows);
     RowWriter writer(disk_, to_, table->spec(), static_cast<size_t>(index), 0, *rows, file_bytes_);
-    const absl::Status status = from_.ReadRows(table->spec().name(), [&](const RowBatch& batch) {
+    const absl::Status status = from.ReadRows(table->spec().name(), [&](const RowBatch& batch) {
       const absl::Status written = writer.Append(batch.count, batch.columns);
       if (!written.ok()) return written;
       uint64_t bytes = 0;

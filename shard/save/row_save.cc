@@ -253,11 +253,16 @@ void RowSave::Drop(uint32_t slice) {
 
 void RowSave::EndTracking(uint32_t slice, bool committed) {
   SliceRows& s = rows_[slice];
-  if (!std::exchange(s.tracks, false) || committed || table_ == nullptr) return;
+  const bool forget = planted_bugs().forget_changed_rows;
+  if (!std::exchange(s.tracks, false) || (committed && !forget) || table_ == nullptr) return;
   // The slice may have been another one's meanwhile.
   if (!table_->ready(slice)) return;
   std::unique_ptr<ChangedRows>& changed = table_->changed(slice);
   if (changed == nullptr || changed->base() != parts_.save) return;
+  if (committed) {
+    changed = std::make_unique<ChangedRows>(parts_.save, parts_.pool);
+    return;
+  }
   if (s.base != nullptr) {
     changed->Join(*s.base);
   } else {

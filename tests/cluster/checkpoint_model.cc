@@ -72,6 +72,19 @@ std::vector<size_t> CheckpointModel::StepKeys(uint64_t step) const {
   return named;
 }
 
+size_t CheckpointModel::NextGroup(const TableLife& life, size_t rank) const {
+  if (!rows(life.table)) return 0;
+  uint32_t pushes = 0;
+  for (const PushCounts& counts : life.attempted) pushes += counts[rank];
+  return pushes % kKeyGroups;
+}
+
+std::vector<size_t> CheckpointModel::GroupKeys(size_t group) const {
+  std::vector<size_t> named;
+  for (size_t key = group; key < kKeys; key += kKeyGroups) named.push_back(key);
+  return named;
+}
+
 // ---- values -------------------------------------------------------------------------------------
 
 const TableValues& CheckpointModel::SyncValues(size_t table, uint64_t steps) {
@@ -104,7 +117,7 @@ const TableValues& CheckpointModel::SyncValues(size_t table, uint64_t steps) {
 }
 
 std::string CheckpointModel::Check(const TableLife& life, const TableValues& values, uint64_t steps,
-                                   const PushCounts& least, bool one_moment) {
+                                   const GroupCounts& least, bool one_moment) {
   const std::string& name = specs_[life.table].name();
   if (!sync(life.table)) return CheckAsync(life, values, least, one_moment);
   const TableValues& wanted = SyncValues(life.table, steps);
@@ -117,14 +130,17 @@ std::string CheckpointModel::Check(const TableLife& life, const TableValues& val
 }
 
 std::string CheckpointModel::CheckAsync(const TableLife& life, const TableValues& values,
-                                        const PushCounts& least, bool one_moment) const {
+                                        const GroupCounts& least, bool one_moment) const {
   const std::string who = absl::StrCat(specs_[life.table].name(), " (id ", life.id, ")");
   const DenseLayout layout = rows(life.table) ? DenseLayout() : LayoutOf(specs_[life.table]);
-  std::map<uint64_t, float> units;  // of a chunk, or a partition's rows: what was pushed to it
+  // Of a chunk, or a partition's rows of a group: what was pushed to it.
+  std::map<uint64_t, float> units;
   for (uint64_t i = 0; i < values.size(); ++i) {
-    const uint64_t unit = rows(life.table)
-                              ? PartitionOfKey(life.id, keys_[i / kDim], kSimPartitions)
-                              : i / layout.chunk_elements;
+    const uint64_t key = i / kDim;
+    const uint64_t unit =
+        rows(life.table)
+            ? PartitionOfKey(life.id, keys_[key], kSimPartitions) * kKeyGroups + key % kKeyGroups
+            : i / layout.chunk_elements;
     const float pushed = (life.base.empty() ? 0 : life.base[i]) - values[i];
     const float whole = units.try_emplace(unit, pushed).first->second;
     if (pushed != whole) return Differs(who + ": half a push", i, pushed, whole);
@@ -135,16 +151,18 @@ std::string CheckpointModel::CheckAsync(const TableLife& life, const TableValues
     const auto total = static_cast<uint32_t>(pushed);
     const PushCounts counts = {total % kPerWorker, total / kPerWorker};
     const uint32_t partition =
-        rows(life.table) ? static_cast<uint32_t>(unit)
+        rows(life.table) ? static_cast<uint32_t>(unit / kKeyGroups)
                          : PartitionOfChunk(life.id, static_cast<uint32_t>(unit), kSimPartitions);
+    const size_t group = rows(life.table) ? unit % kKeyGroups : 0;
     for (size_t rank = 0; rank < kCheckpointWorkers; ++rank) {
-      if (counts[rank] < least[rank] || counts[rank] > life.attempted[rank]) {
-        return absl::StrCat(who, ": chunk or partition ", unit, " has ", counts[rank],
-                            " pushes of rank ", rank, "; ", least[rank],
-                            " had been acknowledged, and ", life.attempted[rank], " attempted");
+      const uint32_t low_limit = least[group][rank], high_limit = life.attempted[group][rank];
+      if (counts[rank] < low_limit || counts[rank] > high_limit) {
+        return absl::StrCat(who, ": chunk ", unit, " or partition ", partition, " has ",
+                            counts[rank], " pushes of rank ", rank, "; ", low_limit,
+                            " had been acknowledged, and ", high_limit, " attempted");
       }
-      // A partition's records are in order: its chunks are a push apart at most, and those that
-      // were given up while they were under way.
+      // A partition's records are in order: its chunks and groups are a push apart at most, and
+      // those that were given up while they were under way.
       auto& [low, high] =
           ranges.try_emplace({partition, rank}, counts[rank], counts[rank]).first->second;
       low = std::min(low, counts[rank]), high = std::max(high, counts[rank]);
@@ -188,7 +206,7 @@ absl::StatusOr<TableValues> CheckpointModel::Read(const checkpoint::CheckpointRe
 }
 
 absl::StatusOr<CheckpointContent> CheckpointModel::CheckCheckpoint(
-    const checkpoint::CheckpointReader& reader, const std::map<uint32_t, PushCounts>& least) {
+    const checkpoint::CheckpointReader& reader, const std::map<uint32_t, GroupCounts>& least) {
   absl::Status status = reader.CheckSizes();
   if (status.ok()) status = reader.Verify([](uint64_t) { return absl::OkStatus(); });
   if (!status.ok()) return status;
@@ -209,7 +227,7 @@ absl::StatusOr<CheckpointContent> CheckpointModel::CheckCheckpoint(
     const auto pushed = least.find(saved->id());
     std::string wrong =
         Check(life->second, *values, saved->steps(),
-              pushed == least.end() ? PushCounts{} : pushed->second, /*one_moment=*/true);
+              pushed == least.end() ? GroupCounts{} : pushed->second, /*one_moment=*/true);
     if (wrong.empty() && table == 0) {
       const auto state = Read(reader, table, "momentum_buffer");
       if (!state.ok()) return state.status();

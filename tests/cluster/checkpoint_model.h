@@ -23,7 +23,11 @@ inline constexpr size_t kCheckpointWorkers = 2;
 // Sync and dense, with momentum; sync rows; async and dense; async rows.
 inline constexpr size_t kCheckpointTables = 4;
 
+// A push of async rows names the keys of one group, so that there are rows that did not change.
+inline constexpr size_t kKeyGroups = 3;
+
 using PushCounts = std::array<uint32_t, kCheckpointWorkers>;
+using GroupCounts = std::array<PushCounts, kKeyGroups>;  // of other tables all in the first
 using TableValues = std::vector<float>;  // elements, or rows in the order of the keys
 
 // A table of the cluster, from its creation until it is dropped or another takes its place.
@@ -34,7 +38,8 @@ struct TableLife {
   uint64_t steps = 0;     // sync: in what it began with
   TableValues base = {};  // async: what it began with
   bool served = false, gone = false;
-  PushCounts attempted = {}, acknowledged = {}, failed = {};
+  GroupCounts attempted = {}, acknowledged = {};
+  PushCounts failed = {};
 };
 
 // What a checkpoint was seen to hold.
@@ -58,6 +63,9 @@ class CheckpointModel {
   float Gradient(size_t table, size_t rank, uint64_t step, uint64_t number) const;
   // Indices of the keys that step `step` names.
   std::vector<size_t> StepKeys(uint64_t step) const;
+  // What the next push of `rank` to an async table names, and the indices of the keys of that.
+  size_t NextGroup(const TableLife& life, size_t rank) const;
+  std::vector<size_t> GroupKeys(size_t group) const;
 
   std::map<uint32_t, TableLife>& lives() { return lives_; }
 
@@ -65,16 +73,16 @@ class CheckpointModel {
   // all. Async: at least these pushes of those that it was given, and no more than were attempted;
   // `one_moment`: of each partition what was there at one moment, as checkpoints have it.
   std::string Check(const TableLife& life, const TableValues& values, uint64_t steps,
-                    const PushCounts& least, bool one_moment);
+                    const GroupCounts& least, bool one_moment);
 
   // Reads and checks all of a checkpoint. `least`: of async tables, by id, the pushes that were
   // acknowledged before the save began.
   absl::StatusOr<CheckpointContent> CheckCheckpoint(const checkpoint::CheckpointReader& reader,
-                                                    const std::map<uint32_t, PushCounts>& least);
+                                                    const std::map<uint32_t, GroupCounts>& least);
 
  private:
   const TableValues& SyncValues(size_t table, uint64_t steps);
-  std::string CheckAsync(const TableLife& life, const TableValues& values, const PushCounts& least,
+  std::string CheckAsync(const TableLife& life, const TableValues& values, const GroupCounts& least,
                          bool one_moment) const;
   absl::StatusOr<TableValues> Read(const checkpoint::CheckpointReader& reader, size_t table,
                                    const std::string& array) const;

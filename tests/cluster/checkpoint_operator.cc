@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/compact.h"
 #include "server/checkpoint/manifest.h"
 
 namespace verbena::test {
@@ -65,7 +66,11 @@ void CheckpointOperator::LookAtCheckpoint(const std::string& name, const std::st
     state_->Violation(absl::StrCat(name, ": ", content.status().ToString()));
     return;
   }
+  if (compacts_ != nullptr && content->values != compacts_->values) {
+    return state_->Violation(name + " does not have what the checkpoint has that it was made of");
+  }
   ++state_->result.checked;
+  if (reader->links() > 1) ++state_->result.increments;
   if (content->uneven) ++state_->result.uneven;
   known_[{name, checksum}] = *std::move(content);
 }
@@ -150,12 +155,16 @@ void CheckpointOperator::PlantDiskFault() {
 
 void CheckpointOperator::StartSave() {
   after_faults_ = state_->faults_stopped;
+  compacts_ = nullptr;
   least_.clear();
   for (const auto& [id, life] : state_->model.lives()) least_[id] = life.acknowledged;
   server::SaverOptions options;
   options.coordinator = kCoordinatorAddress;
   options.root = kRoot;
   options.written_by = "a simulator";
+  if (state_->options.increments) {
+    options.full_every = static_cast<uint32_t>(state_->Chance(0.1) ? 1 : state_->Between(2, 6));
+  }
   options.seed = state_->options.seed * 7919 + ++actors_;
   if (state_->Chance(0.5))
     options.bytes_per_second = static_cast<uint64_t>(state_->Between(10'000, 200'000));
@@ -185,6 +194,7 @@ void CheckpointOperator::RunSaver() {
     SaveEnded();
   }
   LookAtDisk();
+  if (state_->options.increments && state_->Chance(0.3)) Compact();
   if (!disk_.crashed() && !state_->Chance(0.2)) disk_.CrashAt(0);
   // Or at once: what was said to be saved is there all the same.
   const bool faults = state_->options.faults && !state_->faults_stopped;
@@ -210,10 +220,79 @@ void CheckpointOperator::SaveEnded() {
   saver_channel_.reset();
 }
 
+// ---- upkeep -------------------------------------------------------------------------------------
+
+// What comes while checkpoints are compacted or removed, in the most part.
+void CheckpointOperator::PlantUpkeepFault() {
+  if (!state_->options.faults || state_->faults_stopped) return;
+  switch (state_->Between(0, 5)) {
+    case 0:
+    case 1:
+      return disk_.CrashAt(disk_.operations() + static_cast<uint64_t>(state_->Between(1, 60)));
+    case 2:
+      return disk_.FailSync(static_cast<uint64_t>(state_->Between(1, 12)));
+    case 3: {
+      const uint64_t used = UINT64_MAX - *disk_.FreeBytes(kRoot);
+      return disk_.SetCapacity(used + static_cast<uint64_t>(state_->Between(0, 15'000)));
+    }
+    default:
+      return;
+  }
+}
+
+// A chain becomes a full checkpoint, on which the next save may be based.
+void CheckpointOperator::Compact() {
+  if (disk_.crashed()) return;
+  disk_.SetCapacity(UINT64_MAX);
+  std::string path;
+  const CheckpointContent* content = Newest(&path);
+  if (content == nullptr) return;
+  const auto reader = CheckpointReader::Open(&disk_, path);
+  if (!reader.ok()) return state_->Violation(reader.status().ToString());
+  // What it has is older than the last save that began.
+  least_.clear();
+  compacts_ = content;
+  PlantUpkeepFault();
+  auto directory = CheckpointDirectory::Open(&disk_, kRoot);
+  absl::StatusOr<std::string> made = absl::UnknownError("no directory");
+  if (!directory.ok()) {
+    made = directory.status();
+  } else {
+    made = checkpoint::Compact(&disk_, *reader, directory->get(),
+                               static_cast<uint64_t>(state_->Between(500, 5000)),
+                               [](uint64_t) { return absl::OkStatus(); });
+    directory->reset();
+  }
+  if (made.ok()) {
+    ++state_->result.compacted;
+    reported_ = *made;
+    const checkpoint::Listed listed = checkpoint::ReadListed(&disk_, Join(kRoot, *made));
+    if (listed.manifest.ok()) CheckNoLeftovers(*listed.manifest);
+  } else {
+    ++state_->result.compactions_failed;
+    if (!state_->options.faults || state_->faults_stopped) {
+      state_->Violation("a compaction failed without faults: " + made.status().ToString());
+    }
+  }
+  LookAtDisk();
+  if (made.ok() && restorer_ == nullptr && state_->Chance(0.5)) {
+    Prune();
+    LookAtDisk();
+  }
+  disk_.FailSync(0);
+}
+
 void CheckpointOperator::Prune() {
   const auto directory = CheckpointDirectory::Open(&disk_, kRoot);
   if (!directory.ok()) return;
-  (void)(*directory)->Prune({.keep_last = static_cast<uint32_t>(state_->Between(1, 2))});
+  checkpoint::Retention retention;
+  retention.keep_last = static_cast<uint32_t>(state_->Between(1, 2));
+  if (state_->options.increments) {
+    if (state_->Chance(0.3)) retention.keep_every = static_cast<uint64_t>(state_->Between(1, 20));
+    PlantUpkeepFault();
+  }
+  const auto removed = (*directory)->Prune(retention);
+  if (removed.ok()) state_->result.pruned += static_cast<int>(removed->size());
 }
 
 // ---- restores -----------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class CheckpointOperator {
   void PlantDiskFault();
   void RunSaver();
   void SaveEnded();
+  void Compact();
+  void PlantUpkeepFault();
   void Prune();
   void StartRestore();
   void RunRestorer();
@@ -67,8 +69,10 @@ class CheckpointOperator {
   int restores_ = 0;                         // the last one that was begun
   const CheckpointContent* from_ = nullptr;  // what it restores
   uint64_t revision_ = 0;
-  std::map<uint32_t, PushCounts> least_;  // acknowledged when the last save began
-  std::string reported_;                  // the newest that was said to be saved
+  std::map<uint32_t, GroupCounts> least_;  // acknowledged when the last save began
+  // What was compacted since then: new checkpoints have the same. Null: nothing was.
+  const CheckpointContent* compacts_ = nullptr;
+  std::string reported_;  // the newest that was said to be saved
   // By name and checksum of the manifest: names that a crash took away are used again.
   std::map<std::pair<std::string, std::string>, CheckpointContent> known_;
 };

@@ -8,7 +8,10 @@
 //  2. What was said to be saved is there until a newer one is.
 //  3. A restored table has exactly what the checkpoint has; before, nothing is read of it. The last
 //     checkpoint is restored onto another cluster, too, with another number of servers.
-//  4. A save alone makes no call fail; training, saves and restores go on when the faults stop, and
+//  4. With incremental saves all this is so of chains, too, also while they are compacted and what
+//     is old is removed: a compacted checkpoint has what the chain has, and what one that is kept
+//     is based on stays.
+//  5. A save alone makes no call fail; training, saves and restores go on when the faults stop, and
 //     after a save nothing is left of those before.
 //
 // **Thread safety**: one thread.
@@ -26,6 +29,7 @@ struct CheckpointOptions {
   int servers = 3;
   uint32_t replicas = 1;  // 2: most servers that die lose nothing
   bool faults = true;
+  bool increments = false;  // most saves have changed rows only; and checkpoints are compacted
   bool syncs = true;  // false: the disk ignores those of files, and the scenario has to find that
 };
 
@@ -35,8 +39,11 @@ struct CheckpointResult {
   int savers_died = 0, restorers_died = 0;  // at a random moment
   int checked = 0;                          // checkpoints, wholly
   int uneven = 0;                           // of these, with sync tables at different steps
-  int restored = 0, restores_failed = 0;    // onto the cluster
-  int pulls = 0, restored_pulls = 0;        // checked; the first ones of tables that were restored
+  int increments = 0;                       // of these, with changed rows only
+  int compacted = 0, compactions_failed = 0;
+  int pruned = 0;                         // checkpoints, from under others or not
+  int restored = 0, restores_failed = 0;  // onto the cluster
+  int pulls = 0, restored_pulls = 0;      // checked; the first ones of tables that were restored
   int servers_died = 0, disk_crashed = 0;
   int unanswered = 0;  // calls of workers that ended without an answer
   int expired = 0;     // runs that ended early: a worker's lease had ended

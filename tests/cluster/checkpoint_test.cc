@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 
+#include "server/checkpoint/planted_bugs.h"
 #include "shard/planted_bugs.h"
 #include "tests/cluster/checkpoint_scenario.h"
 #include "tests/cluster/scenario_runs.h"
@@ -20,6 +21,8 @@ CheckpointResult RunSeeds(const char* name, CheckpointOptions options, uint64_t 
     options.replicas = 1 + static_cast<uint32_t>(seed % 2);
     const CheckpointResult r = RunCheckpointScenario(options);
     t.saved += r.saved, t.saves_failed += r.saves_failed, t.savers_died += r.savers_died;
+    t.increments += r.increments, t.compacted += r.compacted;
+    t.compactions_failed += r.compactions_failed, t.pruned += r.pruned;
     t.checked += r.checked, t.uneven += r.uneven, t.restored += r.restored,
         t.restores_failed += r.restores_failed;
     t.restorers_died += r.restorers_died, t.pulls += r.pulls;
@@ -28,14 +31,15 @@ CheckpointResult RunSeeds(const char* name, CheckpointOptions options, uint64_t 
     return r.violations;
   });
   std::printf(
-      "%d saved, %d not, %d savers died, %d checkpoints checked, %d uneven; %d restored, %d not, "
+      "%d saved, %d not, %d savers died, %d checkpoints checked, %d uneven, %d of changed rows; %d "
+      "compacted, %d not, %d removed; %d restored, %d not, "
       "%d restorers "
       "died; %d pulls, %d first ones of what was restored; %d servers and %d disks crashed, %d "
       "calls "
       "unanswered, %d runs cut short\n",
-      t.saved, t.saves_failed, t.savers_died, t.checked, t.uneven, t.restored, t.restores_failed,
-      t.restorers_died, t.pulls, t.restored_pulls, t.servers_died, t.disk_crashed, t.unanswered,
-      t.expired);
+      t.saved, t.saves_failed, t.savers_died, t.checked, t.uneven, t.increments, t.compacted,
+      t.compactions_failed, t.pruned, t.restored, t.restores_failed, t.restorers_died, t.pulls,
+      t.restored_pulls, t.servers_died, t.disk_crashed, t.unanswered, t.expired);
   return t;
 }
 
@@ -64,6 +68,34 @@ TEST_CASE("checkpoints under faults") {
   CHECK(totals.disk_crashed > 0);
 }
 
+TEST_CASE("incremental checkpoints without faults: no call fails for a save") {
+  CheckpointOptions options;
+  options.faults = false;
+  options.increments = true;
+  const CheckpointResult totals =
+      RunSeeds("incremental checkpoints without faults: no call fails for a save", options, 8);
+  CHECK(totals.increments > 0);
+  CHECK(totals.compacted > 0);
+  CHECK(totals.unanswered == 0);
+}
+
+// Chains, their compaction, and the removal of what is old.
+TEST_CASE("incremental checkpoints under faults") {
+  CheckpointOptions options;
+  options.increments = true;
+  const CheckpointResult totals = RunSeeds("incremental checkpoints under faults", options, 30);
+  if (SeedsToRun(1).replay) return;
+  CHECK(totals.increments > 0);
+  CHECK(totals.compacted > 0);
+  CHECK(totals.compactions_failed > 0);
+  CHECK(totals.pruned > 0);
+  CHECK(totals.saves_failed > 0);
+  CHECK(totals.savers_died > 0);
+  CHECK(totals.restored > 0);
+  CHECK(totals.servers_died > 0);
+  CHECK(totals.disk_crashed > 0);
+}
+
 // What the first of `count` seeds finds that finds something.
 std::string FirstFinding(CheckpointOptions options, uint64_t count) {
   for (options.seed = 1; options.seed <= count; ++options.seed) {
@@ -86,6 +118,31 @@ TEST_CASE("planted bug: an apply keeps nothing for a save") {
   Planted bug(&shard::PlantedBugs::save_what_changes);
   CheckpointOptions options;
   options.faults = false;
+  CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
+}
+
+// The chain lacks what was changed while the checkpoint was written that the increment is based on.
+TEST_CASE("planted bug: an increment forgets what changed during the save of its base") {
+  Planted bug(&shard::PlantedBugs::forget_changed_rows);
+  CheckpointOptions options;
+  options.faults = false;
+  options.increments = true;
+  CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
+}
+
+TEST_CASE("planted bug: compaction leaves out what increments have") {
+  Planted bug(&checkpoint::PlantedBugs::compact_oldest);
+  CheckpointOptions options;
+  options.faults = false;
+  options.increments = true;
+  CHECK_THAT(FirstFinding(options, 20), Catch::Contains("that it was made of"));
+}
+
+TEST_CASE("planted bug: what a kept checkpoint is based on is removed") {
+  Planted bug(&checkpoint::PlantedBugs::prune_bases);
+  CheckpointOptions options;
+  options.faults = false;
+  options.increments = true;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 

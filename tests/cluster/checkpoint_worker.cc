@@ -134,18 +134,21 @@ void TableUse::PushSync() {
 
 void TableUse::Push() {
   CheckpointModel& model = state_->model;
+  const size_t group = model.NextGroup(life(), rank_);
+  std::vector<uint64_t> keys;
+  for (const size_t key : model.GroupKeys(group)) keys.push_back(model.keys()[key]);
   auto block = Block();
   std::fill_n(reinterpret_cast<float*>(block->data()), model.numbers(table_),
               model.Gradient(table_, rank_, 0, 0));
-  const auto ended = [this, id = id_](absl::Status status) {
+  const auto ended = [this, id = id_, group](absl::Status status) {
     TableLife& pushed = state_->model.lives().at(id);
-    ++(status.ok() ? pushed.acknowledged : pushed.failed)[rank_];
+    ++(status.ok() ? pushed.acknowledged[group] : pushed.failed)[rank_];
     if (End(status)) phase_ = state_->Chance(0.4) ? Phase::kPull : Phase::kPush;
   };
-  ++life().attempted[rank_];
+  ++life().attempted[group][rank_];
   const int64_t deadline = Begin();
   const auto id = model.rows(table_)
-                      ? core().PushRows(id_, model.keys(), {block, 0}, deadline, ended)
+                      ? core().PushRows(id_, keys, {block, 0}, deadline, ended)
                       : core().Push(id_, {block, 0, 0, model.numbers(table_)}, deadline, ended);
   if (!id.ok()) ended(id.status());
 }
@@ -156,7 +159,7 @@ void TableUse::Pull() {
   const CheckpointModel& model = state_->model;
   auto block = Block();
   // What was acknowledged to anybody.
-  const PushCounts least = life().acknowledged;
+  const GroupCounts least = life().acknowledged;
   const auto ended = [this, block, least](absl::Status status) {
     if (!End(status)) return;
     const auto* values = reinterpret_cast<const float*>(block->data());
@@ -172,7 +175,7 @@ void TableUse::Pull() {
   if (!id.ok()) ended(id.status());
 }
 
-void TableUse::Check(const TableValues& values, const PushCounts& least) {
+void TableUse::Check(const TableValues& values, const GroupCounts& least) {
   ++state_->result.pulls;
   if (state_->faults_stopped) ++proved_;
   if (state_->model.sync(table_) && phase_ == Phase::kPull) ++step_;

@@ -62,7 +62,7 @@ class TableUse {
   void Push();
   void PushSync();
   void Pull();
-  void Check(const TableValues& values, const PushCounts& least);
+  void Check(const TableValues& values, const GroupCounts& least);
   std::shared_ptr<rdma::MemoryBlock> Block() const;
 
   CheckpointState* const state_;

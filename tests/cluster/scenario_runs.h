@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rdma/sim/sim_network.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "shard/planted_bugs.h"
 #include "tests/cluster/scenario.h"
 #include "tests/cluster/seeds.h"
@@ -69,6 +70,10 @@ struct Planted {
     *which_ = true;
   }
   explicit Planted(bool shard::PlantedBugs::*which) : which_(&(shard::planted_bugs().*which)) {
+    *which_ = true;
+  }
+  explicit Planted(bool checkpoint::PlantedBugs::*which)
+      : which_(&(checkpoint::planted_bugs().*which)) {
     *which_ = true;
   }
   ~Planted() { *which_ = false; }

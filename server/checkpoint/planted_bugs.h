@@ -1,0 +1,22 @@
+// Deliberate faults, switched on by tests to show that their checks find them.
+//
+// **Thread safety**: written only where nobody uses checkpoints.
+#ifndef VERBENA_SERVER_CHECKPOINT_PLANTED_BUGS_H_
+#define VERBENA_SERVER_CHECKPOINT_PLANTED_BUGS_H_
+
+namespace verbena::checkpoint {
+
+struct PlantedBugs {
+  bool compact_oldest = false;  // a compacted checkpoint has the rows of its chain's oldest alone
+  bool prune_bases = false;     // what a kept checkpoint is based on is removed
+};
+
+// All false outside tests.
+inline PlantedBugs& planted_bugs() {
+  static PlantedBugs bugs;
+  return bugs;
+}
+
+}  // namespace verbena::checkpoint
+
+#endif  // VERBENA_SERVER_CHECKPOINT_PLANTED_BUGS_H_
