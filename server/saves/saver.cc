@@ -116,16 +116,21 @@ absl::Status Saver::ChooseTables() {
   return absl::OkStatus();
 }
 
-absl::Status Saver::OpenDirectory() {
+// Before shards are asked anything: who saves there already is known by the lock, and at once.
+// Shards say only that tables are being saved, which may be by a saver that has died, and pass.
+absl::Status Saver::LockDirectory() {
   if (options_.root.empty() || options_.root.front() != '/') {
     return absl::InvalidArgumentError(absl::StrCat(
         "directory '", options_.root, "'; wanted: an absolute path, which every server can write"));
   }
-  if (directory_ == nullptr) {
-    auto opened = checkpoint::CheckpointDirectory::Open(disk_, options_.root);
-    if (!opened.ok()) return opened.status();
-    directory_ = *std::move(opened);
-  }
+  if (directory_ != nullptr) return absl::OkStatus();
+  auto opened = checkpoint::CheckpointDirectory::Open(disk_, options_.root);
+  if (!opened.ok()) return opened.status();
+  directory_ = *std::move(opened);
+  return absl::OkStatus();
+}
+
+absl::Status Saver::BeginDirectory() {
   auto path = directory_->Begin();
   if (!path.ok()) return path.status();
   path_ = *std::move(path);
@@ -143,9 +148,9 @@ absl::Status Saver::OpenDirectory() {
 
 void Saver::Begin() {
   const bool look = choice_.looking();
-  if (absl::Status status = look ? absl::OkStatus() : OpenDirectory(); !status.ok()) {
-    return End(status, false);
-  }
+  absl::Status status = LockDirectory();
+  if (status.ok() && !look) status = BeginDirectory();
+  if (!status.ok()) return End(status, false);
   state_ = State::kBeginning;
   ++call_;
   save_ = ids_.Number();

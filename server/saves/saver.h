@@ -99,7 +99,8 @@ class Saver {
   void OnView(absl::StatusOr<v1::GetViewResponse> response);
   absl::Status ChooseJob();
   absl::Status ChooseTables();
-  absl::Status OpenDirectory();
+  absl::Status LockDirectory();
+  absl::Status BeginDirectory();
   // Asks all shards to begin; or, before the steps are chosen, which they are at.
   void Begin();
   void OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response);

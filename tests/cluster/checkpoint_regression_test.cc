@@ -251,6 +251,32 @@ TEST_CASE("regression: a save does not wait for a sync table that is not trained
   }
 }
 
+TEST_CASE("regression: a save beside another in its directory is refused at once") {
+  checkpoint::test::SimDisk disk(7);
+  Small small(&disk);
+  small.Train(3);
+  const auto channel = small.cluster.control().NewChannel("operator");
+  server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+  options.seed = 100;
+  options.bytes_per_second = 2000;  // some seconds
+  server::Saver first(options, &small.cluster.network().clock(), channel.get(), &disk);
+  const auto writes = [&] {
+    channel->RunOnce();
+    first.RunOnce();
+    return first.progress().doing == std::string("writing");
+  };
+  REQUIRE(small.cluster.RunUntil(writes, small.cluster.now() + 10 * kSecond));
+  const int64_t began = small.cluster.now();
+  const absl::Status second = small.Save();
+  INFO(second.ToString());
+  CHECK(absl::IsFailedPrecondition(second));
+  CHECK(small.cluster.now() - began < kSecond);
+  // And the first goes on; then it is the next one's turn.
+  small.RunToEnd(channel.get(), &first);
+  CHECK(first.status().ok());
+  CHECK(small.Save().ok());
+}
+
 TEST_CASE("regression: tables are not dropped when the answer that they are served is lost") {
   checkpoint::test::SimDisk disk(4);
   Small small(&disk);
