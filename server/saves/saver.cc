@@ -109,6 +109,14 @@ absl::Status Saver::ChooseTables() {
         absl::StrCat("job '", job_, "' has no table '", missing.front(),
                      "'; it has: ", there.empty() ? "none" : absl::StrJoin(there, ", ")));
   }
+  // Another try of less would commit, as the newest, a checkpoint without it: one who restores may
+  // have dropped it to make it anew, and have died.
+  for (const v1::Table& table : before) {
+    const std::string& name = table.spec().name();
+    if (std::find(there.begin(), there.end(), name) != there.end()) continue;
+    return absl::AbortedError(absl::StrCat("table '", name, "' was dropped while job '", job_,
+                                           "' was being saved: save again"));
+  }
   const bool same =
       std::equal(before.begin(), before.end(), tables_.begin(), tables_.end(),
                  [](const v1::Table& a, const v1::Table& b) { return a.id() == b.id(); });

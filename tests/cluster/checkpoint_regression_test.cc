@@ -48,6 +48,10 @@ class Small {
     });
   }
 
+  void Drop(const std::string& name) {
+    Await([&](auto done) { core().DropTable(name, Limit(), done); });
+  }
+
   // As a worker that opens the table anew: it may be another by now.
   void Train(int steps, const std::string& name = "table") {
     Await([&](auto done) {
@@ -249,6 +253,30 @@ TEST_CASE("regression: a save does not wait for a sync table that is not trained
   for (const v1::CheckpointTable& table : manifest.tables()) {
     CHECK(table.steps() == (table.spec().name() == "other" ? 3 : manifest.step()));
   }
+}
+
+TEST_CASE("regression: a save does not commit without a table that was dropped during it") {
+  checkpoint::test::SimDisk disk(8);
+  Small small(&disk);
+  small.Make("other");
+  small.Train(3);
+  const auto channel = small.cluster.control().NewChannel("operator");
+  server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+  options.seed = 1;
+  options.bytes_per_second = 2000;
+  server::Saver saver(options, &small.cluster.network().clock(), channel.get(), &disk);
+  const auto writes = [&] {
+    channel->RunOnce();
+    saver.RunOnce();
+    return saver.progress().doing == std::string("writing");
+  };
+  REQUIRE(small.cluster.RunUntil(writes, small.cluster.now() + 10 * kSecond));
+  small.Drop("other");
+  small.RunToEnd(channel.get(), &saver);
+  INFO(saver.status().ToString());
+  CHECK(absl::IsAborted(saver.status()));
+  CHECK(checkpoint::ListCheckpoints(&disk, kRoot)->empty());
+  CHECK(small.Save().ok());
 }
 
 TEST_CASE("regression: a save beside another in its directory is refused at once") {
