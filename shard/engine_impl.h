@@ -181,6 +181,8 @@ struct Engine::Impl {
   uint64_t StepOf(const SlicedTable& table) const;
   absl::Status CheckSave(const SaveRequest& request) const;
   absl::Status CheckSaved(const TableToSave& what, uint64_t* newest) const;
+  // What a save that says nothing of it may have of memory.
+  uint64_t SaveMemory(const SaveRequest& request) const;
   void AddToSave(const TableToSave& what, Save* save);
   void EndSave(uint64_t save, bool committed);
 

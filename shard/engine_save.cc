@@ -107,6 +107,18 @@ void Engine::Impl::AddToSave(const TableToSave& what, Save* save) {
   save->Add(std::move(table));
 }
 
+uint64_t Engine::Impl::SaveMemory(const SaveRequest& request) const {
+  uint64_t bytes = SaveRequest::kRowMemory;
+  for (const TableToSave& what : request.tables) {
+    const DenseTable* const dense = tables.at(what.table).dense.table.get();
+    if (dense == nullptr) continue;
+    for (uint32_t s = 0; s < dense->slices(); ++s) {
+      bytes += dense->slice(s).chunks.size() * uint64_t{dense->ContentBytes()};
+    }
+  }
+  return bytes;
+}
+
 absl::Status Engine::BeginSave(const SaveRequest& request, std::vector<uint64_t>* newest) {
   Impl& e = *impl_;
   newest->clear();
@@ -116,7 +128,8 @@ absl::Status Engine::BeginSave(const SaveRequest& request, std::vector<uint64_t>
     status.Update(e.CheckSaved(what, &newest->emplace_back()));
   }
   if (!status.ok()) return status;
-  auto save = std::make_unique<Save>(request, &e.pool, &e.save_counters);
+  auto save = std::make_unique<Save>(request, request.memory_bytes.value_or(e.SaveMemory(request)),
+                                     &e.pool, &e.save_counters);
   for (const TableToSave& what : request.tables) e.AddToSave(what, save.get());
   save->Start();
   e.saves[request.id] = std::move(save);

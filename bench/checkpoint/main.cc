@@ -124,9 +124,11 @@ class Bench {
   double BoundMib() const {
     const double kept = settings_.save_memory_mib > 0
                             ? static_cast<double>(settings_.save_memory_mib)
-                            : static_cast<double>(shard::SaveRequest().memory_bytes >> 20);
+                            : static_cast<double>(shard::SaveRequest::kRowMemory >> 20);
     const double written = static_cast<double>(server::ShardWriter::kRowBytes >> 20);
-    return (kept + written) * settings_.job.servers * settings_.job.shards;
+    const double dense =
+        settings_.save_memory_mib > 0 ? 0 : static_cast<double>(settings_.job.dense_mib);
+    return (kept + written) * settings_.job.servers * settings_.job.shards + dense;
   }
 
   absl::Status BesideTraining(Job* job) {

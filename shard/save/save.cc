@@ -4,11 +4,9 @@
 
 namespace verbena::shard {
 
-Save::Save(const SaveRequest& request, BufferPool* pool, SaveCounters* counters)
-    : request_(request),
-      pool_(*pool),
-      counters_(*counters),
-      budget_(request.memory_bytes, counters) {
+Save::Save(const SaveRequest& request, uint64_t memory_bytes, BufferPool* pool,
+           SaveCounters* counters)
+    : request_(request), pool_(*pool), counters_(*counters), budget_(memory_bytes, counters) {
   ++counters_.saves;
 }
 
@@ -90,6 +88,7 @@ SaveProgress Save::progress() const {
   p.out = static_cast<uint32_t>(out_.size());
   p.taken_bytes = taken_bytes_;
   p.memory_bytes = budget_.used();
+  p.memory_limit = budget_.limit();
   for (const auto& table : tables_) {
     for (const TableSave::Slice& s : table->slices()) {
       p.slices += s.state != TableSave::State::kNone;

@@ -24,8 +24,8 @@ namespace verbena::shard {
 
 class Save {
  public:
-  // Both outlive it.
-  Save(const SaveRequest& request, BufferPool* pool, SaveCounters* counters);
+  // `memory_bytes`: that of the request, or what that is by default. The others outlive it.
+  Save(const SaveRequest& request, uint64_t memory_bytes, BufferPool* pool, SaveCounters* counters);
   ~Save();
   Save(const Save&) = delete;
   Save& operator=(const Save&) = delete;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,8 +33,10 @@ struct SaveRequest {
   uint64_t id = 0;  // not 0; of this cluster's saves
   std::vector<TableToSave> tables;
   // What is changed before it is saved is kept in at most so much, as are rows on their way out;
-  // or in what one piece takes, if that is more.
-  uint64_t memory_bytes = uint64_t{256} << 20;
+  // or in what one piece takes, if that is more. None: a copy of the dense tables with their state,
+  // for which then no apply waits, and kRowMemory.
+  std::optional<uint64_t> memory_bytes = std::nullopt;
+  static constexpr uint64_t kRowMemory = uint64_t{256} << 20;
   uint32_t piece_bytes = 1 << 20;  // rows of one piece, about
 };
 
@@ -102,6 +105,7 @@ struct SaveProgress {
   uint32_t out = 0;      // pieces that were taken and not released
   uint64_t taken_bytes = 0;
   uint64_t memory_bytes = 0;  // in use
+  uint64_t memory_limit = 0;  // that may be
   bool complete() const { return slices == ended && out == 0; }
 };
 

@@ -198,6 +198,24 @@ TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece i
   CHECK(rig.Done());
 }
 
+TEST_CASE("save: by default there is memory for all that training can change of a dense table") {
+  SavePlan plan = Small(false, v1::CONSISTENCY_ASYNC);
+  SaveRig rig(plan);
+  Engine& engine = rig.engine(0);
+  SaveRequest request = Of(plan, 1, 0);
+  request.memory_bytes = std::nullopt;
+  std::vector<uint64_t> newest;
+  REQUIRE(engine.BeginSave(request, &newest).ok());
+  rig.SetGoal(3);
+  for (int i = 0; i < 500 && !rig.Done(); ++i) rig.Act();
+  CHECK(rig.Done());
+  const SaveProgress progress = *engine.save_progress(1);
+  CHECK(engine.save_counters().kept_chunks > 1);
+  CHECK(engine.save_counters().waits == 0);
+  // Everything was changed, and is kept.
+  CHECK(progress.memory_limit == SaveRequest::kRowMemory + progress.memory_bytes);
+}
+
 TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere") {
   SavePlan plan = Small(false, GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC));
   plan.elements = 48;

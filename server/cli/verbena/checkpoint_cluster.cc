@@ -222,7 +222,7 @@ void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
          "--memory",
          [options](const std::string& text) { options->memory_bytes = *ParseBytes(text); },
          "Of each shard: what training changes before it is written is kept in at most\n"
-         "so much; then it waits (default: 256MiB)")
+         "so much; then it waits (default: 256MiB, and a copy of the dense tables)")
       ->type_name("BYTES")
       ->check(BytesCheck());
   app->add_option("--full-every", options->full_every,
