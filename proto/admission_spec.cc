@@ -11,8 +11,8 @@ namespace {
 constexpr uint64_t kLeastSketchBytes = 4096;
 constexpr uint64_t kMostSketchBytes = uint64_t{64} << 30;
 
-absl::Status Bad(const v1::TableSpec& spec, const char* field, const std::string& value,
-                 const std::string& allowed) {
+absl::Status Refused(const v1::TableSpec& spec, const char* field, const std::string& value,
+                     const std::string& allowed) {
   return absl::InvalidArgumentError(absl::StrCat("table ", Quoted(spec.name()), ": admission.",
                                                  field, " is ", value, "; allowed: ", allowed));
 }
@@ -21,15 +21,15 @@ absl::Status CheckCounts(const v1::TableSpec& spec) {
   const v1::Admission& a = spec.admission();
   const bool counts = a.kind() == v1::Admission::MIN_COUNT;
   if (counts ? a.min_count() < 2 || a.min_count() > kMaxMinCount : a.min_count() != 0) {
-    return Bad(spec, "min_count", absl::StrCat(a.min_count()),
-               counts ? absl::StrCat("2..", kMaxMinCount) : "0, unless kind is 2 (min_count)");
+    return Refused(spec, "min_count", absl::StrCat(a.min_count()),
+                   counts ? absl::StrCat("2..", kMaxMinCount) : "0, unless kind is 2 (min_count)");
   }
   if (counts ? a.sketch_bytes() < kLeastSketchBytes || a.sketch_bytes() > kMostSketchBytes
              : a.sketch_bytes() != 0) {
-    return Bad(spec, "sketch_bytes", absl::StrCat(a.sketch_bytes()),
-               counts ? absl::StrCat(kLeastSketchBytes, "..", kMostSketchBytes, ", or 0 for ",
-                                     kDefaultSketchBytes)
-                      : "0, unless kind is 2 (min_count)");
+    return Refused(spec, "sketch_bytes", absl::StrCat(a.sketch_bytes()),
+                   counts ? absl::StrCat(kLeastSketchBytes, "..", kMostSketchBytes, ", or 0 for ",
+                                         kDefaultSketchBytes)
+                          : "0, unless kind is 2 (min_count)");
   }
   return absl::OkStatus();
 }
@@ -38,11 +38,11 @@ absl::Status CheckChance(const v1::TableSpec& spec) {
   const v1::Admission& a = spec.admission();
   const bool chance = a.kind() == v1::Admission::PROBABILITY;
   if (chance ? !(a.probability() > 0 && a.probability() < 1) : a.probability() != 0) {
-    return Bad(spec, "probability", Number(a.probability()),
-               chance ? "more than 0 and less than 1" : "0, unless kind is 3 (probability)");
+    return Refused(spec, "probability", Number(a.probability()),
+                   chance ? "more than 0 and less than 1" : "0, unless kind is 3 (probability)");
   }
   if (!chance && a.seed() != 0) {
-    return Bad(spec, "seed", absl::StrCat(a.seed()), "0, unless kind is 3 (probability)");
+    return Refused(spec, "seed", absl::StrCat(a.seed()), "0, unless kind is 3 (probability)");
   }
   return absl::OkStatus();
 }
@@ -53,12 +53,12 @@ absl::Status NormalizeAdmission(v1::TableSpec* spec) {
   v1::Admission& a = *spec->mutable_admission();
   if (a.kind() == v1::Admission::KIND_UNSPECIFIED) a.set_kind(v1::Admission::ALWAYS);
   if (!v1::Admission::Kind_IsValid(a.kind())) {
-    return Bad(*spec, "kind", absl::StrCat(static_cast<int>(a.kind())),
-               "1 (always), 2 (min_count), 3 (probability)");
+    return Refused(*spec, "kind", absl::StrCat(static_cast<int>(a.kind())),
+                   "1 (always), 2 (min_count), 3 (probability)");
   }
   if (a.kind() != v1::Admission::ALWAYS && spec->dim() == 0) {
-    return Bad(*spec, "kind", absl::StrCat(static_cast<int>(a.kind())),
-               "1 (always) for a dense table");
+    return Refused(*spec, "kind", absl::StrCat(static_cast<int>(a.kind())),
+                   "1 (always) for a dense table");
   }
   if (a.kind() == v1::Admission::MIN_COUNT && a.sketch_bytes() == 0) {
     a.set_sketch_bytes(kDefaultSketchBytes);

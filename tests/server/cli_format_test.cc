@@ -276,6 +276,13 @@ TEST_CASE("keys that are asked for often are told with the shard they are on") {
     hot->set_error(error);
   };
   CHECK_THAT(TablesText(state), !Contains("HOT KEY"));
+  CHECK_THAT(TablesJson(state), Contains(R"("admission": "always")"));
+  table->mutable_spec()->mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
+  table->mutable_spec()->mutable_admission()->set_min_count(3);
+  CHECK_THAT(TablesJson(state), Contains(R"("admission": "min_count 3")"));
+  table->mutable_spec()->mutable_admission()->set_kind(v1::Admission::PROBABILITY);
+  table->mutable_spec()->mutable_admission()->set_probability(0.25);
+  CHECK_THAT(TablesJson(state), Contains(R"("admission": "probability 0.25")"));
   CHECK_THAT(TablesJson(state), Contains(R"("hot_keys": [])"));
   add(0, 0, 18446744073709551615u, 1300, 50);
   add(0, 0, 7, 300, 280);  // 0.2 %

@@ -60,6 +60,7 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("dtype", TypeWord(spec.dtype()));
     json.Add("gradient_dtype", TypeWord(GradientDType(spec)));
     json.Add("push_codec", CodecName(spec.push_codec()));
+    json.Add("admission", AdmissionWord(spec));
     json.Add("consistency", ConsistencyWord(spec.consistency()));
     json.Add("optimizer", optimizer);
     const TableSize size = SizeOf(table, state);

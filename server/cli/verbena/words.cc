@@ -30,6 +30,17 @@ std::string TypesWord(const v1::TableSpec& spec) {
   return parameters == gradients ? parameters : absl::StrCat(parameters, " / ", gradients);
 }
 
+std::string AdmissionWord(const v1::TableSpec& spec) {
+  switch (spec.admission().kind()) {
+    case v1::Admission::MIN_COUNT:
+      return absl::StrCat("min_count ", spec.admission().min_count());
+    case v1::Admission::PROBABILITY:
+      return absl::StrCat("probability ", spec.admission().probability());
+    default:
+      return "always";
+  }
+}
+
 v1::DType GradientDType(const v1::TableSpec& spec) {
   return spec.gradient_dtype() == v1::DTYPE_UNSPECIFIED ? v1::DTYPE_F32 : spec.gradient_dtype();
 }

@@ -17,6 +17,8 @@ namespace verbena::cli {
 std::string TypeWord(v1::DType dtype);
 // "bf16", or "bf16 / f32" where gradients are of another type than parameters.
 std::string TypesWord(const v1::TableSpec& spec);
+// "always", "min_count 3", "probability 0.25".
+std::string AdmissionWord(const v1::TableSpec& spec);
 std::string ConsistencyWord(v1::Consistency consistency);
 
 // f32 of a table that was made before there was a choice.
