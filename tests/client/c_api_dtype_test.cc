@@ -74,7 +74,8 @@ TEST_CASE("a program in C pushes through every codec") {
   const ProcessCluster cluster({.servers = 1, .shards = 2});
   const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
   for (int32_t codec = VERBENA_CODEC_NONE; codec <= VERBENA_CODEC_TOP_K; ++codec) {
-    verbena_table_spec spec = Spec(("codec-" + std::to_string(codec)).c_str());
+    const std::string name = "codec-" + std::to_string(codec);
+    verbena_table_spec spec = Spec(name.c_str());
     spec.push_codec = codec;
     const Handle<verbena_table> table = Create(client.get(), spec);
     verbena_table_info info = {};
