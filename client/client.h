@@ -10,7 +10,7 @@
 //     absl::Status status = pull.Wait();
 //
 // A table is dense (a shape: Push(), Pull(), PushPull()) or an embedding table (`dim`: a row of dim
-// numbers for each uint64 key: PushRows(), Lookup(), Scan()):
+// numbers for each uint64 key: PushRows(), Lookup(), LookupBags(), Scan()):
 //
 //     verbena::Ticket rows = (*client)->Lookup(*items, keys, *activations);
 //     ...
@@ -237,6 +237,24 @@ struct LookupOptions {
   std::optional<uint64_t> min_version = {};
 };
 
+// What LookupBags() makes of the rows of a bag.
+enum class BagMode : uint8_t {
+  kSum,    // their sum
+  kMean,   // the sum divided by their number, or by the sum of the weights
+  kSqrtN,  // the sum divided by the square root of either their number or of the weights' squares
+};
+
+// Of LookupBags().
+struct BagOptions {
+  BagMode mode = BagMode::kSum;  // what is made of the rows of a bag
+  // One for each key, by which its row is multiplied. Any float. Empty: all 1.
+  absl::Span<const float> weights = {};
+  size_t region_offset = 0;                    // bytes to the first bag's sum; a multiple of 4
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // Least version to be answered, as PullOptions::min_version.
+  std::optional<uint64_t> min_version = {};
+};
+
 // Of Scan().
 struct ScanOptions {
   // Of each record that is asked for, so of RowScan::Next(); default: ClientOptions::timeout.
@@ -355,7 +373,10 @@ class VERBENA_EXPORT Client {
   Ticket Push(const Table& table, const Region& gradient, const Range& range = {},
               const PushOptions& options = {});
   // Pulls parameters (numbers of table.dtype()) into the region; done when they are there. One that
-  // is too large for f16 comes as an infinity, while the servers keep it. Errors as Push().
+  // is too large for f16 comes as an infinity, while the servers keep it. Of a table with a
+  // pull_codec they come encoded, and are decoded by whoever makes progress: what is there then has
+  // lost a little, the same for all who pull that version (docs/codecs.md). Errors as Push();
+  // INVALID_ARGUMENT of such a table, too: the region is not of the host.
   Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
               const PullOptions& options = {});
   // Push, then pull what includes it. `range.region_offset` is of both regions. The destination may
@@ -378,22 +399,38 @@ class VERBENA_EXPORT Client {
   // these may be pushed in a step, and count once each. sync: done when the step is committed on
   // the partitions of these keys, so call EndStep() before waiting. async, ssp: done when applied.
   // The region is read until Ticket::BufferReleased(); after a deadline or Cancel() that is at
-  // once. INVALID_ARGUMENT: no keys, or more than 4194304; a handle is empty or of another client;
-  // the table is dense; the region is too small or its offset no multiple of 4; or a gradient has a
-  // NaN or infinity and the table rejects these (what was in the same record and partition
-  // contributes zero, the rest counts); NOT_FOUND: the table was dropped; FAILED_PRECONDITION: this
-  // is an observer; RESOURCE_EXHAUSTED: too many operations are outstanding, or a server at its
-  // memory limit, or the job at its own, has no room for rows that are new (nothing that was in the
-  // same record and partition is applied, the rest is); DATA_LOSS: a partition of these keys; and
-  // as at the top.
+  // once. With a push_codec each row's sum is encoded by whoever makes progress, and what that
+  // loses is lost. INVALID_ARGUMENT: no keys, or more than 4194304; a handle is empty or of another
+  // client; the table is dense; the region is too small or its offset no multiple of 4; or a
+  // gradient has a NaN or infinity and the table rejects these (what was in the same record and
+  // partition contributes zero, the rest counts); NOT_FOUND: the table was dropped;
+  // FAILED_PRECONDITION: this is an observer; RESOURCE_EXHAUSTED: too many operations are
+  // outstanding, or a server at its memory limit, or the job at its own, has no room for rows that
+  // are new (nothing that was in the same record and partition is applied, the rest is); DATA_LOSS:
+  // a partition of these keys; and as at the top.
   Ticket PushRows(const Table& table, absl::Span<const uint64_t> keys, const Region& gradients,
                   const RowOptions& options = {});
   // Looks up rows: keys[i]'s come as `table.dim()` f32 to options.region_offset + i * dim * 4
   // bytes. Keys are copied, in any order, and may repeat. A row that does not exist comes as it
-  // would be made, and is not made. Done when all are there. Errors as PushRows(), but for those of
+  // would be made, and is not made. With a pull_codec rows come encoded, and are decoded by whoever
+  // makes progress. Done when all are there. Errors as PushRows(), but for those of
   // gradients and of memory limits; after one, which rows have come is not known.
   Ticket Lookup(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
                 const LookupOptions& options = {});
+  // Looks up rows and sums them by bag, on the servers: as many vectors come as there are bags, not
+  // rows (torch.nn.EmbeddingBag, TensorFlow's embedding_lookup_sparse). Bag i has the keys from
+  // keys[offsets[i]] up to keys[offsets[i + 1]], the last one up to the end; offsets[0] is 0. It
+  // comes as `table.dim()` f32 to options.region_offset + i * dim * 4 bytes. A key that is in a bag
+  // twice counts twice; a bag without keys is zero, and so is one whose divisor is zero. Keys,
+  // offsets and weights are copied. Done when all bags are there; nothing is written before, and
+  // after an error nothing was. The order in which rows are summed is by where they are: the bits
+  // are the same as long as partitions stay there. Needs memory for the sums of each record, at
+  // most for as many rows as there are keys. INVALID_ARGUMENT: more than 4194304 keys or bags, or
+  // no bag; offsets that do not begin with 0, that descend or are beyond the keys; weights that are
+  // not as many as keys; other errors as Lookup(). Gradients are pushed by row: PushRows().
+  Ticket LookupBags(const Table& table, absl::Span<const uint64_t> keys,
+                    absl::Span<const uint64_t> offsets, const Region& sums,
+                    const BagOptions& options = {});
   // Starts a walk through all rows of an embedding table that were pushed, over all servers at
   // once. Not a snapshot: of what is pushed meanwhile, by anybody, it shows some or none, row by
   // row. INVALID_ARGUMENT: the table is empty, dense or of another client; NOT_FOUND: it was

@@ -14,6 +14,7 @@ set(public_headers
   proto/version.h=verbena/version.h
   proto/verbena/v1/access.pb.h=verbena/v1/access.pb.h
   proto/verbena/v1/cluster.pb.h=verbena/v1/cluster.pb.h
+  proto/verbena/v1/table.pb.h=verbena/v1/table.pb.h
   rdma/memory/memory_kind.h=verbena/memory_kind.h)
 set(public_root ${CMAKE_BINARY_DIR}/public)
 set(made_headers)

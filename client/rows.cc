@@ -31,6 +31,24 @@ Ticket Client::Lookup(const Table& table, absl::Span<const uint64_t> keys, const
   return ticket;
 }
 
+static_assert(static_cast<int>(BagMode::kMean) == static_cast<int>(client::BagMode::kMean) &&
+              static_cast<int>(BagMode::kSqrtN) == static_cast<int>(client::BagMode::kSqrtN));
+
+Ticket Client::LookupBags(const Table& table, absl::Span<const uint64_t> keys,
+                          absl::Span<const uint64_t> offsets, const Region& sums,
+                          const BagOptions& options) {
+  const client::BagKeys bags = {keys, offsets, options.weights,
+                                static_cast<client::BagMode>(options.mode)};
+  Ticket ticket;
+  ticket.state_ = impl_->Launch([&](ClientCore& core,
+                                    ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+    if (absl::Status s = impl_->CheckHandles(table, sums, "destination"); !s.ok()) return s;
+    return core.LookupBags(table.id(), bags, {sums.state_->block, options.region_offset},
+                           options.min_version, impl_->Deadline(options.timeout), std::move(done));
+  });
+  return ticket;
+}
+
 // ---- scans --------------------------------------------------------------------------------------
 
 // Guarded by the hub's lock, but for what is of a part that is not running.

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "proto/optimizer_spec.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/table.pb.h"
 
 namespace verbena {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/table.pb.h"
 
 namespace verbena {
 

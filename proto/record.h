@@ -52,6 +52,9 @@ enum class RecordType : uint8_t {
                     // kSequenceGap: one before it is missing; kNotReady: the view here is older
   kBeacon = 11,  // answered for each group: kOk, the receiver is a follower in this epoch and asks
                  // for no other before a lease has passed
+  kLookupBags = 12,  // as a lookup, but what is written are `bags` sums of rows. A group's keys do
+                     // not descend, and may repeat. payload = keys, zeros to KeyBytes(), a BagUse a
+                     // key
 };
 
 // Which norm. The numbers are squares of L2 norms.
@@ -62,8 +65,8 @@ enum class NormKind : uint8_t {
 inline constexpr uint32_t kNormKinds = 2;
 constexpr uint32_t NormNumbers(NormKind kind) { return kind == NormKind::kGradient ? 1 : 2; }
 
-// The numbers are those of verbena.v1.DType and, from kInt8 on, of verbena.v1.Codec: of pushes
-// alone, in blocks (below).
+// The numbers are those of verbena.v1.DType and, from kInt8 on, of verbena.v1.Codec: in blocks
+// (below). Those after kE5m2 are of pushes to dense tables.
 enum class ElementType : uint8_t {
   kNone = 0,
   kF32 = 1,
@@ -100,6 +103,16 @@ constexpr uint32_t CodecBlockBytes(ElementType type) {
 constexpr uint64_t PayloadBytes(ElementType type, uint64_t count) {
   if (!InBlocks(type)) return count * ElementBytes(type);
   return (count + CodecBlock(type) - 1) / CodecBlock(type) * CodecBlockBytes(type);
+}
+
+// What a row of `dim` numbers takes, a multiple of kRowMultiple: its blocks are its own, and the
+// last one has a byte for each of the row's numbers and no more. Up to kE5m2.
+inline constexpr uint64_t kRowMultiple = 4;
+constexpr uint64_t RowBytes(ElementType type, uint64_t dim) {
+  const uint64_t rest = InBlocks(type) ? dim % kCodecBlock : dim;
+  const uint64_t bytes =
+      InBlocks(type) ? (rest == 0 ? 0 : sizeof(float) + rest) : rest * ElementBytes(type);
+  return PayloadBytes(type, dim - rest) + (bytes + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
 
 // What a primary tells its copies, in the order in which it did it. All values are those
@@ -139,7 +152,9 @@ struct ReplicaHeader {
   uint64_t worker_sequence;  // its last one on the table and partition, afterwards
   uint64_t worker_clock;     // ssp: the steps it has ended; 0: as before
   uint64_t since;            // Replica.since of the copy
-  uint8_t reserved1[48];     // 0
+  uint32_t stamp;            // kRows of a table with eviction: of the rows, afterwards
+  uint32_t keep_from;        // likewise: rows with lesser stamps are dropped then
+  uint8_t reserved1[40];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
@@ -176,7 +191,7 @@ struct RecordHeader {
   ElementType dtype;     // of the payload (push) or of what is wanted (pull): as the table says
   uint8_t reserved0;     // 0
   uint32_t payload_bytes;
-  uint32_t reserved1;        // 0
+  uint32_t bags;             // kLookupBags: vectors that are wanted. Others: 0
   uint64_t destination;      // pull: remote address to write to. push by reference: to read from.
                              // totals: the bits of the first f64
   uint64_t destination_key;  // pull, push by reference: remote key of that memory. totals: of the

@@ -52,7 +52,9 @@ absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
                limits.references ? "0; 1 (payload by reference) for a push that has one" : "0");
   }
   if (h.reserved0 != 0) return BadNumber(kRecord, "reserved0", h.reserved0, 0);
-  if (h.reserved1 != 0) return BadNumber(kRecord, "reserved1", h.reserved1, 0);
+  if (h.bags != 0 && h.type != RecordType::kLookupBags) {
+    return BadNumber(kRecord, "bags", h.bags, 0);
+  }
   if (h.generation != limits.generation) {
     return BadNumber(kRecord, "generation", h.generation, limits.generation);
   }
@@ -77,13 +79,16 @@ absl::Status CheckType(const RecordHeader& h) {
           "1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), 6 (fp8_e5m2), 7 (sign), "
           "8 (top_k) for a push");
     case RecordType::kPull:
-      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kF16) break;
-      return refuse("1 (f32), 2 (bf16), 3 (f16) for a pull");
     case RecordType::kPushRows:
     case RecordType::kLookup:
+      if (h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kE5m2) break;
+      return refuse(
+          "1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), 6 (fp8_e5m2) for a pull, a push of "
+          "rows or a lookup");
+    case RecordType::kLookupBags:
     case RecordType::kScan:
       if (h.dtype == ElementType::kF32) break;
-      return refuse("1 (f32) for a push of rows, a lookup or a scan");
+      return refuse("1 (f32) for a lookup of bags or a scan");
     default:
       if (h.dtype == ElementType::kF32 || h.dtype == ElementType::kNone) break;
       return refuse("0 (none), 1 (f32)");
@@ -106,6 +111,11 @@ absl::Status CheckShape(const RecordHeader& h) {
                    "1 for a push, a pull, a scan or a replicate");
       }
       break;
+    case RecordType::kLookupBags:
+      if (h.bags < 1 || h.bags > kMaxBags) {
+        return Bad(kRecord, "bags", h.bags, absl::StrCat("1..", kMaxBags, " for a lookup of bags"));
+      }
+      [[fallthrough]];
     case RecordType::kPushRows:
     case RecordType::kLookup:
       payload = true;
@@ -117,9 +127,10 @@ absl::Status CheckShape(const RecordHeader& h) {
     case RecordType::kBeacon:
       break;
     default:
-      return Bad(kRecord, "type", static_cast<uint32_t>(h.type),
-                 "1 (push), 2 (pull), 3 (end-step), 4 (await), 5 (push of rows), 6 (lookup), "
-                 "7 (scan), 8 (norms), 9 (totals), 10 (replicate), 11 (beacon)");
+      return Bad(
+          kRecord, "type", static_cast<uint32_t>(h.type),
+          "1 (push), 2 (pull), 3 (end-step), 4 (await), 5 (push of rows), 6 (lookup), "
+          "7 (scan), 8 (norms), 9 (totals), 10 (replicate), 11 (beacon), 12 (lookup of bags)");
   }
   if (h.group_count < 1 || h.group_count > kMaxGroups) {
     return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
@@ -166,17 +177,23 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
     case RecordType::kPushRows: {
       // How many numbers a row has is the table's to say.
       const uint64_t rows = bytes - std::min(KeyBytes(count), bytes);
-      if (count == 0 ? bytes == 0 : rows > 0 && rows % (count * sizeof(float)) == 0) {
+      if (count == 0 ? bytes == 0 : rows > 0 && rows % (count * kRowMultiple) == 0) {
         return absl::OkStatus();
       }
-      return Bad(kRecord, "payload_bytes", bytes,
-                 absl::StrCat(count == 0 ? 0 : KeyBytes(count), " for the groups' ", count,
-                              " keys and as many rows of one or more f32"));
+      return Bad(
+          kRecord, "payload_bytes", bytes,
+          absl::StrCat(count == 0 ? 0 : KeyBytes(count), " for the groups' ", count,
+                       " keys and as many rows of ", kRowMultiple, " bytes or a multiple of that"));
     }
     case RecordType::kLookup:
       if (count > 0 && bytes == count * sizeof(uint64_t)) return absl::OkStatus();
       return Bad(kRecord, "payload_bytes", bytes,
                  absl::StrCat("8 for each of the groups' ", count, " keys, at least one"));
+    case RecordType::kLookupBags:
+      if (count > 0 && bytes == BagPayloadBytes(count)) return absl::OkStatus();
+      return Bad(kRecord, "payload_bytes", bytes,
+                 absl::StrCat(BagPayloadBytes(count), " for the groups' ", count,
+                              " keys, at least one, and 8 for each"));
     case RecordType::kReplicate:
       if (bytes >= sizeof(ReplicaHeader)) return absl::OkStatus();
       return Bad(kRecord, "payload_bytes", bytes,
@@ -236,14 +253,36 @@ absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
   keys->resize(count);
   if (count > 0) std::memcpy(keys->data(), payload.data(), count * sizeof(uint64_t));
   CopiedOut(keys->data());
+  const bool repeat = record.header.type == RecordType::kLookupBags;
   const uint64_t* key = keys->data();
   for (const Group& group : record.group_span()) {
     for (uint32_t i = 1; i < group.count; ++i) {
-      if (key[i - 1] < key[i]) continue;
+      if (key[i - 1] < key[i] || (repeat && key[i - 1] == key[i])) continue;
       return Bad(kRecord, absl::StrCat("keys[", key + i - keys->data(), "]"), key[i],
-                 absl::StrCat("more than the key before it in its group, ", key[i - 1]));
+                 absl::StrCat(repeat ? "not less" : "more",
+                              " than the key before it in its group, ", key[i - 1]));
     }
     key += group.count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyBagUses(const Record& record, absl::Span<const std::byte> payload,
+                         std::vector<BagUse>* uses) {
+  uint64_t count = 0;
+  for (const Group& group : record.group_span()) count += group.count;
+  if (BagPayloadBytes(count) > payload.size()) {
+    return Bad(kRecord, "payload_bytes", payload.size(),
+               absl::StrCat("at least ", BagPayloadBytes(count), " for ", count, " keys"));
+  }
+  uses->resize(count);
+  const std::byte* from = payload.data() + KeyBytes(count);
+  if (count > 0) std::memcpy(uses->data(), from, count * sizeof(BagUse));
+  CopiedOut(uses->data());
+  const uint32_t bags = record.header.bags;
+  for (size_t i = 0; i < uses->size(); ++i) {
+    if ((*uses)[i].bag < bags) continue;
+    return BadBelow(kRecord, absl::StrCat("uses[", i, "].bag"), (*uses)[i].bag, bags);
   }
   return absl::OkStatus();
 }
@@ -363,6 +402,8 @@ std::string_view RecordTypeName(RecordType type) {
       return "replicate";
     case RecordType::kBeacon:
       return "beacon";
+    case RecordType::kLookupBags:
+      return "lookup of bags";
   }
   return "unknown";
 }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/bags.h"
 #include "proto/record.h"
 
 namespace verbena {
@@ -39,9 +40,14 @@ absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLi
                         Record* record, absl::Span<const std::byte>* payload);
 
 // Copies the keys of a push of rows or a lookup that CopyRecord() has returned. INVALID_ARGUMENT:
-// those of a group do not ascend.
+// those of a group do not ascend; of a lookup of bags, where they may repeat: they descend.
 absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
                       std::vector<uint64_t>* keys);
+
+// Copies what a lookup of bags that CopyRecord() has returned says of its keys. INVALID_ARGUMENT: a
+// key is in a bag that the record does not have.
+absl::Status CopyBagUses(const Record& record, absl::Span<const std::byte> payload,
+                         std::vector<BagUse>* uses);
 
 // Copies the header of a kReplicate that CopyRecord() has returned, and checks it as far as it says
 // anything without the table. On success *data is what follows it.

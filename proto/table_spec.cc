@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/admission_spec.h"
+#include "proto/eviction_spec.h"
 #include "proto/optimizer_spec.h"
 #include "proto/spec_text.h"
 
@@ -135,20 +136,60 @@ absl::Status FillTypes(v1::TableSpec* spec) {
   return status;
 }
 
-absl::Status FillCodec(v1::TableSpec* spec) {
+absl::Status FillRowType(v1::TableSpec* spec) {
+  const v1::DType dtype = spec->row_dtype();
+  if (spec->dim() == 0) {
+    absl::Status status = CheckEnum(*spec, "row_dtype", dtype == v1::DTYPE_UNSPECIFIED, dtype,
+                                    "0, unless it is an embedding table");
+    if (!status.ok()) return status;
+  } else if (dtype == v1::DTYPE_UNSPECIFIED) {
+    spec->set_row_dtype(v1::DTYPE_F32);
+  } else if (!v1::DType_IsValid(dtype)) {
+    return CheckEnum(*spec, "row_dtype", false, dtype, "1 (f32), 2 (bf16), 3 (f16)");
+  }
+  if (spec->stochastic_rounding() && RowType(*spec) == ElementType::kF32) {
+    return Bad(*spec, "stochastic_rounding", "true",
+               "false, unless row_dtype is 2 (bf16) or 3 (f16)");
+  }
+  return absl::OkStatus();
+}
+
+// What parameters may be encoded as, and gradients of rows: what says something of each number.
+bool SaysEach(v1::Codec codec) { return codec > v1::CODEC_NONE && codec <= v1::CODEC_FP8_E5M2; }
+
+absl::Status FillPushCodec(v1::TableSpec* spec) {
   if (spec->push_codec() == v1::CODEC_UNSPECIFIED) spec->set_push_codec(v1::CODEC_NONE);
   const v1::Codec codec = spec->push_codec();
   absl::Status status = CheckEnum(*spec, "push_codec", v1::Codec_IsValid(codec), codec,
                                   "1 (none), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
                                   "6 (fp8_e5m2), 7 (sign), 8 (top_k)");
   if (!status.ok() || codec == v1::CODEC_NONE) return status;
-  if (spec->dim() > 0) {
-    return Bad(*spec, "push_codec", CodecName(codec), "none for an embedding table");
+  if (spec->dim() > 0 && !SaysEach(codec)) {
+    return Bad(*spec, "push_codec", CodecName(codec),
+               "none, bf16, f16, int8, fp8_e4m3, fp8_e5m2 for an embedding table: what others lose "
+               "has to be kept for each row");
   }
   if (spec->gradient_dtype() != v1::DTYPE_F32) {
     return Bad(*spec, "gradient_dtype", v1::DType_Name(spec->gradient_dtype()),
                absl::StrCat("DTYPE_F32 where push_codec, which is ", CodecName(codec),
                             ", is not none: the codec is given f32"));
+  }
+  return status;
+}
+
+absl::Status FillPullCodec(v1::TableSpec* spec) {
+  if (spec->pull_codec() == v1::CODEC_UNSPECIFIED) spec->set_pull_codec(v1::CODEC_NONE);
+  const v1::Codec codec = spec->pull_codec();
+  // Signs, or a few numbers of many, say something of a gradient, but are no parameters.
+  const bool good = codec == v1::CODEC_NONE || SaysEach(codec);
+  absl::Status status = CheckEnum(*spec, "pull_codec", good, codec,
+                                  "1 (none), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
+                                  "6 (fp8_e5m2)");
+  if (!status.ok() || codec == v1::CODEC_NONE) return status;
+  if (spec->dtype() != v1::DTYPE_F32) {
+    return Bad(*spec, "dtype", v1::DType_Name(spec->dtype()),
+               absl::StrCat("DTYPE_F32 where pull_codec, which is ", CodecName(codec),
+                            ", is not none: the codec gives f32"));
   }
   return status;
 }
@@ -161,7 +202,9 @@ absl::Status FillEnums(v1::TableSpec* spec) {
   if (spec->non_finite() == v1::NON_FINITE_UNSPECIFIED) spec->set_non_finite(v1::NON_FINITE_REJECT);
   // proto3 keeps numbers it does not know: a newer peer's, or a faulty one's.
   absl::Status status = FillTypes(spec);
-  status.Update(FillCodec(spec));
+  status.Update(FillRowType(spec));
+  status.Update(FillPushCodec(spec));
+  status.Update(FillPullCodec(spec));
   status.Update(CheckEnum(*spec, "consistency", v1::Consistency_IsValid(spec->consistency()),
                           spec->consistency(), "1 (sync), 2 (async), 3 (ssp)"));
   status.Update(CheckEnum(*spec, "reduction", v1::Reduction_IsValid(spec->reduction()),
@@ -273,6 +316,13 @@ absl::Status CompareAdmissions(const v1::TableSpec& existing, const v1::TableSpe
   return Differs(wanted, difference->field, difference->first, difference->second);
 }
 
+absl::Status CompareEvictions(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  const std::optional<FieldDifference> difference =
+      FirstDifference(existing.eviction(), wanted.eviction());
+  if (!difference) return absl::OkStatus();
+  return Differs(wanted, difference->field, difference->first, difference->second);
+}
+
 absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
   const std::optional<FieldDifference> difference =
       FirstDifference(existing.optimizer(), wanted.optimizer());
@@ -287,6 +337,34 @@ ElementType TypeOf(v1::DType dtype) {
   return known ? static_cast<ElementType>(dtype) : ElementType::kF32;
 }
 
+absl::Status CompareTypes(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  if (existing.dtype() != wanted.dtype()) {
+    return Differs(wanted, "dtype", v1::DType_Name(existing.dtype()),
+                   v1::DType_Name(wanted.dtype()));
+  }
+  if (RowType(existing) != RowType(wanted)) {
+    return Differs(wanted, "row_dtype", v1::DType_Name(existing.row_dtype()),
+                   v1::DType_Name(wanted.row_dtype()));
+  }
+  if (existing.stochastic_rounding() != wanted.stochastic_rounding()) {
+    return Differs(wanted, "stochastic_rounding", existing.stochastic_rounding() ? "true" : "false",
+                   wanted.stochastic_rounding() ? "true" : "false");
+  }
+  if (GradientType(existing) != GradientType(wanted)) {
+    return Differs(wanted, "gradient_dtype", v1::DType_Name(existing.gradient_dtype()),
+                   v1::DType_Name(wanted.gradient_dtype()));
+  }
+  if (CodecName(existing.push_codec()) != CodecName(wanted.push_codec())) {
+    return Differs(wanted, "push_codec", CodecName(existing.push_codec()),
+                   CodecName(wanted.push_codec()));
+  }
+  if (CodecName(existing.pull_codec()) != CodecName(wanted.pull_codec())) {
+    return Differs(wanted, "pull_codec", CodecName(existing.pull_codec()),
+                   CodecName(wanted.pull_codec()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
@@ -297,12 +375,15 @@ absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
   if (status.ok()) status = FillInitializer(&spec);
   if (status.ok()) status = FillOptimizer(&spec);
   if (status.ok()) status = NormalizeAdmission(&spec);
+  if (status.ok()) status = NormalizeEviction(&spec);
   if (status.ok()) status = CheckChunks(spec);
   if (!status.ok()) return status;
   return spec;
 }
 
 ElementType ParameterType(const v1::TableSpec& spec) { return TypeOf(spec.dtype()); }
+
+ElementType RowType(const v1::TableSpec& spec) { return TypeOf(spec.row_dtype()); }
 
 ElementType GradientType(const v1::TableSpec& spec) { return TypeOf(spec.gradient_dtype()); }
 
@@ -311,7 +392,18 @@ bool HasPushCodec(const v1::TableSpec& spec) {
 }
 
 ElementType PushType(const v1::TableSpec& spec) {
+  // Whatever a view says: of these alone rows know what they take.
+  if (spec.dim() > 0 && !SaysEach(spec.push_codec())) return ElementType::kF32;
   return HasPushCodec(spec) ? static_cast<ElementType>(spec.push_codec()) : GradientType(spec);
+}
+
+bool HasPullCodec(const v1::TableSpec& spec) {
+  // Whatever a view says: decoded are as many f32 as there are elements.
+  return SaysEach(spec.pull_codec()) && ParameterType(spec) == ElementType::kF32;
+}
+
+ElementType PullType(const v1::TableSpec& spec) {
+  return HasPullCodec(spec) ? static_cast<ElementType>(spec.pull_codec()) : ParameterType(spec);
 }
 
 std::string CodecName(v1::Codec codec) {
@@ -350,18 +442,7 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   if (existing.dim() != wanted.dim()) {
     return Differs(wanted, "dim", absl::StrCat(existing.dim()), absl::StrCat(wanted.dim()));
   }
-  if (existing.dtype() != wanted.dtype()) {
-    return Differs(wanted, "dtype", v1::DType_Name(existing.dtype()),
-                   v1::DType_Name(wanted.dtype()));
-  }
-  if (GradientType(existing) != GradientType(wanted)) {
-    return Differs(wanted, "gradient_dtype", v1::DType_Name(existing.gradient_dtype()),
-                   v1::DType_Name(wanted.gradient_dtype()));
-  }
-  if (CodecName(existing.push_codec()) != CodecName(wanted.push_codec())) {
-    return Differs(wanted, "push_codec", CodecName(existing.push_codec()),
-                   CodecName(wanted.push_codec()));
-  }
+  if (const absl::Status status = CompareTypes(existing, wanted); !status.ok()) return status;
   if (existing.consistency() != wanted.consistency()) {
     return Differs(wanted, "consistency", v1::Consistency_Name(existing.consistency()),
                    v1::Consistency_Name(wanted.consistency()));
@@ -381,6 +462,7 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   absl::Status status = CompareInitializers(existing, wanted);
   if (status.ok()) status = CompareOptimizers(existing, wanted);
   if (status.ok()) status = CompareAdmissions(existing, wanted);
+  if (status.ok()) status = CompareEvictions(existing, wanted);
   if (status.ok() && existing.chunk_bytes() != wanted.chunk_bytes()) {
     return Differs(wanted, "chunk_bytes", absl::StrCat(existing.chunk_bytes()),
                    absl::StrCat(wanted.chunk_bytes()));

@@ -46,6 +46,13 @@ void Engine::Impl::RetryBlocked() {
   }
 }
 
+void Engine::SetSeconds(uint32_t seconds) {
+  impl_->seconds = seconds;
+  for (auto& [id, state] : impl_->tables) {
+    if (state.rows.table != nullptr) state.rows.table->SetSeconds(seconds);
+  }
+}
+
 void Engine::Unpin(uint64_t pin) {
   if (impl_->pool.Unpin(pin)) impl_->RetryBlocked();
 }

@@ -56,6 +56,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/bags.h"
 #include "proto/record.h"
 #include "proto/record_check.h"
 #include "proto/verbena/v1/cluster.pb.h"
@@ -147,7 +148,13 @@ struct PushRowsRequest {
   uint32_t table = 0;
   absl::Span<const Group> groups;
   absl::Span<const uint64_t> keys;   // of group 0, of group 1, ...
-  absl::Span<const std::byte> rows;  // their gradients, float-aligned: dim f32 each
+  absl::Span<const std::byte> rows;  // their gradients, float-aligned: RowBytes(dtype, dim) each
+  ElementType dtype = ElementType::kF32;  // f32, or the table's push codec
+};
+// Sums of rows by bag instead of the rows: a group's keys may repeat then.
+struct Bags {
+  uint32_t count = 0;  // 0: the rows themselves
+  absl::Span<const BagUse> uses;
 };
 struct LookupRequest {
   Token token;
@@ -158,7 +165,11 @@ struct LookupRequest {
   uint64_t min_version = 0;  // sync: of the partitions. ssp: the worker's clock
   uint64_t destination = 0;  // carried for the caller
   uint64_t destination_key = 0;
-  bool may_park = true;  // false: kResourceExhausted instead
+  bool may_park = true;                   // false: kResourceExhausted instead
+  ElementType dtype = ElementType::kF32;  // of the answer: f32, or the table's pull codec
+  // The answer is bags.count vectors of dim f32, summed in the order of keys; a bag that no key is
+  // in is zero.
+  Bags bags = {};
 };
 struct ScanRequest {
   uint64_t worker = 0;
@@ -252,9 +263,9 @@ struct EngineCounters {
 // whole lookup or scan.
 struct TableCounters {
   uint64_t pushes = 0, pulls = 0, push_bytes = 0, pull_bytes = 0;
-  uint64_t non_finite = 0;  // pushes refused or skipped for a NaN or Inf
-  uint64_t refused_keys =
-      0;  // pushed, and not admitted to the table; sync: of steps that committed
+  uint64_t non_finite = 0;    // pushes refused or skipped for a NaN or Inf
+  uint64_t refused_keys = 0;  // pushed, not admitted to the table; sync: of steps that committed
+  uint64_t evicted_rows = 0;
 };
 struct TableStatistics {
   uint32_t id = 0;
@@ -385,6 +396,10 @@ class Engine {
   // called again.
   absl::Status FinishRestore(uint32_t table);
   absl::StatusOr<RestoreProgress> restore_progress(uint32_t table) const;
+
+  // What time it is, in seconds since any time that all servers have in common: for rows that are
+  // dropped by their age.
+  void SetSeconds(uint32_t seconds);
 
   void Unpin(uint64_t pin);
   // Parked pulls and lookups of these operations of a lane end with kTooEarly: their worker will

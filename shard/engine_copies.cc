@@ -220,7 +220,7 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
   } else if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
     return ReplyStatus::kResourceExhausted;
   }
-  table->BeginApply(c.slice);
+  table->BeginApply(c.slice, {c.header.stamp, c.header.keep_from});
   for (size_t i = 0; i < copied_rows.size(); ++i) {
     if (copied_rows[i] == RowStore::kNone) continue;  // comes later, as it is then
     const Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());

@@ -155,6 +155,7 @@ struct Engine::Impl {
   // ---- engine_replicas.cc: as the primary ----
   void FollowCopies(const v1::ClusterView& view);
   void TellClocks(uint32_t partition);
+  void KeepNumbers(uint32_t partition);
   // Slices that were copies until this view.
   void Adopt(TableState* state);
   // Tells learners more of what was there before them.
@@ -228,6 +229,11 @@ struct Engine::Impl {
   bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
   void ForgetCopy(uint32_t partition);
 
+  // What is pushed as f32: where it lies, or decoded to scratch, which the caller returns. False:
+  // no memory for that.
+  bool TakeRows(const PushRowsRequest& request, EmbeddingTable* table, Buffer* decoded,
+                absl::Span<const float>* rows);
+
   const EngineOptions options;
   HeapAllocator heap;
   Sink sink;
@@ -238,6 +244,7 @@ struct Engine::Impl {
   std::vector<uint32_t> learners;  // partitions whose copy was one when the view came
   uint64_t revision = 0;
   uint32_t highest_table = 0;
+  uint32_t seconds = 0;  // SetSeconds()
   std::vector<PartitionInfo> partitions;
   std::vector<CopyState> copies;          // by partition
   std::map<std::string, JobState> jobs;   // nodes do not move: tables point at them

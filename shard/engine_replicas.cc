@@ -2,7 +2,6 @@
 // applies, and what becomes of it.
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "shard/engine_impl.h"
@@ -28,7 +27,9 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
   for (const v1::Partition& p : view.partitions()) {
     const uint32_t id = p.id();
     if (!partitions[id].ours) {
-      if (log.leads(id)) log.Clear(id, ReplyStatus::kWrongEpoch);
+      if (!log.leads(id)) continue;
+      log.Clear(id, ReplyStatus::kWrongEpoch);
+      KeepNumbers(id);
       continue;
     }
     log.Lead(id, p.epoch(), copies[id].sequence);
@@ -38,12 +39,23 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
     const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
     if (learner && r.server() != 0) learners.push_back(id);
     const bool is_new = log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, highest_table);
+    KeepNumbers(id);
     if (!is_new || r.server() == 0) continue;
     if (learner) {
       log.cursor(id).total_bytes = BytesOf(id);
     } else {
       TellClocks(id);
     }
+  }
+}
+
+// A learner is told of rows by number: what was told stays where it is.
+void Engine::Impl::KeepNumbers(uint32_t partition) {
+  for (auto& [id, state] : tables) {
+    if (state.rows.table == nullptr || !state.rows.table->evicts()) continue;
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
+    state.rows.table->SetReuses(slice, !log.learning(partition));
   }
 }
 
@@ -236,12 +248,16 @@ bool Engine::Impl::TellChunk(uint32_t partition, const TableState& state, uint32
 bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_t slice) {
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
-  copied_rows.resize(std::min<size_t>(table.rows_in(slice) - c.row, RowsOfRecord(table)));
-  std::iota(copied_rows.begin(), copied_rows.end(), c.row);
+  const size_t most = RowsOfRecord(table);
+  uint32_t row = c.row;
+  copied_rows.clear();
+  for (; row < table.rows_in(slice) && copied_rows.size() < most; ++row) {
+    if (!table.rows(slice).is_free(row)) copied_rows.push_back(row);
+  }
   const uint64_t told = AddRows(partition, state, slice, copied_rows);
   if (told == 0) return false;
   c.told = told;
-  c.row += static_cast<uint32_t>(copied_rows.size());
+  c.row = row;
   c.copied_bytes += copied_rows.size() * (sizeof(uint64_t) + table.content_bytes());
   // An empty one says that these were all.
   if (copied_rows.empty()) c.NextTable(table.id() + 1);

@@ -133,7 +133,7 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   uint32_t chunk = 0;
   ReplyStatus status = e.Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk) status = e.FindChunk(*state, request.group, &chunk);
-  if (status == ReplyStatus::kOk && request.dtype != state->dense.table->parameter_type()) {
+  if (status == ReplyStatus::kOk && request.dtype != state->dense.table->pull_type()) {
     status = ReplyStatus::kMalformed;
   }
   PullOutcome outcome;
@@ -153,8 +153,12 @@ PullOutcome Engine::Pull(const PullRequest& request) {
     outcome.kind = PullOutcome::Kind::kParked;
     return outcome;
   }
+  if (!dense.table->PinToPull(chunk, &outcome.view)) {
+    outcome.answer = {ReplyStatus::kResourceExhausted, 0, 0};
+    e.CountAnswer(outcome.answer.status);
+    return outcome;
+  }
   outcome.kind = PullOutcome::Kind::kReady;
-  outcome.view = dense.table->Pin(chunk);
   const bool ssp = dense.table->spec().consistency() == v1::CONSISTENCY_SSP;
   e.sink.Pulled(outcome.view, &dense.table->counters(), ssp ? &outcome.answer.detail : nullptr);
   return outcome;

@@ -238,6 +238,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
                      pool.refused_by_job() ? " within its job's limit" : ""));
   }
   const size_t dim = table.dim();
+  const uint64_t restored_applies = state->restore->request().applies;
   std::vector<float> widened(dim);
   std::vector<const float*> arrays(rows.state.size());
   const auto parameters_of = [&](size_t i) {
@@ -249,15 +250,14 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
     const std::byte* const from = parameters_of(i);
     const auto* parameters = reinterpret_cast<const float*>(from);
     if (rows.dtype != ElementType::kF32) {
-      const auto widen = rows.dtype == ElementType::kBf16 ? &FloatsFromBf16 : &FloatsFromF16;
-      widen(BestIsa(), reinterpret_cast<const uint16_t*>(from), widened.data(), dim);
+      Widen(BestIsa(), rows.dtype, reinterpret_cast<const uint16_t*>(from), widened.data(), dim);
       parameters = widened.data();
     }
     for (size_t a = 0; a < arrays.size(); ++a) {
       arrays[a] = rows.state[a].data() + i * table.state_width();
     }
-    const uint32_t applies = rows.row_applies.empty() ? 1 : std::max(rows.row_applies[i], 1u);
-    table.LoadRow(slice, numbers[k], applies, parameters, arrays);
+    const uint32_t applies = rows.row_applies.empty() ? 1 : rows.row_applies[i];
+    table.LoadRow(slice, numbers[k], applies, parameters, arrays, restored_applies);
   }
   save_counters.restored_rows += which.size();
   if (TellLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();

@@ -1,6 +1,7 @@
 // Requests about rows of embedding tables.
 #include <algorithm>
 
+#include "shard/codec/codec.h"
 #include "shard/engine_impl.h"
 
 namespace verbena::shard {
@@ -12,6 +13,35 @@ constexpr uint32_t kAheadOfGroup = 64;
 
 bool Aligned(absl::Span<const std::byte> rows) {
   return reinterpret_cast<uintptr_t>(rows.data()) % alignof(float) == 0;
+}
+
+ReplyStatus CheckPush(const PushRowsRequest& request, const EmbeddingTable& table, uint64_t keys) {
+  // One without keys settles one that was given up, whatever it was to carry.
+  if (keys != request.keys.size() || (keys > 0 && request.dtype != table.push_type())) {
+    return ReplyStatus::kMalformed;
+  }
+  if (!Aligned(request.rows) ||
+      request.rows.size() != keys * RowBytes(request.dtype, table.dim())) {
+    return ReplyStatus::kMalformed;
+  }
+  return keys > kMaxRowsBytes / table.row_bytes() ? ReplyStatus::kOutOfRange : ReplyStatus::kOk;
+}
+
+// The bounds of what is asked for: of a lookup of bags the work is by keys, the memory by bags.
+ReplyStatus CheckLookup(const LookupRequest& request, const EmbeddingTable& table, uint64_t keys) {
+  const Bags& bags = request.bags;
+  const uint64_t row_bytes = table.row_bytes();
+  if (request.dtype != (bags.count == 0 ? table.pull_type() : ElementType::kF32)) {
+    return ReplyStatus::kMalformed;
+  }
+  if (request.keys.empty() || keys != request.keys.size()) return ReplyStatus::kMalformed;
+  if (bags.uses.size() != (bags.count == 0 ? 0 : keys)) return ReplyStatus::kMalformed;
+  const uint64_t vectors = bags.count == 0 ? keys : bags.count;
+  if (vectors > kMaxRowsBytes / row_bytes) return ReplyStatus::kOutOfRange;
+  if (bags.uses.size() > kMaxBagUses) return ReplyStatus::kOutOfRange;
+  const bool inside = std::all_of(bags.uses.begin(), bags.uses.end(),
+                                  [&](const BagUse& use) { return use.bag < bags.count; });
+  return inside ? ReplyStatus::kOk : ReplyStatus::kOutOfRange;
 }
 
 uint64_t KeysOf(absl::Span<const Group> groups) {
@@ -54,6 +84,23 @@ void Engine::Impl::LookAhead(const TableState& state, absl::Span<const Group> gr
   }
 }
 
+bool Engine::Impl::TakeRows(const PushRowsRequest& request, EmbeddingTable* table, Buffer* decoded,
+                            absl::Span<const float>* rows) {
+  const size_t keys = request.keys.size(), dim = table->dim();
+  *rows = {reinterpret_cast<const float*>(request.rows.data()), keys * dim};
+  if (request.dtype == ElementType::kF32 || keys == 0) return true;
+  *decoded = pool.TakeScratch(keys * table->row_bytes(), table->account());
+  if (decoded->data == nullptr) return false;
+  auto* to = reinterpret_cast<float*>(decoded->data);
+  *rows = {to, keys * dim};
+  const size_t bytes = RowBytes(request.dtype, dim);
+  const std::byte* from = request.rows.data();
+  for (size_t i = 0; i < keys; ++i, from += bytes, to += dim) {
+    codec::DecodeRow(BestIsa(), request.dtype, from, to, dim);
+  }
+  return true;
+}
+
 GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
@@ -61,19 +108,18 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   const uint64_t keys = KeysOf(request.groups);
-  if (found == ReplyStatus::kOk && (keys != request.keys.size() || !Aligned(request.rows) ||
-                                    request.rows.size() != keys * state->rows.table->row_bytes())) {
-    found = ReplyStatus::kMalformed;
+  if (found == ReplyStatus::kOk) found = CheckPush(request, *state->rows.table, keys);
+  Buffer decoded;
+  absl::Span<const float> rows_left;
+  if (found == ReplyStatus::kOk &&
+      !e.TakeRows(request, state->rows.table.get(), &decoded, &rows_left)) {
+    found = ReplyStatus::kResourceExhausted;
   }
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   const RowState& rows = state->rows;
   const size_t dim = rows.table->dim();
-  RowPush push = {request.worker,
-                  {},
-                  request.keys,
-                  {reinterpret_cast<const float*>(request.rows.data()), keys * dim}};
-  absl::Span<const uint64_t> keys_left = push.keys;
-  absl::Span<const float> rows_left = push.rows;
+  RowPush push = {request.worker, {}, {}, {}};
+  absl::Span<const uint64_t> keys_left = request.keys;
   GroupsOutcome outcome;
   outcome.answer.version = UINT64_MAX;
   e.group_status.clear();
@@ -98,13 +144,14 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
     }
     if (answer.status == ReplyStatus::kOk) {
       rows.table->hot_keys().Count(push.keys);
-      e.sink.Pushed(push.keys.size() * (sizeof(uint64_t) + rows.table->row_bytes()),
+      e.sink.Pushed(push.keys.size() * (sizeof(uint64_t) + RowBytes(request.dtype, dim)),
                     &rows.table->counters());
     }
     e.CountAnswer(answer.status);
     e.group_status.push_back(answer.status);
     outcome.answer.status = Worse(outcome.answer.status, answer.status);
   }
+  e.pool.ReturnScratch(decoded);
   if (outcome.answer.version == UINT64_MAX) outcome.answer.version = 0;
   outcome.deferred = e.log.EndAsk(outcome.answer, e.group_status);
   outcome.group_status = e.group_status;
@@ -126,11 +173,7 @@ PullOutcome Engine::Lookup(const LookupRequest& request) {
   const Roster::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk) {
-    if (request.keys.empty() || KeysOf(request.groups) != request.keys.size()) {
-      found = ReplyStatus::kMalformed;
-    } else if (request.keys.size() > kMaxRowsBytes / state->rows.table->row_bytes()) {
-      found = ReplyStatus::kOutOfRange;
-    }
+    found = CheckLookup(request, *state->rows.table, KeysOf(request.groups));
   }
   if (found != ReplyStatus::kOk) return e.RefuseLookup(request.groups.size(), found);
   PullOutcome outcome;

@@ -309,6 +309,7 @@ absl::Status Engine::ApplyView(const v1::ClusterView& view) {
   // Without partitions nothing can be placed: tables are not known yet.
   if (!e.partitions.empty()) {
     for (const v1::Table& t : view.tables()) first.Update(e.UpdateTable(t));
+    SetSeconds(e.seconds);
     e.FollowCopies(view);
   }
   e.ForgetJobs();

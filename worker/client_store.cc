@@ -99,6 +99,7 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
   table.set_dtype(TypeOf(spec.dtype));
   table.set_gradient_dtype(TypeOf(spec.gradient_dtype));
   table.set_push_codec(CodecNamed(spec.push_codec));
+  table.set_pull_codec(CodecNamed(spec.pull_codec));
   return table;
 }
 
@@ -109,6 +110,18 @@ v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::
   if (spec.min_count > 1) {
     result.mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
     result.mutable_admission()->set_min_count(spec.min_count);
+  }
+  if (spec.row_dtype != NumberType::kF32) {
+    result.set_row_dtype(TypeOf(spec.row_dtype));
+    result.set_stochastic_rounding(true);
+  }
+  // What sign and top_k lose is kept for each number of a dense gradient: rows go as they are.
+  const v1::Codec push = CodecNamed(spec.push_codec);
+  result.set_push_codec(push <= v1::CODEC_FP8_E5M2 ? push : v1::CODEC_NONE);
+  result.set_pull_codec(CodecNamed(spec.pull_codec));
+  if (spec.max_rows > 0) {
+    result.mutable_eviction()->set_kind(v1::Eviction::LRU);
+    result.mutable_eviction()->set_max_rows(spec.max_rows);
   }
   return result;
 }

@@ -72,14 +72,29 @@ void AddCluster(CLI::App* app, Options* o) {
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   app->add_option("--push-codec", o->push_codec,
-                  "What dense gradients are encoded as on their way to the servers; what that "
-                  "loses is added to the next ones. With --gradient-dtype f32")
+                  "What gradients are encoded as on their way to the servers; what that loses of "
+                  "dense ones is added to the next ones. sign, top_k: dense ones. With "
+                  "--gradient-dtype f32")
       ->check(
           CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"}))
+      ->capture_default_str();
+  app->add_option("--pull-codec", o->pull_codec,
+                  "What parameters are encoded as on their way to the workers; the servers "
+                  "keep them as they are. With --dtype f32")
+      ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2"}))
       ->capture_default_str();
   app->add_option("--min-count", o->min_count,
                   "A key of an embedding table gets a row with its push number N, as the servers "
                   "count; what is pushed before is dropped. 1 to 255")
+      ->capture_default_str();
+  app->add_option("--row-dtype", o->row_dtype,
+                  "How rows of embedding tables lie in the servers' memory; of 16 bits they are "
+                  "rounded up or down by chance")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app->add_option("--max-rows", o->max_rows,
+                  "Of each embedding table the servers keep N rows; over that those go that were "
+                  "pushed longest ago. 0: all")
       ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))

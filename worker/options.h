@@ -34,7 +34,10 @@ struct Options {
   std::string dtype = "f32";
   std::string gradient_dtype = "f32";
   std::string push_codec = "none";
+  std::string pull_codec = "none";
   uint32_t min_count = 1;
+  uint64_t max_rows = 0;
+  std::string row_dtype = "f32";
   std::string optimizer = "adam";
   std::optional<double> rate;
   std::string schedule = "constant";

@@ -52,14 +52,23 @@ std::string CheckStepNorms(const Options& o) {
   return "";
 }
 
+bool HasRows(const Options& o) {
+  return HasEmbeddingTable(o) || (o.format == "text" && o.text.ngrams > 0);
+}
+
 std::string CheckMinCount(const Options& o) {
   if (o.min_count == 1) return "";
   if (o.min_count < 1 || o.min_count > kMaxMinCount) {
     return absl::StrCat("--min-count: ", o.min_count, " is not allowed; allowed: 1 to ",
                         kMaxMinCount);
   }
-  const bool rows = HasEmbeddingTable(o) || (o.format == "text" && o.text.ngrams > 0);
-  return rows ? "" : "--min-count is for models with an embedding table";
+  return HasRows(o) ? "" : "--min-count is for models with an embedding table";
+}
+
+std::string CheckRows(const Options& o) {
+  if (HasRows(o)) return "";
+  if (o.row_dtype != "f32") return "--row-dtype is for models with an embedding table";
+  return o.max_rows == 0 ? "" : "--max-rows is for models with an embedding table";
 }
 
 std::string CheckValidation(const Options& o) {
@@ -135,9 +144,11 @@ std::string CheckLocal(const Options& o) {
   if (o.clip_global_norm != 0) return "--local clips nothing: --clip-global-norm is for servers";
   if (o.weight_decay) return "--local has no weight decay but --l2";
   if (o.min_count != 1) return "--local admits every key: --min-count is for servers";
+  if (o.max_rows != 0) return "--local keeps all rows: --max-rows is for servers";
+  if (o.row_dtype != "f32") return "--local has rows of f32: --row-dtype is for servers";
   if (!AllF32(o)) {
-    return "--local sends nothing: --dtype, --gradient-dtype and --push-codec are for what goes to "
-           "servers";
+    return "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are "
+           "for what goes to servers";
   }
   return "";
 }
@@ -151,6 +162,7 @@ std::string CheckCluster(const Options& o) {
   }
   if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
   if (const std::string problem = CheckMinCount(o); !problem.empty()) return problem;
+  if (const std::string problem = CheckRows(o); !problem.empty()) return problem;
   if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
   if (const auto parsed = SplitHostPort(o.cluster); !parsed.ok()) {
     return absl::StrCat("--cluster: ", parsed.status().message());

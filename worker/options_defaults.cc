@@ -107,7 +107,8 @@ uint64_t StepsOf(const Options& options, uint64_t examples) {
 }
 
 bool AllF32(const Options& options) {
-  return options.dtype == "f32" && options.gradient_dtype == "f32" && options.push_codec == "none";
+  return options.dtype == "f32" && options.gradient_dtype == "f32" &&
+         options.push_codec == "none" && options.pull_codec == "none";
 }
 
 TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
@@ -129,7 +130,10 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.dtype = NumberTypeOf(options.dtype);
   spec.gradient_dtype = NumberTypeOf(options.gradient_dtype);
   spec.push_codec = options.push_codec;
+  spec.pull_codec = options.pull_codec;
   spec.min_count = options.min_count;
+  spec.max_rows = options.max_rows;
+  spec.row_dtype = NumberTypeOf(options.row_dtype);
   return spec;
 }
 

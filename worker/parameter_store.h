@@ -44,7 +44,10 @@ struct TrainingSpec {
   NumberType dtype = NumberType::kF32;
   NumberType gradient_dtype = NumberType::kF32;  // not kF16
   std::string push_codec = "none";               // CodecNamed(): with it gradient_dtype is kF32
+  std::string pull_codec = "none";               // CodecNamed(): with it dtype is kF32
   uint32_t min_count = 1;                        // pushes of a key until it has a row
+  NumberType row_dtype = NumberType::kF32;       // of an embedding table, on the servers
+  uint64_t max_rows = 0;                         // of an embedding table; 0: all stay
 };
 
 struct StoreStatistics {

@@ -15,9 +15,11 @@ double SamplesPerSecond(const Totals& totals) {
 // What dense tables have, where it is not f32 alone.
 std::string TypesText(const Options& options) {
   if (AllF32(options)) return "";
-  const bool coded = options.push_codec != "none";
-  return absl::StrCat(", parameters ", options.dtype, ", gradients ",
-                      coded ? options.push_codec : options.gradient_dtype);
+  const auto sent = [](const std::string& codec, const std::string& type) {
+    return codec == "none" ? type : codec;
+  };
+  return absl::StrCat(", parameters ", sent(options.pull_codec, options.dtype), ", gradients ",
+                      sent(options.push_codec, options.gradient_dtype));
 }
 
 std::string Json(const Options& options, const Report& report) {
@@ -38,6 +40,7 @@ std::string Json(const Options& options, const Report& report) {
   json.Add("dtype", options.dtype);
   json.Add("gradient_dtype", options.gradient_dtype);
   json.Add("push_codec", options.push_codec);
+  json.Add("pull_codec", options.pull_codec);
   json.Add("optimizer", options.optimizer);
   json.Add("transport", report.transport);
   if (options.early_stop > 0) json.Add("stopped_early", report.stopped_early);

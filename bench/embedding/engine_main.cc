@@ -42,7 +42,18 @@ struct Settings {
   uint32_t batch = 4096;
   uint32_t partitions = kDefaultPartitions;
   int repeats = 5;
+  std::string row_dtype = "f32";
+  bool evicts = false;
   std::string json;
+
+  v1::DType RowType() const {
+    if (row_dtype == "f32") return v1::DTYPE_F32;
+    return row_dtype == "bf16" ? v1::DTYPE_BF16 : v1::DTYPE_F16;
+  }
+  // Parameters and state.
+  size_t RowBytes(uint32_t dim) const {
+    return (row_dtype == "f32" ? dim * 4 : (dim + 1) / 2 * 4) + sizeof(float);
+  }
 };
 
 constexpr char kBench[] = "embedding_engine";
@@ -100,6 +111,11 @@ class Table {
     spec->mutable_optimizer()->set_name("rowwise_adagrad");
     spec->mutable_optimizer()->set_rate(kRate);
     spec->set_chunk_bytes(256 * 1024);
+    spec->set_row_dtype(settings.RowType());
+    if (settings.evicts) {
+      spec->mutable_eviction()->set_kind(v1::Eviction::LRU);
+      spec->mutable_eviction()->set_max_rows(settings.rows * 2);  // none goes
+    }
     shard::EngineOptions options;
     options.allocator = &memory_;
     options.server = kServer;
@@ -187,7 +203,7 @@ class Bench {
  private:
   // Makes the rows, and says what they take at sizes between a tenth of them and all.
   void Load() {
-    const size_t row = (dim_ + 1) * sizeof(float);
+    const size_t row = settings_.RowBytes(dim_);
     const uint64_t before = ResidentBytes(), used = table_.memory().used();
     uint64_t next = settings_.rows / 10;
     std::printf("dim %u, row and state %zu bytes; beside them, a row: resident / counted bytes\n",
@@ -294,12 +310,18 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", settings.repeats, "interleaved runs")
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
+  app.add_option("--row-dtype", settings.row_dtype,
+                 "how rows lie in memory; what they are compared with has f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
+  app.add_flag("--evicts", settings.evicts, "rows have stamps, by which they would be dropped");
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   std::printf(
       "one thread; %llu rows, %u partitions, batches of %u; memory in slabs of 64 MiB, advised to "
-      "be huge pages of 2 MiB; row-wise Adagrad\n",
-      static_cast<unsigned long long>(settings.rows), settings.partitions, settings.batch);
+      "be huge pages of 2 MiB; row-wise Adagrad, rows of %s%s\n",
+      static_cast<unsigned long long>(settings.rows), settings.partitions, settings.batch,
+      settings.row_dtype.c_str(), settings.evicts ? " with stamps" : "");
   verbena::bench::Report report;
   for (const uint32_t dim : settings.dims) {
     auto bench = std::make_unique<verbena::bench::Bench>(settings, dim, &report);

@@ -4,8 +4,10 @@
 //     embedding --verbenad build/release/verbenad [--rows N] [--dim N] [--batch N] [--json FILE]
 //
 // Figures of the cases push and lookup are medians of interleaved runs (ours, limit, ours, ...);
-// loading and exporting are done once.
+// loading and exporting are done once. The limit of sums by bag is the other way to get them: a
+// lookup of the rows, summed by the worker. That of encoded rows is the same table without a codec.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +35,7 @@ struct Settings {
   uint64_t rows = 10'000'000;
   uint32_t dim = 16;
   uint32_t batch = 8192;
+  uint32_t bag = 20;
   int shards = 1;
   int repeats = 5;
 };
@@ -71,20 +74,25 @@ class Keys {
 // A worker with kDepth batches in flight.
 class Worker {
  public:
+  // Of a job and a table of its own; `codec` is of both directions.
   static absl::StatusOr<std::unique_ptr<Worker>> Connect(const Settings& settings,
-                                                         const std::string& cluster) {
+                                                         const std::string& cluster,
+                                                         const std::string& job = kBench,
+                                                         v1::Codec codec = v1::CODEC_NONE) {
     std::unique_ptr<Worker> worker(new Worker(settings));
     ClientOptions options;
     options.cluster = cluster;
-    options.job = kBench;
+    options.job = job;
     options.transport = settings.wire.transport;
     options.rdma.device = settings.wire.device;
     auto connected = Client::Connect(options);
     if (!connected.ok()) return connected.status();
     worker->client_ = *std::move(connected);
     v1::TableSpec spec;
-    spec.set_name("rows");
-    spec.set_job(kBench);
+    spec.set_name(absl::StrCat(job, "/rows"));
+    spec.set_job(job);
+    spec.set_push_codec(codec);
+    spec.set_pull_codec(codec);
     spec.set_dim(settings.dim);
     spec.set_consistency(v1::CONSISTENCY_ASYNC);
     spec.set_reduction(v1::REDUCTION_SUM);
@@ -122,6 +130,26 @@ class Worker {
     return static_cast<double>(rows) / Seconds(start);
   }
 
+  // Sums by bag of random batches: made by servers, or of the rows that they send. Keys a second.
+  absl::StatusOr<double> Bags(bool pooled, uint64_t batches, Keys* source) {
+    std::vector<uint64_t> keys, offsets;
+    for (uint32_t at = 0; at < settings_.batch; at += settings_.bag) offsets.push_back(at);
+    std::vector<Ticket> tickets(kDepth);
+    std::vector<float> sums(offsets.size() * settings_.dim);
+    const auto start = steady_clock::now();
+    for (uint64_t i = 0; i < batches + kDepth; ++i) {
+      const size_t k = i % kDepth;
+      if (absl::Status status = Ended(&tickets[k]); !status.ok()) return status;
+      if (!pooled && i >= kDepth) Sum(regions_[k].floats(), offsets, sums.data());
+      if (i >= batches) continue;
+      source->Random(&keys);
+      tickets[k] = pooled ? client_->LookupBags(table_, keys, offsets, regions_[k])
+                          : client_->Lookup(table_, keys, regions_[k]);
+    }
+    return static_cast<double>(batches * settings_.batch) / Seconds(start);
+  }
+  ClientStatistics statistics() const { return client_->statistics(); }
+
   // Rows a second; `rows` gets how many there are.
   absl::StatusOr<double> Export(uint64_t* rows) {
     const auto start = steady_clock::now();
@@ -140,6 +168,14 @@ class Worker {
 
  private:
   explicit Worker(const Settings& settings) : settings_(settings) {}
+  void Sum(const float* rows, const std::vector<uint64_t>& offsets, float* sums) const {
+    const uint32_t dim = settings_.dim;
+    std::fill_n(sums, offsets.size() * dim, 0.0f);
+    for (size_t i = 0; i < settings_.batch; ++i, rows += dim) {
+      float* const sum = sums + i / settings_.bag * dim;
+      for (uint32_t d = 0; d < dim; ++d) sum[d] += rows[d];
+    }
+  }
   static absl::Status Ended(Ticket* ticket) {
     return ticket->Done() && ticket->status().code() == absl::StatusCode::kFailedPrecondition
                ? absl::OkStatus()  // an empty one
@@ -177,6 +213,8 @@ class Bench {
     for (const bool push : {true, false}) {
       if (absl::Status status = Random(worker->get(), push); !status.ok()) return status;
     }
+    if (absl::Status status = Bags(worker->get()); !status.ok()) return status;
+    if (absl::Status status = Codecs((*cluster)->address()); !status.ok()) return status;
     return Export(worker->get());
   }
   const Report& report() const { return report_; }
@@ -238,6 +276,79 @@ class Bench {
     return absl::OkStatus();
   }
 
+  absl::Status Bags(Worker* worker) {
+    Row row = RowOf(absl::StrCat("sums by bag of ", settings_.bag, " keys"));
+    const uint64_t batches = std::max<uint64_t>(1'000'000 / settings_.batch, 8);
+    const auto keys = static_cast<double>(batches * settings_.batch);
+    double bytes[2] = {}, records[2] = {};
+    for (int repeat = 0; repeat < settings_.repeats; ++repeat) {
+      for (const bool pooled : {true, false}) {
+        const ClientStatistics before = worker->statistics();
+        auto rate = worker->Bags(pooled, batches, &keys_);
+        if (!rate.ok()) return rate.status();
+        const ClientStatistics after = worker->statistics();
+        bytes[pooled] = static_cast<double>(after.bytes_pulled - before.bytes_pulled) / keys;
+        records[pooled] = static_cast<double>(after.pulls - before.pulls) / batches;
+        (pooled ? row.value : row.limit).Add(*rate / 1e6);
+      }
+    }
+    // What is asked for a key: the key, and of sums its bag and weight.
+    std::printf(
+        "bags: of a key come %.1f bytes and go 16, in %.1f records a batch; of rows come %.1f "
+        "and go 8, in %.1f records\n",
+        bytes[true], records[true], bytes[false], records[false]);
+    report_.Add(std::move(row));
+    return absl::OkStatus();
+  }
+
+  // Encoded rows beside f32 in another table of the same, smaller, size: every other run is one's.
+  absl::Status Codecs(const std::string& cluster) {
+    Settings settings = settings_;
+    settings.rows = std::min<uint64_t>(settings.rows, 1'000'000);
+    auto plain = Worker::Connect(settings, cluster, "none");
+    if (!plain.ok()) return plain.status();
+    for (const v1::Codec codec : {v1::CODEC_BF16, v1::CODEC_INT8}) {
+      const std::string name = codec == v1::CODEC_INT8 ? "int8" : "bf16";
+      auto coded = Worker::Connect(settings, cluster, name, codec);
+      if (!coded.ok()) return coded.status();
+      absl::Status status = Codec(name, settings, plain->get(), coded->get());
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Codec(const std::string& name, const Settings& settings, Worker* plain,
+                     Worker* coded) {
+    Keys keys(settings);
+    const uint64_t batches = std::max<uint64_t>(1'000'000 / settings.batch, 8);
+    double bytes[2] = {};
+    for (const bool push : {true, false}) {
+      Row row = RowOf(absl::StrCat(push ? "push " : "look up ", name, " beside f32"));
+      for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+        for (Worker* worker : {plain, coded}) {
+          uint64_t left = batches;
+          const ClientStatistics before = worker->statistics();
+          auto rate = worker->Run(push, [&](std::vector<uint64_t>* some) {
+            if (left == 0) return false;
+            --left;
+            keys.Random(some);
+            return true;
+          });
+          if (!rate.ok()) return rate.status();
+          (worker == coded ? row.value : row.limit).Add(*rate / 1e6);
+          const ClientStatistics after = worker->statistics();
+          const uint64_t moved = push ? after.bytes_pushed - before.bytes_pushed
+                                      : after.bytes_pulled - before.bytes_pulled;
+          bytes[worker == coded] =
+              static_cast<double>(moved) / static_cast<double>(batches * settings.batch);
+        }
+      }
+      std::printf("%s: %.1f bytes a key, f32 %.1f\n", row.name.c_str(), bytes[1], bytes[0]);
+      report_.Add(std::move(row));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Export(Worker* worker) {
     Row row = RowOf("export all");
     uint64_t rows = 0;
@@ -281,6 +392,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--batch", settings.batch, "keys of a push or lookup")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--bag", settings.bag, "keys of a bag")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--shards", settings.shards, "shards of the server")

@@ -287,6 +287,56 @@ absl::Status NumberTypes(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
+// Elements a second of tables with pull codecs beside one without, with a new version in each round
+// and pulls of one version alone; and bytes that come.
+absl::Status PullCodecs(const Settings& settings, Report* report) {
+  constexpr std::pair<const char*, v1::Codec> kCodecs[] = {{"bf16", v1::CODEC_BF16},
+                                                           {"f16", v1::CODEC_F16},
+                                                           {"int8", v1::CODEC_INT8},
+                                                           {"fp8_e4m3", v1::CODEC_FP8_E4M3},
+                                                           {"fp8_e5m2", v1::CODEC_FP8_E5M2}};
+  const auto placed = StartPlaced(settings, "codecs");
+  if (!placed.ok()) return placed.status();
+  Worker* const worker = placed->worker.get();
+  double pulled = 0;  // bytes, by a run of pulls alone
+  const auto measure = [&](const std::string& table, size_t bytes, v1::Codec codec,
+                           bool push) -> absl::StatusOr<double> {
+    const absl::Status status =
+        worker->UseTable(table, v1::CONSISTENCY_SYNC, bytes, {.pull_codec = codec});
+    if (!status.ok()) return status;
+    const uint64_t before = worker->client().statistics().bytes_pulled;
+    const int rounds = RoundsFor(bytes);
+    auto interval = push ? worker->PushPullRounds(rounds) : worker->PullRounds(rounds);
+    if (!interval.ok()) return interval.status();
+    pulled = static_cast<double>(worker->client().statistics().bytes_pulled - before);
+    return rounds * static_cast<double>(bytes / sizeof(float)) / interval->seconds() / 1e6;
+  };
+  for (const size_t bytes : {size_t{256} << 10, size_t{4} << 20, size_t{32} << 20}) {
+    for (const auto& [name, codec] : kCodecs) {
+      const std::string what = absl::StrCat(bytes >> 12, " Ki of f32 with pull codec ", name);
+      Row sent{kBench, absl::StrCat(what, ", bytes, to none"), "B", Better::kLower, {}, {}};
+      for (const bool push : {true, false}) {
+        Row row{kBench, absl::StrCat(what, push ? ", push-pull" : ", pull alone", ", to none"),
+                "M/s",  Better::kHigher,
+                {},     {}};
+        for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+          auto rate = measure(absl::StrCat(name, "-", bytes), bytes, codec, push);
+          if (!rate.ok()) return rate.status();
+          row.value.Add(*rate);
+          if (!push) sent.value.Add(pulled);
+          rate = measure(absl::StrCat("none-", bytes), bytes, v1::CODEC_NONE, push);
+          if (!rate.ok()) return rate.status();
+          row.limit.Add(*rate);
+          if (!push) sent.limit.Add(pulled);
+        }
+        report->Add(std::move(row));
+      }
+      report->Add(std::move(sent));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // CPU of a coordinator and 2 servers x 2 shards that have a connected worker and nothing to do.
 absl::Status Idle(const Settings& settings, Report* report) {
   using std::chrono::steady_clock;
@@ -316,15 +366,17 @@ absl::Status Idle(const Settings& settings, Report* report) {
 }
 
 constexpr Case<Settings> kCases[] = {
-    {"throughput", Throughput, true}, {"latency", Latency, true}, {"crowded", Crowded, false},
-    {"types", NumberTypes, true},     {"idle", Idle, false},
+    {"throughput", Throughput, true}, {"latency", Latency, true},   {"crowded", Crowded, false},
+    {"types", NumberTypes, true},     {"codecs", PullCodecs, true}, {"idle", Idle, false},
 };
 
 int Run(const Settings& settings) {
   std::printf(
-      "push_pull: %s, f32 but for types, sgd, sum; %d interleaved runs, medians; worker rewrites "
+      "push_pull: %s, f32 but for types and codecs, sgd, sum; %d interleaved runs, medians; worker "
+      "rewrites "
       "its\ngradient and reads the result each round, %d rounds in flight. throughput, latency, "
-      "types:\nworker on CPU 0, server on CPU 1, as the limits' two threads; crowded, idle: not "
+      "types,\ncodecs: worker on CPU 0, server on CPU 1, as the limits' two threads; crowded, "
+      "idle: not "
       "pinned. %u CPUs.\n\n",
       settings.wire.transport.c_str(), settings.repeats, kDepth,
       std::thread::hardware_concurrency());
@@ -372,7 +424,7 @@ int main(int argc, char** argv) {
       "verbs: DEVICE or DEVICE:PORT, with commas between several (a rail each); default: "
       "the nearest usable");
   app.add_option("--case", settings.cases,
-                 "throughput, latency, crowded, types, idle (default: all)");
+                 "throughput, latency, crowded, types, codecs, idle (default: all)");
   app.add_option("--json", settings.json, "write the rows to this file");
   app.add_option("--repeats", settings.repeats, "interleaved runs of each")
       ->check(CLI::Range(1, 99));

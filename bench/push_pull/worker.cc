@@ -40,6 +40,7 @@ absl::Status Worker::UseTable(const std::string& name, v1::Consistency consisten
   spec.add_shape(bytes / sizeof(float));
   spec.set_dtype(types.parameters);
   spec.set_gradient_dtype(types.gradients);
+  spec.set_pull_codec(types.pull_codec);
   spec.set_consistency(consistency);
   spec.set_reduction(v1::REDUCTION_SUM);
   spec.mutable_optimizer()->set_name("sgd");
@@ -60,7 +61,11 @@ absl::Status Worker::UseTable(const std::string& name, v1::Consistency consisten
   return absl::OkStatus();
 }
 
-absl::StatusOr<Interval> Worker::PushPullRounds(int rounds) {
+absl::StatusOr<Interval> Worker::PushPullRounds(int rounds) { return Rounds(rounds, true); }
+
+absl::StatusOr<Interval> Worker::PullRounds(int rounds) { return Rounds(rounds, false); }
+
+absl::StatusOr<Interval> Worker::Rounds(int rounds, bool push) {
   std::vector<Ticket> tickets(kDepth);
   volatile float sink = 0;
   Interval interval;
@@ -74,7 +79,9 @@ absl::StatusOr<Interval> Worker::PushPullRounds(int rounds) {
       // Everything before is warm-up: lanes are open, pages are there.
       if (i == 2 * kDepth - 1) interval.begin_ns = NowNanos();
     }
-    if (i < total) {
+    if (i < total && !push) {
+      tickets[k] = client_->Pull(table_, results_[k]);
+    } else if (i < total) {
       // Two bf16 are a zero and this number, which has no bits in the lower half.
       FillGradient(gradients_[k].floats(), table_.gradient_bytes() / sizeof(float),
                    static_cast<float>(i % 7) * 0x1p-10f);

@@ -28,6 +28,7 @@ struct Interval {
 struct Types {
   v1::DType parameters = v1::DTYPE_F32;
   v1::DType gradients = v1::DTYPE_F32;
+  v1::Codec pull_codec = v1::CODEC_NONE;
 };
 
 class Worker {
@@ -48,6 +49,8 @@ class Worker {
   // PushPull over the whole table, kDepth rounds in flight; rewrites the gradient before each and
   // reads the result after. The first kDepth rounds are not measured.
   absl::StatusOr<Interval> PushPullRounds(int rounds);
+  // The same with pulls alone, all of one version.
+  absl::StatusOr<Interval> PullRounds(int rounds);
   // Pushes that are waited for one by one; nanoseconds of each on average. `gap_us` of sleep before
   // each, not measured.
   absl::StatusOr<double> PushNanos(int rounds, int gap_us);
@@ -59,6 +62,7 @@ class Worker {
 
  private:
   Worker() = default;
+  absl::StatusOr<Interval> Rounds(int rounds, bool push);
   std::unique_ptr<Client> client_;
   std::string job_;
   Table table_;

@@ -9,6 +9,9 @@ using verbena::c_api::NullArgument;
 using verbena::c_api::ReadTimeout;
 using Timeout = std::optional<absl::Duration>;
 
+static_assert(VERBENA_BAG_MEAN == static_cast<int>(verbena::BagMode::kMean) &&
+              VERBENA_BAG_SQRTN == static_cast<int>(verbena::BagMode::kSqrtN));
+
 extern "C" {
 
 verbena_status verbena_push_rows(verbena_client* client, const verbena_table* table,
@@ -35,6 +38,40 @@ verbena_status verbena_lookup(verbena_client* client, const verbena_table* table
                      .region_offset = region_offset, .timeout = timeout, .min_version = {}};
                  if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
                  return client->client->Lookup(table->table, {keys, count}, rows->region, options);
+               });
+}
+
+verbena_status verbena_lookup_bags(verbena_client* client, const verbena_table* table,
+                                   const uint64_t* keys, size_t count, const uint64_t* offsets,
+                                   size_t bags, const float* weights, int32_t mode,
+                                   const verbena_region* sums, uint64_t region_offset,
+                                   uint64_t min_version, int64_t timeout_ms,
+                                   verbena_ticket** ticket) {
+  constexpr char kCall[] = "verbena_lookup_bags";
+  if (mode < VERBENA_BAG_SUM || mode > VERBENA_BAG_SQRTN) {
+    if (ticket != nullptr) *ticket = nullptr;
+    return Guarded([&] {
+      return absl::InvalidArgumentError(absl::StrCat(
+          kCall, ": mode is ", mode, "; allowed: ", VERBENA_BAG_SUM, "..", VERBENA_BAG_SQRTN));
+    });
+  }
+  const void* some_keys = count == 0 ? static_cast<const void*>(&count) : keys;
+  return Begin(kCall, timeout_ms, ticket,
+               {{"client", client},
+                {"table", table},
+                {"keys", some_keys},
+                {"offsets", offsets},
+                {"sums", sums}},
+               [&](Timeout timeout) {
+                 verbena::BagOptions options = {
+                     .mode = static_cast<verbena::BagMode>(mode),
+                     .weights = {weights, weights == nullptr ? 0 : count},
+                     .region_offset = region_offset,
+                     .timeout = timeout,
+                     .min_version = {}};
+                 if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
+                 return client->client->LookupBags(table->table, {keys, count}, {offsets, bags},
+                                                   sums->region, options);
                });
 }
 

@@ -13,7 +13,7 @@ typedef enum verbena_dtype {
   VERBENA_DTYPE_F16 = 3       // IEEE 754 binary16, 2 bytes
 } verbena_dtype;
 
-// What the client encodes f32 gradients of a dense table as: docs/codecs.md.
+// What f32 gradients, or parameters, are on their way: docs/codecs.md.
 typedef enum verbena_codec {
   VERBENA_CODEC_DEFAULT = 0,   // none
   VERBENA_CODEC_NONE = 1,      // as they are
@@ -65,5 +65,15 @@ typedef enum verbena_admission {
   VERBENA_ADMISSION_MIN_COUNT = 2,   // with push number admission_min_count, counted by a sketch
   VERBENA_ADMISSION_PROBABILITY = 3  // with each push by chance
 } verbena_admission;
+
+// Which rows of an embedding table are dropped again.
+typedef enum verbena_eviction {
+  VERBENA_EVICTION_DEFAULT = 0,      // never
+  VERBENA_EVICTION_NEVER = 1,        // rows stay
+  VERBENA_EVICTION_TTL_STEPS = 2,    // not pushed for eviction_ttl applies to their partition
+  VERBENA_EVICTION_TTL_SECONDS = 3,  // not pushed for eviction_ttl seconds
+  VERBENA_EVICTION_LRU = 4,          // over the limit: those that were pushed longest ago
+  VERBENA_EVICTION_LFU = 5           // over the limit: those that were pushed least often of late
+} verbena_eviction;
 
 #endif  // VERBENA_CLIENT_C_TABLE_ENUMS_H_

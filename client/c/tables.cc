@@ -39,6 +39,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   to->set_dtype(static_cast<v1::DType>(from.dtype));
   to->set_gradient_dtype(static_cast<v1::DType>(from.gradient_dtype));
   to->set_push_codec(static_cast<v1::Codec>(from.push_codec));
+  to->set_pull_codec(static_cast<v1::Codec>(from.pull_codec));
   to->set_consistency(static_cast<v1::Consistency>(from.consistency));
   to->set_reduction(static_cast<v1::Reduction>(from.reduction));
   to->set_non_finite(static_cast<v1::NonFinite>(from.non_finite));
@@ -51,6 +52,13 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   admission->set_probability(from.admission_probability);
   admission->set_sketch_bytes(from.admission_sketch_bytes);
   admission->set_seed(from.admission_seed);
+  to->set_row_dtype(static_cast<v1::DType>(from.row_dtype));
+  to->set_stochastic_rounding(from.stochastic_rounding != 0);
+  v1::Eviction* eviction = to->mutable_eviction();
+  eviction->set_kind(static_cast<v1::Eviction::Kind>(from.eviction));
+  eviction->set_ttl(from.eviction_ttl);
+  eviction->set_max_rows(from.eviction_max_rows);
+  eviction->set_max_bytes(from.eviction_max_bytes);
   v1::Initializer* initializer = to->mutable_initializer();
   initializer->set_kind(static_cast<v1::Initializer::Kind>(from.initializer));
   initializer->set_a(from.initializer_a);
@@ -94,6 +102,8 @@ verbena_table_info InfoOf(uint32_t id, const v1::TableSpec& spec) {
   info.gradient_dtype = static_cast<int32_t>(GradientType(spec));
   info.push_codec = VERBENA_CODEC_NONE;
   if (HasPushCodec(spec)) info.push_codec = spec.push_codec();
+  info.pull_codec = VERBENA_CODEC_NONE;
+  if (HasPullCodec(spec)) info.pull_codec = spec.pull_codec();
   return info;
 }
 

@@ -231,12 +231,20 @@ typedef struct verbena_table_spec {
   uint32_t staleness;                   // ssp: steps a worker may read ahead of the slowest
   uint32_t dim;                         // numbers in a row, 1 to 1024; 0 (default): a dense table
   int32_t gradient_dtype;               // as pushed: f32 (default) or bf16; with `dim` f32
-  int32_t push_codec;                   // a verbena_codec; 0 is none; with `dim` none
+  int32_t push_codec;                   // a verbena_codec; 0 is none; with `dim` not sign, top_k
   int32_t admission;                    // a verbena_admission; always without `dim`
   uint32_t admission_min_count;         // 2 to 255; 0 (default) with another admission
   double admission_probability;         // between 0 and 1; 0 (default) with another admission
   uint64_t admission_sketch_bytes;      // of min_count: 4 KiB to 64 GiB; 0: 16 MiB
   uint64_t admission_seed;              // of probability
+  int32_t eviction;                     // a verbena_eviction; never without `dim`
+  uint64_t eviction_ttl;                // 1 to 2^30; 0 (default) with another eviction
+  uint64_t eviction_max_rows;           // of lru and lfu; 0 (default): eviction_max_bytes
+  uint64_t eviction_max_bytes;          // of parameters and optimizer state
+  int32_t row_dtype;                    // how rows lie in the servers' memory: f32 (default), bf16
+                                        // or f16; 0 without `dim`
+  int32_t stochastic_rounding;          // not 0: rows of 16 bits are rounded up or down by chance
+  int32_t pull_codec;                   // a verbena_codec to fp8_e5m2; 0 is none
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
@@ -266,6 +274,7 @@ typedef struct verbena_table_info {
   uint64_t gradient_bytes;  // of a gradient of the whole table as pushed
   int32_t gradient_dtype;   // a verbena_dtype: of gradients as pushed
   int32_t push_codec;       // a verbena_codec
+  int32_t pull_codec;       // a verbena_codec
 } verbena_table_info;
 
 // Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a
@@ -410,6 +419,27 @@ VERBENA_EXPORT verbena_status verbena_lookup(verbena_client* client, const verbe
                                              const verbena_region* rows, uint64_t region_offset,
                                              uint64_t min_version, int64_t timeout_ms,
                                              verbena_ticket** ticket);
+// What verbena_lookup_bags() makes of the rows of a bag.
+typedef enum verbena_bag_mode {
+  VERBENA_BAG_SUM = 0,   // their sum
+  VERBENA_BAG_MEAN = 1,  // the sum divided by their number, or by the sum of the weights
+  VERBENA_BAG_SQRTN = 2  // divided by the square root of their number, or of the weights' squares
+} verbena_bag_mode;
+// Looks up rows of an embedding table and sums them by bag, on the servers. Bag i has the keys from
+// keys[offsets[i]] up to keys[offsets[i + 1]], the last one of `bags` up to the end; offsets[0] is
+// 0. It comes as `dim` f32 to region_offset + i * dim * 4 bytes, of `min_version` or later. There
+// are 0 to 4194304 keys (`keys` may be NULL for 0) and 1 to 4194304 bags; `weights` has a number
+// for each key by which its row is multiplied, or is NULL: all 1. `mode` is a verbena_bag_mode. A
+// key that is in a bag twice counts twice; a bag without keys is zero, and so is one whose divisor
+// is zero. What is given is copied. Ends when all bags are there; nothing is written before, and
+// nothing after an error.
+VERBENA_EXPORT verbena_status verbena_lookup_bags(verbena_client* client,
+                                                  const verbena_table* table, const uint64_t* keys,
+                                                  size_t count, const uint64_t* offsets,
+                                                  size_t bags, const float* weights, int32_t mode,
+                                                  const verbena_region* sums,
+                                                  uint64_t region_offset, uint64_t min_version,
+                                                  int64_t timeout_ms, verbena_ticket** ticket);
 // Called with `count` keys (1 or more) and their rows of `dim` f32 each, one after the other, and
 // the `user` of the call. They are valid during the call. 0: go on; another number ends the scan.
 typedef int (*verbena_rows_function)(const uint64_t* keys, const float* rows, size_t count,

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/core/bag_call.h"
 #include "proto/control_channel.h"
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
@@ -130,6 +131,11 @@ class ClientCore {
   absl::StatusOr<OperationId> Lookup(uint32_t table, absl::Span<const uint64_t> keys,
                                      const Rows& rows, std::optional<uint64_t> min_version,
                                      int64_t deadline_ns, Done done);
+  // Sums of rows by bag: one after the other, in the order of the bags. What `bags` refers to is
+  // copied.
+  absl::StatusOr<OperationId> LookupBags(uint32_t table, const BagKeys& bags, const Rows& sums,
+                                         std::optional<uint64_t> min_version, int64_t deadline_ns,
+                                         Done done);
   // One record's rows of `partition` from `cursor` on. *result is written before `done` runs with
   // OK, and not after an operation has ended.
   absl::StatusOr<OperationId> Scan(uint32_t table, uint32_t partition, uint64_t cursor,

@@ -45,12 +45,13 @@ struct ClientCore::Impl {
   absl::StatusOr<TableState*> CheckRows(std::string_view what, uint32_t table,
                                         absl::Span<const uint64_t> keys, const Rows& rows,
                                         bool push);
+  absl::StatusOr<TableState*> CheckBags(uint32_t table, const BagKeys& bags, const Rows& sums);
   absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
   // Of what lies in the slice (`push`: gradients), or comes to lie there (parameters).
   absl::Status CheckMemory(const TableState& table, const Slice& slice, bool push) const;
-  // Of a table with a push codec: its gradients lie where they can be encoded.
-  static absl::Status CheckCodec(const TableState& table, const Slice& slice);
+  // Of a table with a codec: the slice lies where it can be encoded (`push`), or decoded to.
+  static absl::Status CheckCodec(const TableState& table, const Slice& slice, bool push);
   // What `operation` pushes: of such a table the slice encoded, chunk after chunk, with what
   // earlier pushes have left; then *offset is where it begins. Others: as it is.
   absl::Status Encoded(const Target& target, const Slice& slice, Operation* operation,

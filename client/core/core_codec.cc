@@ -1,6 +1,7 @@
-// Tables with a push codec: gradients are encoded when they are pushed, once, and what was lost by
-// that is kept for the next push of the same chunks. Records carry, and carry again, what lies in
-// the push buffer: so a resend has the same bits and does not touch the residual.
+// Tables with codecs. Gradients are encoded when they are pushed, once, and what was lost by that
+// is kept for the next push of the same chunks. Records carry, and carry again, what lies in the
+// push buffer: so a resend has the same bits and does not touch the residual. Parameters come to
+// staging, and are decoded from there when the answer is handled (journal_answers.cc).
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +11,16 @@
 
 namespace verbena::client {
 
-absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& slice) {
-  if (!table.encodes() || slice.block->device() == nullptr) return absl::OkStatus();
+absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& slice, bool push) {
+  if (slice.block->device() == nullptr) return absl::OkStatus();
+  if (!push) {
+    if (!table.decodes()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the destination lies in memory of a device; table '", table.name(), "' has pull_codec ",
+        CodecName(table.info.spec().pull_codec()),
+        ", whose parameters are decoded in host memory: allowed: regions of the host"));
+  }
+  if (!table.encodes()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the gradient lies in memory of a device; table '", table.name(),
                    "' has push_codec ", CodecName(table.info.spec().push_codec()),

@@ -117,7 +117,7 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
   absl::Status status = CheckRange(*target.table, slice);
   const DenseLayout& layout = target.table->layout;
   if (status.ok()) status = CheckMemory(*target.table, slice, push);
-  if (status.ok() && push) status = CheckCodec(*target.table, slice);
+  if (status.ok()) status = CheckCodec(*target.table, slice, push);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
   target.first = static_cast<uint32_t>(slice.first / layout.chunk_elements);
   target.chunks =
@@ -200,8 +200,10 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   Impl& c = *impl_;
   auto target = c.Check("push-pull", table, gradient, true);
   if (!target.ok()) return target.status();
-  if (absl::Status s = c.CheckMemory(*target->table, destination, false); !s.ok()) {
-    return absl::Status(s.code(), absl::StrCat("push-pull destination: ", s.message()));
+  absl::Status memory = c.CheckMemory(*target->table, destination, false);
+  if (memory.ok()) memory = c.CheckCodec(*target->table, destination, false);
+  if (!memory.ok()) {
+    return absl::Status(memory.code(), absl::StrCat("push-pull destination: ", memory.message()));
   }
   if (destination.first != gradient.first || destination.count != gradient.count) {
     return absl::InvalidArgumentError("push-pull: both slices must be of the same range");

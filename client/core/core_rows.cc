@@ -12,7 +12,9 @@ absl::Status NotEmbedding(absl::string_view call, const TableState& table) {
       call, ": table '", table.name(), "' is a dense table (dim is 0): use Push() and Pull()"));
 }
 
-absl::Status CheckRowMemory(const TableState& table, size_t keys, const ClientCore::Rows& rows) {
+// `count` of what is called `what`, of `dim` numbers each.
+absl::Status CheckRowMemory(const TableState& table, size_t count, absl::string_view what,
+                            const ClientCore::Rows& rows) {
   if (rows.block == nullptr) {
     return absl::InvalidArgumentError("the region is empty, or was destroyed");
   }
@@ -27,12 +29,43 @@ absl::Status CheckRowMemory(const TableState& table, size_t keys, const ClientCo
   }
   const size_t size = rows.block->size();
   const size_t left = rows.offset > size ? 0 : size - rows.offset;
-  const size_t needed = keys * table.row_bytes();
+  const size_t needed = count * table.row_bytes();
   if (needed <= left) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the region is too small: ", keys, " rows of table '", table.name(), "' (dim ",
-                   table.dim, ") need ", needed, " bytes; the region has ", size, " bytes, ", left,
-                   " from offset ", rows.offset));
+  return absl::InvalidArgumentError(absl::StrCat("the region is too small: ", count, " ", what,
+                                                 " of table '", table.name(), "' (dim ", table.dim,
+                                                 ") need ", needed, " bytes; the region has ", size,
+                                                 " bytes, ", left, " from offset ", rows.offset));
+}
+
+// How keys, offsets and weights of a lookup of bags fit each other.
+absl::Status CheckBagKeys(const BagKeys& bags) {
+  const size_t keys = bags.keys.size();
+  if (bags.mode > BagMode::kSqrtN) {
+    return absl::InvalidArgumentError(absl::StrCat("the mode is ", static_cast<int>(bags.mode),
+                                                   "; allowed: 0 (sum), 1 (mean), 2 (sqrt-n)"));
+  }
+  if (keys > kMaxKeys) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are ", keys, " keys; allowed: 0..", kMaxKeys, " in one call"));
+  }
+  if (bags.offsets.empty() || bags.offsets.size() > kMaxKeys) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", bags.offsets.size(),
+                                                   " offsets, one for each bag; allowed: 1..",
+                                                   kMaxKeys, " in one call"));
+  }
+  if (!bags.weights.empty() && bags.weights.size() != keys) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", bags.weights.size(),
+                                                   " weights; allowed: none, or one for each of ",
+                                                   keys, " keys"));
+  }
+  for (size_t i = 0; i < bags.offsets.size(); ++i) {
+    const uint64_t least = i == 0 ? 0 : bags.offsets[i - 1];
+    const uint64_t most = i == 0 ? 0 : keys;
+    if (bags.offsets[i] >= least && bags.offsets[i] <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets[", i, "] is ", bags.offsets[i], "; allowed: ", least, "..", most));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -48,10 +81,22 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckRows(std::string_view what, u
     return absl::InvalidArgumentError(absl::StrCat(
         call, ": there are ", keys.size(), " keys; allowed: 1..", kMaxKeys, " in one call"));
   }
-  if (absl::Status s = CheckRowMemory(**table, keys.size(), rows); !s.ok()) {
+  if (absl::Status s = CheckRowMemory(**table, keys.size(), "rows", rows); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat(call, ": ", s.message()));
   }
   return table;
+}
+
+absl::StatusOr<TableState*> ClientCore::Impl::CheckBags(uint32_t id, const BagKeys& bags,
+                                                        const Rows& sums) {
+  constexpr char kCall[] = "lookup of bags";
+  auto table = CheckTable(kCall, id, false);
+  if (!table.ok()) return table;
+  if (!(*table)->embedding()) return NotEmbedding(kCall, **table);
+  absl::Status s = CheckBagKeys(bags);
+  if (s.ok()) s = CheckRowMemory(**table, bags.offsets.size(), "bags", sums);
+  if (s.ok()) return table;
+  return absl::Status(s.code(), absl::StrCat(kCall, ": ", s.message()));
 }
 
 absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<const uint64_t> keys,
@@ -65,7 +110,7 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
   Operation* operation = *started;
   operation->plan = c.operations.NewPlan();
   operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
-  if (absl::Status lost = c.journal.CheckRowsLost(**state, *operation->plan); !lost.ok()) {
+  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
@@ -87,13 +132,37 @@ absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const 
   Operation* operation = *started;
   operation->plan = c.operations.NewPlan();
   operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
-  if (absl::Status lost = c.journal.CheckRowsLost(**state, *operation->plan); !lost.ok()) {
+  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->version = min_version.value_or((*state)->VersionToPull());
   operation->blocks[1] = rows.block;
   c.journal.AddLookups(operation, rows.offset, operation->version);
+  return c.Started(operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys& bags,
+                                                   const Rows& sums,
+                                                   std::optional<uint64_t> min_version,
+                                                   int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto state = c.CheckBags(table, bags, sums);
+  if (!state.ok()) return state.status();
+  auto started = c.Start(Operation::Kind::kLookupBags, *state, deadline_ns, std::move(done));
+  if (!started.ok()) return started.status();
+  Operation* operation = *started;
+  operation->blocks[1] = sums.block;
+  operation->sums = reinterpret_cast<float*>(sums.block->data() + sums.offset);
+  operation->bags = c.operations.NewBags();
+  operation->bags->Build(bags, table, (*state)->partitions, c.journal.BagLimits(**state),
+                         c.journal.key_scratch());
+  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->bags->ranges()); !lost.ok()) {
+    c.journal.End(operation, lost);
+    return c.operations.IdOf(*operation);
+  }
+  operation->version = min_version.value_or((*state)->VersionToPull());
+  c.journal.AddBagLookups(operation, operation->version);
   return c.Started(operation);
 }
 

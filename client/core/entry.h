@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "client/core/backoff.h"
+#include "client/core/bag_call.h"
 #include "client/core/key_plan.h"
 #include "client/core/list.h"
 #include "proto/record.h"
@@ -64,7 +65,7 @@ struct Entry {
   TableState* table = nullptr;
   Stream* stream = nullptr;            // where it is queued or posted; kKept: null
   uint32_t part = 0;                   // push, pull, scan: index in table->parts
-  uint32_t chunk = 0;                  // norms, totals: their kind
+  uint32_t chunk = 0;                  // norms, totals: their kind. bags: how many, once posted
   uint64_t norm = 0;                   // norms, totals: the NormStep it is of
   uint64_t step = 0;                   // sync: step. async: sequence, once numbered. scan: cursor
   uint64_t min_version = 0;            // pull, await
@@ -78,7 +79,7 @@ struct Entry {
   Entry* follow = nullptr;          // push: the pull that comes after it
   bool await_after = false;         // end-step: an await follows once it is posted
 
-  // What has groups: end-step, await, push of rows, lookup, norms, totals. The parts it is about,
+  // What has groups: end-step, await, push of rows, lookups, norms, totals. The parts it is about,
   // and for each (or empty): async end-step: its sequence and count, once numbered; rows: how many
   // keys and the first of them in the operation's plan, and of a push, once numbered, its sequence
   // (sync: index).
@@ -132,14 +133,23 @@ struct Entry {
 // Goes through the queue of pulls: the server may park it, and it changes nothing.
 inline bool IsPull(RecordType type) {
   return type == RecordType::kPull || type == RecordType::kAwait || type == RecordType::kLookup ||
-         type == RecordType::kScan;
+         type == RecordType::kLookupBags || type == RecordType::kScan;
 }
 
 using EntryQueue = List<Entry, &Entry::queue_links>;
 using EntryList = List<Entry, &Entry::operation_links>;
 
 struct Operation {
-  enum class Kind : uint8_t { kPush, kPull, kPushPull, kEndStep, kPushRows, kLookup, kScan };
+  enum class Kind : uint8_t {
+    kPush,
+    kPull,
+    kPushPull,
+    kEndStep,
+    kPushRows,
+    kLookup,
+    kScan,
+    kLookupBags
+  };
 
   uint32_t index = 0;
   uint32_t generation = 0;  // of this use of the slot
@@ -160,6 +170,8 @@ struct Operation {
   std::shared_ptr<rdma::MemoryBlock> blocks[2];  // what is pushed, and where to it is pulled
   std::shared_ptr<rdma::Device::Mark> marks[2];  // that are waited for before these are touched
   std::unique_ptr<KeyPlan> plan;                 // of rows; from Operations::NewPlan()
+  std::unique_ptr<BagCall> bags;                 // of a lookup of bags; from Operations::NewBags()
+  float* sums = nullptr;                         // where these are wanted, in blocks[1]
   std::shared_ptr<ScanResult> scan;              // of a scan
   EntryList entries;
   Links<Operation> timer_links, finished_links;

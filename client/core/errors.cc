@@ -12,7 +12,7 @@ namespace verbena::client {
 namespace {
 
 constexpr const char* kNames[] = {"push",         "pull",   "push-pull", "end-step",
-                                  "push of rows", "lookup", "scan"};
+                                  "push of rows", "lookup", "scan",      "lookup of bags"};
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
 
@@ -21,6 +21,12 @@ std::string Name(RecordType type) { return std::string(RecordTypeName(type)); }
 absl::string_view Name(ReplyStatus status) {
   const std::string_view name = ReplyStatusName(status);
   return {name.data(), name.size()};
+}
+
+// "server 'ps-0' (incarnation 3, 127.0.0.1:7001)"
+std::string DescribeServer(const v1::Server& server) {
+  return absl::StrCat("server '", server.name(), "' (incarnation ", server.incarnation(), ", ",
+                      server.address(), ")");
 }
 
 std::string DescribeOperation(const Operation& operation) {
@@ -77,7 +83,8 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
 absl::Status PostedStatus(const Session& session, const std::string& what, const Entry& entry,
                           int64_t now) {
   const std::string server = DescribeServer(session, *entry.stream);
-  const bool pull = entry.type == RecordType::kPull || entry.type == RecordType::kLookup;
+  const bool pull = entry.type == RecordType::kPull || entry.type == RecordType::kLookup ||
+                    entry.type == RecordType::kLookupBags;
   if (pull && entry.table->ssp) {
     const uint32_t bound = entry.table->info.spec().staleness();
     return absl::DeadlineExceededError(
@@ -93,11 +100,14 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
         chunk ? entry.chunk : entry.parts[0], " at ", server, "; ", DescribeRoster(session)));
   }
   const Stream& stream = *entry.stream;
+  // Contributions are summed in the order of ranks: one is answered after those before it.
+  const bool in_turn = entry.type == RecordType::kPush && entry.table->sync;
   return absl::DeadlineExceededError(absl::StrCat(
       what, ": ", server, " has not answered a ", Name(entry.type), " for ",
       Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " is open since ",
       Seconds(now - stream.changed_at), " ago, something came over it ",
-      Seconds(now - stream.watch.heard_at()), " ago"));
+      Seconds(now - stream.watch.heard_at()), " ago",
+      in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeRoster(session)) : ""));
 }
 
 absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {
@@ -154,11 +164,36 @@ bool WaitsForStep(const Entry& entry) {
          });
 }
 
+// What this worker waits for may wait in turn, through another worker, for a server that it has
+// nothing to do with itself.
+absl::Status WithSilentServers(const Session& session, const absl::Status& status, int64_t now) {
+  std::string message(status.message());
+  for (const v1::Server& server : session.view().servers()) {
+    const int64_t since = session.SilentSince(server.incarnation());
+    if (since == 0) continue;
+    absl::StrAppend(&message, "; ", DescribeServer(server), " is silent since ",
+                    Seconds(now - since), " ago");
+  }
+  return {status.code(), message};
+}
+
 absl::Status StepStatus(const Session& session, const std::string& what, const TableState& table,
                         uint64_t step) {
   return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for step ", step, " of table '",
                                                   table.name(), "' to commit; ",
                                                   DescribeRoster(session)));
+}
+
+// `waiting`: the first of its records that is not answered; null: it waits for a commit.
+absl::Status WaitStatus(const Session& session, const std::string& what, const Operation& operation,
+                        const Entry* waiting, int64_t now) {
+  if (waiting == nullptr) return StepStatus(session, what, *operation.table, operation.step);
+  if (WaitsForStep(*waiting)) {
+    return StepStatus(session, what, *operation.table, waiting->step - 1);
+  }
+  if (WaitsForCopy(*waiting)) return CopyStatus(what, operation, *waiting);
+  return waiting->state == Entry::State::kPosted ? PostedStatus(session, what, *waiting, now)
+                                                 : QueuedStatus(session, what, *waiting);
 }
 
 }  // namespace
@@ -168,8 +203,7 @@ std::string DescribeServer(const Session& session, const Stream& stream) {
   if (server == nullptr) {
     return absl::StrCat("server incarnation ", stream.server, " (gone) shard ", stream.shard);
   }
-  return absl::StrCat("server '", server->name(), "' (incarnation ", stream.server, ", ",
-                      server->address(), ") shard ", stream.shard);
+  return absl::StrCat(DescribeServer(*server), " shard ", stream.shard);
 }
 
 std::string DescribeEntry(const Entry& entry) {
@@ -240,20 +274,14 @@ absl::Status DeadlineStatus(const Session& session, const Operation& operation, 
     if (absl::Status s = StreamTrouble(session, what, *entry->stream, now); !s.ok()) return s;
     if (waiting == nullptr) waiting = entry;
   }
-  if (waiting != nullptr) {
-    if (WaitsForStep(*waiting)) {
-      return StepStatus(session, what, *operation.table, waiting->step - 1);
+  if (waiting == nullptr) {
+    // All its records are answered: it waits for a commit.
+    for (const PartState& part : operation.table->parts) {
+      if (part.committed > operation.step || part.stream == nullptr) continue;
+      if (absl::Status s = StreamTrouble(session, what, *part.stream, now); !s.ok()) return s;
     }
-    if (WaitsForCopy(*waiting)) return CopyStatus(what, operation, *waiting);
-    return waiting->state == Entry::State::kPosted ? PostedStatus(session, what, *waiting, now)
-                                                   : QueuedStatus(session, what, *waiting);
   }
-  // All its records are answered: it waits for a commit.
-  for (const PartState& part : operation.table->parts) {
-    if (part.committed > operation.step || part.stream == nullptr) continue;
-    if (absl::Status s = StreamTrouble(session, what, *part.stream, now); !s.ok()) return s;
-  }
-  return StepStatus(session, what, *operation.table, operation.step);
+  return WithSilentServers(session, WaitStatus(session, what, operation, waiting, now), now);
 }
 
 }  // namespace verbena::client

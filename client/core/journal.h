@@ -5,7 +5,8 @@
 // or bytes do not fit. Their numbers are packed into, and looked up by way of, staging, which is
 // taken when a record is posted and given back when it is answered or its lane is dead: so a push
 // that is sent again is packed again, without keys when its call is over. Pushes have staging of
-// their own, because lookups hold theirs while the server parks them.
+// their own, because lookups hold theirs while the server parks them. Lookups of bags are lookups
+// whose answers are kept until the last one is there (bag_call.h).
 //
 // Pushes and end-steps of a table go through one queue per lane (TableLane), in order. sync: a
 // push of step t waits in it until step t - 1 of its chunk is known committed, an end-step until
@@ -100,9 +101,13 @@ class Journal final : public LaneListener {
   // sync: the operation also waits until these chunks (all of the table: count 0) are committed.
   void WaitForCommit(Operation* operation, uint32_t first, uint32_t count, uint64_t version);
   // Of rows: what operation->plan has, from or to `offset` of its block.
-  absl::Status CheckRowsLost(const TableState& table, const KeyPlan& plan) const;
+  absl::Status CheckRowsLost(const TableState& table,
+                             absl::Span<const KeyPlan::Range> ranges) const;
   void AddRowPushes(Operation* operation, size_t offset);
   void AddLookups(Operation* operation, size_t offset, uint64_t min_version);
+  // Of sums of rows, to operation->sums: what operation->bags has, built within these limits.
+  BagCall::Limits BagLimits(const TableState& table) const;
+  void AddBagLookups(Operation* operation, uint64_t min_version);
   void WaitForRows(Operation* operation, uint64_t version);
   // One record into operation->scan.
   void AddScan(Operation* operation, uint32_t part, uint64_t cursor);
@@ -264,14 +269,24 @@ class Journal final : public LaneListener {
   bool ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes);
 
   // ---- rows (journal_rows.cc, journal_row_answers.cc) ----
-  uint32_t RowsInRecord(const TableState& table, const Staging& staging) const;
-  void Cut(Operation* operation, RecordType type, size_t offset, uint64_t min_version);
-  Entry* NewRows(Operation* operation, RecordType type, size_t offset, uint64_t min_version);
+  static uint64_t BytesInRecord(const TableState& table, const Staging& staging);
+  static uint32_t RowsInRecord(const TableState& table, const Staging& staging);
+  static uint32_t BagKeysInRecord(const TableState& table, const Staging& staging);
+  // Of a call on rows: what its records are, and how many keys each may have.
+  struct Cutting {
+    Operation* operation;
+    RecordType type;
+    size_t offset;
+    uint64_t min_version;
+    uint32_t most;
+  };
+  void Cut(const Cutting& call, absl::Span<const KeyPlan::Range> ranges);
+  Entry* NewRows(const Cutting& call);
   void EnqueueFilled(TableLane* lane);
   // False: none is free now, or the operation has ended.
   bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
   bool PostRowPush(Stream* stream, Entry* entry);
-  bool PostLookup(Stream* stream, Entry* entry);
+  bool PostLookup(Stream* stream, Entry* entry);  // of rows, or of bags
   bool PostScan(Stream* stream, Entry* entry);
   void NumberRows(Entry* entry) const;
   void OnRowPushAnswer(Entry* entry, const Reply& reply);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
+#include "shard/codec/codec.h"
 
 namespace verbena::client {
 
@@ -54,6 +55,7 @@ void Journal::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
     case RecordType::kPushRows:
       return OnRowPushAnswer(entry, reply);
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
       return OnLookupAnswer(stream, entry, reply);
     case RecordType::kScan:
       return OnScanAnswer(stream, entry, reply);
@@ -102,10 +104,13 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
   if (Accepted(status)) {
-    const uint32_t bytes = entry->elements * table->layout.parameter_bytes;
+    const uint32_t bytes = table->PullBytes(entry->elements);
     ++counters_.pulls;
     counters_.bytes_pulled += bytes;
-    if (entry->staging != nullptr && live) {
+    if (live && table->decodes()) {
+      codec::Decode(shard::BestIsa(), table->pull_type, entry->staging, 0,
+                    reinterpret_cast<float*>(entry->data), entry->elements);
+    } else if (live && entry->staging != nullptr) {
       if (entry->device == nullptr) std::memcpy(entry->data, entry->staging, bytes);
       counters_.staged_bytes += bytes;
     }
@@ -229,7 +234,8 @@ void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
     return EnqueuePull(entry, entry->type == RecordType::kAwait);
   }
   entry->refused = status;
-  const bool reads = entry->type == RecordType::kPull || entry->type == RecordType::kLookup;
+  const bool reads = entry->type == RecordType::kPull || entry->type == RecordType::kLookup ||
+                     entry->type == RecordType::kLookupBags;
   // The server had it wait for long, while others want to be asked over this lane: these first.
   if (reads && status == ReplyStatus::kTooEarly) return EnqueuePull(entry, false);
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
@@ -249,6 +255,7 @@ void Journal::Settled(Entry* entry) {
 
 void Journal::MaybeDone(Operation* operation) {
   if (operation->live && operation->records == 0 && operation->commits == 0) {
+    if (operation->bags != nullptr) operation->bags->Finish(operation->sums, operation->table->dim);
     // Not OK when a chunk was refused on the way.
     operations_->End(operation, std::exchange(operation->status, absl::OkStatus()));
   }

@@ -67,6 +67,7 @@ void Journal::EndEntry(Entry* entry) {
       }
       return Detach(entry);
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
     case RecordType::kScan:
       if (!queued) return Detach(entry);  // the server writes to staging, which the entry keeps
       Unqueue(entry);
@@ -259,6 +260,7 @@ void Journal::Lost(Entry* entry) {
     case RecordType::kTotals:
       return ReturnNorms(entry);
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
     case RecordType::kScan:
       if (entry->operation == nullptr) return Free(entry);
       GiveStaging(entry);

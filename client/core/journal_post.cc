@@ -152,6 +152,7 @@ bool Journal::Post(Stream* stream, Entry* entry) {
     case RecordType::kPushRows:
       return PostRowPush(stream, entry);
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
       return PostLookup(stream, entry);
     case RecordType::kScan:
       return PostScan(stream, entry);
@@ -296,10 +297,11 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   if (!Fits(stream, entry, 0)) return false;
-  const uint32_t bytes = entry->elements * table->layout.parameter_bytes;
+  const uint32_t bytes = table->PullBytes(entry->elements);
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
-  if (entry->device != nullptr || (stream->needs_staging && !block->allocated())) {
+  const bool unreachable = stream->needs_staging && !block->allocated();
+  if (entry->device != nullptr || unreachable || table->decodes()) {
     Staging* staging = StagingOf(*entry);
     if (!TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
@@ -314,7 +316,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   groups_[0] = {part.partition, entry->chunk, part.epoch, 0, entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = RecordType::kPull;
-  request.header.dtype = ParameterType(table->info.spec());
+  request.header.dtype = table->pull_type;
   request.header.destination = remote->address + static_cast<uint64_t>(to - block->data());
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;

@@ -127,12 +127,22 @@ void Journal::CountLoad(const Stream& stream, const Entry& entry) {
   if (peer->rails.size() == 1) return;
   const TableState& table = *entry.table;
   if (entry.parts.empty()) {
-    const uint64_t bytes = table.embedding() ? table.row_bytes() : table.layout.parameter_bytes;
-    return peer->pins.Add(table.parts[entry.part].partition, entry.elements * bytes);
+    const uint64_t bytes = table.embedding() ? entry.elements * table.row_bytes()
+                           : entry.type == RecordType::kPush
+                               ? PayloadBytes(table.push_type, entry.elements)
+                               : table.PullBytes(entry.elements);
+    return peer->pins.Add(table.parts[entry.part].partition, bytes);
   }
-  if (entry.type != RecordType::kPushRows && entry.type != RecordType::kLookup) return;
+  uint64_t bytes =
+      entry.type == RecordType::kPushRows ? table.PushedRowBytes() : table.PulledRowBytes();
+  if (entry.type == RecordType::kLookupBags) {
+    // A partition's share of the answer is by its keys.
+    bytes = sizeof(uint64_t) + sizeof(BagUse) + entry.chunk * table.row_bytes() / entry.elements;
+  } else if (entry.type != RecordType::kPushRows && entry.type != RecordType::kLookup) {
+    return;
+  }
   for (size_t i = 0; i < entry.parts.size(); ++i) {
-    peer->pins.Add(table.parts[entry.parts[i]].partition, entry.counts[i] * table.row_bytes());
+    peer->pins.Add(table.parts[entry.parts[i]].partition, entry.counts[i] * bytes);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "client/core/client_core.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
+#include "shard/codec/codec.h"
 
 namespace verbena::client {
 namespace {
@@ -17,17 +18,26 @@ bool NoRoom(ReplyStatus status) {
 // Over and done with, whatever it did.
 bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite || NoRoom(status); }
 
-// From staging to every position that a key had in the call.
+// From staging, decoded, to every position that a key had in the call.
 void CopyRows(const Entry& entry) {
+  const TableState& table = *entry.table;
   const KeyPlan& plan = *entry.operation->plan;
-  const size_t row_bytes = entry.table->row_bytes();
+  const size_t row_bytes = table.row_bytes(), bytes = table.PulledRowBytes();
   const std::byte* from = entry.staging + KeyBytes(entry.elements);
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     for (uint32_t k = entry.firsts[i]; k < entry.firsts[i] + entry.counts[i]; ++k) {
-      for (const uint32_t position : plan.positions(k)) {
-        std::memcpy(entry.data + position * row_bytes, from, row_bytes);
+      const absl::Span<const uint32_t> positions = plan.positions(k);
+      std::byte* const first = entry.data + positions[0] * row_bytes;
+      if (table.pull_type == ElementType::kF32) {
+        std::memcpy(first, from, row_bytes);
+      } else {
+        codec::DecodeRow(shard::BestIsa(), table.pull_type, from, reinterpret_cast<float*>(first),
+                         table.dim);
       }
-      from += row_bytes;
+      for (const uint32_t position : positions.subspan(1)) {
+        std::memcpy(entry.data + position * row_bytes, first, row_bytes);
+      }
+      from += bytes;
     }
   }
 }
@@ -125,8 +135,16 @@ void Journal::OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   if (worst == ReplyStatus::kOk) worst = reply.status;
   if (Accepted(worst)) {
     ++counters_.pulls;
-    counters_.bytes_pulled += entry->elements * table->row_bytes();
-    if (live) CopyRows(*entry);
+    const bool bags = entry->type == RecordType::kLookupBags;
+    counters_.bytes_pulled +=
+        bags ? entry->chunk * table->row_bytes() : entry->elements * table->PulledRowBytes();
+    if (live && bags) {
+      const std::byte* sums = entry->staging + BagCall::SumsAt(entry->elements);
+      entry->operation->bags->Add(entry->firsts, entry->counts,
+                                  reinterpret_cast<const float*>(sums), table->dim);
+    } else if (live) {
+      CopyRows(*entry);
+    }
     if (table->sync) {
       for (const uint32_t p : entry->parts) LearnPart(table, p, reply.version);
     }

@@ -6,6 +6,7 @@
 #include "client/core/client_core.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
+#include "shard/codec/codec.h"
 
 namespace verbena::client {
 namespace {
@@ -26,21 +27,30 @@ void FillKeys(const Entry& entry, std::byte* to) {
   std::memset(to, 0, static_cast<size_t>(end - to));
 }
 
-// Their rows: what the call has for a key, summed in its order.
-void FillRows(const Entry& entry, std::byte* to) {
-  const KeyPlan& plan = *entry.operation->plan;
+// What the call has for a key, summed in its order.
+void SumRows(const Entry& entry, absl::Span<const uint32_t> positions, float* sum) {
   const size_t dim = entry.table->dim;
   const size_t row_bytes = entry.table->row_bytes();
+  std::memcpy(sum, entry.data + positions[0] * row_bytes, row_bytes);
+  for (const uint32_t position : positions.subspan(1)) {
+    const auto* row = reinterpret_cast<const float*>(entry.data + position * row_bytes);
+    for (size_t d = 0; d < dim; ++d) sum[d] += row[d];
+  }
+}
+
+// The rows of its keys. With a codec they are encoded anew each time the record is sent: the same
+// numbers make the same bytes.
+void FillRows(const Entry& entry, std::byte* to) {
+  const TableState& table = *entry.table;
+  const KeyPlan& plan = *entry.operation->plan;
+  const bool encodes = table.push_type != ElementType::kF32;
+  const size_t bytes = table.PushedRowBytes();
+  float sum[kMaxRowElements];
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     for (uint32_t k = entry.firsts[i]; k < entry.firsts[i] + entry.counts[i]; ++k) {
-      const absl::Span<const uint32_t> positions = plan.positions(k);
-      std::memcpy(to, entry.data + positions[0] * row_bytes, row_bytes);
-      float* const sum = reinterpret_cast<float*>(to);
-      for (const uint32_t position : positions.subspan(1)) {
-        const auto* row = reinterpret_cast<const float*>(entry.data + position * row_bytes);
-        for (size_t d = 0; d < dim; ++d) sum[d] += row[d];
-      }
-      to += row_bytes;
+      SumRows(entry, plan.positions(k), encodes ? sum : reinterpret_cast<float*>(to));
+      if (encodes) codec::EncodeRow(shard::BestIsa(), table.push_type, sum, to, table.dim);
+      to += bytes;
     }
   }
 }
@@ -55,32 +65,54 @@ uint32_t CountKeys(const Entry& entry) {
 
 // ---- starting -----------------------------------------------------------------------------------
 
-absl::Status Journal::CheckRowsLost(const TableState& table, const KeyPlan& plan) const {
-  for (const KeyPlan::Range& range : plan.ranges()) {
+absl::Status Journal::CheckRowsLost(const TableState& table,
+                                    absl::Span<const KeyPlan::Range> ranges) const {
+  for (const KeyPlan::Range& range : ranges) {
     if (!table.parts[range.partition].lost) continue;
     return DataLossStatus(*session_, table, range.partition);
   }
   return absl::OkStatus();
 }
 
-// Keys and rows together are no more than a chunk, for which a lane's large slots are made; one row
-// fits all the same, because servers leave room for more than its key.
-uint32_t Journal::RowsInRecord(const TableState& table, const Staging& staging) const {
+// Keys and rows, as f32, are together no more than a chunk, for which a lane's large slots are
+// made; one row fits all the same, because servers leave room for more than its key.
+uint64_t Journal::BytesInRecord(const TableState& table, const Staging& staging) {
   const uint64_t chunk = table.info.spec().chunk_bytes();
-  const uint64_t limit = std::min<uint64_t>(
+  return std::min<uint64_t>(
       {chunk, std::max(staging.limit() / kStagingShare, kLeastRecord), kMaxRowsBytes});
+}
+
+uint32_t Journal::RowsInRecord(const TableState& table, const Staging& staging) {
+  const uint64_t limit = BytesInRecord(table, staging);
   uint64_t rows = limit / (sizeof(uint64_t) + table.row_bytes());
   while (rows > 1 && KeyBytes(rows) + rows * table.row_bytes() > limit) --rows;
   return static_cast<uint32_t>(std::max<uint64_t>(rows, 1));
 }
 
-Entry* Journal::NewRows(Operation* operation, RecordType type, size_t offset,
-                        uint64_t min_version) {
-  Entry* entry = NewEntry(type, operation->table, operation);
-  entry->step = type == RecordType::kPushRows && operation->table->sync ? operation->step : 0;
-  entry->min_version = min_version;
-  entry->block = operation->blocks[type == RecordType::kPushRows ? 0 : 1].get();
-  entry->data = entry->block->data() + offset;
+// Half of it is for the keys and what is said of them, the other half for the sums.
+uint32_t Journal::BagKeysInRecord(const TableState& table, const Staging& staging) {
+  const uint64_t bytes = BytesInRecord(table, staging) / 2 - kRecordAlignment;
+  return static_cast<uint32_t>(std::max<uint64_t>(bytes / (sizeof(uint64_t) + sizeof(BagUse)), 1));
+}
+
+BagCall::Limits Journal::BagLimits(const TableState& table) const {
+  const uint64_t bags = BytesInRecord(table, *staging_) / 2 / table.row_bytes();
+  // So many records there are at least, by lanes or by groups. Keys spread over them, but not
+  // evenly: each is meant to be filled to three quarters.
+  const uint64_t records =
+      std::max<uint64_t>(table.lanes.size(), (table.partitions + kMaxGroups - 1) / kMaxGroups);
+  return {static_cast<uint32_t>(std::max<uint64_t>(bags, 1)),
+          std::max<uint64_t>(BagKeysInRecord(table, *staging_) * records * 3 / 4, 1)};
+}
+
+Entry* Journal::NewRows(const Cutting& call) {
+  Operation* operation = call.operation;
+  const bool push = call.type == RecordType::kPushRows;
+  Entry* entry = NewEntry(call.type, operation->table, operation);
+  entry->step = push && operation->table->sync ? operation->step : 0;
+  entry->min_version = call.min_version;
+  entry->block = operation->blocks[push ? 0 : 1].get();
+  entry->data = entry->block->data() + call.offset;
   entry->holds_buffer = true;
   ++operation->buffers;
   return entry;
@@ -92,25 +124,22 @@ void Journal::EnqueueFilled(TableLane* lane) {
   EnqueuePullOn(lane->stream, entry, false);
 }
 
-void Journal::Cut(Operation* operation, RecordType type, size_t offset, uint64_t min_version) {
-  TableState* table = operation->table;
-  const uint32_t most = RowsInRecord(*table, type == RecordType::kPushRows ? *packing_ : *staging_);
-  for (const KeyPlan::Range& range : operation->plan->ranges()) {
+void Journal::Cut(const Cutting& call, absl::Span<const KeyPlan::Range> ranges) {
+  TableState* table = call.operation->table;
+  for (const KeyPlan::Range& range : ranges) {
     TableLane* lane = table->parts[range.partition].lane;
     uint32_t first = range.first;
     for (uint32_t left = range.count; left > 0;) {
-      if (lane->filling == nullptr) {
-        lane->filling = NewRows(operation, type, offset, min_version);
-      }
+      if (lane->filling == nullptr) lane->filling = NewRows(call);
       Entry* entry = lane->filling;
-      const uint32_t count = std::min(left, most - entry->elements);
+      const uint32_t count = std::min(left, call.most - entry->elements);
       entry->parts.push_back(range.partition);
       entry->counts.push_back(count);
       entry->firsts.push_back(first);
       entry->elements += count;
       first += count;
       left -= count;
-      if (entry->elements == most || entry->parts.size() == kMaxGroups) EnqueueFilled(lane);
+      if (entry->elements == call.most || entry->parts.size() == kMaxGroups) EnqueueFilled(lane);
     }
   }
   for (const auto& lane : table->lanes) {
@@ -119,11 +148,21 @@ void Journal::Cut(Operation* operation, RecordType type, size_t offset, uint64_t
 }
 
 void Journal::AddRowPushes(Operation* operation, size_t offset) {
-  Cut(operation, RecordType::kPushRows, offset, 0);
+  const uint32_t most = RowsInRecord(*operation->table, *packing_);
+  Cut({operation, RecordType::kPushRows, offset, 0, most}, operation->plan->ranges());
 }
 
 void Journal::AddLookups(Operation* operation, size_t offset, uint64_t min_version) {
-  Cut(operation, RecordType::kLookup, offset, min_version);
+  const uint32_t most = RowsInRecord(*operation->table, *staging_);
+  Cut({operation, RecordType::kLookup, offset, min_version, most}, operation->plan->ranges());
+}
+
+// A record has keys of one block.
+void Journal::AddBagLookups(Operation* operation, uint64_t min_version) {
+  const uint32_t most = BagKeysInRecord(*operation->table, *staging_);
+  for (size_t i = 0; i < operation->bags->blocks(); ++i) {
+    Cut({operation, RecordType::kLookupBags, 0, min_version, most}, operation->bags->block(i));
+  }
 }
 
 void Journal::WaitForRows(Operation* operation, uint64_t version) {
@@ -183,7 +222,7 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
   const bool empty = entry->operation == nullptr;  // its buffer was given back
   entry->elements = empty ? 0 : CountKeys(*entry);
   const uint64_t keys = KeyBytes(entry->elements);
-  const uint64_t bytes = keys + entry->elements * table->row_bytes();
+  const uint64_t bytes = keys + entry->elements * table->PushedRowBytes();
   if (!Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
   rdma::WorkerLane::Request request;
   if (!empty) {
@@ -211,7 +250,7 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
                   0};
   }
   request.header.type = RecordType::kPushRows;
-  request.header.dtype = ElementType::kF32;
+  request.header.dtype = table->push_type;
   request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
   if (!Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {
@@ -224,12 +263,15 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
 bool Journal::PostLookup(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   entry->elements = CountKeys(*entry);
-  const uint64_t keys = KeyBytes(entry->elements);
-  const auto key_bytes = static_cast<uint32_t>(entry->elements * sizeof(uint64_t));
-  if (!Fits(stream, entry, key_bytes)) return false;
-  if (!TakeStaging(stream, entry, staging_, keys + entry->elements * table->row_bytes())) {
-    return false;
-  }
+  BagCall* const bags = entry->operation->bags.get();  // null: of rows
+  const uint32_t keys = entry->elements;
+  const auto bytes =
+      static_cast<uint32_t>(bags == nullptr ? keys * sizeof(uint64_t) : BagPayloadBytes(keys));
+  const uint64_t answer_at = bags == nullptr ? KeyBytes(keys) : BagCall::SumsAt(keys);
+  const uint64_t answer =
+      bags == nullptr ? keys * table->PulledRowBytes() : bags->MostBags(keys) * table->row_bytes();
+  if (!Fits(stream, entry, bytes)) return false;
+  if (!TakeStaging(stream, entry, staging_, answer_at + answer)) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
   auto remote = stream->lane->Expose(block);
   if (absl::Status s = remote.ok() ? lanes_->Register(stream, *block) : remote.status(); !s.ok()) {
@@ -237,20 +279,25 @@ bool Journal::PostLookup(Stream* stream, Entry* entry) {
     Touch(stream);
     return false;
   }
-  FillKeys(*entry, entry->staging);
+  if (bags == nullptr) {
+    FillKeys(*entry, entry->staging);
+  } else {
+    entry->chunk = bags->Pack(entry->firsts, entry->counts, entry->staging);
+  }
   for (size_t i = 0; i < entry->parts.size(); ++i) {
     const PartState& part = table->parts[entry->parts[i]];
     groups_[i] = {part.partition, 0, part.epoch, 0, entry->counts[i], 0};
   }
   rdma::WorkerLane::Request request;
-  request.header.type = RecordType::kLookup;
-  request.header.dtype = ElementType::kF32;
+  request.header.type = entry->type;
+  request.header.bags = entry->chunk;
+  request.header.dtype = bags == nullptr ? table->pull_type : ElementType::kF32;
   request.header.destination =
-      remote->address + static_cast<uint64_t>(entry->staging - block->data()) + keys;
+      remote->address + static_cast<uint64_t>(entry->staging - block->data()) + answer_at;
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;
   request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
-  request.payload = {entry->staging, key_bytes, block.get()};
+  request.payload = {entry->staging, bytes, block.get()};
   if (!Send(stream, entry, &request)) return false;
   ++stream->pulls_out;
   return true;

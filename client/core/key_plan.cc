@@ -7,8 +7,8 @@
 namespace verbena::client {
 
 // Counting sort by partition first: what is left to sort then fits a near cache.
-void KeyPlan::Build(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
-                    KeyScratch* scratch) {
+void SortByPartition(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
+                     KeyScratch* scratch) {
   scratch->partitions.resize(keys.size());
   scratch->cursors.assign(partitions, 0);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -26,6 +26,20 @@ void KeyPlan::Build(absl::Span<const uint64_t> keys, uint32_t table, uint32_t pa
     scratch->items[scratch->cursors[scratch->partitions[i]]++] = {keys[i],
                                                                   static_cast<uint32_t>(i)};
   }
+  size_t begin = 0;
+  for (const size_t end : scratch->cursors) {
+    std::sort(scratch->items.begin() + static_cast<std::ptrdiff_t>(begin),
+              scratch->items.begin() + static_cast<std::ptrdiff_t>(end),
+              [](const KeyScratch::Item& a, const KeyScratch::Item& b) {
+                return a.key != b.key ? a.key < b.key : a.position < b.position;
+              });
+    begin = end;
+  }
+}
+
+void KeyPlan::Build(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
+                    KeyScratch* scratch) {
+  SortByPartition(keys, table, partitions, scratch);
   keys_.clear();
   ranges_.clear();
   starts_.clear();
@@ -35,11 +49,7 @@ void KeyPlan::Build(absl::Span<const uint64_t> keys, uint32_t table, uint32_t pa
     const size_t end = scratch->cursors[p];
     const absl::Span<KeyScratch::Item> items(scratch->items.data() + begin, end - begin);
     begin = end;
-    if (items.empty()) continue;
-    std::sort(items.begin(), items.end(), [](const KeyScratch::Item& a, const KeyScratch::Item& b) {
-      return a.key != b.key ? a.key < b.key : a.position < b.position;
-    });
-    AddRange(p, items);
+    if (!items.empty()) AddRange(p, items);
   }
   starts_.push_back(static_cast<uint32_t>(positions_.size()));
 }

@@ -31,6 +31,11 @@ struct KeyScratch {
   std::vector<Item> items;           // by partition, then key, then position
 };
 
+// Items by partition, then key, then position, and cursors at the end of each partition's. At most
+// kMaxKeys keys.
+void SortByPartition(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
+                     KeyScratch* scratch);
+
 class KeyPlan {
  public:
   // Keys [first, first + count) of keys() are in `partition`.

@@ -54,6 +54,7 @@ void Operations::MaybeFree(Operation* operation) {
   operation->marks[1].reset();
   operation->scan.reset();
   if (operation->plan != nullptr) plans_.push_back(std::move(operation->plan));
+  if (operation->bags != nullptr) bags_.push_back(std::move(operation->bags));
   operation->delivered = false;
   ++operation->generation;  // ids of it are unknown from here on
   pool_.Put(operation);
@@ -64,6 +65,13 @@ std::unique_ptr<KeyPlan> Operations::NewPlan() {
   std::unique_ptr<KeyPlan> plan = std::move(plans_.back());
   plans_.pop_back();
   return plan;
+}
+
+std::unique_ptr<BagCall> Operations::NewBags() {
+  if (bags_.empty()) return std::make_unique<BagCall>();
+  std::unique_ptr<BagCall> bags = std::move(bags_.back());
+  bags_.pop_back();
+  return bags;
 }
 
 Operation* Operations::Find(uint64_t id) {

@@ -36,6 +36,7 @@ class Operations {
   void MaybeFree(Operation* operation);
   // For an operation on rows; comes back when that is freed.
   std::unique_ptr<KeyPlan> NewPlan();
+  std::unique_ptr<BagCall> NewBags();
 
   uint64_t IdOf(const Operation& operation) const {
     return uint64_t{operation.generation} << 32 | operation.index;
@@ -59,6 +60,7 @@ class Operations {
  private:
   Pool<Operation> pool_;
   std::vector<std::unique_ptr<KeyPlan>> plans_;  // not in use
+  std::vector<std::unique_ptr<BagCall>> bags_;   // likewise
   // By deadline. Callers mostly use one timeout, so a new one goes (nearly) to the end.
   List<Operation, &Operation::timer_links> timers_;
   List<Operation, &Operation::finished_links> finished_;

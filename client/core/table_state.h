@@ -73,7 +73,8 @@ struct PartState {
 struct TableState {
   v1::Table info;
   DenseLayout layout = {};
-  ElementType push_type = ElementType::kF32;  // what records of pushes carry
+  ElementType push_type = ElementType::kF32;  // what records of pushes carry, also of rows
+  ElementType pull_type = ElementType::kF32;  // and what comes with pulls
   // With a push codec: what encoding has lost so far of each element, added to its next gradient.
   // Empty before the first push.
   std::vector<float> residual;
@@ -111,6 +112,10 @@ struct TableState {
   const std::string& name() const { return info.spec().name(); }
   bool embedding() const { return dim > 0; }
   bool encodes() const { return HasPushCodec(info.spec()); }
+  bool decodes() const { return HasPullCodec(info.spec()); }
+  uint32_t PullBytes(uint32_t elements) const {
+    return static_cast<uint32_t>(PayloadBytes(pull_type, elements));
+  }
   // From one chunk's gradient to the next one's in the memory that is pushed from.
   size_t PushBytes(uint32_t elements) const {
     const size_t bytes = PayloadBytes(push_type, elements);
@@ -118,6 +123,8 @@ struct TableState {
     return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
   }
   size_t row_bytes() const { return size_t{dim} * sizeof(float); }
+  size_t PushedRowBytes() const { return RowBytes(push_type, dim); }
+  size_t PulledRowBytes() const { return RowBytes(pull_type, dim); }
   uint32_t chunks() const { return embedding() ? partitions : layout.chunks(); }
   uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }
   // Of its parameters; 0 of an embedding table, whose rows are not known.

@@ -67,7 +67,6 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
   header.group_count = static_cast<uint16_t>(request.groups.size());
   header.reserved0 = 0;
   header.payload_bytes = static_cast<uint32_t>(PayloadBytes(request));
-  header.reserved1 = 0;
   const size_t group_bytes = request.groups.size() * sizeof(Group);
   uint32_t offset = PayloadOffset(header.group_count);
   std::memcpy(to, &header, sizeof(header));

@@ -64,14 +64,15 @@ class Places {
   uint64_t element_ = 0;  // of the range, or of the array
 };
 
-// Passes on the rows of a batch whose keys are not in `seen`.
-absl::Status GiveUnseen(const RowBatch& batch, const KeySet& seen,
+// Passes on the rows of a batch whose keys are not in `seen`; `changes`: and that were not dropped.
+absl::Status GiveUnseen(const RowBatch& batch, const KeySet& seen, bool changes,
                         const CheckpointReader::TakeRows& take) {
   const absl::Span<const uint64_t> keys = batch.keys();
+  const absl::Span<const uint32_t> applies = batch.applies();
   std::vector<std::vector<std::byte>> kept(batch.columns.size());
   RowBatch rest;
   for (uint64_t row = 0; row < batch.count; ++row) {
-    if (seen.contains(keys[row])) continue;
+    if (seen.contains(keys[row]) || (changes && applies[row] == 0)) continue;
     ++rest.count;
     for (size_t c = 0; c < kept.size(); ++c) {
       const size_t bytes = batch.columns[c].size() / batch.count;
@@ -272,7 +273,7 @@ absl::Status CheckpointReader::ReadRows(const std::string& table, const TakeRows
       if (file.link != link) continue;
       const absl::Status status = ReadRowFile(file, [&](const RowBatch& batch) {
         if (link > 0) here.insert(here.end(), batch.keys().begin(), batch.keys().end());
-        return seen.empty() ? take(batch) : GiveUnseen(batch, seen, take);
+        return GiveUnseen(batch, seen, link > 0, take);
       });
       if (!status.ok()) return status;
     }

@@ -34,6 +34,10 @@ struct RowBatch {
   absl::Span<const uint64_t> keys() const {
     return {reinterpret_cast<const uint64_t*>(columns[0].data()), count};
   }
+  // 0: the row was dropped, and the checkpoint is based on one that may have it.
+  absl::Span<const uint32_t> applies() const {
+    return {reinterpret_cast<const uint32_t*>(columns[kAppliesColumn].data()), count};
+  }
 };
 
 // A file with rows of one table.

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/table.pb.h"
 #include "server/checkpoint/disk.h"
 #include "server/checkpoint/model_source.h"
 

@@ -65,6 +65,7 @@ struct ArraySpec {
 std::vector<ArraySpec> DenseArrays(const v1::TableSpec& spec);
 // An embedding table's, for so many rows: keys first.
 std::vector<ArraySpec> RowArrays(const v1::TableSpec& spec, uint64_t rows);
+inline constexpr size_t kAppliesColumn = 2;  // of those
 
 // The name of a dense table's array in a file: the table's own for its parameters.
 std::string DenseTensorName(const std::string& table, const std::string& array);

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/verbena/v1/table.pb.h"
 
 namespace verbena::checkpoint {
 

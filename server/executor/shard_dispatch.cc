@@ -71,6 +71,7 @@ ShardExecutor::Impl::Kind ShardExecutor::Impl::KindOf(RecordType type) {
       return Kind::kPush;
     case RecordType::kPull:
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
       return Kind::kPull;
     default:
       return Kind::kOther;
@@ -123,6 +124,7 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
     case RecordType::kPushRows:
       return PushRows(lane, record);
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
       return Lookup(lane, record);
     case RecordType::kScan:
       return Scan(lane, record);

@@ -42,6 +42,14 @@ ShardExecutor::Impl::Impl(const ShardExecutorOptions& o, const Clock* c)
   samples.reserve(kCompletionBudget);
 }
 
+void ShardExecutor::Impl::ReadSeconds() {
+  constexpr int64_t kEvery = 250'000'000;
+  next_seconds_ns = now_ns + kEvery;
+  engine->SetSeconds(options.wall_seconds
+                         ? options.wall_seconds()
+                         : static_cast<uint32_t>(absl::ToUnixSeconds(absl::Now())));
+}
+
 ShardExecutor::Impl::~Impl() {
   // Lanes give their pins back to an engine, whose buffers are the allocator's.
   peer_links.reset();

@@ -122,6 +122,8 @@ struct ShardExecutorOptions {
   checkpoint::Disk* disk = nullptr;
   std::function<void(Inbox::Closure)> file_io;
   shard::CommitObserver commit_observer;  // tests
+  // Since the same time on all servers, for rows that go by their age; empty: this machine's clock.
+  std::function<uint32_t()> wall_seconds;
   PeerListener* peer_listener = nullptr;  // tests: of the links, instead of the shard itself
   // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
   std::function<void(const std::string&)> log;

@@ -197,8 +197,10 @@ struct ShardExecutor::Impl final {
   void PushRows(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Lookup(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Scan(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Copies the record's keys to `keys`. False: they break the rules, and the lane is closed.
+  // Copies the record's keys to `keys`, what a lookup of bags says of them to `bag_uses`. False:
+  // they break the rules, and the lane is closed.
   bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  bool TakeBagUses(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
   // ---- shard_replication.cc: copies of partitions, there and here ----
   // Who the view says has copies of this shard's partitions.
@@ -216,7 +218,11 @@ struct ShardExecutor::Impl final {
   template <typename Request>
   absl::Status MaySave(const Request& request) const;
 
-  void ReadClock() { now_ns = clock->NowNanos(); }
+  void ReadClock() {
+    now_ns = clock->NowNanos();
+    if (now_ns >= next_seconds_ns && engine != nullptr) ReadSeconds();
+  }
+  void ReadSeconds();
   int64_t NextTimer() const;
   void Log(const std::string& text) const {
     if (options.log) options.log(text);
@@ -251,6 +257,7 @@ struct ShardExecutor::Impl final {
   uint64_t token_state;
 
   int64_t now_ns = 0;  // read once per batch
+  int64_t next_seconds_ns = 0;
   int64_t next_write_check_ns = kNever;
   int64_t next_pending_check_ns = kNever;
   ShardCounters counters;
@@ -264,6 +271,7 @@ struct ShardExecutor::Impl final {
   std::vector<uint64_t> written;
   std::vector<Sample> samples;
   std::vector<uint64_t> keys;
+  std::vector<BagUse> bag_uses;
   rdma::ShardLane::Arrival arrival;
   ShardSaves saves;
   ShardRestores restores;

@@ -19,6 +19,7 @@ bool Reads(RecordType type) {
   switch (type) {
     case RecordType::kPull:
     case RecordType::kLookup:
+    case RecordType::kLookupBags:
     case RecordType::kScan:
     case RecordType::kAwait:
     case RecordType::kNorms:

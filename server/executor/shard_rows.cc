@@ -23,12 +23,22 @@ void ShardExecutor::Impl::PushRows(Lane* lane, const ShardLane::Arrival& record)
   request.table = header.table;
   request.groups = record.record.group_span();
   request.keys = keys;
+  request.dtype = header.dtype;
   if (!keys.empty()) request.rows = record.payload.subspan(KeyBytes(keys.size()));
   ReplyToGroups(lane, record, lane->engine->PushRows(request));
 }
 
+bool ShardExecutor::Impl::TakeBagUses(Lane* lane, const ShardLane::Arrival& record) {
+  absl::Status status = CopyBagUses(record.record, record.payload, &bag_uses);
+  if (status.ok()) return true;
+  Close(lane, std::move(status));
+  return false;
+}
+
+// Of rows, or of their sums by bag.
 void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
-  if (!TakeKeys(lane, record)) return;
+  const bool bags = record.record.header.type == RecordType::kLookupBags;
+  if (!TakeKeys(lane, record) || (bags && !TakeBagUses(lane, record))) return;
   const RecordHeader& header = record.record.header;
   shard::LookupRequest request;
   request.token = {lane->id, header.operation, record.slot};
@@ -36,10 +46,12 @@ void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
   request.table = header.table;
   request.groups = record.record.group_span();
   request.keys = keys;
+  request.dtype = header.dtype;
   request.min_version = header.min_version;
   request.destination = header.destination;
   request.destination_key = header.destination_key;
   request.may_park = MayPark(*lane);
+  if (bags) request.bags = {header.bags, bag_uses};
   OnPullOutcome(lane, record, lane->engine->Lookup(request));
 }
 

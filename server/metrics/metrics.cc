@@ -291,6 +291,8 @@ const TableValue kTableValues[] = {
     {"verbena_table_refused_keys_total",
      "Keys that were pushed and got no row, by the table's admission.", kCounter,
      [](const shard::TableStatistics& t) { return t.counters.refused_keys; }},
+    {"verbena_table_evicted_rows_total", "Rows that were dropped, by the table's eviction.",
+     kCounter, [](const shard::TableStatistics& t) { return t.counters.evicted_rows; }},
     {"verbena_table_parameter_bytes", "Parameters of a table that a shard holds.", kGauge,
      [](const shard::TableStatistics& t) { return t.parameter_bytes; }},
     {"verbena_table_rows", "Rows of an embedding table that a shard holds.", kGauge,

@@ -138,8 +138,11 @@ absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& ta
     group.count = rows.rows;
     group.of_table = of_table;
     for (const ArraySpec& array : checkpoint::RowArrays(table.spec(), rows.rows)) {
-      if (!wanted_.state && array.name != checkpoint::kKeys && array.name != checkpoint::kValues)
+      // Counts of applies: which rows were dropped.
+      if (!wanted_.state && array.name != checkpoint::kKeys && array.name != checkpoint::kValues &&
+          array.name != checkpoint::kApplies) {
         continue;
+      }
       for (const v1::CheckpointTensor& tensor : rows.file->tensors()) {
         if (tensor.table() != table.spec().name() || tensor.array() != array.name) continue;
         group.files.push_back(rows.file);

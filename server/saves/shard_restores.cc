@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/checkpoint/manifest.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -125,9 +126,15 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, const RestoreWind
     rows.expected = window.of_table;
     rows.keys = {reinterpret_cast<const uint64_t*>(columns[0].data()), window.count};
     rows.parameters = columns[1];
-    if (restore.state) {
-      rows.row_applies = {reinterpret_cast<const uint32_t*>(columns[2].data()), window.count};
-      for (size_t i = 3; i < columns.size(); ++i) rows.state.push_back(Floats(columns[i]));
+    constexpr size_t kApplies = checkpoint::kAppliesColumn;
+    rows.row_applies = {reinterpret_cast<const uint32_t*>(columns[kApplies].data()), window.count};
+    std::vector<uint32_t> once;
+    if (!restore.state) {
+      for (const uint32_t applies : rows.row_applies) once.push_back(std::min(applies, 1u));
+      rows.row_applies = once;
+    }
+    for (size_t i = kApplies + 1; i < columns.size(); ++i) {
+      rows.state.push_back(Floats(columns[i]));
     }
     return restore.engine->RestoreRows(rows);
   }

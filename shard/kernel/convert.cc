@@ -1,5 +1,7 @@
 #include "shard/kernel/convert.h"
 
+#include <bit>
+
 #include "proto/half.h"
 
 #if defined(__x86_64__)
@@ -21,6 +23,35 @@ VERBENA_KERNEL_BODY FromF16Body(const uint16_t* in, float* out, size_t n) {
 VERBENA_KERNEL_BODY ToF16Body(const float* in, uint16_t* out, size_t n) {
   for (size_t i = 0; i < n; ++i) out[i] = HalfFromFloat(in[i]);
 }
+
+// Chris Wellons, "Prospecting for Hash Functions" (2018): lowbias32.
+uint32_t RandomBits(uint32_t seed, size_t i) {
+  uint32_t x = seed + static_cast<uint32_t>(i) * 0x9e3779b9u;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+VERBENA_KERNEL_BODY ChanceBf16Body(uint32_t seed, const float* in, uint16_t* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(in[i]);
+    const uint32_t carried = (bits + (RandomBits(seed, i) >> 16)) >> 16;
+    const bool finite = (bits & 0x7f800000) != 0x7f800000;
+    out[i] = finite ? static_cast<uint16_t>(carried) : BFloat16FromFloat(in[i]);
+  }
+}
+VERBENA_KERNEL_BODY ChanceF16Body(uint32_t seed, const float* in, uint16_t* out, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(in[i]);
+    const uint32_t carried = (bits + (RandomBits(seed, i) >> 19)) & ~uint32_t{0x1fff};
+    const uint32_t magnitude = bits & 0x7fffffff;
+    const bool normal = magnitude >= 0x38800000 && magnitude < 0x47800000;
+    out[i] = HalfFromFloat(std::bit_cast<float>(normal ? carried : bits));
+  }
+}
+VERBENA_KERNEL(ChanceBf16, (uint32_t seed, const float* in, uint16_t* out, size_t n),
+               (seed, in, out, n));
+VERBENA_KERNEL(ChanceF16, (uint32_t seed, const float* in, uint16_t* out, size_t n),
+               (seed, in, out, n));
 
 VERBENA_KERNEL(FromBf16, (const uint16_t* in, float* out, size_t n), (in, out, n));
 VERBENA_KERNEL(ToBf16, (const float* in, uint16_t* out, size_t n), (in, out, n));
@@ -107,9 +138,21 @@ void F16FromFloats(Isa isa, const float* in, uint16_t* out, size_t n) {
   ToF16[static_cast<size_t>(isa)](in, out, n);
 }
 
+void Widen(Isa isa, ElementType type, const uint16_t* in, float* out, size_t n) {
+  return type == ElementType::kBf16 ? FloatsFromBf16(isa, in, out, n)
+                                    : FloatsFromF16(isa, in, out, n);
+}
+
 void Round(Isa isa, ElementType type, const float* in, uint16_t* out, size_t n) {
   return type == ElementType::kBf16 ? Bf16FromFloats(isa, in, out, n)
                                     : F16FromFloats(isa, in, out, n);
+}
+
+void RoundByChance(Isa isa, ElementType type, uint64_t seed, const float* in, uint16_t* out,
+                   size_t n) {
+  const auto folded = static_cast<uint32_t>(seed ^ (seed >> 32));
+  const auto& chance = type == ElementType::kBf16 ? ChanceBf16 : ChanceF16;
+  chance[static_cast<size_t>(isa)](folded, in, out, n);
 }
 
 }  // namespace verbena::shard

@@ -21,8 +21,15 @@ void FloatsFromF16(Isa isa, const uint16_t* in, float* out, size_t n);
 void Bf16FromFloats(Isa isa, const float* in, uint16_t* out, size_t n);
 void F16FromFloats(Isa isa, const float* in, uint16_t* out, size_t n);
 
-// To `type`, which is kBf16 or kF16.
+// From and to `type`, which is kBf16 or kF16.
+void Widen(Isa isa, ElementType type, const uint16_t* in, float* out, size_t n);
 void Round(Isa isa, ElementType type, const float* in, uint16_t* out, size_t n);
+
+// Up or down by chance, so that on average it is the number: bits that `type` does not have, added
+// to a random number of as many, carry into those it has. Element i's depends on `seed` and i
+// alone. What is less than the least normal number of binary16 goes to the nearest.
+void RoundByChance(Isa isa, ElementType type, uint64_t seed, const float* in, uint16_t* out,
+                   size_t n);
 
 }  // namespace verbena::shard
 

@@ -117,14 +117,16 @@ class AsyncRows final : public RowConsistency {
       return clocks_->Readable(worker, other, clock, answer);
     });
   }
-  void Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows);
+  void Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
+             const ApplyStamp& stamp);
 
   // A group that the copy has been told.
   struct Told {
     uint64_t record;
-    RowPush push;          // keys and rows are the log's
-    const uint32_t* rows;  // numbers, likewise
+    RowPush push;    // keys and rows are the log's
+    uint32_t* rows;  // numbers, likewise
     uint32_t divisor;
+    ApplyStamp stamp;
     bool acknowledged;  // the copy has it
   };
   struct ToldQueue {
@@ -132,7 +134,7 @@ class AsyncRows final : public RowConsistency {
     bool blocked = false;  // the first waits for memory to keep rows for a save
   };
   // False: no memory for it.
-  bool Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode);
+  bool Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp, ReplicaLog::Mode mode);
   // Those in front that the copy has, as far as a save allows.
   void ApplyTold(uint32_t slice);
   void SetBlocked(ToldQueue* told, bool blocked) {
@@ -185,23 +187,25 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   }
   // Not settled: it will be sent again.
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
-  if (!table_.Prepare(slice, rows) || told_[slice].blocked) {
+  const ApplyStamp stamp = table_.Stamp(slice, told_[slice].entries.size());
+  if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, stamp) || told_[slice].blocked) {
     return {ReplyStatus::kResourceExhausted, 0, version};
   }
   const ReplicaLog::Mode mode = log.mode(partition);
   if (mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id())) {
-    if (!Tell(push, slice, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
+    if (!Tell(push, slice, stamp, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
     last = sequence;
     table_.CountRefused(slice, admitted.refused);
     return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].entries.size()};
   }
   last = sequence;
   table_.CountRefused(slice, admitted.refused);
-  Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data());
+  Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data(), stamp);
   return {ReplyStatus::kOk, 0, version + 1};
 }
 
-bool AsyncRows::Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode) {
+bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
+                     ReplicaLog::Mode mode) {
   const size_t count = push.keys.size();
   const size_t bytes = KeyBytes(count) + count * table_.row_bytes();
   ReplicaLog::Append told;
@@ -214,8 +218,12 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode)
   std::memcpy(keys, push.keys.data(), count * sizeof(uint64_t));
   std::memcpy(rows, push.rows.data(), count * table_.row_bytes());
   std::memcpy(numbers, rows_.data(), count * sizeof(uint32_t));
-  Told entry{0, push, reinterpret_cast<const uint32_t*>(numbers),
-             AsyncDivisor(table_.spec(), roster_), mode == ReplicaLog::Mode::kForward};
+  Told entry{0,
+             push,
+             reinterpret_cast<uint32_t*>(numbers),
+             AsyncDivisor(table_.spec(), roster_),
+             stamp,
+             mode == ReplicaLog::Mode::kForward};
   entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
   const EmbeddingTable::Slice& s = table_.slice(slice);
@@ -229,6 +237,8 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, ReplicaLog::Mode mode)
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = s.version + told_[slice].entries.size() + 1;
   told.header.applies = s.applies + told_[slice].entries.size() + 1;
+  told.header.stamp = stamp.seconds;
+  told.header.keep_from = stamp.keep_from;
   told.header.worker = push.worker;
   told.header.worker_sequence = push.group.sequence;
   told.owner = this;
@@ -244,23 +254,28 @@ void AsyncRows::ApplyTold(uint32_t slice) {
   bool blocked = false;
   while (!told.entries.empty() && told.entries.front().acknowledged) {
     const Told entry = told.entries.front();
-    blocked = !table_.Prepare(slice, {entry.rows, entry.push.keys.size()});
+    // One before it may have dropped some.
+    blocked =
+        (table_.evicts() && !table_.FindOrCreate(slice, entry.push.keys, entry.rows)) ||
+        !table_.Prepare(slice, absl::Span<const uint32_t>(entry.rows, entry.push.keys.size())) ||
+        !table_.Prepare(slice, entry.stamp);
     if (blocked) break;
     told.entries.pop_front();
-    Apply(entry.push, slice, entry.divisor, entry.rows);
+    Apply(entry.push, slice, entry.divisor, entry.rows, entry.stamp);
     sink_.log->Applied(PartitionOf(slice), entry.record);
   }
   SetBlocked(&told, blocked);
 }
 
-void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows) {
-  table_.BeginApply(slice);
+void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
+                      const ApplyStamp& stamp) {
+  table_.BeginApply(slice, stamp);
   for (size_t i = 0; i < push.keys.size(); ++i) {
     if (i + kAhead < push.keys.size()) table_.Prefetch(slice, rows[i + kAhead]);
     const Source gradient = push.rows.data() + i * table_.dim();
     table_.ApplyRow(rows[i], {&gradient, 1}, static_cast<float>(divisor));
   }
-  table_.EndApply();
+  table_.counters().evicted_rows += table_.EndApply();
   ++sink_.counters.applies;
   if (sink_.commit_observer) {
     sink_.commit_observer({table_.id(),

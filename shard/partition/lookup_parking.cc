@@ -17,7 +17,8 @@ uint32_t LookupParking::FirstUnready(uint64_t worker, uint64_t min_version,
 }
 
 Answer LookupParking::Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
-                            absl::Span<const uint64_t> keys, Ready readable, ChunkView* view) {
+                            absl::Span<const uint64_t> keys, const Bags& bags, Ready readable,
+                            ChunkView* view) {
   Answer answer = {ReplyStatus::kOk, 0, UINT64_MAX};
   for (const Group& group : groups) {
     Answer of_group;
@@ -26,7 +27,9 @@ Answer LookupParking::Serve(uint64_t worker, uint64_t min_version, absl::Span<co
     answer.version = std::min(answer.version, of_group.version);
     answer.detail = std::max(answer.detail, of_group.detail);
   }
-  if (!table_->Gather(groups, keys, view)) return {ReplyStatus::kResourceExhausted, 0, 0};
+  const bool room =
+      bags.count == 0 ? table_->Gather(groups, keys, view) : table_->Pool(groups, keys, bags, view);
+  if (!room) return {ReplyStatus::kResourceExhausted, 0, 0};
   view->version = answer.version;
   sink_->Pulled(*view, &table_->counters(), by_version_ ? nullptr : &answer.detail);
   return answer;
@@ -38,7 +41,7 @@ PullOutcome LookupParking::Lookup(const LookupRequest& request, Ready readable) 
   if (unready == request.groups.size()) {
     PullOutcome outcome;
     outcome.answer = Serve(request.worker, request.min_version, request.groups, request.keys,
-                           readable, &outcome.view);
+                           request.bags, readable, &outcome.view);
     if (outcome.answer.status == ReplyStatus::kOk) outcome.kind = PullOutcome::Kind::kReady;
     return outcome;
   }
@@ -56,7 +59,9 @@ PullOutcome LookupParking::Lookup(const LookupRequest& request, Ready readable) 
                             request.destination_key,
                             unready,
                             {request.groups.begin(), request.groups.end()},
-                            {request.keys.begin(), request.keys.end()}});
+                            {request.keys.begin(), request.keys.end()},
+                            request.bags.count,
+                            {request.bags.uses.begin(), request.bags.uses.end()}});
   ++count_;
   ++sink_->counters.parked;
   parked.kind = PullOutcome::Kind::kParked;
@@ -68,8 +73,8 @@ bool LookupParking::TryAgain(Parked* lookup, Ready readable) {
       FirstUnready(lookup->worker, lookup->min_version, lookup->groups, lookup->waits_at, readable);
   if (lookup->waits_at < lookup->groups.size()) return false;
   ChunkView view;
-  const Answer answer =
-      Serve(lookup->worker, lookup->min_version, lookup->groups, lookup->keys, readable, &view);
+  const Answer answer = Serve(lookup->worker, lookup->min_version, lookup->groups, lookup->keys,
+                              {lookup->bags, lookup->uses}, readable, &view);
   --count_;
   --sink_->counters.parked;
   if (answer.status != ReplyStatus::kOk) {

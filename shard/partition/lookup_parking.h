@@ -45,15 +45,17 @@ class LookupParking final : public Parking {
     uint32_t waits_at = 0;  // index of groups
     std::vector<Group> groups;
     std::vector<uint64_t> keys;
+    uint32_t bags = 0;
+    std::vector<BagUse> uses;
   };
 
   // The first group from `first` on that is not readable; groups.size() when all are.
   uint32_t FirstUnready(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                         uint32_t first, Ready readable) const;
-  // Gathers the rows of a lookup that is readable as a whole; its answer, kResourceExhausted
-  // without memory for it.
+  // Gathers the rows of a lookup that is readable as a whole, or sums them by bag; its answer,
+  // kResourceExhausted without memory for it.
   Answer Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
-               absl::Span<const uint64_t> keys, Ready readable, ChunkView* view);
+               absl::Span<const uint64_t> keys, const Bags& bags, Ready readable, ChunkView* view);
   // True: the lookup is answered, with an event. False: it waits, maybe at a later group.
   bool TryAgain(Parked* lookup, Ready readable);
   void RemoveReads(Match match, const ReplyStatus* why) override;

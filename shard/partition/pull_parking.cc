@@ -18,12 +18,16 @@ void PullParking::ReleaseChunk(uint32_t chunk, Ready ready) {
   const auto answer = [&](const Pull& p) {
     Answer reply;
     if (!ready(p.worker, chunk, p.min_version, &reply)) return false;
-    const ChunkView view = table_->Pin(chunk);
+    --sink_->counters.parked;
+    --parked_pulls_;
+    ChunkView view;
+    if (!table_->PinToPull(chunk, &view)) {
+      ReadFailed(p.token, ReplyStatus::kResourceExhausted, p.destination, p.destination_key);
+      return true;
+    }
     sink_->events.push_back(
         {Event::Kind::kPullReady, p.token, reply, view, p.destination, p.destination_key});
     sink_->Pulled(view, &table_->counters(), by_version_ ? nullptr : &reply.detail);
-    --sink_->counters.parked;
-    --parked_pulls_;
     return true;
   };
   pulls.erase(std::remove_if(pulls.begin(), pulls.end(), answer), pulls.end());

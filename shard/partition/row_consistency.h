@@ -7,8 +7,7 @@
 //
 // Invariants:
 //  1. A push is read before the call returns: nothing is ever held. What a copy has to be told of
-//  is
-//     copied, and may be deferred (engine.h).
+//     is copied, and may be deferred (engine.h).
 #ifndef VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
 #define VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
 

@@ -77,6 +77,7 @@ class SyncRows final : public RowConsistency {
     uint64_t told = 0;                        // the record that has the open step; 0: none
     uint32_t told_keys = 0;                   // that it names
     uint32_t listed = 0;                      // by its commit
+    ApplyStamp stamp;                         // of its commit
     bool acknowledged = false;                // by the copy: what `told` is may be applied
     bool blocked = false;                     // there was no memory for it
   };
@@ -270,7 +271,8 @@ bool SyncRows::Commit(uint32_t slice) {
   }
   const uint32_t listed = Listed(s);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
-  if (!Prepare(slice)) {
+  s.stamp = table_.Stamp(slice);
+  if (!Prepare(slice) || !table_.Prepare(slice, s.stamp)) {
     SetBlocked(&s, true);
     return false;
   }
@@ -286,9 +288,9 @@ bool SyncRows::Commit(uint32_t slice) {
   } else {
     SetBlocked(&s, false);
     Observe(slice);
-    table_.BeginApply(slice);
+    table_.BeginApply(slice, s.stamp);
     ForEachRow(slice, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
-    table_.EndApply();
+    table_.counters().evicted_rows += table_.EndApply();
   }
   Committed(slice);
   return true;
@@ -344,6 +346,8 @@ bool SyncRows::Tell(uint32_t slice) {
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = rows.version + 1;
   told.header.applies = rows.applies + 1;
+  told.header.stamp = s.stamp.seconds;
+  told.header.keep_from = s.stamp.keep_from;
   told.owner = this;
   told.local = slice;
   s.told_keys = keys;
@@ -359,14 +363,14 @@ bool SyncRows::ApplyTold(uint32_t slice) {
   const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
   std::vector<uint32_t> rows(keys.size());
   table_.Find(slice, keys, rows.data());  // all are there: they were made by the pushes
-  if (!table_.Prepare(slice, rows)) return false;
-  table_.BeginApply(slice);
+  if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, s.stamp)) return false;
+  table_.BeginApply(slice, s.stamp);
   for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
     if (i + kAhead < rows.size()) table_.Prefetch(slice, rows[i + kAhead]);
     const Source source = sum;
     table_.ApplyRow(rows[i], {&source, 1}, Divisor(s));
   }
-  table_.EndApply();
+  table_.counters().evicted_rows += table_.EndApply();
   sink_.log->Applied(PartitionOf(slice), std::exchange(s.told, 0));
   return true;
 }

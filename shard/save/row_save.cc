@@ -22,7 +22,8 @@ RowSave::RowSave(EmbeddingTable* table, const TableToSave& what, const SaveParts
       table_(table),
       sync_(table->spec().consistency() == v1::CONSISTENCY_SYNC),
       what_(what),
-      row_bytes_(sizeof(uint64_t) + table->content_bytes()),
+      row_bytes_(kKeyAndCount + table->row_bytes() +
+                 table->state_arrays() * table->state_width() * sizeof(float)),
       kept_capacity_(RowsIn(std::min(kKeptBytes, parts.budget->limit() / 8), row_bytes_)) {}
 
 RowSave::~RowSave() {
@@ -56,9 +57,27 @@ void RowSave::SetDue(uint32_t slice) {
   s.kept = std::make_unique<ChangedRows>(0, parts_.pool);
   std::unique_ptr<ChangedRows>& changed = table_->changed(slice);
   at(slice).incremental = what_.base != 0 && changed != nullptr && changed->base() == what_.base;
+  if (at(slice).incremental) s.dropped = StillDropped(slice, *changed);
   if (!what_.track) return;
   s.tracks = true;
   s.base = std::exchange(changed, std::make_unique<ChangedRows>(parts_.save, parts_.pool));
+}
+
+// Keys that have no row now.
+std::vector<uint64_t> RowSave::StillDropped(uint32_t slice, const ChangedRows& changed) const {
+  std::vector<uint64_t> keys = changed.dropped();
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  const RowStore& rows = table_->rows(slice);
+  std::vector<uint32_t> found(keys.size());
+  rows.Find(keys, found.data());
+  size_t left = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const bool there = found[i] != RowStore::kNone && rows.applies(found[i]) > 0;
+    if (!there) keys[left++] = keys[i];
+  }
+  keys.resize(left);
+  return keys;
 }
 
 bool RowSave::ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const {
@@ -139,7 +158,8 @@ void RowSave::Add(uint32_t row, Packed* packed) const {
   const uint32_t applies = from.applies(row);
   std::memcpy(to + at * sizeof(applies), &applies, sizeof(applies));
   to += capacity * sizeof(applies);
-  std::memcpy(to + at * table_->row_bytes(), from.parameters(row), table_->row_bytes());
+  float wide[kMaxRowElements];
+  std::memcpy(to + at * table_->row_bytes(), from.Widened(row, wide), table_->row_bytes());
   to += capacity * table_->row_bytes();
   const size_t state_bytes = table_->state_width() * sizeof(float);
   const float* state = from.state(row);
@@ -147,6 +167,21 @@ void RowSave::Add(uint32_t row, Packed* packed) const {
     std::memcpy(to + at * state_bytes, state, state_bytes);
     to += capacity * state_bytes;
   }
+}
+
+void RowSave::AddDropped(uint64_t key, Packed* packed) const {
+  const size_t capacity = packed->capacity;
+  const size_t at = packed->rows++;
+  std::byte* to = packed->buffer.data;
+  std::memcpy(to + at * sizeof(key), &key, sizeof(key));
+  to += capacity * sizeof(key);
+  const auto zero = [&](size_t each) {
+    std::memset(to + at * each, 0, each);
+    to += capacity * each;
+  };
+  zero(sizeof(uint32_t));
+  zero(table_->row_bytes());
+  for (size_t i = 0; i < table_->state_arrays(); ++i) zero(table_->state_width() * sizeof(float));
 }
 
 void RowSave::View(const Packed& packed, SavePiece* piece) const {
@@ -168,9 +203,24 @@ void RowSave::View(const Packed& packed, SavePiece* piece) const {
 
 // ---- pieces -------------------------------------------------------------------------------------
 
+// Not for long: they are few, and go first.
+bool RowSave::TakeDropped(uint32_t slice, Packed* packed) {
+  std::vector<uint64_t>& dropped = rows_[slice].dropped;
+  const uint64_t most =
+      parts_.budget->Fitting(row_bytes_, std::max<uint64_t>(parts_.piece_bytes / row_bytes_, 1));
+  const auto count = static_cast<uint32_t>(std::min<uint64_t>(dropped.size(), most));
+  if (count == 0 || !NewPacked(slice, count, packed)) return false;
+  while (packed->rows < count) {
+    AddDropped(dropped.back(), packed);
+    dropped.pop_back();
+  }
+  return true;
+}
+
 // Moves the cursor. False: it is at the end, or there is no memory.
 bool RowSave::TakeCursor(uint32_t slice, Packed* packed) {
   SliceRows& s = rows_[slice];
+  if (!s.dropped.empty()) return TakeDropped(slice, packed);
   const uint64_t most =
       parts_.budget->Fitting(row_bytes_, std::max<uint64_t>(parts_.piece_bytes / row_bytes_, 1));
   if (most == 0) return false;
@@ -201,7 +251,7 @@ bool RowSave::FindContent(Packed* packed) {
     const uint32_t slice = open_.front();
     if (!has(slice, State::kOpen)) continue;
     if (TakeCursor(slice, packed)) return true;
-    if (rows_[slice].cursor < rows_[slice].rows) break;
+    if (!AtEnd(slice)) break;
     if (rows_[slice].open.rows == 0) EndContent(slice);
   }
   if (partly_kept_ == 0) return false;
@@ -230,7 +280,7 @@ bool RowSave::TakeContent(SavePiece* piece, HeldPiece* held) {
   View(packed, piece);
   parts_.counters->rows += packed.rows;
   const SliceRows& s = rows_[packed.slice];
-  if (s.cursor == s.rows && s.packed == 0 && s.open.rows == 0) EndContent(packed.slice);
+  if (AtEnd(packed.slice) && s.packed == 0 && s.open.rows == 0) EndContent(packed.slice);
   return true;
 }
 

@@ -3,7 +3,8 @@
 // A cursor goes through a slice's rows and packs them into pieces. A row ahead of the cursor that
 // an apply is about to change is kept before: packed into a piece of its slice, of at most
 // kKeptBytes. Rows that were made and never changed are none of the save's: they have their initial
-// values.
+// values. An incremental save says first which rows were dropped since the one before: they were
+// applied to 0 times.
 //
 // Beside the save's memory this takes a bit a row of open slices: whether it is kept.
 //
@@ -53,20 +54,28 @@ class RowSave final : public TableSave, public RowWatch {
     uint32_t capacity = 0;
   };
   struct SliceRows {
-    uint32_t rows = 0;    // when it became open
-    uint32_t cursor = 0;  // rows below are taken, unless they are not to be
-    uint32_t packed = 0;  // pieces of kept_
-    bool tracks = false;  // the table remembers what changes from this save on
-    Packed open;          // rows that are kept, not in kept_ yet
+    uint32_t rows = 0;              // when it became open
+    uint32_t cursor = 0;            // rows below are taken, unless they are not to be
+    std::vector<uint64_t> dropped;  // keys, to be taken before rows
+    uint32_t packed = 0;            // pieces of kept_
+    bool tracks = false;            // the table remembers what changes from this save on
+    Packed open;                    // rows that are kept, not in kept_ yet
     std::unique_ptr<ChangedRows> kept;
     std::unique_ptr<ChangedRows> base;  // what had changed since the save before
   };
 
   void SetDue(uint32_t slice);
+  // What is left is kept already.
+  bool AtEnd(uint32_t slice) const {
+    return rows_[slice].cursor == rows_[slice].rows && rows_[slice].dropped.empty();
+  }
   bool ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const;
   bool Keep(uint32_t slice, uint32_t row);
   bool NewPacked(uint32_t slice, uint32_t capacity, Packed* packed);
   void Add(uint32_t row, Packed* packed) const;
+  void AddDropped(uint64_t key, Packed* packed) const;
+  std::vector<uint64_t> StillDropped(uint32_t slice, const ChangedRows& changed) const;
+  bool TakeDropped(uint32_t slice, Packed* packed);
   void FreePacked(Packed* packed);
   bool TakeCursor(uint32_t slice, Packed* packed);
   void EndContent(uint32_t slice);

@@ -70,7 +70,7 @@ struct SavePiece {
   uint64_t first_element = 0;  // in the table
   // kRows
   absl::Span<const uint64_t> keys;
-  absl::Span<const uint32_t> row_applies;  // how often each row was changed
+  absl::Span<const uint32_t> row_applies;  // how often each row was changed; 0: it was dropped
 
   // kChunk: elements. kRows: rows.
   uint32_t count = 0;
@@ -139,7 +139,7 @@ struct RowsToRestore {
   uint32_t table = 0;
   uint64_t expected = 0;            // rows of the table, of all partitions; 0: nobody knows
   absl::Span<const uint64_t> keys;  // those that are not this shard's are left alone
-  // How often each was changed; empty: once, since a row that never was is none.
+  // How often each was changed; empty: once. 0: it is to be as if it had never been pushed.
   absl::Span<const uint32_t> row_applies;
   ElementType dtype = ElementType::kF32;
   absl::Span<const std::byte> parameters;      // dim numbers a row, aligned

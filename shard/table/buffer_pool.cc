@@ -21,7 +21,8 @@ BufferPool::BufferPool(Allocator* allocator, uint32_t spare_limit, uint64_t* res
 BufferPool::~BufferPool() {
   for (const Entry& e : entries_) {
     if (e.state == State::kUnused) continue;
-    Release(e.buffer, e.state == State::kScratch ? MemoryUse::kScratch : MemoryUse::kTables);
+    const bool scratch = e.state == State::kScratch || e.state == State::kKept;
+    Release(e.buffer, scratch ? MemoryUse::kScratch : MemoryUse::kTables);
   }
   for (const Buffer& b : idle_accumulators_) Free(b);
   for (const Buffer& b : idle_scratch_) Free(b);
@@ -74,15 +75,27 @@ uint32_t BufferPool::NewEntry(const Buffer& buffer, State state) {
   e.buffer = buffer;
   e.pins = 0;
   e.state = state;
+  e.keep = false;
   ++e.generation;
   return id;
 }
 
 void BufferPool::FreeEntry(uint32_t id) {
   Free(entries_[id].buffer);
+  Unuse(id);
+}
+
+void BufferPool::Unuse(uint32_t id) {
   entries_[id].buffer = {};
   entries_[id].state = State::kUnused;
+  entries_[id].keep = false;
   unused_.push_back(id);
+}
+
+BufferPool::Entry* BufferPool::Find(uint64_t pin) {
+  const auto id = static_cast<uint32_t>(pin);
+  if (id >= entries_.size() || entries_[id].generation != pin >> 32) return nullptr;
+  return &entries_[id];
 }
 
 uint32_t BufferPool::NewParameters(size_t bytes, JobAccount* account) {
@@ -105,19 +118,21 @@ uint64_t BufferPool::Pin(uint32_t id) {
 
 bool BufferPool::Unpin(uint64_t pin) {
   const auto id = static_cast<uint32_t>(pin);
-  if (id >= entries_.size()) return false;
-  Entry& e = entries_[id];
-  if (e.generation != pin >> 32 || e.pins == 0) return false;
+  Entry* const found = Find(pin);
+  if (found == nullptr || found->pins == 0) return false;
+  Entry& e = *found;
   if (--e.pins > 0) return false;
   if (e.state == State::kOrphan) {
     FreeEntry(id);
     return false;
   }
   if (e.state == State::kScratch) {
+    if (e.keep && MakeRoom(e.buffer.bytes)) {
+      LinkKept(id);
+      return false;
+    }
     ReturnScratch(e.buffer);
-    e.buffer = {};
-    e.state = State::kUnused;
-    unused_.push_back(id);
+    Unuse(id);
     return false;
   }
   if (e.state == State::kRetired) {
@@ -195,14 +210,17 @@ Buffer BufferPool::TakeScratch(size_t bytes, JobAccount* account) {
     idle_scratch_bytes_ -= buffer.bytes;
     return buffer;
   }
-  return Take(rounded, account, MemoryUse::kScratch);
+  Buffer buffer = Take(rounded, account, MemoryUse::kScratch);
+  while (buffer.data == nullptr && !refused_by_job_ && oldest_kept_ != kNone) {
+    DropOldestKept();
+    buffer = Take(rounded, account, MemoryUse::kScratch);
+  }
+  return buffer;
 }
 
 void BufferPool::ReturnScratch(const Buffer& buffer) {
   if (buffer.data == nullptr) return;
-  if (idle_scratch_bytes_ + buffer.bytes > kIdleScratchBytes) {
-    return Release(buffer, MemoryUse::kScratch);
-  }
+  if (!MakeRoom(buffer.bytes)) return Release(buffer, MemoryUse::kScratch);
   idle_scratch_bytes_ += buffer.bytes;
   idle_scratch_.push_back(Discharge(buffer, MemoryUse::kScratch));
 }
@@ -211,7 +229,77 @@ uint64_t BufferPool::PinScratch(const Buffer& buffer) {
   return Pin(NewEntry(buffer, State::kScratch));
 }
 
+// ---- kept scratch -------------------------------------------------------------------------------
+
+Buffer BufferPool::TakeToKeep(size_t bytes, JobAccount* account) {
+  // What is kept is often all of one size: what is forgotten is what is taken.
+  if (oldest_kept_ != kNone && idle_scratch_bytes_ + RoundScratch(bytes) > kIdleScratchBytes) {
+    Forget(uint64_t{entries_[oldest_kept_].generation} << 32 | oldest_kept_);
+  }
+  return TakeScratch(bytes, account);
+}
+
+uint64_t BufferPool::PinToKeep(const Buffer& buffer) {
+  const uint32_t id = NewEntry(buffer, State::kScratch);
+  entries_[id].keep = true;
+  return Pin(id);
+}
+
+bool BufferPool::PinAgain(uint64_t pin, JobAccount* account) {
+  Entry* const e = Find(pin);
+  if (e == nullptr || !e->keep) return false;
+  if (e->state == State::kKept) {
+    if (!Charge(&e->buffer, account, MemoryUse::kScratch)) return false;
+    UnlinkKept(static_cast<uint32_t>(pin));
+    e->state = State::kScratch;
+  }
+  ++e->pins;
+  return true;
+}
+
+void BufferPool::Forget(uint64_t pin) {
+  Entry* const e = Find(pin);
+  if (e == nullptr || !e->keep) return;
+  e->keep = false;
+  if (e->state != State::kKept) return;  // the last Unpin() returns it
+  const auto id = static_cast<uint32_t>(pin);
+  UnlinkKept(id);
+  ReturnScratch(e->buffer);
+  Unuse(id);
+}
+
+void BufferPool::LinkKept(uint32_t id) {
+  Entry& e = entries_[id];
+  e.buffer = Discharge(e.buffer, MemoryUse::kScratch);
+  idle_scratch_bytes_ += e.buffer.bytes;
+  e.state = State::kKept;
+  e.older_kept = newest_kept_;
+  e.newer_kept = kNone;
+  (newest_kept_ == kNone ? oldest_kept_ : entries_[newest_kept_].newer_kept) = id;
+  newest_kept_ = id;
+}
+
+void BufferPool::UnlinkKept(uint32_t id) {
+  Entry& e = entries_[id];
+  idle_scratch_bytes_ -= e.buffer.bytes;
+  (e.older_kept == kNone ? oldest_kept_ : entries_[e.older_kept].newer_kept) = e.newer_kept;
+  (e.newer_kept == kNone ? newest_kept_ : entries_[e.newer_kept].older_kept) = e.older_kept;
+}
+
+bool BufferPool::MakeRoom(size_t bytes) {
+  while (oldest_kept_ != kNone && idle_scratch_bytes_ + bytes > kIdleScratchBytes) DropOldestKept();
+  return idle_scratch_bytes_ + bytes <= kIdleScratchBytes;
+}
+
+void BufferPool::DropOldestKept() {
+  const uint32_t id = oldest_kept_;
+  UnlinkKept(id);
+  Release(entries_[id].buffer, MemoryUse::kScratch);
+  Unuse(id);
+}
+
 void BufferPool::Trim() {
+  while (oldest_kept_ != kNone) DropOldestKept();
   for (const uint32_t id : idle_spares_) {
     FreeEntry(id);
     --spares_;

@@ -1,6 +1,6 @@
 // Memory of a shard's tables: parameter buffers that can be pinned while they are written out,
-// spares to update a pinned chunk out of place, accumulators, and scratch that rows and
-// parts of norms are gathered in.
+// spares to update a pinned chunk out of place, accumulators, and scratch that rows and parts of
+// norms are gathered in, and chunks encoded to.
 //
 // **Thread safety**: one owner thread.
 //
@@ -10,14 +10,17 @@
 //     lent  --(swapped in)-->  current; what was there is freed, or orphan until its last unpin
 // and scratch memory
 //     taken  --(PinScratch)-->  on its way out  --(unpin)-->  idle, or freed
+//     taken  --(PinToKeep)-->  on its way out  --(last unpin)-->  kept  --(Forget)-->  idle
+//     kept  --(PinAgain)-->  on its way out;  kept  --(room is wanted)-->  freed
 //
 // Invariants:
 //  1. A pinned buffer is neither written nor freed (but see WritableFor()).
 //  2. Spares (idle or retired) exceed `spare_limit` only where somebody could not wait for one;
 //     accumulators are not counted.
-//  3. Idle scratch never exceeds kIdleScratchBytes.
+//  3. Idle scratch, with what is kept, never exceeds kIdleScratchBytes; what is kept makes room for
+//     what idles, the oldest first, so it is in nobody's way.
 //  4. A buffer that is in use counts against the account it was asked for; spares and what is idle
-//     against nobody's. Accounts outlive the pool.
+//     or kept against nobody's. Accounts outlive the pool.
 #ifndef VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 #define VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 
@@ -80,6 +83,17 @@ class BufferPool {
   void ReturnScratch(const Buffer& buffer);
   // The last Unpin() returns it.
   uint64_t PinScratch(const Buffer& buffer);
+  // For content that may be wanted again: as TakeScratch(), but when what idles and is kept is as
+  // much as it may be, what was kept longest gives way.
+  Buffer TakeToKeep(size_t bytes, JobAccount* account = nullptr);
+  // As PinScratch(); but the last Unpin() keeps it, until there is no room.
+  uint64_t PinToKeep(const Buffer& buffer);
+  // One more pin of what PinToKeep() has pinned. False: it is gone, or the job's limit is in the
+  // way.
+  bool PinAgain(uint64_t pin, JobAccount* account = nullptr);
+  const Buffer& pinned_buffer(uint64_t pin) const { return buffer(static_cast<uint32_t>(pin)); }
+  // What PinToKeep() has pinned will not be wanted again. A pin that is none is ignored.
+  void Forget(uint64_t pin);
   // Scratch memory of exactly that size, which is not kept for others when it is given back.
   Buffer TakeExact(size_t bytes, JobAccount* account = nullptr) {
     return Take(bytes, account, MemoryUse::kScratch);
@@ -94,12 +108,23 @@ class BufferPool {
   void Trim();
 
  private:
-  enum class State : uint8_t { kUnused, kCurrent, kRetired, kOrphan, kIdleSpare, kLent, kScratch };
+  enum class State : uint8_t {
+    kUnused,
+    kCurrent,
+    kRetired,
+    kOrphan,
+    kIdleSpare,
+    kLent,
+    kScratch,
+    kKept
+  };
   struct Entry {
     Buffer buffer;
     uint32_t pins = 0;
     uint32_t generation = 0;  // of the entry's use: a stale pin does not match
     State state = State::kUnused;
+    bool keep = false;                                // kScratch: it becomes kKept
+    uint32_t older_kept = kNone, newer_kept = kNone;  // kKept: by when they became that
   };
 
   Buffer Take(size_t bytes, JobAccount* account, MemoryUse use);
@@ -110,6 +135,14 @@ class BufferPool {
   static Buffer Discharge(const Buffer& buffer, MemoryUse use);
   uint32_t NewEntry(const Buffer& buffer, State state);
   void FreeEntry(uint32_t id);
+  void Unuse(uint32_t id);  // its buffer is somebody else's
+  // The entry of a pin; null: it is none.
+  Entry* Find(uint64_t pin);
+  void LinkKept(uint32_t id);
+  void UnlinkKept(uint32_t id);
+  // So that `bytes` more may idle. False: they may not.
+  bool MakeRoom(size_t bytes);
+  void DropOldestKept();
 
   Allocator* const allocator_;
   const uint32_t spare_limit_;
@@ -120,7 +153,8 @@ class BufferPool {
   uint32_t spares_ = 0;  // idle and retired
   std::vector<Buffer> idle_accumulators_;
   std::vector<Buffer> idle_scratch_;
-  size_t idle_scratch_bytes_ = 0;
+  size_t idle_scratch_bytes_ = 0;  // with what is kept
+  uint32_t oldest_kept_ = kNone, newest_kept_ = kNone;
   bool refused_by_job_ = false;
 };
 

@@ -1,4 +1,5 @@
-// Which rows of a slice were changed since a save: a bit a row.
+// Which rows of a slice were changed since a save: a bit a number; and the keys of those that were
+// dropped.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_CHANGED_ROWS_H_
@@ -29,15 +30,24 @@ class ChangedRows {
   bool marked(uint32_t row) const {
     return row / 64 < words_.size() && (words_[row / 64] >> row % 64 & 1) != 0;
   }
+  // A row with that key was there, and is no more.
+  void Drop(uint64_t key) {
+    const uint64_t before = bytes();
+    dropped_.push_back(key);
+    pool_.Count(static_cast<int64_t>(bytes()) - static_cast<int64_t>(before));
+  }
+  // Some have a row again, and some are there twice.
+  const std::vector<uint64_t>& dropped() const { return dropped_; }
   // What was changed since `older` began, which goes on in this one's place, too.
   void Join(const ChangedRows& older) {
     base_ = older.base_;
     if (words_.size() < older.words_.size()) Resize(older.words_.size());
     for (size_t i = 0; i < older.words_.size(); ++i) words_[i] |= older.words_[i];
+    for (const uint64_t key : older.dropped_) Drop(key);
   }
 
  private:
-  uint64_t bytes() const { return words_.capacity() * sizeof(uint64_t); }
+  uint64_t bytes() const { return (words_.capacity() + dropped_.capacity()) * sizeof(uint64_t); }
   // By half more at least: rows are made one by one.
   void Resize(size_t words) {
     const uint64_t before = bytes();
@@ -49,6 +59,7 @@ class ChangedRows {
   uint64_t base_;
   BufferPool& pool_;
   std::vector<uint64_t> words_;
+  std::vector<uint64_t> dropped_;
 };
 
 }  // namespace verbena::shard

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "shard/codec/codec.h"
 #include "shard/kernel/convert.h"
 #include "shard/table/initializer.h"
 
@@ -66,6 +67,7 @@ DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* 
       optimizer_(std::move(optimizer)),
       pool_(pool),
       type_(ParameterType(table.spec())),
+      pull_type_(PullType(table.spec())),
       local_chunk_(layout_.chunks(), kNone) {
   const uint64_t largest = std::min<uint64_t>(layout_.elements, layout_.chunk_elements);
   parameter_buffer_bytes_ = RoundUp(largest * layout_.parameter_bytes);
@@ -88,6 +90,7 @@ DenseTable::~DenseTable() {
 
 void DenseTable::FreeChunk(Chunk* chunk) {
   if (chunk->parameters == BufferPool::kNone) return;
+  ForgetEncoded(chunk);
   pool_->DropParameters(chunk->parameters);
   if (chunk->state != BufferPool::kNone) pool_->DropParameters(chunk->state);
   chunk->parameters = chunk->state = BufferPool::kNone;
@@ -196,6 +199,30 @@ ChunkView DenseTable::Pin(uint32_t index) {
           pool_->Pin(c.parameters)};
 }
 
+bool DenseTable::PinToPull(uint32_t index, ChunkView* view) {
+  if (pull_type_ == type_) {
+    *view = Pin(index);
+    return true;
+  }
+  Chunk& c = chunks_[index];
+  const auto bytes = static_cast<uint32_t>(PayloadBytes(pull_type_, c.elements));
+  if (!pool_->PinAgain(c.encoded, account())) {
+    const Buffer buffer = pool_->TakeToKeep(bytes, account());
+    if (buffer.data == nullptr) return false;
+    codec::Encode(BestIsa(), pull_type_, Floats(pool_->buffer(c.parameters)), nullptr, buffer.data,
+                  c.elements);
+    ForgetEncoded(&c);
+    c.encoded = pool_->PinToKeep(buffer);
+  }
+  *view = {pool_->pinned_buffer(c.encoded), bytes, c.version, c.encoded};
+  return true;
+}
+
+void DenseTable::ForgetEncoded(Chunk* chunk) {
+  pool_->Forget(chunk->encoded);
+  chunk->encoded = kNoPin;
+}
+
 ApplyScalars DenseTable::ScalarsOf(const Chunk& chunk, const StepScale& scale) const {
   ApplyScalars scalars = optimizer_->Prepare(chunk.applies + 1);
   scalars.gradient_scale = scale.gradient;
@@ -229,6 +256,7 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float d
       pool_->Swap(c.state, spares.state);
       c.state = spares.state;
     }
+    ForgetEncoded(&c);
     const uint32_t target = spares.parameters;
     const Buffer& to = pool_->buffer(target);
     float* const weights = Weights(c);
@@ -292,6 +320,7 @@ void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
 
 void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
   Chunk& c = chunks_[index];
+  ForgetEncoded(&c);
   const uint32_t target = pool_->WritableFor(c.parameters, /*force=*/true);
   std::memcpy(pool_->buffer(target).data, from, parameter_buffer_bytes_);
   if (target != c.parameters) {
@@ -305,13 +334,12 @@ void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
 void DenseTable::WriteElements(uint32_t index, uint32_t first, absl::Span<const float> floats,
                                absl::Span<const uint16_t> halves, ElementType type) {
   Chunk& c = chunks_[index];
+  ForgetEncoded(&c);
   float* const weights = Weights(c) + first;
   if (type == ElementType::kF32) {
     std::copy(floats.begin(), floats.end(), weights);
-  } else if (type == ElementType::kBf16) {
-    FloatsFromBf16(BestIsa(), halves.data(), weights, halves.size());
   } else {
-    FloatsFromF16(BestIsa(), halves.data(), weights, halves.size());
+    Widen(BestIsa(), type, halves.data(), weights, halves.size());
   }
   if (!has_master()) return;
   Round(BestIsa(), type_, weights, Halves(pool_->buffer(c.parameters)) + first,

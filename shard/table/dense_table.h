@@ -7,7 +7,10 @@
 //     only a save pins buffers, and what is to be pinned there goes to what the save has lent.
 //  2. Of a table of 16 bits the optimizer works on the master copy, in f32; the parameters are it,
 //     rounded.
-//  3. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
+//  3. With a pull codec what is pulled is encoded from the parameters when it is asked for, once
+//     for all who pull the same, as long as that is kept (BufferPool::PinToKeep()). It follows from
+//     the parameters alone, so encoding it anew gives the same bytes.
+//  4. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
 #ifndef VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 #define VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 
@@ -39,6 +42,7 @@ struct StepScale {
 
 class DenseTable final : public SlicedTable {
  public:
+  static constexpr uint64_t kNoPin = UINT64_MAX;  // is none of BufferPool
   struct Chunk {
     uint32_t id = 0;  // in the table
     uint32_t elements = 0;
@@ -48,6 +52,7 @@ class DenseTable final : public SlicedTable {
     uint32_t state = BufferPool::kNone;
     uint64_t version = 0;
     uint64_t applies = 0;
+    uint64_t encoded = kNoPin;  // what the parameters are when they are pulled, if it is kept
   };
   struct Slice {
     std::vector<uint32_t> chunks;  // indices of chunks(); empty unless ready
@@ -68,6 +73,7 @@ class DenseTable final : public SlicedTable {
   const DenseLayout& layout() const { return layout_; }
   ElementType parameter_type() const { return type_; }
   ElementType push_type() const { return PushType(spec()); }
+  ElementType pull_type() const { return pull_type_; }
   uint32_t partition_of(uint32_t chunk) const {
     return PartitionOfChunk(id(), chunk, partitions());
   }
@@ -86,6 +92,8 @@ class DenseTable final : public SlicedTable {
   uint64_t parameter_bytes() const override;
 
   ChunkView Pin(uint32_t index);
+  // As they are pulled. False: no memory to encode them to.
+  bool PinToPull(uint32_t index, ChunkView* view);
   // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
   // by one. False, with nothing changed: the chunk is pinned and there is no spare, or it is to be
   // saved first and there is no memory to keep it (force: BufferPool::WritableFor()).
@@ -126,6 +134,8 @@ class DenseTable final : public SlicedTable {
   // What an apply may write of a chunk, as far as `to` does not say. False: nothing, now.
   bool FindWritable(const Chunk& chunk, bool force, ChunkSpares* to);
   void FreeChunk(Chunk* chunk);
+  // The parameters are about to change.
+  void ForgetEncoded(Chunk* chunk);
   void Advance(Chunk* chunk);
   void FindLeast(Slice* slice);
   ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
@@ -138,7 +148,8 @@ class DenseTable final : public SlicedTable {
   const DenseLayout layout_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
-  const ElementType type_;  // of the parameters as they are pulled
+  const ElementType type_;       // of the parameters; 16 bits: rounded from the master copy
+  const ElementType pull_type_;  // the same, unless there is a codec
   // Of every chunk, also the short last one: buffers are swapped.
   size_t parameter_buffer_bytes_ = 0;
   size_t array_bytes_ = 0;  // of each array of the state

@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/eviction_spec.h"
 #include "proto/table_spec.h"
+#include "shard/codec/codec.h"
+#include "shard/kernel/convert.h"
 #include "shard/kernel/fused_pass.h"
-#include "shard/table/initializer.h"
+#include "shard/kernel/gradient.h"
 #include "shard/table/row_lookahead.h"
 
 namespace verbena::shard {
@@ -54,10 +57,14 @@ EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, Buff
       dim_(table.spec().dim()),
       optimizer_(std::move(optimizer)),
       pool_(pool),
-      shape_(dim_, StateOf(*optimizer_, dim_), optimizer_->counts_applies()),
-      content_bytes_(sizeof(uint32_t) + (dim_ + shape_.state) * sizeof(float)),
+      push_type_(PushType(table.spec())),
+      pull_type_(PullType(table.spec())),
+      shape_(dim_, StateOf(*optimizer_, dim_), optimizer_->counts_applies(),
+             KindOf(table.spec().eviction()) != v1::Eviction::NEVER, RowType(table.spec())),
+      content_bytes_(sizeof(uint32_t) * (shape_.stamps ? 2 : 1) + shape_.content_bytes()),
       arena_(shape_.few_bytes(), shape_.many_bytes(), pool, account),
       admission_(table.spec().admission(), partitions, pool, account),
+      eviction_(table.spec().eviction(), partitions, shape_.content_bytes()),
       memos_(kMemos) {}
 
 void EmbeddingTable::Release(uint32_t slice, bool gone) {
@@ -80,11 +87,11 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
 
 uint64_t EmbeddingTable::row_count() const {
   uint64_t rows = 0;
-  for (const Slice& s : slices_) rows += s.rows != nullptr ? s.rows->size() : 0;
+  for (const Slice& s : slices_) rows += s.rows != nullptr ? s.rows->live() : 0;
   return rows;
 }
 
-uint64_t EmbeddingTable::parameter_bytes() const { return row_count() * row_bytes(); }
+uint64_t EmbeddingTable::parameter_bytes() const { return row_count() * shape_.parameters; }
 
 EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const uint64_t> keys,
                                                absl::Span<const float> rows) {
@@ -113,7 +120,39 @@ EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const 
   return {admitted_keys_, admitted_rows_, refused_keys_};
 }
 
-void EmbeddingTable::BeginApply(uint32_t slice) { applying_ = &slices_[slice]; }
+ApplyStamp EmbeddingTable::Stamp(uint32_t slice, uint64_t told) {
+  if (!evicts()) return {};
+  Slice& s = slices_[slice];
+  const uint64_t apply = s.applies + told + 1;
+  if (s.sweep <= s.applies) {
+    s.keep_from = eviction_.Decide(*s.rows, apply, seconds_, &s.last_sweep);
+    if (s.keep_from > 0) s.sweep = apply;
+  }
+  return {seconds_, s.sweep == apply ? s.keep_from : 0};
+}
+
+bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
+  if (watch_ == nullptr || stamp.keep_from == 0) return true;
+  const RowStore& rows = *slices_[slice].rows;
+  found_.clear();
+  for (uint32_t row = 0; row < rows.size(); ++row) {
+    rows.PrefetchStamp(row);
+    if (rows.stamp(row) < stamp.keep_from) found_.push_back(row);
+  }
+  return Prepare(slice, found_);
+}
+
+void EmbeddingTable::BeginApply(uint32_t slice, const ApplyStamp& stamp) {
+  applying_ = &slices_[slice];
+  stamp_ = stamp;
+  const uint32_t by = eviction_.Rebase(applying_->applies + 1);
+  if (by == 0) return;
+  RowStore& rows = *applying_->rows;
+  for (uint32_t row = 0; row < rows.size(); ++row) {
+    const uint32_t was = rows.stamp(row);
+    if (was > 0 && !rows.is_free(row)) rows.SetStamp(row, was > by ? was - by : 1);
+  }
+}
 
 const ApplyScalars& EmbeddingTable::ScalarsFor(uint64_t t) {
   const uint64_t step = applying_->applies + 1;
@@ -124,17 +163,58 @@ const ApplyScalars& EmbeddingTable::ScalarsFor(uint64_t t) {
 
 void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor) {
   RowStore& rows = *applying_->rows;
-  float* parameters = rows.parameters(row);
-  ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
-                 divisor, parameters, parameters, rows.state(row), dim_, dim_);
+  if (shape_.narrow()) {
+    ApplyNarrow(row, sources, divisor);
+  } else {
+    float* parameters = rows.parameters(row);
+    ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
+                   divisor, parameters, parameters, rows.state(row), dim_, dim_);
+  }
   rows.CountApply(row);
+  if (shape_.stamps) {
+    rows.SetStamp(row, eviction_.Stamp(rows.stamp(row), rows.key(row), applying_->applies + 1,
+                                       stamp_.seconds));
+  }
   if (applying_->changed != nullptr) applying_->changed->Mark(row);
 }
 
-void EmbeddingTable::EndApply() {
+void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources, float divisor) {
+  RowStore& rows = *applying_->rows;
+  wide_.resize(dim_);
+  const float* from = rows.Widened(row, wide_.data());
+  const bool by_chance = spec().stochastic_rounding();
+  const RoundedCopy nearest = {by_chance ? nullptr : rows.halves(row), shape_.type};
+  ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
+                 divisor, from, wide_.data(), rows.state(row), dim_, dim_, nearest);
+  if (!by_chance) return;
+  const uint64_t seed = RowIndex::Hash(rows.key(row) + RowIndex::Hash(applying_->applies + 1));
+  RoundByChance(BestIsa(), shape_.type, seed, wide_.data(), rows.halves(row), dim_);
+}
+
+uint32_t EmbeddingTable::Sweep(Slice* slice) {
+  RowStore& rows = *slice->rows;
+  uint32_t dropped = 0;
+  for (uint32_t row = 0; row < rows.size(); ++row) {
+    rows.PrefetchStamp(row);
+    const uint32_t stamp = rows.stamp(row);
+    if (stamp == RowStore::kFreeStamp) continue;
+    if (stamp >= stamp_.keep_from) {
+      rows.SetStamp(row, eviction_.Aged(stamp));
+      continue;
+    }
+    if (slice->changed != nullptr && rows.applies(row) > 0) slice->changed->Drop(rows.key(row));
+    rows.Drop(row);
+    ++dropped;
+  }
+  return dropped;
+}
+
+uint32_t EmbeddingTable::EndApply() {
+  const uint32_t dropped = evicts() && stamp_.keep_from > 0 ? Sweep(applying_) : 0;
   ++applying_->applies;
   ++applying_->version;
   if (watch_ != nullptr) watch_->Changed(static_cast<uint32_t>(applying_ - slices_.data()));
+  return dropped;
 }
 
 void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, uint64_t* key,
@@ -143,7 +223,13 @@ void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, uint64_t* key,
   *key = rows.key(row);
   const uint32_t applies = rows.applies(row);
   std::memcpy(content, &applies, sizeof(applies));
-  std::memcpy(content + sizeof(applies), rows.parameters(row), content_bytes_ - sizeof(applies));
+  size_t header = sizeof(applies);
+  if (shape_.stamps) {
+    const uint32_t stamp = rows.stamp(row);
+    std::memcpy(content + header, &stamp, sizeof(stamp));
+    header += sizeof(stamp);
+  }
+  std::memcpy(content + header, rows.content(row), content_bytes_ - header);
 }
 
 void EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* content) {
@@ -151,42 +237,94 @@ void EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* con
   uint32_t applies = 0;
   std::memcpy(&applies, content, sizeof(applies));
   rows.SetApplies(row, applies);
-  std::memcpy(rows.parameters(row), content + sizeof(applies), content_bytes_ - sizeof(applies));
+  size_t header = sizeof(applies);
+  if (shape_.stamps) {
+    uint32_t stamp = 0;
+    std::memcpy(&stamp, content + header, sizeof(stamp));
+    rows.SetStamp(row, std::min(stamp, RowStore::kFreeStamp - 1));
+    header += sizeof(stamp);
+  }
+  std::memcpy(rows.content(row), content + header, content_bytes_ - header);
 }
 
 void EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
-                             const float* parameters, absl::Span<const float* const> state) {
+                             const float* parameters, absl::Span<const float* const> state,
+                             uint64_t after) {
   RowStore& rows = *slices_[slice].rows;
   rows.SetApplies(row, applies);
-  std::copy_n(parameters, dim_, rows.parameters(row));
+  if (shape_.stamps) {
+    rows.SetStamp(row, eviction_.Stamp(0, rows.key(row), after + 1, seconds_));
+  }
+  if (applies == 0) {
+    rows.SetInitial(row);
+    std::fill_n(rows.state(row), shape_.state, 0.0f);
+    return;
+  }
+  rows.SetParameters(row, parameters);
   float* to = rows.state(row);
   for (const float* array : state) to = std::copy_n(array, state_width(), to);
 }
 
-bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
-                            ChunkView* view) {
-  const size_t bytes = keys.size() * row_bytes();
-  const Buffer buffer = pool_->TakeScratch(bytes, account());
-  if (buffer.data == nullptr) return false;
-  float* out = Floats(buffer.data);
+template <typename Visit>
+void EmbeddingTable::ForRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+                             Visit visit) const {
   RowLookahead ahead;
   size_t first = 0;
   for (const Group& group : groups) {
     ahead.Add(slices_[slice_of(group.partition)].rows.get(), keys.subspan(first, group.count));
     first += group.count;
   }
+  size_t at = 0;
+  float wide[kMaxRowElements];
   for (const Group& group : groups) {
     const RowStore& rows = *slices_[slice_of(group.partition)].rows;
-    for (uint32_t i = 0; i < group.count; ++i, out += dim_) {
+    for (uint32_t i = 0; i < group.count; ++i) {
       const RowStore::Probe& probe = ahead.Next();
       const uint32_t row = rows.Finish(probe);
-      if (row == RowStore::kNone) {
-        InitializeRow(spec().initializer(), probe.key, out, dim_);
+      if (row != RowStore::kNone) {
+        visit(at++, rows.Widened(row, wide));
       } else {
-        std::memcpy(out, rows.parameters(row), row_bytes());
+        rows.Initial(probe.key, wide);
+        visit(at++, wide);
       }
     }
   }
+}
+
+bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+                            ChunkView* view) {
+  const size_t each = RowBytes(pull_type_, dim_);
+  const size_t bytes = keys.size() * each;
+  const Buffer buffer = pool_->TakeScratch(bytes, account());
+  if (buffer.data == nullptr) return false;
+  std::byte* out = buffer.data;
+  if (pull_type_ == ElementType::kF32) {
+    ForRows(groups, keys, [&](size_t, const float* row) {
+      std::memcpy(out, row, each);
+      out += each;
+    });
+  } else {
+    ForRows(groups, keys, [&](size_t, const float* row) {
+      codec::EncodeRow(BestIsa(), pull_type_, row, out, dim_);
+      out += each;
+    });
+  }
+  *view = {buffer, static_cast<uint32_t>(bytes), 0, pool_->PinScratch(buffer)};
+  return true;
+}
+
+bool EmbeddingTable::Pool(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+                          const Bags& bags, ChunkView* view) {
+  const size_t bytes = bags.count * row_bytes();
+  const Buffer buffer = pool_->TakeScratch(bytes, account());
+  if (buffer.data == nullptr) return false;
+  float* const sums = Floats(buffer.data);
+  std::memset(sums, 0, bytes);
+  ForRows(groups, keys, [&](size_t i, const float* row) {
+    const BagUse& use = bags.uses[i];
+    float* const sum = sums + size_t{use.bag} * dim_;
+    AddScaledBlock(BestIsa(), sum, use.weight, row, sum, dim_);
+  });
   *view = {buffer, static_cast<uint32_t>(bytes), 0, pool_->PinScratch(buffer)};
   return true;
 }
@@ -217,8 +355,9 @@ bool EmbeddingTable::Scan(uint32_t slice, uint64_t cursor, uint32_t count, Chunk
   }
   std::memset(key, 0, static_cast<size_t>(buffer.data + key_bytes - key));
   std::byte* out = buffer.data + key_bytes;
+  float wide[kMaxRowElements];
   for (const uint32_t row : found_) {
-    std::memcpy(out, rows.parameters(row), row_bytes());
+    std::memcpy(out, rows.Widened(row, wide), row_bytes());
     out += row_bytes();
   }
   *view = {buffer, static_cast<uint32_t>(bytes), slices_[slice].version, pool_->PinScratch(buffer)};

@@ -28,6 +28,7 @@
 #include "shard/table/admission.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/changed_rows.h"
+#include "shard/table/eviction.h"
 #include "shard/table/hot_keys.h"
 #include "shard/table/row_arena.h"
 #include "shard/table/row_store.h"
@@ -43,6 +44,11 @@ class EmbeddingTable final : public SlicedTable {
     uint64_t version = 0;
     uint64_t applies = 0;
     std::unique_ptr<ChangedRows> changed;  // since a save that asked for it; null: nobody asked
+    // Eviction: the last apply that is to drop rows, which ones, and when they last went by
+    // seconds.
+    uint64_t sweep = 0;
+    uint32_t keep_from = 0;
+    uint32_t last_sweep = 0;
   };
 
   // INVALID_ARGUMENT for a specification this shard cannot serve.
@@ -52,7 +58,9 @@ class EmbeddingTable final : public SlicedTable {
                                                                 JobAccount* account = nullptr);
 
   uint32_t dim() const { return dim_; }
-  size_t row_bytes() const { return dim_ * sizeof(float); }
+  size_t row_bytes() const { return dim_ * sizeof(float); }  // of parameters, or a gradient, as f32
+  ElementType push_type() const { return push_type_; }
+  ElementType pull_type() const { return pull_type_; }
   const Slice& slice(uint32_t index) const { return slices_[index]; }
 
   void Release(uint32_t slice, bool gone) override;
@@ -88,13 +96,26 @@ class EmbeddingTable final : public SlicedTable {
   bool Prepare(uint32_t slice, absl::Span<const uint32_t> rows) {
     return watch_ == nullptr || watch_->BeforeChange(slice, rows);
   }
+  // ---- eviction ----
+  // Rows may be dropped by an apply: numbers are to be looked up after the one before.
+  bool evicts() const { return !eviction_.never(); }
+  // What to tell the apply that follows `told` others which are not made yet. While one of them is
+  // to drop rows, no other is; asked again of one, says the same.
+  ApplyStamp Stamp(uint32_t slice, uint64_t told = 0);
+  // As the other, of the rows that the apply drops.
+  bool Prepare(uint32_t slice, const ApplyStamp& stamp);
+  // Whether numbers of rows that were dropped become other rows'.
+  void SetReuses(uint32_t slice, bool reuses) { slices_[slice].rows->set_reuses(reuses); }
+  // What time it is, in seconds since any time that all servers have in common.
+  void SetSeconds(uint32_t seconds) { seconds_ = seconds; }
+
   // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
-  void BeginApply(uint32_t slice);
+  void BeginApply(uint32_t slice, const ApplyStamp& stamp);
   // By sum(sources) / divisor. At least one source.
   void ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor);
   void Prefetch(uint32_t slice, uint32_t row) const { slices_[slice].rows->Prefetch(row); }
-  // Version and apply count go up by one.
-  void EndApply();
+  // Version and apply count go up by one. Returns how many rows were dropped.
+  uint32_t EndApply();
 
   // Of what workers ask for and push, whoever tells it.
   HotKeys& hot_keys() { return hot_keys_; }
@@ -107,13 +128,16 @@ class EmbeddingTable final : public SlicedTable {
   // Numbers that each of them has for a row.
   uint32_t state_width() const { return optimizer_->row_wise() ? 1 : dim_; }
   const RowStore& rows(uint32_t slice) const { return *slices_[slice].rows; }
-  // A row becomes that: `parameters` has dim numbers, each of `state` state_width().
+  // A row becomes that: `parameters` has dim numbers, each of `state` state_width(); applies 0: as
+  // if it had never been pushed, and both are not looked at. It counts as pushed by the apply that
+  // follows `after`.
   void LoadRow(uint32_t slice, uint32_t row, uint32_t applies, const float* parameters,
-               absl::Span<const float* const> state);
+               absl::Span<const float* const> state, uint64_t after);
   // The caller's to take and to replace.
   std::unique_ptr<ChangedRows>& changed(uint32_t slice) { return slices_[slice].changed; }
 
   // ---- copies: rows by number, a row's content as in row_store.h ----
+  // Some of these numbers may be free.
   uint32_t rows_in(uint32_t slice) const { return slices_[slice].rows->size(); }
   size_t content_bytes() const { return content_bytes_; }
   void ReadRow(uint32_t slice, uint32_t row, uint64_t* key, std::byte* content) const;
@@ -126,9 +150,13 @@ class EmbeddingTable final : public SlicedTable {
     slices_[slice].applies = applies;
   }
 
-  // The rows of the groups' keys, initial ones for keys without; the groups' slices are ready.
+  // The rows of the groups' keys as pull_type(), initial ones for keys without; the groups' slices
+  // are ready.
   // False: no memory to gather them in.
   bool Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, ChunkView* view);
+  // Their sums by bag, in the order of keys. Every use's bag is one of the count.
+  bool Pool(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, const Bags& bags,
+            ChunkView* view);
   // At most `count` committed rows from `cursor` on, as keys, zeros to KeyBytes(), rows.
   // *next is the cursor behind them; *found says how many. False: no memory.
   bool Scan(uint32_t slice, uint64_t cursor, uint32_t count, ChunkView* view, uint64_t* next,
@@ -146,19 +174,29 @@ class EmbeddingTable final : public SlicedTable {
 
   EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
                  std::unique_ptr<Optimizer> optimizer);
+  // visit(i, parameters) for each of the groups' keys in turn; of a key without a row initial ones.
+  template <typename Visit>
+  void ForRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, Visit visit) const;
   const ApplyScalars& ScalarsFor(uint64_t t);
+  uint32_t Sweep(Slice* slice);
+  void ApplyNarrow(uint32_t row, absl::Span<const Source> sources, float divisor);
 
   HotKeys hot_keys_;
   const uint32_t dim_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
+  const ElementType push_type_, pull_type_;  // what rows travel as
   const RowShape shape_;
-  const size_t content_bytes_;  // of a row: how often it was changed, parameters, state
+  const size_t content_bytes_;  // of a row: stamp, how often it was changed, parameters, state
   RowArena arena_;
   Admission admission_;
+  Eviction eviction_;
+  uint32_t seconds_ = 0;
   std::vector<Slice> slices_;  // by slice index
   // Of the apply under way.
   Slice* applying_ = nullptr;
+  ApplyStamp stamp_;
+  std::vector<float> wide_;  // scratch of ApplyRow(): parameters of 16 bits
   RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
   std::vector<uint32_t> found_;                         // scratch of Scan() and Admit()

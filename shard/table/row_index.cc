@@ -65,15 +65,39 @@ void RowIndex::Put(uint32_t group, uint16_t tag, uint32_t row) {
   }
 }
 
-void RowIndex::Empty(uint32_t group) {
-  for (uint32_t p = 0; p < groups_[group].used; ++p) {
-    std::memset(groups_[group].pages[p], 0, RowArena::kPageBytes);
+uint32_t RowIndex::Empty(uint32_t group, uint32_t* rows, uint16_t* tags) {
+  Group& g = groups_[group];
+  uint32_t n = 0;
+  for (uint32_t l = 0; l < g.used * kPageLines; ++l) {
+    const Line& line = LineAt(group, l);
+    std::copy_n(line.rows, line.used, rows + n);
+    std::copy_n(line.tags, line.used, tags + n);
+    n += line.used;
   }
+  for (uint32_t p = 0; p < g.used; ++p) std::memset(g.pages[p], 0, RowArena::kPageBytes);
+  g.removed = 0;
+  return n;
+}
+
+void RowIndex::Rebuild(uint32_t group) {
+  uint32_t rows[kMostRows];
+  uint16_t tags[kMostRows];
+  const uint32_t n = Empty(group, rows, tags);
+  for (uint32_t i = 0; i < n; ++i) Put(group, tags[i], rows[i]);
+}
+
+uint32_t RowIndex::Reach(uint64_t hash) const {
+  if (groups_.empty()) return 0;
+  const Place at(*this, hash);
+  uint32_t lines = 1;
+  while (lines < at.lines && LineAt(at.group, (at.line + lines - 1) % at.lines).passed_on != 0) {
+    ++lines;
+  }
+  return lines;
 }
 
 // Splits the hash's group by one bit more, or gives it a page more.
 bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
-  constexpr uint32_t kMostRows = kMostPages * kPageLines * kSlots;
   const uint32_t group = Place(*this, hash).group;
   const bool split = groups_[group].used == kMostPages;
   if (split && groups_[group].depth == depth_ && directory_.size() * 2 > MostEntries(rows_)) {
@@ -83,15 +107,8 @@ bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
   if (page == nullptr) return false;
   uint32_t rows[kMostRows];
   uint16_t tags[kMostRows];
-  uint32_t n = 0;
-  for (uint32_t l = 0; l < groups_[group].used * kPageLines; ++l) {
-    const Line& line = LineAt(group, l);
-    std::copy_n(line.rows, line.used, rows + n);
-    std::copy_n(line.tags, line.used, tags + n);
-    n += line.used;
-  }
+  const uint32_t n = Empty(group, rows, tags);
   if (!split) {
-    Empty(group);
     Group& g = groups_[group];
     g.pages[g.used++] = page;
     Refer(hash, group);
@@ -100,7 +117,6 @@ bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
   }
   uint64_t hashes[kMostRows];
   hashes_of({rows, n}, hashes);
-  Empty(group);
   const uint64_t bit = uint64_t{1} << (63 - groups_[group].depth);
   const auto ones = static_cast<uint32_t>(
       std::count_if(hashes, hashes + n, [&](uint64_t h) { return (h & bit) != 0; }));
@@ -134,8 +150,8 @@ uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
   std::copy_n(zero.pages, kMostPages, pages);
   pages[kMostPages] = page;
   const uint32_t zeros = zero.rows - ones;
-  one.rows = ones;
-  zero.rows = zeros;
+  one.rows = static_cast<uint16_t>(ones);
+  zero.rows = static_cast<uint16_t>(zeros);
   zero.used = static_cast<uint16_t>(pages_of(zeros));
   one.used = static_cast<uint16_t>(pages_of(ones));
   if (zero.used + one.used > kMostPages + 1) {  // it was fuller than it should be
@@ -218,8 +234,10 @@ void RowIndex::Remove(uint64_t hash, uint32_t row) {
       --line.used;
       line.tags[slot] = line.tags[line.used];
       line.rows[slot] = line.rows[line.used];
-      --groups_[at.group].rows;
+      Group& group = groups_[at.group];
+      --group.rows;
       --rows_;
+      if (++group.removed > group.rows / 2) Rebuild(at.group);
       return;
     }
     at.line = at.line + 1 == at.lines ? 0 : at.line + 1;

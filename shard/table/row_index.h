@@ -12,7 +12,9 @@
 //
 // Invariants:
 //  1. An Insert() that fails leaves the index as it was.
-//  2. A line with room has sent nobody on (but see Remove()).
+//  2. A line with room has sent nobody on, but for those of which a row was removed. When as many
+//     rows of a group were removed as half of those it has, it is built anew, so that a lookup of a
+//     key without a row ends soon, however long rows come and go.
 #ifndef VERBENA_SHARD_TABLE_ROW_INDEX_H_
 #define VERBENA_SHARD_TABLE_ROW_INDEX_H_
 
@@ -95,8 +97,10 @@ class RowIndex {
   void Expect(uint64_t rows);
   // Of a hash that has no row with the same key. False: no memory.
   bool Insert(uint64_t hash, uint32_t row, HashesOf hashes_of);
-  // Takes back what was inserted last; its line may have sent others on.
+  // Takes a row out.
   void Remove(uint64_t hash, uint32_t row);
+  // How many lines a lookup of the hash looks at, if it has no row; for tests.
+  uint32_t Reach(uint64_t hash) const;
 
   // Pages that so many insertions take, by far the most times no more.
   uint64_t PagesFor(uint64_t more) const;
@@ -118,10 +122,13 @@ class RowIndex {
   static constexpr uint32_t kMostPages = 16;
   struct Group {
     std::byte* pages[kMostPages];
-    uint32_t rows;
-    uint16_t used;   // pages
-    uint16_t depth;  // high bits of the hash that its keys share
+    uint16_t rows;
+    uint16_t removed;  // since it was built
+    uint16_t used;     // pages
+    uint16_t depth;    // high bits of the hash that its keys share
   };
+  static constexpr uint32_t kMostRows = kMostPages * kPageLines * kSlots;
+  static_assert(kMostRows <= UINT16_MAX);
   size_t EntryOf(uint64_t hash) const { return hash >> 1 >> (63 - depth_); }
   static uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash); }
   static uint32_t LineOf(uint16_t tag, uint32_t lines) { return tag * lines >> 16; }
@@ -155,7 +162,9 @@ class RowIndex {
   bool Grow(uint64_t hash, HashesOf hashes_of);
   uint32_t Split(uint64_t hash, std::byte* page, uint32_t ones);
   void Put(uint32_t group, uint16_t tag, uint32_t row);
-  void Empty(uint32_t group);
+  // What is in a group, which is empty then. Returns how many rows.
+  uint32_t Empty(uint32_t group, uint32_t* rows, uint16_t* tags);
+  void Rebuild(uint32_t group);
   void Refer(uint64_t hash, uint32_t group);
 
   RowArena* const arena_;

@@ -29,12 +29,17 @@ uint32_t ShiftOf(uint32_t bytes, uint32_t stride, uint32_t most) {
 
 }  // namespace
 
-RowShape::RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies)
+RowShape::RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies, bool has_stamps,
+                   ElementType type_of_parameters)
     : dim(numbers),
       state(of_state),
       counts(counts_applies),
-      header(static_cast<uint32_t>(sizeof(uint64_t) + (counts ? sizeof(uint32_t) : 0))),
-      stride(header + static_cast<uint32_t>((dim + state) * sizeof(float))),
+      stamps(has_stamps),
+      type(type_of_parameters),
+      header(static_cast<uint32_t>(sizeof(uint64_t) + (counts ? sizeof(uint32_t) : 0) +
+                                   (stamps ? sizeof(uint32_t) : 0))),
+      parameters((dim * ElementBytes(type) + 3) / 4 * 4),
+      stride(header + parameters + static_cast<uint32_t>(state * sizeof(float))),
       few_shift(ShiftOf(kFewBytes, stride, kMostFew)),
       many_shift(ShiftOf(kManyBytes, stride, kMostMany)) {}
 
@@ -82,14 +87,49 @@ void RowStore::HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const
   }
 }
 
+void RowStore::SetParameters(uint32_t row, const float* parameters_of_row) {
+  if (shape_.narrow()) {
+    Round(BestIsa(), shape_.type, parameters_of_row, halves(row), shape_.dim);
+  } else {
+    std::copy_n(parameters_of_row, shape_.dim, parameters(row));
+  }
+}
+
+void RowStore::SetInitial(uint32_t row) {
+  if (!shape_.narrow()) return InitializeRow(*initializer_, key(row), parameters(row), shape_.dim);
+  float wide[kMaxRowElements];
+  InitializeRow(*initializer_, key(row), wide, shape_.dim);
+  SetParameters(row, wide);
+}
+
+void RowStore::Initial(uint64_t key_of_row, float* wide) const {
+  InitializeRow(*initializer_, key_of_row, wide, shape_.dim);
+  if (!shape_.narrow()) return;
+  uint16_t rounded[kMaxRowElements];
+  Round(BestIsa(), shape_.type, wide, rounded, shape_.dim);
+  Widen(BestIsa(), shape_.type, rounded, wide, shape_.dim);
+}
+
+void RowStore::Drop(uint32_t row) {
+  index_.Remove(RowIndex::Hash(key(row)), row);
+  SetApplies(row, 0);
+  SetStamp(row, kFreeStamp);
+  std::memcpy(content(row), &free_, sizeof(free_));
+  free_ = row;
+  ++free_count_;
+}
+
 bool RowStore::Reserve(uint32_t more) {
   const uint64_t rows = uint64_t{size_} + more;
   if (rows > kMaxRows) return false;
   RowArena::Counts pieces = {};
   pieces[RowArena::kPage] = index_.PagesFor(more);
-  if (rows > in_chunks_) {
-    const uint64_t chunks = (rows - in_chunks_) >> shape_.many_shift;
-    const uint64_t behind = std::min<uint64_t>(rows - in_chunks_, uint64_t{1} << shape_.many_shift);
+  if (reuses_) more -= std::min(more, free_count_);
+  const uint64_t numbers = uint64_t{size_} + more;
+  if (numbers > in_chunks_) {
+    const uint64_t chunks = (numbers - in_chunks_) >> shape_.many_shift;
+    const uint64_t behind =
+        std::min<uint64_t>(numbers - in_chunks_, uint64_t{1} << shape_.many_shift);
     const uint64_t few = (behind + few_mask_) >> shape_.few_shift;
     pieces[RowArena::kFew] = few - std::min<uint64_t>(few, tail_.size());
     pieces[RowArena::kMany] = chunks;
@@ -132,20 +172,28 @@ bool RowStore::MakeRoom(uint64_t coming) {
   return true;
 }
 
-bool RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
-  const uint32_t row = size_;
+uint32_t RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
+  const bool again = reuses_ && free_count_ > 0;
+  const uint32_t row = again ? free_ : size_;
   const auto hashes_of = [this](absl::Span<const uint32_t> rows, uint64_t* hashes) {
     HashesOf(rows, hashes);
   };
-  if (!MakeRoom(coming) || !index_.Insert(RowIndex::Hash(key), row, hashes_of)) return false;
+  if (!again && !MakeRoom(coming)) return kNone;
+  if (!index_.Insert(RowIndex::Hash(key), row, hashes_of)) return kNone;
+  if (again) {
+    std::memcpy(&free_, content(row), sizeof(free_));
+    --free_count_;
+  }
   std::byte* const at = At(row);
   std::memcpy(at, &key, sizeof(key));
   SetApplies(row, 0);
+  if (shape_.stamps) SetStamp(row, 0);
   std::fill_n(state(row), shape_.state, 0.0f);
-  if (fresh == Fresh::kInitial) InitializeRow(*initializer_, key, parameters(row), shape_.dim);
+  if (fresh == Fresh::kInitial) SetInitial(row);
+  if (again) return row;
   ++size_;
   if (row >= in_chunks_ && (row & many_mask_) == many_mask_) FillChunk();
-  return true;
+  return row;
 }
 
 void RowStore::Expect(uint64_t rows) {
@@ -160,6 +208,7 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fre
   if (missing == 0) return true;
   if (missing > kMaxRows || !Reserve(static_cast<uint32_t>(missing))) return false;
   const uint32_t before = size_;
+  std::vector<uint32_t> again;  // numbers that were free
   bool enough = true;
   for (size_t i = 0; enough && i < keys.size(); ++i) {
     if (const size_t next = i + kAhead; size_ > 0 && next < keys.size() && rows[next] == kNone) {
@@ -170,14 +219,16 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fre
     // Looked for again: a key that came twice would get two rows.
     if (size_ > 0) rows[i] = FindOne(keys[i], RowIndex::Hash(keys[i]));
     if (rows[i] != kNone) continue;
-    rows[i] = size_;
-    enough = Insert(keys[i], fresh, missing);
+    rows[i] = Insert(keys[i], fresh, missing);
+    enough = rows[i] != kNone;
+    if (enough && rows[i] < before) again.push_back(rows[i]);
   }
   // Pages were reserved for keys that chance spreads; others may have wanted more.
   while (!enough && size_ > before) {
     --size_;
     index_.Remove(RowIndex::Hash(key(size_)), size_);
   }
+  for (size_t i = again.size(); !enough && i > 0; --i) Drop(again[i - 1]);
   bookkeeping_.Set(bookkeeping_bytes());
   return enough;
 }

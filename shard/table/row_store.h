@@ -1,16 +1,18 @@
 // The rows of an embedding table in one partition: key -> parameters and optimizer state.
 //
-// A row is [key, applies | dim parameters | state] in one piece, so that after the index
-// (row_index.h) a row costs one cache miss. Where the optimizer does not go by a row's count of
-// applies, there is none with it, but one bit whether there was any. The rows of a chunk lie side
-// by side; those of the last chunk are in smaller pieces until it is full, so that a slice wastes
-// half a kilobyte and not half a chunk. Numbers of rows never change, addresses may when rows are
-// made. Rows are never taken out.
+// A row is [key, applies, stamp | dim parameters | state] in one piece, so that after the index
+// (row_index.h) a row costs one cache miss. Parameters may be of 16 bits; state is f32. Where the
+// optimizer does not go by a row's count of applies, there is none with it, but one bit whether
+// there was any. The rows of a chunk lie side by side; those of the last chunk are in smaller
+// pieces until it is full, so that a slice wastes half a kilobyte and not half a chunk. Numbers of
+// rows never change, addresses may when rows are made. A table with eviction has a stamp with each
+// row (eviction.h); the number of a row that was dropped is that of another one later.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A row's number never changes; numbers count up in the order rows are made.
+//  1. A row's number never changes; numbers count up in the order rows are made, but for those that
+//     are used again.
 //  2. What cannot be allocated leaves the rows as they were.
 #ifndef VERBENA_SHARD_TABLE_ROW_STORE_H_
 #define VERBENA_SHARD_TABLE_ROW_STORE_H_
@@ -21,7 +23,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "shard/kernel/convert.h"
 #include "shard/table/bookkeeping.h"
 #include "shard/table/row_arena.h"
 #include "shard/table/row_index.h"
@@ -31,15 +35,22 @@ namespace verbena::shard {
 // How rows lie in memory: the same in all slices of a table.
 struct RowShape {
   // Behind a row's `numbers` parameters there are `of_state` numbers.
-  RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies);
+  RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies, bool has_stamps = false,
+           ElementType type_of_parameters = ElementType::kF32);
 
   size_t few_bytes() const { return (size_t{1} << few_shift) * stride; }
   size_t many_bytes() const { return (size_t{1} << many_shift) * stride; }
+  // Of parameters and state.
+  size_t content_bytes() const { return stride - header; }
+  bool narrow() const { return type != ElementType::kF32; }
 
   uint32_t dim;
   uint32_t state;
   bool counts;          // applies, in each row
+  bool stamps;          // in each row
+  ElementType type;     // of parameters: f32, bf16, f16
   uint32_t header;      // bytes before the parameters
+  uint32_t parameters;  // bytes of them, of whole f32
   uint32_t stride;      // bytes from row to row
   uint32_t few_shift;   // log2 of the rows of a small piece
   uint32_t many_shift;  // log2 of the rows of a chunk, 64 at most
@@ -48,6 +59,7 @@ struct RowShape {
 class RowStore {
  public:
   static constexpr uint32_t kNone = RowIndex::kNone;
+  static constexpr uint32_t kFreeStamp = UINT32_MAX;  // of a number that no row has
   // The parameters of a new row; kBlank: any, as the caller writes them.
   enum class Fresh : uint8_t { kInitial, kBlank };
 
@@ -57,7 +69,9 @@ class RowStore {
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
+  // Numbers of rows are less. One that is free has the stamp that says so, and no applies.
   uint32_t size() const { return size_; }
+  uint32_t live() const { return size_ - free_count_; }
   // All that it takes but parameters and state, and rows' room that has none yet.
   uint64_t overhead_bytes() const;
 
@@ -119,12 +133,53 @@ class RowStore {
     if (before < (shape_.counts ? UINT32_MAX : 1)) SetApplies(row, before + 1);
   }
   void SetApplies(uint32_t row, uint32_t applies);
-  float* parameters(uint32_t row) { return reinterpret_cast<float*>(At(row) + shape_.header); }
-  const float* parameters(uint32_t row) const {
-    return reinterpret_cast<const float*>(At(row) + shape_.header);
+
+  // ---- where rows have stamps ----
+  uint32_t stamp(uint32_t row) const {
+    uint32_t stamp = 0;
+    std::memcpy(&stamp, At(row) + shape_.header - sizeof(stamp), sizeof(stamp));
+    return stamp;
   }
-  float* state(uint32_t row) { return parameters(row) + shape_.dim; }
-  const float* state(uint32_t row) const { return parameters(row) + shape_.dim; }
+  void SetStamp(uint32_t row, uint32_t stamp) {
+    std::memcpy(At(row) + shape_.header - sizeof(stamp), &stamp, sizeof(stamp));
+  }
+  bool is_free(uint32_t row) const { return shape_.stamps && stamp(row) == kFreeStamp; }
+  // For who looks at all of them in turn: those that come soon.
+  void PrefetchStamp(uint32_t row) const {
+    if (row + kAheadOfSweep < size_) __builtin_prefetch(At(row + kAheadOfSweep));
+  }
+  // The row's number is free for another one.
+  void Drop(uint32_t row);
+  // Whether numbers are used again.
+  void set_reuses(bool reuses) { reuses_ = reuses; }
+
+  // ---- content: RowShape::content_bytes() ----
+  std::byte* content(uint32_t row) { return At(row) + shape_.header; }
+  const std::byte* content(uint32_t row) const { return At(row) + shape_.header; }
+  // Parameters of f32.
+  float* parameters(uint32_t row) { return reinterpret_cast<float*>(content(row)); }
+  const float* parameters(uint32_t row) const {
+    return reinterpret_cast<const float*>(content(row));
+  }
+  // Of 16 bits.
+  uint16_t* halves(uint32_t row) { return reinterpret_cast<uint16_t*>(content(row)); }
+  const uint16_t* halves(uint32_t row) const {
+    return reinterpret_cast<const uint16_t*>(content(row));
+  }
+  // The parameters as f32, where they are or in `wide`, which has room for them.
+  const float* Widened(uint32_t row, float* wide) const {
+    if (!shape_.narrow()) return parameters(row);
+    Widen(BestIsa(), shape_.type, halves(row), wide, shape_.dim);
+    return wide;
+  }
+  void SetParameters(uint32_t row, const float* parameters);  // to the nearest
+  void SetInitial(uint32_t row);
+  float* state(uint32_t row) { return reinterpret_cast<float*>(content(row) + shape_.parameters); }
+  const float* state(uint32_t row) const {
+    return reinterpret_cast<const float*>(content(row) + shape_.parameters);
+  }
+  // What a row that is made now would have.
+  void Initial(uint64_t key, float* parameters) const;
   void Prefetch(uint32_t row) const {
     const std::byte* const at = At(row);
     for (uint32_t i = 0; i < prefetch_bytes_; i += 64) __builtin_prefetch(at + i, 1);
@@ -132,6 +187,7 @@ class RowStore {
   }
 
  private:
+  static constexpr uint32_t kAheadOfSweep = 8;
   struct Chunk {
     std::byte* rows = nullptr;  // null: the last one, in tail_
     uint64_t applied = 0;       // a bit a row, where applies are not counted
@@ -152,8 +208,9 @@ class RowStore {
   }
   void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
   bool Reserve(uint32_t more);
-  // False: there is no memory after all. At least `coming` rows are to follow, most likely.
-  bool Insert(uint64_t key, Fresh fresh, uint64_t coming);
+  // Its number. kNone: there is no memory after all. At least `coming` rows are to follow, most
+  // likely.
+  uint32_t Insert(uint64_t key, Fresh fresh, uint64_t coming);
   bool MakeRoom(uint64_t coming);
   void FillChunk();
   uint64_t bookkeeping_bytes() const;
@@ -165,6 +222,10 @@ class RowStore {
   const v1::Initializer* const initializer_;
   RowArena* const arena_;
   uint32_t size_ = 0;
+  uint32_t free_ =
+      kNone;  // the first number that is free; in each is the next, as its first number
+  uint32_t free_count_ = 0;
+  bool reuses_ = true;
   uint32_t in_chunks_ = 0;  // rows below are in chunks (there may be room yet), others in tail_
   std::vector<Chunk> chunks_;
   std::vector<std::byte*> tail_;

@@ -83,10 +83,13 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   Says(f.client->EndStep(table).Wait(), kInvalid, "the table is empty");
   Says(f.client->PushRows(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
   Says(f.client->Lookup(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
+  Says(f.client->LookupBags(table, {1}, {0}, f.region).Wait(), kInvalid, "the table is empty");
   Says(f.client->Scan(table).status(), kInvalid, "the table is empty");
   Says(f.client->Scan(f.table).status(), kInvalid, "dense");
   Says(f.client->PushRows(f.table, {1}, region).Wait(), kInvalid, "gradient region is empty");
   Says(f.client->Lookup(f.table, {1}, region).Wait(), kInvalid, "destination region is empty");
+  Says(f.client->LookupBags(f.table, {1}, {0}, region).Wait(), kInvalid,
+       "destination region is empty");
   Says(f.client->Push(f.table, region).Wait(), kInvalid, "gradient region is empty");
   Says(f.client->Pull(f.table, region).Wait(), kInvalid, "destination region is empty");
   Says(f.client->PushPull(f.table, f.region, region).Wait(), kInvalid,
@@ -145,7 +148,8 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   for (Ticket ticket :
        {f.client->Push(f.table, f.region), f.client->Pull(f.table, f.region),
         f.client->PushPull(f.table, f.region, f.region), f.client->EndStep(f.table),
-        f.client->PushRows(f.table, {1}, f.region), f.client->Lookup(f.table, {1}, f.region)}) {
+        f.client->PushRows(f.table, {1}, f.region), f.client->Lookup(f.table, {1}, f.region),
+        f.client->LookupBags(f.table, {1}, {0}, f.region)}) {
     CHECK(ticket.Done());
     Says(ticket.Wait(), kPrecondition, "the client is closed");
     ticket.Cancel();
@@ -192,6 +196,13 @@ TEST_CASE("rows of an embedding table, in three kinds of consistency") {
     CHECK(f.region.floats()[8] == 1);
     CHECK(f.region.floats()[15] == 2);
     CHECK(f.region.floats()[16] == 1);
+    // 5 is at 2, the others at 1.
+    const std::vector<float> weights = {0.5f, 1, 2, 8};
+    BagOptions options = {.mode = BagMode::kMean, .weights = weights, .region_offset = 64};
+    CHECK(f.client->LookupBags(table, keys, {0, 3, 3}, f.region, options).Wait().ok());
+    CHECK(f.region.floats()[16] == (0.5f * 2 + 1 + 2 * 2) / 3.5f);
+    CHECK(f.region.floats()[20] == 0);
+    CHECK(f.region.floats()[27] == 1);
     auto scan = f.client->Scan(table);
     REQUIRE(scan.ok());
     std::vector<uint64_t> found, all;

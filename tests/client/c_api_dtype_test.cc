@@ -1,4 +1,4 @@
-// The C API with tables of 16 bits and with push codecs, against real daemons; and its conversions.
+// The C API with tables of 16 bits and with codecs, against real daemons; and its conversions.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -99,6 +99,69 @@ TEST_CASE("a program in C pushes through every codec") {
   }
 }
 
+// What a pull brings of a table whose parameters are all different.
+std::vector<float> Pulled(verbena_client* client, const verbena_table* table) {
+  const Handle<verbena_region> region = Allocate(client, kElements * sizeof(float));
+  verbena_ticket* raw = nullptr;
+  Good(verbena_pull(client, table, region.get(), nullptr, VERBENA_MIN_VERSION_DEFAULT, kDefault,
+                    &raw));
+  const Handle<verbena_ticket> ticket(raw);
+  Good(verbena_ticket_wait(raw, kDefault));
+  return {Floats(region), Floats(region) + kElements};
+}
+
+uint64_t BytesPulled(const verbena_client* client) {
+  verbena_statistics statistics = {};
+  statistics.struct_size = sizeof(statistics);
+  Good(verbena_client_get_statistics(client, &statistics));
+  return statistics.bytes_pulled;
+}
+
+TEST_CASE("a program in C pulls through every codec: as many bytes, and always the same bits") {
+  const ProcessCluster cluster({.servers = 2, .shards = 2});
+  const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
+  verbena_table_spec spec = Spec("plain");
+  spec.initializer = VERBENA_INITIALIZER_NORMAL;
+  spec.initializer_a = 0;
+  spec.initializer_b = 1;
+  spec.initializer_seed = 5;
+  const Handle<verbena_table> plain = Create(client.get(), spec);
+  const std::vector<float> exact = Pulled(client.get(), plain.get());
+  // Of a number, or of its block's greatest.
+  constexpr double kLost[] = {0, 0, 1.0 / 256, 1.0 / 2048, 1.0 / 254, 1.0 / 16, 1.0 / 8};
+  constexpr uint64_t kBytes[] = {0, 4, 2, 2, 1, 1, 1};
+  for (int32_t codec = VERBENA_CODEC_NONE; codec <= VERBENA_CODEC_FP8_E5M2; ++codec) {
+    const std::string name = "pull-codec-" + std::to_string(codec);
+    spec.name = name.c_str();
+    spec.pull_codec = codec;
+    const Handle<verbena_table> table = Create(client.get(), spec);
+    verbena_table_info info = {};
+    info.struct_size = sizeof(info);
+    Good(verbena_table_get_info(table.get(), &info));
+    CHECK(info.pull_codec == codec);
+    CHECK(info.push_codec == VERBENA_CODEC_NONE);
+    CHECK(info.bytes == kElements * sizeof(float));
+    const uint64_t before = BytesPulled(client.get());
+    const std::vector<float> once = Pulled(client.get(), table.get());
+    const uint64_t bytes = BytesPulled(client.get()) - before;
+    CHECK(bytes >= kElements * kBytes[codec]);
+    CHECK(bytes < kElements * kBytes[codec] * 11 / 10);
+    CHECK(Pulled(client.get(), table.get()) == once);
+    const bool scaled = codec >= VERBENA_CODEC_INT8;
+    CHECK((once == exact) == (codec == VERBENA_CODEC_NONE));
+    for (size_t i = 0; i < kElements; ++i) {
+      const double reference = codec == VERBENA_CODEC_INT8 ? 6 : std::abs(exact[i]);
+      INFO(codec << " " << i << " " << exact[i] << " " << once[i]);
+      REQUIRE(std::abs(once[i] - exact[i]) <= kLost[codec] * reference + (scaled ? 1e-3 : 0));
+    }
+    // Whoever opens it as another is told.
+    spec.pull_codec = codec == VERBENA_CODEC_INT8 ? VERBENA_CODEC_BF16 : VERBENA_CODEC_INT8;
+    verbena_table* other = nullptr;
+    Says(verbena_table_create(client.get(), &spec, kDefault, &other), VERBENA_ALREADY_EXISTS,
+         {"pull_codec"});
+  }
+}
+
 TEST_CASE("types that a table cannot have are refused by name") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
@@ -111,6 +174,9 @@ TEST_CASE("types that a table cannot have are refused by name") {
   refused(NarrowSpec("t", VERBENA_DTYPE_F32, VERBENA_DTYPE_F16), "gradient_dtype");
   refused(NarrowSpec("t", VERBENA_DTYPE_F32, 17), "gradient_dtype");
   refused(NarrowSpec("t", 17, VERBENA_DTYPE_F32), "dtype");
+  verbena_table_spec signs = Spec("t");
+  signs.pull_codec = VERBENA_CODEC_SIGN;
+  refused(signs, "pull_codec is 7");
   verbena_table_spec rows = EmbeddingSpec("t");
   rows.dtype = VERBENA_DTYPE_BF16;
   refused(rows, "1 (f32) for an embedding table");

@@ -78,6 +78,25 @@ TEST_CASE("a table's specification that is wrong is named") {
   spec.admission_min_count = 2;
   spec.admission_seed = 1;
   refuse(spec, {"admission.seed is 1"});
+  spec = EmbeddingSpec("t");
+  spec.stochastic_rounding = 1;
+  refuse(spec, {"stochastic_rounding is true", "row_dtype"});
+  spec.row_dtype = 9;
+  refuse(spec, {"row_dtype is 9", "2 (bf16)"});
+  spec = EmbeddingSpec("t");
+  spec.eviction = VERBENA_EVICTION_TTL_STEPS;
+  refuse(spec, {"eviction.ttl is 0", "1..1073741824"});
+  spec.eviction_ttl = 5;
+  spec.eviction_max_bytes = 6;
+  refuse(spec, {"eviction.max_bytes is 6"});
+  spec.eviction = VERBENA_EVICTION_LFU;
+  spec.eviction_ttl = 0;
+  spec.eviction_max_rows = 7;
+  refuse(spec, {"eviction.max_bytes is 6", "max_rows"});
+  spec = Spec("t");
+  spec.eviction = VERBENA_EVICTION_LRU;
+  spec.eviction_max_rows = 7;
+  refuse(spec, {"eviction.kind is 4", "dense"});
   spec = Spec("t");
   spec.admission = VERBENA_ADMISSION_PROBABILITY;
   spec.admission_probability = 0.5;
@@ -163,6 +182,17 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(verbena_lookup(client, nullptr, &key, 1, region, 0, 0, kDefault, &ticket), "table");
   null(verbena_lookup(client, table, nullptr, 1, region, 0, 0, kDefault, &ticket), "keys");
   null(verbena_lookup(client, table, &key, 1, nullptr, 0, 0, kDefault, &ticket), "rows");
+  const uint64_t start = 0;
+  const auto bags = [&](verbena_client* c, const verbena_table* t, const uint64_t* keys,
+                        const uint64_t* offsets, const verbena_region* sums) {
+    return verbena_lookup_bags(c, t, keys, 1, offsets, 1, nullptr, VERBENA_BAG_SUM, sums, 0, 0,
+                               kDefault, &ticket);
+  };
+  null(bags(nullptr, table, &key, &start, region), "client");
+  null(bags(client, nullptr, &key, &start, region), "table");
+  null(bags(client, table, nullptr, &start, region), "keys");
+  null(bags(client, table, &key, nullptr, region), "offsets");
+  null(bags(client, table, &key, &start, nullptr), "sums");
   const auto show = [](const uint64_t*, const float*, size_t, void*) { return 0; };
   null(verbena_scan(nullptr, table, kDefault, show, nullptr), "client");
   null(verbena_scan(client, nullptr, kDefault, show, nullptr), "table");
@@ -343,6 +373,8 @@ TEST_CASE("a closed client ends what waits and refuses what comes; its handles s
   const uint64_t key = 0;
   closed(verbena_push_rows(client, f.table.get(), &key, 1, f.gradient.get(), 0, kDefault, nullptr));
   closed(verbena_lookup(client, f.table.get(), &key, 1, f.gradient.get(), 0, 0, kDefault, nullptr));
+  closed(verbena_lookup_bags(client, f.table.get(), &key, 1, &key, 1, nullptr, VERBENA_BAG_MEAN,
+                             f.gradient.get(), 0, 0, kDefault, nullptr));
   closed(verbena_scan(
       client, f.table.get(), kDefault,
       [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "proto/half.h"
-#include "tests/client/fake_cluster.h"
+#include "tests/client/fake_calls.h"
 
 namespace verbena::test {
 namespace {
@@ -81,12 +81,6 @@ void Store(FakeCluster* cluster, uint32_t table, const std::vector<std::byte>& a
       server->stored[{table, static_cast<uint32_t>(chunk)}].assign(from, to);
     }
   }
-}
-
-void Good(FakeCluster* cluster, const FakeCluster::CallPtr& call) {
-  REQUIRE(cluster->Wait(call));
-  INFO(call->status);
-  REQUIRE(call->status.ok());
 }
 
 // Whether `slice` holds `bytes`, and what is around it was left alone.

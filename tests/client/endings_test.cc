@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -41,6 +42,34 @@ TEST_CASE("a silent server: calls end UNAVAILABLE by their deadline and say sinc
   REQUIRE(cluster.Wait(again));
   CHECK(again->status.ok());
   CHECK(reinterpret_cast<float*>(to.block->data())[0] == 1.0f);
+}
+
+TEST_CASE("a push that waits for another worker says which server is silent, though not its own") {
+  FakeCluster::Options options;
+  options.servers = 2;
+  options.expected_workers = 2;
+  FakeCluster cluster(options);
+  v1::Worker* other = cluster.view.mutable_jobs(0)->add_members();
+  other->set_incarnation(101);
+  other->set_rank(1);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 1);
+  cluster.Join();
+  auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, to)));
+  const int with_table = cluster.servers[0]->Of(RecordType::kPull).empty() ? 1 : 0;
+  cluster.servers[with_table]->hold_pushes = true;  // until the other one's contribution is there
+  cluster.view.mutable_servers(1 - with_table)->set_state(v1::Server::SILENT);
+  cluster.Publish();
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), 2 * kSecond);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kDeadlineExceeded);
+  const std::string its = absl::StrCat("server 'ps-", with_table, "'");
+  const std::string silent = absl::StrCat("server 'ps-", 1 - with_table, "' (incarnation ",
+                                          11 - with_table, ", server", 1 - with_table, ":1)");
+  CHECK_THAT(Text(push->status),
+             Contains(its + " (incarnation") && Contains("has not answered a push for 2.0 s") &&
+                 Contains("step 0: not every other worker has ended it (rank 1)"));
+  CHECK_THAT(Text(push->status), Contains(silent + " is silent since 2"));
 }
 
 TEST_CASE("a server that grants no lane: UNAVAILABLE with its reason") {

@@ -46,6 +46,25 @@ struct Failover : FakeCluster {
     for (const uint32_t p : partitions) Move(p, 1);
     Publish();
   }
+  // Partitions 0 and 3 move while a lookup waits for the step's end, which answers it. `hangs`: the
+  // server that had them says nothing meanwhile.
+  void MoveWhileParked(const CallPtr& lookup, bool hangs) {
+    RunFor(100 * kMilli);
+    CHECK_FALSE(lookup->done);
+    servers[0]->silent = hangs;
+    FailOver({0, 3});
+    RunFor(100 * kMilli);
+    servers[0]->silent = false;
+    const CallPtr end = EndStep(table);
+    Good(lookup);
+    Good(end);
+  }
+  // The partitions that a server was asked for by records of that type.
+  std::set<uint32_t> Asked(size_t server, RecordType type) const {
+    std::set<uint32_t> partitions;
+    for (const Seen& s : servers[server]->Of(type)) partitions.insert(s.partition);
+    return partitions;
+  }
   // The primary of each key has it, with `value`.
   void CheckRows(float value) {
     for (const uint64_t key : Keys()) {
@@ -195,20 +214,32 @@ TEST_CASE("a lookup whose partitions are on two servers now is answered by both"
   auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
   cluster.RunFor(100 * kMilli);
   Rows to = Memory(0);
-  auto lookup = cluster.Lookup(cluster.table, Keys(), to, 1);  // parked
-  cluster.RunFor(100 * kMilli);
-  CHECK_FALSE(lookup->done);
-  cluster.servers[0]->silent = hangs;
-  cluster.FailOver({0, 3});
-  cluster.RunFor(100 * kMilli);
-  cluster.servers[0]->silent = false;
-  auto end = cluster.EndStep(cluster.table);
-  for (const auto& call : {lookup, push, end}) cluster.Good(call);
+  auto lookup = cluster.Lookup(cluster.table, Keys(), to, 1);
+  cluster.MoveWhileParked(lookup, hangs);
+  cluster.Good(push);
   const auto* rows = reinterpret_cast<const float*>(to.block->data());
   CHECK(std::all_of(rows, rows + kKeys * kDim, [](float x) { return x == 1.0f; }));
-  std::set<uint32_t> asked;
-  for (const Seen& s : cluster.servers[1]->Of(RecordType::kLookup)) asked.insert(s.partition);
-  CHECK(asked == std::set<uint32_t>{0, 3});
+  CHECK(cluster.Asked(1, RecordType::kLookup) == std::set<uint32_t>{0, 3});
+}
+
+TEST_CASE("bags whose partitions are on two servers now are summed from both, each part once") {
+  const bool hangs = GENERATE(true, false);
+  Failover cluster(v1::CONSISTENCY_SYNC);
+  auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
+  cluster.RunFor(100 * kMilli);
+  const std::vector<uint64_t> keys = Keys(), offsets = {0, 10, 10};
+  Rows to = Memory(-9);
+  auto lookup =
+      cluster.LookupBags(cluster.table, {keys, offsets, {}, client::BagMode::kSum}, to, 1);
+  cluster.MoveWhileParked(lookup, hangs);
+  cluster.Good(push);
+  const auto* sums = reinterpret_cast<const float*>(to.block->data());
+  for (uint32_t d = 0; d < kDim; ++d) {
+    CHECK(sums[d] == 10);
+    CHECK(sums[kDim + d] == 0);
+    CHECK(sums[2 * kDim + d] == 30);
+  }
+  CHECK(cluster.Asked(1, RecordType::kLookupBags) == std::set<uint32_t>{0, 3});
 }
 
 TEST_CASE("a scan goes on at the next server") {

@@ -142,6 +142,8 @@ class FakeServer {
   // Of rows (fake_rows.cc).
   bool HandleRows(Held* held);
   bool HandleLookup(Held* held);
+  bool HandleBags(Held* held);
+  const float* RowOf(uint32_t table, uint64_t key);
   bool HandleScan(Held* held);
   // Of tables in `clipped` (fake_norms.cc).
   bool HandleNorms(Held* held);
@@ -212,6 +214,8 @@ class FakeCluster {
   uint32_t AddTyped(v1::TableSpec spec, uint64_t elements, const std::string& name = "weights");
   uint32_t AddEmbedding(v1::Consistency consistency, uint32_t dim, uint32_t chunk_bytes = 4096,
                         const std::string& name = "items");
+  // As a specification with a dim, maybe without a name, says.
+  uint32_t AddRows(v1::TableSpec spec);
   void Join();
   // Publishes what was changed in `view`.
   void Publish();
@@ -242,6 +246,8 @@ class FakeCluster {
                    client::ClientCore::Rows gradients, int64_t timeout_ns = 30 * kSecond);
   CallPtr Lookup(uint32_t table, const std::vector<uint64_t>& keys, client::ClientCore::Rows rows,
                  std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
+  CallPtr LookupBags(uint32_t table, const client::BagKeys& bags, client::ClientCore::Rows sums,
+                     std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
   CallPtr Scan(uint32_t table, uint32_t partition, uint64_t cursor,
                std::shared_ptr<client::ScanResult> result, int64_t timeout_ns = 30 * kSecond);
   bool Wait(const CallPtr& call, int64_t at_most_ns = 60 * kSecond) {

@@ -4,6 +4,7 @@
 
 #include "proto/record_check.h"
 #include "proto/routing.h"
+#include "shard/codec/codec.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -55,11 +56,14 @@ bool FakeServer::HandleRows(Held* held) {
     lane->SendReply(answer);
     return true;
   }
-  std::vector<float> gradients(keys.size() * dims[h.table]);
-  if (!keys.empty() &&
-      held->payload.size() == KeyBytes(keys.size()) + gradients.size() * sizeof(float)) {
-    std::memcpy(gradients.data(), held->payload.data() + KeyBytes(keys.size()),
-                gradients.size() * sizeof(float));
+  const uint32_t dim = dims[h.table];
+  const size_t row_bytes = RowBytes(h.dtype, dim);
+  std::vector<float> gradients(keys.size() * dim);
+  if (!keys.empty() && held->payload.size() == KeyBytes(keys.size()) + keys.size() * row_bytes) {
+    const std::byte* from = held->payload.data() + KeyBytes(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i, from += row_bytes) {
+      codec::DecodeRow(shard::Isa::kBaseline, h.dtype, from, gradients.data() + i * dim, dim);
+    }
   } else if (!keys.empty()) {
     answer.status = ReplyStatus::kOutOfRange;
     lane->SendReply(answer);
@@ -109,6 +113,12 @@ bool FakeServer::HandleRows(Held* held) {
 }
 
 // A key that was not pushed has a row of -1.
+const float* FakeServer::RowOf(uint32_t table, uint64_t key) {
+  static const std::vector<float> initial(kMaxRowElements, -1.0f);
+  const auto it = rows[table].find(key);
+  return it == rows[table].end() ? initial.data() : it->second.data();
+}
+
 bool FakeServer::HandleLookup(Held* held) {
   const RecordHeader& h = held->arrival.record.header;
   uint64_t version = 0;
@@ -122,16 +132,37 @@ bool FakeServer::HandleLookup(Held* held) {
     return true;
   }
   const uint32_t dim = dims[h.table];
-  auto block = *rdma::MemoryBlock::Allocate(keys.size() * dim * sizeof(float), "out");
+  const size_t row_bytes = RowBytes(h.dtype, dim);
+  auto block = *rdma::MemoryBlock::Allocate(keys.size() * row_bytes, "out");
+  for (size_t i = 0; i < keys.size(); ++i) {
+    codec::EncodeRow(shard::Isa::kBaseline, h.dtype, RowOf(h.table, keys[i]),
+                     block->data() + i * row_bytes, dim);
+  }
+  Write(held, block, answer);
+  return true;
+}
+
+bool FakeServer::HandleBags(Held* held) {
+  const Record& record = held->arrival.record;
+  const RecordHeader& h = record.header;
+  uint64_t version = 0;
+  if (!AtVersion(held, &version)) return false;
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  answer.version = version;
+  std::vector<uint64_t> keys;
+  std::vector<BagUse> uses;
+  if (!CopyKeys(record, held->payload, &keys).ok() ||
+      !CopyBagUses(record, held->payload, &uses).ok()) {
+    answer.status = ReplyStatus::kMalformed;
+    lanes_[held->lane]->SendReply(answer);
+    return true;
+  }
+  const uint32_t dim = dims[h.table];
+  auto block = *rdma::MemoryBlock::Allocate(size_t{h.bags} * dim * sizeof(float), "out");
   auto* to = reinterpret_cast<float*>(block->data());
-  for (const uint64_t key : keys) {
-    const auto it = rows[h.table].find(key);
-    if (it == rows[h.table].end()) {
-      std::fill_n(to, dim, -1.0f);
-    } else {
-      std::copy(it->second.begin(), it->second.end(), to);
-    }
-    to += dim;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const float* row = RowOf(h.table, keys[i]);
+    for (uint32_t d = 0; d < dim; ++d) to[uses[i].bag * dim + d] += uses[i].weight * row[d];
   }
   Write(held, block, answer);
   return true;
@@ -169,8 +200,13 @@ uint32_t FakeCluster::AddEmbedding(v1::Consistency consistency, uint32_t dim, ui
   spec.set_dim(dim);
   spec.set_consistency(consistency);
   spec.set_chunk_bytes(chunk_bytes);
+  return AddRows(spec);
+}
+
+uint32_t FakeCluster::AddRows(v1::TableSpec spec) {
+  if (spec.name().empty()) spec.set_name("items");
   const uint32_t id = Add(spec);
-  for (const auto& server : servers) server->dims[id] = dim;
+  for (const auto& server : servers) server->dims[id] = spec.dim();
   return id;
 }
 
@@ -185,6 +221,15 @@ FakeCluster::CallPtr FakeCluster::Lookup(uint32_t table, const std::vector<uint6
                                          std::optional<uint64_t> min_version, int64_t timeout_ns) {
   return Track([&](auto done) {
     return core->Lookup(table, keys, rows, min_version, now() + timeout_ns, done);
+  });
+}
+
+FakeCluster::CallPtr FakeCluster::LookupBags(uint32_t table, const client::BagKeys& bags,
+                                             client::ClientCore::Rows sums,
+                                             std::optional<uint64_t> min_version,
+                                             int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->LookupBags(table, bags, sums, min_version, now() + timeout_ns, done);
   });
 }
 

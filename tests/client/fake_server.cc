@@ -4,6 +4,7 @@
 
 #include "proto/half.h"
 #include "proto/record_check.h"
+#include "shard/codec/codec.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -178,6 +179,12 @@ std::vector<std::byte> FakeServer::Parameters(const Record& record) {
   const float value = applied[chunk];
   const uint16_t bits =
       type == ElementType::kBf16 ? BFloat16FromFloat(value) : HalfFromFloat(value);
+  if (InBlocks(type)) {
+    const std::vector<float> values(g.count, value);
+    std::vector<std::byte> blocks(PayloadBytes(type, g.count));
+    codec::Encode(shard::BestIsa(), type, values.data(), nullptr, blocks.data(), g.count);
+    return blocks;
+  }
   const uint32_t each = ElementBytes(type);
   std::vector<std::byte> bytes(size_t{g.count} * each);
   for (uint32_t i = 0; i < g.count; ++i) {
@@ -189,7 +196,8 @@ std::vector<std::byte> FakeServer::Parameters(const Record& record) {
 
 void FakeServer::Note(const Held& held) {
   const RecordHeader& h = held.arrival.record.header;
-  const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
+  const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
+                     h.type == RecordType::kLookupBags;
   const float value = FirstOf(held);
   const std::byte* key = held.payload.data();
   for (const Group& g : held.arrival.record.group_span()) {
@@ -271,6 +279,7 @@ bool FakeServer::Handle(Held* held) {
   if (Refuse(held) || RefuseStrangers(held)) return true;
   if (h.type == RecordType::kPushRows) return HandleRows(held);
   if (h.type == RecordType::kLookup) return HandleLookup(held);
+  if (h.type == RecordType::kLookupBags) return HandleBags(held);
   if (h.type == RecordType::kScan) return HandleScan(held);
   if (h.type == RecordType::kNorms) return HandleNorms(held);
   if (h.type == RecordType::kTotals) return HandleTotals(held);

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "proto/routing.h"
-#include "tests/client/fake_cluster.h"
+#include "tests/client/fake_calls.h"
 
 namespace verbena::test {
 namespace {
@@ -29,12 +29,6 @@ Rows Memory(float value, size_t count = kKeys) {
 }
 
 std::string Text(const FakeCluster::CallPtr& call) { return std::string(call->status.message()); }
-
-void Good(FakeCluster* cluster, const FakeCluster::CallPtr& call) {
-  REQUIRE(cluster->Wait(call));
-  INFO(call->status);
-  REQUIRE(call->status.ok());
-}
 
 // Every key of `table` was pushed `value`.
 void CheckRows(const FakeCluster& cluster, uint32_t table, float value, size_t count = kKeys) {

@@ -8,7 +8,7 @@
 
 #include "client/core/key_plan.h"
 #include "proto/routing.h"
-#include "tests/client/fake_cluster.h"
+#include "tests/client/fake_calls.h"
 
 namespace verbena::test {
 namespace {
@@ -26,19 +26,6 @@ std::vector<uint64_t> Count(uint64_t keys) {
 
 float* Row(const Rows& rows, size_t i, uint32_t dim = kDim) {
   return reinterpret_cast<float*>(rows.block->data() + rows.offset) + i * dim;
-}
-
-void Good(FakeCluster* cluster, const FakeCluster::CallPtr& call) {
-  REQUIRE(cluster->Wait(call));
-  INFO(call->status);
-  REQUIRE(call->status.ok());
-}
-
-FakeCluster::Options Servers(int servers, uint32_t partitions = 8) {
-  FakeCluster::Options options;
-  options.servers = servers;
-  options.partitions = partitions;
-  return options;
 }
 
 std::vector<Seen> All(const FakeCluster& cluster, RecordType type) {

@@ -21,7 +21,7 @@ constexpr size_t kKeys = 48;
 constexpr uint32_t kDim = 2;
 constexpr uint32_t kPerWorker = 4096;  // a float has room for so many pushes of either worker
 
-v1::TableSpec Spec(size_t table) {
+v1::TableSpec Spec(size_t table, v1::Consistency other) {
   static constexpr const char* kNames[kCheckpointTables] = {"sync", "sync-rows", "async",
                                                             "async-rows"};
   v1::TableSpec spec;
@@ -32,7 +32,8 @@ v1::TableSpec Spec(size_t table) {
   } else {
     spec.add_shape(table == 0 ? 9 * kChunkBytes / 4 + 7 : 20 * kChunkBytes / 4 + 7);
   }
-  spec.set_consistency(table < 2 ? v1::CONSISTENCY_SYNC : v1::CONSISTENCY_ASYNC);
+  spec.set_consistency(table < 2 ? v1::CONSISTENCY_SYNC : other);
+  if (spec.consistency() == v1::CONSISTENCY_SSP) spec.set_staleness(2);
   spec.set_reduction(v1::REDUCTION_SUM);
   spec.set_chunk_bytes(table % 2 == 1 ? kSimChunkBytes : kChunkBytes);
   spec.mutable_optimizer()->set_name(table == 0 ? "momentum" : "sgd");
@@ -47,8 +48,9 @@ std::string Differs(const std::string& what, uint64_t number, float is, float wa
 
 }  // namespace
 
-CheckpointModel::CheckpointModel() {
-  for (size_t table = 0; table < kCheckpointTables; ++table) specs_.push_back(Spec(table));
+CheckpointModel::CheckpointModel(bool ssp) {
+  const v1::Consistency other = ssp ? v1::CONSISTENCY_SSP : v1::CONSISTENCY_ASYNC;
+  for (size_t table = 0; table < kCheckpointTables; ++table) specs_.push_back(Spec(table, other));
   for (uint64_t key = 0; key < kKeys; ++key) keys_.push_back(key * key * 1'000'003);
   for (size_t table = 0; table < sync_.size(); ++table)
     sync_[table] = {TableValues(numbers(table))};

@@ -20,7 +20,7 @@
 namespace verbena::test {
 
 inline constexpr size_t kCheckpointWorkers = 2;
-// Sync and dense, with momentum; sync rows; async and dense; async rows.
+// Sync and dense, with momentum; sync rows; async, or ssp, and dense; such rows.
 inline constexpr size_t kCheckpointTables = 4;
 
 // A push of async rows names the keys of one group, so that there are rows that did not change.
@@ -51,10 +51,11 @@ struct CheckpointContent {
 
 class CheckpointModel {
  public:
-  CheckpointModel();
+  explicit CheckpointModel(bool ssp = false);
 
   const v1::TableSpec& spec(size_t table) const { return specs_[table]; }
   bool sync(size_t table) const { return table < 2; }
+  bool ssp(size_t table) const { return specs_[table].consistency() == v1::CONSISTENCY_SSP; }
   bool rows(size_t table) const { return specs_[table].dim() > 0; }
   uint64_t numbers(size_t table) const;
   const std::vector<uint64_t>& keys() const { return keys_; }

@@ -20,6 +20,7 @@ class CheckpointScenario {
   explicit CheckpointScenario(const CheckpointOptions& options)
       : disk_(options.seed * 7 + 1), operator_(&state_, &disk_) {
     state_.options = options;
+    state_.model = CheckpointModel(options.seed % 3 == 0);
     state_.random.seed(options.seed * 131 + 11);
     if (!options.syncs) disk_.IgnoreSyncs();
     cluster_ = std::make_unique<SimCluster>(Cluster(options.servers, options.seed));

@@ -2,9 +2,9 @@
 // who saves and restores, and the disk fail, all from one seed. Checked all the while:
 //
 //  1. Whenever the disk can be looked at, also after it has lost what was not synced, every
-//  committed
-//     checkpoint is whole and has of a sync table exactly its steps, of an async one every push
-//     that was acknowledged before the save began, none twice and of each partition a prefix.
+//     committed checkpoint is whole and has of a sync table exactly its steps, of an async or ssp
+//     one each push that was acknowledged before the save began, none twice and of each partition
+//     a prefix.
 //  2. What was said to be saved is there until a newer one is.
 //  3. A restored table has exactly what the checkpoint has; before, nothing is read of it. The last
 //     checkpoint is restored onto another cluster, too, with another number of servers.

@@ -150,7 +150,11 @@ void TableUse::Push() {
   const auto id = model.rows(table_)
                       ? core().PushRows(id_, keys, {block, 0}, deadline, ended)
                       : core().Push(id_, {block, 0, 0, model.numbers(table_)}, deadline, ended);
-  if (!id.ok()) ended(id.status());
+  if (!id.ok()) return ended(id.status());
+  // Goes on by itself; pulls of the other worker wait for it, where they are too far ahead.
+  if (model.ssp(table_)) {
+    (void)core().EndStep(id_, process_->At(state_->now() + 1000 * kSecond), [](absl::Status) {});
+  }
 }
 
 // ---- pulls --------------------------------------------------------------------------------------

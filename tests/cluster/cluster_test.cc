@@ -127,6 +127,35 @@ TEST_CASE("encoded gradients under faults: what is sent again is what was encode
   }
 }
 
+// Sync alone: what it counts to has a place in f16.
+TEST_CASE("encoded parameters under faults: what is pulled is the step's, whoever is asked") {
+  ScenarioOptions options;
+  options.pull_codec = v1::CODEC_F16;
+  options.push_codec = v1::CODEC_BF16;
+  options.replicas = GENERATE(1u, 2u);
+  const Totals totals = RunSeeds("encoded parameters under faults", options, 100);
+  if (!SeedsToRun(1).replay) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.resumed > 0);
+    if (options.replicas == 2) CHECK(totals.servers_killed > 0);
+  }
+}
+
+// Rows have small whole numbers here: nothing is lost on their way.
+TEST_CASE("encoded rows under faults: as without codecs, pushed and looked up") {
+  ScenarioOptions options;
+  options.keys = 40;
+  options.pull_codec = v1::CODEC_F16;
+  options.push_codec = v1::CODEC_BF16;
+  options.replicas = GENERATE(1u, 2u);
+  const Totals totals = RunSeeds("encoded rows under faults", options, 100);
+  if (!SeedsToRun(1).replay) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.resumed > 0);
+    if (options.replicas == 2) CHECK(totals.servers_killed > 0);
+  }
+}
+
 TEST_CASE(
     "with one worker five times slower, ssp is as stale as it may be, and between the others") {
   ScenarioOptions options = SspOptions(3);

@@ -93,6 +93,7 @@ class Scenario {
       spec.set_gradient_dtype(v1::DTYPE_BF16);
     }
     spec.set_push_codec(state_.options.push_codec);
+    spec.set_pull_codec(state_.options.pull_codec);
     spec.set_consistency(state_.options.consistency);
     spec.set_staleness(state_.options.staleness);
     spec.set_reduction(v1::REDUCTION_SUM);

@@ -32,6 +32,7 @@ struct ScenarioOptions {
   bool narrow = false;  // gradients in bf16, and parameters, too, but for those of async and ssp,
                         // which count in f32
   v1::Codec push_codec = v1::CODEC_NONE;  // one that loses nothing of a scenario's gradients
+  v1::Codec pull_codec = v1::CODEC_NONE;  // the same of its parameters
   uint32_t keys = 0;                      // more than 0: an embedding table, and these of its keys
   uint64_t elements = 3 * kSimChunkBytes / 4 + 40;  // three whole chunks and a short one
   double connection_loss = 0.002;

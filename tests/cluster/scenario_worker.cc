@@ -166,17 +166,36 @@ void ScenarioWorker::StartPull() {
   auto use = pull_;
   client::ClientCore& core = process_->core();
   const auto done = [this, use](absl::Status status) { Ended(use, status); };
-  auto id = table.embedding()
+  const bool bags = table.embedding() && std::bernoulli_distribution(0.5)(random_);
+  const int64_t deadline = process_->At(use->deadline);
+  auto id = bags ? LookupBags(use, version, deadline, done)
+            : table.embedding()
                 ? core.Lookup(table_, table.keys(0, table.elements()), {use->block, 0}, version,
-                              process_->At(use->deadline), done)
-                : core.Pull(table_, {use->block, 0, 0, table.elements()}, version,
-                            process_->At(use->deadline), done);
+                              deadline, done)
+                : core.Pull(table_, {use->block, 0, 0, table.elements()}, version, deadline, done);
   if (id.ok()) {
     use->id = *id;
   } else {
     Ended(use, id.status());
     Fatal(id.status());
   }
+}
+
+// Bags that are the rows: each has one of them, and another one times zero.
+absl::StatusOr<client::OperationId> ScenarioWorker::LookupBags(const std::shared_ptr<Use>& use,
+                                                               std::optional<uint64_t> version,
+                                                               int64_t deadline,
+                                                               client::ClientCore::Done done) {
+  const absl::Span<const uint64_t> rows = state_->table->keys(0, state_->table->elements());
+  std::vector<uint64_t> keys, offsets;
+  std::vector<float> weights;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    offsets.push_back(keys.size());
+    keys.insert(keys.end(), {rows[(i * 7 + 3) % rows.size()], rows[i]});
+    weights.insert(weights.end(), {0, 1});
+  }
+  return process_->core().LookupBags(table_, {keys, offsets, weights, client::BagMode::kSum},
+                                     {use->block, 0}, version, deadline, std::move(done));
 }
 
 void ScenarioWorker::CheckPull(const Use& use) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -82,6 +83,9 @@ class ScenarioWorker {
   absl::StatusOr<client::OperationId> Push(const std::shared_ptr<Use>& use, uint64_t begin,
                                            uint64_t end);
   void StartPull();
+  absl::StatusOr<client::OperationId> LookupBags(const std::shared_ptr<Use>& use,
+                                                 std::optional<uint64_t> version, int64_t deadline,
+                                                 client::ClientCore::Done done);
   void CheckPull(const Use& use);
   void CheckStaleness();
   // async, ssp: what the last pull has of everybody's pushes.

@@ -69,6 +69,9 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     executor.lane.operations = options.operations;
     executor.commit_observer = options.commit_observer;
     executor.disk = options.disk;
+    executor.wall_seconds = [clock = &network->clock()] {
+      return static_cast<uint32_t>(clock->NowNanos() / 1'000'000'000);
+    };
     std::vector<server::ShardExecutor::Transport> transports;
     for (uint32_t rail = 0; rail < rails_; ++rail) {
       transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});

@@ -30,6 +30,12 @@ std::string Request(RecordType type, uint16_t groups, uint32_t elements) {
   return bytes;
 }
 
+std::string Pull(ElementType dtype) {
+  std::string bytes = Request(RecordType::kPull, 1, 0);
+  bytes[offsetof(RecordHeader, dtype)] = static_cast<char>(dtype);
+  return bytes;
+}
+
 std::string Reference(uint32_t elements) {
   std::string bytes = Request(RecordType::kPush, 1, elements).substr(0, PayloadOffset(1));
   RecordHeader header;
@@ -40,17 +46,23 @@ std::string Reference(uint32_t elements) {
   return BytesOf(header) + bytes.substr(sizeof(header));
 }
 
-// Rows of two numbers; each group's keys are 0, 1, 2 ...
-std::string Rows(RecordType type, uint16_t groups, uint32_t keys) {
-  const bool push = type == RecordType::kPushRows;
+// Rows of two numbers; each group's keys are 0, 1, 2 ... In bags: key i is in bag i % 4.
+std::string Rows(RecordType type, uint16_t groups, uint32_t keys,
+                 ElementType dtype = ElementType::kF32) {
+  const bool push = type == RecordType::kPushRows, bags = type == RecordType::kLookupBags;
   std::string bytes = Request(RecordType::kAwait, groups, keys).substr(0, PayloadOffset(groups));
   const uint64_t count = uint64_t{groups} * keys;
   std::string payload;
   for (uint64_t i = 0; i < count; ++i) payload += BytesOf(i % keys);
-  if (push && count > 0) payload.resize(KeyBytes(count) + count * 8);
+  if ((push || bags) && count > 0) {
+    payload.resize(KeyBytes(count) + (push ? count * RowBytes(dtype, 2) : 0));
+  }
+  for (uint64_t i = 0; bags && i < count; ++i) payload += BytesOf(BagUse{uint32_t(i % 4), 0.5f});
   RecordHeader header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   header.type = type;
+  header.dtype = dtype;
+  header.bags = bags ? 4 : 0;
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   return BytesOf(header) + bytes.substr(sizeof(header)) + payload;
 }
@@ -74,14 +86,29 @@ std::string Replicate(ReplicaKind kind, uint32_t offset, uint32_t bytes, uint32_
 }  // namespace
 
 std::vector<std::string> Seeds() {
-  return {Request(RecordType::kPush, 1, 0),         Request(RecordType::kPush, 1, 1),
-          Request(RecordType::kPush, 1, 100),       Request(RecordType::kPull, 1, 0),
-          Request(RecordType::kEndStep, 3, 0),      Request(RecordType::kAwait, kMaxGroups, 0),
-          Rows(RecordType::kPushRows, 3, 5),        Rows(RecordType::kPushRows, 1, 0),
-          Rows(RecordType::kLookup, 2, 9),          Request(RecordType::kScan, 1, 0),
-          Request(RecordType::kNorms, 5, 0),        Request(RecordType::kTotals, kMaxGroups, 0),
-          Request(RecordType::kBeacon, 9, 0),       Replicate(ReplicaKind::kDense, 64, 64, 128),
-          Replicate(ReplicaKind::kSettle, 0, 0, 0), Reference(65536)};
+  return {Request(RecordType::kPush, 1, 0),
+          Request(RecordType::kPush, 1, 1),
+          Request(RecordType::kPush, 1, 100),
+          Request(RecordType::kPull, 1, 0),
+          Request(RecordType::kEndStep, 3, 0),
+          Request(RecordType::kAwait, kMaxGroups, 0),
+          Rows(RecordType::kPushRows, 3, 5),
+          Rows(RecordType::kPushRows, 1, 0),
+          Rows(RecordType::kLookup, 2, 9),
+          Request(RecordType::kScan, 1, 0),
+          Request(RecordType::kNorms, 5, 0),
+          Request(RecordType::kTotals, kMaxGroups, 0),
+          Request(RecordType::kBeacon, 9, 0),
+          Replicate(ReplicaKind::kDense, 64, 64, 128),
+          Replicate(ReplicaKind::kSettle, 0, 0, 0),
+          Reference(65536),
+          Rows(RecordType::kLookupBags, 3, 7),
+          Rows(RecordType::kLookupBags, 1, 1),
+          Rows(RecordType::kPushRows, 3, 5, ElementType::kInt8),
+          Rows(RecordType::kPushRows, 2, 4, ElementType::kBf16),
+          Rows(RecordType::kLookup, 2, 9, ElementType::kE4m3),
+          Pull(ElementType::kInt8),
+          Pull(ElementType::kE5m2)};
 }
 
 }  // namespace verbena::fuzz
@@ -105,7 +132,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(!elsewhere || (h.type == RecordType::kPush && h.payload_bytes > 0));
   FUZZ_CHECK(payload.size() == (elsewhere ? 0 : h.payload_bytes));
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
-  const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup;
+  const bool bags = h.type == RecordType::kLookupBags;
+  const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup || bags;
+  FUZZ_CHECK(bags ? h.bags >= 1 && h.bags <= kMaxBags : h.bags == 0);
   if (h.type == RecordType::kReplicate) {
     ReplicaHeader replica;
     absl::Span<const std::byte> rest;
@@ -122,10 +151,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const absl::Status copied = CopyKeys(record, payload, &keys);
     FUZZ_CHECK(copied.ok() || !copied.message().empty());
     FUZZ_CHECK(!copied.ok() || keys.size() == count);
+    std::vector<BagUse> uses;
+    if (bags && CopyBagUses(record, payload, &uses).ok()) {
+      FUZZ_CHECK(uses.size() == count);
+      for (const BagUse& use : uses) FUZZ_CHECK(use.bag < h.bags);
+    }
     if (count > 0 && h.type == RecordType::kPushRows) FUZZ_CHECK(payload.size() > KeyBytes(count));
   }
   if (h.type == RecordType::kPush) {
     FUZZ_CHECK(h.payload_bytes == PayloadBytes(h.dtype, record.groups[0].count));
+  }
+  // Parameters have no signs alone.
+  if (h.type == RecordType::kPull) {
+    FUZZ_CHECK(h.dtype >= ElementType::kF32 && h.dtype <= ElementType::kE5m2);
   }
   if (h.type == RecordType::kNorms || h.type == RecordType::kTotals) {
     for (const Group& group : record.group_span()) FUZZ_CHECK(group.index < kNormKinds);

@@ -7,30 +7,13 @@
 #include <limits>
 #include <string>
 
-namespace verbena {
+#include "tests/proto/table_spec_fixture.h"
+
+namespace verbena::test {
 namespace {
 
 using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
-
-v1::TableSpec Spec() {
-  v1::TableSpec spec;
-  spec.set_name("emb");
-  spec.set_job("job");
-  spec.add_shape(128);
-  spec.add_shape(64);
-  spec.mutable_optimizer()->set_rate(0.5);
-  return spec;
-}
-
-std::string Refused(const std::function<void(v1::TableSpec*)>& change) {
-  v1::TableSpec spec = Spec();
-  change(&spec);
-  const auto normal = NormalizeTableSpec(spec);
-  if (normal.ok()) return "accepted";
-  CHECK(normal.status().code() == absl::StatusCode::kInvalidArgument);
-  return std::string(normal.status().message());
-}
 
 TEST_CASE("defaults are filled in") {
   const auto spec = NormalizeTableSpec(Spec());
@@ -98,7 +81,7 @@ TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") 
       Contains("gradient_dtype is DTYPE_F32 in the existing table and DTYPE_BF16"));
 }
 
-TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a table is") {
+TEST_CASE("a push codec is for f32 gradients, and part of what a table is") {
   CHECK_THAT(Refused([](auto* s) { s->set_push_codec(static_cast<v1::Codec>(9)); }),
              Contains("push_codec is 9; allowed: 1 (none), 2 (bf16), 3 (f16), 4 (int8)"));
   CHECK_THAT(Refused([](auto* s) {
@@ -112,7 +95,8 @@ TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a
                s->set_dim(8);
                s->set_push_codec(v1::CODEC_SIGN);
              }),
-             Contains("push_codec is sign; allowed: none for an embedding table"));
+             Contains("push_codec is sign; allowed: none, bf16, f16, int8, fp8_e4m3, fp8_e5m2 for "
+                      "an embedding table"));
   const v1::TableSpec plain = *NormalizeTableSpec(Spec());
   CHECK(plain.push_codec() == v1::CODEC_NONE);
   CHECK(PushType(plain) == ElementType::kF32);
@@ -133,57 +117,43 @@ TEST_CASE("a push codec is for f32 gradients of dense tables, and part of what a
   CHECK(CheckSameSpec(stored, plain).ok());
 }
 
-TEST_CASE("an admission is of an embedding table, with what its kind uses and nothing else") {
-  const auto refused = [](v1::Admission::Kind kind, const std::function<void(v1::Admission*)>& set,
-                          uint32_t dim = 8) {
-    return Refused([&](auto* s) {
-      s->set_dim(dim);
-      if (dim > 0) s->clear_shape();
-      s->mutable_admission()->set_kind(kind);
-      set(s->mutable_admission());
-    });
-  };
-  const auto none = [](v1::Admission*) {};
-  CHECK_THAT(refused(static_cast<v1::Admission::Kind>(4), none),
-             Contains("admission.kind is 4; allowed: 1 (always), 2 (min_count), 3 (probability)"));
-  CHECK_THAT(refused(v1::Admission::MIN_COUNT, none, 0),
-             Contains("admission.kind is 2; allowed: 1 (always) for a dense table"));
-  CHECK_THAT(refused(v1::Admission::MIN_COUNT, none),
-             Contains("admission.min_count is 0; allowed: 2..255"));
-  CHECK_THAT(refused(v1::Admission::MIN_COUNT, [](auto* a) { a->set_min_count(256); }),
-             Contains("admission.min_count is 256; allowed: 2..255"));
-  CHECK_THAT(refused(v1::Admission::MIN_COUNT,
-                     [](auto* a) {
-                       a->set_min_count(3);
-                       a->set_sketch_bytes(4095);
-                     }),
-             Contains("admission.sketch_bytes is 4095; allowed: 4096..68719476736, or 0 for"));
-  CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_min_count(1); }),
-             Contains("admission.min_count is 1; allowed: 0, unless kind is 2"));
-  CHECK_THAT(refused(v1::Admission::PROBABILITY, none),
-             Contains("admission.probability is 0; allowed: more than 0 and less than 1"));
-  CHECK_THAT(refused(v1::Admission::PROBABILITY, [](auto* a) { a->set_probability(std::nan("")); }),
-             Contains("admission.probability is nan"));
-  CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_probability(0.5); }),
-             Contains("admission.probability is 0.5; allowed: 0, unless kind is 3"));
-  CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_seed(5); }),
-             Contains("admission.seed is 5; allowed: 0, unless kind is 3"));
-
-  v1::TableSpec rows = Spec();
-  rows.clear_shape();
-  rows.set_dim(8);
-  const v1::TableSpec plain = *NormalizeTableSpec(rows);
-  CHECK_FALSE(plain.has_admission());
-  rows.mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
-  rows.mutable_admission()->set_min_count(3);
-  const v1::TableSpec counted = *NormalizeTableSpec(rows);
-  CHECK(counted.admission().sketch_bytes() == 16 << 20);
-  CHECK(CheckSameSpec(counted, counted).ok());
-  CHECK_THAT(std::string(CheckSameSpec(plain, counted).message()),
-             Contains("admission.kind is ALWAYS in the existing table and MIN_COUNT"));
-  rows.mutable_admission()->set_min_count(4);
-  CHECK_THAT(std::string(CheckSameSpec(counted, *NormalizeTableSpec(rows)).message()),
-             Contains("admission.min_count is 3 in the existing table and 4"));
+TEST_CASE("a pull codec is for f32 parameters, and part of what a table is") {
+  for (const v1::Codec codec : {v1::CODEC_SIGN, v1::CODEC_TOP_K, static_cast<v1::Codec>(9)}) {
+    CHECK_THAT(Refused([&](auto* s) { s->set_pull_codec(codec); }),
+               Contains("pull_codec is " + std::to_string(codec) +
+                        "; allowed: 1 (none), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
+                        "6 (fp8_e5m2)"));
+  }
+  CHECK_THAT(Refused([](auto* s) {
+               s->set_pull_codec(v1::CODEC_INT8);
+               s->set_dtype(v1::DTYPE_F16);
+             }),
+             Contains("dtype is DTYPE_F16; allowed: DTYPE_F32 where pull_codec, which is int8, is "
+                      "not none"));
+  const v1::TableSpec plain = *NormalizeTableSpec(Spec());
+  CHECK(plain.pull_codec() == v1::CODEC_NONE);
+  CHECK(!HasPullCodec(plain));
+  CHECK(PullType(plain) == ElementType::kF32);
+  v1::TableSpec narrow = Spec();
+  narrow.set_dtype(v1::DTYPE_BF16);
+  CHECK(PullType(*NormalizeTableSpec(narrow)) == ElementType::kBf16);
+  for (const char* name : {"bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"}) {
+    v1::TableSpec spec = Spec();
+    spec.set_pull_codec(CodecNamed(name));
+    spec.set_push_codec(v1::CODEC_SIGN);  // each direction has its own
+    v1::TableSpec coded = *NormalizeTableSpec(spec);
+    CHECK(HasPullCodec(coded));
+    CHECK(static_cast<int>(PullType(coded)) == static_cast<int>(coded.pull_codec()));
+    CHECK(PushType(coded) == ElementType::kSign);
+    CHECK(LayoutOf(coded).parameter_bytes == 4);
+    coded.set_push_codec(v1::CODEC_NONE);
+    CHECK_THAT(std::string(CheckSameSpec(plain, coded).message()),
+               Contains(std::string("pull_codec is none in the existing table and ") + name));
+  }
+  // Stored before there were any.
+  v1::TableSpec stored = plain;
+  stored.clear_pull_codec();
+  CHECK(CheckSameSpec(stored, plain).ok());
 }
 
 TEST_CASE("a negative rate is refused in so many words") {
@@ -270,35 +240,6 @@ TEST_CASE("shapes") {
              }),
              Contains("at most 2^40"));
   CHECK_THAT(Refused([](auto* s) { s->set_shape(1, uint64_t{1} << 33); }), Equals("accepted"));
-}
-
-TEST_CASE("an embedding table has a dim and no shape") {
-  const auto rows = [](uint32_t dim) {
-    return Refused([dim](auto* s) {
-      s->clear_shape();
-      s->set_dim(dim);
-    });
-  };
-  CHECK_THAT(rows(16), Equals("accepted"));
-  CHECK_THAT(rows(1024), Equals("accepted"));
-  CHECK_THAT(rows(1025),
-             Contains("dim is 1025; allowed: 1..1024 for an embedding table, 0 for a dense one"));
-  CHECK_THAT(Refused([](auto* s) { s->set_dim(16); }),
-             Contains("shape is [128, 64]; allowed: none beside dim, which is 16"));
-  CHECK_THAT(Refused([](auto* s) {
-               s->clear_shape();
-               s->set_dim(65);
-               s->set_chunk_bytes(256);
-             }),
-             Contains("chunk_bytes is 256; allowed: enough for a row of dim 65: 260 bytes"));
-  v1::TableSpec spec = Spec();
-  spec.clear_shape();
-  spec.set_dim(16);
-  const v1::TableSpec table = *NormalizeTableSpec(spec);
-  CHECK(LayoutOf(table).chunks() == 0);
-  spec.set_dim(8);
-  CHECK_THAT(std::string(CheckSameSpec(table, *NormalizeTableSpec(spec)).message()),
-             Contains("dim is 16 in the existing table and 8 in the one asked for"));
 }
 
 TEST_CASE("chunks") {
@@ -388,4 +329,4 @@ TEST_CASE("two tables of one name: the first difference is named with both value
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::test

@@ -1,57 +1,19 @@
-// What the operator's program writes: columns, units, escapes, verdicts, rates, JSON, options.
+// What the operator's program writes: columns, units, escapes, verdicts, rates, JSON.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 
-#include "server/cli/verbena/command_line.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/partition_report.h"
-#include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
+#include "tests/server/cli_states.h"
 
 namespace verbena::cli {
 namespace {
 
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
-
-ServerState Answering(uint64_t incarnation, const std::string& name, int shards, double read_at) {
-  ServerState state;
-  state.server.set_incarnation(incarnation);
-  state.server.set_name(name);
-  state.server.set_address(name + ":1");
-  state.server.set_shards(shards);
-  state.server.set_state(v1::Server::ALIVE);
-  v1::GetStatisticsResponse statistics;
-  statistics.set_incarnation(incarnation);
-  for (int i = 0; i < shards; ++i) statistics.add_shards()->set_shard(i);
-  state.statistics = statistics;
-  state.read_at = read_at;
-  return state;
-}
-
-// Two servers of two shards, four partitions, nothing wrong.
-ClusterState Healthy(double read_at = 10) {
-  ClusterState state;
-  state.coordinator = "c:7000";
-  state.time = absl::UnixEpoch();
-  state.read_at = read_at;
-  state.view.set_cluster_id("id");
-  state.view.set_expected_servers(2);
-  for (uint64_t incarnation : {5, 6}) {
-    state.servers.push_back(Answering(incarnation, "s" + std::to_string(incarnation), 2, read_at));
-    *state.view.add_servers() = state.servers.back().server;
-  }
-  for (uint32_t i = 0; i < 4; ++i) {
-    v1::Partition* partition = state.view.add_partitions();
-    partition->set_id(i);
-    partition->set_primary(i < 2 ? 5 : 6);
-    partition->set_shard(i % 2);
-  }
-  return state;
-}
 
 v1::ShardStatistics* Shard(ClusterState* state, int server, int shard) {
   return state->servers[server].statistics->mutable_shards(shard);
@@ -61,11 +23,6 @@ void Set(v1::ShardStatistics* shard, uint64_t pushes, uint64_t bytes, double cpu
   shard->set_pushes(pushes);
   shard->set_push_bytes(bytes);
   shard->set_cpu_seconds(cpu);
-}
-
-Parsed Parse(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "verbena");
-  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
 
 TEST_CASE("amounts have units that fit them") {
@@ -259,6 +216,21 @@ TEST_CASE("a table's types are both said where they differ, its size is that of 
                                     Contains(R"("dtype": "f32", "gradient_dtype": "f32",)"));
 }
 
+TEST_CASE("of a table with codecs it is said what travels, in either direction") {
+  ClusterState state = Healthy();
+  v1::TableSpec* spec = state.view.add_tables()->mutable_spec();
+  spec->set_name("t");
+  spec->add_shape(5000);
+  spec->set_dtype(v1::DTYPE_F32);
+  spec->set_push_codec(v1::CODEC_SIGN);
+  spec->set_pull_codec(v1::CODEC_INT8);
+  CHECK_THAT(TablesText(state), Contains(" int8 / sign ") && Contains("20.0 kB"));
+  CHECK_THAT(TablesJson(state), Contains(R"("push_codec": "sign", "pull_codec": "int8",)"));
+  spec->clear_push_codec();
+  spec->clear_pull_codec();
+  CHECK_THAT(TablesJson(state), Contains(R"("push_codec": "none", "pull_codec": "none",)"));
+}
+
 TEST_CASE("keys that are asked for often are told with the shard they are on") {
   ClusterState state = Healthy();
   v1::Table* table = state.view.add_tables();
@@ -277,6 +249,15 @@ TEST_CASE("keys that are asked for often are told with the shard they are on") {
   };
   CHECK_THAT(TablesText(state), !Contains("HOT KEY"));
   CHECK_THAT(TablesJson(state), Contains(R"("admission": "always")"));
+  CHECK_THAT(TablesJson(state), Contains(R"("eviction": "never")"));
+  v1::Eviction* eviction = table->mutable_spec()->mutable_eviction();
+  eviction->set_kind(v1::Eviction::TTL_STEPS);
+  eviction->set_ttl(1000);
+  CHECK_THAT(TablesJson(state), Contains(R"("eviction": "ttl_steps 1000")"));
+  eviction->set_kind(v1::Eviction::LFU);
+  eviction->clear_ttl();
+  eviction->set_max_bytes(5000);
+  CHECK_THAT(TablesJson(state), Contains(R"("eviction": "lfu 5000 bytes")"));
   table->mutable_spec()->mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
   table->mutable_spec()->mutable_admission()->set_min_count(3);
   CHECK_THAT(TablesJson(state), Contains(R"("admission": "min_count 3")"));
@@ -295,58 +276,6 @@ TEST_CASE("keys that are asked for often are told with the shard they are on") {
   const std::string json = TablesJson(state);
   CHECK_THAT(json, Contains(R"({"key": "8", "server": "s6", "shard": 0, "share": 0.5})") &&
                        Contains(R"("key": "7")") && !Contains(R"("key": "9")"));
-}
-
-TEST_CASE("options may stand before and after the command") {
-  unsetenv("VERBENA_CLUSTER");
-  Parsed parsed = Parse({"--cluster", "a:1", "shards", "--json", "--watch", "0.5"});
-  REQUIRE_FALSE(parsed.exit_status);
-  CHECK(parsed.options.command == Command::kShards);
-  CHECK(parsed.options.cluster == "a:1");
-  CHECK(parsed.options.json);
-  CHECK(parsed.options.watch == absl::Milliseconds(500));
-  CHECK(parsed.options.timeout == absl::Seconds(5));
-  parsed = Parse({"jobs", "--cluster=b:2", "--timeout", "0.25"});
-  REQUIRE_FALSE(parsed.exit_status);
-  CHECK(parsed.options.command == Command::kJobs);
-  CHECK(parsed.options.cluster == "b:2");
-  CHECK(parsed.options.timeout == absl::Milliseconds(250));
-  CHECK_FALSE(parsed.options.watch);
-  CHECK(Parse({"tables"}).options.cluster == "127.0.0.1:7000");
-  setenv("VERBENA_CLUSTER", "c:3", 1);
-  CHECK(Parse({"tables"}).options.cluster == "c:3");
-  CHECK(Parse({"--cluster", "a:1", "tables"}).options.cluster == "a:1");
-  setenv("VERBENA_CLUSTER", "nonsense", 1);
-  CHECK_THAT(Parse({"tables"}).message, Contains("VERBENA_CLUSTER: 'nonsense'"));
-  unsetenv("VERBENA_CLUSTER");
-}
-
-TEST_CASE("what is given up for lost is named") {
-  unsetenv("VERBENA_CLUSTER");
-  using Action = RepairOptions::Action;
-  Parsed parsed = Parse({"partition", "list", "--json"});
-  REQUIRE_FALSE(parsed.exit_status);
-  CHECK(parsed.options.command == Command::kPartition);
-  CHECK(parsed.options.repair.action == Action::kNone);
-  parsed = Parse({"partition", "reset", "--partition", "3", "t", "--partition", "7", "--yes"});
-  INFO(parsed.message);
-  REQUIRE_FALSE(parsed.exit_status);
-  CHECK(parsed.options.repair.action == Action::kResetTable);
-  CHECK(parsed.options.repair.name == "t");
-  CHECK(parsed.options.repair.partitions == std::vector<uint32_t>{3, 7});
-  CHECK(parsed.options.repair.yes);
-  CHECK(Consequences(parsed.options.repair, Healthy()) ==
-        "table 't' starts again from initial values in 3, 7, and its job's steps from 0");
-  parsed = Parse({"server", "remove", "s5"});
-  REQUIRE_FALSE(parsed.exit_status);
-  CHECK(parsed.options.repair.action == Action::kRemoveServer);
-  CHECK_FALSE(parsed.options.repair.yes);
-  ClusterState state = Healthy();
-  CHECK(Consequences(parsed.options.repair, state) ==
-        "server 's5' is forgotten for ever, and what it alone has (2 partitions) is lost in every "
-        "table");
-  for (v1::Partition& p : *state.view.mutable_partitions()) p.add_followers()->set_server(6);
-  CHECK(Consequences(parsed.options.repair, state) == "server 's5' is forgotten for ever");
 }
 
 TEST_CASE("who has the partitions is shown, and where copies are missing") {
@@ -387,32 +316,6 @@ TEST_CASE("who has the partitions is shown, and where copies are missing") {
   CHECK_THAT(StatusText(state), Contains("1 copy of each partition wanted, 1 to take pushes"));
 }
 
-TEST_CASE("limits are given in bytes and their multiples, and only those that change") {
-  unsetenv("VERBENA_CLUSTER");
-  Parsed parsed = Parse({"limits", "ads", "--memory", "10GiB", "--lanes", "0"});
-  INFO(parsed.message);
-  REQUIRE_FALSE(parsed.exit_status);
-  CHECK(parsed.options.command == Command::kLimits);
-  CHECK(parsed.options.job == "ads");
-  CHECK(parsed.options.limits.memory_bytes == uint64_t{10} << 30);
-  CHECK(parsed.options.limits.lanes == 0);
-  CHECK_FALSE(parsed.options.limits.tables.has_value());
-  v1::JobLimits before;
-  before.set_tables(7);
-  before.set_lanes(3);
-  CHECK(LimitsWord(Changed(before, parsed.options.limits)) == "memory 10.7 GB, 7 tables");
-  CHECK(LimitsWord(Changed(before, Parse({"limits", "ads", "--none"}).options.limits)) == "-");
-  CHECK_FALSE(Parse({"limits", "ads"}).options.limits.any());
-  CHECK(ParseBytes("4096") == 4096);
-  CHECK(ParseBytes("18446744073709551615") == UINT64_MAX);
-  CHECK(ParseBytes("1.5 TB") == 1'500'000'000'000);
-  CHECK(ParseBytes("512mib") == uint64_t{512} << 20);
-  for (const char* no : {"", "GiB", "-1", "1e3", "10 GiX", "1.2.3", "99999999TiB", "1 2"}) {
-    INFO(no);
-    CHECK_FALSE(ParseBytes(no).has_value());
-  }
-}
-
 TEST_CASE("a job's limits are shown beside what it has of each server") {
   ClusterState state = Healthy();
   v1::Job* job = state.view.add_jobs();
@@ -439,52 +342,6 @@ TEST_CASE("a job's limits are shown beside what it has of each server") {
              Contains(R"("limits": {"memory_bytes": 4000000, "tables": null, "lanes": 2})"));
   CHECK_THAT(LimitsJson(state, "ads"),
              Contains(R"("in_use": {"memory_bytes": 2000, "tables": 1, "lanes": 2})"));
-}
-
-TEST_CASE("a wrong command line is said with what is wrong in it") {
-  const auto check = [](std::vector<const char*> arguments, const char* says) {
-    const Parsed parsed = Parse(std::move(arguments));
-    INFO(parsed.message);
-    CHECK(parsed.exit_status == kExitUsage);
-    CHECK_THAT(parsed.message, StartsWith("verbena: ") && Contains(says) && Contains("--help"));
-  };
-  check({}, "a command is needed: status, tables, jobs, limits, workers, shards");
-  check({"stat"}, "unknown command 'stat'; allowed: status, tables, jobs, limits, workers, shards");
-  check({"status", "--jsno"}, "unknown option '--jsno'");
-  check({"tables", "--watch", "1"}, "unknown option '--watch'");
-  check({"status", "extra"}, "unexpected argument 'extra'");
-  check({"status", "jobs"}, "jobs");
-  check({"status", "--timeout", "soon"}, "--timeout: 'soon' is not allowed: seconds from 0.1");
-  check({"shards", "--watch", "0"}, "--watch: '0' is not allowed: seconds from 0.1");
-  check({"--cluster", "nowhere", "jobs"}, "--cluster: 'nowhere' is not HOST:PORT");
-  check({"jobs", "--cluster"}, "--cluster");
-  check({"limits"}, "JOB");
-  check({"server"}, "subcommand");
-  check({"server", "remove"}, "NAME");
-  check({"server", "forget", "a"}, "forget");
-  check({"partition", "reset"}, "TABLE");
-  check({"partition", "reset", "t", "--partition", "-1"},
-        "--partition: '-1' is not allowed: a partition's number");
-  check({"partition", "list", "--yes"}, "--yes");
-  check({"limits", "a", "b"}, "unexpected argument 'b'");
-  check({"limits", "a", "--memory", "many"}, "--memory: 'many' is not allowed: bytes, such as");
-  check({"limits", "a", "--tables", "-1"}, "--tables: '-1' is not allowed: a number");
-  check({"limits", "a", "--none", "--lanes", "1"}, "--none");
-}
-
-TEST_CASE("the help of every command has an example") {
-  for (const char* command :
-       {"status", "tables", "jobs", "limits", "workers", "shards", "partition", "server"}) {
-    const Parsed parsed = Parse({command, "--help"});
-    CHECK(parsed.exit_status == kExitOk);
-    const std::string example = std::string("\n  verbena ") + command;
-    CHECK_THAT(parsed.message, Contains("Example") && Contains(example) && Contains("--json") &&
-                                   Contains("--cluster HOST:PORT"));
-  }
-  const Parsed parsed = Parse({"--help"});
-  CHECK(parsed.exit_status == kExitOk);
-  CHECK_THAT(parsed.message, Contains("Exit status") && Contains("Examples:"));
-  CHECK_THAT(Parse({"--version"}).message, StartsWith("verbena "));
 }
 
 }  // namespace

@@ -129,6 +129,8 @@ TEST_CASE("every command tells people and programs about a cluster at work") {
     CHECK(table["shape"][1].number() == 10);
     CHECK(table["dtype"].text() == "f32");
     CHECK(table["gradient_dtype"].text() == "f32");
+    CHECK(table["push_codec"].text() == "none");
+    CHECK(table["pull_codec"].text() == "none");
     CHECK(table["consistency"].text() == "async");
     CHECK(table["optimizer"]["rate"].number() == 0.5);
     CHECK(table["bytes"].number() == 4000);

@@ -1,5 +1,6 @@
 // Incremental checkpoints of a cluster of real processes: made, restored, and made whole again
 // where servers do not remember.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
@@ -20,7 +21,7 @@ using Numbers = std::vector<float>;
 
 class World {
  public:
-  World() {
+  explicit World(const v1::Eviction& eviction = {}) : eviction_(eviction) {
     client_ = Connected(cluster);
     for (uint64_t i = 0; i < kRows; ++i) keys_.push_back(i * 6'000'011 + 7);
     region_ = Value(client_->AllocateRegion(kRows * kDim * 4));
@@ -34,6 +35,7 @@ class World {
     spec.set_consistency(v1::CONSISTENCY_ASYNC);
     spec.mutable_optimizer()->set_name("adagrad");
     spec.mutable_optimizer()->set_rate(0.5);
+    *spec.mutable_eviction() = eviction_;
     items_ = Value(client_->CreateTable(spec));
   }
   void Push(uint64_t first, uint64_t count) {
@@ -66,6 +68,7 @@ class World {
   ProcessCluster cluster{{.servers = 2, .shards = 2}};
 
  private:
+  const v1::Eviction eviction_;
   std::unique_ptr<Client> client_;
   std::vector<uint64_t> keys_;
   Region region_;
@@ -116,6 +119,46 @@ TEST_CASE("incremental checkpoints have what has changed, and restore with their
   w.Run({"restore", w.root, "--replace"});
   w.Open();
   CHECK(w.Served() == last);
+}
+
+// Rows that are not as they are made: zero.
+size_t RowsIn(const Numbers& served) {
+  size_t rows = 0;
+  for (uint64_t i = 0; i < kRows; ++i) {
+    rows += std::any_of(served.begin() + static_cast<ptrdiff_t>(i * kDim),
+                        served.begin() + static_cast<ptrdiff_t>((i + 1) * kDim),
+                        [](float x) { return x != 0; });
+  }
+  return rows;
+}
+
+TEST_CASE("a row that was dropped is in no checkpoint that is based on one with it") {
+  v1::Eviction eviction;
+  eviction.set_kind(v1::Eviction::LRU);
+  eviction.set_max_rows(2'000);
+  World w(eviction);
+  w.Push(0, 1'500);
+  w.Save();
+  CHECK(w.Newest() == "1500 on null");
+  for (uint64_t first = 1'500; first < 3'500; first += 50) w.Push(first, 50);
+  const Numbers served = w.Served();
+  const size_t rows = RowsIn(served);
+  REQUIRE(rows < 2'200);
+  REQUIRE(RowsIn({served.begin(), served.end()}) > 1'400);
+  w.Save();
+  CHECK_THAT(w.Newest(), Catch::EndsWith("on checkpoint-00000001"));
+  w.Run({"verify", w.root, "--all"});
+  SECTION("restored with state") { w.Run({"restore", w.root, "--replace"}); }
+  SECTION("restored without state") {
+    w.Run({"restore", w.root, "--replace", "--parameters-only"});
+  }
+  SECTION("made whole, and restored") {
+    w.Run({"compact", w.root});
+    CHECK(w.Newest() == std::to_string(rows) + " on null");
+    w.Run({"restore", w.root, "--replace"});
+  }
+  w.Open();
+  CHECK(w.Served() == served);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/bags.h"
 #include "proto/table_spec.h"
 #include "rdma/base/clock.h"
 #include "rdma/lane/worker_lane.h"
@@ -135,6 +136,17 @@ class TestWorker {
   absl::Status Lookup(const std::vector<uint64_t>& keys, uint64_t min_version, uint64_t cookie) {
     rdma::WorkerLane::Request request = Rows(RecordType::kLookup, 0, keys, cookie);
     request.payload.bytes = static_cast<uint32_t>(keys.size() * sizeof(uint64_t));
+    request.header.min_version = min_version;
+    const absl::Status status = SetDestination(&request);
+    return status.ok() ? lane_->Post(request) : status;
+  }
+  // `keys` do not descend; key i is in bag uses[i].bag of `bags`.
+  absl::Status LookupBags(const std::vector<uint64_t>& keys, const std::vector<BagUse>& uses,
+                          uint32_t bags, uint64_t min_version, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Rows(RecordType::kLookupBags, 0, keys, cookie);
+    std::memcpy(packed() + KeyBytes(keys.size()), uses.data(), uses.size() * sizeof(BagUse));
+    request.payload.bytes = static_cast<uint32_t>(BagPayloadBytes(keys.size()));
+    request.header.bags = bags;
     request.header.min_version = min_version;
     const absl::Status status = SetDestination(&request);
     return status.ok() ? lane_->Post(request) : status;
@@ -272,6 +284,7 @@ class ShardFixture {
     spec.set_dim(kDim);
     spec.mutable_initializer()->set_kind(v1::Initializer::UNIFORM);
     spec.mutable_initializer()->set_b(1);
+    *spec.mutable_eviction() = eviction_;
     normalised = NormalizeTableSpec(spec);
     REQUIRE(normalised.ok());
     v1::Table* rows = view->add_tables();
@@ -338,6 +351,9 @@ class ShardFixture {
   bool Answered(const TestWorker& worker, uint64_t cookie) {
     return Until([&] { return worker.Answer(cookie) != nullptr; });
   }
+  // Of the rows; before SetWorkers().
+  void SetEviction(const v1::Eviction& eviction) { eviction_ = eviction; }
+
   void Pass(absl::Duration time) {
     if (OverVerbs()) {
       network_.Advance(network_.clock().NowNanos() + absl::ToInt64Nanoseconds(time));
@@ -393,6 +409,7 @@ class ShardFixture {
   std::unique_ptr<ShardExecutor> shard_;
   std::vector<std::unique_ptr<TestWorker>> test_workers_;
   std::vector<uint64_t> workers_, other_workers_;
+  v1::Eviction eviction_;
   v1::JobLimits limits_;
   uint64_t revision_ = 0;
   uint32_t expected_workers_ = 1;

@@ -91,6 +91,96 @@ TEST_CASE("a lookup of a step to come is parked, and answered when the step is c
   CHECK(worker.pulled()[0] == initial - 2);
 }
 
+TEST_CASE("a row that was not pushed for long goes by the server's clock") {
+  uint32_t seconds = 5000;
+  ShardExecutorOptions options;
+  options.wall_seconds = [&] { return seconds; };
+  ShardFixture fixture(options);
+  v1::Eviction eviction;
+  eviction.set_kind(v1::Eviction::TTL_SECONDS);
+  eviction.set_ttl(100);
+  fixture.SetEviction(eviction);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  const auto rows = [&] { return fixture.shard().Snapshot().tables[1].rows; };
+  uint64_t sequence = 0;
+  const auto push = [&](const std::vector<uint64_t>& keys) {
+    ++sequence;
+    REQUIRE(worker.PushRows(sequence, keys, sequence).ok());
+    REQUIRE(fixture.Answered(worker, sequence));
+    REQUIRE(worker.Answer(sequence)->status == ReplyStatus::kOk);
+  };
+  push({2, 4, 8});
+  CHECK(rows() == 3);
+  seconds += 90;
+  fixture.Pass(absl::Seconds(1));
+  push({4});
+  CHECK(rows() == 3);
+  seconds += 30;
+  fixture.Pass(absl::Seconds(1));
+  push({16});
+  CHECK(rows() == 2);
+}
+
+TEST_CASE("a lookup of bags is answered with as many sums as there are bags") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  REQUIRE(worker.Lookup({3, 5}, 0, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  const std::vector<float> rows = Pulled(worker, 2);
+  std::fill_n(worker.pulled(), 4 * kDim, -1.0f);
+  REQUIRE(worker.LookupBags({3, 3, 5}, {{2, 1}, {0, 1}, {2, 0.5f}}, 3, 0, 2).ok());
+  REQUIRE(fixture.Answered(worker, 2));
+  CHECK(worker.Answer(2)->status == ReplyStatus::kOk);
+  const std::vector<float> sums = Pulled(worker, 4);
+  for (uint32_t i = 0; i < kDim; ++i) {
+    CHECK(sums[i] == rows[i]);
+    CHECK(sums[kDim + i] == 0);
+    CHECK(sums[2 * kDim + i] == rows[i] + 0.5f * rows[kDim + i]);
+    CHECK(sums[3 * kDim + i] == -1);
+  }
+  CHECK(fixture.counters().pull_latency.count == 2);
+  CHECK(fixture.shard().Snapshot().tables[1].rows == 0);
+}
+
+TEST_CASE("a lookup of bags of a step to come is parked, and answered when it is committed") {
+  ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  worker.values()[0] = 2;
+  REQUIRE(worker.Lookup({5}, 0, 1).ok());
+  REQUIRE(fixture.Answered(worker, 1));
+  const float initial = worker.pulled()[0];
+  REQUIRE(worker.PushRows(0, {5}, 2).ok());
+  REQUIRE(worker.LookupBags({5, 5}, {{1, 1}, {1, 1}}, 2, 1, 3).ok());
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 1; }));
+  REQUIRE(fixture.Answered(worker, 2));
+  REQUIRE(worker.EndStepOfRows(0, 1, 4).ok());
+  REQUIRE(fixture.Answered(worker, 3));
+  CHECK(worker.Answer(3)->status == ReplyStatus::kOk);
+  CHECK(worker.Answer(3)->version == 1);
+  CHECK(Pulled(worker, 1) == std::vector<float>(kDim, 0.0f));
+  CHECK(worker.pulled()[kDim] == 2 * (initial - 2));
+}
+
+TEST_CASE("bags that break the rules cost the worker its lane, too many of them the answer") {
+  for (const bool descends : {true, false}) {
+    ShardFixture fixture;
+    fixture.SetWorkers({100});
+    TestWorker& worker = fixture.Connected("a", 100);
+    // More than fit an answer, for rows of this length.
+    const auto most = static_cast<uint32_t>(kMaxRowsBytes / (kDim * sizeof(float)));
+    REQUIRE(worker.LookupBags({4, 5}, {{0, 1}, {1, 1}}, most + 1, 0, 1).ok());
+    REQUIRE(fixture.Answered(worker, 1));
+    CHECK(worker.Answer(1)->status == ReplyStatus::kOutOfRange);
+    const std::vector<uint64_t> keys = {descends ? 6u : 5u, 5};
+    REQUIRE(worker.LookupBags(keys, {{0, 1}, {descends ? 1u : 2u, 1}}, 2, 0, 2).ok());
+    CHECK(fixture.Until([&] { return worker.dead(); }));
+    CHECK(fixture.counters().lanes_lost == 1);
+  }
+}
+
 TEST_CASE("a parked lookup of a worker that has left costs nothing") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});

@@ -140,5 +140,43 @@ TEST_CASE("what is too large is an infinity, and every NaN stays one") {
   }
 }
 
+TEST_CASE("by chance a number becomes one of its neighbours, and on average itself") {
+  const ElementType type = GENERATE(ElementType::kBf16, ElementType::kF16);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> in(1003);
+  for (float& x : in) x = normal(random);
+  std::vector<uint16_t> nearest(in.size()), rounded(in.size()), other(in.size());
+  std::vector<float> back(in.size());
+  std::vector<double> sum(in.size());
+  constexpr int kTimes = 4000;
+  for (int seed = 0; seed < kTimes; ++seed) {
+    const auto s = static_cast<uint64_t>(seed) * 0x9e3779b97f4a7c15u;
+    RoundByChance(Isa::kBaseline, type, s, in.data(), rounded.data(), in.size());
+    if (seed < 5) {
+      for (const Isa isa : SupportedIsas()) {
+        RoundByChance(isa, type, s, in.data(), other.data(), in.size());
+        REQUIRE(other == rounded);
+      }
+    }
+    Widen(Isa::kBaseline, type, rounded.data(), back.data(), in.size());
+    for (size_t i = 0; i < in.size(); ++i) sum[i] += back[i];
+    // What needs no rounding stays.
+    RoundByChance(Isa::kBaseline, type, s + 1, back.data(), other.data(), in.size());
+    REQUIRE(other == rounded);
+  }
+  const float place = type == ElementType::kBf16 ? 0x1p-7f : 0x1p-10f;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const float unit = std::abs(in[i]) * place;
+    CHECK(std::abs(back[i] - in[i]) <= unit);
+    CHECK(std::abs(sum[i] / kTimes - in[i]) < unit * 0.05);
+  }
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> special = {0.0f, -0.0f, inf, -inf, std::nanf(""), 1e-40f};
+  Round(Isa::kBaseline, type, special.data(), nearest.data(), special.size());
+  RoundByChance(Isa::kBaseline, type, 77, special.data(), rounded.data(), special.size());
+  for (size_t i = 0; i < 5; ++i) CHECK(rounded[i] == nearest[i]);
+}
+
 }  // namespace
 }  // namespace verbena::shard

@@ -66,6 +66,7 @@ struct FixtureOptions {
   v1::DType dtype = v1::DTYPE_F32;
   v1::DType gradient_dtype = v1::DTYPE_F32;
   v1::Codec push_codec = v1::CODEC_NONE;
+  v1::Codec pull_codec = v1::CODEC_NONE;
   uint32_t spares = 16;
   uint32_t observers = 0;
 };
@@ -116,6 +117,7 @@ class Fixture {
     spec->set_dtype(options.dtype);
     spec->set_gradient_dtype(options.gradient_dtype);
     spec->set_push_codec(options.push_codec);
+    spec->set_pull_codec(options.pull_codec);
     spec->set_consistency(options.consistency);
     spec->set_staleness(options.staleness);
     spec->set_reduction(options.reduction);
@@ -198,6 +200,11 @@ class Fixture {
     return Push(rank, chunk, sequence, std::vector<float>(elements(chunk), value));
   }
 
+  ElementType pull_type() const {
+    const bool coded = options.pull_codec != v1::CODEC_NONE;
+    return coded ? static_cast<ElementType>(options.pull_codec)
+                 : static_cast<ElementType>(options.dtype);
+  }
   PullOutcome Pull(uint64_t worker, uint32_t chunk, uint64_t min_version, uint32_t lane = 0,
                    uint32_t operation = 0) {
     PullRequest r;
@@ -205,7 +212,7 @@ class Fixture {
     r.worker = worker;
     r.table = kTable;
     r.group = GroupOf(chunk, 0);
-    r.dtype = static_cast<ElementType>(options.dtype);
+    r.dtype = pull_type();
     r.min_version = min_version;
     r.destination = 0x1000 + operation;
     r.destination_key = 0x55;

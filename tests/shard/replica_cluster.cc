@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "proto/routing.h"
+#include "tests/shard/replica_bytes.h"
 
 namespace verbena::shard {
 namespace {
@@ -50,6 +51,12 @@ void ReplicaCluster::MakeView() {
   spec->set_job("job");
   if (plan_.rows) {
     spec->set_dim(kDim);
+    *spec->mutable_admission() = plan_.admission;
+    *spec->mutable_eviction() = plan_.eviction;
+    if (plan_.narrow) {
+      spec->set_row_dtype(v1::DTYPE_BF16);
+      spec->set_stochastic_rounding(true);
+    }
   } else {
     spec->add_shape(kChunks * kElements);
   }
@@ -304,20 +311,8 @@ void ReplicaCluster::Deliver() {
   if (!link.there.empty() && Pick(2) == 0) {
     Message m = link.there.front();
     link.there.pop_front();
-    ReplicaHeader header = m.record.header;
-    header.part_offset = m.offset;
-    alignas(64) std::byte payload[8192];
-    std::memcpy(payload, &header, sizeof(header));
-    if (m.bytes > 0) {
-      std::memcpy(payload + sizeof(header), m.record.data.data + m.offset, m.bytes);
-    }
-    Record record = {};
-    record.header.table = m.record.table;
-    record.header.group_count = 1;
-    record.groups[0] = m.record.group;
-    m.status =
-        to->engine->Replicate({it->first.first, 0}, record, {payload, sizeof(header) + m.bytes})
-            .status;
+    const ReplicaBytes bytes(m.record, m.offset, m.bytes);
+    m.status = to->engine->Replicate({it->first.first, 0}, bytes.record(), bytes.payload()).status;
     if (m.status == ReplyStatus::kMalformed || m.status == ReplyStatus::kOutOfRange) {
       error = "a copy refuses a record of kind " +
               std::to_string(static_cast<int>(m.record.header.kind)) + ": " +

@@ -26,6 +26,9 @@ struct ReplicaPlan {
   bool rows = false;
   v1::Consistency consistency = v1::CONSISTENCY_SYNC;
   std::string optimizer = "sgd";
+  v1::Admission admission = {};  // rows
+  v1::Eviction eviction = {};    // rows
+  bool narrow = false;           // rows of bf16, rounded by chance
   uint32_t workers = 3;
   uint32_t partitions = 3;
   uint32_t steps = 12;

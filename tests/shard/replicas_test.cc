@@ -42,6 +42,7 @@ ReplicaPlan PlanOf(uint32_t seed, bool rows, v1::Consistency consistency) {
   plan.spares = seed % 4;
   // The state of other optimizers depends on the order of asynchronous pushes.
   if (consistency == v1::CONSISTENCY_SYNC && seed % 2 == 0) plan.optimizer = "adagrad";
+  if (consistency == v1::CONSISTENCY_SYNC && rows && seed % 4 < 2) plan.narrow = true;
   return plan;
 }
 
@@ -54,6 +55,65 @@ TEST_CASE("replicas: what was acknowledged is there once, whoever dies") {
     CAPTURE(plan.seed, plan.rows, static_cast<int>(plan.consistency));
     REQUIRE(Finding(plan, Undisturbed(plan)) == "");
   }
+}
+
+TEST_CASE("replicas: rows that are dropped are dropped everywhere, with the same apply") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  const v1::Eviction::Kind kind =
+      GENERATE(v1::Eviction::TTL_STEPS, v1::Eviction::LRU, v1::Eviction::LFU);
+  uint64_t evicted = 0;
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    ReplicaPlan plan = PlanOf(seed, true, consistency);
+    plan.eviction.set_kind(kind);
+    if (kind == v1::Eviction::TTL_STEPS) {
+      plan.eviction.set_ttl(2);
+    } else {
+      plan.eviction.set_max_rows(uint64_t{plan.partitions} * 4);
+    }
+    CAPTURE(seed, static_cast<int>(consistency), static_cast<int>(kind));
+    Contents expected;
+    ReplicaPlan everything = plan;
+    everything.eviction.Clear();
+    const size_t all = Undisturbed(everything).size();
+    if (consistency == v1::CONSISTENCY_SYNC) {
+      expected = Undisturbed(plan);
+    } else {
+      // What goes depends on the order of pushes, which faults change: the copies are compared.
+      ReplicaCluster cluster(plan);
+      REQUIRE(cluster.Run());
+      expected = cluster.Contents();
+    }
+    evicted += all - expected.size();
+    REQUIRE(Finding(plan, expected) == "");
+  }
+  CHECK(evicted > 100);
+}
+
+TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  const bool evicts = GENERATE(false, true);
+  uint64_t refused = 0;
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    ReplicaPlan plan = PlanOf(seed, true, consistency);
+    const size_t all = Undisturbed(plan).size();
+    plan.admission.set_kind(v1::Admission::MIN_COUNT);
+    plan.admission.set_min_count(3);
+    plan.admission.set_sketch_bytes(65536);
+    if (evicts) {
+      plan.eviction.set_kind(v1::Eviction::TTL_STEPS);
+      plan.eviction.set_ttl(3);
+    }
+    CAPTURE(seed, static_cast<int>(consistency), evicts);
+    // What was counted is gone with a server, so faults change which keys get a row.
+    ReplicaCluster cluster(plan);
+    REQUIRE(cluster.Run());
+    const Contents expected = cluster.Contents();
+    refused += all - expected.size();
+    REQUIRE(Finding(plan, expected) == "");
+  }
+  CHECK(refused > 100);
 }
 
 // What the first of `count` seeds that finds something says, with a bug planted.

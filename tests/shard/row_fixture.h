@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/table_spec.h"
+#include "shard/codec/codec.h"
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
@@ -48,6 +50,11 @@ struct RowOptions {
   v1::Reduction reduction = v1::REDUCTION_SUM;
   v1::NonFinite non_finite = v1::NON_FINITE_REJECT;
   v1::Admission admission = {};
+  v1::Eviction eviction = {};
+  v1::DType row_dtype = v1::DTYPE_F32;
+  bool stochastic = false;
+  v1::Codec push_codec = v1::CODEC_NONE;
+  v1::Codec pull_codec = v1::CODEC_NONE;
   v1::Optimizer optimizer = [] {
     v1::Optimizer sgd;
     sgd.set_name("sgd");
@@ -95,6 +102,13 @@ class RowFixture {
     spec->set_non_finite(o.non_finite);
     *spec->mutable_initializer() = o.initializer;
     *spec->mutable_admission() = o.admission;
+    *spec->mutable_eviction() = o.eviction;
+    spec->set_row_dtype(o.row_dtype);
+    spec->set_stochastic_rounding(o.stochastic);
+    spec->set_push_codec(o.push_codec);
+    spec->set_pull_codec(o.pull_codec);
+    push_type = PushType(*spec);
+    pull_type = PullType(*spec);
     *spec->mutable_optimizer() = o.optimizer;
     spec->set_chunk_bytes(256 * 1024);
     EngineOptions engine_options;
@@ -158,14 +172,15 @@ class RowFixture {
     groups = {GroupOf(partition, sequence, rows.size(), index)};
     return engine->PushRows(PushOf(rank));
   }
-  // Of groups, keys and values.
-  PushRowsRequest PushOf(uint32_t rank) const {
-    return {{rank, 0, 0},
-            kFirstWorker + rank,
-            kTable,
-            groups,
-            keys,
-            {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}};
+  // Of groups, keys and values, which are encoded.
+  PushRowsRequest PushOf(uint32_t rank) {
+    const size_t rows = values.size() / options.dim, bytes = RowBytes(push_type, options.dim);
+    encoded.resize(rows * bytes);
+    for (size_t i = 0; i < rows; ++i) {
+      codec::EncodeRow(Isa::kBaseline, push_type, values.data() + i * options.dim,
+                       encoded.data() + i * bytes, options.dim);
+    }
+    return {{rank, 0, 0}, kFirstWorker + rank, kTable, groups, keys, encoded, push_type};
   }
   ReplyStatus PushStatus(uint32_t rank, uint32_t partition, uint64_t sequence, const Rows& rows,
                          uint32_t index = 0) {
@@ -203,16 +218,24 @@ class RowFixture {
                            keys,
                            min_version,
                            uint64_t{0x1000} + operation,
-                           0x55});
+                           0x55,
+                           true,
+                           pull_type});
   }
-  Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows) const {
+  // Of an answer that has them as `type`.
+  Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows, ElementType type) const {
     Rows result;
-    const auto* at = reinterpret_cast<const float*>(rows.buffer.data);
+    const std::byte* at = rows.buffer.data;
     for (const uint64_t key : of) {
-      result[key] = Row(at, at + options.dim);
-      at += options.dim;
+      Row& row = result[key];
+      row.resize(options.dim);
+      codec::DecodeRow(Isa::kBaseline, type, at, row.data(), options.dim);
+      at += RowBytes(type, options.dim);
     }
     return result;
+  }
+  Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows) const {
+    return RowsOf(of, rows, pull_type);
   }
   // What a lookup by some member sees now; empty when refused.
   Rows Read(const std::vector<uint64_t>& of) {
@@ -239,7 +262,7 @@ class RowFixture {
       std::memcpy(of.data(), out.view.buffer.data, n * sizeof(uint64_t));
       ChunkView behind = out.view;
       behind.buffer.data += KeyBytes(n);
-      rows.merge(RowsOf(of, behind));
+      rows.merge(RowsOf(of, behind, ElementType::kF32));
       if (order != nullptr) order->insert(order->end(), of.begin(), of.end());
       cursor = out.answer.version;
       engine->Unpin(out.view.pin);
@@ -273,6 +296,8 @@ class RowFixture {
   std::vector<RecordedCommit> commits;
   std::vector<uint64_t> keys;  // of the last request
   std::vector<float> values;
+  std::vector<std::byte> encoded;
+  ElementType push_type = ElementType::kF32, pull_type = ElementType::kF32;
   std::vector<Group> groups;
   Group group;
   std::unique_ptr<Engine> engine;

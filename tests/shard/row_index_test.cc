@@ -219,6 +219,40 @@ TEST_CASE("rows that are not counted remember whether there was an apply, also w
   }
 }
 
+TEST_CASE("however long rows come and go, a lookup of a key without one ends soon") {
+  Slices s(RowShape(2, 0, false, /*has_stamps=*/true), 0);
+  RowIndex index(&s.arena);
+  const auto no_hashes = [](absl::Span<const uint32_t> rows, uint64_t* hashes) {
+    for (size_t i = 0; i < rows.size(); ++i) hashes[i] = RowIndex::Hash(rows[i]);
+  };
+  constexpr uint32_t kLive = 20'000;
+  uint32_t next = 0;
+  for (; next < kLive; ++next) REQUIRE(index.Insert(RowIndex::Hash(next), next, no_hashes));
+  const auto reach = [&] {
+    uint64_t lines = 0;
+    for (uint64_t absent = 0; absent < 10'000; ++absent) {
+      lines += index.Reach(RowIndex::Hash(absent + (uint64_t{1} << 40)));
+    }
+    return lines;
+  };
+  const uint64_t pages = index.pages();
+  const uint64_t before = reach();
+  std::mt19937_64 random(9);
+  std::vector<uint32_t> live(kLive);
+  for (uint32_t row = 0; row < kLive; ++row) live[row] = row;
+  for (int i = 0; i < 400'000; ++i) {
+    uint32_t& gone = live[random() % kLive];
+    index.Remove(RowIndex::Hash(gone), gone);
+    gone = next++;
+    REQUIRE(index.Insert(RowIndex::Hash(gone), gone, no_hashes));
+  }
+  CHECK(reach() < 2 * before);
+  CHECK(index.pages() < pages * 3 / 2);
+  for (const uint32_t row : live) {
+    REQUIRE(index.Find(RowIndex::Hash(row), [row](uint32_t r) { return r == row; }) == row);
+  }
+}
+
 TEST_CASE("slices that go give their memory to the others, and in the end to the pool") {
   Slices s(RowShape(8, 0, false), 8);
   std::vector<uint64_t> keys(3000);

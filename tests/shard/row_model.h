@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "proto/half.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/initializer.h"
 #include "tests/shard/row_fixture.h"
@@ -28,6 +29,7 @@ class RowModel {
     if (it != rows_.end()) return it->second.w;
     Row row(options_.dim);
     InitializeRow(options_.initializer, key, row.data(), row.size());
+    Round(&row);
     return row;
   }
   Rows Get(const std::vector<uint64_t>& keys) const {
@@ -59,15 +61,24 @@ class RowModel {
       if (made) {
         row.w.resize(options_.dim);
         InitializeRow(options_.initializer, key, row.w.data(), row.w.size());
+        Round(&row.w);
         for (Row& s : row.state) s.resize(options_.dim);
       }
       float* state[2] = {row.state[0].data(), row.state[1].data()};
       optimizer_->Apply(Isa::kBaseline, optimizer_->Prepare(step, ++row.t), row.w.data(),
                         row.w.data(), state, g.data(), g.size());
+      Round(&row.w);
     }
   }
 
  private:
+  // To what a table of 16 bits can have.
+  void Round(Row* row) const {
+    for (float& x : *row) {
+      if (options_.row_dtype == v1::DTYPE_BF16) x = FloatFromBFloat16(BFloat16FromFloat(x));
+      if (options_.row_dtype == v1::DTYPE_F16) x = FloatFromHalf(HalfFromFloat(x));
+    }
+  }
   struct ModelRow {
     Row w;
     Row state[2];
@@ -99,6 +110,7 @@ inline RowOptions RandomRowOptions(uint32_t seed, v1::Consistency consistency) {
     o.optimizer.mutable_schedule()->set_factor(0.9);
   }
   o.initializer.set_seed(seed);
+  o.row_dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[pick(3)];
   return o;
 }
 

@@ -47,7 +47,8 @@ class RowsRun {
     }
     const TableStatistics table = f_.engine->tables()[0];
     CHECK(table.rows == model_.size());
-    CHECK(table.parameter_bytes == model_.size() * o_.dim * sizeof(float));
+    const size_t bytes = o_.row_dtype == v1::DTYPE_F32 ? o_.dim * 4 : (o_.dim + 1) / 2 * 4;
+    CHECK(table.parameter_bytes == model_.size() * bytes);
     CHECK(f_.engine->counters().parked == parked_.size());
   }
 

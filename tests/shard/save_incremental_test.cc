@@ -7,7 +7,10 @@ namespace verbena::shard {
 namespace {
 
 Saved Joined(Saved base, const Saved& later) {
-  for (const auto& [key, row] : later.rows) base.rows[key] = row;
+  for (const auto& [key, row] : later.rows) {
+    base.rows[key] = row;
+    if (row.applies == 0) base.rows.erase(key);  // it was dropped
+  }
   base.slices = later.slices;
   base.incremental = 0;
   return base;
@@ -47,10 +50,15 @@ void End(SaveRig* rig, bool committed) {
 TEST_CASE("incremental: the base with what came later is all there is") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
-  uint64_t left_out = 0;
+  const v1::Eviction::Kind evicts =
+      GENERATE(v1::Eviction::NEVER, v1::Eviction::LRU, v1::Eviction::TTL_STEPS);
+  uint64_t left_out = 0, dropped = 0;
   for (uint32_t seed = 1; seed <= 80; ++seed) {
-    const SavePlan plan = MakeSavePlan(seed, true, consistency);
-    CAPTURE(seed, static_cast<int>(consistency));
+    SavePlan plan = MakeSavePlan(seed, true, consistency);
+    plan.eviction.set_kind(evicts);
+    if (evicts == v1::Eviction::LRU) plan.eviction.set_max_rows(uint64_t{plan.partitions} * 9);
+    if (evicts == v1::Eviction::TTL_STEPS) plan.eviction.set_ttl(2);
+    CAPTURE(seed, static_cast<int>(consistency), static_cast<int>(evicts));
     const uint64_t memory = seed % 2 == 0 ? 400 : 1 << 20;
     SaveRig rig(plan);
     rig.SetGoal(3);
@@ -69,7 +77,8 @@ TEST_CASE("incremental: the base with what came later is all there is") {
       SaveAll(&rig, Of(&rig, base_id, memory));
       REQUIRE(rig.saved().incremental == plan.partitions);
       REQUIRE(Joined(base, rig.saved()) == now);
-      left_out += now.rows.size() - rig.saved().rows.size();
+      for (const auto& [key, row] : base.rows) left_out += rig.saved().rows.contains(key) ? 0 : 1;
+      for (const auto& [key, row] : rig.saved().rows) dropped += row.applies == 0 ? 1 : 0;
       // One that does not come to be is none to build on: the next has what it had.
       const bool committed = (seed + i) % 3 != 0;
       End(&rig, committed);
@@ -79,6 +88,7 @@ TEST_CASE("incremental: the base with what came later is all there is") {
     }
   }
   CHECK(left_out > 100);
+  CHECK((evicts == v1::Eviction::NEVER ? dropped == 0 : dropped > 100));
 }
 
 TEST_CASE("incremental: in full where the base is not known") {

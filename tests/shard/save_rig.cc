@@ -33,6 +33,9 @@ SavePlan MakeSavePlan(uint32_t seed, bool rows, v1::Consistency consistency) {
   if (!rows) {
     plan.dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[pick(3)];
     if (pick(3) == 0) plan.gradient_dtype = v1::DTYPE_BF16;
+  } else {
+    plan.row_dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[pick(3)];
+    plan.stochastic = plan.row_dtype != v1::DTYPE_F32 && pick(2) == 0;
   }
   plan.reduction = pick(2) == 0 ? v1::REDUCTION_MEAN : v1::REDUCTION_SUM;
   plan.workers = 1 + pick(3);
@@ -69,6 +72,9 @@ SaveRig::SaveRig(const SavePlan& p) : plan(p), random_(p.seed) {
   spec->set_job("job");
   if (plan.rows) {
     spec->set_dim(plan.dim);
+    *spec->mutable_eviction() = plan.eviction;
+    spec->set_row_dtype(plan.row_dtype);
+    spec->set_stochastic_rounding(plan.stochastic);
   } else {
     spec->add_shape(plan.elements);
   }

@@ -33,6 +33,9 @@ struct SavePlan {
   uint32_t chunk_elements = 16;
   uint32_t dim = 4;
   uint32_t keys = 60;
+  v1::Eviction eviction = {};  // rows, as the next two
+  v1::DType row_dtype = v1::DTYPE_F32;
+  bool stochastic = false;
   uint32_t spares = 4;
   uint64_t first_step = 0;  // that workers push
   bool restoring = false;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "proto/half.h"
+#include "tests/shard/replica_bytes.h"
 #include "tests/shard/save_rig.h"
 
 namespace verbena::shard {
@@ -156,19 +157,9 @@ void SaveRig::Deliver() {
   const ReplicaRecord r = link.front();
   link.pop_front();
   const CopyId from = {kServer + r.group.partition % engines_.size(), 0};
-  std::vector<uint64_t> payload((sizeof(r.header) + r.header.total_bytes + 7) / 8);
-  std::memcpy(payload.data(), &r.header, sizeof(r.header));
-  if (r.header.total_bytes > 0) {
-    std::memcpy(payload.data() + sizeof(r.header) / 8, r.data.data, r.header.total_bytes);
-  }
-  Record record = {};
-  record.header.table = r.table;
-  record.header.group_count = 1;
-  record.groups[0] = r.group;
-  const Answer answer = engines_[r.to.server - kServer]->Replicate(
-      from, record,
-      {reinterpret_cast<const std::byte*>(payload.data()),
-       sizeof(r.header) + r.header.total_bytes});
+  const ReplicaBytes bytes(r);
+  const Answer answer =
+      engines_[r.to.server - kServer]->Replicate(from, bytes.record(), bytes.payload());
   if (answer.status != ReplyStatus::kOk) {
     error = "a copy answers " + std::string(ReplyStatusName(answer.status));
   }

@@ -29,8 +29,8 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
-  embedding hidden ngrams staleness dtype gradient-dtype push-codec \
-  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count predictions json epochs batch steps \
+  embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
+  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows row-dtype predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -42,6 +42,8 @@ grep -q "adam" "$work/err" || fail "an unknown optimizer: the known ones are not
 expect 2 "--schedule: step not in {constant,cosine}" "${base[@]}" --schedule step
 expect 2 "--push-codec: gzip not in {none,f16,bf16,int8,fp8_e4m3,fp8_e5m2,sign,top_k}" \
   "${base[@]}" --push-codec gzip
+expect 2 "--pull-codec: sign not in {none,f16,bf16,int8,fp8_e4m3,fp8_e5m2}" \
+  "${base[@]}" --pull-codec sign
 expect 2 "--weight-decay: -1 is not allowed; allowed: 0 to 1000" "${base[@]}" --weight-decay -1
 expect 2 "--local has a constant rate" "${base[@]}" --local --schedule cosine
 expect 2 "--local has no weight decay but --l2" "${base[@]}" --local --weight-decay 0.1
@@ -59,8 +61,8 @@ expect 2 "--staleness: 1000001 is not allowed; allowed: 0 to 1000000" \
 expect 2 "--consistency: bsp not in {sync,ssp,async}" "${base[@]}" --consistency bsp
 expect 2 "--dtype: f64 not in {f32,bf16,f16}" "${base[@]}" --dtype f64
 expect 2 "--gradient-dtype: f16 not in {f32,bf16}" "${base[@]}" --gradient-dtype f16
-for option in dtype gradient-dtype; do
-  expect 2 "--local sends nothing: --dtype, --gradient-dtype and --push-codec are for what goes to servers" \
+for option in dtype gradient-dtype push-codec pull-codec; do
+  expect 2 "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are for what goes to servers" \
     "${base[@]}" --local --$option bf16
 done
 expect 2 "--rank needs --job" "${base[@]}" --rank 0
@@ -100,6 +102,10 @@ expect 2 "--optimizer lamb does not go with --ngrams, which has an embedding tab
 expect 2 "--min-count is for models with an embedding table" "${base[@]}" --min-count 3
 expect 2 "--min-count: 256 is not allowed; allowed: 1 to 255" "${base[@]}" --model fm --min-count 256
 expect 2 "--local admits every key" "${base[@]}" --model fm --local --min-count 2
+expect 2 "--max-rows is for models with an embedding table" "${base[@]}" --max-rows 1000
+expect 2 "--row-dtype is for models with an embedding table" "${base[@]}" --row-dtype bf16
+expect 2 "--local has rows of f32" "${base[@]}" --model fm --local --row-dtype f16
+expect 2 "--local keeps all rows" "${base[@]}" --model fm --local --max-rows 1000
 expect 2 "--early-stop needs --validate-every" "${base[@]}" --test "$work/data" --early-stop 2
 expect 2 "--validate-every needs --test" "${base[@]}" --validate-every 2
 expect 2 "--validate-examples: 0 is not allowed" \
@@ -141,6 +147,7 @@ assert one["steps"] == 60 and one["samples"] == 600 and one["workers"] == 1
 assert one["workers_lost"] == 0 and one["consistency"] == "sync" and one["transport"] == "local"
 assert one["auc"] == 1 and one["parameters_xxh64"] == two["parameters_xxh64"]
 assert one["dtype"] == "f32" and one["gradient_dtype"] == "f32" and one["push_codec"] == "none"
+assert one["pull_codec"] == "none"
 PYTHON
 
 for model in embedding-logistic fm mlp; do

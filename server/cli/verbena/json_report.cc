@@ -60,7 +60,10 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("dtype", TypeWord(spec.dtype()));
     json.Add("gradient_dtype", TypeWord(GradientDType(spec)));
     json.Add("push_codec", CodecName(spec.push_codec()));
+    json.Add("pull_codec", CodecName(spec.pull_codec()));
+    json.Add("row_dtype", RowTypeWord(spec));
     json.Add("admission", AdmissionWord(spec));
+    json.Add("eviction", EvictionWord(spec));
     json.Add("consistency", ConsistencyWord(spec.consistency()));
     json.Add("optimizer", optimizer);
     const TableSize size = SizeOf(table, state);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/eviction_spec.h"
 #include "proto/table_spec.h"
 
 namespace verbena::cli {
@@ -24,10 +25,18 @@ std::string TypeWord(v1::DType dtype) {
 }
 
 std::string TypesWord(const v1::TableSpec& spec) {
-  const std::string parameters = TypeWord(spec.dtype());
+  const std::string parameters =
+      HasPullCodec(spec) ? CodecName(spec.pull_codec()) : TypeWord(spec.dtype());
   const std::string gradients =
       HasPushCodec(spec) ? CodecName(spec.push_codec()) : TypeWord(GradientDType(spec));
   return parameters == gradients ? parameters : absl::StrCat(parameters, " / ", gradients);
+}
+
+std::string RowTypeWord(const v1::TableSpec& spec) {
+  if (spec.dim() == 0) return "none";
+  const bool unset = spec.row_dtype() == v1::DTYPE_UNSPECIFIED;
+  return absl::StrCat(TypeWord(unset ? v1::DTYPE_F32 : spec.row_dtype()),
+                      spec.stochastic_rounding() ? " stochastic" : "");
 }
 
 std::string AdmissionWord(const v1::TableSpec& spec) {
@@ -39,6 +48,15 @@ std::string AdmissionWord(const v1::TableSpec& spec) {
     default:
       return "always";
   }
+}
+
+std::string EvictionWord(const v1::TableSpec& spec) {
+  const v1::Eviction& e = spec.eviction();
+  if (KindOf(e) == v1::Eviction::NEVER) return "never";
+  const std::string kind = absl::AsciiStrToLower(v1::Eviction::Kind_Name(e.kind()));
+  if (e.ttl() > 0) return absl::StrCat(kind, " ", e.ttl());
+  return e.max_rows() > 0 ? absl::StrCat(kind, " ", e.max_rows(), " rows")
+                          : absl::StrCat(kind, " ", e.max_bytes(), " bytes");
 }
 
 v1::DType GradientDType(const v1::TableSpec& spec) {

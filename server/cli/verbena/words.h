@@ -15,10 +15,15 @@ namespace verbena::cli {
 
 // "CONSISTENCY_SYNC" as "sync"; a value that this build does not know as its number.
 std::string TypeWord(v1::DType dtype);
-// "bf16", or "bf16 / f32" where gradients are of another type than parameters.
+// "bf16", or "bf16 / f32" where gradients are of another type than parameters; codecs, where there
+// are some.
 std::string TypesWord(const v1::TableSpec& spec);
+// "f32", "bf16", "bf16 stochastic"; "none" of a dense table.
+std::string RowTypeWord(const v1::TableSpec& spec);
 // "always", "min_count 3", "probability 0.25".
 std::string AdmissionWord(const v1::TableSpec& spec);
+// "never", "ttl_steps 1000", "lru 5000000 rows", "lfu 1000000 bytes".
+std::string EvictionWord(const v1::TableSpec& spec);
 std::string ConsistencyWord(v1::Consistency consistency);
 
 // f32 of a table that was made before there was a choice.

@@ -1,0 +1,62 @@
+// Which rows of an embedding table are dropped again (v1::Eviction), by a stamp of 32 bits that
+// each row has.
+//
+// TTL_STEPS, LRU: the apply to the slice that named the row last. TTL_SECONDS: the second of that.
+// LFU: how often it was pushed, where each sweep takes a sixteenth of all counts away, so that what
+// was is forgotten (Lee et al. 2001, "LRFU: a spectrum of policies"); below that 16 bits of the
+// key's hash, which decide among equals.
+//
+// Rows go by a sweep, which is part of an apply: the primary says from which stamp on rows are
+// kept, and every copy drops the others with the same apply. A row that was made, and that no apply
+// has named, has the least stamp: nobody has seen anything of it.
+//
+// **Thread safety**: pure, but for what Decide() remembers: one owner thread.
+#ifndef VERBENA_SHARD_TABLE_EVICTION_H_
+#define VERBENA_SHARD_TABLE_EVICTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "proto/verbena/v1/cluster.pb.h"
+#include "shard/table/row_store.h"
+
+namespace verbena::shard {
+
+// What an apply is told of stamps, and its copies with it.
+struct ApplyStamp {
+  uint32_t seconds = 0;    // when it is made
+  uint32_t keep_from = 0;  // rows with lesser stamps go after it; 0: none
+};
+
+class Eviction {
+ public:
+  // `row_bytes`: of parameters and state, for limits of bytes.
+  Eviction(const v1::Eviction& spec, uint32_t partitions, size_t row_bytes);
+
+  bool never() const { return kind_ == v1::Eviction::NEVER; }
+
+  // The stamp of a row that is named by that apply, the slice's first being 1. `before`: what it
+  // was.
+  uint32_t Stamp(uint32_t before, uint64_t key, uint64_t apply, uint32_t seconds) const;
+  // From which stamp on rows are kept after the slice's apply number `apply`; 0: all. `last_sweep`:
+  // the second of the last time that rows went by their age.
+  uint32_t Decide(const RowStore& rows, uint64_t apply, uint32_t seconds, uint32_t* last_sweep);
+  // What a sweep makes of the stamp of a row that stays.
+  uint32_t Aged(uint32_t stamp) const;
+  // What is taken off all stamps before that apply; 0: nothing. Stamps of applies start again
+  // before they reach what 32 bits have.
+  uint32_t Rebase(uint64_t apply) const;
+
+ private:
+  uint32_t Threshold(const RowStore& rows, uint64_t apply);
+
+  v1::Eviction::Kind kind_;
+  uint64_t ttl_;
+  uint64_t most_rows_;            // that a slice may have before some go; UINT64_MAX: any
+  std::vector<uint32_t> stamps_;  // scratch of Threshold()
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_EVICTION_H_

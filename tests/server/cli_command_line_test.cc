@@ -1,0 +1,146 @@
+// What the operator's program makes of its command line.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "server/cli/verbena/command_line.h"
+#include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/repair_command.h"
+#include "tests/server/cli_states.h"
+
+namespace verbena::cli {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+Parsed Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "verbena");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST_CASE("options may stand before and after the command") {
+  unsetenv("VERBENA_CLUSTER");
+  Parsed parsed = Parse({"--cluster", "a:1", "shards", "--json", "--watch", "0.5"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kShards);
+  CHECK(parsed.options.cluster == "a:1");
+  CHECK(parsed.options.json);
+  CHECK(parsed.options.watch == absl::Milliseconds(500));
+  CHECK(parsed.options.timeout == absl::Seconds(5));
+  parsed = Parse({"jobs", "--cluster=b:2", "--timeout", "0.25"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kJobs);
+  CHECK(parsed.options.cluster == "b:2");
+  CHECK(parsed.options.timeout == absl::Milliseconds(250));
+  CHECK_FALSE(parsed.options.watch);
+  CHECK(Parse({"tables"}).options.cluster == "127.0.0.1:7000");
+  setenv("VERBENA_CLUSTER", "c:3", 1);
+  CHECK(Parse({"tables"}).options.cluster == "c:3");
+  CHECK(Parse({"--cluster", "a:1", "tables"}).options.cluster == "a:1");
+  setenv("VERBENA_CLUSTER", "nonsense", 1);
+  CHECK_THAT(Parse({"tables"}).message, Contains("VERBENA_CLUSTER: 'nonsense'"));
+  unsetenv("VERBENA_CLUSTER");
+}
+
+TEST_CASE("what is given up for lost is named") {
+  unsetenv("VERBENA_CLUSTER");
+  using Action = RepairOptions::Action;
+  Parsed parsed = Parse({"partition", "list", "--json"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kPartition);
+  CHECK(parsed.options.repair.action == Action::kNone);
+  parsed = Parse({"partition", "reset", "--partition", "3", "t", "--partition", "7", "--yes"});
+  INFO(parsed.message);
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.repair.action == Action::kResetTable);
+  CHECK(parsed.options.repair.name == "t");
+  CHECK(parsed.options.repair.partitions == std::vector<uint32_t>{3, 7});
+  CHECK(parsed.options.repair.yes);
+  CHECK(Consequences(parsed.options.repair, Healthy()) ==
+        "table 't' starts again from initial values in 3, 7, and its job's steps from 0");
+  parsed = Parse({"server", "remove", "s5"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.repair.action == Action::kRemoveServer);
+  CHECK_FALSE(parsed.options.repair.yes);
+  ClusterState state = Healthy();
+  CHECK(Consequences(parsed.options.repair, state) ==
+        "server 's5' is forgotten for ever, and what it alone has (2 partitions) is lost in every "
+        "table");
+  for (v1::Partition& p : *state.view.mutable_partitions()) p.add_followers()->set_server(6);
+  CHECK(Consequences(parsed.options.repair, state) == "server 's5' is forgotten for ever");
+}
+
+TEST_CASE("limits are given in bytes and their multiples, and only those that change") {
+  unsetenv("VERBENA_CLUSTER");
+  Parsed parsed = Parse({"limits", "ads", "--memory", "10GiB", "--lanes", "0"});
+  INFO(parsed.message);
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kLimits);
+  CHECK(parsed.options.job == "ads");
+  CHECK(parsed.options.limits.memory_bytes == uint64_t{10} << 30);
+  CHECK(parsed.options.limits.lanes == 0);
+  CHECK_FALSE(parsed.options.limits.tables.has_value());
+  v1::JobLimits before;
+  before.set_tables(7);
+  before.set_lanes(3);
+  CHECK(LimitsWord(Changed(before, parsed.options.limits)) == "memory 10.7 GB, 7 tables");
+  CHECK(LimitsWord(Changed(before, Parse({"limits", "ads", "--none"}).options.limits)) == "-");
+  CHECK_FALSE(Parse({"limits", "ads"}).options.limits.any());
+  CHECK(ParseBytes("4096") == 4096);
+  CHECK(ParseBytes("18446744073709551615") == UINT64_MAX);
+  CHECK(ParseBytes("1.5 TB") == 1'500'000'000'000);
+  CHECK(ParseBytes("512mib") == uint64_t{512} << 20);
+  for (const char* no : {"", "GiB", "-1", "1e3", "10 GiX", "1.2.3", "99999999TiB", "1 2"}) {
+    INFO(no);
+    CHECK_FALSE(ParseBytes(no).has_value());
+  }
+}
+
+TEST_CASE("a wrong command line is said with what is wrong in it") {
+  const auto check = [](std::vector<const char*> arguments, const char* says) {
+    const Parsed parsed = Parse(std::move(arguments));
+    INFO(parsed.message);
+    CHECK(parsed.exit_status == kExitUsage);
+    CHECK_THAT(parsed.message, StartsWith("verbena: ") && Contains(says) && Contains("--help"));
+  };
+  check({}, "a command is needed: status, tables, jobs, limits, workers, shards");
+  check({"stat"}, "unknown command 'stat'; allowed: status, tables, jobs, limits, workers, shards");
+  check({"status", "--jsno"}, "unknown option '--jsno'");
+  check({"tables", "--watch", "1"}, "unknown option '--watch'");
+  check({"status", "extra"}, "unexpected argument 'extra'");
+  check({"status", "jobs"}, "jobs");
+  check({"status", "--timeout", "soon"}, "--timeout: 'soon' is not allowed: seconds from 0.1");
+  check({"shards", "--watch", "0"}, "--watch: '0' is not allowed: seconds from 0.1");
+  check({"--cluster", "nowhere", "jobs"}, "--cluster: 'nowhere' is not HOST:PORT");
+  check({"jobs", "--cluster"}, "--cluster");
+  check({"limits"}, "JOB");
+  check({"server"}, "subcommand");
+  check({"server", "remove"}, "NAME");
+  check({"server", "forget", "a"}, "forget");
+  check({"partition", "reset"}, "TABLE");
+  check({"partition", "reset", "t", "--partition", "-1"},
+        "--partition: '-1' is not allowed: a partition's number");
+  check({"partition", "list", "--yes"}, "--yes");
+  check({"limits", "a", "b"}, "unexpected argument 'b'");
+  check({"limits", "a", "--memory", "many"}, "--memory: 'many' is not allowed: bytes, such as");
+  check({"limits", "a", "--tables", "-1"}, "--tables: '-1' is not allowed: a number");
+  check({"limits", "a", "--none", "--lanes", "1"}, "--none");
+}
+
+TEST_CASE("the help of every command has an example") {
+  for (const char* command :
+       {"status", "tables", "jobs", "limits", "workers", "shards", "partition", "server"}) {
+    const Parsed parsed = Parse({command, "--help"});
+    CHECK(parsed.exit_status == kExitOk);
+    const std::string example = std::string("\n  verbena ") + command;
+    CHECK_THAT(parsed.message, Contains("Example") && Contains(example) && Contains("--json") &&
+                                   Contains("--cluster HOST:PORT"));
+  }
+  const Parsed parsed = Parse({"--help"});
+  CHECK(parsed.exit_status == kExitOk);
+  CHECK_THAT(parsed.message, Contains("Exit status") && Contains("Examples:"));
+  CHECK_THAT(Parse({"--version"}).message, StartsWith("verbena "));
+}
+
+}  // namespace
+}  // namespace verbena::cli
