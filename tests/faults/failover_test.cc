@@ -19,7 +19,7 @@ namespace {
 
 // Under a sanitizer each kind of fault counts, not how often it comes.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr int kKills = 4, kStops = 1;
+constexpr int kKills = 2, kStops = 1;
 #else
 constexpr int kKills = 10, kStops = 3;
 #endif

@@ -92,7 +92,7 @@ std::vector<float> ManyFloats() {
   for (int bit = 0; bit < 23; ++bit) {
     for (const uint32_t high : {0u, 0x2000u, 0x10000u, 0x400000u, 0x7fe000u, 0x7f0000u}) {
       for (const uint32_t near : {0u, 1u, 0x7fffffu}) {
-        mantissas.push_back((high | 1u << bit) + near & 0x7fffff);
+        mantissas.push_back(((high | 1u << bit) + near) & 0x7fffff);
       }
     }
   }
