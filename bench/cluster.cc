@@ -157,6 +157,9 @@ absl::StatusOr<pid_t> Cluster::SpawnServer(int index) {
   if (!options_.wire.device.empty()) {
     arguments.insert(arguments.end(), {"--rdma-device", options_.wire.device});
   }
+  if (options_.cold) {
+    arguments.insert(arguments.end(), {"--cold-dir", absl::StrCat(folder_, "/cold-", index)});
+  }
   return Spawn(absl::StrCat("server-", index), std::move(arguments), options_.server_cpu);
 }
 

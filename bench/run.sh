@@ -20,7 +20,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   push_pull    pushes and pulls of 4 KiB to 64 MiB, in full precision and in 16 bits
   lane         one lane, nothing applied
   workers      1 to 256 clients; a quiet one beside one that pushes
-  embedding    10^7 rows: load, push, look up, export
+  embedding    10^7 rows: load, push, look up, export (-- --case tier: beyond memory)
   all_reduce   beside MPI_Allreduce; without OpenMPI it is skipped, which is said
   end_to_end   verbena-train beside its own --local
   checkpoint   saves, restores, training beside a save

@@ -11,7 +11,7 @@ VERBENA_PACKAGES_BUILD=(
   lld                                                 # a third of the linking time
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev nlohmann-json3-dev
-  libsqlite3-dev prometheus-cpp-dev libeigen3-dev libssl-dev
+  libsqlite3-dev librocksdb-dev prometheus-cpp-dev libeigen3-dev libssl-dev
   libibverbs-dev librdmacm-dev libfabric-dev libhwloc-dev
   catch2                                              # the tests are configured with the rest
 )

@@ -220,7 +220,8 @@ enum class ReplyStatus : uint8_t {
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
   kMemoryLimit = 16,     // push of rows: some do not exist and the server's memory limit leaves no
-                         // room for them: settled, none of the group's rows changed
+                         // room for them, or there are more than may be in memory together
+                         // (cold tier): settled, none of the group's rows changed
   kJobMemoryLimit = 17,  // the same, of the job's share of the server
 };
 inline constexpr uint8_t kMaxReplyStatus = 17;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/admission_spec.h"
+#include "proto/cold_tier_spec.h"
 #include "proto/eviction_spec.h"
 #include "proto/optimizer_spec.h"
 #include "proto/spec_text.h"
@@ -323,6 +324,13 @@ absl::Status CompareEvictions(const v1::TableSpec& existing, const v1::TableSpec
   return Differs(wanted, difference->field, difference->first, difference->second);
 }
 
+absl::Status CompareColdTiers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
+  const std::optional<FieldDifference> difference =
+      FirstDifference(existing.cold_tier(), wanted.cold_tier());
+  if (!difference) return absl::OkStatus();
+  return Differs(wanted, difference->field, difference->first, difference->second);
+}
+
 absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpec& wanted) {
   const std::optional<FieldDifference> difference =
       FirstDifference(existing.optimizer(), wanted.optimizer());
@@ -376,6 +384,7 @@ absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec) {
   if (status.ok()) status = FillOptimizer(&spec);
   if (status.ok()) status = NormalizeAdmission(&spec);
   if (status.ok()) status = NormalizeEviction(&spec);
+  if (status.ok()) status = NormalizeColdTier(&spec);
   if (status.ok()) status = CheckChunks(spec);
   if (!status.ok()) return status;
   return spec;
@@ -463,6 +472,7 @@ absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& w
   if (status.ok()) status = CompareOptimizers(existing, wanted);
   if (status.ok()) status = CompareAdmissions(existing, wanted);
   if (status.ok()) status = CompareEvictions(existing, wanted);
+  if (status.ok()) status = CompareColdTiers(existing, wanted);
   if (status.ok() && existing.chunk_bytes() != wanted.chunk_bytes()) {
     return Differs(wanted, "chunk_bytes", absl::StrCat(existing.chunk_bytes()),
                    absl::StrCat(wanted.chunk_bytes()));

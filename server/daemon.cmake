@@ -6,6 +6,12 @@ verbena_room(verbena_server_store server
   LINK verbena_coordinator
   PRIVATE_LINK PkgConfig::SQLITE3 PkgConfig::XXHASH)
 
+# Rows that are not in memory.
+verbena_room(verbena_cold server
+  SOURCES cold/cold_directory.cc cold/rocks_store.cc
+  LINK verbena_shard
+  PRIVATE_LINK PkgConfig::ROCKSDB Threads::Threads)
+
 # What makes verbenad of them: gRPC services, metrics, command line, threads.
 verbena_room(verbena_server server
   SOURCES
@@ -14,9 +20,9 @@ verbena_room(verbena_server server
     cli/options.cc cli/toml_config.cc
     control/address.cc control/cluster_service.cc control/grpc_server.cc
     control/membership_machine.cc control/shard_service.cc control/shard_set.cc
-    metrics/http_server.cc metrics/metrics.cc
+    metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
     memory_limit.cc node.cc node_access.cc node_transports.cc
-  LINK verbena_saver verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
+  LINK verbena_cold verbena_saver verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core
     civetweb::civetweb-cpp)
 

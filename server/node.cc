@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <future>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,8 @@
 #include "server/access/grpc_log.h"
 #include "server/checkpoint/disk.h"
 #include "server/cli/options.h"
+#include "server/cold/cold_directory.h"
+#include "server/cold/rocks_store.h"
 #include "server/control/address.h"
 #include "server/control/cluster_service.h"
 #include "server/control/grpc_server.h"
@@ -65,6 +68,8 @@ struct VerbenaNode::Impl {
   absl::Status OpenAccess();
   absl::Status StartCoordinator();
   absl::Status CreateShards();
+  // A cold store for a shard, which posts to its inbox.
+  absl::Status OpenCold(uint32_t shard, ShardExecutorOptions* options_of_shard);
   absl::Status StartControl();
   absl::Status StartShards();
   absl::Status StartMembership();
@@ -92,6 +97,8 @@ struct VerbenaNode::Impl {
   std::unique_ptr<Driver> coordinator_driver;
   InboxMachine files;  // of checkpoints; made before the shards, which hand it their pieces
   std::unique_ptr<Driver> files_driver;
+  std::optional<ColdDirectory> cold_directory;
+  std::vector<std::unique_ptr<RocksStore>> cold;  // by shard; of engines, so made before them
   ShardSet set;
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
@@ -147,8 +154,26 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   return absl::OkStatus();
 }
 
+absl::Status VerbenaNode::Impl::OpenCold(uint32_t shard, ShardExecutorOptions* options_of_shard) {
+  if (!cold_directory.has_value()) return absl::OkStatus();
+  RocksStoreOptions store;
+  store.directory = cold_directory->OfShard(shard);
+  store.name = absl::StrCat("vb-cold-", shard);
+  store.log = [shard](const std::string& text) { spdlog::warn("shard {}: {}", shard, text); };
+  absl::StatusOr<std::unique_ptr<RocksStore>> opened = RocksStore::Open(store);
+  if (!opened.ok()) return opened.status();
+  cold.push_back(*std::move(opened));
+  options_of_shard->cold_store = cold.back().get();
+  return absl::OkStatus();
+}
+
 absl::Status VerbenaNode::Impl::CreateShards() {
   if (options.shards == 0) return absl::OkStatus();
+  if (!options.cold_dir.empty()) {
+    absl::StatusOr<ColdDirectory> opened = ColdDirectory::Open(options.cold_dir);
+    if (!opened.ok()) return opened.status();
+    cold_directory.emplace(*std::move(opened));
+  }
   const uint64_t limit = options.memory_limit == 0 ? DefaultMemoryLimit() : options.memory_limit;
   memory_budget = std::make_shared<MemoryBudget>(limit);
   const auto job_memories = std::make_shared<JobMemories>();
@@ -176,10 +201,14 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
     shard.missing = std::move(made->missing);
     shard.optional_transports = options.transports.transport == "auto";
+    if (absl::Status opened = OpenCold(i, &shard); !opened.ok()) return opened;
     absl::StatusOr<std::unique_ptr<ShardExecutor>> executor =
         ShardExecutor::Create(shard, &clock, std::move(made->made),
                               std::make_unique<GrpcControlChannel>(tls, tokens.own));
     if (!executor.ok()) return executor.status();
+    if (!cold.empty()) {
+      cold.back()->SetWake([inbox = &(*executor)->inbox()] { inbox->Post([] {}); });
+    }
     ShardHandle handle;
     handle.machine = std::make_unique<ShardMachine>(*std::move(executor));
     handle.driver = std::make_unique<Driver>(driver, &clock, handle.machine.get());
@@ -225,6 +254,9 @@ absl::Status VerbenaNode::Impl::StartShards() {
   if (absl::Status status = files_driver->Start(); !status.ok()) return status;
   if (coordinator_driver != nullptr) {
     if (absl::Status status = coordinator_driver->Start(); !status.ok()) return status;
+  }
+  for (const std::unique_ptr<RocksStore>& store : cold) {
+    if (absl::Status status = store->Start(); !status.ok()) return status;
   }
   for (ShardHandle& shard : set.shards) {
     if (absl::Status status = shard.driver->Start(); !status.ok()) return status;
@@ -399,6 +431,8 @@ void VerbenaNode::Impl::Stop() {
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();
+  // They post to the shards' inboxes.
+  for (const std::unique_ptr<RocksStore>& store : cold) store->Stop();
   // Nothing of a shard's memory is read any more.
   if (files_driver != nullptr) files_driver->Stop();
   if (coordinator_driver != nullptr) {
@@ -414,6 +448,8 @@ void VerbenaNode::Impl::Stop() {
     });
   }
   set.shards.clear();
+  cold.clear();
+  cold_directory.reset();
 }
 
 VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -50,6 +50,7 @@ struct NodeOptions {
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
   uint64_t memory_limit = 0;                       // of all tables; 0: DefaultMemoryLimit()
+  std::string cold_dir;  // of rows that are not in memory; empty: no table may have such
   bool pin = false;
   int32_t spin_us = -1;  // -1: as long as waking a thread takes, measured at start
 };

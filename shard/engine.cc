@@ -17,6 +17,7 @@ Engine::Impl::Impl(EngineOptions o)
     : options(std::move(o)),
       pool(options.allocator != nullptr ? options.allocator : &heap, options.spare_buffers,
            &sink.counters.resident_bytes),
+      cold(options.cold_store),
       log(&pool, &sink) {
   sink.log = &log;
   if (options.commit_observer) {
@@ -82,6 +83,7 @@ void Engine::ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t)> which)
 }
 
 bool Engine::TakeEvents(std::vector<Event>* events) {
+  if (impl_->cold.has_store()) impl_->RunCold();
   std::vector<Event>& pending = impl_->sink.events;
   if (pending.empty()) return false;
   events->insert(events->end(), std::make_move_iterator(pending.begin()),

@@ -41,6 +41,9 @@
 //     table the one after exactly `step` steps, of others one at which all that was acknowledged
 //     before BeginSave() is in, and of each worker all up to a sequence and nothing behind. An
 //     apply waits for a save only while that has no memory left, and pieces are out or to be taken.
+// 12. Of a table with a cold tier no number and no order of applies depends on which rows are in
+//     memory; when something is answered does (table/hot_rows.h), and with that what an async table
+//     has applied when it decides which rows to drop.
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 
@@ -61,8 +64,10 @@
 #include "proto/record_check.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/allocator.h"
+#include "shard/cold_store.h"
 #include "shard/job_memory.h"
 #include "shard/save/types.h"
+#include "shard/table/cold_io.h"
 #include "shard/table/hot_keys.h"
 
 namespace verbena::shard {
@@ -77,7 +82,8 @@ struct Token {
 struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness. scan: rows
-                        // in the view. kMemoryLimit, kJobMemoryLimit: the limit in MiB
+                        // in the view. kMemoryLimit, kJobMemoryLimit: the limit in MiB; 0: a
+                        // group names more rows than may be in memory together (cold tier)
   uint64_t version = 0;
 };
 
@@ -296,6 +302,9 @@ struct EngineOptions {
   CommitObserver commit_observer;
   // What all shards of the server have in common of a job. Empty: this shard is the only one.
   std::function<std::shared_ptr<JobMemory>(const std::string& job)> job_memory;
+  // Of rows that are not in memory; outlives the engine. Null: tables with a cold tier cannot be
+  // served. Whoever has it calls TakeEvents() when something is done.
+  ColdStore* cold_store = nullptr;
 };
 
 class Engine {
@@ -412,6 +421,12 @@ class Engine {
   bool TakeEvents(std::vector<Event>* events);
 
   const EngineCounters& counters() const;
+  // Of tables with a cold tier.
+  ColdCounters cold_counters() const;
+  // Why rows could not be read, in words, since the last call: their partitions answer kDataLoss.
+  std::vector<std::string> TakeColdErrors();
+  // Why nothing can be written to the cold store now: what waits for rows may wait for long.
+  absl::Status cold_health() const;
   // By id; without tables that cannot be served here. Takes memory: not for the hot path.
   std::vector<TableStatistics> tables() const;
   // By name; those that have tables or limits, or still have memory. Not for the hot path either.

@@ -4,6 +4,7 @@
 // trusted, so that one that is wrong costs its copies, never this shard.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "shard/engine_impl.h"
@@ -118,7 +119,9 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
 ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
   const auto it = tables.find(table);
   if (it == tables.end()) return table > highest_table ? ReplyStatus::kNotReady : ReplyStatus::kOk;
-  if (it->second.table == nullptr) return ReplyStatus::kOk;  // nor is it served there
+  // Without a directory for cold rows this is no copy; else it is not served there either.
+  if (it->second.lacks_cold_store) return ReplyStatus::kNotReady;
+  if (it->second.table == nullptr) return ReplyStatus::kOk;
   c->slice = it->second.table->slice_of(c->partition);
   // Lost by what the view here says, or there is no memory.
   if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
@@ -214,11 +217,18 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
       c.header.applies != table->slice(c.slice).applies + 1) {
     return ReplyStatus::kMalformed;
   }
+  if (table->behind()) return ReplyStatus::kResourceExhausted;
   copied_rows.resize(copied_keys.size());
   if (!c.marks->rows_complete) {
     table->Find(c.slice, copied_keys, copied_rows.data());
   } else if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
     return ReplyStatus::kResourceExhausted;
+  }
+  std::vector<uint32_t> named;
+  if (table->tiered()) {
+    std::copy_if(copied_rows.begin(), copied_rows.end(), std::back_inserter(named),
+                 [](uint32_t row) { return row != RowStore::kNone; });
+    if (!table->PrepareNow(c.slice, named).ok()) return ReplyStatus::kResourceExhausted;
   }
   table->BeginApply(c.slice, {c.header.stamp, c.header.keep_from});
   for (size_t i = 0; i < copied_rows.size(); ++i) {
@@ -269,10 +279,13 @@ ReplyStatus Engine::Impl::CopyRowStates(const Copied& c) {
     return ReplyStatus::kOk;
   }
   copied_rows.resize(copied_keys.size());
-  if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data()))
+  if (table->behind() || !table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
     return ReplyStatus::kResourceExhausted;
+  }
   for (size_t i = 0; i < copied_rows.size(); ++i) {
-    table->WriteRow(c.slice, copied_rows[i], rest + i * table->content_bytes());
+    if (!table->WriteRow(c.slice, copied_rows[i], rest + i * table->content_bytes())) {
+      return ReplyStatus::kResourceExhausted;  // all of it comes again
+    }
   }
   return ReplyStatus::kOk;
 }

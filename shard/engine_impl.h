@@ -1,4 +1,5 @@
 // The inside of an Engine, for the files that make it up: engine.cc (life, events, counters),
+// engine_cold.cc (rows that are not in memory),
 // engine_view.cc (what a view changes), engine_requests.cc (dense tables, steps), engine_rows.cc
 // (embedding tables), engine_norms.cc (steps in two phases), engine_replicas.cc (copies elsewhere
 // of what this shard has), engine_copies.cc (what this shard has copies of), engine_save.cc (what
@@ -94,6 +95,7 @@ struct TableState {
   std::map<uint32_t, CopyMarks> marks;  // by partition: those that are copies
   std::vector<Placement> placement;     // by partition
   bool starved = false;                 // slices that are not ready lack memory
+  bool lacks_cold_store = false;        // it cannot be served here, but elsewhere
   std::unique_ptr<Restore> restore;     // null: it is not being restored
 };
 
@@ -147,6 +149,9 @@ struct Engine::Impl {
   // Says who makes the commit, and tells of it.
   void Observe(Commit commit) const;
   void RetryBlocked();
+  // What the cold store has done, and who waited for it.
+  void RunCold();
+  void LoseRow(const ColdIo::Failure& failure);
   // kOk, or a push has to wait for copies.
   ReplyStatus CheckCopies(uint32_t partition) const {
     return partitions[partition].enough ? ReplyStatus::kOk : ReplyStatus::kNotReady;
@@ -240,6 +245,8 @@ struct Engine::Impl {
   // By job, also of those that are forgotten while they have memory that is being written out.
   std::map<std::string, JobAccount> accounts;
   BufferPool pool;
+  ColdIo cold;
+  std::vector<std::string> cold_errors;
   ReplicaLog log;
   std::vector<uint32_t> learners;  // partitions whose copy was one when the view came
   uint64_t revision = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shard/engine_impl.h"
+#include "shard/table/row_reader.h"
 
 namespace verbena::shard {
 namespace {
@@ -138,6 +139,8 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
   const TableState& state = it->second;
   const uint32_t slice =
       state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
+  // As a follower it would take what it has never been told for what there is.
+  if (slice != SlicedTable::kNone && state.table->gone(slice)) return false;
   if (slice != SlicedTable::kNone && state.table->ready(slice)) {
     if (!c.slice_told) return TellSlice(partition, state, slice);
     const DenseTable* dense = state.dense.table.get();
@@ -213,9 +216,15 @@ uint64_t Engine::Impl::AddRows(uint32_t partition, const TableState& state, uint
     told.header.total_bytes = static_cast<uint32_t>(bytes);
     std::memset(told.data.data, 0, KeyBytes(rows.size()));
     std::byte* out = told.data.data + KeyBytes(rows.size());
+    RowReader reader(table.rows(slice), rows);
     for (size_t i = 0; i < rows.size(); ++i, out += content) {
+      const std::byte* const from = reader.Next();
+      if (from == nullptr) {
+        pool.ReturnScratch(told.data);
+        return 0;
+      }
       uint64_t key = 0;
-      table.ReadRow(slice, rows[i], &key, out);
+      table.ReadRow(slice, rows[i], from, &key, out);
       std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
     }
   }

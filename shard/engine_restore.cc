@@ -225,6 +225,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
                                     uint32_t partition, absl::Span<const uint32_t> which) {
   if (BehindOnCopies(partition)) return absl::UnavailableError("copies are behind: later");
   EmbeddingTable& table = *state->rows.table;
+  if (table.behind()) return absl::UnavailableError("cold rows are still to be written: later");
   const uint32_t slice = table.slice_of(partition);
   std::vector<uint64_t>& keys = restored.keys;
   std::vector<uint32_t>& numbers = restored.numbers;
@@ -257,7 +258,10 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
       arrays[a] = rows.state[a].data() + i * table.state_width();
     }
     const uint32_t applies = rows.row_applies.empty() ? 1 : rows.row_applies[i];
-    table.LoadRow(slice, numbers[k], applies, parameters, arrays, restored_applies);
+    if (!table.LoadRow(slice, numbers[k], applies, parameters, arrays, restored_applies)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows"));
+    }
   }
   save_counters.restored_rows += which.size();
   if (TellLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "proto/cold_tier_spec.h"
 #include "proto/job_limits.h"
 #include "shard/engine_impl.h"
 #include "shard/planted_bugs.h"
@@ -165,7 +166,7 @@ absl::Status Engine::Impl::CreateDense(const v1::Table& table, TableState* state
 
 absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state) {
   absl::StatusOr<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(
-      table, static_cast<uint32_t>(partitions.size()), &pool, state->job->account);
+      table, static_cast<uint32_t>(partitions.size()), &pool, state->job->account, &cold);
   if (!created.ok()) return created.status();
   RowState& rows = state->rows;
   rows.table = *std::move(created);
@@ -183,6 +184,7 @@ absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state)
 
 absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state) {
   state->job = JobOf(table.spec().job());
+  state->lacks_cold_store = HotBytes(table.spec()) > 0 && !cold.has_store();
   return table.spec().dim() > 0 ? CreateRows(table, state) : CreateDense(table, state);
 }
 

@@ -14,6 +14,7 @@ struct PlantedBugs {
   bool forget_parked = false;        // what is parked is not answered when its partition moves
   bool forget_changed_rows = false;  // a committed save forgets the rows that changed during it
   bool save_what_changes = false;    // an apply keeps nothing for a save that has not written it
+  bool forget_cold_changes = false;  // a row that changes while it is written counts as written
   bool replicate_from_slot = false;  // a copy is sent what is in the worker's slot by then
 };
 

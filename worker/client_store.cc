@@ -123,6 +123,7 @@ v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::
     result.mutable_eviction()->set_kind(v1::Eviction::LRU);
     result.mutable_eviction()->set_max_rows(spec.max_rows);
   }
+  if (spec.hot_bytes > 0) result.mutable_cold_tier()->set_hot_bytes(spec.hot_bytes);
   return result;
 }
 

@@ -96,6 +96,10 @@ void AddCluster(CLI::App* app, Options* o) {
                   "Of each embedding table the servers keep N rows; over that those go that were "
                   "pushed longest ago. 0: all")
       ->capture_default_str();
+  app->add_option("--hot-bytes", o->hot_bytes,
+                  "Of each embedding table the servers keep so many bytes of rows in memory, with "
+                  "optimizer state; the others are on their disks (verbenad --cold-dir). 0: all")
+      ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();

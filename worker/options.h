@@ -37,6 +37,7 @@ struct Options {
   std::string pull_codec = "none";
   uint32_t min_count = 1;
   uint64_t max_rows = 0;
+  uint64_t hot_bytes = 0;
   std::string row_dtype = "f32";
   std::string optimizer = "adam";
   std::optional<double> rate;

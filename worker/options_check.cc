@@ -68,6 +68,7 @@ std::string CheckMinCount(const Options& o) {
 std::string CheckRows(const Options& o) {
   if (HasRows(o)) return "";
   if (o.row_dtype != "f32") return "--row-dtype is for models with an embedding table";
+  if (o.hot_bytes != 0) return "--hot-bytes is for models with an embedding table";
   return o.max_rows == 0 ? "" : "--max-rows is for models with an embedding table";
 }
 
@@ -145,6 +146,7 @@ std::string CheckLocal(const Options& o) {
   if (o.weight_decay) return "--local has no weight decay but --l2";
   if (o.min_count != 1) return "--local admits every key: --min-count is for servers";
   if (o.max_rows != 0) return "--local keeps all rows: --max-rows is for servers";
+  if (o.hot_bytes != 0) return "--local has its rows in memory: --hot-bytes is for servers";
   if (o.row_dtype != "f32") return "--local has rows of f32: --row-dtype is for servers";
   if (!AllF32(o)) {
     return "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are "

@@ -133,6 +133,7 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.pull_codec = options.pull_codec;
   spec.min_count = options.min_count;
   spec.max_rows = options.max_rows;
+  spec.hot_bytes = options.hot_bytes;
   spec.row_dtype = NumberTypeOf(options.row_dtype);
   return spec;
 }

@@ -48,6 +48,7 @@ struct TrainingSpec {
   uint32_t min_count = 1;                        // pushes of a key until it has a row
   NumberType row_dtype = NumberType::kF32;       // of an embedding table, on the servers
   uint64_t max_rows = 0;                         // of an embedding table; 0: all stay
+  uint64_t hot_bytes = 0;                        // of an embedding table; 0: all rows in memory
 };
 
 struct StoreStatistics {

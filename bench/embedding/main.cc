@@ -6,6 +6,9 @@
 // Figures of the cases push and lookup are medians of interleaved runs (ours, limit, ours, ...);
 // loading and exporting are done once. The limit of sums by bag is the other way to get them: a
 // lookup of the rows, summed by the worker. That of encoded rows is the same table without a codec.
+//
+// With --case tier instead: a table of which a quarter is in memory, the rest in files below the
+// system's directory for temporary ones, under a Zipf load; the limit is the same in memory.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -17,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/random/zipf_distribution.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -38,8 +42,10 @@ struct Settings {
   uint32_t bag = 20;
   int shards = 1;
   int repeats = 5;
+  std::string what = "memory";
 };
 
+constexpr double kZipf = 1.05;
 constexpr char kBench[] = "embedding";
 constexpr int kDepth = 4;  // batches in flight
 constexpr float kRate = 0.01f;
@@ -65,6 +71,12 @@ class Keys {
     std::uniform_int_distribution<uint64_t> any(0, settings_.rows - 1);
     for (uint64_t& key : *keys) key = Key(any(random_));
   }
+  // Few of them often; those of high ranks are not neighbours.
+  void Zipf(std::vector<uint64_t>* keys) {
+    keys->resize(settings_.batch);
+    absl::zipf_distribution<uint64_t> ranks(settings_.rows - 1, kZipf);
+    for (uint64_t& key : *keys) key = Key(ranks(random_) * 7'368'787 % settings_.rows);
+  }
 
  private:
   const Settings& settings_;
@@ -78,7 +90,8 @@ class Worker {
   static absl::StatusOr<std::unique_ptr<Worker>> Connect(const Settings& settings,
                                                          const std::string& cluster,
                                                          const std::string& job = kBench,
-                                                         v1::Codec codec = v1::CODEC_NONE) {
+                                                         v1::Codec codec = v1::CODEC_NONE,
+                                                         uint64_t hot_bytes = 0) {
     std::unique_ptr<Worker> worker(new Worker(settings));
     ClientOptions options;
     options.cluster = cluster;
@@ -93,6 +106,7 @@ class Worker {
     spec.set_job(job);
     spec.set_push_codec(codec);
     spec.set_pull_codec(codec);
+    if (hot_bytes > 0) spec.mutable_cold_tier()->set_hot_bytes(hot_bytes);
     spec.set_dim(settings.dim);
     spec.set_consistency(v1::CONSISTENCY_ASYNC);
     spec.set_reduction(v1::REDUCTION_SUM);
@@ -374,6 +388,72 @@ class Bench {
   Report report_;
 };
 
+// A table four times the memory that it may have, beside the same in memory.
+class TierBench {
+ public:
+  explicit TierBench(const Settings& settings) : settings_(settings) {}
+
+  absl::Status Run() {
+    auto cluster = Cluster::Start({.verbenad = settings_.verbenad,
+                                   .wire = settings_.wire,
+                                   .servers = 1,
+                                   .shards = settings_.shards,
+                                   .cold = true});
+    if (!cluster.ok()) return cluster.status();
+    const uint64_t bytes = settings_.rows * settings_.dim * sizeof(float);
+    std::printf("%llu bytes of rows, %llu of them in memory; Zipf %.2f\n",
+                static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(bytes / 4),
+                kZipf);
+    const std::string& address = (*cluster)->address();
+    auto memory = Worker::Connect(settings_, address, "memory");
+    if (!memory.ok()) return memory.status();
+    auto tiered = Worker::Connect(settings_, address, "tiered", v1::CODEC_NONE, bytes / 4);
+    if (!tiered.ok()) return tiered.status();
+    Row load = RowOf(absl::StrCat("tier: load ", settings_.rows, " rows of ", settings_.dim));
+    for (Worker* worker : {memory->get(), tiered->get()}) {
+      uint64_t first = 0;
+      auto rate = worker->Run(/*push=*/true, [&](std::vector<uint64_t>* keys) {
+        if (first == settings_.rows) return false;
+        keys_.InTurn(first, keys);
+        first += keys->size();
+        return true;
+      });
+      if (!rate.ok()) return rate.status();
+      (worker == tiered->get() ? load.value : load.limit).Add(*rate / 1e6);
+    }
+    report_.Add(std::move(load));
+    for (const bool push : {false, true}) {
+      Row row = RowOf(absl::StrCat("tier: ", push ? "push" : "look up", ", Zipf 1.05"));
+      // The first run finds what loading has left in memory.
+      for (int repeat = -1; repeat < settings_.repeats; ++repeat) {
+        for (Worker* worker : {memory->get(), tiered->get()}) {
+          uint64_t left = std::max<uint64_t>(1'000'000 / settings_.batch, 8);
+          auto rate = worker->Run(push, [&](std::vector<uint64_t>* keys) {
+            if (left == 0) return false;
+            --left;
+            keys_.Zipf(keys);
+            return true;
+          });
+          if (!rate.ok()) return rate.status();
+          if (repeat >= 0) (worker == tiered->get() ? row.value : row.limit).Add(*rate / 1e6);
+        }
+      }
+      report_.Add(std::move(row));
+    }
+    return absl::OkStatus();
+  }
+  const Report& report() const { return report_; }
+
+ private:
+  static Row RowOf(const std::string& name) {
+    return {kBench, name, "Mrow/s", Better::kHigher, {}, {}};
+  }
+
+  const Settings& settings_;
+  Keys keys_{settings_};
+  Report report_;
+};
+
 }  // namespace
 }  // namespace verbena::bench
 
@@ -403,8 +483,16 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", settings.repeats, "interleaved runs of push and lookup")
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
+  app.add_option("--case", settings.what, "rows in memory, or beyond it")
+      ->check(CLI::IsMember({"memory", "tier"}))
+      ->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
+  if (settings.what == "tier") {
+    verbena::bench::TierBench tier(settings);
+    const absl::Status ended = tier.Run();
+    return tier.report().End("embedding", ended, settings.json);
+  }
   verbena::bench::Bench bench(settings);
   const absl::Status status = bench.Run();
   return bench.report().End("embedding", status, settings.json);

@@ -59,6 +59,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   eviction->set_ttl(from.eviction_ttl);
   eviction->set_max_rows(from.eviction_max_rows);
   eviction->set_max_bytes(from.eviction_max_bytes);
+  if (from.hot_bytes != 0) to->mutable_cold_tier()->set_hot_bytes(from.hot_bytes);
   v1::Initializer* initializer = to->mutable_initializer();
   initializer->set_kind(static_cast<v1::Initializer::Kind>(from.initializer));
   initializer->set_a(from.initializer_a);

@@ -245,6 +245,8 @@ typedef struct verbena_table_spec {
                                         // or f16; 0 without `dim`
   int32_t stochastic_rounding;          // not 0: rows of 16 bits are rounded up or down by chance
   int32_t pull_codec;                   // a verbena_codec to fp8_e5m2; 0 is none
+  uint64_t hot_bytes;                   // memory for rows over all servers, the others are on their
+                                        // disks: 64 KiB and more; 0 (default): all in memory
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when

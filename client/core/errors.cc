@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/staging/device_staging.h"
+#include "proto/cold_tier_spec.h"
 #include "proto/record_check.h"
 
 namespace verbena::client {
@@ -243,6 +244,17 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
   const std::string server = DescribeServer(session, *entry.stream);
   const std::string& job = entry.table->info.spec().job();
   const bool of_job = status == ReplyStatus::kJobMemoryLimit;
+  const uint64_t hot_bytes = HotBytes(entry.table->info.spec());
+  if (!of_job && limit_mib == 0 && hot_bytes > 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        DescribeEntry(entry), ": it names more rows of partition ",
+        entry.table->parts[part].partition, " than may be in memory together at ", server,
+        ": of this table cold_tier.hot_bytes is ", hot_bytes,
+        ", and a record, or all that is pushed to a partition in a step, may name at most half of "
+        "a server's share, or of what its memory leaves of that; nothing of this record was "
+        "applied there. Push fewer rows at a time, or "
+        "create the table with more hot_bytes"));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       DescribeEntry(entry), ": ",
       of_job ? absl::StrCat("job '", job, "' has reached its memory limit at ", server,

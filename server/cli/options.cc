@@ -287,6 +287,11 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "the machine's, or of the control group's")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
       ->capture_default_str();
+  app->add_option(
+      "--cold-dir", node.cold_dir,
+      "Directory on a local disk, made when missing, for rows of tables that say how much "
+      "of them is in memory (hot_bytes); what is in it is nobody's after this process "
+      "(default: such tables cannot be served)");
   app->add_option("--transport", node.transports.transport,
                   "How workers' data travels. auto: the best of shm, verbs and ofi that works with "
                   "each worker. A named one never falls back")
@@ -382,6 +387,9 @@ std::string CheckTogether(const NodeOptions& node) {
   }
   if (!node.state.empty() && !node.coordinator) {
     return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
+  }
+  if (!node.cold_dir.empty() && node.shards == 0) {
+    return absl::StrCat("--cold-dir ", node.cold_dir, " needs shards: only they have rows");
   }
   if (node.memory_limit != 0 && node.memory_limit < kLeastMemoryLimit) {
     return absl::StrCat("--memory-limit ", node.memory_limit, " is too little: at least ",

@@ -341,6 +341,9 @@ bool ShardExecutor::Impl::DrainEngine() {
     for (size_t i = 0; i < engine_events.size(); ++i) OnEngineEvent(engine_events[i]);
     engine_events.clear();
   }
+  if (options.cold_store != nullptr) {
+    for (const std::string& error : engine->TakeColdErrors()) Log(error);
+  }
   return worked;
 }
 

@@ -145,7 +145,8 @@ void ShardExecutor::SetIncarnation(uint64_t incarnation) {
                            .shard = s.options.shard,
                            .spare_buffers = s.options.spare_buffers,
                            .commit_observer = s.options.commit_observer,
-                           .job_memory = std::move(job_memory)});
+                           .job_memory = std::move(job_memory),
+                           .cold_store = s.options.cold_store});
   if (s.view == nullptr) return;
   s.UpdateJobs();
   s.view_status = s.engine->ApplyView(*s.view);
@@ -222,6 +223,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   if (s.engine != nullptr) {
     snapshot.counters.engine = s.engine->counters();
     snapshot.counters.saves = s.engine->save_counters();
+    snapshot.counters.cold = s.engine->cold_counters();
     snapshot.tables = s.engine->tables();
   }
   snapshot.jobs = s.JobSnapshots();

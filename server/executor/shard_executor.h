@@ -67,6 +67,7 @@ struct LatencyHistogram {
 struct ShardCounters {
   shard::EngineCounters engine;
   shard::SaveCounters saves;
+  shard::ColdCounters cold;
   LatencyHistogram push_latency;  // arrival to reply
   LatencyHistogram pull_latency;
   uint64_t lanes_open = 0, lanes_opened = 0, lanes_lost = 0;
@@ -121,6 +122,9 @@ struct ShardExecutorOptions {
   // thread, in order, and is stopped before the executor is destroyed; null: at once.
   checkpoint::Disk* disk = nullptr;
   std::function<void(Inbox::Closure)> file_io;
+  // Of rows that are not in memory; outlives the executor, whose inbox is posted to when something
+  // is done. Null: tables with a cold tier cannot be served.
+  shard::ColdStore* cold_store = nullptr;
   shard::CommitObserver commit_observer;  // tests
   // Since the same time on all servers, for rows that go by their age; empty: this machine's clock.
   std::function<uint32_t()> wall_seconds;

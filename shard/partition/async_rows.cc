@@ -7,6 +7,9 @@
 // Nothing is held: where there is no memory to keep what a save has yet to write, a group is
 // refused and comes again. One that the copy was told waits, and others of its slice are refused
 // meanwhile.
+//
+// With a cold tier a group whose rows are not all in memory is copied, too, and waits for them,
+// with those of its slice behind it, and ends of steps. It is answered when it is applied.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -45,6 +48,12 @@ class AsyncRows final : public RowConsistency {
   ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
                       const Roster::Member& member, uint32_t slice, uint32_t*) override {
     const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
+    if (status == ReplyStatus::kOk && clocks_.has_value() && table_.tiered() &&
+        !told_[slice].entries.empty()) {
+      // What was pushed before it is to be read by who is let on by it.
+      QueueEnd({worker, group.sequence, clock}, slice);
+      return status;
+    }
     if (status == ReplyStatus::kOk) {
       TellMark(&sink_, table_, roster_, slice, {worker, group.sequence, clock});
     } else if (status == ReplyStatus::kDuplicate) {
@@ -76,7 +85,7 @@ class AsyncRows final : public RowConsistency {
   void Reset() override {
     for (uint32_t s = 0; s < told_.size(); ++s) {
       for (Told& t : told_[s].entries) t.acknowledged = true;
-      ApplyTold(s);
+      ApplyTold(s, /*now=*/true);
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
@@ -85,11 +94,12 @@ class AsyncRows final : public RowConsistency {
   void FailSlice(uint32_t slice, ReplyStatus, bool keep) override {
     if (keep) return;
     told_[slice].entries.clear();
+    told_[slice].applies = 0;
     SetBlocked(&told_[slice], false);
   }
   void Retry() override {
     for (uint32_t s = 0; s < told_.size(); ++s) {
-      if (told_[s].blocked) ApplyTold(s);
+      if (told_[s].blocked && !table_.Waits(s)) ApplyTold(s);
     }
   }
   std::vector<WorkerMark> Marks(uint32_t slice) const override;
@@ -127,16 +137,25 @@ class AsyncRows final : public RowConsistency {
     uint32_t* rows;  // numbers, likewise
     uint32_t divisor;
     ApplyStamp stamp;
-    bool acknowledged;  // the copy has it
+    bool acknowledged;  // the copy has it, or there is none
+    bool end = false;   // of a step, at this clock: nothing is applied
+    uint64_t clock = 0;
   };
   struct ToldQueue {
     std::deque<Told> entries;
+    uint64_t applies = 0;  // of these; the others are ends
     bool blocked = false;  // the first waits for memory to keep rows for a save
   };
   // False: no memory for it.
   bool Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp, ReplicaLog::Mode mode);
-  // Those in front that the copy has, as far as a save allows.
-  void ApplyTold(uint32_t slice);
+  // The same, of a table with a cold tier, with its rows or without.
+  Answer PushTiered(const RowPush& push, uint32_t slice, absl::Span<const uint64_t> refused,
+                    uint64_t* last);
+  void QueueEnd(const WorkerMark& mark, uint32_t slice);
+  // Those in front that the copy has, as far as a save and the cold tier allow. `now`: there is
+  // nothing to wait for.
+  void ApplyTold(uint32_t slice, bool now = false);
+  bool MayApply(const Told& entry, uint32_t slice, bool now);
   void SetBlocked(ToldQueue* told, bool blocked) {
     if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
   }
@@ -180,14 +199,22 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
     return {ReplyStatus::kOk, 0, version};
   }
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
-  if (!table_.FindOrCreate(slice, push.keys, rows_.data())) {
+  const auto too_many = [&] { return push.keys.size() > table_.most_rows(); };
+  const bool made = !too_many() && table_.FindOrCreate(slice, push.keys, rows_.data());
+  // Again: there may be memory for the rows, but not to have them there together.
+  if (too_many()) {
+    settle();
+    return {ReplyStatus::kMemoryLimit, 0, version};
+  }
+  if (!made) {
     settle();
     status = NoRoom(pool_);
     return {status, LimitMiB(status, pool_, table_.account()), version};
   }
+  if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);
   // Not settled: it will be sent again.
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
-  const ApplyStamp stamp = table_.Stamp(slice, told_[slice].entries.size());
+  const ApplyStamp stamp = table_.Stamp(slice, told_[slice].applies);
   if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, stamp) || told_[slice].blocked) {
     return {ReplyStatus::kResourceExhausted, 0, version};
   }
@@ -196,12 +223,65 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
     if (!Tell(push, slice, stamp, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
     last = sequence;
     table_.CountRefused(slice, admitted.refused);
-    return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].entries.size()};
+    return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].applies};
   }
   last = sequence;
   table_.CountRefused(slice, admitted.refused);
   Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data(), stamp);
   return {ReplyStatus::kOk, 0, version + 1};
+}
+
+Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
+                             absl::Span<const uint64_t> refused, uint64_t* last) {
+  const ReplicaLog& log = *sink_.log;
+  const uint32_t partition = PartitionOf(slice);
+  const uint64_t version = table_.slice(slice).version;
+  const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
+  const bool first = told_[slice].entries.empty();
+  const ApplyStamp stamp = table_.Stamp(slice, told_[slice].applies);
+  const ReplicaLog::Mode mode = log.mode(partition);
+  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id());
+  if (!tell && first && table_.Prepare(slice, rows) && table_.Prepare(slice, stamp)) {
+    *last = push.group.sequence;
+    table_.CountRefused(slice, refused);
+    Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data(), stamp);
+    return {ReplyStatus::kOk, 0, version + 1};
+  }
+  // A learner that is not told yet would not hear of it, if it came by in between.
+  // And where nothing can be written, it might wait for good.
+  const bool may_wait =
+      tell || (mode == ReplicaLog::Mode::kAlone && table_.hot()->io().health().ok());
+  if (!may_wait || !Tell(push, slice, stamp, mode)) {
+    if (first) table_.Unprepare(slice);
+    table_.Fetch(slice, rows);
+    return {ReplyStatus::kResourceExhausted, 0, version};
+  }
+  *last = push.group.sequence;
+  table_.CountRefused(slice, refused);
+  return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].applies};
+}
+
+// Copies are told of it at once, as of all ends.
+void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
+  Told entry = {};
+  entry.push.worker = mark.worker;
+  entry.push.group.sequence = mark.sequence;
+  entry.acknowledged = entry.end = true;
+  entry.clock = mark.clock;
+  ReplicaLog::Append told;
+  told.table = table_.id();
+  told.partition = PartitionOf(slice);
+  told.header.kind = ReplicaKind::kSettle;
+  told.header.generation = roster_.generation();
+  told.header.worker = mark.worker;
+  told.header.worker_sequence = mark.sequence;
+  told.header.worker_clock = mark.clock;
+  told.owner = this;
+  told.local = slice;
+  told.waits = true;
+  entry.record = sink_.log->Add(std::move(told));
+  told_[slice].entries.push_back(entry);
+  ApplyTold(slice);
 }
 
 bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
@@ -223,7 +303,7 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
              reinterpret_cast<uint32_t*>(numbers),
              AsyncDivisor(table_.spec(), roster_),
              stamp,
-             mode == ReplicaLog::Mode::kForward};
+             mode != ReplicaLog::Mode::kRequired};
   entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
   const EmbeddingTable::Slice& s = table_.slice(slice);
@@ -235,33 +315,46 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
   told.header.total_bytes = static_cast<uint32_t>(bytes);
   told.header.divisor = static_cast<float>(entry.divisor);
   told.header.gradient_scale = told.header.trust = 1;
-  told.header.version = s.version + told_[slice].entries.size() + 1;
-  told.header.applies = s.applies + told_[slice].entries.size() + 1;
+  told.header.version = s.version + told_[slice].applies + 1;
+  told.header.applies = s.applies + told_[slice].applies + 1;
   told.header.stamp = stamp.seconds;
   told.header.keep_from = stamp.keep_from;
   told.header.worker = push.worker;
   told.header.worker_sequence = push.group.sequence;
   told.owner = this;
   told.local = slice;
+  told.waits = table_.tiered();
   entry.record = sink_.log->Add(std::move(told));
   told_[slice].entries.push_back(entry);
+  ++told_[slice].applies;
+  table_.Fetch(slice, {entry.rows, count});
   ApplyTold(slice);
   return true;
 }
 
-void AsyncRows::ApplyTold(uint32_t slice) {
+bool AsyncRows::MayApply(const Told& entry, uint32_t slice, bool now) {
+  const absl::Span<const uint32_t> rows(entry.rows, entry.push.keys.size());
+  // One before it may have dropped some.
+  if (table_.evicts() && !table_.FindOrCreate(slice, entry.push.keys, entry.rows)) return false;
+  if (now && !table_.PrepareNow(slice, rows).ok()) return false;
+  return table_.Prepare(slice, rows) && table_.Prepare(slice, entry.stamp);
+}
+
+void AsyncRows::ApplyTold(uint32_t slice, bool now) {
   ToldQueue& told = told_[slice];
   bool blocked = false;
   while (!told.entries.empty() && told.entries.front().acknowledged) {
     const Told entry = told.entries.front();
-    // One before it may have dropped some.
-    blocked =
-        (table_.evicts() && !table_.FindOrCreate(slice, entry.push.keys, entry.rows)) ||
-        !table_.Prepare(slice, absl::Span<const uint32_t>(entry.rows, entry.push.keys.size())) ||
-        !table_.Prepare(slice, entry.stamp);
+    blocked = !entry.end && !MayApply(entry, slice, now);
     if (blocked) break;
     told.entries.pop_front();
-    Apply(entry.push, slice, entry.divisor, entry.rows, entry.stamp);
+    if (entry.end && !now) {
+      const Roster::Member* member = roster_.Find(entry.push.worker);
+      if (member != nullptr && clocks_->EndStep(slice, *member, entry.clock)) Release(slice);
+    } else if (!entry.end) {
+      --told.applies;
+      Apply(entry.push, slice, entry.divisor, entry.rows, entry.stamp);
+    }
     sink_.log->Applied(PartitionOf(slice), entry.record);
   }
   SetBlocked(&told, blocked);

@@ -38,7 +38,10 @@ Answer LookupParking::Serve(uint64_t worker, uint64_t min_version, absl::Span<co
 PullOutcome LookupParking::Lookup(const LookupRequest& request, Ready readable) {
   const uint32_t unready =
       FirstUnready(request.worker, request.min_version, request.groups, 0, readable);
-  if (unready == request.groups.size()) {
+  const bool ready = unready == request.groups.size();
+  const uint64_t rows =
+      ready && table_->tiered() ? table_->WantRows(request.groups, request.keys) : 0;
+  if (ready && rows == 0) {
     PullOutcome outcome;
     outcome.answer = Serve(request.worker, request.min_version, request.groups, request.keys,
                            request.bags, readable, &outcome.view);
@@ -46,35 +49,64 @@ PullOutcome LookupParking::Lookup(const LookupRequest& request, Ready readable) 
     return outcome;
   }
   PullOutcome parked;
-  if (!request.may_park) {
+  // Where nothing can be written, it might wait for rows for good.
+  if (!request.may_park || (rows != 0 && !table_->hot()->io().health().ok())) {
+    if (rows != 0) table_->hot()->Release(rows);
     parked.answer.status = ReplyStatus::kResourceExhausted;
     return parked;
   }
-  const uint32_t slice = table_->slice_of(request.groups[unready].partition);
-  if (slice >= parked_.size()) parked_.resize(slice + 1);
-  parked_[slice].push_back({request.token,
-                            request.worker,
-                            request.min_version,
-                            request.destination,
-                            request.destination_key,
-                            unready,
-                            {request.groups.begin(), request.groups.end()},
-                            {request.keys.begin(), request.keys.end()},
-                            request.bags.count,
-                            {request.bags.uses.begin(), request.bags.uses.end()}});
+  Parked lookup = ParkedOf(request, unready);
+  if (rows != 0) {
+    lookup.rows = rows;
+    for_rows_.push_back(std::move(lookup));
+  } else {
+    const uint32_t slice = SliceOf(lookup);
+    if (slice >= parked_.size()) parked_.resize(slice + 1);
+    parked_[slice].push_back(std::move(lookup));
+  }
   ++count_;
   ++sink_->counters.parked;
   parked.kind = PullOutcome::Kind::kParked;
   return parked;
 }
 
+LookupParking::Parked LookupParking::ParkedOf(const LookupRequest& request, uint32_t waits_at) {
+  return {request.token,
+          request.worker,
+          request.min_version,
+          request.destination,
+          request.destination_key,
+          waits_at,
+          {request.groups.begin(), request.groups.end()},
+          {request.keys.begin(), request.keys.end()},
+          request.bags.count,
+          {request.bags.uses.begin(), request.bags.uses.end()}};
+}
+
 bool LookupParking::TryAgain(Parked* lookup, Ready readable) {
   lookup->waits_at =
       FirstUnready(lookup->worker, lookup->min_version, lookup->groups, lookup->waits_at, readable);
   if (lookup->waits_at < lookup->groups.size()) return false;
+  Finish(lookup, readable);
+  return true;
+}
+
+void LookupParking::Finish(Parked* lookup, Ready readable) {
+  if (table_->tiered()) {
+    // Pinned until it is known that others need not be waited for.
+    const uint64_t before = lookup->rows;
+    lookup->rows = table_->WantRows(lookup->groups, lookup->keys);
+    if (lookup->rows != 0) {
+      if (before != 0) table_->hot()->Release(before);
+      for_rows_.push_back(std::move(*lookup));
+      return;
+    }
+    lookup->rows = before;
+  }
   ChunkView view;
   const Answer answer = Serve(lookup->worker, lookup->min_version, lookup->groups, lookup->keys,
                               {lookup->bags, lookup->uses}, readable, &view);
+  if (lookup->rows != 0) table_->hot()->Release(lookup->rows);
   --count_;
   --sink_->counters.parked;
   if (answer.status != ReplyStatus::kOk) {
@@ -83,7 +115,18 @@ bool LookupParking::TryAgain(Parked* lookup, Ready readable) {
     sink_->events.push_back({Event::Kind::kPullReady, lookup->token, answer, view,
                              lookup->destination, lookup->destination_key});
   }
-  return true;
+}
+
+void LookupParking::RowsCame(Ready readable) {
+  if (for_rows_.empty()) return;
+  std::vector<Parked> again = std::exchange(for_rows_, {});
+  for (Parked& lookup : again) {
+    if (table_->hot()->ready(lookup.rows)) {
+      Finish(&lookup, readable);
+    } else {
+      for_rows_.push_back(std::move(lookup));
+    }
+  }
 }
 
 void LookupParking::Release(uint32_t slice, Ready readable) {
@@ -116,6 +159,7 @@ void LookupParking::RemoveIf(Condition condition, const ReplyStatus* why) {
     if (why != nullptr) {
       ReadFailed(lookup.token, *why, lookup.destination, lookup.destination_key);
     }
+    if (lookup.rows != 0) table_->hot()->Release(lookup.rows);
     --count_;
     --sink_->counters.parked;
     return true;
@@ -123,6 +167,7 @@ void LookupParking::RemoveIf(Condition condition, const ReplyStatus* why) {
   for (std::vector<Parked>& lookups : parked_) {
     lookups.erase(std::remove_if(lookups.begin(), lookups.end(), remove), lookups.end());
   }
+  for_rows_.erase(std::remove_if(for_rows_.begin(), for_rows_.end(), remove), for_rows_.end());
 }
 
 void LookupParking::RemoveReads(Match match, const ReplyStatus* why) {

@@ -1,7 +1,8 @@
 // Lookups of one embedding table that wait for versions of partitions, or for clocks.
 //
 // A lookup waits at the first of its groups that is not readable; when that one's slice goes on, it
-// is looked at again from there.
+// is looked at again from there. In a table with a cold tier one that is readable may wait for rows
+// that are not in memory.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_PARTITION_LOOKUP_PARKING_H_
@@ -34,6 +35,8 @@ class LookupParking final : public Parking {
   void Advanced(uint32_t slice);
   // Looks again at the lookups that wait for a slice.
   void Release(uint32_t slice, Ready readable);
+  // Waits for rows may have ended (HotRows).
+  void RowsCame(Ready readable);
 
  private:
   struct Parked {
@@ -47,6 +50,7 @@ class LookupParking final : public Parking {
     std::vector<uint64_t> keys;
     uint32_t bags = 0;
     std::vector<BagUse> uses;
+    uint64_t rows = 0;  // HotRows::Want(), in for_rows_
   };
 
   // The first group from `first` on that is not readable; groups.size() when all are.
@@ -56,7 +60,11 @@ class LookupParking final : public Parking {
   // kResourceExhausted without memory for it.
   Answer Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                absl::Span<const uint64_t> keys, const Bags& bags, Ready readable, ChunkView* view);
-  // True: the lookup is answered, with an event. False: it waits, maybe at a later group.
+  static Parked ParkedOf(const LookupRequest& request, uint32_t waits_at);
+  // Of a lookup that is readable: it is answered, with an event, or waits for rows.
+  void Finish(Parked* lookup, Ready readable);
+  // True: the lookup is answered, or waits for rows, with an event. False: it waits, maybe at a
+  // later group.
   bool TryAgain(Parked* lookup, Ready readable);
   void RemoveReads(Match match, const ReplyStatus* why) override;
   void RemoveReadsOf(uint32_t slice, ReplyStatus why) override;
@@ -69,6 +77,7 @@ class LookupParking final : public Parking {
   EmbeddingTable* const table_;
   const bool by_version_;
   std::vector<std::vector<Parked>> parked_;  // by the slice they wait for
+  std::vector<Parked> for_rows_;
   uint32_t count_ = 0;
 };
 

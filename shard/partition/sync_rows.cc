@@ -5,7 +5,8 @@
 // or departed; the copies are then summed by key, in the order of (rank, index), and the rows that
 // were named are changed. With a copy of the partition, the sums are told to it first, and are what
 // is applied when it has them (replica/log.h). Where there is no memory to keep what a save has yet
-// to write of these rows, the step waits.
+// to write of these rows, the step waits; so it does until all of them are in memory, of a table
+// with a cold tier.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -92,6 +93,8 @@ class SyncRows final : public RowConsistency {
     }
   };
 
+  // Whether the open step would name more rows than may be in memory together.
+  bool TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const;
   bool Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyStatus* refused);
   uint32_t Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const;
   // Commits as long as steps are complete.
@@ -110,7 +113,7 @@ class SyncRows final : public RowConsistency {
   // Whether all rows that the open step names are such that they may be changed.
   bool Prepare(uint32_t slice);
   // False: it waits for memory to keep rows for a save.
-  bool ApplyTold(uint32_t slice);
+  bool ApplyTold(uint32_t slice, bool now = false);
   void SetBlocked(Slice* slice, bool blocked);
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   // Calls `row` (key, number, sources) for each row that the step names, by key.
@@ -146,6 +149,20 @@ void SyncRows::Resize() {
   bookkeeping_.Set(slices_.size() * (sizeof(Slice) + ranks_ * sizeof(uint64_t)));
 }
 
+bool SyncRows::TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const {
+  if (!table_.tiered()) return false;
+  uint64_t named = keys.size();
+  for (const Contribution& x : slices_[slice].contributions) named += x.count;
+  if (named <= table_.most_rows()) return false;
+  std::vector<uint64_t> all(keys.begin(), keys.end());
+  for (const Contribution& x : slices_[slice].contributions) {
+    all.insert(all.end(), x.keys(), x.keys() + x.count);
+  }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all.size() > table_.most_rows();
+}
+
 // Copies a push and makes its rows. False, with nothing changed: *refused says why.
 bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyStatus* refused) {
   const size_t count = push.keys.size();
@@ -157,13 +174,18 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyS
     return false;
   }
   x->count = static_cast<uint32_t>(count);
-  if (!table_.FindOrCreate(slice, push.keys, x->rows())) {
+  bool too_many = TooMany(slice, push.keys);
+  const bool made = !too_many && table_.FindOrCreate(slice, push.keys, x->rows());
+  // There may be memory for the rows, but not to have them there together.
+  if (made) too_many = TooMany(slice, push.keys);
+  if (!made || too_many) {
     pool_.ReturnScratch(x->copy);
     x->copy = {};
     x->count = 0;
-    *refused = NoRoom(pool_);
+    *refused = too_many ? ReplyStatus::kMemoryLimit : NoRoom(pool_);
     return false;
   }
+  table_.Fetch(slice, {x->rows(), count});
   std::memcpy(x->copy.data, push.keys.data(), count * sizeof(uint64_t));
   std::memcpy(x->gradients(), push.rows.data(), count * row_bytes);
   return true;
@@ -172,7 +194,8 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x, ReplyS
 Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
   const uint64_t version = table_.slice(slice).version;
   const auto answer = [&](ReplyStatus status) {
-    return Answer{status, LimitMiB(status, pool_, table_.account()), version};
+    const bool of_hot = status == ReplyStatus::kMemoryLimit && TooMany(slice, push.keys);
+    return Answer{status, of_hot ? 0 : LimitMiB(status, pool_, table_.account()), version};
   };
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
@@ -251,6 +274,16 @@ uint32_t SyncRows::Listed(const Slice& slice) const {
 
 bool SyncRows::Prepare(uint32_t slice) {
   const std::vector<Contribution>& contributions = slices_[slice].contributions;
+  if (table_.tiered()) {
+    // In memory they have to be together.
+    std::vector<uint32_t> rows;
+    for (const Contribution& x : contributions) {
+      if (x.count > 0) rows.insert(rows.end(), x.rows(), x.rows() + x.count);
+    }
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    return table_.Prepare(slice, rows);
+  }
   return std::all_of(contributions.begin(), contributions.end(), [&](const Contribution& x) {
     return x.count == 0 || table_.Prepare(slice, {x.rows(), x.count});
   });
@@ -284,7 +317,7 @@ bool SyncRows::Commit(uint32_t slice) {
     SetBlocked(&s, !told);
     if (told) Observe(slice);
     if (!told || mode == ReplicaLog::Mode::kRequired) return false;
-    ApplyTold(slice);
+    ApplyTold(slice);  // its rows are in memory
   } else {
     SetBlocked(&s, false);
     Observe(slice);
@@ -356,13 +389,14 @@ bool SyncRows::Tell(uint32_t slice) {
   return true;
 }
 
-bool SyncRows::ApplyTold(uint32_t slice) {
+bool SyncRows::ApplyTold(uint32_t slice, bool now) {
   Slice& s = slices_[slice];
   const std::byte* data = sink_.log->data(PartitionOf(slice), s.told);
   const absl::Span<const uint64_t> keys = {reinterpret_cast<const uint64_t*>(data), s.told_keys};
   const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
   std::vector<uint32_t> rows(keys.size());
   table_.Find(slice, keys, rows.data());  // all are there: they were made by the pushes
+  if (now && !table_.PrepareNow(slice, rows).ok()) return false;
   if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, s.stamp)) return false;
   table_.BeginApply(slice, s.stamp);
   for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
@@ -388,7 +422,7 @@ void SyncRows::SetBlocked(Slice* slice, bool blocked) {
 
 void SyncRows::Retry() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
-    if (slices_[s].blocked) Advance(s);
+    if (slices_[s].blocked && !table_.Waits(s)) Advance(s);
   }
 }
 
@@ -443,7 +477,8 @@ void SyncRows::RosterChanged() {
 void SyncRows::Reset() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
     // Copies have been told: they apply it, whoever is there to see it.
-    if (slices_[s].told != 0) ApplyTold(s);
+    if (slices_[s].told != 0) ApplyTold(s, /*now=*/true);
+    if (table_.ready(s)) table_.Unprepare(s);
     Drop(&slices_[s]);
   }
   slices_.clear();

@@ -146,22 +146,33 @@ uint64_t ReplicaLog::Add(Append append) {
   e.owner = append.owner;
   e.local = append.local;
   e.required = p.required;
+  e.waits = append.waits;
   e.applied = append.owner == nullptr;
   e.group.partition = append.partition;
   e.group.index = append.index;
   e.group.epoch = p.epoch;
   e.group.sequence = p.next++;
   e.group.count = append.header.count;
+  const bool told = p.copy.server != 0;
+  e.acked = !told;
   p.entries.push_back(std::move(e));
-  p.unanswered_bytes += append.header.total_bytes;
-  if (p.required && asker_.token != nullptr && append.header.worker != 0)
+  if ((p.required || append.waits) && asker_.token != nullptr && append.header.worker != 0) {
     AddWaiter(&p.entries.back());
-  MarkUnsent(append.partition);
+  }
+  if (told) {
+    p.unanswered_bytes += append.header.total_bytes;
+    MarkUnsent(append.partition);
+  } else {
+    p.sent = p.acked = p.next - 1;
+  }
   return p.next - 1;
 }
 
 void ReplicaLog::Applied(uint32_t partition, uint64_t sequence) {
-  if (Entry* e = Find(partition, sequence)) e->applied = true;
+  if (Entry* e = Find(partition, sequence)) {
+    e->applied = true;
+    if (!e->required) Finish(e, ReplyStatus::kOk);
+  }
   Pop(partition);
 }
 
@@ -209,7 +220,8 @@ bool ReplicaLog::Join(uint32_t table, uint32_t partition, uint64_t worker,
                       uint64_t worker_sequence) {
   for (Entry& e : partitions_[partition].entries) {
     if (e.table != table || e.header.worker != worker ||
-        e.header.worker_sequence != worker_sequence || !e.required) {
+        e.header.worker_sequence != worker_sequence || !(e.required || e.waits) ||
+        (e.applied && !e.required)) {
       continue;
     }
     if (asker_.token != nullptr) AddWaiter(&e);
@@ -227,6 +239,11 @@ bool ReplicaLog::EndAsk(const Answer& answer, absl::Span<const ReplyStatus> stat
 
 void ReplicaLog::Finish(Entry* entry, ReplyStatus status) {
   for (const Waiter& waiter : entry->waiters) {
+    // Applied while it is being asked for: there is nothing to wait for.
+    if (waiter.ticket == asker_.ticket) {
+      --asker_.waits;
+      continue;
+    }
     const auto it = tickets_.find(waiter.ticket);
     if (it == tickets_.end()) continue;  // its lane is gone
     Ticket& ticket = it->second;

@@ -134,6 +134,9 @@ class ReplicaLog {
     bool accumulator = false;             // data is one, rather than scratch
     Owner* owner = nullptr;               // null: nothing is to be applied here
     uint32_t local = 0;
+    // The asker waits until it is applied here, also without a copy that is to have it: of a
+    // partition without any it is an entry that is told to nobody.
+    bool waits = false;
   };
   // Its sequence. header.total_bytes of data are sent. The asker, if any, waits for it, if it is of
   // a worker.
@@ -188,6 +191,7 @@ class ReplicaLog {
     const std::byte* borrowed = nullptr;
     bool accumulator = false;
     bool required = false;  // the mode it was appended in
+    bool waits = false;     // as it was appended
     bool applied = false;
     bool acked = false;
     CopyId left;  // it is acked because it is not waited for: it may be on its way to that one

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shard/planted_bugs.h"
+#include "shard/table/row_reader.h"
 
 namespace verbena::shard {
 namespace {
@@ -92,9 +93,21 @@ bool RowSave::ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const {
 bool RowSave::BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) {
   if (!has(slice, State::kOpen) || planted_bugs().save_what_changes) return true;
   const SliceRows& s = rows_[slice];
+  to_keep_.clear();
   for (const uint32_t row : rows) {
     if (row >= s.rows || row < s.cursor || s.kept->marked(row)) continue;
-    if (ToSave(s, slice, row) && !Keep(slice, row)) {
+    if (ToSave(s, slice, row)) {
+      to_keep_.push_back(row);
+    } else {
+      s.kept->Mark(row);
+    }
+  }
+  // They are in memory, but for those that are about to be dropped.
+  RowReader reader(table_->rows(slice), to_keep_);
+  for (const uint32_t row : to_keep_) {
+    const std::byte* const content = reader.Next();
+    if (s.kept->marked(row)) continue;  // named twice
+    if (content == nullptr || !Keep(slice, row, content)) {
       ++parts_.counters->waits;
       return false;
     }
@@ -103,7 +116,7 @@ bool RowSave::BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) {
   return true;
 }
 
-bool RowSave::Keep(uint32_t slice, uint32_t row) {
+bool RowSave::Keep(uint32_t slice, uint32_t row, const std::byte* content) {
   SliceRows& s = rows_[slice];
   if (s.open.rows == s.open.capacity) {
     Packed fresh;
@@ -116,7 +129,7 @@ bool RowSave::Keep(uint32_t slice, uint32_t row) {
     }
     s.open = fresh;
   }
-  Add(row, &s.open);
+  Add(row, content, &s.open);
   ++parts_.counters->kept_rows;
   return true;
 }
@@ -147,7 +160,7 @@ void RowSave::FreePacked(Packed* packed) {
   *packed = {};
 }
 
-void RowSave::Add(uint32_t row, Packed* packed) const {
+void RowSave::Add(uint32_t row, const std::byte* content, Packed* packed) const {
   const RowStore& from = table_->rows(packed->slice);
   const size_t capacity = packed->capacity;
   const size_t at = packed->rows++;
@@ -159,10 +172,11 @@ void RowSave::Add(uint32_t row, Packed* packed) const {
   std::memcpy(to + at * sizeof(applies), &applies, sizeof(applies));
   to += capacity * sizeof(applies);
   float wide[kMaxRowElements];
-  std::memcpy(to + at * table_->row_bytes(), from.Widened(row, wide), table_->row_bytes());
+  std::memcpy(to + at * table_->row_bytes(), from.WidenedContent(content, wide),
+              table_->row_bytes());
   to += capacity * table_->row_bytes();
   const size_t state_bytes = table_->state_width() * sizeof(float);
-  const float* state = from.state(row);
+  const float* state = from.StateOfContent(content);
   for (size_t i = 0; i < table_->state_arrays(); ++i, state += table_->state_width()) {
     std::memcpy(to + at * state_bytes, state, state_bytes);
     to += capacity * state_bytes;
@@ -232,8 +246,16 @@ bool RowSave::TakeCursor(uint32_t slice, Packed* packed) {
   if (!found_.empty() && !NewPacked(slice, static_cast<uint32_t>(found_.size()), packed)) {
     return false;
   }
+  RowReader reader(table_->rows(slice), found_);
+  for (const uint32_t row : found_) {
+    const std::byte* const content = reader.Next();
+    if (content == nullptr) {
+      FreePacked(packed);  // the slice will be given up
+      return false;
+    }
+    Add(row, content, packed);
+  }
   s.cursor = at;
-  for (const uint32_t row : found_) Add(row, packed);
   return !found_.empty();
 }
 

@@ -70,9 +70,10 @@ class RowSave final : public TableSave, public RowWatch {
     return rows_[slice].cursor == rows_[slice].rows && rows_[slice].dropped.empty();
   }
   bool ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const;
-  bool Keep(uint32_t slice, uint32_t row);
+  bool Keep(uint32_t slice, uint32_t row, const std::byte* content);
   bool NewPacked(uint32_t slice, uint32_t capacity, Packed* packed);
-  void Add(uint32_t row, Packed* packed) const;
+  // `content`: what a RowReader says of it.
+  void Add(uint32_t row, const std::byte* content, Packed* packed) const;
   void AddDropped(uint64_t key, Packed* packed) const;
   std::vector<uint64_t> StillDropped(uint32_t slice, const ChangedRows& changed) const;
   bool TakeDropped(uint32_t slice, Packed* packed);
@@ -91,9 +92,10 @@ class RowSave final : public TableSave, public RowWatch {
   const uint32_t kept_capacity_;
   std::vector<SliceRows> rows_;  // by slice
   std::deque<Packed> kept_;
-  std::deque<uint32_t> open_;    // slices; the cursor is in the first that is so still
-  uint32_t partly_kept_ = 0;     // slices with an open piece
-  std::vector<uint32_t> found_;  // scratch of TakeCursor()
+  std::deque<uint32_t> open_;      // slices; the cursor is in the first that is so still
+  uint32_t partly_kept_ = 0;       // slices with an open piece
+  std::vector<uint32_t> found_;    // scratch of TakeCursor()
+  std::vector<uint32_t> to_keep_;  // the same of BeforeChange()
 };
 
 }  // namespace verbena::shard

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cold_tier_spec.h"
 #include "proto/eviction_spec.h"
 #include "proto/table_spec.h"
 #include "shard/codec/codec.h"
@@ -12,11 +13,12 @@
 #include "shard/kernel/fused_pass.h"
 #include "shard/kernel/gradient.h"
 #include "shard/table/row_lookahead.h"
+#include "shard/table/row_reader.h"
 
 namespace verbena::shard {
 namespace {
 
-absl::Status CheckEmbedding(const v1::Table& table) {
+absl::Status CheckEmbedding(const v1::Table& table, const ColdIo* cold) {
   if (const absl::Status s = CheckServable(table); !s.ok()) return s;
   const v1::TableSpec& spec = table.spec();
   if (spec.dim() < 1 || spec.dim() > kMaxRowElements) {
@@ -29,7 +31,18 @@ absl::Status CheckEmbedding(const v1::Table& table) {
         absl::StrCat("table ", table.id(), " \"", spec.name(), "\": dtype ", spec.dtype(),
                      " with gradient_dtype ", spec.gradient_dtype(), " is not served with rows"));
   }
+  if (HotBytes(spec) > 0 && (cold == nullptr || !cold->has_store())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table ", table.id(), " \"", spec.name(), "\": cold_tier.hot_bytes is ", HotBytes(spec),
+        ", but this server has no directory for cold rows (verbenad --cold-dir)"));
+  }
   return CheckTableOptimizer(spec);
+}
+
+// Frames for the rows of two records, whatever the share: half of them may be named by an
+// operation.
+uint32_t LeastFrames(const v1::TableSpec& spec) {
+  return 2 * std::max<uint32_t>(spec.chunk_bytes() / (spec.dim() * sizeof(float)), 1);
 }
 
 uint32_t StateOf(const Optimizer& optimizer, uint32_t dim) {
@@ -43,16 +56,18 @@ float* Floats(std::byte* data) { return reinterpret_cast<float*>(data); }
 absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const v1::Table& table,
                                                                        uint32_t partitions,
                                                                        BufferPool* pool,
-                                                                       JobAccount* account) {
-  if (const absl::Status s = CheckEmbedding(table); !s.ok()) return s;
+                                                                       JobAccount* account,
+                                                                       ColdIo* cold) {
+  if (const absl::Status s = CheckEmbedding(table, cold); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(table.spec().optimizer());
   if (!optimizer.ok()) return optimizer.status();
   return std::unique_ptr<EmbeddingTable>(
-      new EmbeddingTable(table, partitions, pool, account, *std::move(optimizer)));
+      new EmbeddingTable(table, partitions, pool, account, cold, *std::move(optimizer)));
 }
 
 EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
-                               JobAccount* account, std::unique_ptr<Optimizer> optimizer)
+                               JobAccount* account, ColdIo* cold,
+                               std::unique_ptr<Optimizer> optimizer)
     : SlicedTable(table, partitions, account),
       dim_(table.spec().dim()),
       optimizer_(std::move(optimizer)),
@@ -60,18 +75,25 @@ EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, Buff
       push_type_(PushType(table.spec())),
       pull_type_(PullType(table.spec())),
       shape_(dim_, StateOf(*optimizer_, dim_), optimizer_->counts_applies(),
-             KindOf(table.spec().eviction()) != v1::Eviction::NEVER, RowType(table.spec())),
+             KindOf(table.spec().eviction()) != v1::Eviction::NEVER, RowType(table.spec()),
+             HotBytes(table.spec()) > 0),
       content_bytes_(sizeof(uint32_t) * (shape_.stamps ? 2 : 1) + shape_.content_bytes()),
       arena_(shape_.few_bytes(), shape_.many_bytes(), pool, account),
+      hot_(shape_.tiered
+               ? std::make_unique<HotRows>(shape_.content_bytes(), LeastFrames(table.spec()),
+                                           HotBytes(table.spec()), cold, pool, account)
+               : nullptr),
       admission_(table.spec().admission(), partitions, pool, account),
       eviction_(table.spec().eviction(), partitions, shape_.content_bytes()),
       memos_(kMemos) {}
 
 void EmbeddingTable::Release(uint32_t slice, bool gone) {
+  Unprepare(slice);
   slices_[slice] = {};
   admission_.Forget(slice);
   arena_.Trim();
   set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
+  SetShare();
 }
 
 absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
@@ -79,9 +101,11 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
     const uint32_t index = Claim(p, placement[p]);
     if (index == kNone || ready(index)) continue;
     slices_.resize(slices());
-    slices_[index].rows = std::make_unique<RowStore>(shape_, &spec().initializer(), &arena_);
+    slices_[index].rows =
+        std::make_unique<RowStore>(shape_, &spec().initializer(), &arena_, hot_.get());
     set_state(index, SliceState::kReady);
   }
+  SetShare();
   return absl::OkStatus();
 }
 
@@ -139,7 +163,8 @@ bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
     rows.PrefetchStamp(row);
     if (rows.stamp(row) < stamp.keep_from) found_.push_back(row);
   }
-  return Prepare(slice, found_);
+  // They need not be in memory, but what the apply names has to stay there.
+  return watch_->BeforeChange(slice, found_);
 }
 
 void EmbeddingTable::BeginApply(uint32_t slice, const ApplyStamp& stamp) {
@@ -171,6 +196,7 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, fl
                    divisor, parameters, parameters, rows.state(row), dim_, dim_);
   }
   rows.CountApply(row);
+  rows.SetDirty(row);
   if (shape_.stamps) {
     rows.SetStamp(row, eviction_.Stamp(rows.stamp(row), rows.key(row), applying_->applies + 1,
                                        stamp_.seconds));
@@ -213,11 +239,13 @@ uint32_t EmbeddingTable::EndApply() {
   const uint32_t dropped = evicts() && stamp_.keep_from > 0 ? Sweep(applying_) : 0;
   ++applying_->applies;
   ++applying_->version;
-  if (watch_ != nullptr) watch_->Changed(static_cast<uint32_t>(applying_ - slices_.data()));
+  const auto slice = static_cast<uint32_t>(applying_ - slices_.data());
+  Unprepare(slice);
+  if (watch_ != nullptr) watch_->Changed(slice);
   return dropped;
 }
 
-void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, uint64_t* key,
+void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, const std::byte* from, uint64_t* key,
                              std::byte* content) const {
   const RowStore& rows = *slices_[slice].rows;
   *key = rows.key(row);
@@ -229,11 +257,12 @@ void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, uint64_t* key,
     std::memcpy(content + header, &stamp, sizeof(stamp));
     header += sizeof(stamp);
   }
-  std::memcpy(content + header, rows.content(row), content_bytes_ - header);
+  std::memcpy(content + header, from, content_bytes_ - header);
 }
 
-void EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* content) {
+bool EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* content) {
   RowStore& rows = *slices_[slice].rows;
+  if (!rows.MakePlace(row)) return false;
   uint32_t applies = 0;
   std::memcpy(&applies, content, sizeof(applies));
   rows.SetApplies(row, applies);
@@ -245,29 +274,66 @@ void EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* con
     header += sizeof(stamp);
   }
   std::memcpy(rows.content(row), content + header, content_bytes_ - header);
+  return true;
 }
 
-void EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
+bool EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
                              const float* parameters, absl::Span<const float* const> state,
                              uint64_t after) {
   RowStore& rows = *slices_[slice].rows;
+  if (applies > 0 && !rows.MakePlace(row)) return false;
   rows.SetApplies(row, applies);
   if (shape_.stamps) {
     rows.SetStamp(row, eviction_.Stamp(0, rows.key(row), after + 1, seconds_));
   }
   if (applies == 0) {
-    rows.SetInitial(row);
-    std::fill_n(rows.state(row), shape_.state, 0.0f);
-    return;
+    if (shape_.tiered) {
+      rows.MakeFresh(row);
+    } else {
+      rows.Fill(row);
+    }
+    return true;
   }
   rows.SetParameters(row, parameters);
   float* to = rows.state(row);
   for (const float* array : state) to = std::copy_n(array, state_width(), to);
+  return true;
+}
+
+// Wherever rows are.
+template <typename Visit>
+bool EmbeddingTable::ForTieredRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+                                   Visit visit) const {
+  size_t at = 0;
+  float wide[kMaxRowElements];
+  std::vector<uint32_t> rows, there;
+  for (const Group& group : groups) {
+    const RowStore& store = *slices_[slice_of(group.partition)].rows;
+    rows.resize(group.count);
+    store.Find(keys.subspan(at, group.count), rows.data());
+    there.clear();
+    for (const uint32_t row : rows) {
+      if (row != RowStore::kNone) there.push_back(row);
+    }
+    RowReader reader(store, there);
+    for (const uint32_t row : rows) {
+      if (row == RowStore::kNone) {
+        store.Initial(keys[at], wide);
+        visit(at++, wide);
+        continue;
+      }
+      const std::byte* const content = reader.Next();
+      if (content == nullptr) return false;
+      visit(at++, store.WidenedContent(content, wide));
+    }
+  }
+  return true;
 }
 
 template <typename Visit>
-void EmbeddingTable::ForRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+bool EmbeddingTable::ForRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
                              Visit visit) const {
+  if (hot_ != nullptr) return ForTieredRows(groups, keys, visit);
   RowLookahead ahead;
   size_t first = 0;
   for (const Group& group : groups) {
@@ -289,6 +355,7 @@ void EmbeddingTable::ForRows(absl::Span<const Group> groups, absl::Span<const ui
       }
     }
   }
+  return true;
 }
 
 bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
@@ -298,16 +365,21 @@ bool EmbeddingTable::Gather(absl::Span<const Group> groups, absl::Span<const uin
   const Buffer buffer = pool_->TakeScratch(bytes, account());
   if (buffer.data == nullptr) return false;
   std::byte* out = buffer.data;
+  bool all = false;
   if (pull_type_ == ElementType::kF32) {
-    ForRows(groups, keys, [&](size_t, const float* row) {
+    all = ForRows(groups, keys, [&](size_t, const float* row) {
       std::memcpy(out, row, each);
       out += each;
     });
   } else {
-    ForRows(groups, keys, [&](size_t, const float* row) {
+    all = ForRows(groups, keys, [&](size_t, const float* row) {
       codec::EncodeRow(BestIsa(), pull_type_, row, out, dim_);
       out += each;
     });
+  }
+  if (!all) {
+    pool_->ReturnScratch(buffer);
+    return false;
   }
   *view = {buffer, static_cast<uint32_t>(bytes), 0, pool_->PinScratch(buffer)};
   return true;
@@ -320,11 +392,15 @@ bool EmbeddingTable::Pool(absl::Span<const Group> groups, absl::Span<const uint6
   if (buffer.data == nullptr) return false;
   float* const sums = Floats(buffer.data);
   std::memset(sums, 0, bytes);
-  ForRows(groups, keys, [&](size_t i, const float* row) {
+  const bool all = ForRows(groups, keys, [&](size_t i, const float* row) {
     const BagUse& use = bags.uses[i];
     float* const sum = sums + size_t{use.bag} * dim_;
     AddScaledBlock(BestIsa(), sum, use.weight, row, sum, dim_);
   });
+  if (!all) {
+    pool_->ReturnScratch(buffer);
+    return false;
+  }
   *view = {buffer, static_cast<uint32_t>(bytes), 0, pool_->PinScratch(buffer)};
   return true;
 }
@@ -356,9 +432,14 @@ bool EmbeddingTable::Scan(uint32_t slice, uint64_t cursor, uint32_t count, Chunk
   std::memset(key, 0, static_cast<size_t>(buffer.data + key_bytes - key));
   std::byte* out = buffer.data + key_bytes;
   float wide[kMaxRowElements];
-  for (const uint32_t row : found_) {
-    std::memcpy(out, rows.Widened(row, wide), row_bytes());
-    out += row_bytes();
+  RowReader reader(rows, found_);
+  for (size_t i = 0; i < found_.size(); ++i, out += row_bytes()) {
+    const std::byte* const content = reader.Next();
+    if (content == nullptr) {
+      pool_->ReturnScratch(buffer);
+      return false;
+    }
+    std::memcpy(out, rows.WidenedContent(content, wide), row_bytes());
   }
   *view = {buffer, static_cast<uint32_t>(bytes), slices_[slice].version, pool_->PinScratch(buffer)};
   return true;

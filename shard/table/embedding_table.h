@@ -9,7 +9,8 @@
 //  1. Slice::applies counts every apply to the slice since it was made; Slice::version restarts
 //     with the job. A row's own count, where its optimizer goes by that, is of the applies that
 //     named it.
-//  2. Rows are gathered into memory of their own: none is ever pinned.
+//  2. Rows are gathered into memory of their own: none is ever pinned, but in the table with a cold
+//     tier, for who waits for it or is about to change it.
 #ifndef VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
 #define VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
 
@@ -30,6 +31,7 @@
 #include "shard/table/changed_rows.h"
 #include "shard/table/eviction.h"
 #include "shard/table/hot_keys.h"
+#include "shard/table/hot_rows.h"
 #include "shard/table/row_arena.h"
 #include "shard/table/row_store.h"
 #include "shard/table/sliced_table.h"
@@ -49,13 +51,15 @@ class EmbeddingTable final : public SlicedTable {
     uint64_t sweep = 0;
     uint32_t keep_from = 0;
     uint32_t last_sweep = 0;
+    uint64_t wait = 0;  // cold tier: for rows that the next apply names; 0: none
   };
 
   // INVALID_ARGUMENT for a specification this shard cannot serve.
   static absl::StatusOr<std::unique_ptr<EmbeddingTable>> Create(const v1::Table& table,
                                                                 uint32_t partitions,
                                                                 BufferPool* pool,
-                                                                JobAccount* account = nullptr);
+                                                                JobAccount* account = nullptr,
+                                                                ColdIo* cold = nullptr);
 
   uint32_t dim() const { return dim_; }
   size_t row_bytes() const { return dim_ * sizeof(float); }  // of parameters, or a gradient, as f32
@@ -92,10 +96,32 @@ class EmbeddingTable final : public SlicedTable {
   }
 
   // Before an apply that names these rows, or earlier. False: one of them is to be saved first, and
-  // there is no memory to keep it.
+  // there is no memory to keep it; or not all are in memory, which they will be: Waits() says
+  // whether it is worth to ask again. They stay there until EndApply() or Unprepare().
   bool Prepare(uint32_t slice, absl::Span<const uint32_t> rows) {
+    if (hot_ != nullptr && !MakeHot(slice, rows)) return false;
     return watch_ == nullptr || watch_->BeforeChange(slice, rows);
   }
+  // ---- cold tier (tiered_rows.cc) ----
+  bool tiered() const { return hot_ != nullptr; }
+  HotRows* hot() const { return hot_.get(); }
+  // The most rows that an apply may name.
+  uint32_t most_rows() const { return hot_ == nullptr ? UINT32_MAX : hot_->most(); }
+  bool Waits(uint32_t slice) const {
+    return hot_ != nullptr && slices_[slice].wait != 0 && !hot_->ready(slices_[slice].wait);
+  }
+  // As Prepare(), but for who cannot wait. Not OK: no memory, or a row that cannot be read.
+  absl::Status PrepareNow(uint32_t slice, absl::Span<const uint32_t> rows);
+  // The apply will not be made.
+  void Unprepare(uint32_t slice);
+  // They will be named soon.
+  void Fetch(uint32_t slice, absl::Span<const uint32_t> rows);
+  // Who fills rows without waiting is to come again later.
+  bool behind() const { return hot_ != nullptr && hot_->behind(); }
+  // What a lookup of these keys has to wait for, if anything: HotRows::Want(). 0: nothing.
+  uint64_t WantRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys);
+  // The slice with that life; kNone: there is none.
+  uint32_t SliceOfLife(uint32_t life) const;
   // ---- eviction ----
   // Rows may be dropped by an apply: numbers are to be looked up after the one before.
   bool evicts() const { return !eviction_.never(); }
@@ -130,8 +156,8 @@ class EmbeddingTable final : public SlicedTable {
   const RowStore& rows(uint32_t slice) const { return *slices_[slice].rows; }
   // A row becomes that: `parameters` has dim numbers, each of `state` state_width(); applies 0: as
   // if it had never been pushed, and both are not looked at. It counts as pushed by the apply that
-  // follows `after`.
-  void LoadRow(uint32_t slice, uint32_t row, uint32_t applies, const float* parameters,
+  // follows `after`. False: no memory.
+  bool LoadRow(uint32_t slice, uint32_t row, uint32_t applies, const float* parameters,
                absl::Span<const float* const> state, uint64_t after);
   // The caller's to take and to replace.
   std::unique_ptr<ChangedRows>& changed(uint32_t slice) { return slices_[slice].changed; }
@@ -140,8 +166,11 @@ class EmbeddingTable final : public SlicedTable {
   // Some of these numbers may be free.
   uint32_t rows_in(uint32_t slice) const { return slices_[slice].rows->size(); }
   size_t content_bytes() const { return content_bytes_; }
-  void ReadRow(uint32_t slice, uint32_t row, uint64_t* key, std::byte* content) const;
-  void WriteRow(uint32_t slice, uint32_t row, const std::byte* content);
+  // `from`: what a RowReader says of it.
+  void ReadRow(uint32_t slice, uint32_t row, const std::byte* from, uint64_t* key,
+               std::byte* content) const;
+  // False: no memory.
+  bool WriteRow(uint32_t slice, uint32_t row, const std::byte* content);
   void Find(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows) const {
     slices_[slice].rows->Find(keys, rows);
   }
@@ -152,7 +181,7 @@ class EmbeddingTable final : public SlicedTable {
 
   // The rows of the groups' keys as pull_type(), initial ones for keys without; the groups' slices
   // are ready.
-  // False: no memory to gather them in.
+  // False: no memory to gather them in, or some cannot be read, as with the next two.
   bool Gather(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, ChunkView* view);
   // Their sums by bag, in the order of keys. Every use's bag is one of the count.
   bool Pool(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, const Bags& bags,
@@ -173,10 +202,16 @@ class EmbeddingTable final : public SlicedTable {
   static constexpr size_t kMemos = 256;
 
   EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
-                 std::unique_ptr<Optimizer> optimizer);
+                 ColdIo* cold, std::unique_ptr<Optimizer> optimizer);
   // visit(i, parameters) for each of the groups' keys in turn; of a key without a row initial ones.
+  // False: some cannot be read.
   template <typename Visit>
-  void ForRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, Visit visit) const;
+  bool ForRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, Visit visit) const;
+  template <typename Visit>
+  bool ForTieredRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys,
+                     Visit visit) const;
+  bool MakeHot(uint32_t slice, absl::Span<const uint32_t> rows);
+  void SetShare();
   const ApplyScalars& ScalarsFor(uint64_t t);
   uint32_t Sweep(Slice* slice);
   void ApplyNarrow(uint32_t row, absl::Span<const Source> sources, float divisor);
@@ -189,6 +224,7 @@ class EmbeddingTable final : public SlicedTable {
   const RowShape shape_;
   const size_t content_bytes_;  // of a row: stamp, how often it was changed, parameters, state
   RowArena arena_;
+  const std::unique_ptr<HotRows> hot_;  // null: all rows are in memory
   Admission admission_;
   Eviction eviction_;
   uint32_t seconds_ = 0;

@@ -30,30 +30,39 @@ uint32_t ShiftOf(uint32_t bytes, uint32_t stride, uint32_t most) {
 }  // namespace
 
 RowShape::RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies, bool has_stamps,
-                   ElementType type_of_parameters)
+                   ElementType type_of_parameters, bool in_frames)
     : dim(numbers),
       state(of_state),
       counts(counts_applies),
       stamps(has_stamps),
+      tiered(in_frames),
       type(type_of_parameters),
       header(static_cast<uint32_t>(sizeof(uint64_t) + (counts ? sizeof(uint32_t) : 0) +
                                    (stamps ? sizeof(uint32_t) : 0))),
       parameters((dim * ElementBytes(type) + 3) / 4 * 4),
-      stride(header + parameters + static_cast<uint32_t>(state * sizeof(float))),
+      content(parameters + static_cast<uint32_t>(state * sizeof(float))),
+      stride(header + (tiered ? static_cast<uint32_t>(sizeof(uint32_t)) : content)),
       few_shift(ShiftOf(kFewBytes, stride, kMostFew)),
       many_shift(ShiftOf(kManyBytes, stride, kMostMany)) {}
 
-RowStore::RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena)
+RowStore::RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena,
+                   HotRows* hot)
     : shape_(shape),
       few_mask_((1u << shape.few_shift) - 1),
       many_mask_((1u << shape.many_shift) - 1),
       prefetch_bytes_(std::min(shape.stride, kPrefetchBytes)),
       initializer_(initializer),
       arena_(arena),
+      hot_(hot),
+      life_(shape.tiered ? hot->NewLife() : 0),
       index_(arena),
       bookkeeping_(arena->pool(), nullptr) {}
 
 RowStore::~RowStore() {
+  if (shape_.tiered) {
+    hot_->Leave(this);
+    hot_->Gone(live());
+  }
   for (const Chunk& c : chunks_) {
     if (c.rows != nullptr) arena_->Give(RowArena::kMany, c.rows);
   }
@@ -95,11 +104,27 @@ void RowStore::SetParameters(uint32_t row, const float* parameters_of_row) {
   }
 }
 
-void RowStore::SetInitial(uint32_t row) {
-  if (!shape_.narrow()) return InitializeRow(*initializer_, key(row), parameters(row), shape_.dim);
+void RowStore::SetInitialParameters(uint64_t key_of_row, std::byte* to) const {
+  if (!shape_.narrow()) {
+    return InitializeRow(*initializer_, key_of_row, reinterpret_cast<float*>(to), shape_.dim);
+  }
   float wide[kMaxRowElements];
-  InitializeRow(*initializer_, key(row), wide, shape_.dim);
-  SetParameters(row, wide);
+  InitializeRow(*initializer_, key_of_row, wide, shape_.dim);
+  Round(BestIsa(), shape_.type, wide, reinterpret_cast<uint16_t*>(to), shape_.dim);
+}
+
+void RowStore::InitialContent(uint64_t key_of_row, std::byte* to) const {
+  std::memset(to, 0, shape_.content);
+  SetInitialParameters(key_of_row, to);
+}
+
+void RowStore::MakeFresh(uint32_t row) {
+  if (is_hot(row)) {
+    hot_->Drop(RawFrame(row));
+  } else {
+    hot_->ForgetRead(this, row);
+  }
+  set_frame(row, HotRows::kFresh);
 }
 
 void RowStore::Initial(uint64_t key_of_row, float* wide) const {
@@ -112,9 +137,17 @@ void RowStore::Initial(uint64_t key_of_row, float* wide) const {
 
 void RowStore::Drop(uint32_t row) {
   index_.Remove(RowIndex::Hash(key(row)), row);
+  if (shape_.tiered) {
+    if (is_hot(row)) {
+      hot_->Drop(RawFrame(row));
+    } else {
+      hot_->ForgetRead(this, row);
+    }
+    hot_->Gone(1);
+  }
   SetApplies(row, 0);
   SetStamp(row, kFreeStamp);
-  std::memcpy(content(row), &free_, sizeof(free_));
+  std::memcpy(At(row) + shape_.header, &free_, sizeof(free_));
   free_ = row;
   ++free_count_;
 }
@@ -122,6 +155,7 @@ void RowStore::Drop(uint32_t row) {
 bool RowStore::Reserve(uint32_t more) {
   const uint64_t rows = uint64_t{size_} + more;
   if (rows > kMaxRows) return false;
+  const uint32_t made = more;
   RowArena::Counts pieces = {};
   pieces[RowArena::kPage] = index_.PagesFor(more);
   if (reuses_) more -= std::min(more, free_count_);
@@ -134,7 +168,8 @@ bool RowStore::Reserve(uint32_t more) {
     pieces[RowArena::kFew] = few - std::min<uint64_t>(few, tail_.size());
     pieces[RowArena::kMany] = chunks;
   }
-  return arena_->Reserve(pieces);
+  // Frames last: they take what there is, and there may be fewer.
+  return arena_->Reserve(pieces) && (!shape_.tiered || hot_->Reserve(made));
 }
 
 // The last chunk is full: its rows get one piece.
@@ -181,15 +216,20 @@ uint32_t RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
   if (!again && !MakeRoom(coming)) return kNone;
   if (!index_.Insert(RowIndex::Hash(key), row, hashes_of)) return kNone;
   if (again) {
-    std::memcpy(&free_, content(row), sizeof(free_));
+    std::memcpy(&free_, At(row) + shape_.header, sizeof(free_));
     --free_count_;
   }
   std::byte* const at = At(row);
   std::memcpy(at, &key, sizeof(key));
   SetApplies(row, 0);
   if (shape_.stamps) SetStamp(row, 0);
-  std::fill_n(state(row), shape_.state, 0.0f);
-  if (fresh == Fresh::kInitial) SetInitial(row);
+  if (shape_.tiered) {
+    set_frame(row, HotRows::kFresh);
+    hot_->Made();
+  } else {
+    std::fill_n(state(row), shape_.state, 0.0f);
+    if (fresh == Fresh::kInitial) SetInitial(row);
+  }
   if (again) return row;
   ++size_;
   if (row >= in_chunks_ && (row & many_mask_) == many_mask_) FillChunk();
@@ -227,6 +267,7 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fre
   while (!enough && size_ > before) {
     --size_;
     index_.Remove(RowIndex::Hash(key(size_)), size_);
+    if (shape_.tiered) hot_->Gone(1);
   }
   for (size_t i = again.size(); !enough && i > 0; --i) Drop(again[i - 1]);
   bookkeeping_.Set(bookkeeping_bytes());
@@ -240,7 +281,7 @@ uint64_t RowStore::bookkeeping_bytes() const {
 
 uint64_t RowStore::overhead_bytes() const {
   return index_.pages() * RowArena::kPageBytes + bookkeeping_bytes() +
-         uint64_t{size_} * shape_.header;
+         uint64_t{size_} * (shape_.header + (shape_.tiered ? sizeof(uint32_t) : 0));
 }
 
 }  // namespace verbena::shard

@@ -8,6 +8,9 @@
 // rows never change, addresses may when rows are made. A table with eviction has a stamp with each
 // row (eviction.h); the number of a row that was dropped is that of another one later.
 //
+// In a table with a cold tier there is, instead of parameters and state, the number of the frame
+// that has them, or why there is none (hot_rows.h).
+//
 // **Thread safety**: one owner thread.
 //
 // Invariants:
@@ -17,6 +20,7 @@
 #ifndef VERBENA_SHARD_TABLE_ROW_STORE_H_
 #define VERBENA_SHARD_TABLE_ROW_STORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,6 +31,7 @@
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/kernel/convert.h"
 #include "shard/table/bookkeeping.h"
+#include "shard/table/hot_rows.h"
 #include "shard/table/row_arena.h"
 #include "shard/table/row_index.h"
 
@@ -36,21 +41,23 @@ namespace verbena::shard {
 struct RowShape {
   // Behind a row's `numbers` parameters there are `of_state` numbers.
   RowShape(uint32_t numbers, uint32_t of_state, bool counts_applies, bool has_stamps = false,
-           ElementType type_of_parameters = ElementType::kF32);
+           ElementType type_of_parameters = ElementType::kF32, bool in_frames = false);
 
   size_t few_bytes() const { return (size_t{1} << few_shift) * stride; }
   size_t many_bytes() const { return (size_t{1} << many_shift) * stride; }
   // Of parameters and state.
-  size_t content_bytes() const { return stride - header; }
+  size_t content_bytes() const { return content; }
   bool narrow() const { return type != ElementType::kF32; }
 
   uint32_t dim;
   uint32_t state;
   bool counts;          // applies, in each row
   bool stamps;          // in each row
+  bool tiered;          // content is in frames
   ElementType type;     // of parameters: f32, bf16, f16
   uint32_t header;      // bytes before the parameters
   uint32_t parameters;  // bytes of them, of whole f32
+  uint32_t content;     // bytes of parameters and state
   uint32_t stride;      // bytes from row to row
   uint32_t few_shift;   // log2 of the rows of a small piece
   uint32_t many_shift;  // log2 of the rows of a chunk, 64 at most
@@ -64,7 +71,9 @@ class RowStore {
   enum class Fresh : uint8_t { kInitial, kBlank };
 
   // State is zero at first. The others outlive the store; the arena is of pieces of that shape.
-  RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena);
+  // `hot`: of a shape that says so.
+  RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena,
+           HotRows* hot = nullptr);
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
@@ -153,9 +162,11 @@ class RowStore {
   // Whether numbers are used again.
   void set_reuses(bool reuses) { reuses_ = reuses; }
 
-  // ---- content: RowShape::content_bytes() ----
-  std::byte* content(uint32_t row) { return At(row) + shape_.header; }
-  const std::byte* content(uint32_t row) const { return At(row) + shape_.header; }
+  // ---- content: RowShape::content_bytes(); in a tiered table of rows that are hot ----
+  std::byte* content(uint32_t row) {
+    return shape_.tiered ? hot_->at(RawFrame(row)) : At(row) + shape_.header;
+  }
+  const std::byte* content(uint32_t row) const { return const_cast<RowStore*>(this)->content(row); }
   // Parameters of f32.
   float* parameters(uint32_t row) { return reinterpret_cast<float*>(content(row)); }
   const float* parameters(uint32_t row) const {
@@ -168,12 +179,19 @@ class RowStore {
   }
   // The parameters as f32, where they are or in `wide`, which has room for them.
   const float* Widened(uint32_t row, float* wide) const {
-    if (!shape_.narrow()) return parameters(row);
-    Widen(BestIsa(), shape_.type, halves(row), wide, shape_.dim);
+    return WidenedContent(content(row), wide);
+  }
+  // The same, and the state, of content that is anywhere.
+  const float* WidenedContent(const std::byte* of, float* wide) const {
+    if (!shape_.narrow()) return reinterpret_cast<const float*>(of);
+    Widen(BestIsa(), shape_.type, reinterpret_cast<const uint16_t*>(of), wide, shape_.dim);
     return wide;
   }
+  const float* StateOfContent(const std::byte* of) const {
+    return reinterpret_cast<const float*>(of + shape_.parameters);
+  }
   void SetParameters(uint32_t row, const float* parameters);  // to the nearest
-  void SetInitial(uint32_t row);
+  void SetInitial(uint32_t row) { SetInitialParameters(key(row), content(row)); }
   float* state(uint32_t row) { return reinterpret_cast<float*>(content(row) + shape_.parameters); }
   const float* state(uint32_t row) const {
     return reinterpret_cast<const float*>(content(row) + shape_.parameters);
@@ -181,9 +199,40 @@ class RowStore {
   // What a row that is made now would have.
   void Initial(uint64_t key, float* parameters) const;
   void Prefetch(uint32_t row) const {
-    const std::byte* const at = At(row);
+    const std::byte* at = At(row);
+    if (shape_.tiered && frame(row) < HotRows::kFresh) return hot_->Prefetch(frame(row));
     for (uint32_t i = 0; i < prefetch_bytes_; i += 64) __builtin_prefetch(at + i, 1);
     __builtin_prefetch(at + prefetch_bytes_ - 1, 1);  // rows do not begin on a line
+  }
+
+  // ---- where content is in frames ----
+  bool tiered() const { return shape_.tiered; }
+  HotRows* hot() const { return hot_; }
+  uint32_t life() const { return life_; }
+  // Of a number that no row has: kFresh.
+  uint32_t frame(uint32_t row) const {
+    return row >= size_ || is_free(row) ? HotRows::kFresh : RawFrame(row);
+  }
+  void set_frame(uint32_t row, uint32_t frame) {
+    std::memcpy(At(row) + shape_.header, &frame, sizeof(frame));
+  }
+  bool is_hot(uint32_t row) const { return !shape_.tiered || frame(row) < HotRows::kFresh; }
+  // What a row that is made now would have, with its state.
+  void InitialContent(uint64_t key, std::byte* content) const;
+  // The row's frame gets that.
+  void Fill(uint32_t row) { InitialContent(key(row), content(row)); }
+  // The row has that, and no frame.
+  void MakeFresh(uint32_t row);
+  // Before all of the content of a row is written: it has a place. False: no memory.
+  bool MakePlace(uint32_t row) {
+    if (!shape_.tiered) return true;
+    const uint32_t at = frame(row);
+    if (at >= HotRows::kFresh) return hot_->Take(this, row) != HotRows::kNone;
+    hot_->SetDirty(at);
+    return true;
+  }
+  void SetDirty(uint32_t row) {
+    if (shape_.tiered) hot_->SetDirty(RawFrame(row));
   }
 
  private:
@@ -199,6 +248,11 @@ class RowStore {
     }
     return tail_[(row & many_mask_) >> shape_.few_shift] + size_t{row & few_mask_} * shape_.stride;
   }
+  uint32_t RawFrame(uint32_t row) const {
+    uint32_t frame = 0;
+    std::memcpy(&frame, At(row) + shape_.header, sizeof(frame));
+    return frame;
+  }
   uint32_t AppliedBit(uint32_t row) const {
     return static_cast<uint32_t>(chunks_[row >> shape_.many_shift].applied >> (row & many_mask_)) &
            1;
@@ -206,6 +260,7 @@ class RowStore {
   uint32_t FindOne(uint64_t key, uint64_t hash) const {
     return index_.Find(hash, [this, key](uint32_t row) { return this->key(row) == key; });
   }
+  void SetInitialParameters(uint64_t key, std::byte* to) const;
   void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
   bool Reserve(uint32_t more);
   // Its number. kNone: there is no memory after all. At least `coming` rows are to follow, most
@@ -221,6 +276,8 @@ class RowStore {
   const uint32_t prefetch_bytes_;
   const v1::Initializer* const initializer_;
   RowArena* const arena_;
+  HotRows* const hot_;
+  const uint32_t life_;
   uint32_t size_ = 0;
   uint32_t free_ =
       kNone;  // the first number that is free; in each is the next, as its first number

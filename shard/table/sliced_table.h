@@ -54,6 +54,8 @@ class SlicedTable {
   uint32_t slice_of(uint32_t partition) const { return slice_of_partition_[partition]; }
   const SliceLife& life(uint32_t slice) const { return lives_[slice]; }
   bool ready(uint32_t slice) const { return lives_[slice].state == SliceState::kReady; }
+  // What was here is not any more, and nothing may pass for it.
+  bool gone(uint32_t slice) const { return lives_[slice].state == SliceState::kGone; }
   uint32_t slices() const { return static_cast<uint32_t>(lives_.size()); }
 
   // A copy is to be made here from nothing: frees the slice, so that Acquire() makes it again.

@@ -98,6 +98,12 @@ TEST_CASE("a table's specification that is wrong is named") {
   spec.eviction_max_rows = 7;
   refuse(spec, {"eviction.kind is 4", "dense"});
   spec = Spec("t");
+  spec.hot_bytes = 1 << 20;
+  refuse(spec, {"cold_tier.hot_bytes is 1048576", "dense"});
+  spec = EmbeddingSpec("t");
+  spec.hot_bytes = 1000;
+  refuse(spec, {"cold_tier.hot_bytes is 1000", "65536 and more"});
+  spec = Spec("t");
   spec.admission = VERBENA_ADMISSION_PROBABILITY;
   spec.admission_probability = 0.5;
   refuse(spec, {"admission.kind is 3", "dense"});

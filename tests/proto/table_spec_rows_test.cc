@@ -148,6 +148,34 @@ TEST_CASE("rows of 16 bits are an embedding table's, and only they are rounded b
              Contains("stochastic_rounding is false in the existing table and true"));
 }
 
+TEST_CASE("a cold tier is of an embedding table, with some memory for rows") {
+  const auto refused = [](uint64_t bytes, uint32_t dim = 8) {
+    return Refused([&](auto* s) {
+      s->set_dim(dim);
+      if (dim > 0) s->clear_shape();
+      s->mutable_cold_tier()->set_hot_bytes(bytes);
+    });
+  };
+  CHECK_THAT(refused(0), Equals("accepted"));
+  CHECK_THAT(refused(0, 0), Equals("accepted"));
+  CHECK_THAT(refused(65536), Equals("accepted"));
+  CHECK_THAT(refused(65535), Contains("cold_tier.hot_bytes is 65535; allowed: 65536 and more, or "
+                                      "0: all rows in memory"));
+  CHECK_THAT(refused(1 << 20, 0),
+             Contains("cold_tier.hot_bytes is 1048576; allowed: 0 for a dense table"));
+  v1::TableSpec spec = Spec();
+  spec.clear_shape();
+  spec.set_dim(8);
+  spec.mutable_cold_tier();
+  const v1::TableSpec none = *NormalizeTableSpec(spec);
+  CHECK_FALSE(none.has_cold_tier());
+  spec.mutable_cold_tier()->set_hot_bytes(1 << 20);
+  const v1::TableSpec tiered = *NormalizeTableSpec(spec);
+  CHECK(CheckSameSpec(tiered, tiered).ok());
+  CHECK_THAT(std::string(CheckSameSpec(none, tiered).message()),
+             Contains("cold_tier.hot_bytes is 0 in the existing table and 1048576"));
+}
+
 TEST_CASE("rows travel as what says something of each number, or else as f32") {
   for (const char* name : {"bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"}) {
     v1::TableSpec spec = Spec();

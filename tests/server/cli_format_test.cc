@@ -250,6 +250,9 @@ TEST_CASE("keys that are asked for often are told with the shard they are on") {
   CHECK_THAT(TablesText(state), !Contains("HOT KEY"));
   CHECK_THAT(TablesJson(state), Contains(R"("admission": "always")"));
   CHECK_THAT(TablesJson(state), Contains(R"("eviction": "never")"));
+  CHECK_THAT(TablesJson(state), Contains(R"("tier": "memory")"));
+  table->mutable_spec()->mutable_cold_tier()->set_hot_bytes(1 << 20);
+  CHECK_THAT(TablesJson(state), Contains(R"("tier": "cold over 1048576 bytes")"));
   v1::Eviction* eviction = table->mutable_spec()->mutable_eviction();
   eviction->set_kind(v1::Eviction::TTL_STEPS);
   eviction->set_ttl(1000);

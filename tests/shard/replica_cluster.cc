@@ -69,15 +69,31 @@ void ReplicaCluster::MakeView() {
   spec->mutable_optimizer()->set_name(plan_.optimizer);
   spec->mutable_optimizer()->set_rate(1);
   spec->set_chunk_bytes(kElements * sizeof(float));
+  if (plan_.cold) {
+    // A step of a partition names 18 rows at most.
+    spec->set_chunk_bytes(18 * kDim * sizeof(float));
+    spec->mutable_cold_tier()->set_hot_bytes(1);
+  }
 }
 
 void ReplicaCluster::Start(Node* node) {
   EngineOptions options;
   options.server = node->server;
   options.spare_buffers = plan_.spares;
+  node->engine = nullptr;
+  node->cold = plan_.cold ? std::make_unique<FakeColdStore>(plan_.seed) : nullptr;
+  options.cold_store = node->cold.get();
   node->engine = std::make_unique<Engine>(options);
   node->revision = 0;
   ApplyView(node);
+}
+
+uint64_t ReplicaCluster::cold_reads() const {
+  uint64_t reads = 0;
+  for (const Node& node : nodes_) {
+    if (node.engine != nullptr) reads += node.engine->cold_counters().reads;
+  }
+  return reads;
 }
 
 ReplicaCluster::Node* ReplicaCluster::Find(uint64_t server) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/shard/engine_fixture.h"
+#include "tests/shard/fake_cold_store.h"
 
 namespace verbena::shard {
 
@@ -28,6 +29,7 @@ struct ReplicaPlan {
   std::string optimizer = "sgd";
   v1::Admission admission = {};  // rows
   v1::Eviction eviction = {};    // rows
+  bool cold = false;             // rows, most of which are not in memory
   bool narrow = false;           // rows of bf16, rounded by chance
   uint32_t workers = 3;
   uint32_t partitions = 3;
@@ -52,6 +54,7 @@ class ReplicaCluster {
   void PromoteAll();
   uint32_t promotions() const { return promotions_; }
   uint32_t admitted() const { return admitted_; }
+  uint64_t cold_reads() const;
   std::string error;
 
  private:
@@ -60,6 +63,7 @@ class ReplicaCluster {
   }
   struct Node {
     uint64_t server = 0;
+    std::unique_ptr<FakeColdStore> cold;
     std::unique_ptr<Engine> engine;
     uint64_t revision = 0;
     std::vector<uint64_t> pins;

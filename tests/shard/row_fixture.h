@@ -53,6 +53,9 @@ struct RowOptions {
   v1::Eviction eviction = {};
   v1::DType row_dtype = v1::DTYPE_F32;
   bool stochastic = false;
+  uint64_t hot_bytes = 0;     // with `cold`
+  ColdStore* cold = nullptr;  // outlives the fixture
+  uint32_t record_rows = 0;   // of chunk_bytes; 0: as many as 256 KiB hold
   v1::Codec push_codec = v1::CODEC_NONE;
   v1::Codec pull_codec = v1::CODEC_NONE;
   v1::Optimizer optimizer = [] {
@@ -110,10 +113,14 @@ class RowFixture {
     push_type = PushType(*spec);
     pull_type = PullType(*spec);
     *spec->mutable_optimizer() = o.optimizer;
-    spec->set_chunk_bytes(256 * 1024);
+    spec->set_chunk_bytes(o.record_rows > 0
+                              ? o.record_rows * o.dim * static_cast<uint32_t>(sizeof(float))
+                              : 256 * 1024);
+    if (o.hot_bytes > 0) spec->mutable_cold_tier()->set_hot_bytes(o.hot_bytes);
     EngineOptions engine_options;
     engine_options.allocator = &allocator;
     engine_options.server = server;
+    engine_options.cold_store = o.cold;
     engine_options.commit_observer = [this](const Commit& c) {
       commits.push_back(
           {c.chunk, c.step, {c.contributors.begin(), c.contributors.end()}, c.divisor});

@@ -93,8 +93,16 @@ SaveRig::SaveRig(const SavePlan& p) : plan(p), random_(p.seed) {
   const uint32_t chunk_bytes =
       plan.chunk_elements * std::max(layout.parameter_bytes, layout.gradient_bytes);
   spec->set_chunk_bytes(plan.rows ? 256 * 1024 : (chunk_bytes + 63) / 64 * 64);
+  if (plan.cold) {
+    spec->set_chunk_bytes(40 * plan.dim * static_cast<uint32_t>(sizeof(float)));
+    spec->mutable_cold_tier()->set_hot_bytes(1);
+  }
   for (uint32_t s = 0; s < plan.servers; ++s) {
     EngineOptions options;
+    if (plan.cold) {
+      stores_.push_back(std::make_unique<FakeColdStore>(plan.seed));
+      options.cold_store = stores_.back().get();
+    }
     options.server = kServer + s;
     options.spare_buffers = plan.spares;
     engines_.push_back(std::make_unique<Engine>(options));
@@ -325,7 +333,14 @@ void SaveRig::Load(const Saved& saved, ElementType dtype, uint64_t version, bool
     for (const auto& array : arrays) {
       if (state) rows.state.emplace_back(array);
     }
-    for (const auto& engine : engines_) check(engine->RestoreRows(rows));
+    for (const auto& engine : engines_) {
+      absl::Status loaded = engine->RestoreRows(rows);
+      for (; plan.cold && absl::IsUnavailable(loaded); loaded = engine->RestoreRows(rows)) {
+        TakeEvents();  // rows that were loaded go to the cold store, or to copies
+        if (plan.copies) Deliver();
+      }
+      check(loaded);
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/shard/engine_fixture.h"
+#include "tests/shard/fake_cold_store.h"
 
 namespace verbena::shard {
 
@@ -36,6 +37,7 @@ struct SavePlan {
   v1::Eviction eviction = {};  // rows, as the next two
   v1::DType row_dtype = v1::DTYPE_F32;
   bool stochastic = false;
+  bool cold = false;  // rows, most of which are not in memory
   uint32_t spares = 4;
   uint64_t first_step = 0;  // that workers push
   bool restoring = false;
@@ -164,6 +166,7 @@ class SaveRig {
 
   std::mt19937 random_;
   v1::ClusterView view_;
+  std::vector<std::unique_ptr<FakeColdStore>> stores_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Stream> streams_;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> acknowledged_;

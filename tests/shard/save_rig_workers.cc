@@ -160,6 +160,10 @@ void SaveRig::Deliver() {
   const ReplicaBytes bytes(r);
   const Answer answer =
       engines_[r.to.server - kServer]->Replicate(from, bytes.record(), bytes.payload());
+  if (answer.status == ReplyStatus::kResourceExhausted && plan.cold) {
+    link.push_front(r);  // its cold store is behind
+    return TakeEvents();
+  }
   if (answer.status != ReplyStatus::kOk) {
     error = "a copy answers " + std::string(ReplyStatusName(answer.status));
   }
@@ -252,6 +256,11 @@ void SaveRig::UnpinAll() {
   for (const auto& [engine, pin] : pins_) engines_[engine]->Unpin(pin);
   pins_.clear();
   TakeEvents();
+  // The last steps may wait for rows.
+  for (int i = 0; plan.cold && i < 200; ++i) {
+    for (int n = 0; plan.copies && n < 10; ++n) Deliver();
+    TakeEvents();
+  }
 }
 
 bool SaveRig::Finish() {

@@ -31,6 +31,7 @@ ALSO = {"shard/codec/": {"client", "worker"}}
 # why). Paths are prefixes.
 HEADERS = (
     (r"prometheus/", ("server/metrics/",), None, "only server/metrics knows Prometheus"),
+    (r"rocksdb/", ("server/cold/",), None, "only server/cold knows RocksDB"),
     (r"sqlite3\.h", ("server/coordinator/", "tests/server/"), None, "only the coordinator's store knows SQLite"),
     (r"nlohmann/", ("server/checkpoint/",), None,
      "only server/checkpoint parses JSON of others; proto/json.h writes ours"),
@@ -105,6 +106,7 @@ PLANTED = (
     ("server/membership.h", '#include "client/client.h"'),
     ("client/core/client_core.h", "#include <openssl/ssl.h>"),
     ("proto/json.h", "#include <nlohmann/json.hpp>"),
+    ("shard/cold_store.h", "#include <rocksdb/db.h>"),
     ("proto/routing.h", '#include "../client/client.h"'),
     ("proto/routing.h", '#include "record.h"'),
     ("worker/cuda/kernels.cu", '#include "shard/engine.h"'),

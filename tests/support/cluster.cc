@@ -114,11 +114,26 @@ void ProcessCluster::RestartServer(int index) {
   Server& server = servers_[index];
   if (server.process != nullptr) KillServer(index);
   const std::string ready = directory_.File("ready-" + std::to_string(starts_++));
-  server.process = std::make_unique<Process>(std::vector<std::string>{
-      VerbenadPath(), "--join", address_, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
-      "--shards", std::to_string(options_.shards), "--name", "server-" + std::to_string(index),
-      "--transport", options_.transport.empty() ? TestTransport() : options_.transport,
-      "--ready-file", ready});
+  std::vector<std::string> argv = {
+      VerbenadPath(),
+      "--join",
+      address_,
+      "--listen",
+      "127.0.0.1:0",
+      "--metrics",
+      "127.0.0.1:0",
+      "--shards",
+      std::to_string(options_.shards),
+      "--name",
+      "server-" + std::to_string(index),
+      "--transport",
+      options_.transport.empty() ? TestTransport() : options_.transport,
+      "--ready-file",
+      ready};
+  if (!options_.cold_dir.empty()) {
+    argv.insert(argv.end(), {"--cold-dir", options_.cold_dir + "/server-" + std::to_string(index)});
+  }
+  server.process = std::make_unique<Process>(argv);
   server.metrics = JsonField(WaitReady(*server.process, ready), "metrics");
 }
 

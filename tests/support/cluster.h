@@ -33,6 +33,7 @@ struct ProcessClusterOptions {
   int replicas = 1;                                   // copies of a partition
   std::string transport = {};                         // of every server; empty: TestTransport()
   std::vector<std::string> coordinator_options = {};  // besides
+  std::string cold_dir = {};                          // of each server one below it; empty: none
 };
 
 class ProcessCluster {

@@ -30,7 +30,7 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
-  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows row-dtype predictions json epochs batch steps \
+  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
   rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -106,6 +106,8 @@ expect 2 "--max-rows is for models with an embedding table" "${base[@]}" --max-r
 expect 2 "--row-dtype is for models with an embedding table" "${base[@]}" --row-dtype bf16
 expect 2 "--local has rows of f32" "${base[@]}" --model fm --local --row-dtype f16
 expect 2 "--local keeps all rows" "${base[@]}" --model fm --local --max-rows 1000
+expect 2 "--hot-bytes is for models with an embedding table" "${base[@]}" --hot-bytes 100000
+expect 2 "--local has its rows in memory" "${base[@]}" --model fm --local --hot-bytes 100000
 expect 2 "--early-stop needs --validate-every" "${base[@]}" --test "$work/data" --early-stop 2
 expect 2 "--validate-every needs --test" "${base[@]}" --validate-every 2
 expect 2 "--validate-examples: 0 is not allowed" \

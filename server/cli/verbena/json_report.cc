@@ -64,6 +64,7 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("row_dtype", RowTypeWord(spec));
     json.Add("admission", AdmissionWord(spec));
     json.Add("eviction", EvictionWord(spec));
+    json.Add("tier", TierWord(spec));
     json.Add("consistency", ConsistencyWord(spec.consistency()));
     json.Add("optimizer", optimizer);
     const TableSize size = SizeOf(table, state);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "proto/cold_tier_spec.h"
 #include "proto/eviction_spec.h"
 #include "proto/table_spec.h"
 
@@ -57,6 +58,11 @@ std::string EvictionWord(const v1::TableSpec& spec) {
   if (e.ttl() > 0) return absl::StrCat(kind, " ", e.ttl());
   return e.max_rows() > 0 ? absl::StrCat(kind, " ", e.max_rows(), " rows")
                           : absl::StrCat(kind, " ", e.max_bytes(), " bytes");
+}
+
+std::string TierWord(const v1::TableSpec& spec) {
+  if (spec.dim() == 0) return "none";
+  return HotBytes(spec) == 0 ? "memory" : absl::StrCat("cold over ", HotBytes(spec), " bytes");
 }
 
 v1::DType GradientDType(const v1::TableSpec& spec) {

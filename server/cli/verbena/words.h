@@ -24,6 +24,8 @@ std::string RowTypeWord(const v1::TableSpec& spec);
 std::string AdmissionWord(const v1::TableSpec& spec);
 // "never", "ttl_steps 1000", "lru 5000000 rows", "lfu 1000000 bytes".
 std::string EvictionWord(const v1::TableSpec& spec);
+// Which of its rows are in memory: "none" without rows.
+std::string TierWord(const v1::TableSpec& spec);
 std::string ConsistencyWord(v1::Consistency consistency);
 
 // f32 of a table that was made before there was a choice.

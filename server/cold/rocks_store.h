@@ -1,0 +1,71 @@
+// A shard's cold rows in RocksDB, and the thread that writes and reads them.
+//
+// There is no log ahead of writes: what a process leaves behind is nobody's. Memory of its own is
+// about kMemoryBytes, and copies of what is queued, and is not the shard's: it does not count
+// against --memory-limit.
+//
+// **Thread safety**: ColdStore's methods by the shard's thread, statistics() and health() by any.
+// Open(), Start() and Stop() by the one that starts and ends the server. `wake` and `log` are
+// called by the thread of its own.
+//
+// Invariants:
+//  1. A write that fails is tried again, with all behind it, until it succeeds, its life is
+//     forgotten, or Stop(); reads go on meanwhile.
+#ifndef VERBENA_SERVER_COLD_ROCKS_STORE_H_
+#define VERBENA_SERVER_COLD_ROCKS_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "shard/cold_store.h"
+
+namespace verbena::server {
+
+struct RocksStoreOptions {
+  std::string directory;
+  std::string name;  // of the thread, at most 15 characters
+  // Something is done: TakeDone() is to be called.
+  std::function<void()> wake;
+  // Told when writing fails for the first time, and when it works again. May be empty.
+  std::function<void(const std::string&)> log;
+};
+
+class RocksStore final : public shard::ColdStore {
+ public:
+  // What is written, until it is in files (three buffers), and blocks that were read.
+  static constexpr size_t kWriteBufferBytes = size_t{16} << 20;
+  static constexpr size_t kCacheBytes = size_t{16} << 20;
+  static constexpr size_t kMemoryBytes = 3 * kWriteBufferBytes + kCacheBytes;
+
+  static absl::StatusOr<std::unique_ptr<RocksStore>> Open(const RocksStoreOptions& options);
+  ~RocksStore() override;  // stops
+
+  void SetWake(std::function<void()> wake);
+  absl::Status Start();
+  // Ends the thread; what is queued is dropped. Idempotent.
+  void Stop();
+
+  uint32_t NewLife() override;
+  void Forget(uint32_t life) override;
+  void Write(uint64_t key, uint64_t cookie, absl::Span<const std::byte> content) override;
+  void Read(uint64_t key, uint64_t cookie) override;
+  bool TakeDone(std::vector<Done>* done) override;
+  absl::Status ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std::byte* to,
+                       uint64_t* failed) override;
+  absl::Status health() const override;
+  shard::ColdStoreStatistics statistics() const override;
+
+ private:
+  struct Impl;
+  explicit RocksStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COLD_ROCKS_STORE_H_

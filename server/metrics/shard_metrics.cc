@@ -1,0 +1,262 @@
+// Metrics of shards: what their executor and engine count.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+
+#include "server/metrics/families.h"
+
+namespace verbena::server {
+namespace {
+
+// A family with one value for each shard that answered.
+struct ShardValue {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const ShardCounters& counters);
+};
+const ShardValue kShardValues[] = {
+    {"verbena_shard_push_bytes_total", "Gradient bytes taken in.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.push_bytes); }},
+    {"verbena_shard_pull_bytes_total", "Parameter bytes written out.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.pull_bytes); }},
+    {"verbena_shard_pushes_total", "Pushes received.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.pushes); }},
+    {"verbena_shard_pulls_total", "Pulls received.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.pulls); }},
+    {"verbena_shard_duplicates_total", "Pushes that had been applied already.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.duplicates); }},
+    {"verbena_shard_refused_total", "Requests answered with an error.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.refused); }},
+    {"verbena_shard_non_finite_total", "Pushes with a NaN or Inf, refused or skipped.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.non_finite); }},
+    {"verbena_shard_commits_total", "Steps of chunks committed (sync).", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.commits); }},
+    {"verbena_shard_applies_total", "Optimizer applications to chunks.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.applies); }},
+    {"verbena_shard_spare_exhausted_total",
+     "Applies that waited because every spare buffer was being written out.", kCounter,
+     [](const ShardCounters& c) { return D(c.engine.spare_exhausted); }},
+    {"verbena_shard_resident_bytes", "Parameters, optimizer state and accumulators.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.resident_bytes); }},
+    {"verbena_shard_held", "Contributions held in their slots for a lower rank.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.held); }},
+    {"verbena_shard_parked", "Pulls waiting for a version.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.parked); }},
+    {"verbena_shard_queue_depth", "Requests arrived and not answered.", kGauge,
+     [](const ShardCounters& c) { return D(c.queue_depth); }},
+    {"verbena_shard_lanes", "Lanes open.", kGauge,
+     [](const ShardCounters& c) { return D(c.lanes_open); }},
+    {"verbena_shard_lanes_opened_total", "Lanes opened.", kCounter,
+     [](const ShardCounters& c) { return D(c.lanes_opened); }},
+    {"verbena_shard_lanes_lost_total", "Lanes that ended otherwise than by their worker's wish.",
+     kCounter, [](const ShardCounters& c) { return D(c.lanes_lost); }},
+    {"verbena_shard_write_timeouts_total", "Lanes closed because a write to the worker hung.",
+     kCounter, [](const ShardCounters& c) { return D(c.write_timeouts); }},
+    {"verbena_shard_credit_stalls_total",
+     "Times a lane had all its slots of a size, or all its operations, in use here.", kCounter,
+     [](const ShardCounters& c) { return D(c.credit_stalls); }},
+    {"verbena_shard_credit_messages_total", "Credits sent without a reply.", kCounter,
+     [](const ShardCounters& c) { return D(c.credit_messages); }},
+    {"verbena_shard_links", "Links open to shards that keep copies of this one's partitions.",
+     kGauge, [](const ShardCounters& c) { return D(c.links.open); }},
+    {"verbena_shard_links_opened_total", "Links opened.", kCounter,
+     [](const ShardCounters& c) { return D(c.links.opened); }},
+    {"verbena_shard_links_lost_total", "Links that ended while they were wanted.", kCounter,
+     [](const ShardCounters& c) { return D(c.links.lost); }},
+    {"verbena_shard_link_records_total", "Records sent over links.", kCounter,
+     [](const ShardCounters& c) { return D(c.links.records); }},
+    {"verbena_shard_link_bytes_total", "Bytes of these, without headers and groups.", kCounter,
+     [](const ShardCounters& c) { return D(c.links.payload_bytes); }},
+    {"verbena_shard_link_stalls_total", "Times a link had no room for a record.", kCounter,
+     [](const ShardCounters& c) { return D(c.links.stalls); }},
+    {"verbena_shard_replica_lag_records",
+     "Records made of a partition that its follower has not: the most of any.", kGauge,
+     [](const ShardCounters& c) { return D(c.replica_lag); }},
+    {"verbena_shard_learner_bytes_left", "Bytes that copies which are brought up do not have yet.",
+     kGauge, [](const ShardCounters& c) { return D(c.learner_bytes); }},
+    {"verbena_shard_replica_records_total", "Records made for copies and sent.", kCounter,
+     [](const ShardCounters& c) { return D(c.replication.sent_records); }},
+    {"verbena_shard_replica_refused_total", "Answers of copies that refused a record for now.",
+     kCounter, [](const ShardCounters& c) { return D(c.replication.refused); }},
+    {"verbena_shard_replica_applied_total", "Records applied to copies that this shard keeps.",
+     kCounter, [](const ShardCounters& c) { return D(c.replication.applied_records); }},
+    {"verbena_shard_promotions_total", "Partitions taken over because their primary was silent.",
+     kCounter, [](const ShardCounters& c) { return D(c.replication.promotions); }},
+    {"verbena_shard_dropped_copies_total", "Copies given up because they did not answer.", kCounter,
+     [](const ShardCounters& c) { return D(c.replication.dropped_copies); }},
+    {"verbena_shard_admitted_copies_total", "Copies brought up that became followers.", kCounter,
+     [](const ShardCounters& c) { return D(c.replication.admitted); }},
+    {"verbena_shard_checkpoints_total", "Parts of checkpoints written that were committed.",
+     kCounter, [](const ShardCounters& c) { return D(c.saves.committed); }},
+    {"verbena_shard_checkpoint_failures_total", "Parts of checkpoints that were given up.",
+     kCounter, [](const ShardCounters& c) { return D(c.saves.aborted); }},
+    {"verbena_shard_checkpoint_bytes_total", "Bytes of tables handed to be written.", kCounter,
+     [](const ShardCounters& c) { return D(c.saves.bytes); }},
+    {"verbena_shard_checkpoint_memory_bytes",
+     "Kept for checkpoints under way: what was changed before it was written.", kGauge,
+     [](const ShardCounters& c) { return D(c.saves.memory_bytes); }},
+    {"verbena_shard_checkpoint_waits_total",
+     "Applies that waited because a checkpoint's memory was spent.", kCounter,
+     [](const ShardCounters& c) { return D(c.saves.waits); }},
+    {"verbena_shard_cold_reads_total", "Rows read from the cold store.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.reads); }},
+    {"verbena_shard_cold_direct_reads_total",
+     "Of these, by scans, saves, copies and large lookups, which the shard waited for.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.direct_reads); }},
+    {"verbena_shard_cold_writes_total", "Rows written to the cold store.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.writes); }},
+    {"verbena_shard_cold_read_bytes_total", "Bytes of rows read from it.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.read_bytes); }},
+    {"verbena_shard_cold_written_bytes_total", "Bytes of rows written to it.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.written_bytes); }},
+    {"verbena_shard_cold_waits_total", "Lookups and applies that waited for rows.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.waits); }},
+    {"verbena_shard_cold_waiting", "That wait now.", kGauge,
+     [](const ShardCounters& c) { return D(c.cold.waiting); }},
+    {"verbena_shard_cold_failures_total",
+     "Rows that could not be read back, whose partition is lost.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.failures); }},
+    {"verbena_shard_cold_write_failures_total",
+     "Times that rows could not be written, which stay in memory.", kCounter,
+     [](const ShardCounters& c) { return D(c.cold.write_failures); }},
+    {"verbena_shard_cold_stored_bytes", "Files of the cold store.", kGauge,
+     [](const ShardCounters& c) { return D(c.cold.stored_bytes); }},
+    {"verbena_shard_cold_memory_bytes", "Its own memory: buffers and cache.", kGauge,
+     [](const ShardCounters& c) { return D(c.cold.store_memory_bytes); }},
+    {"verbena_shard_hot_rows", "Rows of tables with a cold tier that are in memory.", kGauge,
+     [](const ShardCounters& c) { return D(c.cold.hot_rows); }},
+    {"verbena_shard_hot_bytes", "Memory that such tables have for rows.", kGauge,
+     [](const ShardCounters& c) { return D(c.cold.hot_bytes); }},
+    {"verbena_shard_hot_limit_bytes", "What they may have.", kGauge,
+     [](const ShardCounters& c) { return D(c.cold.hot_limit_bytes); }},
+    {"verbena_shard_rejected_tokens_total", "Connections refused for a bad lane token.", kCounter,
+     [](const ShardCounters& c) { return D(c.rejected_tokens); }},
+};
+
+void AddHistogram(MetricFamily* family, const LatencyHistogram& histogram, Labels labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.histogram.sample_count = histogram.count;
+  metric.histogram.sample_sum = D(histogram.sum_ns) * 1e-9;
+  uint64_t cumulative = 0;
+  // The last bucket is the rest: the serialiser's +Inf.
+  for (int i = 0; i + 1 < LatencyHistogram::kBuckets; ++i) {
+    cumulative += histogram.counts[i];
+    metric.histogram.bucket.push_back({cumulative, D(uint64_t{1} << i) * 1e-6});
+  }
+  family->metric.push_back(std::move(metric));
+}
+
+// Counts of 0, 1, 2 ...; the last is the rest.
+void AddStaleness(MetricFamily* family, const std::array<uint64_t, kStalenessBuckets>& counts,
+                  Labels labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  uint64_t cumulative = 0;
+  for (uint32_t i = 0; i < counts.size(); ++i) {
+    cumulative += counts[i];
+    metric.histogram.sample_sum += D(counts[i]) * i;
+    if (i + 1 < counts.size()) metric.histogram.bucket.push_back({cumulative, D(i)});
+  }
+  metric.histogram.sample_count = cumulative;
+  family->metric.push_back(std::move(metric));
+}
+
+// Reasons come from two sides and may say much: this many series at most, the rest together.
+constexpr size_t kMostLaneSeries = 32;
+
+// One series for each way that lanes travel, whose value is how many do: a series for each lane
+// would be one for each worker that ever connected.
+MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
+  MetricFamily family =
+      Family("verbena_lane_transport_info", "Lanes open by how they travel, and why so.", kGauge);
+  std::map<std::array<std::string, 4>, uint64_t> lanes;
+  for (const ShardMetrics& shard : shards) {
+    if (!shard.snapshot.has_value()) continue;
+    for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
+      // The host's memory is the device of shm.
+      const std::string device = lane.device().empty() ? "host" : lane.device();
+      std::array<std::string, 4> key = {lane.transport(), device, std::to_string(lane.rail()),
+                                        lane.reason()};
+      if (lanes.size() >= kMostLaneSeries && lanes.count(key) == 0) key[3] = "other";
+      ++lanes[key];
+    }
+  }
+  for (const auto& [key, count] : lanes) {
+    Add(&family, D(count),
+        {{"transport", key[0]}, {"device", key[1]}, {"rail", key[2]}, {"reason", key[3]}});
+  }
+  return family;
+}
+
+// Of transports that have any: the path's MTU, timeouts and the like. They are the operator's and
+// the device's choice, so there are few.
+MetricFamily TransportSettings(const std::vector<ShardMetrics>& shards) {
+  MetricFamily family = Family("verbena_transport_settings_info",
+                               "1 for each set of settings that open lanes travel with.", kGauge);
+  std::set<std::array<std::string, 3>> known;
+  for (const ShardMetrics& shard : shards) {
+    if (!shard.snapshot.has_value()) continue;
+    for (const v1::LaneStatistics& lane : shard.snapshot->lanes) {
+      if (!lane.settings().empty() && known.size() < kMostLaneSeries) {
+        known.insert({lane.transport(), lane.device(), lane.settings()});
+      }
+    }
+  }
+  for (const auto& key : known) {
+    Add(&family, 1, {{"transport", key[0]}, {"device", key[1]}, {"settings", key[2]}});
+  }
+  return family;
+}
+}  // namespace
+
+void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
+  MetricFamily up = Family("verbena_shard_up", "1 when the shard answered this scrape.", kGauge);
+  MetricFamily cpu =
+      Family("verbena_shard_cpu_seconds_total", "Processor time of the shard's thread.", kCounter);
+  MetricFamily sleeps =
+      Family("verbena_shard_sleeps_total", "Times the shard's thread went to sleep.", kCounter);
+  MetricFamily spins =
+      Family("verbena_shard_spins_total", "Times it looked for work before that.", kCounter);
+  MetricFamily fruitless =
+      Family("verbena_shard_fruitless_spins_total", "Times it found none.", kCounter);
+  MetricFamily push = Family("verbena_shard_push_latency_seconds",
+                             "From a push's arrival to its reply.", MetricType::Histogram);
+  MetricFamily pull = Family("verbena_shard_pull_latency_seconds",
+                             "From a pull's arrival to its reply.", MetricType::Histogram);
+  MetricFamily staleness =
+      Family("verbena_shard_pull_staleness_steps",
+             "Pulls of ssp tables, by how many steps the slowest worker was behind the puller.",
+             MetricType::Histogram);
+  MetricFamily lanes = LaneTransports(shards);
+  MetricFamily settings = TransportSettings(shards);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const ShardMetrics& shard = shards[i];
+    Add(&up, shard.snapshot.has_value() ? 1 : 0, ShardLabel(i));
+    Add(&cpu, shard.cpu_seconds, ShardLabel(i));
+    Add(&sleeps, D(shard.sleeps), ShardLabel(i));
+    Add(&spins, D(shard.spins), ShardLabel(i));
+    Add(&fruitless, D(shard.fruitless_spins), ShardLabel(i));
+    if (!shard.snapshot.has_value()) continue;
+    AddHistogram(&push, shard.snapshot->counters.push_latency, ShardLabel(i));
+    AddHistogram(&pull, shard.snapshot->counters.pull_latency, ShardLabel(i));
+    AddStaleness(&staleness, shard.snapshot->counters.engine.staleness, ShardLabel(i));
+  }
+  for (const ShardValue& value : kShardValues) {
+    MetricFamily family = Family(value.name, value.help, value.type);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (!shards[i].snapshot.has_value()) continue;
+      Add(&family, value.value(shards[i].snapshot->counters), ShardLabel(i));
+    }
+    out->push_back(std::move(family));
+  }
+  for (MetricFamily* family :
+       {&up, &cpu, &sleeps, &spins, &fruitless, &push, &pull, &staleness, &lanes, &settings}) {
+    if (!family->metric.empty()) out->push_back(std::move(*family));
+  }
+}
+
+}  // namespace verbena::server

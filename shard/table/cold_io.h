@@ -1,0 +1,86 @@
+// A shard's cold store, for all of its tables: who gets what is done, and what went wrong.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_TABLE_COLD_IO_H_
+#define VERBENA_SHARD_TABLE_COLD_IO_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "shard/cold_store.h"
+
+namespace verbena::shard {
+
+class HotRows;
+
+// Over the engine's life.
+struct ColdCounters {
+  uint64_t reads = 0, writes = 0, read_bytes = 0, written_bytes = 0;  // rows, done
+  uint64_t direct_reads = 0;  // of `reads`: by who goes through many rows, and waits for them
+  uint64_t waits = 0;         // lookups and applies that waited for rows
+  uint64_t failures = 0;      // rows that could not be read: their partition is lost
+  uint64_t write_failures = 0, stored_bytes = 0, store_memory_bytes = 0;  // ColdStoreStatistics
+  uint64_t hot_rows = 0, hot_bytes = 0, hot_limit_bytes = 0;              // now
+  uint32_t waiting = 0;                                                   // now
+};
+
+class ColdIo {
+ public:
+  // A row that cannot be read.
+  struct Failure {
+    uint32_t life;
+    uint32_t row;
+    absl::Status status;
+  };
+
+  // The store outlives it; null: there is none, and no table may want one.
+  explicit ColdIo(ColdStore* store) : store_(store) {}
+  ColdIo(const ColdIo&) = delete;
+  ColdIo& operator=(const ColdIo&) = delete;
+
+  bool has_store() const { return store_ != nullptr; }
+  uint32_t NewLife(HotRows* owner);
+  void EndLife(uint32_t life);
+  void Write(uint64_t key, uint64_t cookie, absl::Span<const std::byte> content) {
+    store_->Write(key, cookie, content);
+  }
+  void Read(uint64_t key, uint64_t cookie) { store_->Read(key, cookie); }
+  // As ColdStore::ReadNow(); an error is remembered as the row's.
+  absl::Status ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std::byte* to);
+
+  // What is done goes to the rows it is of. Returns whether there was anything.
+  bool Poll();
+  void Failed(uint64_t key, const absl::Status& status);
+  // Since the last call.
+  std::vector<Failure> TakeFailures();
+  bool has_failures() const { return !failures_.empty(); }
+  absl::Status health() const { return store_ == nullptr ? absl::OkStatus() : store_->health(); }
+
+  // Waits have ended since the last call: who waits is to look.
+  void Woken() { woken_ = true; }
+  bool TakeWoken() { return std::exchange(woken_, false); }
+  // Somebody could not wait, and there was no memory for a frame: tables are to try again.
+  void SetNoMemory() { no_memory_ = true; }
+  bool TakeNoMemory() { return std::exchange(no_memory_, false); }
+
+  ColdCounters counters;
+  // With what the store says of itself.
+  ColdCounters all_counters() const;
+
+ private:
+  ColdStore* const store_;
+  absl::flat_hash_map<uint32_t, HotRows*> owners_;  // by life
+  std::vector<Failure> failures_;
+  std::vector<ColdStore::Done> done_;  // scratch of Poll()
+  bool woken_ = false;
+  bool no_memory_ = false;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_COLD_IO_H_

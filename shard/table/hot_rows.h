@@ -1,0 +1,207 @@
+// Of an embedding table with a cold tier: the rows' content that is in memory, in frames; and who
+// waits for rows that are not.
+//
+// A row's content is
+//     fresh  --(written)-->  hot     (no frame: it is what the initializer says)
+//     hot  --(its frame is wanted, the store has it)-->  cold
+//     cold  --(read)-->  hot
+// A frame goes to another row when nobody has asked for its own since the hand came by (CLOCK:
+// Corbato 1968). A frame that was changed is written first, ahead of its need, and stays as it is
+// until that is done; so what is not in memory can always be read, and a store that cannot write
+// loses nothing.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. A row is cold only when the store has said that it has the content.
+//  2. A pinned frame keeps its row. A row that is dropped leaves its frame to who has pinned it.
+//  3. Waits get frames in turn, as long as their rows are at most half of the frames together; the
+//     first gets on whatever its rows are. So each ends, once the store does what it was asked for.
+//  4. There are no more frames than the share, but for who cannot wait (`force`), and until a share
+//     that has become smaller is reached. There are as many as there are rows, or as the limit: the
+//     share, or what there was memory for.
+//  5. Writes that the store has not reported are at most as many as there are frames, also of rows
+//     that were dropped meanwhile.
+#ifndef VERBENA_SHARD_TABLE_HOT_ROWS_H_
+#define VERBENA_SHARD_TABLE_HOT_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "shard/table/bookkeeping.h"
+#include "shard/table/buffer_pool.h"
+#include "shard/table/cold_io.h"
+
+namespace verbena::shard {
+
+class RowStore;
+
+class HotRows {
+ public:
+  // Where a row has no frame.
+  static constexpr uint32_t kCold = UINT32_MAX;
+  static constexpr uint32_t kFresh = UINT32_MAX - 1;
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  struct Need {
+    RowStore* rows;
+    uint32_t row;
+  };
+
+  // `least`: frames there are whatever the share says. `io` and `pool` outlive it.
+  HotRows(size_t content_bytes, uint32_t least, uint64_t hot_bytes, ColdIo* io, BufferPool* pool,
+          JobAccount* account);
+  ~HotRows();
+  HotRows(const HotRows&) = delete;
+  HotRows& operator=(const HotRows&) = delete;
+
+  // The shard has so many of all partitions.
+  void SetShare(uint64_t partitions, uint64_t all);
+  // The most rows that an operation may name: half of the frames that there may be.
+  uint32_t most() const { return limit_ / 2; }
+  uint64_t limit_bytes() const { return uint64_t{limit_} * content_bytes_; }
+  uint64_t bytes() const { return uint64_t{frame_count()} * content_bytes_; }
+  uint32_t hot_rows() const { return frame_count() - static_cast<uint32_t>(free_.size()); }
+  // Who fills it without waiting is to wait.
+  bool behind() const { return frame_count() > limit_ + limit_ / 4 + block_mask_ + 1; }
+  ColdIo& io() { return io_; }
+  size_t content_bytes() const { return content_bytes_; }
+
+  // ---- rows, by row_store.cc ----
+  // So many are to be made. False: no memory for frames that they need.
+  bool Reserve(uint64_t more);
+  void Made() { ++rows_; }
+  void Gone(uint64_t rows) { rows_ -= rows; }
+  uint32_t NewLife() { return io_.NewLife(this); }
+  // The rows of that store are gone, with its life.
+  void Leave(RowStore* rows);
+  // A row with a frame is gone.
+  void Drop(uint32_t frame);
+  // A row without one is gone, or is about to be written: nobody reads it any more.
+  void ForgetRead(RowStore* rows, uint32_t row);
+  std::byte* at(uint32_t frame) const {
+    return blocks_[frame >> block_shift_].data + size_t{frame & block_mask_} * content_bytes_;
+  }
+  void SetDirty(uint32_t frame) { frames_[frame].dirty = true; }
+  void Prefetch(uint32_t frame) const {
+    if (frame < frame_count()) __builtin_prefetch(at(frame), 1);
+  }
+  // A frame for a row that has none, with anything in it. kNone: no memory.
+  uint32_t Take(RowStore* rows, uint32_t row);
+
+  // ---- waits ----
+  // All of these rows are to be hot together, those that are fresh as well if they are written. Of
+  // a row that is not there nothing is done. Its number, for ready() and Release().
+  uint64_t Want(std::vector<Need> needs, bool writes);
+  // Rows are hot, and stay so until Release().
+  bool ready(uint64_t wait) const;
+  void Release(uint64_t wait);
+  uint32_t waiting() const { return waiting_; }
+  // Makes rows hot at once, whatever it takes, and *wait one that is ready.
+  absl::Status Hold(RowStore* rows, absl::Span<const uint32_t> which, uint64_t* wait);
+  void Touch(uint32_t frame) {
+    if (frame < frame_count()) frames_[frame].referenced = true;
+  }
+  // It would be good to have it in memory soon.
+  void Fetch(RowStore* rows, uint32_t row);
+
+  // ---- by ColdIo ----
+  void OnWritten(uint64_t key, uint64_t cookie);
+  void OnRead(uint64_t key, uint64_t cookie, const absl::Status& status,
+              absl::Span<const std::byte> content);
+  // Gives what has become free to who waits for it.
+  void Advance();
+
+ private:
+  struct Frame {
+    RowStore* rows = nullptr;  // null: free, or left to who has pinned it
+    uint32_t row = 0;
+    uint32_t pins = 0;
+    uint32_t write = 0;  // number of the write under way; 0: none
+    bool used = false;
+    bool reading = false;
+    bool referenced = false;
+    bool dirty = false;
+  };
+  struct Reading {
+    uint32_t frame = 0;
+    uint64_t cookie = 0;
+    std::vector<uint64_t> waits;
+  };
+  struct Wait {
+    std::vector<Need> needs;
+    size_t next = 0;             // needs before are pinned, or need nothing
+    uint32_t reads = 0;          // that it waits for
+    std::vector<uint32_t> pins;  // frames
+    bool writes = false;
+    bool admitted = false;
+    bool ready = false;
+  };
+
+  uint32_t frame_count() const { return static_cast<uint32_t>(frames_.size()); }
+  bool NewBlock();
+  // Frames for so many rows, as far as the share goes. False: there is no memory for them.
+  bool Grow(uint64_t rows);
+  void FreeLastBlock();
+  // Frames that are to be free or on their way to be.
+  uint32_t Reserved() const;
+  // Moves the hand until there are as many.
+  void Refill();
+  void StepHand();
+  void Write(uint32_t frame);
+  // Its row has it elsewhere.
+  void Evict(uint32_t frame);
+  void Free(uint32_t frame);
+  uint32_t Obtain(bool force);
+  bool Move(uint32_t from);
+  // Back to the share, block by block.
+  void Shrink();
+  void Pin(uint32_t frame, Wait* wait);
+  void Unpin(uint32_t frame);
+  // As far as there are frames.
+  void Go(uint64_t id, Wait* wait);
+  bool GoOne(uint64_t id, Wait* wait, const Need& need, bool force);
+  Reading* StartRead(RowStore* rows, uint32_t row, bool force);
+  void Admit();
+  void Count();
+
+  const size_t content_bytes_;
+  const uint32_t least_;
+  const uint64_t hot_bytes_;
+  ColdIo& io_;
+  BufferPool& pool_;
+  JobAccount* const account_;
+  uint32_t block_shift_ = 0;
+  uint32_t block_mask_ = 0;
+  uint32_t share_;  // frames
+  uint32_t limit_;  // the same, or what there was memory for
+  uint64_t rows_ = 0;
+  std::vector<Buffer> blocks_;
+  std::vector<Frame> frames_;
+  std::vector<uint32_t> free_;
+  uint32_t hand_ = 0;
+  bool stuck_ = false;  // the hand has come around in vain, and nothing has changed since
+  uint32_t writing_ = 0;
+  absl::flat_hash_map<uint32_t, uint64_t> unreported_;  // writes, by life
+  uint64_t all_unreported_ = 0;
+  uint32_t last_write_ = 0;
+  uint64_t last_read_ = 0;
+  absl::flat_hash_map<uint64_t, Reading> reading_;  // by key
+  std::map<uint64_t, Wait> waits_;                  // in turn
+  std::deque<uint64_t> queue_;                      // those that are not admitted
+  std::vector<uint64_t> stalled_;                   // admitted, without a frame for the next row
+  uint64_t last_wait_ = 0;
+  uint64_t admitted_rows_ = 0;
+  uint32_t waiting_ = 0;  // not ready
+  Bookkeeping bookkeeping_;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_TABLE_HOT_ROWS_H_

@@ -1,0 +1,297 @@
+// Frames of a tiered table when they are more, fewer, or not to be had: whoever waits for one gets
+// on or is told; and what copies are told of rows that are lost, or have no place.
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "tests/shard/engine_fixture.h"
+#include "tests/shard/replica_bytes.h"
+#include "tests/shard/tiered_rows.h"
+
+namespace verbena::shard {
+namespace {
+
+using Status = ReplyStatus;
+using Kind = PullOutcome::Kind;
+
+constexpr size_t kContent = 16;  // bytes of a row: four numbers, and no state
+
+// Each key once, from sequence + 1 on.
+void PushEach(RowFixture* f, uint32_t partition, const std::vector<uint64_t>& keys,
+              uint64_t* sequence) {
+  for (const uint64_t key : keys) {
+    REQUIRE(f->PushValue(0, partition, ++*sequence, {key}, 1) == Status::kOk);
+    Drain(f);
+  }
+}
+
+TEST_CASE("with more partitions a lookup may want more rows than there was memory for") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store);
+  o.partitions = 8;
+  o.hot_bytes = 8 * 32 * kContent;
+  RowFixture f(o);
+  for (int p = 1; p < 8; ++p) f.view.mutable_partitions(p)->set_primary(kServer + 1);
+  REQUIRE(f.Apply().ok());
+  CHECK(f.engine->cold_counters().hot_limit_bytes == 32 * kContent);
+  const std::vector<uint64_t> keys = f.KeysIn(0, 200);
+  uint64_t sequence = 0;
+  PushEach(&f, 0, keys, &sequence);
+  for (int p = 1; p < 8; ++p) {
+    f.view.mutable_partitions(p)->set_primary(kServer);
+    f.view.mutable_partitions(p)->set_epoch(2);
+    f.view.mutable_tables(0)->add_lost_partitions(static_cast<uint32_t>(p));
+  }
+  REQUIRE(f.Apply().ok());
+  f.view.mutable_tables(0)->clear_lost_partitions();
+  REQUIRE(f.Apply().ok());
+  REQUIRE(f.engine->cold_counters().hot_limit_bytes == 256 * kContent);
+  REQUIRE(f.Lookup(kFirstWorker, {keys.begin(), keys.begin() + 100}, 0, 1, 5).kind ==
+          Kind::kParked);
+  const std::vector<Event> events = Drain(&f);
+  REQUIRE(events.size() == 1);
+  CHECK(events[0].kind == Event::Kind::kPullReady);
+  f.engine->Unpin(events[0].view.pin);
+}
+
+TEST_CASE("where there is less memory than hot_bytes, a step commits or is refused") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store, v1::CONSISTENCY_SYNC);
+  o.dim = 256;
+  const uint64_t content = o.dim * sizeof(float);
+  o.hot_bytes = 4000 * content;
+  RowFixture f(o);
+  uint64_t step = 0;
+  const auto commit = [&](const std::vector<uint64_t>& keys) {
+    Rows rows;
+    for (const uint64_t key : keys) rows[key] = f.Filled(1);
+    const Status status = f.PushStatus(0, 0, step, rows);
+    REQUIRE(f.EndStatus(0, 0, step, 1) == Status::kOk);
+    Drain(&f);
+    REQUIRE_FALSE(f.Await(kFirstWorker, {0}, ++step).parked);
+    return status;
+  };
+  for (uint64_t first = 0; first < 100; first += 10) {
+    std::vector<uint64_t> some;
+    for (uint64_t key = first; key < first + 10; ++key) some.push_back(key);
+    REQUIRE(commit(some) == Status::kOk);
+  }
+  // Room for the push, for what a row has besides, and for some frames.
+  f.allocator.limit = f.allocator.used + 350 * content + 300'000;
+  // By the share these are few; all of them are new, or then there.
+  std::vector<uint64_t> many;
+  for (uint64_t key = 1000; key < 1350; ++key) many.push_back(key);
+  CHECK(commit(many) == Status::kMemoryLimit);
+  const ColdCounters cold = f.engine->cold_counters();
+  CHECK(cold.hot_bytes < 450 * content);
+  CHECK(cold.hot_limit_bytes == cold.hot_bytes);
+  CHECK(commit(many) == Status::kMemoryLimit);
+  const auto half = static_cast<ptrdiff_t>(cold.hot_bytes / content / 2);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(commit({many.end() - half, many.end()}) == Status::kOk);
+    CHECK(commit({many.begin(), many.begin() + half}) == Status::kOk);
+  }
+  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(store.misses == 0);
+}
+
+TEST_CASE("who waits for frames of a partition that leaves gets them") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store);
+  o.partitions = 2;
+  RowFixture f(o);
+  std::vector<uint64_t> sequence(2);
+  const std::vector<uint64_t> here = f.KeysIn(1, 60), leaving = f.KeysIn(0, 60);
+  PushEach(&f, 1, here, &sequence[1]);
+  PushEach(&f, 0, {leaving.begin(), leaving.begin() + 44}, &sequence[0]);
+  // All frames are of rows that are to be written first, and are not.
+  store.full = true;
+  for (int i = 0; i < 3; ++i) f.Events();
+  for (uint64_t i = 44; i < 60; ++i) {
+    f.PushValue(0, 0, sequence[0] + 1, {leaving[i]}, 1) == Status::kOk ? ++sequence[0] : 0;
+  }
+  for (uint64_t i = 28; i < 44; ++i) {
+    f.PushValue(0, 0, sequence[0] + 1, {leaving[i]}, 1) == Status::kOk ? ++sequence[0] : 0;
+  }
+  store.full = false;
+  store.stopped = true;
+  REQUIRE(f.Lookup(kFirstWorker, {here.begin(), here.begin() + 7}, 0, 1, 5).kind == Kind::kParked);
+  f.Events();
+  REQUIRE(store.queued_reads() < 7);  // there are not as many frames
+  f.view.mutable_partitions(0)->set_primary(kServer + 1);
+  f.view.mutable_partitions(0)->set_epoch(2);
+  REQUIRE(f.Apply().ok());
+  store.stopped = false;
+  const std::vector<Event> events = Drain(&f);
+  REQUIRE(events.size() == 1);
+  CHECK(events[0].kind == Event::Kind::kPullReady);
+  CHECK(f.engine->cold_counters().waiting == 0);
+}
+
+TEST_CASE("rows that are dropped while they are to be saved need not come to memory") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store);
+  o.eviction.set_kind(v1::Eviction::TTL_STEPS);
+  o.eviction.set_ttl(160);
+  RowFixture f(o);
+  uint64_t sequence = 0;
+  const std::vector<uint64_t> keys = f.KeysIn(0, 160);
+  PushEach(&f, 0, keys, &sequence);
+  const Rows rows = f.Scan(0, 100);
+  SaveRequest save;
+  save.id = 1;
+  save.memory_bytes = 1 << 20;
+  save.tables.push_back({kTable, 0, 0, false});
+  std::vector<uint64_t> newest;
+  REQUIRE(f.engine->BeginSave(save, &newest).ok());
+  const Rows hot = {{keys.back(), f.Filled(1)}};
+  for (int i = 0; i < 60; ++i) {
+    const GroupsOutcome out = f.Push(0, 0, ++sequence, hot);
+    CHECK(out.group_status[0] == Status::kOk);
+    CHECK_FALSE(out.deferred);
+    f.Events();
+  }
+  CHECK(f.engine->tables()[0].counters.evicted_rows >= 40);
+  CHECK(f.engine->cold_counters().hot_bytes <= 20 * kContent);
+  // They are saved as they were.
+  uint64_t saved = 0;
+  for (SavePiece piece; f.engine->TakePiece(1, &piece);) {
+    if (piece.kind == SavePiece::Kind::kRows) saved += piece.count;
+    f.engine->ReleasePiece(1, piece.id);
+  }
+  CHECK(saved == rows.size());
+}
+
+TEST_CASE("on a disk that is full, rows that come and go do not pile up to be written") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store);
+  o.partitions = 2;
+  o.eviction.set_kind(v1::Eviction::TTL_STEPS);
+  // Nearly all frames are of rows that will go, and some are to be written ahead.
+  o.eviction.set_ttl(56);
+  o.hot_bytes = 64 * kContent;
+  RowFixture f(o);
+  std::vector<uint64_t> sequence(2);
+  // These are cold and stay: nobody pushes to their partition. So there are more rows than frames.
+  const std::vector<uint64_t> stay = f.KeysIn(0, 96);
+  for (uint64_t i = 0; i < 96; i += 8) {
+    REQUIRE(f.PushValue(0, 0, ++sequence[0], {stay.begin() + i, stay.begin() + i + 8}, 1) ==
+            Status::kOk);
+    Drain(&f);
+  }
+  // Those in memory are as they are on the disk: their frames can be had.
+  for (uint64_t i = 0; i < 96; i += 4) {
+    f.Lookup(kFirstWorker, {stay.begin() + i, stay.begin() + i + 4}, 0, 1, 5);
+    for (const Event& e : Drain(&f)) f.engine->Unpin(e.view.pin);
+  }
+  const uint64_t before = f.engine->tables()[0].rows;
+  store.full = true;
+  const std::vector<uint64_t> come = f.KeysIn(1, 2000);
+  uint32_t applied = 0;
+  for (const uint64_t key : come) {
+    const Status status = f.PushValue(0, 1, sequence[1] + 1, {key}, 1);
+    f.Events();
+    if (status != Status::kOk) continue;
+    ++sequence[1];
+    ++applied;
+  }
+  CHECK(applied == 2000);
+  CHECK(f.engine->tables()[0].rows < before + 64);
+  CHECK(store.queued_writes() > 32);
+  CHECK(store.queued_writes() <= 64);
+  store.full = false;
+  Drain(&f);
+  CHECK(f.Scan(0, 100).size() == f.engine->tables()[0].rows - f.Scan(1, 100).size());
+  CHECK(store.misses == 0);
+}
+
+// ---- copies -------------------------------------------------------------------------------------
+
+void AddLearner(RowFixture* f) {
+  v1::Replica* learner = f->view.mutable_partitions(0)->add_learners();
+  learner->set_server(kServer + 1);
+  learner->set_since(2);
+}
+
+TEST_CASE("who is to learn a partition that has lost rows never has all of it") {
+  const bool lost = GENERATE(false, true);
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store);
+  RowFixture f(o);
+  uint64_t sequence = 0;
+  PushEach(&f, 0, f.KeysIn(0, 60), &sequence);
+  store.lose_all = lost;
+  f.Lookup(kFirstWorker, {0, 1}, 0, 1, 5);
+  Drain(&f);
+  CHECK(f.engine->TakeColdErrors().size() == (lost ? 1 : 0));
+  AddLearner(&f);
+  REQUIRE(f.Apply().ok());
+  for (int i = 0; i < 100; ++i) {
+    std::vector<ReplicaRecord> records;
+    f.engine->TakeReplicas(&records, 8);
+    for (const ReplicaRecord& r : records) {
+      f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, Status::kOk);
+    }
+  }
+  CHECK(f.engine->CaughtUp(0) == !lost);
+}
+
+TEST_CASE("pushes are answered while a copy learns, whether their rows are in memory or not") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store, GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP));
+  RowFixture f(o);
+  uint64_t sequence = 0;
+  const std::vector<uint64_t> keys = f.KeysIn(0, 60);
+  PushEach(&f, 0, keys, &sequence);
+  AddLearner(&f);
+  REQUIRE(f.Apply().ok());
+  std::vector<ReplicaRecord> records;
+  f.engine->TakeReplicas(&records, 100);  // all of it, but the end, which waits for answers
+  REQUIRE_FALSE(f.engine->CaughtUp(0));
+  uint32_t later = 0;
+  for (int i = 0; i < 40; ++i) {
+    // The same twice: the second time it is there. Now and then before the first is.
+    const GroupsOutcome out = f.Push(0, 0, ++sequence, {{keys[i / 2], f.Filled(1)}});
+    REQUIRE(out.group_status[0] == Status::kOk);
+    const GroupsOutcome end = f.EndStep(0, 0, ++sequence, 0, static_cast<uint64_t>(i) + 1);
+    REQUIRE(end.group_status[0] == Status::kOk);
+    const size_t waits = (out.deferred ? 1 : 0) + (end.deferred ? 1 : 0);
+    REQUIRE(Drain(&f).size() == waits);
+    later += waits;
+  }
+  CHECK(later > 10);
+  CHECK(later < 80);
+}
+
+TEST_CASE("a server without a cold store is no copy of a tiered table") {
+  FakeColdStore store(1), of_copy(1);
+  RowOptions o = Tiered(&store);
+  RowFixture f(o);
+  uint64_t sequence = 0;
+  PushEach(&f, 0, f.KeysIn(0, 60), &sequence);
+  AddLearner(&f);
+  REQUIRE(f.Apply().ok());
+  const bool has_store = GENERATE(false, true);
+  o.cold = has_store ? &of_copy : nullptr;
+  RowFixture copy(o, kServer + 1);
+  copy.view = f.view;
+  CHECK(copy.applied.ok() == has_store);
+  REQUIRE(copy.Apply().ok());
+  Status refused = Status::kOk;
+  for (int i = 0; i < 100 && refused == Status::kOk; ++i) {
+    std::vector<ReplicaRecord> records;
+    f.engine->TakeReplicas(&records, 8);
+    for (const ReplicaRecord& r : records) {
+      const ReplicaBytes bytes(r);
+      const Answer answer = copy.engine->Replicate({kServer, 0}, bytes.record(), bytes.payload());
+      copy.Events();
+      f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, answer.status);
+      refused = answer.status;
+      if (refused != Status::kOk) break;
+    }
+  }
+  CHECK(refused == (has_store ? Status::kOk : Status::kNotReady));
+  CHECK(f.engine->CaughtUp(0) == has_store);
+}
+
+}  // namespace
+}  // namespace verbena::shard

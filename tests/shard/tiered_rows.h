@@ -1,0 +1,37 @@
+// A small tiered table for tests: 16 rows of it are in memory.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_SHARD_TIERED_ROWS_H_
+#define VERBENA_TESTS_SHARD_TIERED_ROWS_H_
+
+#include <vector>
+
+#include "tests/shard/fake_cold_store.h"
+#include "tests/shard/row_fixture.h"
+
+namespace verbena::shard {
+
+// For RowFixture: one worker, one partition. The store does at once what it is asked for.
+inline RowOptions Tiered(FakeColdStore* store,
+                         v1::Consistency consistency = v1::CONSISTENCY_ASYNC) {
+  RowOptions o;
+  o.consistency = consistency;
+  o.workers = 1;
+  o.partitions = 1;
+  o.hot_bytes = 1;
+  o.record_rows = 8;
+  o.cold = store;
+  store->slow = false;
+  return o;
+}
+
+// All that happens: what waits may have to wait for a frame, then for its row.
+inline std::vector<Event> Drain(RowFixture* f) {
+  std::vector<Event> events;
+  for (int i = 0; i < 40; ++i) f->engine->TakeEvents(&events);
+  return events;
+}
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_TESTS_SHARD_TIERED_ROWS_H_
