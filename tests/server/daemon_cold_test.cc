@@ -225,11 +225,12 @@ TEST_CASE("what a server without --cold-dir, or with a wrong one, says") {
   TemporaryDirectory tiered_directory;
   ProcessCluster tiered({.servers = 1, .shards = 1, .cold_dir = tiered_directory.path()});
   std::unique_ptr<Client> worker = Connected(tiered);
-  v1::TableSpec small = Spec(v1::CONSISTENCY_SYNC, 1 << 16);
-  small.set_chunk_bytes(256);  // four rows
+  constexpr uint32_t kWide = 64;
+  v1::TableSpec small = Spec(v1::CONSISTENCY_SYNC, 1 << 16, kWide);
+  small.set_chunk_bytes(4 * kWide * sizeof(float));  // four rows
   const Table few = Value(worker->CreateTable(small));
-  constexpr size_t kMany = 80'000;
-  Region many = Value(worker->AllocateRegion(kMany * kDim * sizeof(float)));
+  constexpr size_t kMany = 25'000;
+  Region many = Value(worker->AllocateRegion(kMany * kWide * sizeof(float)));
   std::vector<uint64_t> numbers(kMany);
   for (size_t i = 0; i < kMany; ++i) numbers[i] = i;
   Ticket push = worker->PushRows(few, numbers, many);
