@@ -22,11 +22,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:--param=ggc-min-heapsize=500000>)
 endif()
 
-# Most of what compiles without optimisation is headers: eight sources at once take a third of the time.
+# Most of what is compiled is headers: eight sources at once take a third of the time. OFF shows an
+# include that is missing (tests/run.sh --full).
 # Two sources of a target that define the same name for themselves: verbena_apart() (VerbenaRoom.cmake).
-option(VERBENA_UNITY "Compile tests, and all of a sanitizer's build, several sources at once" ON)
+option(VERBENA_UNITY "Compile several sources of a target at once" ON)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
-if(VERBENA_UNITY AND VERBENA_SANITIZE)
+if(VERBENA_UNITY)
   set(CMAKE_UNITY_BUILD ON)
   # There a struct of one .cc that has a member of an unnamed namespace is taken for a header's.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)

@@ -20,10 +20,8 @@ function(verbena_apart)
 endfunction()
 
 # verbena_quickly_compiled(TARGET): part of a test. It runs once; half of its compile time would go
-# into optimising it, and most of the rest into reading the same headers.
+# into optimising it.
 function(verbena_quickly_compiled target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${VERBENA_UNITY})
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   target_compile_options(${target} PRIVATE
     $<$<NOT:$<BOOL:$<TARGET_PROPERTY:${target},VERBENA_OPTIMIZED>>>:-O0>)
 endfunction()

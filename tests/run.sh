@@ -12,7 +12,8 @@ usage() {
 usage: bash tests/run.sh [--only PART[,PART]] [--full] [--jobs N] [-- CTEST-ARGUMENTS]
 
   --only PART   release, asan, tsan: only these (default: all three)
-  --full        the long soaks too (label "soak"), and more simulator seeds (VERBENA_FULL=1)
+  --full        the long soaks too (label "soak"), and more simulator seeds (VERBENA_FULL=1);
+                the release build compiles each source by itself
   --jobs N      compile jobs (default: the number of cores)
   -- ...        handed to every ctest, such as -R shm; the check of skipped tests is then left out
 
@@ -128,7 +129,9 @@ check_skips() {  # PART LOG
 build() {  # PART
   local start; start=$(now)
   say "build $1"
-  cmake --preset "$1" >"build/$1-configure.log" 2>&1 || {
+  local unity=ON
+  [ "$1" = release ] && [ "$full" -eq 1 ] && unity=OFF
+  cmake --preset "$1" -D VERBENA_UNITY="$unity" >"build/$1-configure.log" 2>&1 || {
     tail -n 40 "build/$1-configure.log"; failures+=("$1: configure"); return 1; }
   # On a terminal ninja redraws one line; elsewhere only what fails is worth the space.
   local quiet=(); [ -t 1 ] || quiet=(--quiet)
