@@ -1,0 +1,145 @@
+// Bulk synchronous steps of an embedding table. See engine.h, invariants 1 and 6. For sync_rows.cc
+// and sync_rows_commit.cc alone: others have row_consistency.h.
+//
+// A push is copied, and its rows are made, when it arrives: nothing holds a slot, and only then can
+// it still be said that there is no room. A partition's step commits when every rank has ended it
+// or departed; the copies are then summed by key, in the order of (rank, index), and the rows that
+// were named are changed. With a copy of the partition, the sums are told to it first, and are what
+// is applied when it has them (replica/log.h). Where there is no memory to keep what a save has yet
+// to write of these rows, the step waits; so it does until all of them are in memory, of a table
+// with a cold tier.
+//
+// **Thread safety**: the engine's.
+#ifndef VERBENA_SHARD_PARTITION_SYNC_ROWS_H_
+#define VERBENA_SHARD_PARTITION_SYNC_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "shard/kernel/fused_pass.h"
+#include "shard/partition/row_consistency.h"
+#include "shard/table/bookkeeping.h"
+
+namespace verbena::shard {
+
+class SyncRows final : public RowConsistency {
+ public:
+  explicit SyncRows(const RowParts& parts)
+      : table_(*parts.table),
+        parking_(*parts.parking),
+        pool_(*parts.pool),
+        roster_(*parts.roster),
+        sink_(*parts.sink),
+        mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
+        bookkeeping_(parts.pool, table_.account()) {
+    Resize();
+  }
+  ~SyncRows() override {
+    for (Slice& s : slices_) Drop(&s);
+  }
+
+  Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) override;
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
+                      uint32_t slice, uint32_t* detail) override;
+  bool Reached(uint32_t slice, uint64_t min_version) const override {
+    return table_.slice(slice).version >= min_version;
+  }
+  bool Readable(uint64_t, uint32_t slice, uint64_t min_version, Answer* answer) const override {
+    answer->version = table_.slice(slice).version;
+    return answer->version >= min_version;
+  }
+  void Resize() override;
+  void RosterChanged() override;
+  void Reset() override;
+  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void Retry() override;
+  void Replicated(uint32_t slice, uint64_t sequence) override;
+
+ private:
+  // What a rank has pushed to the open step of a slice by one record.
+  struct Contribution {
+    uint32_t rank;
+    uint32_t index;
+    uint64_t worker;
+    ReplyStatus answer;  // not kOk: it was refused, and contributes zero
+    uint32_t detail;     // of that answer
+    uint32_t count;      // of keys; 0: it contributes zero
+    Buffer copy;         // keys, numbers of their rows, gradients
+
+    const uint64_t* keys() const { return reinterpret_cast<const uint64_t*>(copy.data); }
+    uint32_t* rows() const {
+      return reinterpret_cast<uint32_t*>(copy.data + size_t{count} * sizeof(uint64_t));
+    }
+    float* gradients() const { return reinterpret_cast<float*>(rows() + count); }
+  };
+  struct Slice {
+    std::vector<Contribution> contributions;  // of the open step, by (rank, index)
+    std::vector<uint64_t> refused;            // keys of the open step that get no row
+    std::vector<uint64_t> ended;              // by rank: steps below this one are ended
+    uint64_t told = 0;                        // the record that has the open step; 0: none
+    uint32_t told_keys = 0;                   // that it names
+    uint32_t listed = 0;                      // by its commit
+    ApplyStamp stamp;                         // of its commit
+    bool acknowledged = false;                // by the copy: what `told` is may be applied
+    bool blocked = false;                     // there was no memory for it
+  };
+  // The next key of a contribution, while they are merged.
+  struct Head {
+    uint64_t key;
+    uint32_t contribution;
+    uint32_t at;
+    // For a heap with the least in front.
+    bool operator<(const Head& other) const {
+      return key != other.key ? key > other.key : contribution > other.contribution;
+    }
+  };
+
+  // Whether the open step would name more rows than may be in memory together.
+  bool TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const;
+  // Copies a push and makes its rows. False, with nothing changed but the answer: it says why.
+  bool Copy(const RowPush& push, uint32_t slice, Contribution* x);
+  uint32_t Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const;
+  // Commits as long as steps are complete.
+  void Advance(uint32_t slice);
+  bool Commit(uint32_t slice);
+  // The open step is in the rows.
+  void Committed(uint32_t slice);
+  uint32_t Listed(const Slice& slice) const;
+  // The step's contributions are what they will be.
+  void Observe(uint32_t slice);
+  float Divisor(const Slice& slice) const {
+    return mean_ ? static_cast<float>(slice.listed) : 1.0f;
+  }
+  // Tells the copy of the open step, which is complete. False: no memory.
+  bool Tell(uint32_t slice);
+  // Whether all rows that the open step names are such that they may be changed.
+  bool Prepare(uint32_t slice);
+  // False: it waits for memory to keep rows for a save.
+  bool ApplyTold(uint32_t slice, bool now = false);
+  void SetBlocked(Slice* slice, bool blocked);
+  uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
+  // Calls `row` (key, number, sources) for each row that the step names, by key.
+  template <typename Row>
+  void ForEachRow(uint32_t slice, Row row);
+  void PushHead(uint32_t slice, uint32_t contribution, uint32_t at);
+  void Drop(Slice* slice);
+
+  EmbeddingTable& table_;
+  LookupParking& parking_;
+  BufferPool& pool_;
+  const Roster& roster_;
+  Sink& sink_;
+  const bool mean_;
+  uint32_t ranks_ = 0;
+  std::vector<Slice> slices_;
+  std::vector<uint64_t> owners_;  // of each rank, as of the last roster
+  std::vector<Head> heads_;       // scratch of ForEachRow()
+  std::vector<Source> sources_;   // the same
+  std::vector<uint64_t> contributors_;
+  Bookkeeping bookkeeping_;  // of slices_, for each rank
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_SYNC_ROWS_H_

@@ -1,0 +1,214 @@
+// A step that is complete: told to copies, applied.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "shard/partition/sync_rows.h"
+
+namespace verbena::shard {
+namespace {
+
+// Rows on their way to the cache while others are changed.
+constexpr uint32_t kAhead = 8;
+
+}  // namespace
+
+void SyncRows::PushHead(uint32_t slice, uint32_t contribution, uint32_t at) {
+  const Contribution& x = slices_[slice].contributions[contribution];
+  if (at >= x.count) return;
+  if (at + kAhead < x.count) table_.Prefetch(slice, x.rows()[at + kAhead]);
+  heads_.push_back({x.keys()[at], contribution, at});
+  std::push_heap(heads_.begin(), heads_.end());
+}
+
+// Merges the contributions, whose keys ascend: a row's are met together, in their order. They are
+// in sources_.
+template <typename Row>
+void SyncRows::ForEachRow(uint32_t slice, Row row) {
+  const std::vector<Contribution>& contributions = slices_[slice].contributions;
+  heads_.clear();
+  for (uint32_t i = 0; i < contributions.size(); ++i) PushHead(slice, i, 0);
+  while (!heads_.empty()) {
+    const Head first = heads_.front();
+    sources_.clear();
+    while (!heads_.empty() && heads_.front().key == first.key) {
+      const Head head = heads_.front();
+      std::pop_heap(heads_.begin(), heads_.end());
+      heads_.pop_back();
+      const Contribution& x = contributions[head.contribution];
+      sources_.emplace_back(x.gradients() + size_t{head.at} * table_.dim());
+      PushHead(slice, head.contribution, head.at + 1);
+    }
+    row(first.key, contributions[first.contribution].rows()[first.at]);
+  }
+}
+
+void SyncRows::Advance(uint32_t slice) {
+  while (Commit(slice)) {
+  }
+}
+
+// How many workers the commit lists: who contributed, and who has ended the step.
+uint32_t SyncRows::Listed(const Slice& slice) const {
+  uint32_t listed = 0;
+  auto x = slice.contributions.begin();
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    bool contributed = false;
+    for (; x != slice.contributions.end() && x->rank == r; ++x) contributed = true;
+    if (contributed || !roster_.departed(r)) ++listed;
+  }
+  return listed;
+}
+
+bool SyncRows::Prepare(uint32_t slice) {
+  const std::vector<Contribution>& contributions = slices_[slice].contributions;
+  if (table_.tiered()) {
+    // In memory they have to be together.
+    std::vector<uint32_t> rows;
+    ForEachRow(slice, [&](uint64_t, uint32_t row) { rows.push_back(row); });
+    return table_.Prepare(slice, rows);
+  }
+  return std::all_of(contributions.begin(), contributions.end(), [&](const Contribution& x) {
+    return x.count == 0 || table_.Prepare(slice, {x.rows(), x.count});
+  });
+}
+
+bool SyncRows::Commit(uint32_t slice) {
+  Slice& s = slices_[slice];
+  if (s.told != 0) {
+    if (!s.acknowledged) return false;  // the copy does not have it yet
+    const bool applied = ApplyTold(slice);
+    SetBlocked(&s, !applied);
+    if (applied) Committed(slice);
+    return applied;
+  }
+  const uint64_t version = table_.slice(slice).version;
+  for (uint32_t r = 0; r < ranks_; ++r) {
+    if (!roster_.departed(r) && s.ended[r] <= version) return false;
+  }
+  const uint32_t listed = Listed(s);
+  if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  s.stamp = table_.Stamp(slice);
+  if (!Prepare(slice) || !table_.Prepare(slice, s.stamp)) {
+    SetBlocked(&s, true);
+    return false;
+  }
+  s.listed = listed;
+  ReplicaLog& log = *sink_.log;
+  const ReplicaLog::Mode mode = log.mode(PartitionOf(slice));
+  if (mode != ReplicaLog::Mode::kAlone && log.Told(PartitionOf(slice), table_.id())) {
+    const bool told = Tell(slice);
+    SetBlocked(&s, !told);
+    if (told) Observe(slice);
+    if (!told || mode == ReplicaLog::Mode::kRequired) return false;
+    ApplyTold(slice);  // its rows are in memory
+  } else {
+    SetBlocked(&s, false);
+    Observe(slice);
+    table_.BeginApply(slice, s.stamp);
+    ForEachRow(slice, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
+    table_.counters().evicted_rows += table_.EndApply();
+  }
+  Committed(slice);
+  return true;
+}
+
+void SyncRows::Committed(uint32_t slice) {
+  Slice& s = slices_[slice];
+  ++sink_.counters.applies;
+  ++sink_.counters.commits;
+  table_.CountRefused(slice, s.refused);
+  Drop(&s);
+  parking_.Advanced(slice);
+}
+
+void SyncRows::Observe(uint32_t slice) {
+  if (!sink_.commit_observer) return;
+  const Slice& s = slices_[slice];
+  contributors_.clear();
+  for (const Contribution& x : s.contributions) {
+    const bool again = !contributors_.empty() && contributors_.back() == x.worker;
+    if (x.count > 0 && !again) contributors_.push_back(x.worker);
+  }
+  sink_.commit_observer(
+      {table_.id(), PartitionOf(slice), table_.slice(slice).version, contributors_, s.listed});
+}
+
+bool SyncRows::Tell(uint32_t slice) {
+  Slice& s = slices_[slice];
+  uint32_t keys = 0;
+  ForEachRow(slice, [&](uint64_t, uint32_t) { ++keys; });
+  const size_t bytes = KeyBytes(keys) + keys * table_.row_bytes();
+  ReplicaLog::Append told;
+  if (keys > 0) {
+    told.data = pool_.TakeScratch(bytes, table_.account());
+    if (told.data.data == nullptr) return false;
+    std::memset(told.data.data, 0, KeyBytes(keys));
+    auto* key_at = reinterpret_cast<uint64_t*>(told.data.data);
+    auto* sum = reinterpret_cast<float*>(told.data.data + KeyBytes(keys));
+    ForEachRow(slice, [&](uint64_t key, uint32_t) {
+      *key_at++ = key;
+      Accumulate(BestIsa(), sources_, sum, table_.dim());
+      sum += table_.dim();
+    });
+  }
+  const EmbeddingTable::Slice& rows = table_.slice(slice);
+  told.table = table_.id();
+  told.partition = PartitionOf(slice);
+  told.header.kind = ReplicaKind::kRows;
+  told.header.generation = roster_.generation();
+  told.header.count = keys;
+  told.header.total_bytes = static_cast<uint32_t>(keys > 0 ? bytes : 0);
+  told.header.divisor = Divisor(s);
+  told.header.gradient_scale = told.header.trust = 1;
+  told.header.version = rows.version + 1;
+  told.header.applies = rows.applies + 1;
+  told.header.stamp = s.stamp.seconds;
+  told.header.keep_from = s.stamp.keep_from;
+  told.owner = this;
+  told.local = slice;
+  s.told_keys = keys;
+  s.acknowledged = false;
+  s.told = sink_.log->Add(std::move(told));
+  return true;
+}
+
+bool SyncRows::ApplyTold(uint32_t slice, bool now) {
+  Slice& s = slices_[slice];
+  const std::byte* data = sink_.log->data(PartitionOf(slice), s.told);
+  const absl::Span<const uint64_t> keys = {reinterpret_cast<const uint64_t*>(data), s.told_keys};
+  const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
+  std::vector<uint32_t> rows(keys.size());
+  table_.Find(slice, keys, rows.data());  // all are there: they were made by the pushes
+  if (now && !table_.PrepareNow(slice, rows).ok()) return false;
+  if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, s.stamp)) return false;
+  table_.BeginApply(slice, s.stamp);
+  for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
+    if (i + kAhead < rows.size()) table_.Prefetch(slice, rows[i + kAhead]);
+    const Source source = sum;
+    table_.ApplyRow(rows[i], {&source, 1}, Divisor(s));
+  }
+  table_.counters().evicted_rows += table_.EndApply();
+  sink_.log->Applied(PartitionOf(slice), std::exchange(s.told, 0));
+  return true;
+}
+
+void SyncRows::Replicated(uint32_t slice, uint64_t sequence) {
+  if (slices_[slice].told != sequence) return;
+  slices_[slice].acknowledged = true;
+  Advance(slice);
+}
+
+void SyncRows::SetBlocked(Slice* slice, bool blocked) {
+  if (std::exchange(slice->blocked, blocked) == blocked) return;
+  sink_.blocked += blocked ? 1 : -1;
+}
+
+void SyncRows::Retry() {
+  for (uint32_t s = 0; s < slices_.size(); ++s) {
+    if (slices_[s].blocked && !table_.Waits(s)) Advance(s);
+  }
+}
+
+}  // namespace verbena::shard
