@@ -25,10 +25,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/random/zipf_distribution.h"
 #include "absl/strings/str_cat.h"
 #include "bench/embedding/limits.h"
 #include "bench/embedding/pages.h"
+#include "bench/embedding/zipf.h"
 #include "bench/report.h"
 #include "proto/routing.h"
 #include "shard/engine.h"
@@ -59,7 +59,6 @@ struct Settings {
 constexpr char kBench[] = "embedding_engine";
 constexpr uint64_t kServer = 1, kWorker = 2;
 constexpr uint32_t kTable = 1;
-constexpr double kZipf = 1.05;
 constexpr uint64_t kKeysOfRun = 1 << 19;
 constexpr float kRate = 0.01f;
 
@@ -229,15 +228,14 @@ class Bench {
   }
 
   std::vector<Batch> Draw(bool zipf) {
-    absl::zipf_distribution<uint64_t> ranks(settings_.rows - 1, kZipf);
+    ZipfRows skewed(settings_.rows);
     std::uniform_int_distribution<uint64_t> any(0, settings_.rows - 1);
     std::vector<Batch> batches;
     for (uint64_t b = 0; b < std::max<uint64_t>(kKeysOfRun / settings_.batch, 1); ++b) {
       // Clients send no key twice.
       absl::flat_hash_set<uint64_t> drawn;
       while (drawn.size() < settings_.batch) {
-        // Those of high ranks are not neighbours.
-        drawn.insert(zipf ? ranks(random_) * 7'368'787 % settings_.rows : any(random_));
+        drawn.insert(zipf ? skewed(random_) : any(random_));
       }
       batches.push_back(table_.BatchOf({drawn.begin(), drawn.end()}));
     }

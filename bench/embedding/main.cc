@@ -20,12 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/random/zipf_distribution.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bench/cluster.h"
 #include "bench/embedding/local_table.h"
+#include "bench/embedding/zipf.h"
 #include "bench/report.h"
 #include "client/client.h"
 
@@ -45,7 +45,6 @@ struct Settings {
   std::string what = "memory";
 };
 
-constexpr double kZipf = 1.05;
 constexpr char kBench[] = "embedding";
 constexpr int kDepth = 4;  // batches in flight
 constexpr float kRate = 0.01f;
@@ -56,31 +55,47 @@ double Seconds(steady_clock::time_point since) {
   return std::chrono::duration<double>(steady_clock::now() - since).count();
 }
 
-// Batches of keys: all of them in turn, or drawn evenly from all.
+Row RowOf(const std::string& name) { return {kBench, name, "Mrow/s", Better::kHigher, {}, {}}; }
+
+// Batches of keys: all of them in turn, or drawn from all.
 class Keys {
  public:
-  explicit Keys(const Settings& settings) : settings_(settings) {}
-  // Spread over 64 bits, as hashed categories are; a bijection, so that no two are alike.
-  static uint64_t Key(uint64_t i) { return i * 0x9e3779b97f4a7c15u; }
-  void InTurn(uint64_t first, std::vector<uint64_t>* keys) const {
-    keys->resize(std::min<uint64_t>(settings_.batch, settings_.rows - first));
-    for (size_t i = 0; i < keys->size(); ++i) (*keys)[i] = Key(first + i);
-  }
+  explicit Keys(const Settings& settings) : settings_(settings), zipf_(settings.rows) {}
   void Random(std::vector<uint64_t>* keys) {
-    keys->resize(settings_.batch);
     std::uniform_int_distribution<uint64_t> any(0, settings_.rows - 1);
-    for (uint64_t& key : *keys) key = Key(any(random_));
+    Draw(any, keys);
   }
-  // Few of them often; those of high ranks are not neighbours.
-  void Zipf(std::vector<uint64_t>* keys) {
-    keys->resize(settings_.batch);
-    absl::zipf_distribution<uint64_t> ranks(settings_.rows - 1, kZipf);
-    for (uint64_t& key : *keys) key = Key(ranks(random_) * 7'368'787 % settings_.rows);
+
+  // For Worker::Run(): each key once.
+  auto All() const {
+    return [this, first = uint64_t{0}](std::vector<uint64_t>* keys) mutable {
+      keys->resize(std::min<uint64_t>(settings_.batch, settings_.rows - first));
+      for (uint64_t& key : *keys) key = Key(first++);
+      return !keys->empty();
+    };
+  }
+  // So many batches; of a Zipf distribution, or evenly drawn.
+  auto Some(uint64_t batches, bool zipf = false) {
+    return [this, left = batches, zipf](std::vector<uint64_t>* keys) mutable {
+      if (left == 0) return false;
+      --left;
+      zipf ? Draw(zipf_, keys) : Random(keys);
+      return true;
+    };
   }
 
  private:
+  // Spread over 64 bits, as hashed categories are; a bijection, so that no two are alike.
+  static uint64_t Key(uint64_t i) { return i * 0x9e3779b97f4a7c15u; }
+  template <typename Rows>
+  void Draw(Rows& rows, std::vector<uint64_t>* keys) {
+    keys->resize(settings_.batch);
+    for (uint64_t& key : *keys) key = Key(rows(random_));
+  }
+
   const Settings& settings_;
   std::mt19937_64 random_{1};
+  ZipfRows zipf_;
 };
 
 // A worker with kDepth batches in flight.
@@ -234,23 +249,12 @@ class Bench {
   const Report& report() const { return report_; }
 
  private:
-  static Row RowOf(const std::string& name) {
-    return {kBench, name, "Mrow/s", Better::kHigher, {}, {}};
-  }
-
   absl::Status Load(Worker* worker) {
     Row row = RowOf(absl::StrCat("load ", settings_.rows, " rows of ", settings_.dim));
-    uint64_t first = 0;
-    const auto next = [&](std::vector<uint64_t>* keys) {
-      if (first == settings_.rows) return false;
-      keys_.InTurn(first, keys);
-      first += keys->size();
-      return true;
-    };
+    auto next = keys_.All();
     auto rate = worker->Run(true, next);
     if (!rate.ok()) return rate.status();
     row.value.Add(*rate / 1e6);
-    first = 0;
     std::vector<uint64_t> keys;
     const auto start = steady_clock::now();
     while (next(&keys)) local_.Push(keys, gradients_.data(), kRate);
@@ -263,17 +267,10 @@ class Bench {
     Row row = RowOf(absl::StrCat(push ? "push" : "look up", " batches of ", settings_.batch));
     const uint64_t batches = std::max<uint64_t>(2'000'000 / settings_.batch, 8);
     for (int repeat = 0; repeat < settings_.repeats; ++repeat) {
-      uint64_t left = batches;
-      const auto next = [&](std::vector<uint64_t>* keys) {
-        if (left == 0) return false;
-        --left;
-        keys_.Random(keys);
-        return true;
-      };
+      auto next = keys_.Some(batches);
       auto rate = worker->Run(push, next);
       if (!rate.ok()) return rate.status();
       row.value.Add(*rate / 1e6);
-      left = batches;
       std::vector<uint64_t> keys;
       std::vector<float> out(gradients_.size());
       const auto start = steady_clock::now();
@@ -340,14 +337,8 @@ class Bench {
       Row row = RowOf(absl::StrCat(push ? "push " : "look up ", name, " beside f32"));
       for (int repeat = 0; repeat < settings.repeats; ++repeat) {
         for (Worker* worker : {plain, coded}) {
-          uint64_t left = batches;
           const ClientStatistics before = worker->statistics();
-          auto rate = worker->Run(push, [&](std::vector<uint64_t>* some) {
-            if (left == 0) return false;
-            --left;
-            keys.Random(some);
-            return true;
-          });
+          auto rate = worker->Run(push, keys.Some(batches));
           if (!rate.ok()) return rate.status();
           (worker == coded ? row.value : row.limit).Add(*rate / 1e6);
           const ClientStatistics after = worker->statistics();
@@ -411,29 +402,18 @@ class TierBench {
     if (!tiered.ok()) return tiered.status();
     Row load = RowOf(absl::StrCat("tier: load ", settings_.rows, " rows of ", settings_.dim));
     for (Worker* worker : {memory->get(), tiered->get()}) {
-      uint64_t first = 0;
-      auto rate = worker->Run(/*push=*/true, [&](std::vector<uint64_t>* keys) {
-        if (first == settings_.rows) return false;
-        keys_.InTurn(first, keys);
-        first += keys->size();
-        return true;
-      });
+      auto rate = worker->Run(/*push=*/true, keys_.All());
       if (!rate.ok()) return rate.status();
       (worker == tiered->get() ? load.value : load.limit).Add(*rate / 1e6);
     }
     report_.Add(std::move(load));
     for (const bool push : {false, true}) {
       Row row = RowOf(absl::StrCat("tier: ", push ? "push" : "look up", ", Zipf 1.05"));
+      const uint64_t batches = std::max<uint64_t>(1'000'000 / settings_.batch, 8);
       // The first run finds what loading has left in memory.
       for (int repeat = -1; repeat < settings_.repeats; ++repeat) {
         for (Worker* worker : {memory->get(), tiered->get()}) {
-          uint64_t left = std::max<uint64_t>(1'000'000 / settings_.batch, 8);
-          auto rate = worker->Run(push, [&](std::vector<uint64_t>* keys) {
-            if (left == 0) return false;
-            --left;
-            keys_.Zipf(keys);
-            return true;
-          });
+          auto rate = worker->Run(push, keys_.Some(batches, /*zipf=*/true));
           if (!rate.ok()) return rate.status();
           if (repeat >= 0) (worker == tiered->get() ? row.value : row.limit).Add(*rate / 1e6);
         }
@@ -445,10 +425,6 @@ class TierBench {
   const Report& report() const { return report_; }
 
  private:
-  static Row RowOf(const std::string& name) {
-    return {kBench, name, "Mrow/s", Better::kHigher, {}, {}};
-  }
-
   const Settings& settings_;
   Keys keys_{settings_};
   Report report_;
