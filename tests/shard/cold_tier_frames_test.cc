@@ -15,15 +15,6 @@ using Kind = PullOutcome::Kind;
 
 constexpr size_t kContent = 16;  // bytes of a row: four numbers, and no state
 
-// Each key once, from sequence + 1 on.
-void PushEach(RowFixture* f, uint32_t partition, const std::vector<uint64_t>& keys,
-              uint64_t* sequence) {
-  for (const uint64_t key : keys) {
-    REQUIRE(f->PushValue(0, partition, ++*sequence, {key}, 1) == Status::kOk);
-    Drain(f);
-  }
-}
-
 TEST_CASE("with more partitions a lookup may want more rows than there was memory for") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);

@@ -345,18 +345,6 @@ TEST_CASE("a tiered table has the bits of one that is in memory, under random op
   CHECK(TwinRun::waits > 1000);
 }
 
-ReplicaPlan PlanOfCopies(uint32_t seed, v1::Consistency consistency) {
-  ReplicaPlan plan;
-  plan.seed = seed;
-  plan.rows = true;
-  plan.consistency = consistency;
-  plan.workers = 1 + seed % 3;
-  plan.spares = seed % 4;
-  if (consistency == v1::CONSISTENCY_SYNC && seed % 2 == 0) plan.optimizer = "adagrad";
-  if (consistency == v1::CONSISTENCY_SYNC && seed % 4 < 2) plan.narrow = true;
-  return plan;
-}
-
 // What is wrong with a tiered table under faults, beside one in memory that nothing happens to; or
 // an empty string.
 std::string FindingWithCopies(ReplicaPlan plan, bool* planted, uint64_t* reads) {
@@ -385,7 +373,8 @@ TEST_CASE("copies of tiered tables are those of tables in memory, whoever dies")
   uint64_t reads = 0;
   for (uint32_t seed = 1; seed <= Seeds(60); ++seed) {
     CAPTURE(seed, static_cast<int>(consistency));
-    REQUIRE(FindingWithCopies(PlanOfCopies(seed, consistency), nullptr, &reads) == "");
+    REQUIRE(FindingWithCopies(MakeReplicaPlan(seed, /*rows=*/true, consistency), nullptr, &reads) ==
+            "");
   }
   CHECK(reads > 1000);
 }
@@ -394,7 +383,7 @@ TEST_CASE("planted bug: a row that changes while it is written counts as written
   uint64_t reads = 0;
   std::string finding;
   for (uint32_t seed = 1; seed <= 20 && finding.empty(); ++seed) {
-    finding = FindingWithCopies(PlanOfCopies(seed, v1::CONSISTENCY_ASYNC),
+    finding = FindingWithCopies(MakeReplicaPlan(seed, /*rows=*/true, v1::CONSISTENCY_ASYNC),
                                 &planted_bugs().forget_cold_changes, &reads);
   }
   CHECK_THAT(finding, Catch::Contains("something else"));

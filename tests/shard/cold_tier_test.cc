@@ -11,21 +11,17 @@ namespace {
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
 
-// Rows 0..count of value -1 over the initial one, pushed one by one.
-uint64_t Fill(RowFixture* f, uint64_t count) {
-  uint64_t sequence = 0;
-  for (uint64_t key = 0; key < count; ++key) {
-    const GroupsOutcome out = f->Push(0, 0, ++sequence, {{key, f->Filled(1)}});
-    REQUIRE(out.group_status[0] == Status::kOk);
-    for (int i = 0; i < 4; ++i) f->Events();
-  }
-  return sequence;
-}
-
 std::vector<uint64_t> From(uint64_t first, uint64_t count) {
   std::vector<uint64_t> keys;
   for (uint64_t key = first; key < first + count; ++key) keys.push_back(key);
   return keys;
+}
+
+// Rows 0 to `count`; returns the last sequence.
+uint64_t Fill(RowFixture* f, uint64_t count) {
+  uint64_t sequence = 0;
+  PushEach(f, 0, From(0, count), &sequence);
+  return sequence;
 }
 
 TEST_CASE("without a cold store a tiered table cannot be served, and the engine says why") {
@@ -101,11 +97,8 @@ TEST_CASE("a lookup of more rows than may be in memory is answered at once") {
   Fill(&f, 100);
   const Rows rows = f.Read(From(0, 90));
   REQUIRE(rows.size() == 90);
-  RowOptions plain;
-  plain.workers = plain.partitions = 1;
-  RowFixture g(plain);
-  for (uint64_t key = 0; key < 90; ++key)
-    REQUIRE(g.PushValue(0, 0, key + 1, {key}, 1) == Status::kOk);
+  RowFixture g(InMemory());
+  Fill(&g, 90);
   CHECK(SameRows(rows, g.Read(From(0, 90))));
 }
 
@@ -215,12 +208,9 @@ TEST_CASE("when nothing can be written, what is in memory works, and nothing is 
     Drain(&f);
   }
   const Rows rows = f.Scan(0, 1000);
-  RowOptions plain;
-  plain.workers = plain.partitions = 1;
-  RowFixture g(plain);
-  uint64_t s = 0;
-  for (uint64_t key = 0; key < 100; ++key) REQUIRE(g.PushValue(0, 0, ++s, {key}, 1) == Status::kOk);
-  for (uint64_t key = 0; key < 60; ++key) REQUIRE(g.PushValue(0, 0, ++s, {key}, 1) == Status::kOk);
+  RowFixture g(InMemory());
+  uint64_t pushed = Fill(&g, 100);
+  PushEach(&g, 0, From(0, 60), &pushed);
   CHECK(SameRows(rows, g.Scan(0, 1000)));
 }
 
@@ -232,12 +222,7 @@ TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
   RowFixture f(o);
   std::vector<uint64_t> sequence(2);
   std::vector<std::vector<uint64_t>> keys = {f.KeysIn(0, 60), f.KeysIn(1, 60)};
-  for (uint64_t i = 0; i < 60; ++i) {
-    for (uint32_t p = 0; p < 2; ++p) {
-      f.Push(0, p, ++sequence[p], {{keys[p][i], f.Filled(1)}});
-      for (int n = 0; n < 4; ++n) f.Events();
-    }
-  }
+  for (uint32_t p = 0; p < 2; ++p) PushEach(&f, p, keys[p], &sequence[p]);
   store.lose_all = true;
   if (who == 0) {
     REQUIRE(f.Lookup(kFirstWorker, {keys[0][0]}, 0, 1, 5).kind == Kind::kParked);
@@ -284,12 +269,7 @@ TEST_CASE("a partition that leaves leaves its frames, and the share follows") {
   o.hot_bytes = 64 * 16;
   RowFixture f(o);
   std::vector<uint64_t> sequence(2);
-  for (uint32_t p = 0; p < 2; ++p) {
-    for (const uint64_t key : f.KeysIn(p, 80)) {
-      f.Push(0, p, ++sequence[p], {{key, f.Filled(1)}});
-      for (int n = 0; n < 4; ++n) f.Events();
-    }
-  }
+  for (uint32_t p = 0; p < 2; ++p) PushEach(&f, p, f.KeysIn(p, 80), &sequence[p]);
   CHECK(f.engine->cold_counters().hot_limit_bytes == 64 * 16);
   f.view.mutable_partitions(1)->set_primary(kServer + 1);
   f.view.mutable_partitions(1)->set_epoch(2);

@@ -9,7 +9,6 @@
 #include <deque>
 #include <map>
 #include <random>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -53,7 +52,7 @@ class FakeColdStore final : public ColdStore {
         std::swap(reads_[random_() % reads_.size()], reads_.back());
         const Asked r = std::move(reads_.back());
         reads_.pop_back();
-        done->push_back({r.key, r.cookie, true, StatusOf(r.key), rows_[r.key]});
+        done->push_back({r.key, r.cookie, true, status(), rows_[r.key]});
       }
     }
     return done->size() > before;
@@ -62,7 +61,7 @@ class FakeColdStore final : public ColdStore {
                        uint64_t* failed) override {
     for (const uint64_t key : keys) {
       *failed = key;
-      if (absl::Status s = StatusOf(key); !s.ok()) return s;
+      if (absl::Status s = status(); !s.ok()) return s;
       const auto row = rows_.find(key);
       if (row == rows_.end() || row->second.size() != bytes) ++misses;
       if (row != rows_.end()) std::memcpy(to, row->second.data(), bytes);
@@ -81,20 +80,18 @@ class FakeColdStore final : public ColdStore {
   size_t queued_reads() const { return reads_.size(); }
 
   bool slow = true;
-  bool stopped = false;     // nothing is done
-  bool full = false;        // nothing is written
-  std::set<uint64_t> lost;  // rows that cannot be read
-  bool lose_all = false;
-  uint64_t misses = 0;  // rows that were asked for and never written
+  bool stopped = false;   // nothing is done
+  bool full = false;      // nothing is written
+  bool lose_all = false;  // no row can be read
+  uint64_t misses = 0;    // rows that were asked for and never written
 
  private:
   struct Asked {
     uint64_t key, cookie;
     std::vector<std::byte> content;
   };
-  absl::Status StatusOf(uint64_t key) const {
-    return lose_all || lost.contains(key) ? absl::DataLossError("block checksum mismatch")
-                                          : absl::OkStatus();
+  absl::Status status() const {
+    return lose_all ? absl::DataLossError("block checksum mismatch") : absl::OkStatus();
   }
 
   std::mt19937 random_;

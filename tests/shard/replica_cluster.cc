@@ -16,6 +16,19 @@ bool Before(const std::pair<uint64_t, CopyId>& a, const std::pair<uint64_t, Copy
 
 }  // namespace
 
+ReplicaPlan MakeReplicaPlan(uint32_t seed, bool rows, v1::Consistency consistency) {
+  ReplicaPlan plan;
+  plan.seed = seed;
+  plan.rows = rows;
+  plan.consistency = consistency;
+  plan.workers = 1 + seed % 3;
+  plan.spares = seed % 4;
+  // The state of other optimizers depends on the order of asynchronous pushes.
+  if (consistency == v1::CONSISTENCY_SYNC && seed % 2 == 0) plan.optimizer = "adagrad";
+  if (consistency == v1::CONSISTENCY_SYNC && rows && seed % 4 < 2) plan.narrow = true;
+  return plan;
+}
+
 ReplicaCluster::ReplicaCluster(const ReplicaPlan& plan)
     : plan_(plan), random_(plan.seed), links_(&Before) {
   nodes_.resize(kNodes);

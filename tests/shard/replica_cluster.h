@@ -38,6 +38,9 @@ struct ReplicaPlan {
   bool promote_learners = false;  // planted bug: whoever has a copy may become the primary
 };
 
+// One of a few kinds, by the seed.
+ReplicaPlan MakeReplicaPlan(uint32_t seed, bool rows, v1::Consistency consistency);
+
 class ReplicaCluster {
  public:
   static constexpr uint32_t kNodes = 3;

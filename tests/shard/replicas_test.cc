@@ -33,25 +33,12 @@ std::string Finding(const ReplicaPlan& plan, const Contents& expected) {
   return cluster.error;
 }
 
-ReplicaPlan PlanOf(uint32_t seed, bool rows, v1::Consistency consistency) {
-  ReplicaPlan plan;
-  plan.seed = seed;
-  plan.rows = rows;
-  plan.consistency = consistency;
-  plan.workers = 1 + seed % 3;
-  plan.spares = seed % 4;
-  // The state of other optimizers depends on the order of asynchronous pushes.
-  if (consistency == v1::CONSISTENCY_SYNC && seed % 2 == 0) plan.optimizer = "adagrad";
-  if (consistency == v1::CONSISTENCY_SYNC && rows && seed % 4 < 2) plan.narrow = true;
-  return plan;
-}
-
 TEST_CASE("replicas: what was acknowledged is there once, whoever dies") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   for (uint32_t seed = 1; seed <= 60; ++seed) {
-    const ReplicaPlan plan = PlanOf(seed, rows, consistency);
+    const ReplicaPlan plan = MakeReplicaPlan(seed, rows, consistency);
     CAPTURE(plan.seed, plan.rows, static_cast<int>(plan.consistency));
     REQUIRE(Finding(plan, Undisturbed(plan)) == "");
   }
@@ -64,7 +51,7 @@ TEST_CASE("replicas: rows that are dropped are dropped everywhere, with the same
       GENERATE(v1::Eviction::TTL_STEPS, v1::Eviction::LRU, v1::Eviction::LFU);
   uint64_t evicted = 0;
   for (uint32_t seed = 1; seed <= 40; ++seed) {
-    ReplicaPlan plan = PlanOf(seed, true, consistency);
+    ReplicaPlan plan = MakeReplicaPlan(seed, true, consistency);
     plan.eviction.set_kind(kind);
     if (kind == v1::Eviction::TTL_STEPS) {
       plan.eviction.set_ttl(2);
@@ -96,7 +83,7 @@ TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
   const bool evicts = GENERATE(false, true);
   uint64_t refused = 0;
   for (uint32_t seed = 1; seed <= 30; ++seed) {
-    ReplicaPlan plan = PlanOf(seed, true, consistency);
+    ReplicaPlan plan = MakeReplicaPlan(seed, true, consistency);
     const size_t all = Undisturbed(plan).size();
     plan.admission.set_kind(v1::Admission::MIN_COUNT);
     plan.admission.set_min_count(3);
@@ -120,7 +107,7 @@ TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
 std::string FirstFinding(bool PlantedBugs::*bug, bool rows, v1::Consistency consistency,
                          uint32_t count, bool promote_learners = false) {
   for (uint32_t seed = 1; seed <= count; ++seed) {
-    ReplicaPlan plan = PlanOf(seed, rows, consistency);
+    ReplicaPlan plan = MakeReplicaPlan(seed, rows, consistency);
     plan.promote_learners = promote_learners;
     const Contents expected = Undisturbed(plan);
     if (bug != nullptr) planted_bugs().*bug = true;

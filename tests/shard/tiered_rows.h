@@ -4,6 +4,8 @@
 #ifndef VERBENA_TESTS_SHARD_TIERED_ROWS_H_
 #define VERBENA_TESTS_SHARD_TIERED_ROWS_H_
 
+#include <catch2/catch.hpp>
+#include <cstdint>
 #include <vector>
 
 #include "tests/shard/fake_cold_store.h"
@@ -30,6 +32,22 @@ inline std::vector<Event> Drain(RowFixture* f) {
   std::vector<Event> events;
   for (int i = 0; i < 40; ++i) f->engine->TakeEvents(&events);
   return events;
+}
+
+// Each key once, from sequence + 1 on; -1 over the initial value.
+inline void PushEach(RowFixture* f, uint32_t partition, const std::vector<uint64_t>& keys,
+                     uint64_t* sequence) {
+  for (const uint64_t key : keys) {
+    REQUIRE(f->PushValue(0, partition, ++*sequence, {key}, 1) == ReplyStatus::kOk);
+    Drain(f);
+  }
+}
+
+// One worker and one partition, all of whose rows are in memory.
+inline RowOptions InMemory() {
+  RowOptions o;
+  o.workers = o.partitions = 1;
+  return o;
 }
 
 }  // namespace verbena::shard
