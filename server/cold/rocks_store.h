@@ -1,8 +1,8 @@
 // A shard's cold rows in RocksDB, and the thread that writes and reads them.
 //
 // There is no log ahead of writes: what a process leaves behind is nobody's. Memory of its own is
-// about kMemoryBytes, and copies of what is queued, and is not the shard's: it does not count
-// against --memory-limit.
+// about 64 MiB, three buffers and a cache, and copies of what is queued, and is not the shard's: it
+// does not count against --memory-limit.
 //
 // **Thread safety**: ColdStore's methods by the shard's thread, statistics() and health() by any.
 // Open(), Start() and Stop() by the one that starts and ends the server. `wake` and `log` are
@@ -40,7 +40,6 @@ class RocksStore final : public shard::ColdStore {
   // What is written, until it is in files (three buffers), and blocks that were read.
   static constexpr size_t kWriteBufferBytes = size_t{16} << 20;
   static constexpr size_t kCacheBytes = size_t{16} << 20;
-  static constexpr size_t kMemoryBytes = 3 * kWriteBufferBytes + kCacheBytes;
 
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(const RocksStoreOptions& options);
   ~RocksStore() override;  // stops

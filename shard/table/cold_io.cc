@@ -33,8 +33,8 @@ absl::Status ColdIo::ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std:
   return absl::OkStatus();
 }
 
-bool ColdIo::Poll() {
-  if (store_ == nullptr || !store_->TakeDone(&done_)) return false;
+void ColdIo::Poll() {
+  if (store_ == nullptr || !store_->TakeDone(&done_)) return;
   std::vector<ColdStore::Done> done = std::exchange(done_, {});
   absl::InlinedVector<HotRows*, 4> owners;
   for (ColdStore::Done& d : done) {
@@ -52,7 +52,6 @@ bool ColdIo::Poll() {
   for (HotRows* owner : owners) owner->Advance();
   done.clear();
   done_ = std::move(done);
-  return true;
 }
 
 void ColdIo::Failed(uint64_t key, const absl::Status& status) {

@@ -53,12 +53,11 @@ class ColdIo {
   // As ColdStore::ReadNow(); an error is remembered as the row's.
   absl::Status ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std::byte* to);
 
-  // What is done goes to the rows it is of. Returns whether there was anything.
-  bool Poll();
+  // What is done goes to the rows it is of.
+  void Poll();
   void Failed(uint64_t key, const absl::Status& status);
   // Since the last call.
   std::vector<Failure> TakeFailures();
-  bool has_failures() const { return !failures_.empty(); }
   absl::Status health() const { return store_ == nullptr ? absl::OkStatus() : store_->health(); }
 
   // Waits have ended since the last call: who waits is to look.

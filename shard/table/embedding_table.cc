@@ -287,11 +287,7 @@ bool EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
     rows.SetStamp(row, eviction_.Stamp(0, rows.key(row), after + 1, seconds_));
   }
   if (applies == 0) {
-    if (shape_.tiered) {
-      rows.MakeFresh(row);
-    } else {
-      rows.Fill(row);
-    }
+    rows.MakeFresh(row);
     return true;
   }
   rows.SetParameters(row, parameters);

@@ -170,17 +170,13 @@ uint32_t HotRows::Take(RowStore* rows, uint32_t row) {
   return frame;
 }
 
-bool HotRows::Move(uint32_t from) {
-  const uint32_t first = frame_count() - block_mask_ - 1;
-  while (!free_.empty() && free_.back() >= first) free_.pop_back();
-  if (free_.empty()) return false;
+void HotRows::Move(uint32_t from) {
   const uint32_t to = free_.back();
   free_.pop_back();
   std::memcpy(at(to), at(from), content_bytes_);
   frames_[to] = frames_[from];
   frames_[to].rows->set_frame(frames_[to].row, to);
   frames_[from] = {};
-  return true;
 }
 
 void HotRows::Shrink() {
@@ -195,7 +191,8 @@ void HotRows::Shrink() {
     }
     const auto here = std::count_if(free_.begin(), free_.end(), [&](auto f) { return f >= first; });
     if (held || free_.size() - static_cast<size_t>(here) < used) return;
-    std::sort(free_.begin(), free_.end(), std::greater<>());  // the last is the least
+    // The last is the least: of earlier blocks there are as many as are wanted.
+    std::sort(free_.begin(), free_.end(), std::greater<>());
     for (uint32_t f = first; f < frame_count(); ++f) {
       if (frames_[f].used) Move(f);
     }

@@ -148,7 +148,6 @@ class HotRows {
   bool NewBlock();
   // Frames for so many rows, as far as the share goes. False: there is no memory for them.
   bool Grow(uint64_t rows);
-  void FreeLastBlock();
   // Frames that are to be free or on their way to be.
   uint32_t Reserved() const;
   // Moves the hand until there are as many.
@@ -159,7 +158,8 @@ class HotRows {
   void Evict(uint32_t frame);
   void Free(uint32_t frame);
   uint32_t Obtain(bool force);
-  bool Move(uint32_t from);
+  // To a frame that is free.
+  void Move(uint32_t from);
   // Back to the share, block by block.
   void Shrink();
   void Pin(uint32_t frame, Wait* wait);

@@ -118,12 +118,17 @@ void RowStore::InitialContent(uint64_t key_of_row, std::byte* to) const {
   SetInitialParameters(key_of_row, to);
 }
 
-void RowStore::MakeFresh(uint32_t row) {
+void RowStore::LeaveFrame(uint32_t row) {
   if (is_hot(row)) {
     hot_->Drop(RawFrame(row));
   } else {
     hot_->ForgetRead(this, row);
   }
+}
+
+void RowStore::MakeFresh(uint32_t row) {
+  if (!shape_.tiered) return Fill(row);
+  LeaveFrame(row);
   set_frame(row, HotRows::kFresh);
 }
 
@@ -138,11 +143,7 @@ void RowStore::Initial(uint64_t key_of_row, float* wide) const {
 void RowStore::Drop(uint32_t row) {
   index_.Remove(RowIndex::Hash(key(row)), row);
   if (shape_.tiered) {
-    if (is_hot(row)) {
-      hot_->Drop(RawFrame(row));
-    } else {
-      hot_->ForgetRead(this, row);
-    }
+    LeaveFrame(row);
     hot_->Gone(1);
   }
   SetApplies(row, 0);
@@ -228,7 +229,7 @@ uint32_t RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
     hot_->Made();
   } else {
     std::fill_n(state(row), shape_.state, 0.0f);
-    if (fresh == Fresh::kInitial) SetInitial(row);
+    if (fresh == Fresh::kInitial) SetInitialParameters(key, content(row));
   }
   if (again) return row;
   ++size_;

@@ -191,11 +191,12 @@ class RowStore {
     return reinterpret_cast<const float*>(of + shape_.parameters);
   }
   void SetParameters(uint32_t row, const float* parameters);  // to the nearest
-  void SetInitial(uint32_t row) { SetInitialParameters(key(row), content(row)); }
   float* state(uint32_t row) { return reinterpret_cast<float*>(content(row) + shape_.parameters); }
   const float* state(uint32_t row) const {
     return reinterpret_cast<const float*>(content(row) + shape_.parameters);
   }
+  // The row has what one that is made now would have, with its state; of a tiered table no frame.
+  void MakeFresh(uint32_t row);
   // What a row that is made now would have.
   void Initial(uint64_t key, float* parameters) const;
   void Prefetch(uint32_t row) const {
@@ -221,8 +222,6 @@ class RowStore {
   void InitialContent(uint64_t key, std::byte* content) const;
   // The row's frame gets that.
   void Fill(uint32_t row) { InitialContent(key(row), content(row)); }
-  // The row has that, and no frame.
-  void MakeFresh(uint32_t row);
   // Before all of the content of a row is written: it has a place. False: no memory.
   bool MakePlace(uint32_t row) {
     if (!shape_.tiered) return true;
@@ -261,6 +260,8 @@ class RowStore {
     return index_.Find(hash, [this, key](uint32_t row) { return this->key(row) == key; });
   }
   void SetInitialParameters(uint64_t key, std::byte* to) const;
+  // The row's content is nobody's any more, in a frame, cold or being read.
+  void LeaveFrame(uint32_t row);
   void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
   bool Reserve(uint32_t more);
   // Its number. kNone: there is no memory after all. At least `coming` rows are to follow, most
