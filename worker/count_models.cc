@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace verbena::worker {
 namespace {
 
@@ -17,7 +19,6 @@ class Counts {
   Counts(size_t order, std::string_view train) {
     size_t contexts = 1;
     for (size_t i = 0; i < order; ++i) contexts *= kBytes;
-    counts_.resize(contexts * kBytes);
     totals_.resize(contexts);
     distinct_.resize(contexts);
     size_t context = 0;
@@ -37,11 +38,14 @@ class Counts {
     const double total = totals_[context];
     if (total == 0) return shorter;
     const double distinct = distinct_[context];
-    return (counts_[context * kBytes + byte] + distinct * shorter) / (total + distinct);
+    const auto seen = counts_.find(context * kBytes + byte);
+    const double count = seen == counts_.end() ? 0 : seen->second;
+    return (count + distinct * shorter) / (total + distinct);
   }
 
  private:
-  std::vector<uint32_t> counts_, totals_, distinct_;
+  absl::flat_hash_map<size_t, uint32_t> counts_;  // by context and byte
+  std::vector<uint32_t> totals_, distinct_;       // by context
 };
 
 }  // namespace
