@@ -20,8 +20,14 @@ function(verbena_apart)
 endfunction()
 
 # verbena_quickly_compiled(TARGET): part of a test. It runs once; half of its compile time would go
-# into optimising it.
+# into optimising it. AddressSanitizer checks its memory by calls, which compile in half the time of
+# code in place; undefined behaviour is looked for in what is tested.
 function(verbena_quickly_compiled target)
+  target_compile_definitions(${target} PRIVATE CATCH_CONFIG_FAST_COMPILE)
+  if(VERBENA_SANITIZE STREQUAL "address")
+    target_compile_options(${target} PRIVATE
+      --param=asan-instrumentation-with-call-threshold=0 -fno-sanitize=undefined)
+  endif()
   target_compile_options(${target} PRIVATE
     $<$<NOT:$<BOOL:$<TARGET_PROPERTY:${target},VERBENA_OPTIMIZED>>>:-O0>)
 endfunction()
@@ -97,4 +103,18 @@ function(verbena_test name)
   if(ARG_COST)
     set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
   endif()
+endfunction()
+
+# verbena_full_under_sanitizers(TEST...): tests of this folder that a sanitizer's build has for
+# tests/run.sh --full alone (VERBENA_FULL). They are long there, and shorter ones reach the same code.
+function(verbena_full_under_sanitizers)
+  if(NOT VERBENA_SANITIZE OR VERBENA_FULL)
+    return()
+  endif()
+  foreach(name ${ARGN})
+    set_property(TEST ${name} APPEND PROPERTY LABELS full)
+    if(TARGET ${name})
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
+  endforeach()
 endfunction()

@@ -12,7 +12,8 @@ usage() {
 usage: bash tests/run.sh [--only PART[,PART]] [--full] [--jobs N] [-- CTEST-ARGUMENTS]
 
   --only PART   release, asan, tsan: only these (default: all three)
-  --full        the long soaks too (label "soak"), and more simulator seeds (VERBENA_FULL=1);
+  --full        the long soaks too (label "soak"), the long tests under sanitizers (label "full"), all
+                cases of tests/hosts and tests/softroce, more simulator seeds (VERBENA_FULL=1);
                 the release build compiles each source by itself
   --jobs N      compile jobs (default: the number of cores)
   -- ...        handed to every ctest, such as -R shm; the check of skipped tests is then left out
@@ -131,7 +132,7 @@ build() {  # PART
   say "build $1"
   local unity=ON
   [ "$1" = release ] && [ "$full" -eq 1 ] && unity=OFF
-  cmake --preset "$1" -D VERBENA_UNITY="$unity" >"build/$1-configure.log" 2>&1 || {
+  cmake --preset "$1" -D VERBENA_UNITY="$unity" -D VERBENA_FULL="$full" >"build/$1-configure.log" 2>&1 || {
     tail -n 40 "build/$1-configure.log"; failures+=("$1: configure"); return 1; }
   # On a terminal ninja redraws one line; elsewhere only what fails is worth the space.
   local quiet=(); [ -t 1 ] || quiet=(--quiet)
@@ -157,7 +158,7 @@ split_summary() {  # [FILE]
 run_ctest() {  # PART [HOLD]
   local start status log="build/$1-ctest.log" hold=${2:-}
   local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once")
-  [ "$full" -eq 1 ] || select+=(--label-exclude '^soak$')
+  [ "$full" -eq 1 ] || select+=(--label-exclude '^(soak|full)$')
   # gcc 12's ThreadSanitizer cannot map its shadow where the kernel randomises more than 28 bits.
   local launcher=()
   [ "$1" = tsan ] && setarch -R true 2>/dev/null && launcher=(setarch -R)

@@ -12,6 +12,7 @@ usage: bash tests/hosts/run.sh [OPTIONS] [CASE...]
 Makes five hosts (network namespaces) on one network and runs the cases on them: by default all.
 
   --build DIR    where the programs were built (default build/release)
+  --quick        without the cases marked "when: full", unless VERBENA_FULL is 1 (tests/run.sh --full)
   --verbose      show the output of cases while they run (otherwise: of those that fail)
   --list         show the cases and end
   --keep         keep the folder with the logs of cases, and name it
@@ -23,10 +24,11 @@ USAGE
 say() { printf 'hosts: %s\n' "$*" >&2; }
 wrong() { say "$* (see --help)"; exit 2; }
 
-build=$source_folder/build/release verbose=0 list=0 keep=0 cases=()
+build=$source_folder/build/release quick=0 verbose=0 list=0 keep=0 cases=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --build) [ "$#" -ge 2 ] || wrong "$1 wants a value"; build=$2; shift ;;
+    --quick) quick=1 ;;
     --verbose) verbose=1 ;;
     --list) list=1 ;;
     --keep) keep=1 ;;
@@ -39,12 +41,15 @@ done
 # shellcheck source=tests/support/case_header.sh
 . "$here/../support/case_header.sh"
 if [ "$list" -eq 1 ] || [ "${#cases[@]}" -eq 0 ]; then
-  all=()
-  for file in "$here"/cases/*.sh; do all+=("$(basename "$file" .sh)"); done
-  [ "$list" -eq 1 ] || cases=("${all[@]}")
+  for file in "$here"/cases/*.sh; do
+    name=$(basename "$file" .sh)
+    wanted "$name" "$((quick && ! list))" && cases+=("$name")
+  done
 fi
 if [ "$list" -eq 1 ]; then
-  for name in "${all[@]}"; do printf '%-14s limit %4s s\n' "$name" "$(header "$name" limit 60)"; done
+  for name in "${cases[@]}"; do
+    printf '%-16s limit %4s s, %s\n' "$name" "$(header "$name" limit 60)" "$(header "$name" when always)"
+  done
   exit 0
 fi
 

@@ -15,6 +15,7 @@ Boots one guest (or two on one wire) and runs the cases in it: by default all fo
   --guests N     1 or 2 (default 1)
   --build DIR    where the programs were built (default build/release)
   --replicas N   1 or 2: copies of a partition (default 1), but in the cases faults and failover
+  --quick        without the cases marked "when: full", unless VERBENA_FULL is 1 (tests/run.sh --full)
   --strict       a case whose programs were not built fails (otherwise: skipped, unless named)
   --verbose      show the output of cases while they run (otherwise: of those that fail)
   --list         show the cases and end
@@ -32,7 +33,7 @@ say() { printf 'softroce: %s\n' "$*" >&2; }
 wrong() { say "$* (see --help)"; exit 2; }
 
 guests=1 replicas=1 build=$source_folder/build/release
-strict=0 verbose=0 list=0 keep=0 shell="" shell_limit=300
+quick=0 strict=0 verbose=0 list=0 keep=0 shell="" shell_limit=300
 copies=() named=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
@@ -45,6 +46,7 @@ while [ "$#" -gt 0 ]; do
     --shell) shell=$2; shift ;;
     --copy) copies+=("$2"); shift ;;
     --limit) shell_limit=$2; shift ;;
+    --quick) quick=1 ;;
     --strict) strict=1 ;;
     --verbose) verbose=1 ;;
     --list) list=1 ;;
@@ -67,8 +69,8 @@ if [ -d "$build" ]; then build=$(realpath "$build"); fi
 if [ "$list" -eq 1 ]; then
   for file in "$here"/cases/*.sh; do
     name=$(basename "$file" .sh)
-    printf '%-16s guests %s, limit %4s s, needs %s\n' "$name" "$(header "$name" guests 1)" \
-      "$(header "$name" limit 60)" "$(header "$name" needs nothing)"
+    printf '%-16s guests %s, limit %4s s, %-6s needs %s\n' "$name" "$(header "$name" guests 1)" \
+      "$(header "$name" limit 60)" "$(header "$name" when always)," "$(header "$name" needs nothing)"
   done
   exit 0
 fi
@@ -77,7 +79,7 @@ failures=0
 if [ -z "$shell" ] && [ "${#named[@]}" -eq 0 ]; then
   for file in "$here"/cases/*.sh; do
     name=$(basename "$file" .sh)
-    [ "$(header "$name" guests 1)" -ne "$guests" ] || cases+=("$name")
+    [ "$(header "$name" guests 1)" -eq "$guests" ] && wanted "$name" "$quick" && cases+=("$name")
   done
 fi
 for name in "${named[@]}"; do

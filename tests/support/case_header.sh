@@ -8,3 +8,9 @@ header() {  # CASE FIELD DEFAULT
   value=$(sed -n "s/^# $2: *//p" "$here/cases/$1.sh" | head -n 1)
   printf '%s\n' "${value:-$3}"
 }
+
+# Whether a run of all cases has this one: with QUICK 1 those marked "# when: full" are left to
+# tests/run.sh --full.
+wanted() {  # CASE QUICK
+  [ "$2" -eq 0 ] || [ "${VERBENA_FULL:-0}" = 1 ] || [ "$(header "$1" when always)" != full ]
+}
