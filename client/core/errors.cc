@@ -52,10 +52,19 @@ std::string DescribeRoster(const Session& session) {
     return absl::StrCat("job '", job->name(), "' has ", joined, " of ", job->expected_workers(),
                         " workers joined");
   }
-  if (others.empty()) return "this worker is the only one left: EndStep() was not called";
+  if (others.empty()) {
+    return "this worker is the only one left: EndStep() was not called, or is still being applied";
+  }
   std::sort(others.begin(), others.end());
   return absl::StrCat("not every other worker has ended it (rank ", absl::StrJoin(others, ", "),
                       ")");
+}
+
+// What else a table with a cold tier may be waiting for.
+absl::string_view DescribeDisk(const Entry& entry) {
+  if (HotBytes(entry.table->info.spec()) == 0) return "";
+  return "; or for rows on the server's disk: its log and verbena_shard_cold_write_failures_total "
+         "say whether that can be written";
 }
 
 absl::Status StreamTrouble(const Session& session, const std::string& what, const Stream& stream,
@@ -92,13 +101,14 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
         absl::StrCat(what, ": this worker has ended ", entry.min_version, " steps and may be ",
                      bound, " ahead; waiting for the others to end ",
                      entry.min_version > bound ? entry.min_version - bound : 0, " at ", server,
-                     "; ", DescribeRoster(session)));
+                     "; ", DescribeRoster(session), DescribeDisk(entry)));
   }
   if (pull && entry.min_version > 0) {
     const bool chunk = entry.type == RecordType::kPull;
-    return absl::DeadlineExceededError(absl::StrCat(
-        what, ": waiting for version ", entry.min_version, chunk ? " of chunk " : " of partition ",
-        chunk ? entry.chunk : entry.parts[0], " at ", server, "; ", DescribeRoster(session)));
+    return absl::DeadlineExceededError(
+        absl::StrCat(what, ": waiting for version ", entry.min_version,
+                     chunk ? " of chunk " : " of partition ", chunk ? entry.chunk : entry.parts[0],
+                     " at ", server, "; ", DescribeRoster(session), DescribeDisk(entry)));
   }
   const Stream& stream = *entry.stream;
   // Contributions are summed in the order of ranks: one is answered after those before it.
@@ -108,7 +118,8 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
       Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " is open since ",
       Seconds(now - stream.changed_at), " ago, something came over it ",
       Seconds(now - stream.watch.heard_at()), " ago",
-      in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeRoster(session)) : ""));
+      in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeRoster(session)) : "",
+      DescribeDisk(entry)));
 }
 
 absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {

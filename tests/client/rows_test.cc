@@ -7,6 +7,7 @@
 #include <set>
 
 #include "client/core/key_plan.h"
+#include "proto/cold_tier_spec.h"
 #include "proto/routing.h"
 #include "tests/client/fake_calls.h"
 
@@ -209,6 +210,30 @@ TEST_CASE("rows of the next sync step wait until the step before is committed") 
   Good(&cluster, next);
   Good(&cluster, end);
   CHECK(cluster.servers[0]->rows[table][29][0] == 2);
+}
+
+TEST_CASE("a step that is not committed for want of a disk: the deadline names the disk") {
+  for (const bool tiered : {true, false}) {
+    FakeCluster cluster;
+    v1::TableSpec spec;
+    spec.set_consistency(v1::CONSISTENCY_SYNC);
+    spec.set_dim(kDim);
+    if (tiered) spec.mutable_cold_tier()->set_hot_bytes(kMinHotBytes);
+    const uint32_t table = cluster.AddRows(spec);
+    cluster.Join();
+    cluster.servers[0]->hold_commits = true;
+    cluster.PushRows(table, Count(30), FakeCluster::RowMemory(30, kDim, 1));
+    cluster.EndStep(table);
+    auto lookup = cluster.Lookup(table, {5}, FakeCluster::RowMemory(1, kDim, 0));
+    REQUIRE(cluster.RunUntil([&] { return lookup->done; }));
+    INFO(lookup->status);
+    CHECK(lookup->status.code() == absl::StatusCode::kDeadlineExceeded);
+    const std::string message(lookup->status.message());
+    CHECK_THAT(message, Contains("waiting for version 1") && Contains("or is still being applied"));
+    const std::string disk = "verbena_shard_cold_write_failures_total";
+    if (tiered) CHECK_THAT(message, Contains(disk));
+    if (!tiered) CHECK_THAT(message, !Contains(disk));
+  }
 }
 
 TEST_CASE("a call that is wrong says which argument, its value and what is allowed") {
