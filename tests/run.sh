@@ -14,7 +14,7 @@ usage: bash tests/run.sh [--only PART[,PART]] [--full] [--jobs N] [-- CTEST-ARGU
   --only PART   release, asan, tsan: only these (default: all three)
   --full        the long soaks too (label "soak"), the long tests under sanitizers (label "full"), all
                 cases of tests/hosts and tests/softroce, more simulator seeds (VERBENA_FULL=1);
-                the release build compiles each source by itself
+                the release build compiles each source by itself, and the benchmarks
   --jobs N      compile jobs (default: the number of cores)
   -- ...        handed to every ctest, such as -R shm; the check of skipped tests is then left out
 
