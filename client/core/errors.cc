@@ -63,7 +63,8 @@ std::string DescribeRoster(const Session& session) {
 // What else a table with a cold tier may be waiting for.
 absl::string_view DescribeDisk(const Entry& entry) {
   if (HotBytes(entry.table->info.spec()) == 0) return "";
-  return "; or for rows on the server's disk: its log and verbena_shard_cold_write_failures_total "
+  return "; it may wait for rows on the server's disk: its log and "
+         "verbena_shard_cold_write_failures_total "
          "say whether that can be written";
 }
 
