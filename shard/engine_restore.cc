@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "shard/engine_impl.h"
 #include "shard/kernel/convert.h"
+#include "shard/kernel/prefetch.h"
 
 namespace verbena::shard {
 namespace {
@@ -247,7 +248,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   };
   for (size_t k = 0; k < which.size(); ++k) {
     const size_t i = which[k];
-    if (k + kAhead < which.size()) __builtin_prefetch(parameters_of(which[k + kAhead]));
+    if (k + kAhead < which.size()) PrefetchToRead(parameters_of(which[k + kAhead]));
     const std::byte* const from = parameters_of(i);
     const auto* parameters = reinterpret_cast<const float*>(from);
     if (rows.dtype != ElementType::kF32) {

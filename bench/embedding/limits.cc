@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "shard/kernel/prefetch.h"
+
 namespace verbena::bench {
 namespace {
 
@@ -12,8 +14,8 @@ constexpr size_t kAhead = 12;  // keys from one step to the next
 constexpr double kRowsOfLine = 8.7;
 
 void PrefetchRow(const float* row, size_t width) {
-  for (size_t d = 0; d < width; d += 16) __builtin_prefetch(row + d, 1);
-  __builtin_prefetch(row + width - 1, 1);
+  for (size_t d = 0; d < width; d += 16) shard::PrefetchToWrite(row + d);
+  shard::PrefetchToWrite(row + width - 1);
 }
 
 uint64_t Mix(uint64_t x) {
@@ -39,7 +41,7 @@ void TwoMisses::Each(absl::Span<const uint64_t> numbers, Use use) const {
     return array_->rows + (numbers[i] + line(i)->offset[numbers[i] % 16]) * array_->width;
   };
   for (size_t i = 0; i < n + 2 * kAhead; ++i) {
-    if (i < n) __builtin_prefetch(line(i));
+    if (i < n) shard::PrefetchToRead(line(i));
     if (i >= kAhead && i - kAhead < n) PrefetchRow(row(i - kAhead), array_->width);
     if (i >= 2 * kAhead) use(i - 2 * kAhead, row(i - 2 * kAhead));
   }

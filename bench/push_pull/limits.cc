@@ -15,6 +15,7 @@
 
 #include "bench/cluster.h"
 #include "bench/push_pull/touch.h"
+#include "shard/kernel/prefetch.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -80,8 +81,8 @@ VERBENA_BEST_TARGET void SumOutPrefetch(float* __restrict parameters,
   constexpr size_t kBlock = 256;  // 1 KiB at a time, the next 2 KiB asked for
   for (size_t at = 0; at < count; at += kBlock) {
     for (size_t line = 0; line < kBlock; line += 16) {
-      __builtin_prefetch(gradient + at + 2 * kBlock + line);
-      __builtin_prefetch(out + at + 2 * kBlock + line, 1);
+      shard::PrefetchToRead(gradient + at + 2 * kBlock + line);
+      shard::PrefetchToWrite(out + at + 2 * kBlock + line);
     }
     const size_t end = std::min(count, at + kBlock);
     for (size_t i = at; i < end; ++i) {

@@ -34,6 +34,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "shard/kernel/prefetch.h"
 #include "shard/table/bookkeeping.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/cold_io.h"
@@ -90,7 +91,7 @@ class HotRows {
   }
   void SetDirty(uint32_t frame) { frames_[frame].dirty = true; }
   void Prefetch(uint32_t frame) const {
-    if (frame < frame_count()) __builtin_prefetch(at(frame), 1);
+    if (frame < frame_count()) PrefetchToWrite(at(frame));
   }
   // A frame for a row that has none, with anything in it. kNone: no memory.
   uint32_t Take(RowStore* rows, uint32_t row);

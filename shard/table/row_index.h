@@ -29,6 +29,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "shard/kernel/prefetch.h"
 #include "shard/table/row_arena.h"
 
 namespace verbena::shard {
@@ -68,9 +69,9 @@ class RowIndex {
   // In steps, each of which needs what the one before has sent for: the page, the line, and the
   // first row there that may be the one.
   void PrefetchPage(const Place& at) const {
-    __builtin_prefetch(&groups_[at.group].pages[at.line / kPageLines]);
+    PrefetchToRead(&groups_[at.group].pages[at.line / kPageLines]);
   }
-  void PrefetchLine(const Place& at) const { __builtin_prefetch(&LineAt(at.group, at.line)); }
+  void PrefetchLine(const Place& at) const { PrefetchToRead(&LineAt(at.group, at.line)); }
   uint32_t Guess(const Place& at, uint64_t hash) const {
     const Line& line = LineAt(at.group, at.line);
     const uint32_t matches = Matches(line, hash);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "shard/kernel/prefetch.h"
 #include "shard/table/initializer.h"
 #include "shard/table/row_lookahead.h"
 
@@ -91,7 +92,7 @@ void RowStore::Find(absl::Span<const uint64_t> keys, uint32_t* rows) const {
 
 void RowStore::HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const {
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i + kAhead < rows.size()) __builtin_prefetch(At(rows[i + kAhead]));
+    if (i + kAhead < rows.size()) PrefetchToRead(At(rows[i + kAhead]));
     hashes[i] = RowIndex::Hash(key(rows[i]));
   }
 }

@@ -30,6 +30,7 @@
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/kernel/convert.h"
+#include "shard/kernel/prefetch.h"
 #include "shard/table/bookkeeping.h"
 #include "shard/table/hot_rows.h"
 #include "shard/table/row_arena.h"
@@ -114,7 +115,7 @@ class RowStore {
   void Guess(Probe* p) const {
     if (p->at.lines == 0) return;
     p->row = index_.Guess(p->at, p->hash);
-    if (p->row < in_chunks_) __builtin_prefetch(&chunks_[p->row >> shape_.many_shift]);
+    if (p->row < in_chunks_) PrefetchToRead(&chunks_[p->row >> shape_.many_shift]);
   }
   void PrefetchRow(const Probe& p) const {
     if (p.row < size_) Prefetch(p.row);
@@ -155,7 +156,7 @@ class RowStore {
   bool is_free(uint32_t row) const { return shape_.stamps && stamp(row) == kFreeStamp; }
   // For who looks at all of them in turn: those that come soon.
   void PrefetchStamp(uint32_t row) const {
-    if (row + kAheadOfSweep < size_) __builtin_prefetch(At(row + kAheadOfSweep));
+    if (row + kAheadOfSweep < size_) PrefetchToRead(At(row + kAheadOfSweep));
   }
   // The row's number is free for another one.
   void Drop(uint32_t row);
@@ -202,8 +203,8 @@ class RowStore {
   void Prefetch(uint32_t row) const {
     const std::byte* at = At(row);
     if (shape_.tiered && frame(row) < HotRows::kFresh) return hot_->Prefetch(frame(row));
-    for (uint32_t i = 0; i < prefetch_bytes_; i += 64) __builtin_prefetch(at + i, 1);
-    __builtin_prefetch(at + prefetch_bytes_ - 1, 1);  // rows do not begin on a line
+    for (uint32_t i = 0; i < prefetch_bytes_; i += 64) PrefetchToWrite(at + i);
+    PrefetchToWrite(at + prefetch_bytes_ - 1);  // rows do not begin on a line
   }
 
   // ---- where content is in frames ----
