@@ -12,6 +12,9 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kLeastBlock = size_t{4} << 10;
 constexpr size_t kMostBlock = size_t{1} << 20;
+// Of pages behind each other, at most: 16 entries of the processor's page tables, two lines of the
+// cache.
+constexpr size_t kMostRun = size_t{64} << 10;
 constexpr uint64_t kRoomForReads = 256 << 10;
 
 constexpr size_t Lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -39,10 +42,17 @@ void RowArena::Cut(Piece piece) {
   b.cut += sizes_[piece];
 }
 
+// Pages, of which most may stay idle for a while: at most a 2048th of all memory does.
+void RowArena::CutRun() {
+  const uint64_t run = std::clamp<uint64_t>(bytes_ / 2048, kPageBytes, kMostRun);
+  for (uint64_t cut = 0; cut < run && room() >= kPageBytes; cut += kPageBytes) Cut(kPage);
+}
+
 void RowArena::CutMissing(const Counts& pieces) {
-  for (const Piece piece : {kMany, kFew, kPage}) {
+  for (const Piece piece : {kMany, kFew}) {
     while (free_[piece].count < pieces[piece] && room() >= sizes_[piece]) Cut(piece);
   }
+  while (free_[kPage].count < pieces[kPage] && room() >= kPageBytes) CutRun();
 }
 
 bool RowArena::Enough(const Counts& pieces) const {

@@ -1,6 +1,9 @@
 // Memory for the rows of one embedding table and their indices: pieces of three sizes, cut out of
 // blocks that all slices of the table share, so that a slice wastes next to nothing.
 //
+// Pages of indices are cut in runs, one behind the other: where they lay among the rows one by one,
+// each would have an entry of the processor's page tables to itself, which a lookup then waits for.
+//
 // Pieces that come back are kept for the table. Blocks go back to the pool when all of their pieces
 // are here and Trim() is called.
 //
@@ -65,6 +68,7 @@ class RowArena {
   void Push(Piece piece, std::byte* data);
   size_t room() const { return blocks_.empty() ? 0 : blocks_.back().buffer.bytes - cut_; }
   void Cut(Piece piece);
+  void CutRun();
   // As many of the missing ones as the last block has room for.
   void CutMissing(const Counts& pieces);
   bool Enough(const Counts& pieces) const;
