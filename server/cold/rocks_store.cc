@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -36,6 +37,10 @@ constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kReadsAtOnce = 128;
 // How long a disk that is full is left alone.
 constexpr std::chrono::milliseconds kRetry(200);
+// Of one row, before it is given up: five seconds.
+constexpr int kReadTries = 25;
+// By the shard's thread, for which others wait.
+constexpr int kReadNowTries = 3;
 // And RocksDB, while it writes files.
 constexpr std::chrono::milliseconds kBusy(5);
 // Of files that were not merged yet: each is looked into by a read.
@@ -59,6 +64,11 @@ absl::Status Failed(const std::string& what, const rocksdb::Status& status) {
   if (status.IsNoSpace()) return absl::ResourceExhaustedError(text);
   if (status.IsCorruption() || status.IsNotFound()) return absl::DataLossError(text);
   return absl::UnavailableError(text);
+}
+
+// The disk may give it another time.
+bool MayPass(const rocksdb::Status& status) {
+  return !status.ok() && !status.IsCorruption() && !status.IsNotFound();
 }
 
 // RocksDB writes a log of its own, which would be a file that nobody reads.
@@ -111,6 +121,7 @@ struct RocksStore::Impl {
     uint64_t key;
     uint64_t cookie;
     std::string content;
+    int tries = 0;  // of a read
   };
 
   void Run();
@@ -123,7 +134,9 @@ struct RocksStore::Impl {
   // else, and the rest with a mark in the next batch.
   void DropLife(uint32_t life);
   Written WriteBatch();
-  void ReadSome(std::deque<Asked>* reads);
+  void ReadSome();
+  // Whether the read is to be tried again, for which it was put aside.
+  bool PutAside(Asked* read, const rocksdb::Status& status);
   void Tell(std::vector<Done> done);
   void SetHealth(const absl::Status& status);
 
@@ -141,7 +154,12 @@ struct RocksStore::Impl {
   absl::Status health;
   std::atomic<bool> has_done{false};
 
-  std::deque<Asked> writes;  // the thread's: taken, not done; forgets, too
+  // The thread's.
+  std::deque<Asked> writes;  // taken, not done; forgets, too
+  std::deque<Asked> reads;
+  std::vector<Asked> aside;  // reads that failed
+  std::chrono::steady_clock::time_point aside_until;
+  bool reads_fail = false;  // and it was said
 };
 
 RocksStore::RocksStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -151,7 +169,9 @@ absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const RocksStoreOpt
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(OptionsOf(), options.directory, &db);
+  rocksdb::Options settings = OptionsOf();
+  if (options.env != nullptr) settings.env = options.env;
+  const rocksdb::Status opened = rocksdb::DB::Open(settings, options.directory, &db);
   if (!opened.ok()) {
     return Failed(absl::StrCat("cannot make a database for cold rows in ", options.directory),
                   opened);
@@ -240,6 +260,11 @@ absl::Status RocksStore::ReadNow(absl::Span<const uint64_t> keys, size_t bytes, 
                         slices.data(), values.data(), statuses.data());
     for (size_t i = 0; i < count; ++i, to += bytes) {
       *failed = keys[from + i];
+      for (int tries = 1; tries < kReadNowTries && MayPass(statuses[i]); ++tries) {
+        values[i].Reset();
+        statuses[i] = impl_->db->Get(rocksdb::ReadOptions(), impl_->db->DefaultColumnFamily(),
+                                     slices[i], &values[i]);
+      }
       if (!statuses[i].ok()) return Failed("cannot read", statuses[i]);
       if (values[i].size() != bytes) {
         return absl::DataLossError(
@@ -305,6 +330,9 @@ void RocksStore::Impl::DropLife(uint32_t life) {
   std::erase_if(writes, [&](const Asked& asked) {
     return asked.kind == Asked::Kind::kWrite && LifeOfColdKey(asked.key) == life;
   });
+  const auto of_life = [&](const Asked& asked) { return LifeOfColdKey(asked.key) == life; };
+  std::erase_if(reads, of_life);
+  std::erase_if(aside, of_life);
   const KeyBytes first(ColdKey(life, 0)), behind(ColdKey(life + 1, 0));
   const rocksdb::Slice begin = first.slice(), end = behind.slice();
   // What it cannot remove the mark hides, and is removed later.
@@ -349,13 +377,25 @@ RocksStore::Impl::Written RocksStore::Impl::WriteBatch() {
   return Written::kDone;
 }
 
-void RocksStore::Impl::ReadSome(std::deque<Asked>* reads) {
-  const size_t count = std::min(kReadsAtOnce, reads->size());
+bool RocksStore::Impl::PutAside(Asked* read, const rocksdb::Status& status) {
+  if (!MayPass(status) || ++read->tries >= kReadTries) return false;
+  if (aside.empty()) aside_until = std::chrono::steady_clock::now() + kRetry;
+  if (!reads_fail && options.log) {
+    options.log(absl::StrCat("cold rows cannot be read, which is tried again for some seconds: ",
+                             status.ToString()));
+  }
+  reads_fail = true;
+  aside.push_back(std::move(*read));
+  return true;
+}
+
+void RocksStore::Impl::ReadSome() {
+  const size_t count = std::min(kReadsAtOnce, reads.size());
   std::vector<KeyBytes> names;
   names.reserve(count);
   std::vector<rocksdb::Slice> slices;
   for (size_t i = 0; i < count; ++i) {
-    names.emplace_back((*reads)[i].key);
+    names.emplace_back(reads[i].key);
     slices.push_back(names.back().slice());
   }
   std::vector<rocksdb::PinnableSlice> values(count);
@@ -364,23 +404,24 @@ void RocksStore::Impl::ReadSome(std::deque<Asked>* reads) {
                values.data(), statuses.data());
   std::vector<Done> finished;
   for (size_t i = 0; i < count; ++i) {
-    const Asked& asked = (*reads)[i];
+    Asked& asked = reads[i];
+    if (PutAside(&asked, statuses[i])) continue;
     Done& d = finished.emplace_back();
     d.key = asked.key;
     d.cookie = asked.cookie;
     d.read = true;
+    reads_fail = reads_fail && !statuses[i].ok();
     if (!statuses[i].ok()) d.status = Failed("cannot read", statuses[i]);
     const auto* from = reinterpret_cast<const std::byte*>(values[i].data());
     if (d.status.ok()) d.content.assign(from, from + values[i].size());
   }
-  reads->erase(reads->begin(), reads->begin() + static_cast<ptrdiff_t>(count));
+  reads.erase(reads.begin(), reads.begin() + static_cast<ptrdiff_t>(count));
   Tell(std::move(finished));
 }
 
 void RocksStore::Impl::Run() {
   pthread_setname_np(pthread_self(), options.name.substr(0, 15).c_str());
   std::vector<Asked> taken;
-  std::deque<Asked> reads;
   bool later = false;  // writes are left alone for a while
   std::chrono::steady_clock::time_point again;
   for (;;) {
@@ -388,10 +429,13 @@ void RocksStore::Impl::Run() {
       std::unique_lock<std::mutex> lock(mutex);
       const auto asked = [&] { return stop || !queue.empty(); };
       if (reads.empty() && (writes.empty() || later)) {
-        if (writes.empty()) {
+        if (writes.empty() && aside.empty()) {
           changed.wait(lock, asked);
         } else {
-          changed.wait_until(lock, again, asked);
+          const auto until = aside.empty()    ? again
+                             : writes.empty() ? aside_until
+                                              : std::min(again, aside_until);
+          changed.wait_until(lock, until, asked);
         }
       }
       if (stop) return;
@@ -402,8 +446,12 @@ void RocksStore::Impl::Run() {
       (a.kind == Asked::Kind::kRead ? reads : writes).push_back(std::move(a));
     }
     taken.clear();
+    if (!aside.empty() && std::chrono::steady_clock::now() >= aside_until) {
+      std::move(aside.begin(), aside.end(), std::back_inserter(reads));
+      aside.clear();
+    }
     // Somebody waits for what is read; what is written is written ahead.
-    if (!reads.empty()) ReadSome(&reads);
+    if (!reads.empty()) ReadSome();
     const auto now = std::chrono::steady_clock::now();
     if (writes.empty() || (later && now < again)) continue;
     const Written written_now = WriteBatch();

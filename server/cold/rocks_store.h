@@ -11,6 +11,8 @@
 // Invariants:
 //  1. A write that fails is tried again, with all behind it, until it succeeds, its life is
 //     forgotten, or Stop(); reads go on meanwhile.
+//  2. A read that fails is tried again for some seconds, others meanwhile, unless the content is
+//     damaged or not there. ReadNow() tries again at once.
 #ifndef VERBENA_SERVER_COLD_ROCKS_STORE_H_
 #define VERBENA_SERVER_COLD_ROCKS_STORE_H_
 
@@ -24,6 +26,10 @@
 #include "absl/status/statusor.h"
 #include "shard/cold_store.h"
 
+namespace rocksdb {
+class Env;
+}
+
 namespace verbena::server {
 
 struct RocksStoreOptions {
@@ -31,8 +37,11 @@ struct RocksStoreOptions {
   std::string name;  // of the thread, at most 15 characters
   // Something is done: TakeDone() is to be called.
   std::function<void()> wake;
-  // Told when writing fails for the first time, and when it works again. May be empty.
+  // Told when writing fails for the first time, and when it works again, and of reads that are
+  // tried again. May be empty.
   std::function<void(const std::string&)> log;
+  // Outlives the store; null: of the system. Tests have one whose disk fails.
+  rocksdb::Env* env = nullptr;
 };
 
 class RocksStore final : public shard::ColdStore {

@@ -31,7 +31,7 @@ ALSO = {"shard/codec/": {"client", "worker"}}
 # why). Paths are prefixes.
 HEADERS = (
     (r"prometheus/", ("server/metrics/",), None, "only server/metrics knows Prometheus"),
-    (r"rocksdb/", ("server/cold/",), None, "only server/cold knows RocksDB"),
+    (r"rocksdb/", ("server/cold/", "tests/server/cold/"), None, "only server/cold knows RocksDB"),
     (r"sqlite3\.h", ("server/coordinator/", "tests/server/"), None, "only the coordinator's store knows SQLite"),
     (r"nlohmann/", ("server/checkpoint/",), None,
      "only server/checkpoint parses JSON of others; proto/json.h writes ours"),

@@ -1,7 +1,11 @@
 // Cold rows in RocksDB: what was written is read, whatever is asked for meanwhile; a disk that is
-// full loses nothing; a file that was changed is noticed.
+// full loses nothing; a file that was changed is noticed; a read that fails is tried again.
 #include "server/cold/rocks_store.h"
 
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +15,8 @@
 #include <mutex>
 #include <random>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/cold/cold_directory.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
@@ -20,6 +26,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 using shard::ColdKey;
+using shard::RowOfColdKey;
 using test::Eventually;
 using test::Good;
 using test::Value;
@@ -33,9 +40,55 @@ std::vector<std::byte> Content(uint64_t key, uint32_t version) {
   return content;
 }
 
+// Reads of files of rows fail, so many times.
+class FailingDisk final : public rocksdb::FileSystemWrapper {
+ public:
+  FailingDisk() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
+  const char* Name() const override { return "failing disk"; }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& path, const rocksdb::FileOptions& how,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
+                                        rocksdb::IODebugContext* debug) override {
+    rocksdb::IOStatus status = FileSystemWrapper::NewRandomAccessFile(path, how, file, debug);
+    if (status.ok()) *file = std::make_unique<File>(std::move(*file), &failures);
+    return status;
+  }
+
+  std::atomic<int> failures{0};
+
+ private:
+  class File final : public rocksdb::FSRandomAccessFileOwnerWrapper {
+   public:
+    File(std::unique_ptr<rocksdb::FSRandomAccessFile> file, std::atomic<int>* failures)
+        : FSRandomAccessFileOwnerWrapper(std::move(file)), failures_(failures) {}
+    rocksdb::IOStatus Read(uint64_t offset, size_t bytes, const rocksdb::IOOptions& options,
+                           rocksdb::Slice* result, char* to,
+                           rocksdb::IODebugContext* debug) const override {
+      if (Fails()) return rocksdb::IOStatus::IOError("planted");
+      return FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, to, debug);
+    }
+    rocksdb::IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count,
+                                const rocksdb::IOOptions& options,
+                                rocksdb::IODebugContext* debug) override {
+      if (Fails()) return rocksdb::IOStatus::IOError("planted");
+      return FSRandomAccessFileOwnerWrapper::MultiRead(requests, count, options, debug);
+    }
+
+   private:
+    bool Fails() const {
+      int left = failures_->load();
+      while (left > 0 && !failures_->compare_exchange_weak(left, left - 1)) {
+      }
+      return left > 0;
+    }
+    std::atomic<int>* const failures_;
+  };
+};
+
 struct Store {
-  explicit Store(const std::string& path) : directory(Value(ColdDirectory::Open(path))) {
+  explicit Store(const std::string& path, rocksdb::Env* env = nullptr)
+      : directory(Value(ColdDirectory::Open(path))) {
     RocksStoreOptions options;
+    options.env = env;
     options.directory = directory.OfShard(0);
     options.name = "cold";
     options.wake = [this] { ++wakes; };
@@ -245,6 +298,61 @@ TEST_CASE("a block that was changed on the disk is not read as if nothing were")
   store.rocks->Read(ColdKey(life, 0), 5);
   REQUIRE(store.TakeAll(1, &done));
   CHECK(done[0].status.code() == absl::StatusCode::kDataLoss);
+}
+
+TEST_CASE("a read that the disk fails is tried again, for a while") {
+  test::TemporaryDirectory directory;
+  const auto disk = std::make_shared<FailingDisk>();
+  const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(disk);
+  Store store(directory.path(), env.get());
+  const uint32_t life = store.rocks->NewLife();
+  const uint32_t gone = store.rocks->NewLife();
+  std::vector<shard::ColdStore::Done> done;
+  for (uint32_t row = 0; row < 2 * kMany; ++row) {
+    store.rocks->Write(ColdKey(row < kMany ? life : gone, row), row, Content(row, 0));
+  }
+  REQUIRE(store.TakeAll(2 * kMany, &done));
+  REQUIRE(Eventually([&] { return store.rocks->statistics().stored_bytes > 0; }));
+
+  // Rows far apart, none of which is in RocksDB's cache.
+  disk->failures = 3;
+  done.clear();
+  for (uint32_t i = 0; i < 5; ++i) store.rocks->Read(ColdKey(life, i * 9001), i);
+  REQUIRE(store.TakeAll(5, &done));
+  for (const auto& d : done) {
+    INFO(d.status.ToString());
+    REQUIRE(d.status.ok());
+    CHECK(d.content == Content(RowOfColdKey(d.key), 0));
+  }
+  CHECK(disk->failures == 0);
+  CHECK_THAT(store.said(), Contains("tried again") && Contains("planted"));
+  // The shard's thread does not wait.
+  disk->failures = 2;
+  std::vector<std::byte> content(kBytes);
+  uint64_t failed = 0;
+  const uint64_t key = ColdKey(life, 60'000);
+  Good(store.rocks->ReadNow({&key, 1}, kBytes, content.data(), &failed));
+  CHECK(content == Content(60'000, 0));
+  CHECK(disk->failures == 0);
+
+  // One that never gives it; of a life that is over nobody is told.
+  disk->failures = 1'000'000;
+  done.clear();
+  const auto start = absl::Now();
+  store.rocks->Read(ColdKey(life, 80'000), 1);
+  store.rocks->Read(ColdKey(gone, kMany + 80'000), 2);
+  store.rocks->Forget(gone);
+  REQUIRE(store.TakeAll(1, &done));
+  CHECK(absl::Now() - start > absl::Seconds(3));
+  CHECK(done.size() == 1);
+  CHECK(done[0].key == ColdKey(life, 80'000));
+  CHECK(done[0].status.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(done[0].status.message()), Contains("planted"));
+  CHECK(store.rocks->ReadNow({&key, 1}, kBytes, content.data(), &failed).ok());  // in the cache
+  const uint64_t other = ColdKey(life, 40'000);
+  CHECK(store.rocks->ReadNow({&other, 1}, kBytes, content.data(), &failed).code() ==
+        absl::StatusCode::kUnavailable);
+  CHECK(failed == other);
 }
 
 TEST_CASE("on a disk that is full nothing is lost, and it goes on when there is room",
