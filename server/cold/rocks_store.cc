@@ -35,7 +35,7 @@ using shard::LifeOfColdKey;
 // Of one batch, so that reads are not behind many of them.
 constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kReadsAtOnce = 128;
-// How long a disk that is full is left alone.
+// How long a disk that is full, or did not give a row, is left alone.
 constexpr std::chrono::milliseconds kRetry(200);
 // Of one row, before it is given up: five seconds.
 constexpr int kReadTries = 25;
