@@ -2,6 +2,7 @@
 #include "shard/table/row_index.h"
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <random>
@@ -63,6 +64,26 @@ void CheckLikeMap(size_t count, const std::function<uint64_t(size_t)>& key_of) {
     const auto other = model.find(absent);
     REQUIRE(found[1] == (other == model.end() ? RowStore::kNone : other->second));
   }
+}
+
+TEST_CASE("pages of indices that are wanted one by one, among rows, lie behind each other") {
+  Slices s(RowShape(64, 1, false), 0);
+  constexpr int kPages = 20'000;
+  std::vector<std::byte*> rows, pages;
+  int behind = 0;
+  for (int i = 0; i < kPages; ++i) {
+    rows.push_back(s.arena.Take(RowArena::kFew));
+    pages.push_back(s.arena.Take(RowArena::kPage));
+    REQUIRE(rows.back() != nullptr);
+    REQUIRE(pages.back() != nullptr);
+    if (i == 0) continue;
+    const auto apart =
+        reinterpret_cast<intptr_t>(pages[i]) - reinterpret_cast<intptr_t>(pages[i - 1]);
+    behind += std::abs(apart) == RowArena::kPageBytes ? 1 : 0;
+  }
+  CHECK(behind > kPages * 3 / 4);
+  for (std::byte* p : rows) s.arena.Give(RowArena::kFew, p);
+  for (std::byte* p : pages) s.arena.Give(RowArena::kPage, p);
 }
 
 TEST_CASE("an index finds what a plain map does, whatever the keys are like") {
