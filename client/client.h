@@ -255,6 +255,11 @@ struct BagOptions {
   std::optional<uint64_t> min_version = {};
 };
 
+// Of Intend().
+struct IntentOptions {
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+};
+
 // Of Scan().
 struct ScanOptions {
   // Of each record that is asked for, so of RowScan::Next(); default: ClientOptions::timeout.
@@ -431,6 +436,14 @@ class VERBENA_EXPORT Client {
   Ticket LookupBags(const Table& table, absl::Span<const uint64_t> keys,
                     absl::Span<const uint64_t> offsets, const Region& sums,
                     const BagOptions& options = {});
+  // Tells the servers that rows of these keys will be looked up or pushed soon (of the batch after
+  // this one, say), so that those on disk (TableSpec::cold_tier) come to memory meanwhile. Changes
+  // no result, and nobody waits for the rows: what there is no room for, beside the rows that calls
+  // under way wait for, is not brought. Keys are copied, in any order, and may repeat; those
+  // without a row are passed over. Done when the servers have been told; of a table without a cold
+  // tier at once. Errors as Lookup().
+  Ticket Intend(const Table& table, absl::Span<const uint64_t> keys,
+                const IntentOptions& options = {});
   // Starts a walk through all rows of an embedding table that were pushed, over all servers at
   // once. Not a snapshot: of what is pushed meanwhile, by anybody, it shows some or none, row by
   // row. INVALID_ARGUMENT: the table is empty, dense or of another client; NOT_FOUND: it was

@@ -49,6 +49,17 @@ Ticket Client::LookupBags(const Table& table, absl::Span<const uint64_t> keys,
   return ticket;
 }
 
+Ticket Client::Intend(const Table& table, absl::Span<const uint64_t> keys,
+                      const IntentOptions& options) {
+  Ticket ticket;
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+        return core.Intend(table.id(), keys, impl_->Deadline(options.timeout), std::move(done));
+      });
+  return ticket;
+}
+
 // ---- scans --------------------------------------------------------------------------------------
 
 // Guarded by the hub's lock, but for what is of a part that is not running.

@@ -55,6 +55,8 @@ enum class RecordType : uint8_t {
   kLookupBags = 12,  // as a lookup, but what is written are `bags` sums of rows. A group's keys do
                      // not descend, and may repeat. payload = keys, zeros to KeyBytes(), a BagUse a
                      // key
+  kIntent = 13,  // payload = keys, as of a lookup, whose rows will be asked for soon: those that
+                 // are not in memory are brought there, as far as there is room. Answered at once
 };
 
 // Which norm. The numbers are squares of L2 norms.

@@ -118,6 +118,7 @@ absl::Status CheckShape(const RecordHeader& h) {
       [[fallthrough]];
     case RecordType::kPushRows:
     case RecordType::kLookup:
+    case RecordType::kIntent:
       payload = true;
       break;
     case RecordType::kEndStep:
@@ -130,7 +131,8 @@ absl::Status CheckShape(const RecordHeader& h) {
       return Bad(
           kRecord, "type", static_cast<uint32_t>(h.type),
           "1 (push), 2 (pull), 3 (end-step), 4 (await), 5 (push of rows), 6 (lookup), "
-          "7 (scan), 8 (norms), 9 (totals), 10 (replicate), 11 (beacon), 12 (lookup of bags)");
+          "7 (scan), 8 (norms), 9 (totals), 10 (replicate), 11 (beacon), 12 (lookup of bags), "
+          "13 (intent)");
   }
   if (h.group_count < 1 || h.group_count > kMaxGroups) {
     return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
@@ -139,7 +141,7 @@ absl::Status CheckShape(const RecordHeader& h) {
   // A push without a payload settles one whose buffer was given back: it contributes zero.
   if (!payload && h.payload_bytes != 0) {
     return Bad(kRecord, "payload_bytes", h.payload_bytes,
-               "0 unless it is a push, a lookup or a replicate");
+               "0 unless it is a push, a lookup, an intent or a replicate");
   }
   return absl::OkStatus();
 }
@@ -186,6 +188,7 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
                        " keys and as many rows of ", kRowMultiple, " bytes or a multiple of that"));
     }
     case RecordType::kLookup:
+    case RecordType::kIntent:
       if (count > 0 && bytes == count * sizeof(uint64_t)) return absl::OkStatus();
       return Bad(kRecord, "payload_bytes", bytes,
                  absl::StrCat("8 for each of the groups' ", count, " keys, at least one"));
@@ -404,6 +407,8 @@ std::string_view RecordTypeName(RecordType type) {
       return "beacon";
     case RecordType::kLookupBags:
       return "lookup of bags";
+    case RecordType::kIntent:
+      return "intent";
   }
   return "unknown";
 }

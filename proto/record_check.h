@@ -39,8 +39,9 @@ struct RecordLimits {
 absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLimits& limits,
                         Record* record, absl::Span<const std::byte>* payload);
 
-// Copies the keys of a push of rows or a lookup that CopyRecord() has returned. INVALID_ARGUMENT:
-// those of a group do not ascend; of a lookup of bags, where they may repeat: they descend.
+// Copies the keys of a push of rows, a lookup or an intent that CopyRecord() has returned.
+// INVALID_ARGUMENT: those of a group do not ascend; of a lookup of bags, where they may repeat:
+// they descend.
 absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
                       std::vector<uint64_t>* keys);
 

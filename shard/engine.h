@@ -177,6 +177,13 @@ struct LookupRequest {
   // in is zero.
   Bags bags = {};
 };
+// Rows that will be asked for soon.
+struct IntentRequest {
+  uint64_t worker = 0;
+  uint32_t table = 0;
+  absl::Span<const Group> groups;
+  absl::Span<const uint64_t> keys;
+};
 struct ScanRequest {
   uint64_t worker = 0;
   uint32_t table = 0;
@@ -330,6 +337,9 @@ class Engine {
   // kResourceExhausted.
   GroupsOutcome PushRows(const PushRowsRequest& request);
   PullOutcome Lookup(const LookupRequest& request);
+  // Brings rows that are not in memory there, as far as there is room, and does not wait for them.
+  // Never parked.
+  GroupsOutcome Intend(const IntentRequest& request);
   // Rows in the order they were made, those only that a push has changed, as keys, zeros to
   // KeyBytes() of them, rows. answer.detail of them; answer.version is the next cursor. No rows:
   // the end. What is pushed meanwhile is seen or not.

@@ -202,6 +202,32 @@ PullOutcome Engine::Lookup(const LookupRequest& request) {
   return outcome;
 }
 
+GroupsOutcome Engine::Intend(const IntentRequest& request) {
+  Impl& e = *impl_;
+  TableState* state = nullptr;
+  const Roster::Member* member = nullptr;
+  ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
+  if (found == ReplyStatus::kOk && KeysOf(request.groups) != request.keys.size()) {
+    found = ReplyStatus::kMalformed;
+  }
+  if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
+  GroupsOutcome outcome;
+  absl::Span<const uint64_t> keys_left = request.keys;
+  e.group_status.clear();
+  for (const Group& group : request.groups) {
+    const absl::Span<const uint64_t> keys = keys_left.first(group.count);
+    keys_left.remove_prefix(group.count);
+    uint32_t slice = 0;
+    const ReplyStatus status = e.FindKeys(*state, group, keys, &slice);
+    if (status == ReplyStatus::kOk) state->rows.table->Intend(slice, keys);
+    e.CountAnswer(status);
+    e.group_status.push_back(status);
+    outcome.answer.status = Worse(outcome.answer.status, status);
+  }
+  outcome.group_status = e.group_status;
+  return outcome;
+}
+
 PullOutcome Engine::Scan(const ScanRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;

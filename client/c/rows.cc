@@ -75,6 +75,15 @@ verbena_status verbena_lookup_bags(verbena_client* client, const verbena_table* 
                });
 }
 
+verbena_status verbena_intend(verbena_client* client, const verbena_table* table,
+                              const uint64_t* keys, size_t count, int64_t timeout_ms,
+                              verbena_ticket** ticket) {
+  return Begin("verbena_intend", timeout_ms, ticket,
+               {{"client", client}, {"table", table}, {"keys", keys}}, [&](Timeout timeout) {
+                 return client->client->Intend(table->table, {keys, count}, {.timeout = timeout});
+               });
+}
+
 verbena_status verbena_scan(verbena_client* client, const verbena_table* table, int64_t timeout_ms,
                             verbena_rows_function show, void* user) {
   constexpr char kCall[] = "verbena_scan";

@@ -442,6 +442,12 @@ VERBENA_EXPORT verbena_status verbena_lookup_bags(verbena_client* client,
                                                   const verbena_region* sums,
                                                   uint64_t region_offset, uint64_t min_version,
                                                   int64_t timeout_ms, verbena_ticket** ticket);
+// Tells the servers that rows of these keys (1 to 4194304, copied) will be looked up or pushed
+// soon: those that are on disk (verbena_table_spec.hot_bytes) come to memory, as far as there is
+// room. Changes no result. Ends when the servers have been told.
+VERBENA_EXPORT verbena_status verbena_intend(verbena_client* client, const verbena_table* table,
+                                             const uint64_t* keys, size_t count, int64_t timeout_ms,
+                                             verbena_ticket** ticket);
 // Called with `count` keys (1 or more) and their rows of `dim` f32 each, one after the other, and
 // the `user` of the call. They are valid during the call. 0: go on; another number ends the scan.
 typedef int (*verbena_rows_function)(const uint64_t* keys, const float* rows, size_t count,

@@ -136,6 +136,9 @@ class ClientCore {
   absl::StatusOr<OperationId> LookupBags(uint32_t table, const BagKeys& bags, const Rows& sums,
                                          std::optional<uint64_t> min_version, int64_t deadline_ns,
                                          Done done);
+  // Tells the servers that rows of these keys will be asked for soon.
+  absl::StatusOr<OperationId> Intend(uint32_t table, absl::Span<const uint64_t> keys,
+                                     int64_t deadline_ns, Done done);
   // One record's rows of `partition` from `cursor` on. *result is written before `done` runs with
   // OK, and not after an operation has ended.
   absl::StatusOr<OperationId> Scan(uint32_t table, uint32_t partition, uint64_t cursor,

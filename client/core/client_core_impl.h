@@ -42,6 +42,8 @@ struct ClientCore::Impl {
   absl::StatusOr<Target> Check(std::string_view what, uint32_t table, const Slice& slice,
                                bool push);
   // The same of an embedding table.
+  absl::StatusOr<TableState*> CheckKeys(std::string_view what, uint32_t table,
+                                        absl::Span<const uint64_t> keys, bool push);
   absl::StatusOr<TableState*> CheckRows(std::string_view what, uint32_t table,
                                         absl::Span<const uint64_t> keys, const Rows& rows,
                                         bool push);

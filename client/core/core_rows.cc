@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
+#include "proto/cold_tier_spec.h"
 
 namespace verbena::client {
 namespace {
@@ -70,9 +71,9 @@ absl::Status CheckBagKeys(const BagKeys& bags) {
 
 }  // namespace
 
-absl::StatusOr<TableState*> ClientCore::Impl::CheckRows(std::string_view what, uint32_t id,
+absl::StatusOr<TableState*> ClientCore::Impl::CheckKeys(std::string_view what, uint32_t id,
                                                         absl::Span<const uint64_t> keys,
-                                                        const Rows& rows, bool push) {
+                                                        bool push) {
   const absl::string_view call(what.data(), what.size());
   auto table = CheckTable(what, id, push);
   if (!table.ok()) return table;
@@ -81,7 +82,16 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckRows(std::string_view what, u
     return absl::InvalidArgumentError(absl::StrCat(
         call, ": there are ", keys.size(), " keys; allowed: 1..", kMaxKeys, " in one call"));
   }
+  return table;
+}
+
+absl::StatusOr<TableState*> ClientCore::Impl::CheckRows(std::string_view what, uint32_t id,
+                                                        absl::Span<const uint64_t> keys,
+                                                        const Rows& rows, bool push) {
+  auto table = CheckKeys(what, id, keys, push);
+  if (!table.ok()) return table;
   if (absl::Status s = CheckRowMemory(**table, keys.size(), "rows", rows); !s.ok()) {
+    const absl::string_view call(what.data(), what.size());
     return absl::Status(s.code(), absl::StrCat(call, ": ", s.message()));
   }
   return table;
@@ -163,6 +173,29 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   }
   operation->version = min_version.value_or((*state)->VersionToPull());
   c.journal.AddBagLookups(operation, operation->version);
+  return c.Started(operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const uint64_t> keys,
+                                               int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  auto state = c.CheckKeys("intent", table, keys, false);
+  if (!state.ok()) return state.status();
+  auto started = c.Start(Operation::Kind::kIntent, *state, deadline_ns, std::move(done));
+  if (!started.ok()) return started.status();
+  Operation* operation = *started;
+  // All rows are in memory.
+  if (HotBytes((*state)->info.spec()) == 0) {
+    c.journal.End(operation, absl::OkStatus());
+    return c.operations.IdOf(*operation);
+  }
+  operation->plan = c.operations.NewPlan();
+  operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
+  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
+    c.journal.End(operation, lost);
+    return c.operations.IdOf(*operation);
+  }
+  c.journal.AddIntents(operation);
   return c.Started(operation);
 }
 

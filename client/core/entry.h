@@ -133,7 +133,8 @@ struct Entry {
 // Goes through the queue of pulls: the server may park it, and it changes nothing.
 inline bool IsPull(RecordType type) {
   return type == RecordType::kPull || type == RecordType::kAwait || type == RecordType::kLookup ||
-         type == RecordType::kLookupBags || type == RecordType::kScan;
+         type == RecordType::kLookupBags || type == RecordType::kIntent ||
+         type == RecordType::kScan;
 }
 
 using EntryQueue = List<Entry, &Entry::queue_links>;
@@ -148,7 +149,8 @@ struct Operation {
     kPushRows,
     kLookup,
     kScan,
-    kLookupBags
+    kLookupBags,
+    kIntent
   };
 
   uint32_t index = 0;

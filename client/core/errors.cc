@@ -12,8 +12,8 @@
 namespace verbena::client {
 namespace {
 
-constexpr const char* kNames[] = {"push",         "pull",   "push-pull", "end-step",
-                                  "push of rows", "lookup", "scan",      "lookup of bags"};
+constexpr const char* kNames[] = {"push",   "pull", "push-pull",      "end-step", "push of rows",
+                                  "lookup", "scan", "lookup of bags", "intent"};
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
 

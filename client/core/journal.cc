@@ -95,9 +95,8 @@ Staging* Journal::StagingOf(const Entry& entry) {
     return entry.device->buffers(IsPull(entry.type) ? DeviceStaging::Direction::kToDevice
                                                     : DeviceStaging::Direction::kToHost);
   }
-  return entry.type == RecordType::kPushRows ? packing_
-         : entry.type == RecordType::kNorms  ? &norm_staging_
-                                             : staging_;
+  const bool packs = entry.type == RecordType::kPushRows || entry.type == RecordType::kIntent;
+  return packs ? packing_ : entry.type == RecordType::kNorms ? &norm_staging_ : staging_;
 }
 
 // The transport neither reads nor writes it any more.

@@ -108,6 +108,7 @@ class Journal final : public LaneListener {
   // Of sums of rows, to operation->sums: what operation->bags has, built within these limits.
   BagCall::Limits BagLimits(const TableState& table) const;
   void AddBagLookups(Operation* operation, uint64_t min_version);
+  void AddIntents(Operation* operation);
   void WaitForRows(Operation* operation, uint64_t version);
   // One record into operation->scan.
   void AddScan(Operation* operation, uint32_t part, uint64_t cursor);
@@ -287,12 +288,16 @@ class Journal final : public LaneListener {
   bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
   bool PostRowPush(Stream* stream, Entry* entry);
   bool PostLookup(Stream* stream, Entry* entry);  // of rows, or of bags
+  bool PostIntent(Stream* stream, Entry* entry);
   bool PostScan(Stream* stream, Entry* entry);
   void NumberRows(Entry* entry) const;
   void OnRowPushAnswer(Entry* entry, const Reply& reply);
   void OnRowsSettled(Entry* entry, size_t group, const Reply& reply);
   void EndRefused(Entry* entry, size_t groups, bool late);
+  // Of all groups' answers: what is final before what may pass; *part is whose it is.
+  static ReplyStatus WorstOf(const Entry& entry, const Reply& reply, uint32_t* part);
   void OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply);
+  void OnIntentAnswer(Stream* stream, Entry* entry, const Reply& reply);
   void OnScanAnswer(Stream* stream, Entry* entry, const Reply& reply);
 
   // ---- answers (journal_answers.cc) ----

@@ -57,6 +57,8 @@ void Journal::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
     case RecordType::kLookup:
     case RecordType::kLookupBags:
       return OnLookupAnswer(stream, entry, reply);
+    case RecordType::kIntent:
+      return OnIntentAnswer(stream, entry, reply);
     case RecordType::kScan:
       return OnScanAnswer(stream, entry, reply);
     case RecordType::kReplicate:  // between servers

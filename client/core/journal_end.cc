@@ -68,6 +68,7 @@ void Journal::EndEntry(Entry* entry) {
       return Detach(entry);
     case RecordType::kLookup:
     case RecordType::kLookupBags:
+    case RecordType::kIntent:
     case RecordType::kScan:
       if (!queued) return Detach(entry);  // the server writes to staging, which the entry keeps
       Unqueue(entry);
@@ -261,6 +262,7 @@ void Journal::Lost(Entry* entry) {
       return ReturnNorms(entry);
     case RecordType::kLookup:
     case RecordType::kLookupBags:
+    case RecordType::kIntent:
     case RecordType::kScan:
       if (entry->operation == nullptr) return Free(entry);
       GiveStaging(entry);

@@ -154,6 +154,8 @@ bool Journal::Post(Stream* stream, Entry* entry) {
     case RecordType::kLookup:
     case RecordType::kLookupBags:
       return PostLookup(stream, entry);
+    case RecordType::kIntent:
+      return PostIntent(stream, entry);
     case RecordType::kScan:
       return PostScan(stream, entry);
     case RecordType::kReplicate:  // between servers

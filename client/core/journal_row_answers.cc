@@ -117,22 +117,26 @@ void Journal::OnRowPushAnswer(Entry* entry, const Reply& reply) {
   Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
 }
 
-// ---- lookups and scans --------------------------------------------------------------------------
+// ---- lookups, intents and scans -----------------------------------------------------------------
+
+ReplyStatus Journal::WorstOf(const Entry& entry, const Reply& reply, uint32_t* part) {
+  ReplyStatus worst = ReplyStatus::kOk;
+  *part = entry.parts[0];
+  for (size_t i = 0; i < entry.parts.size(); ++i) {
+    const ReplyStatus status = GroupStatus(entry, reply, i);
+    if (Accepted(status) || (Retryable(status) && worst != ReplyStatus::kOk)) continue;
+    worst = status;
+    *part = entry.parts[i];
+    if (!Retryable(status)) break;
+  }
+  return worst == ReplyStatus::kOk ? reply.status : worst;
+}
 
 void Journal::OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
-  ReplyStatus worst = ReplyStatus::kOk;
-  uint32_t part = entry->parts[0];
-  for (size_t i = 0; i < entry->parts.size(); ++i) {
-    const ReplyStatus status = GroupStatus(*entry, reply, i);
-    // What is final counts more than what may pass.
-    if (Accepted(status) || (Retryable(status) && worst != ReplyStatus::kOk)) continue;
-    worst = status;
-    part = entry->parts[i];
-    if (!Retryable(status)) break;
-  }
-  if (worst == ReplyStatus::kOk) worst = reply.status;
+  uint32_t part = 0;
+  const ReplyStatus worst = WorstOf(*entry, reply, &part);
   if (Accepted(worst)) {
     ++counters_.pulls;
     const bool bags = entry->type == RecordType::kLookupBags;
@@ -159,6 +163,20 @@ void Journal::OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   if (Retryable(worst)) return RetryPull(stream, entry, worst);
   if (OnFatal(entry, part, worst)) return Settled(entry);
   Refuse(entry, worst);
+}
+
+// What a server has taken note of it is not told again.
+void Journal::OnIntentAnswer(Stream* stream, Entry* entry, const Reply& reply) {
+  if (entry->operation == nullptr || !entry->operation->live) return Settled(entry);
+  uint32_t part = 0;
+  const ReplyStatus worst = WorstOf(*entry, reply, &part);
+  if (Accepted(worst)) return Settled(entry);
+  GiveStaging(entry);
+  if (!Retryable(worst)) return OnFatal(entry, part, worst) ? Settled(entry) : Refuse(entry, worst);
+  for (size_t i = 0; i < entry->parts.size(); ++i) statuses_[i] = GroupStatus(*entry, reply, i);
+  entry->KeepGroups([&](size_t i) { return !Accepted(statuses_[i]); });
+  if (entry->parts.empty()) return Settled(entry);
+  RetryPull(stream, entry, worst);
 }
 
 void Journal::OnScanAnswer(Stream* stream, Entry* entry, const Reply& reply) {

@@ -109,6 +109,7 @@ Entry* Journal::NewRows(const Cutting& call) {
   Operation* operation = call.operation;
   const bool push = call.type == RecordType::kPushRows;
   Entry* entry = NewEntry(call.type, operation->table, operation);
+  if (call.type == RecordType::kIntent) return entry;
   entry->step = push && operation->table->sync ? operation->step : 0;
   entry->min_version = call.min_version;
   entry->block = operation->blocks[push ? 0 : 1].get();
@@ -163,6 +164,12 @@ void Journal::AddBagLookups(Operation* operation, uint64_t min_version) {
   for (size_t i = 0; i < operation->bags->blocks(); ++i) {
     Cut({operation, RecordType::kLookupBags, 0, min_version, most}, operation->bags->block(i));
   }
+}
+
+void Journal::AddIntents(Operation* operation) {
+  const uint64_t bytes = BytesInRecord(*operation->table, *packing_);
+  const auto most = static_cast<uint32_t>(bytes / sizeof(uint64_t));
+  Cut({operation, RecordType::kIntent, 0, 0, most}, operation->plan->ranges());
 }
 
 void Journal::WaitForRows(Operation* operation, uint64_t version) {
@@ -298,6 +305,32 @@ bool Journal::PostLookup(Stream* stream, Entry* entry) {
   request.header.min_version = entry->min_version;
   request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
   request.payload = {entry->staging, bytes, block.get()};
+  if (!Send(stream, entry, &request)) return false;
+  ++stream->pulls_out;
+  return true;
+}
+
+bool Journal::PostIntent(Stream* stream, Entry* entry) {
+  TableState* table = entry->table;
+  entry->elements = CountKeys(*entry);
+  const uint64_t bytes = uint64_t{entry->elements} * sizeof(uint64_t);
+  if (!Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
+  if (!TakeStaging(stream, entry, packing_, KeyBytes(entry->elements))) return false;
+  const std::shared_ptr<rdma::MemoryBlock> block = packing_->BlockOf(entry->staging);
+  if (absl::Status s = lanes_->Register(stream, *block); !s.ok()) {
+    End(entry->operation, s);
+    Touch(stream);
+    return false;
+  }
+  FillKeys(*entry, entry->staging);
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const PartState& part = table->parts[entry->parts[i]];
+    groups_[i] = {part.partition, 0, part.epoch, 0, entry->counts[i], 0};
+  }
+  rdma::WorkerLane::Request request;
+  request.header.type = RecordType::kIntent;
+  request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
+  request.payload = {entry->staging, static_cast<uint32_t>(bytes), block.get()};
   if (!Send(stream, entry, &request)) return false;
   ++stream->pulls_out;
   return true;

@@ -126,6 +126,8 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
     case RecordType::kLookup:
     case RecordType::kLookupBags:
       return Lookup(lane, record);
+    case RecordType::kIntent:
+      return Intend(lane, record);
     case RecordType::kScan:
       return Scan(lane, record);
     case RecordType::kReplicate:

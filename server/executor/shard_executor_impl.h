@@ -196,6 +196,7 @@ struct ShardExecutor::Impl final {
   // ---- shard_rows.cc: records about rows ----
   void PushRows(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Lookup(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  void Intend(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Scan(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // Copies the record's keys to `keys`, what a lookup of bags says of them to `bag_uses`. False:
   // they break the rules, and the lane is closed.

@@ -55,6 +55,16 @@ void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
   OnPullOutcome(lane, record, lane->engine->Lookup(request));
 }
 
+void ShardExecutor::Impl::Intend(Lane* lane, const ShardLane::Arrival& record) {
+  if (!TakeKeys(lane, record)) return;
+  shard::IntentRequest request;
+  request.worker = lane->peer.incarnation;
+  request.table = record.record.header.table;
+  request.groups = record.record.group_span();
+  request.keys = keys;
+  ReplyToGroups(lane, record, lane->engine->Intend(request));
+}
+
 void ShardExecutor::Impl::Scan(Lane* lane, const ShardLane::Arrival& record) {
   shard::ScanRequest request;
   request.worker = lane->peer.incarnation;

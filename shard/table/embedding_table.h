@@ -116,6 +116,8 @@ class EmbeddingTable final : public SlicedTable {
   void Unprepare(uint32_t slice);
   // They will be named soon.
   void Fetch(uint32_t slice, absl::Span<const uint32_t> rows);
+  // Their rows will be asked for soon.
+  void Intend(uint32_t slice, absl::Span<const uint64_t> keys);
   // Who fills rows without waiting is to come again later.
   bool behind() const { return hot_ != nullptr && hot_->behind(); }
   // What a lookup of these keys has to wait for, if anything: HotRows::Want(). 0: nothing.
@@ -235,7 +237,7 @@ class EmbeddingTable final : public SlicedTable {
   std::vector<float> wide_;  // scratch of ApplyRow(): parameters of 16 bits
   RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
-  std::vector<uint32_t> found_;                         // scratch of Scan() and Admit()
+  std::vector<uint32_t> found_;  // scratch of Scan(), Admit(), WantRows() and Intend()
   std::vector<uint64_t> admitted_keys_, refused_keys_;  // scratch of Admit()
   std::vector<float> admitted_rows_;                    // the same
 };

@@ -16,6 +16,10 @@ constexpr size_t kBlockBytes = size_t{256} << 10;
 // Of the frames, so many are kept free, or are being written to be.
 constexpr uint32_t kReservePart = 16;
 constexpr uint32_t kMostReserved = 4096;
+// Rows that are intended and not being read yet: 2 MiB of numbers.
+constexpr size_t kMostIntended = size_t{1} << 17;
+// While so many are read, no more of these are asked for: whoever waits is behind them.
+constexpr size_t kMostReadAhead = 1024;
 
 }  // namespace
 
@@ -237,6 +241,7 @@ void HotRows::Leave(RowStore* rows) {
       if (need.rows == rows) need.rows = nullptr;
     }
   }
+  std::erase_if(intended_, [rows](const Need& need) { return need.rows == rows; });
   std::vector<uint32_t> left;
   for (const auto& [key, reading] : reading_) {
     if (LifeOfColdKey(key) == rows->life()) left.push_back(RowOfColdKey(key));
@@ -376,6 +381,33 @@ void HotRows::Fetch(RowStore* rows, uint32_t row) {
   StartRead(rows, row, /*force=*/false);
 }
 
+void HotRows::Intend(RowStore* rows, absl::Span<const uint32_t> which) {
+  const size_t most_intended = std::min<size_t>(most(), kMostIntended);
+  for (const uint32_t row : which) {
+    const uint32_t frame = rows->frame(row);
+    if (frame < kFresh) Touch(frame);
+    if (frame != kCold) continue;
+    if (intended_.size() < most_intended) {
+      intended_.push_back({rows, row});
+    } else {
+      ++io_.counters.dropped_intents;
+    }
+  }
+  FetchIntended();
+}
+
+void HotRows::FetchIntended() {
+  const size_t most_reads = std::min<size_t>(most(), kMostReadAhead);
+  while (!intended_.empty() && queue_.empty() && stalled_.empty() && reading_.size() < most_reads) {
+    const Need& need = intended_.front();
+    if (need.rows->frame(need.row) == kCold) {
+      if (StartRead(need.rows, need.row, /*force=*/false) == nullptr) return;
+      ++io_.counters.intended;
+    }
+    intended_.pop_front();
+  }
+}
+
 void HotRows::Advance() {
   Refill();
   const std::vector<uint64_t> again = std::exchange(stalled_, {});
@@ -385,6 +417,7 @@ void HotRows::Advance() {
   }
   Admit();
   if (frame_count() > limit_) Shrink();
+  FetchIntended();
 }
 
 // Those that are hot stay so while others take frames.

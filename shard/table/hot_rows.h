@@ -20,7 +20,10 @@
 //  4. There are no more frames than the share, but for who cannot wait (`force`), and until a share
 //     that has become smaller is reached. There are as many as there are rows, or as the limit: the
 //     share, or what there was memory for.
-//  5. Writes that the store has not reported are at most as many as there are frames, also of rows
+//  5. What somebody intends to ask for takes frames only while nobody waits for one, and is
+//  forgotten
+//     where there is too much of it.
+//  6. Writes that the store has not reported are at most as many as there are frames, also of rows
 //     that were dropped meanwhile.
 #ifndef VERBENA_SHARD_TABLE_HOT_ROWS_H_
 #define VERBENA_SHARD_TABLE_HOT_ROWS_H_
@@ -111,6 +114,9 @@ class HotRows {
   }
   // It would be good to have it in memory soon.
   void Fetch(RowStore* rows, uint32_t row);
+  // Somebody will ask for these: they stay in memory for longer, or come to it when the disk and
+  // the frames are free.
+  void Intend(RowStore* rows, absl::Span<const uint32_t> which);
 
   // ---- by ColdIo ----
   void OnWritten(uint64_t key, uint64_t cookie);
@@ -170,6 +176,7 @@ class HotRows {
   bool GoOne(uint64_t id, Wait* wait, const Need& need, bool force);
   Reading* StartRead(RowStore* rows, uint32_t row, bool force);
   void Admit();
+  void FetchIntended();
   void Count();
 
   const size_t content_bytes_;
@@ -197,6 +204,7 @@ class HotRows {
   std::map<uint64_t, Wait> waits_;                  // in turn
   std::deque<uint64_t> queue_;                      // those that are not admitted
   std::vector<uint64_t> stalled_;                   // admitted, without a frame for the next row
+  std::deque<Need> intended_;                       // cold ones, in turn
   uint64_t last_wait_ = 0;
   uint64_t admitted_rows_ = 0;
   uint32_t waiting_ = 0;  // not ready

@@ -55,6 +55,15 @@ void EmbeddingTable::Fetch(uint32_t slice, absl::Span<const uint32_t> rows) {
   for (const uint32_t row : rows) hot_->Fetch(slices_[slice].rows.get(), row);
 }
 
+void EmbeddingTable::Intend(uint32_t slice, absl::Span<const uint64_t> keys) {
+  if (hot_ == nullptr) return;
+  RowStore& store = *slices_[slice].rows;
+  found_.resize(keys.size());
+  store.Find(keys, found_.data());
+  std::erase(found_, RowStore::kNone);
+  hot_->Intend(&store, found_);
+}
+
 uint64_t EmbeddingTable::WantRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys) {
   std::vector<HotRows::Need> needs;
   bool cold = false;

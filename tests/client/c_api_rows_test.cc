@@ -95,6 +95,11 @@ TEST_CASE("rows are looked up, pushed and shown") {
   CHECK(v[16 + 2 * kDim] == 1.5f);
   CHECK(v[16 + 4 * kDim - 1] == 1.0f);
 
+  // Nothing to do of a table whose rows are in memory.
+  Good(verbena_intend(f.client.get(), f.items.get(), some, 4, kDefault, &raw));
+  const Handle<verbena_ticket> intent(raw);
+  Good(verbena_ticket_wait(intent.get(), kDefault));
+
   std::map<uint64_t, float> shown;
   Good(verbena_scan(
       f.client.get(), f.items.get(), kDefault,

@@ -92,7 +92,7 @@ class FakeServer {
 
   // ---- the script ----
   std::function<std::optional<ReplyStatus>(const Seen&)> refuse;  // first group decides
-  // The same for one group of a push of rows.
+  // The same for one group of a push of rows, or of an intent.
   std::function<std::optional<ReplyStatus>(const Seen&)> refuse_group;
   uint32_t reply_detail = 0;          // of pushes of rows
   std::map<uint32_t, uint32_t> dims;  // of embedding tables
@@ -143,6 +143,7 @@ class FakeServer {
   bool HandleRows(Held* held);
   bool HandleLookup(Held* held);
   bool HandleBags(Held* held);
+  bool HandleIntent(Held* held);
   const float* RowOf(uint32_t table, uint64_t key);
   bool HandleScan(Held* held);
   // Of tables in `clipped` (fake_norms.cc).
@@ -248,6 +249,8 @@ class FakeCluster {
                  std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
   CallPtr LookupBags(uint32_t table, const client::BagKeys& bags, client::ClientCore::Rows sums,
                      std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
+  CallPtr Intend(uint32_t table, const std::vector<uint64_t>& keys,
+                 int64_t timeout_ns = 30 * kSecond);
   CallPtr Scan(uint32_t table, uint32_t partition, uint64_t cursor,
                std::shared_ptr<client::ScanResult> result, int64_t timeout_ns = 30 * kSecond);
   bool Wait(const CallPtr& call, int64_t at_most_ns = 60 * kSecond) {

@@ -142,6 +142,35 @@ bool FakeServer::HandleLookup(Held* held) {
   return true;
 }
 
+bool FakeServer::HandleIntent(Held* held) {
+  const Record& record = held->arrival.record;
+  const RecordHeader& h = record.header;
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  std::vector<uint64_t> keys;
+  if (!CopyKeys(record, held->payload, &keys).ok()) answer.status = ReplyStatus::kMalformed;
+  std::vector<ReplyStatus> statuses;
+  for (const Group& g : record.group_span()) {
+    const auto refused = !refuse_group ? std::nullopt
+                                       : refuse_group({h.type,
+                                                       h.table,
+                                                       g.partition,
+                                                       g.index,
+                                                       g.epoch,
+                                                       g.sequence,
+                                                       g.count,
+                                                       h.min_version,
+                                                       0,
+                                                       held->lane,
+                                                       0,
+                                                       {}});
+    statuses.push_back(refused.value_or(ReplyStatus::kOk));
+    if (refused.has_value()) answer.status = *refused;
+  }
+  answer.group_status = statuses;
+  lanes_[held->lane]->SendReply(answer);
+  return true;
+}
+
 bool FakeServer::HandleBags(Held* held) {
   const Record& record = held->arrival.record;
   const RecordHeader& h = record.header;
@@ -231,6 +260,11 @@ FakeCluster::CallPtr FakeCluster::LookupBags(uint32_t table, const client::BagKe
   return Track([&](auto done) {
     return core->LookupBags(table, bags, sums, min_version, now() + timeout_ns, done);
   });
+}
+
+FakeCluster::CallPtr FakeCluster::Intend(uint32_t table, const std::vector<uint64_t>& keys,
+                                         int64_t timeout_ns) {
+  return Track([&](auto done) { return core->Intend(table, keys, now() + timeout_ns, done); });
 }
 
 FakeCluster::CallPtr FakeCluster::Scan(uint32_t table, uint32_t partition, uint64_t cursor,

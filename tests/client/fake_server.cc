@@ -197,7 +197,7 @@ std::vector<std::byte> FakeServer::Parameters(const Record& record) {
 void FakeServer::Note(const Held& held) {
   const RecordHeader& h = held.arrival.record.header;
   const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
-                     h.type == RecordType::kLookupBags;
+                     h.type == RecordType::kLookupBags || h.type == RecordType::kIntent;
   const float value = FirstOf(held);
   const std::byte* key = held.payload.data();
   for (const Group& g : held.arrival.record.group_span()) {
@@ -280,6 +280,7 @@ bool FakeServer::Handle(Held* held) {
   if (h.type == RecordType::kPushRows) return HandleRows(held);
   if (h.type == RecordType::kLookup) return HandleLookup(held);
   if (h.type == RecordType::kLookupBags) return HandleBags(held);
+  if (h.type == RecordType::kIntent) return HandleIntent(held);
   if (h.type == RecordType::kScan) return HandleScan(held);
   if (h.type == RecordType::kNorms) return HandleNorms(held);
   if (h.type == RecordType::kTotals) return HandleTotals(held);

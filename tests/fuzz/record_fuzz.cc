@@ -107,6 +107,7 @@ std::vector<std::string> Seeds() {
           Rows(RecordType::kPushRows, 3, 5, ElementType::kInt8),
           Rows(RecordType::kPushRows, 2, 4, ElementType::kBf16),
           Rows(RecordType::kLookup, 2, 9, ElementType::kE4m3),
+          Rows(RecordType::kIntent, 3, 4),
           Pull(ElementType::kInt8),
           Pull(ElementType::kE5m2)};
 }
@@ -133,7 +134,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(payload.size() == (elsewhere ? 0 : h.payload_bytes));
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
   const bool bags = h.type == RecordType::kLookupBags;
-  const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup || bags;
+  const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
+                    h.type == RecordType::kIntent || bags;
   FUZZ_CHECK(bags ? h.bags >= 1 && h.bags <= kMaxBags : h.bags == 0);
   if (h.type == RecordType::kReplicate) {
     ReplicaHeader replica;

@@ -191,7 +191,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
       {"record.version is 2; allowed: 1", [](auto* h, auto*) { h->version = 2; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 13", [](auto* h, auto*) { h->type = static_cast<RecordType>(13); }},
+      {"record.type is 14", [](auto* h, auto*) { h->type = static_cast<RecordType>(14); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
       {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
       {"record.bags is 1", [](auto* h, auto*) { h->bags = 1; }},

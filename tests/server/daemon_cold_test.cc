@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -79,7 +80,19 @@ Rows RowsOf(Client* client, const Table& table, uint32_t dim) {
   return all;
 }
 
-// Some keys often, most seldom. The gradient depends on what was looked up, so that one bit that is
+// Some keys often, most seldom; in order.
+std::vector<uint64_t> SomeKeys(std::mt19937_64* random) {
+  std::vector<uint64_t> keys;
+  while (keys.size() < kBatch) {
+    const uint64_t r = (*random)() % kKeys;
+    keys.push_back(((*random)() % 2 == 0 ? r : r * r / kKeys * r / kKeys) * 0x9e3779b97f4a7c15u);
+  }
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
+// The gradient depends on what was looked up, so that one bit that is
 // wrong is never right again. `amid` is called in each step, with a push under way.
 Rows Train(
     ProcessCluster* cluster, const v1::TableSpec& spec, int steps,
@@ -89,15 +102,12 @@ Rows Train(
   const uint32_t dim = spec.dim();
   Region rows = Value(client->AllocateRegion(kBatch * dim * sizeof(float)));
   std::mt19937_64 random(11);
+  std::vector<uint64_t> keys, next = SomeKeys(&random);
   for (int step = 0; step < steps; ++step) {
-    std::vector<uint64_t> keys;
-    while (keys.size() < kBatch) {
-      const uint64_t r = random() % kKeys;
-      keys.push_back((random() % 2 == 0 ? r : r * r / kKeys * r / kKeys) * 0x9e3779b97f4a7c15u);
-    }
-    std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    keys.swap(next);
+    next = SomeKeys(&random);
     Good(client->Lookup(table, keys, rows).Wait());
+    Ticket intent = client->Intend(table, next);
     for (size_t i = 0; i < keys.size() * dim; ++i) {
       rows.floats()[i] = rows.floats()[i] * 0.5f + static_cast<float>(i % 7) - 3;
     }
@@ -105,6 +115,7 @@ Rows Train(
     amid(step);
     if (spec.consistency() == v1::CONSISTENCY_SYNC) Good(client->EndStep(table).Wait());
     Good(push.Wait());
+    Good(intent.Wait());
   }
   return RowsOf(client.get(), table, dim);
 }
@@ -132,6 +143,7 @@ void CheckTiered(const ProcessCluster& tiered, int copies) {
   CHECK(tiered.Metric("verbena_shard_cold_reads_total") > 10'000);
   CHECK(tiered.Metric("verbena_shard_cold_writes_total") > 10'000);
   CHECK(tiered.Metric("verbena_shard_cold_waits_total") > 100);
+  CHECK(tiered.Metric("verbena_shard_cold_intended_total") > 1000);
   CHECK(tiered.Metric("verbena_shard_cold_failures_total") == 0);
   CHECK(tiered.Metric("verbena_shard_cold_waiting") == 0);
   const double limit = tiered.Metric("verbena_shard_hot_limit_bytes");
@@ -177,6 +189,36 @@ TEST_CASE("a table four times its memory has the bits of one that is in memory")
   copied.KillServer(0);
   std::unique_ptr<Client> client = Connected(copied);
   CHECK(Same(RowsOf(client.get(), Value(client->OpenTable("items")), kDim), expected));
+}
+
+TEST_CASE("rows that a worker intends to ask for are in memory when it does") {
+  TemporaryDirectory directory;
+  ProcessCluster tiered({.cold_dir = directory.path()});
+  std::unique_ptr<Client> client = Connected(tiered);
+  const Table table = Value(client->CreateTable(Spec(v1::CONSISTENCY_ASYNC, kHotBytes)));
+  Region rows = Value(client->AllocateRegion(kBatch * kDim * sizeof(float)));
+  std::vector<uint64_t> keys;
+  for (uint64_t key = 0; key < kKeys; key += kBatch) {
+    keys.clear();
+    for (uint64_t k = key; k < std::min(key + kBatch, kKeys); ++k) keys.push_back(k);
+    Good(client->PushRows(table, keys, rows).Wait());
+  }
+  // Those that came first have left, if any have.
+  keys.resize(200);
+  std::iota(keys.begin(), keys.end(), 0);
+  const double intended = tiered.Metric("verbena_shard_cold_intended_total");
+  const double reads = tiered.Metric("verbena_shard_cold_reads_total");
+  CHECK(intended == 0);
+  Good(client->Intend(table, keys).Wait());
+  CHECK(tiered.Metric("verbena_shard_cold_intended_total") > 100);
+  REQUIRE(Eventually([&] {
+    return tiered.Metric("verbena_shard_cold_reads_total") - reads >=
+           tiered.Metric("verbena_shard_cold_intended_total");
+  }));
+  const double waits = tiered.Metric("verbena_shard_cold_waits_total");
+  Good(client->Lookup(table, keys, rows).Wait());
+  CHECK(tiered.Metric("verbena_shard_cold_waits_total") == waits);
+  CHECK(tiered.Metric("verbena_shard_cold_dropped_intents_total") == 0);
 }
 
 TEST_CASE("a disk that fills while a tiered table is trained, and has room again",

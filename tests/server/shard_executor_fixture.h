@@ -151,6 +151,11 @@ class TestWorker {
     const absl::Status status = SetDestination(&request);
     return status.ok() ? lane_->Post(request) : status;
   }
+  absl::Status Intend(const std::vector<uint64_t>& keys, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Rows(RecordType::kIntent, 0, keys, cookie);
+    request.payload.bytes = static_cast<uint32_t>(keys.size() * sizeof(uint64_t));
+    return lane_->Post(request);
+  }
   absl::Status Scan(uint64_t cursor, uint32_t count, uint64_t cookie) {
     rdma::WorkerLane::Request request = Rows(RecordType::kScan, cursor, {}, cookie);
     group_.count = count;

@@ -181,6 +181,22 @@ TEST_CASE("bags that break the rules cost the worker its lane, too many of them 
   }
 }
 
+TEST_CASE("intents are answered at once and give their slots back, also of a step that is open") {
+  ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  // More than the lane has slots and operations.
+  for (uint64_t cookie = 1; cookie <= 100; ++cookie) {
+    REQUIRE(fixture.Until([&] { return worker.Intend({3, 5, cookie + 5}, cookie).ok(); }));
+    REQUIRE(fixture.Answered(worker, cookie));
+    CHECK(worker.Answer(cookie)->status == ReplyStatus::kOk);
+  }
+  CHECK(fixture.counters().engine.parked == 0);
+  CHECK(fixture.shard().Snapshot().tables[1].rows == 0);
+  REQUIRE(worker.Intend({5, 4}, 101).ok());
+  CHECK(fixture.Until([&] { return worker.dead(); }));
+}
+
 TEST_CASE("a parked lookup of a worker that has left costs nothing") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});

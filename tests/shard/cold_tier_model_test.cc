@@ -44,6 +44,7 @@ class TwinRun {
   void Run() {
     for (int i = 0; i < 250; ++i) {
       store_.slow = Pick(4) != 0;
+      if (Pick(3) == 0) tiered_->Intend(kFirstWorker + Pick(o_.workers), SomeKeys(60));
       const uint32_t what = Pick(20);
       if (what < 10) {
         sync() ? Step() : Push();
@@ -73,8 +74,9 @@ class TwinRun {
     CHECK(cold.failures == 0);
     reads += cold.reads;
     waits += cold.waits;
+    intended += cold.intended;
   }
-  static uint64_t reads, waits;
+  static uint64_t reads, waits, intended;
 
  private:
   static RowOptions OptionsOf(uint32_t seed, v1::Consistency consistency) {
@@ -332,17 +334,19 @@ class TwinRun {
 };
 uint64_t TwinRun::reads = 0;
 uint64_t TwinRun::waits = 0;
+uint64_t TwinRun::intended = 0;
 
 TEST_CASE("a tiered table has the bits of one that is in memory, under random operations") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
-  TwinRun::reads = TwinRun::waits = 0;
+  TwinRun::reads = TwinRun::waits = TwinRun::intended = 0;
   for (uint32_t seed = 1; seed <= Seeds(80); ++seed) {
     INFO("seed " << seed << " consistency " << static_cast<int>(consistency));
     TwinRun(seed, consistency).Run();
   }
   CHECK(TwinRun::reads > 10000);
   CHECK(TwinRun::waits > 1000);
+  CHECK(TwinRun::intended > 1000);
 }
 
 // What is wrong with a tiered table under faults, beside one in memory that nothing happens to; or

@@ -11,19 +11,6 @@ namespace {
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
 
-std::vector<uint64_t> From(uint64_t first, uint64_t count) {
-  std::vector<uint64_t> keys;
-  for (uint64_t key = first; key < first + count; ++key) keys.push_back(key);
-  return keys;
-}
-
-// Rows 0 to `count`; returns the last sequence.
-uint64_t Fill(RowFixture* f, uint64_t count) {
-  uint64_t sequence = 0;
-  PushEach(f, 0, From(0, count), &sequence);
-  return sequence;
-}
-
 TEST_CASE("without a cold store a tiered table cannot be served, and the engine says why") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);

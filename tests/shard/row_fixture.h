@@ -209,8 +209,8 @@ class RowFixture {
     of.erase(std::unique(of.begin(), of.end()), of.end());
     return of;
   }
-  PullOutcome Lookup(uint64_t worker, const std::vector<uint64_t>& of, uint64_t min_version,
-                     uint32_t lane = 0, uint32_t operation = 0) {
+  // In `keys` and `groups`.
+  void Name(const std::vector<uint64_t>& of) {
     keys = Order(of);
     groups.clear();
     for (const uint64_t key : keys) {
@@ -218,6 +218,10 @@ class RowFixture {
       if (groups.empty() || groups.back().partition != p) groups.push_back(GroupOf(p, 0, 0));
       ++groups.back().count;
     }
+  }
+  PullOutcome Lookup(uint64_t worker, const std::vector<uint64_t>& of, uint64_t min_version,
+                     uint32_t lane = 0, uint32_t operation = 0) {
+    Name(of);
     return engine->Lookup({{lane, operation, 0},
                            worker,
                            kTable,
@@ -228,6 +232,10 @@ class RowFixture {
                            0x55,
                            true,
                            pull_type});
+  }
+  GroupsOutcome Intend(uint64_t worker, const std::vector<uint64_t>& of) {
+    Name(of);
+    return engine->Intend({worker, kTable, groups, keys});
   }
   // Of an answer that has them as `type`.
   Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows, ElementType type) const {

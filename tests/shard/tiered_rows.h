@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "tests/shard/fake_cold_store.h"
@@ -41,6 +42,19 @@ inline void PushEach(RowFixture* f, uint32_t partition, const std::vector<uint64
     REQUIRE(f->PushValue(0, partition, ++*sequence, {key}, 1) == ReplyStatus::kOk);
     Drain(f);
   }
+}
+
+inline std::vector<uint64_t> From(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> keys(count);
+  std::iota(keys.begin(), keys.end(), first);
+  return keys;
+}
+
+// Rows 0 to `count`, the first of which leave memory; returns the last sequence.
+inline uint64_t Fill(RowFixture* f, uint64_t count) {
+  uint64_t sequence = 0;
+  PushEach(f, 0, From(0, count), &sequence);
+  return sequence;
 }
 
 // One worker and one partition, all of whose rows are in memory.
