@@ -52,6 +52,12 @@ absl::Status ClientRows::Reserve(size_t floats, std::optional<Region>* region) {
   return absl::OkStatus();
 }
 
+void ClientRows::Intend(size_t table, absl::Span<const uint64_t> keys) {
+  for (size_t done = 0; done < keys.size(); done += kMaxKeys) {
+    tickets_.push_back(client_->Intend(tables_[table], keys.subspan(done, kMaxKeys)));
+  }
+}
+
 void ClientRows::Lookup(size_t slot, size_t table, absl::Span<const uint64_t> keys) {
   Slot& into = slots_[slot];
   const size_t dim = specs_[table].dim;

@@ -27,6 +27,7 @@ class ClientRows : public RowStore {
              const std::atomic<bool>* stop);
 
   absl::Span<const EmbeddingTable> tables() const override { return specs_; }
+  void Intend(size_t table, absl::Span<const uint64_t> keys) override;
   void Lookup(size_t slot, size_t table, absl::Span<const uint64_t> keys) override;
   absl::Status WaitLookups(size_t slot) override;
   const float* rows(size_t slot, size_t table) const override;

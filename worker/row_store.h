@@ -1,5 +1,6 @@
 // A training loop's embedding tables: rows looked up and pushed by key, in buffers the store owns.
 //
+//     rows->Intend(table, keys)                       these will be looked up soon
 //     rows->Lookup(slot, table, keys) ...; rows->WaitLookups(slot);
 //     ... = rows->rows(slot, table)                   row i is that of keys[i]
 //     gradients = rows->Gradients(table, keys.size()) row i becomes the gradient of keys[i]
@@ -39,6 +40,8 @@ class RowStore {
 
   virtual absl::Span<const EmbeddingTable> tables() const = 0;
 
+  // A hint, without an effect on what is read.
+  virtual void Intend(size_t /*table*/, absl::Span<const uint64_t> /*keys*/) {}
   // Starts reading the rows of `keys`, which are distinct. One at a time for a slot and table.
   virtual void Lookup(size_t slot, size_t table, absl::Span<const uint64_t> keys) = 0;
   // The first error of the slot's lookups since it was last waited for.

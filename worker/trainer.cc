@@ -107,6 +107,7 @@ class Loop {
                                                         options_.steps, " were to be made"));
     }
     model_.ResumeAt(first_);
+    Prepare(first_);
     BeginLookup(first_);
     return absl::OkStatus();
   }
@@ -117,7 +118,12 @@ class Loop {
     Prepared& now = prepared_[step % 2];
     if (absl::Status status = rows_.WaitLookups(step % 2); !status.ok()) return status;
     const bool more = step + 1 < options_.steps;
-    if (more && options_.prefetch) BeginLookup(step + 1);
+    if (more) {
+      const Prepared& next = Prepare(step + 1);
+      for (size_t t = 0; t < tables_ && !options_.prefetch; ++t)
+        rows_.Intend(t, next.batch.keys[t]);
+      if (options_.prefetch) BeginLookup(step + 1);
+    }
     const absl::StatusOr<double> loss = Gradient(step % 2);
     if (!loss.ok()) return loss.status();
     const size_t tensors = store_.layout().size();
@@ -169,12 +175,16 @@ class Loop {
     store_.gradient()[store_.layout().offset(tensor)] = -count;
   }
 
-  void BeginLookup(uint64_t step) {
+  const Prepared& Prepare(uint64_t step) {
     Prepared& next = prepared_[step % 2];
     const Schedule::Share share = schedule_.Step(step);
     next.batch.ids.assign(share.ids.begin(), share.ids.end());
     next.batch_size = share.batch;
     model_.Prepare(&next.batch);
+    return next;
+  }
+  void BeginLookup(uint64_t step) {
+    const Prepared& next = prepared_[step % 2];
     looking_up_ = step;
     for (size_t t = 0; t < tables_; ++t) rows_.Lookup(step % 2, t, next.batch.keys[t]);
   }

@@ -194,6 +194,9 @@ class RecordingStore : public ParameterStore, public RowStore {
   StoreStatistics statistics() const override { return store_.statistics(); }
 
   absl::Span<const EmbeddingTable> tables() const override { return store_.rows()->tables(); }
+  void Intend(size_t /*table*/, absl::Span<const uint64_t> /*keys*/) override {
+    log_.emplace_back("intend");
+  }
   void Lookup(size_t slot, size_t table, absl::Span<const uint64_t> keys) override {
     log_.push_back("lookup " + std::to_string(slot));
     store_.rows()->Lookup(slot, table, keys);
@@ -218,7 +221,7 @@ class RecordingStore : public ParameterStore, public RowStore {
   std::vector<std::string>& log_;
 };
 
-TEST_CASE("with prefetch the next rows are asked for before this step's are pushed") {
+TEST_CASE("the next rows are asked for, or without prefetch said, before this step's are pushed") {
   for (const bool prefetch : {false, true}) {
     std::vector<std::string> log;
     const auto model = RowModel();
@@ -228,8 +231,9 @@ TEST_CASE("with prefetch the next rows are asked for before this step's are push
     using Log = std::vector<std::string>;
     const Log with = {"lookup 0", "wait 0", "lookup 1", "push", "end", "wait 1", "lookup 0",
                       "push",     "end",    "wait 0",   "push", "end", "wait 0"};
-    const Log without = {"lookup 0", "wait 0",   "push",   "end",  "lookup 1", "wait 1", "push",
-                         "end",      "lookup 0", "wait 0", "push", "end",      "wait 0"};
+    const Log without = {"lookup 0", "wait 0", "intend", "push", "end",
+                         "lookup 1", "wait 1", "intend", "push", "end",
+                         "lookup 0", "wait 0", "push",   "end",  "wait 0"};
     CHECK(log == (prefetch ? with : without));
   }
 }
