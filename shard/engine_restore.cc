@@ -234,7 +234,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   for (const uint32_t i : which) keys.push_back(rows.keys[i]);
   numbers.resize(keys.size());
   table.Expect(slice, rows.expected / partitions.size());
-  if (!table.FindOrCreate(slice, keys, numbers.data(), RowStore::Fresh::kBlank)) {
+  if (!table.FindOrCreate(slice, keys, numbers.data(), {}, RowStore::Fresh::kBlank)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
                      pool.refused_by_job() ? " within its job's limit" : ""));

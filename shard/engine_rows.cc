@@ -118,24 +118,28 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   const RowState& rows = state->rows;
   const size_t dim = rows.table->dim();
-  RowPush push = {request.worker, {}, {}, {}};
+  RowPush push = {request.worker, {}, {}, {}, {}};
   absl::Span<const uint64_t> keys_left = request.keys;
   GroupsOutcome outcome;
   outcome.answer.version = UINT64_MAX;
   e.group_status.clear();
   RowLookahead ahead;
   e.LookAhead(*state, request.groups, request.keys, &ahead);
+  uint32_t guesses[kAheadOfGroup];
   e.log.Ask(&request.token);
   for (const Group& group : request.groups) {
-    ahead.Skip(std::min(group.count, kAheadOfGroup));
     e.log.AskGroup(static_cast<uint32_t>(e.group_status.size()));
     push.group = group;
     push.keys = keys_left.first(group.count);
     push.rows = rows_left.first(group.count * dim);
     keys_left.remove_prefix(group.count);
     rows_left.remove_prefix(group.count * dim);
-    uint32_t slice = 0;
+    uint32_t slice = SlicedTable::kNone;
     Answer answer = {e.FindKeys(*state, group, push.keys, &slice), 0, 0};
+    const uint32_t looked_ahead =
+        slice == SlicedTable::kNone ? 0 : std::min(group.count, kAheadOfGroup);
+    ahead.Take(looked_ahead, guesses);
+    push.guesses = {guesses, looked_ahead};
     if (answer.status == ReplyStatus::kOk) answer.status = e.CheckCopies(group.partition);
     if (answer.status == ReplyStatus::kOk) {
       answer = rows.consistency->Push(push, *member, slice);

@@ -193,6 +193,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
   push.keys = admitted.keys;
   push.rows = admitted.rows;
+  if (!admitted.refused.empty()) push.guesses = {};
   if (push.keys.empty() && !admitted.refused.empty()) {
     table_.CountRefused(slice, admitted.refused);
     settle();
@@ -200,7 +201,8 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   }
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
   const auto too_many = [&] { return push.keys.size() > table_.most_rows(); };
-  const bool made = !too_many() && table_.FindOrCreate(slice, push.keys, rows_.data());
+  const bool made =
+      !too_many() && table_.FindOrCreate(slice, push.keys, rows_.data(), push.guesses);
   // Again: there may be memory for the rows, but not to have them there together.
   if (too_many()) {
     settle();
@@ -306,6 +308,7 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
              mode != ReplicaLog::Mode::kRequired};
   entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
+  entry.push.guesses = {};
   const EmbeddingTable::Slice& s = table_.slice(slice);
   told.table = table_.id();
   told.partition = PartitionOf(slice);

@@ -37,6 +37,7 @@ struct RowPush {
   Group group;
   absl::Span<const uint64_t> keys;
   absl::Span<const float> rows;
+  absl::Span<const uint32_t> guesses;  // EmbeddingTable::FindOrCreate()
 };
 
 class RowConsistency : public Consistency {

@@ -46,7 +46,7 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
   }
   x->count = static_cast<uint32_t>(count);
   bool too_many = TooMany(slice, push.keys);
-  const bool made = !too_many && table_.FindOrCreate(slice, push.keys, x->rows());
+  const bool made = !too_many && table_.FindOrCreate(slice, push.keys, x->rows(), push.guesses);
   // There may be memory for the rows, but not to have them there together.
   if (made) too_many = TooMany(slice, push.keys);
   if (!made || too_many) {
@@ -91,6 +91,7 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
     RowPush kept = push;
     kept.keys = admitted.keys;
     kept.rows = admitted.rows;
+    if (!admitted.refused.empty()) kept.guesses = {};
     if (!kept.keys.empty() && !Copy(kept, slice, &x) &&
         x.answer == ReplyStatus::kResourceExhausted) {
       return answer(x.answer);  // not settled: it will be sent again

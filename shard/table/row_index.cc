@@ -9,15 +9,17 @@ namespace {
 // Entries of the directory for so many rows. Chance wants an eighth of that; a group of keys that
 // were made to have the same hashes stays as full as it is.
 constexpr uint64_t MostEntries(uint64_t rows) { return std::max<uint64_t>(64, rows / 32); }
-// How full a group of so many slots becomes. Fuller, lookups would look at a second line more
+// How full a group of so many slots becomes. Fuller, lookups would look at the second line more
 // often; emptier, the index would cost more than rows may.
-constexpr uint64_t Most(uint64_t slots) { return slots * 23 / 25; }
+constexpr uint64_t Most(uint64_t slots) { return slots * 24 / 25; }
 
 }  // namespace
 
 RowIndex::~RowIndex() {
-  for (const Group& g : groups_) {
-    for (uint32_t p = 0; p < g.used; ++p) arena_->Give(RowArena::kPage, g.pages[p]);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (uint32_t p = 0; p < groups_[g].used; ++p) {
+      arena_->Give(RowArena::kPage, group_pages_[g].page[p]);
+    }
   }
 }
 
@@ -27,12 +29,6 @@ uint64_t RowIndex::PagesFor(uint64_t more) const {
   constexpr uint64_t kRows = Most(uint64_t{kPageLines} * kSlots);
   const uint64_t all = (rows_ + more) * 8 / (kRows * 7) * 17 / 16 + kMostPages;
   return std::min(2 * more, std::max(all, pages_ + kMostPages) - pages_);
-}
-
-uint32_t RowIndex::GuessNext(const Place& at, uint64_t hash) const {
-  const Line& line = LineAt(at.group, at.line + 1 == at.lines ? 0 : at.line + 1);
-  const uint32_t matches = Matches(line, hash);
-  return matches == 0 ? kNone : line.rows[std::countr_zero(matches)];
 }
 
 std::byte* RowIndex::TakePage() {
@@ -52,17 +48,48 @@ void RowIndex::Refer(uint64_t hash, uint32_t group) {
   std::fill_n(directory_.begin() + static_cast<ptrdiff_t>(first), size_t{1} << others, entry);
 }
 
+bool RowIndex::PutIn(uint32_t group, uint32_t at, uint16_t tag, uint32_t row) {
+  Line& line = LineAt(group, at);
+  if (line.used == kSlots) return false;
+  line.tags[line.used] = tag;
+  line.rows[line.used++] = row;
+  return true;
+}
+
+bool RowIndex::SendOn(uint32_t group, uint32_t at) {
+  const uint32_t lines = groups_[group].used * kPageLines;
+  Line& line = LineAt(group, at);
+  for (uint32_t s = 0; s < kSlots; ++s) {
+    const uint16_t tag = line.tags[s];
+    const uint32_t first = LineOf(tag, lines), second = SecondOf(tag, lines);
+    if (!PutIn(group, first == at ? second : first, tag, line.rows[s])) continue;
+    if (first == at) line.elsewhere = std::max(line.elsewhere, kSecond);
+    --line.used;
+    line.tags[s] = line.tags[line.used];
+    line.rows[s] = line.rows[line.used];
+    return true;
+  }
+  return false;
+}
+
 void RowIndex::Put(uint32_t group, uint16_t tag, uint32_t row) {
   const uint32_t lines = groups_[group].used * kPageLines;
-  for (uint32_t at = LineOf(tag, lines);; at = at + 1 == lines ? 0 : at + 1) {
-    Line& line = LineAt(group, at);
-    if (line.used < kSlots) {
-      line.tags[line.used] = tag;
-      line.rows[line.used++] = row;
+  const uint32_t at = LineOf(tag, lines), second = SecondOf(tag, lines);
+  if (PutIn(group, at, tag, row)) return;
+  uint16_t& elsewhere = LineAt(group, at).elsewhere;
+  if (!PutIn(group, second, tag, row)) {
+    if (SendOn(group, at)) {
+      PutIn(group, at, tag, row);
       return;
     }
-    line.passed_on = 1;
+    if (!SendOn(group, second)) {
+      elsewhere = kAnywhere;
+      for (uint32_t any = 0; !PutIn(group, any, tag, row);) ++any;
+      return;
+    }
+    PutIn(group, second, tag, row);
   }
+  elsewhere = std::max(elsewhere, kSecond);
 }
 
 uint32_t RowIndex::Empty(uint32_t group, uint32_t* rows, uint16_t* tags) {
@@ -74,7 +101,9 @@ uint32_t RowIndex::Empty(uint32_t group, uint32_t* rows, uint16_t* tags) {
     std::copy_n(line.tags, line.used, tags + n);
     n += line.used;
   }
-  for (uint32_t p = 0; p < g.used; ++p) std::memset(g.pages[p], 0, RowArena::kPageBytes);
+  for (uint32_t p = 0; p < g.used; ++p) {
+    std::memset(group_pages_[group].page[p], 0, RowArena::kPageBytes);
+  }
   g.removed = 0;
   return n;
 }
@@ -89,11 +118,13 @@ void RowIndex::Rebuild(uint32_t group) {
 uint32_t RowIndex::Reach(uint64_t hash) const {
   if (groups_.empty()) return 0;
   const Place at(*this, hash);
-  uint32_t lines = 1;
-  while (lines < at.lines && LineAt(at.group, (at.line + lines - 1) % at.lines).passed_on != 0) {
-    ++lines;
-  }
-  return lines;
+  const uint16_t elsewhere = LineAt(at.group, at.line).elsewhere;
+  return elsewhere == kAnywhere ? 2 + at.lines : elsewhere + 1;
+}
+
+void RowIndex::ReserveGroups(size_t groups) {
+  groups_.reserve(groups);
+  group_pages_.reserve(groups);
 }
 
 // Splits the hash's group by one bit more, or gives it a page more.
@@ -110,7 +141,7 @@ bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
   const uint32_t n = Empty(group, rows, tags);
   if (!split) {
     Group& g = groups_[group];
-    g.pages[g.used++] = page;
+    group_pages_[group].page[g.used++] = page;
     Refer(hash, group);
     for (uint32_t i = 0; i < n; ++i) Put(group, tags[i], rows[i]);
     return true;
@@ -125,8 +156,8 @@ bool RowIndex::Grow(uint64_t hash, HashesOf hashes_of) {
   return true;
 }
 
-// The group of the hash, of 16 pages, which are empty, becomes two for `ones` rows that have the
-// next bit and the others. `page`: one more, if they need it. Returns the ones' group.
+// The group of the hash, of kMostPages pages, which are empty, becomes two for `ones` rows that
+// have the next bit and the others. `page`: one more, if they need it. Returns the ones' group.
 uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
   const uint32_t old = Place(*this, hash).group;
   if (groups_[old].depth == depth_) {
@@ -135,9 +166,10 @@ uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
     directory_.swap(doubled);
     ++depth_;
   }
-  if (groups_.size() == groups_.capacity()) groups_.reserve(groups_.size() * 9 / 8 + 1);
   const auto fresh = static_cast<uint32_t>(groups_.size());
+  if (groups_.size() == groups_.capacity()) ReserveGroups(groups_.size() * 9 / 8 + 1);
   groups_.emplace_back();
+  group_pages_.emplace_back();
   Group& zero = groups_[old];
   Group& one = groups_[fresh];
   const uint64_t bit = uint64_t{1} << (63 - zero.depth);
@@ -147,7 +179,7 @@ uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
     return pages;
   };
   std::byte* pages[kMostPages + 1];
-  std::copy_n(zero.pages, kMostPages, pages);
+  std::copy_n(group_pages_[old].page, kMostPages, pages);
   pages[kMostPages] = page;
   const uint32_t zeros = zero.rows - ones;
   one.rows = static_cast<uint16_t>(ones);
@@ -159,8 +191,8 @@ uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
     one.used = static_cast<uint16_t>(kMostPages + 1 - zero.used);
   }
   one.depth = ++zero.depth;
-  std::copy_n(pages, zero.used, zero.pages);
-  std::copy_n(pages + zero.used, one.used, one.pages);
+  std::copy_n(pages, zero.used, group_pages_[old].page);
+  std::copy_n(pages + zero.used, one.used, group_pages_[fresh].page);
   for (uint32_t p = zero.used + one.used; p < kMostPages + 1; ++p) {
     arena_->Give(RowArena::kPage, pages[p]);
     --pages_;
@@ -173,13 +205,15 @@ uint32_t RowIndex::Split(uint64_t hash, std::byte* page, uint32_t ones) {
 // An empty one behind the others. False: no memory.
 bool RowIndex::AddGroup(uint32_t pages) {
   Group group = {};
+  GroupPages of = {};
   for (; group.used < pages; ++group.used) {
-    group.pages[group.used] = TakePage();
-    if (group.pages[group.used] != nullptr) continue;
-    for (; group.used > 0; --pages_) arena_->Give(RowArena::kPage, group.pages[--group.used]);
+    of.page[group.used] = TakePage();
+    if (of.page[group.used] != nullptr) continue;
+    for (; group.used > 0; --pages_) arena_->Give(RowArena::kPage, of.page[--group.used]);
     return false;
   }
   groups_.push_back(group);
+  group_pages_.push_back(of);
   return true;
 }
 
@@ -193,7 +227,7 @@ void RowIndex::Expect(uint64_t rows) {
   RowArena::Counts wanted = {};
   wanted[RowArena::kPage] = uint64_t{pages} << depth;
   if (!arena_->Reserve(wanted)) return;
-  groups_.reserve(size_t{1} << depth);
+  ReserveGroups(size_t{1} << depth);
   directory_.resize(size_t{1} << depth);
   depth_ = depth;
   for (uint32_t g = 0; g < directory_.size(); ++g) {
@@ -224,24 +258,28 @@ bool RowIndex::Insert(uint64_t hash, uint32_t row, HashesOf hashes_of) {
 }
 
 void RowIndex::Remove(uint64_t hash, uint32_t row) {
-  Place at(*this, hash);
-  for (uint32_t i = 0; i < at.lines; ++i) {
-    Line& line = LineAt(at.group, at.line);
-    const auto* const end = line.rows + line.used;
-    const auto slot =
-        static_cast<uint32_t>(std::find(line.rows, line.rows + line.used, row) - line.rows);
-    if (line.rows + slot != end) {
-      --line.used;
-      line.tags[slot] = line.tags[line.used];
-      line.rows[slot] = line.rows[line.used];
-      Group& group = groups_[at.group];
-      --group.rows;
-      --rows_;
-      if (++group.removed > group.rows / 2) Rebuild(at.group);
-      return;
-    }
-    at.line = at.line + 1 == at.lines ? 0 : at.line + 1;
+  const Place at(*this, hash);
+  bool removed = RemoveFrom(at.group, at.line, row) ||
+                 RemoveFrom(at.group, SecondOf(TagOf(hash), at.lines), row);
+  for (uint32_t line = 0; !removed && line < at.lines; ++line) {
+    removed = RemoveFrom(at.group, line, row);
   }
+  if (!removed) return;
+  Group& group = groups_[at.group];
+  --group.rows;
+  --rows_;
+  if (++group.removed > group.rows / 2) Rebuild(at.group);
+}
+
+bool RowIndex::RemoveFrom(uint32_t group, uint32_t at, uint32_t row) {
+  Line& line = LineAt(group, at);
+  const auto slot =
+      static_cast<uint32_t>(std::find(line.rows, line.rows + line.used, row) - line.rows);
+  if (slot == line.used) return false;
+  --line.used;
+  line.tags[slot] = line.tags[line.used];
+  line.rows[slot] = line.rows[line.used];
+  return true;
 }
 
 }  // namespace verbena::shard

@@ -2,19 +2,23 @@
 //
 // A line of the cache has ten slots of a tag, which is the hash's low 16 bits, and a row number.
 // Lines are in pages, pages in groups of up to 16. The hash's high bits choose the group by a
-// directory, the tag as a fraction the line, so that at most seven of its bits tell nothing new
-// there; a line that is full sends keys on to the next of its group. A group that is nine tenths
-// full gets one page more and is built anew, out of itself; one of 16 pages becomes two, for which
-// its rows' keys are hashed again. So an index has 7 to 8 bytes a row at every size (fewer than
-// some tens of rows: one page), and no insertion takes longer than one group.
+// directory, the tag two lines of it: the first as a fraction, so that at most seven of its bits
+// tell nothing new there, the second by other bits. Who finds the first full goes to the second,
+// and makes room there, if need be, by sending another row to that one's other line (cuckoo hashing
+// with buckets: Dietzfelbinger and Weidling 2007). A group that is full but for a part gets one
+// page more and is built anew, out of itself; one of 16 pages becomes two, for which its rows' keys
+// are hashed again. So an index has 7 to 8 bytes a row at every size (fewer than some tens of rows:
+// one page), no insertion takes longer than one group, and by far the most lookups see one line,
+// the others two. Where many keys have the same hash, they are anywhere in the group.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
 //  1. An Insert() that fails leaves the index as it was.
-//  2. A line with room has sent nobody on, but for those of which a row was removed. When as many
-//     rows of a group were removed as half of those it has, it is built anew, so that a lookup of a
-//     key without a row ends soon, however long rows come and go.
+//  2. A row is in its first line; or in its second, and the first says that some are; or anywhere
+//     in the group, and the first says so. What lines say is forgotten when a group is built anew,
+//     which is when it grows, or when as many of its rows were removed as half of those it has: so
+//     a lookup of a key without a row ends soon, however long rows come and go.
 #ifndef VERBENA_SHARD_TABLE_ROW_INDEX_H_
 #define VERBENA_SHARD_TABLE_ROW_INDEX_H_
 
@@ -67,31 +71,42 @@ class RowIndex {
 
   // The lookups: something was inserted before.
   // In steps, each of which needs what the one before has sent for: the page, the line, and the
-  // first row there that may be the one.
+  // first row there that may be the one; without any, and where TryNext() says that there may be
+  // one in the second line, the same there.
   void PrefetchPage(const Place& at) const {
-    PrefetchToRead(&groups_[at.group].pages[at.line / kPageLines]);
+    PrefetchToRead(&group_pages_[at.group].page[at.line / kPageLines]);
   }
   void PrefetchLine(const Place& at) const { PrefetchToRead(&LineAt(at.group, at.line)); }
   uint32_t Guess(const Place& at, uint64_t hash) const {
     const Line& line = LineAt(at.group, at.line);
     const uint32_t matches = Matches(line, hash);
-    if (matches == 0) return line.passed_on == 0 ? kNone : GuessNext(at, hash);
-    return line.rows[std::countr_zero(matches)];
+    return matches == 0 ? kNone : line.rows[std::countr_zero(matches)];
+  }
+  bool TryNext(Place* at, uint64_t hash) const {
+    if (LineAt(at->group, at->line).elsewhere == 0) return false;
+    at->line = SecondOf(TagOf(hash), at->lines);
+    return true;
   }
   // The row of that hash for which same(row) says that its key is the one; kNone: there is none.
   template <typename Same>
   uint32_t Find(uint64_t hash, Same same) const {
-    Place at(*this, hash);
-    for (uint32_t i = 0; i < at.lines; ++i) {
-      const Line& line = LineAt(at.group, at.line);
+    const Place at(*this, hash);
+    const auto find = [&](uint32_t in) {
+      const Line& line = LineAt(at.group, in);
       for (uint32_t m = Matches(line, hash); m != 0; m &= m - 1) {
         const uint32_t row = line.rows[std::countr_zero(m)];
         if (same(row)) return row;
       }
-      if (line.passed_on == 0) break;
-      at.line = at.line + 1 == at.lines ? 0 : at.line + 1;
+      return kNone;
+    };
+    uint32_t row = find(at.line);
+    const uint16_t elsewhere = LineAt(at.group, at.line).elsewhere;
+    if (row != kNone || elsewhere == 0) return row;
+    row = find(SecondOf(TagOf(hash), at.lines));
+    for (uint32_t line = 0; row == kNone && elsewhere == kAnywhere && line < at.lines; ++line) {
+      row = find(line);
     }
-    return kNone;
+    return row;
   }
   // Makes room for so many rows in an index of none, so that it need not grow for them, if there is
   // the memory.
@@ -107,22 +122,28 @@ class RowIndex {
   uint64_t PagesFor(uint64_t more) const;
   uint64_t pages() const { return pages_; }
   uint64_t bookkeeping_bytes() const {
-    return directory_.capacity() * sizeof(uint32_t) + groups_.capacity() * sizeof(Group);
+    return directory_.capacity() * sizeof(uint32_t) + groups_.capacity() * sizeof(Group) +
+           group_pages_.capacity() * sizeof(GroupPages);
   }
 
  private:
   static constexpr uint32_t kSlots = 10;
+  static constexpr uint16_t kSecond = 1;    // some are in their second line
+  static constexpr uint16_t kAnywhere = 2;  // or in any line of the group
   struct alignas(64) Line {
     uint16_t tags[kSlots];
     uint16_t used;       // slots
-    uint16_t passed_on;  // not 0: keys went on to the next line
+    uint16_t elsewhere;  // where rows are whose first line this is: 0, kSecond or kAnywhere
     uint32_t rows[kSlots];
   };
   static_assert(sizeof(Line) == 64);
   static constexpr uint32_t kPageLines = RowArena::kPageBytes / sizeof(Line);
   static constexpr uint32_t kMostPages = 16;
+  // Two lines of the cache.
+  struct alignas(64) GroupPages {
+    std::byte* page[kMostPages];
+  };
   struct Group {
-    std::byte* pages[kMostPages];
     uint16_t rows;
     uint16_t removed;  // since it was built
     uint16_t used;     // pages
@@ -133,9 +154,15 @@ class RowIndex {
   size_t EntryOf(uint64_t hash) const { return hash >> 1 >> (63 - depth_); }
   static uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash); }
   static uint32_t LineOf(uint16_t tag, uint32_t lines) { return tag * lines >> 16; }
+  // Another one than the first.
+  static uint32_t SecondOf(uint16_t tag, uint32_t lines) {
+    const auto turned = static_cast<uint16_t>(tag << 8 | tag >> 8);
+    const uint32_t other = turned * (lines - 1) >> 16;
+    return other < LineOf(tag, lines) ? other : other + 1;
+  }
   const Line& LineAt(uint32_t group, uint32_t line) const {
     return reinterpret_cast<const Line*>(
-        groups_[group].pages[line / kPageLines])[line % kPageLines];
+        group_pages_[group].page[line / kPageLines])[line % kPageLines];
   }
   Line& LineAt(uint32_t group, uint32_t line) {
     return const_cast<Line&>(static_cast<const RowIndex*>(this)->LineAt(group, line));
@@ -157,11 +184,15 @@ class RowIndex {
 #endif
   }
 
-  uint32_t GuessNext(const Place& at, uint64_t hash) const;
   std::byte* TakePage();
+  void ReserveGroups(size_t groups);
   bool AddGroup(uint32_t pages);
   bool Grow(uint64_t hash, HashesOf hashes_of);
   uint32_t Split(uint64_t hash, std::byte* page, uint32_t ones);
+  bool PutIn(uint32_t group, uint32_t line, uint16_t tag, uint32_t row);
+  // Makes room in a full line. False: none of its rows can go to its other line.
+  bool SendOn(uint32_t group, uint32_t line);
+  bool RemoveFrom(uint32_t group, uint32_t line, uint32_t row);
   void Put(uint32_t group, uint16_t tag, uint32_t row);
   // What is in a group, which is empty then. Returns how many rows.
   uint32_t Empty(uint32_t group, uint32_t* rows, uint16_t* tags);
@@ -172,6 +203,7 @@ class RowIndex {
   std::vector<uint32_t> directory_;  // by the hash's first depth_ bits: group, pages minus one
   uint32_t depth_ = 0;
   std::vector<Group> groups_;
+  std::vector<GroupPages> group_pages_;  // of each of them
   uint64_t rows_ = 0;
   uint64_t pages_ = 0;
 };

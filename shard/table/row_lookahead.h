@@ -28,9 +28,9 @@ class RowLookahead {
     }
     return ring_[taken_++ % kRing].probe;
   }
-  // So many of them, as far as there are.
-  void Skip(size_t keys) {
-    for (; keys > 0 && taken_ < added_; --keys) Next();
+  // The rows that so many keys have, probably.
+  void Take(size_t keys, uint32_t* rows) {
+    for (size_t i = 0; i < keys; ++i) rows[i] = taken_ < added_ ? Next().row : RowStore::kNone;
   }
 
  private:
@@ -60,7 +60,7 @@ class RowLookahead {
     });
     ForBlock(block, 1, [](size_t, UnderWay& u) { u.rows->PrefetchLine(u.probe); });
     ForBlock(block, 2, [](size_t, UnderWay& u) { u.rows->Guess(&u.probe); });
-    ForBlock(block, 3, [](size_t, UnderWay& u) { u.rows->PrefetchRow(u.probe); });
+    ForBlock(block, 3, [](size_t, UnderWay& u) { u.rows->PrefetchRow(&u.probe); });
   }
   template <typename Step>
   void ForBlock(size_t block, size_t before, Step step) {

@@ -244,8 +244,21 @@ void RowStore::Expect(uint64_t rows) {
   bookkeeping_.Set(bookkeeping_bytes());
 }
 
-bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh) {
-  Find(keys, rows);
+// Since they were guessed rows may have gone, and their numbers be others'.
+void RowStore::FindGuessed(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> guesses,
+                           uint32_t* rows) const {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint32_t guess = guesses[i];
+    const bool right = guess < size_ && key(guess) == keys[i] && !is_free(guess);
+    rows[i] = right ? guess : size_ == 0 ? kNone : FindOne(keys[i], RowIndex::Hash(keys[i]));
+  }
+}
+
+bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh,
+                            absl::Span<const uint32_t> guesses) {
+  const size_t guessed = std::min(guesses.size(), keys.size());
+  FindGuessed(keys.first(guessed), guesses.first(guessed), rows);
+  Find(keys.subspan(guessed), rows + guessed);
   auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
   if (missing == 0) return true;
   if (missing > kMaxRows || !Reserve(static_cast<uint32_t>(missing))) return false;

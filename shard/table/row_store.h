@@ -89,8 +89,10 @@ class RowStore {
   void Expect(uint64_t rows);
   // The row of each key, or kNone. Their memory is on its way to the cache.
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
-  // The same; keys without a row get one. False: no memory for them all.
-  bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh = Fresh::kInitial);
+  // The same; keys without a row get one. `guesses`: what the first keys may have, of a lookahead.
+  // False: no memory for them all.
+  bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh = Fresh::kInitial,
+                    absl::Span<const uint32_t> guesses = {});
 
   // A lookup in steps, for who has many under way (row_lookahead.h): each finds in the cache what
   // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then
@@ -99,11 +101,13 @@ class RowStore {
     uint64_t key, hash;
     RowIndex::Place at;
     uint32_t row;  // probably
+    bool next;     // it may be in the second line
   };
   void Start(uint64_t key, Probe* p) const {
     p->key = key;
     p->hash = RowIndex::Hash(key);
     p->row = kNone;
+    p->next = false;
     p->at.lines = 0;
     if (size_ == 0) return;
     p->at = {index_, p->hash};
@@ -115,10 +119,16 @@ class RowStore {
   void Guess(Probe* p) const {
     if (p->at.lines == 0) return;
     p->row = index_.Guess(p->at, p->hash);
-    if (p->row < in_chunks_) PrefetchToRead(&chunks_[p->row >> shape_.many_shift]);
+    if (p->row < in_chunks_) {
+      PrefetchToRead(&chunks_[p->row >> shape_.many_shift]);
+    } else if (p->row == kNone && index_.TryNext(&p->at, p->hash)) {
+      index_.PrefetchLine(p->at);
+      p->next = true;
+    }
   }
-  void PrefetchRow(const Probe& p) const {
-    if (p.row < size_) Prefetch(p.row);
+  void PrefetchRow(Probe* p) const {
+    if (p->next) p->row = index_.Guess(p->at, p->hash);
+    if (p->row < size_) Prefetch(p->row);
   }
   uint32_t Finish(const Probe& p) const {
     if (p.row != kNone && key(p.row) == p.key) return p.row;
@@ -257,6 +267,9 @@ class RowStore {
     return static_cast<uint32_t>(chunks_[row >> shape_.many_shift].applied >> (row & many_mask_)) &
            1;
   }
+  // As Find(), of keys whose rows are in the cache where the guesses are right.
+  void FindGuessed(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> guesses,
+                   uint32_t* rows) const;
   uint32_t FindOne(uint64_t key, uint64_t hash) const {
     return index_.Find(hash, [this, key](uint32_t row) { return this->key(row) == key; });
   }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shard/table/row_lookahead.h"
 #include "shard/table/row_store.h"
 #include "tests/shard/row_fixture.h"
 
@@ -118,6 +119,77 @@ TEST_CASE("beside parameters and state a row takes at most sixteen bytes, at eve
   // What the arena has idle comes on top: a block, and what was reserved.
   const double all = static_cast<double>(s.arena.bytes()) / static_cast<double>(next);
   CHECK(all <= 16.5 + 4.0 * (dim + 1) + double{1 << 20} / static_cast<double>(next));
+}
+
+TEST_CASE("keys made to have the same two lines are found, wherever they had to go") {
+  std::vector<uint64_t> same, keys;
+  for (uint64_t key = 0; same.size() < 140; ++key) {
+    if ((RowIndex::Hash(key) & 0xffff) == 0x1234) same.push_back(key);
+  }
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 700; ++i) keys.push_back(random());
+  keys.insert(keys.begin() + 350, same.begin(), same.begin() + 70);
+  Slices s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
+  RowStore& store = *s.stores[0];
+  std::vector<uint32_t> rows(keys.size());
+  REQUIRE(store.FindOrCreate(keys, rows.data()));
+  const auto check = [&](size_t gone) {
+    store.Find(keys, rows.data());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      REQUIRE(rows[i] == (i >= 350 && i < 350 + gone ? RowStore::kNone : i));
+    }
+    std::vector<uint32_t> others(70);
+    store.Find({same.data() + 70, 70}, others.data());
+    for (const uint32_t row : others) REQUIRE(row == RowStore::kNone);
+  };
+  check(0);
+  for (size_t gone = 0; gone < 60; ++gone) {
+    store.Drop(static_cast<uint32_t>(350 + gone));
+    check(gone + 1);
+  }
+}
+
+TEST_CASE("a lookahead guesses nearly every row, at every size") {
+  Slices s(RowShape(2, 0, false), 1);
+  RowStore& store = *s.stores[0];
+  std::vector<uint64_t> keys;
+  std::vector<uint32_t> rows;
+  for (size_t size = 500; size < 200'000; size += size / 7) {
+    const size_t before = keys.size();
+    while (keys.size() < size) keys.push_back(keys.size() * 0x9e3779b97f4a7c15u);
+    rows.resize(size);
+    REQUIRE(store.FindOrCreate({keys.data() + before, size - before}, rows.data() + before));
+    RowLookahead ahead;
+    ahead.Add(&store, keys);
+    size_t wrong = 0;
+    for (size_t i = 0; i < size; ++i) wrong += ahead.Next().row == i ? 0 : 1;
+    INFO(size << " rows, wrong guesses: " << wrong);
+    CHECK(wrong < 10 + size * 15 / 1000);
+  }
+}
+
+TEST_CASE("guesses that are wrong, gone or of nobody find the rows all the same") {
+  Slices s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
+  RowStore& store = *s.stores[0];
+  std::vector<uint64_t> keys(300);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * 977;
+  std::vector<uint32_t> rows(keys.size()), guesses(keys.size());
+  REQUIRE(store.FindOrCreate({keys.data(), 200}, rows.data()));
+  store.set_reuses(false);
+  for (uint32_t row = 20; row < 40; ++row) store.Drop(row);  // their keys are still in memory
+  for (size_t i = 0; i < guesses.size(); ++i) {
+    guesses[i] = i % 3 == 0   ? static_cast<uint32_t>(i)
+                 : i % 3 == 1 ? static_cast<uint32_t>(i * 7)
+                              : RowStore::kNone;
+  }
+  // As many guesses as there may be: fewer than keys.
+  REQUIRE(store.FindOrCreate(keys, rows.data(), RowStore::Fresh::kInitial, {guesses.data(), 280}));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    CHECK(store.key(rows[i]) == keys[i]);
+    CHECK_FALSE(store.is_free(rows[i]));
+    if (i < 20 || (i >= 40 && i < 200)) CHECK(rows[i] == i);
+    if (i >= 20 && i < 40) CHECK(rows[i] >= 200);
+  }
 }
 
 TEST_CASE("where there is no memory a store stays as it was, and goes on later") {
