@@ -366,8 +366,11 @@ void AsyncRows::ApplyTold(uint32_t slice, bool now) {
 void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
                       const ApplyStamp& stamp) {
   table_.BeginApply(slice, stamp);
+  // Those that were guessed are there.
+  const size_t guessed = push.guesses.size();
   for (size_t i = 0; i < push.keys.size(); ++i) {
-    if (i + kAhead < push.keys.size()) table_.Prefetch(slice, rows[i + kAhead]);
+    const size_t next = i + kAhead;
+    if (next >= guessed && next < push.keys.size()) table_.Prefetch(slice, rows[next]);
     const Source gradient = push.rows.data() + i * table_.dim();
     table_.ApplyRow(rows[i], {&gradient, 1}, static_cast<float>(divisor));
   }
