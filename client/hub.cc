@@ -20,6 +20,10 @@ constexpr int64_t kSpinNanos = 50'000;
 constexpr int kFruitlessSpins = 3;
 constexpr int64_t kNap = 2 * kMillisecond;
 constexpr int64_t kLongestNap = 64 * kMillisecond;
+// After so many looks that found nothing left to the background thread naps become longer. Where
+// one of a hundred finds something, the caller was between starting it and waiting for it.
+constexpr int kCalmLooks = 64;
+constexpr int64_t kCalmNap = 16 * kMillisecond;
 // Progress::kCaller: how often the lease is looked at when nobody waits.
 constexpr int64_t kKeepLease = 100 * kMillisecond;
 constexpr int64_t kReleaseWait = 1000 * kMillisecond;
@@ -166,7 +170,8 @@ void Hub::HandOver() {
   caller_drives_ = false;
   if (waiting_ > 0) {
     changed_.notify_all();  // one of them drives on
-  } else if (naps_until_ != 0 && naps_until_ - Now() > kNap) {
+  } else if (naps_until_ != 0 && naps_until_ - Now() > kNap &&
+             (parts_.core->HasOperations() || parts_.core->NextTimerNanos() < naps_until_)) {
     Signal(background_fd_);
   }
 }
@@ -301,14 +306,21 @@ void Hub::Background() {
       continue;
     }
     if (caller_drives_ || drives_ != drives) {
-      // One caller that keeps driving is looked at less and less often.
-      nap = drives_ == drives ? std::min(2 * nap, kLongestNap) : kNap;
+      nap = NextNap(nap, drives_ == drives);
       drives = drives_;
       Nap(lock, nap);
       continue;
     }
+    if (parts_.core->HasOperations()) calm_looks_ = 0;
     BackgroundTurn(lock);
   }
+}
+
+int64_t Hub::NextNap(int64_t last, bool keeps) {
+  const bool left = !caller_drives_ && parts_.core->HasOperations();
+  calm_looks_ = left ? calm_looks_ / 2 : std::min(calm_looks_ + 1, 2 * kCalmLooks);
+  if (keeps) return std::min(2 * last, kLongestNap);
+  return left || calm_looks_ < kCalmLooks ? kNap : std::min(2 * last, kCalmNap);
 }
 
 void Hub::BackgroundTurn(std::unique_lock<std::mutex>& lock) {

@@ -9,6 +9,11 @@
 //   driving: asleep on the descriptors      --a caller waits (it writes the eventfd)--> napping
 //   napping: 2 ms, doubling while one caller keeps driving --nobody drives at the end--> driving
 //
+// Callers that wait for all that they start leave it nothing to do: when that has been so for a
+// while, naps become longer, because with hundreds of clients on a machine looking every 2 ms is
+// most of what they do. Who then starts something and does not wait has it driven a nap later,
+// once; after that naps are short again.
+//
 // With Progress::kCaller the thread only keeps the lease.
 //
 // **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are
@@ -91,6 +96,8 @@ class Hub {
   bool RunCallbacks(std::unique_lock<std::mutex>& lock);
   void WakeSleeper();
   void Background();
+  // How long after a nap of `last` it looks again. `keeps`: the same caller has driven all along.
+  int64_t NextNap(int64_t last, bool keeps);
   void BackgroundTurn(std::unique_lock<std::mutex>& lock);
   void KeepLease();
   void Nap(std::unique_lock<std::mutex>& lock, int64_t ns);
@@ -108,6 +115,7 @@ class Hub {
   int sleeper_fd_ = -1;       // eventfd of the thread asleep on the descriptors
   int64_t sleeps_until_ = 0;  // it
   int64_t naps_until_ = 0;    // the background thread; 0: it does not nap
+  int calm_looks_ = 0;        // of it, that found nothing that nobody waited for
   int fruitless_spins_ = 0;
   int caller_fd_ = -1, background_fd_ = -1;
   std::vector<std::pair<std::function<void(absl::Status)>, absl::Status>> callbacks_;

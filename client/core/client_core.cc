@@ -124,9 +124,12 @@ int64_t ClientCore::NextTimerNanos() const {
                    impl_->journal.NextTimerNanos()});
 }
 
+bool ClientCore::HasOperations() const {
+  return impl_->operations.has_finished() || impl_->operations.first_live() != nullptr;
+}
+
 bool ClientCore::Busy() const {
-  return impl_->operations.has_finished() || impl_->operations.first_live() != nullptr ||
-         impl_->journal.busy() || impl_->session.busy();
+  return HasOperations() || impl_->journal.busy() || impl_->session.busy();
 }
 
 bool ClientCore::Arm() { return impl_->lanes.Arm(); }

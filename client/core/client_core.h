@@ -162,6 +162,8 @@ class ClientCore {
   bool RunControl();
   // When RunOnce() has something to do even if nothing arrives; INT64_MAX: never.
   int64_t NextTimerNanos() const;
+  // Operations that have not ended, or whose `done` has not run.
+  bool HasOperations() const;
   // Records queued or unanswered, or calls under way.
   bool Busy() const;
   // Sleeping, as Endpoint's: all endpoints and the control channel.
