@@ -20,8 +20,7 @@ constexpr int64_t kSpinNanos = 50'000;
 constexpr int kFruitlessSpins = 3;
 constexpr int64_t kNap = 2 * kMillisecond;
 constexpr int64_t kLongestNap = 64 * kMillisecond;
-// After so many looks that found nothing left to the background thread naps become longer. Where
-// one of a hundred finds something, the caller was between starting it and waiting for it.
+// After so many looks that found nothing left to the background thread naps become longer.
 constexpr int kCalmLooks = 64;
 constexpr int64_t kCalmNap = 16 * kMillisecond;
 // Progress::kCaller: how often the lease is looked at when nobody waits.
@@ -170,8 +169,10 @@ void Hub::HandOver() {
   caller_drives_ = false;
   if (waiting_ > 0) {
     changed_.notify_all();  // one of them drives on
-  } else if (naps_until_ != 0 && naps_until_ - Now() > kNap &&
-             (parts_.core->HasOperations() || parts_.core->NextTimerNanos() < naps_until_)) {
+    return;
+  }
+  if (parts_.core->HasOperations()) calm_looks_ = 0;
+  if (naps_until_ != 0 && calm_looks_ < kCalmLooks && naps_until_ - Now() > kNap) {
     Signal(background_fd_);
   }
 }
@@ -311,16 +312,16 @@ void Hub::Background() {
       Nap(lock, nap);
       continue;
     }
-    if (parts_.core->HasOperations()) calm_looks_ = 0;
+    // Or the caller is about to wait, and its processor is another's just now.
+    if (parts_.core->HasOperations()) calm_looks_ /= 2;
     BackgroundTurn(lock);
   }
 }
 
 int64_t Hub::NextNap(int64_t last, bool keeps) {
-  const bool left = !caller_drives_ && parts_.core->HasOperations();
-  calm_looks_ = left ? calm_looks_ / 2 : std::min(calm_looks_ + 1, 2 * kCalmLooks);
-  if (keeps) return std::min(2 * last, kLongestNap);
-  return left || calm_looks_ < kCalmLooks ? kNap : std::min(2 * last, kCalmNap);
+  calm_looks_ = std::min(calm_looks_ + 1, kCalmLooks);
+  if (calm_looks_ == kCalmLooks) return std::min(2 * last, kCalmNap);
+  return keeps ? std::min(2 * last, kLongestNap) : kNap;
 }
 
 void Hub::BackgroundTurn(std::unique_lock<std::mutex>& lock) {

@@ -10,9 +10,10 @@
 //   napping: 2 ms, doubling while one caller keeps driving --nobody drives at the end--> driving
 //
 // Callers that wait for all that they start leave it nothing to do: when that has been so for a
-// while, naps become longer, because with hundreds of clients on a machine looking every 2 ms is
-// most of what they do. Who then starts something and does not wait has it driven a nap later,
-// once; after that naps are short again.
+// while, naps of up to 16 ms do, because with hundreds of clients on a machine looking every 2 ms
+// is most of what they do. Who then starts something and does not wait has it driven a nap or two
+// later, once; after that naps are short again. A caller that stops driving wakes it from a nap
+// that goes on for more than 2 ms, unless it has been so calm and nothing is under way.
 //
 // With Progress::kCaller the thread only keeps the lease.
 //
@@ -115,7 +116,7 @@ class Hub {
   int sleeper_fd_ = -1;       // eventfd of the thread asleep on the descriptors
   int64_t sleeps_until_ = 0;  // it
   int64_t naps_until_ = 0;    // the background thread; 0: it does not nap
-  int calm_looks_ = 0;        // of it, that found nothing that nobody waited for
+  int calm_looks_ = 0;        // of it, since something was under way that nobody waited for
   int fruitless_spins_ = 0;
   int caller_fd_ = -1, background_fd_ = -1;
   std::vector<std::pair<std::function<void(absl::Status)>, absl::Status>> callbacks_;

@@ -20,9 +20,8 @@
 //  4. There are no more frames than the share, but for who cannot wait (`force`), and until a share
 //     that has become smaller is reached. There are as many as there are rows, or as the limit: the
 //     share, or what there was memory for.
-//  5. What somebody intends to ask for takes frames only while nobody waits for one, and is
-//  forgotten
-//     where there is too much of it.
+//  5. What somebody intends to ask for takes frames only while nobody waits for one; where there is
+//     too much of it, it is forgotten.
 //  6. Writes that the store has not reported are at most as many as there are frames, also of rows
 //     that were dropped meanwhile.
 #ifndef VERBENA_SHARD_TABLE_HOT_ROWS_H_
