@@ -5,11 +5,11 @@
 // directory, the tag two lines of it: the first as a fraction, so that at most seven of its bits
 // tell nothing new there, the second by other bits. Who finds the first full goes to the second,
 // and makes room there, if need be, by sending another row to that one's other line (cuckoo hashing
-// with buckets: Dietzfelbinger and Weidling 2007). A group that is full but for a part gets one
-// page more and is built anew, out of itself; one of 16 pages becomes two, for which its rows' keys
-// are hashed again. So an index has 7 to 8 bytes a row at every size (fewer than some tens of rows:
-// one page), no insertion takes longer than one group, and by far the most lookups see one line,
-// the others two. Where many keys have the same hash, they are anywhere in the group.
+// with buckets: Dietzfelbinger and Weidling 2007). A group that is 96 % full gets one page more and
+// is built anew, out of itself; one of 16 pages becomes two, for which its rows' keys are hashed
+// again. So an index has 7 to 8 bytes a row at every size (fewer than some tens of rows: one page),
+// no insertion takes longer than one group, and by far the most lookups see one line, the others
+// two. Where many keys have the same hash, they are anywhere in the group.
 //
 // **Thread safety**: one owner thread.
 //
