@@ -312,7 +312,7 @@ void Hub::Background() {
       Nap(lock, nap);
       continue;
     }
-    // Or the caller is about to wait, and its processor is another's just now.
+    // That was left to this thread; or its caller is about to wait, and has no processor just now.
     if (parts_.core->HasOperations()) calm_looks_ /= 2;
     BackgroundTurn(lock);
   }

@@ -119,10 +119,8 @@ class Loop {
     if (absl::Status status = rows_.WaitLookups(step % 2); !status.ok()) return status;
     const bool more = step + 1 < options_.steps;
     if (more) {
-      const Prepared& next = Prepare(step + 1);
-      for (size_t t = 0; t < tables_ && !options_.prefetch; ++t)
-        rows_.Intend(t, next.batch.keys[t]);
-      if (options_.prefetch) BeginLookup(step + 1);
+      Prepare(step + 1);
+      options_.prefetch ? BeginLookup(step + 1) : Intend(step + 1);
     }
     const absl::StatusOr<double> loss = Gradient(step % 2);
     if (!loss.ok()) return loss.status();
@@ -175,13 +173,15 @@ class Loop {
     store_.gradient()[store_.layout().offset(tensor)] = -count;
   }
 
-  const Prepared& Prepare(uint64_t step) {
+  void Prepare(uint64_t step) {
     Prepared& next = prepared_[step % 2];
     const Schedule::Share share = schedule_.Step(step);
     next.batch.ids.assign(share.ids.begin(), share.ids.end());
     next.batch_size = share.batch;
     model_.Prepare(&next.batch);
-    return next;
+  }
+  void Intend(uint64_t step) {
+    for (size_t t = 0; t < tables_; ++t) rows_.Intend(t, prepared_[step % 2].batch.keys[t]);
   }
   void BeginLookup(uint64_t step) {
     const Prepared& next = prepared_[step % 2];

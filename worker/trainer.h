@@ -3,7 +3,7 @@
 // Rows of embedding tables: with `prefetch` the lookup for batch t + 1 starts before the gradient
 // of batch t is computed, so that the rows travel meanwhile; they then lack this worker's own push
 // of step t (one step of staleness more than a lookup after it). Without, it starts once step t is
-// ended, as sync demands: step t + 1 has to see step t.
+// ended, as sync demands: step t + 1 has to see step t. What it will ask for is said before.
 //
 // Early stop: rank 0 validates. When that has not become better for long enough it adds to a
 // counter tensor of the job, which every worker pulls with the parameters of each step; who sees it

@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/c/half_numbers.h"
 #include "client/c/table_enums.h"
 #include "proto/export.h"
 #include "proto/version.h"
@@ -483,21 +484,6 @@ VERBENA_EXPORT verbena_status verbena_ticket_on_done(verbena_ticket* ticket,
                                                      verbena_done_function done, void* user);
 // Frees the handle; the operation goes on.
 VERBENA_EXPORT void verbena_ticket_free(verbena_ticket* ticket);
-
-// ---- numbers of 16 bits -------------------------------------------------------------------------
-//
-// What regions of tables of bf16 and f16 hold, from and to f32. From f32: to the nearest, ties to
-// even; a NaN stays a NaN, what is too large becomes an infinity. To f32: exact. `in` and `out` do
-// not overlap; nothing happens when one of them is NULL.
-
-// Sets `count` numbers of `out` to the nearest bfloat16.
-VERBENA_EXPORT void verbena_bf16_from_f32(const float* in, uint16_t* out, size_t count);
-// Sets `count` numbers of `out` to what `in` is.
-VERBENA_EXPORT void verbena_f32_from_bf16(const uint16_t* in, float* out, size_t count);
-// Sets `count` numbers of `out` to the nearest binary16.
-VERBENA_EXPORT void verbena_f16_from_f32(const float* in, uint16_t* out, size_t count);
-// Sets `count` numbers of `out` to what `in` is.
-VERBENA_EXPORT void verbena_f32_from_f16(const uint16_t* in, float* out, size_t count);
 
 #ifdef __cplusplus
 }  // extern "C"

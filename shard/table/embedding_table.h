@@ -94,7 +94,7 @@ class EmbeddingTable final : public SlicedTable {
   bool FindOrCreate(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows,
                     absl::Span<const uint32_t> guesses = {},
                     RowStore::Fresh fresh = RowStore::Fresh::kInitial) {
-    return slices_[slice].rows->FindOrCreate(keys, rows, fresh, guesses);
+    return slices_[slice].rows->FindOrCreate(keys, rows, guesses, fresh);
   }
 
   // Before an apply that names these rows, or earlier. False: one of them is to be saved first, and

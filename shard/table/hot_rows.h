@@ -98,7 +98,7 @@ class HotRows {
   // A frame for a row that has none, with anything in it. kNone: no memory.
   uint32_t Take(RowStore* rows, uint32_t row);
 
-  // ---- waits ----
+  // ---- waits (hot_rows_waits.cc) ----
   // All of these rows are to be hot together, those that are fresh as well if they are written. Of
   // a row that is not there nothing is done. Its number, for ready() and Release().
   uint64_t Want(std::vector<Need> needs, bool writes);
@@ -111,7 +111,7 @@ class HotRows {
   void Touch(uint32_t frame) {
     if (frame < frame_count()) frames_[frame].referenced = true;
   }
-  // It would be good to have it in memory soon.
+  // Who names it will want it in a moment: it is read now, or when it is wanted.
   void Fetch(RowStore* rows, uint32_t row);
   // Somebody will ask for these: they stay in memory for longer, or come to it when the disk and
   // the frames are free.

@@ -254,8 +254,8 @@ void RowStore::FindGuessed(absl::Span<const uint64_t> keys, absl::Span<const uin
   }
 }
 
-bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh,
-                            absl::Span<const uint32_t> guesses) {
+bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
+                            absl::Span<const uint32_t> guesses, Fresh fresh) {
   const size_t guessed = std::min(guesses.size(), keys.size());
   FindGuessed(keys.first(guessed), guesses.first(guessed), rows);
   Find(keys.subspan(guessed), rows + guessed);

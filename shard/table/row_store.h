@@ -91,8 +91,8 @@ class RowStore {
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
   // The same; keys without a row get one. `guesses`: what the first keys may have, of a lookahead.
   // False: no memory for them all.
-  bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows, Fresh fresh = Fresh::kInitial,
-                    absl::Span<const uint32_t> guesses = {});
+  bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
+                    absl::Span<const uint32_t> guesses = {}, Fresh fresh = Fresh::kInitial);
 
   // A lookup in steps, for who has many under way (row_lookahead.h): each finds in the cache what
   // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then

@@ -16,6 +16,18 @@ inline void Good(FakeCluster* cluster, const FakeCluster::CallPtr& call) {
   REQUIRE(call->status.ok());
 }
 
+// A call that no answer ends, within 200 ms: it is cancelled before, or its deadline passes.
+inline void EndsUnanswered(FakeCluster* cluster, const FakeCluster::CallPtr& call, bool cancel) {
+  if (cancel) {
+    cluster->RunFor(100 * kMilli);
+    cluster->core->Cancel(call->id);
+  }
+  REQUIRE(cluster->Wait(call));
+  INFO(call->status);
+  CHECK(call->status.code() ==
+        (cancel ? absl::StatusCode::kCancelled : absl::StatusCode::kDeadlineExceeded));
+}
+
 inline FakeCluster::Options Servers(int servers, uint32_t partitions = 8) {
   FakeCluster::Options options;
   options.servers = servers;

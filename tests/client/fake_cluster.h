@@ -155,7 +155,10 @@ class FakeServer {
   void DropOpen(uint32_t partition);
   ReplyStatus ApplyRows(const Record& record, size_t group, const uint64_t* keys, const float* rows,
                         uint64_t* version);
+  // Without keys.
+  Seen SeenOf(const Held& held, const Group& group, float value) const;
   bool Refuse(Held* held);
+  std::optional<ReplyStatus> RefuseGroup(const Held& held, const Group& group) const;
   static float FirstOf(const Held& held);
   // What a pull is answered with.
   std::vector<std::byte> Parameters(const Record& record);

@@ -9,6 +9,10 @@
 
 namespace verbena::test {
 
+std::optional<ReplyStatus> FakeServer::RefuseGroup(const Held& held, const Group& group) const {
+  return refuse_group ? refuse_group(SeenOf(held, group, 0)) : std::nullopt;
+}
+
 ReplyStatus FakeServer::ApplyRows(const Record& record, size_t group, const uint64_t* keys,
                                   const float* gradients, uint64_t* version) {
   const Group& g = record.groups[group];
@@ -75,21 +79,7 @@ bool FakeServer::HandleRows(Held* held) {
   size_t first = 0;
   for (size_t i = 0; i < h.group_count; ++i) {
     const Group& g = record.groups[i];
-    std::optional<ReplyStatus> refused;
-    if (refuse_group) {
-      refused = refuse_group({h.type,
-                              h.table,
-                              g.partition,
-                              g.index,
-                              g.epoch,
-                              g.sequence,
-                              g.count,
-                              h.min_version,
-                              0,
-                              held->lane,
-                              0,
-                              {}});
-    }
+    const std::optional<ReplyStatus> refused = RefuseGroup(*held, g);
     // What settles without an effect is counted all the same.
     if (refused == ReplyStatus::kNonFinite || refused == ReplyStatus::kMemoryLimit ||
         refused == ReplyStatus::kJobMemoryLimit) {
@@ -144,25 +134,12 @@ bool FakeServer::HandleLookup(Held* held) {
 
 bool FakeServer::HandleIntent(Held* held) {
   const Record& record = held->arrival.record;
-  const RecordHeader& h = record.header;
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   std::vector<uint64_t> keys;
   if (!CopyKeys(record, held->payload, &keys).ok()) answer.status = ReplyStatus::kMalformed;
   std::vector<ReplyStatus> statuses;
   for (const Group& g : record.group_span()) {
-    const auto refused = !refuse_group ? std::nullopt
-                                       : refuse_group({h.type,
-                                                       h.table,
-                                                       g.partition,
-                                                       g.index,
-                                                       g.epoch,
-                                                       g.sequence,
-                                                       g.count,
-                                                       h.min_version,
-                                                       0,
-                                                       held->lane,
-                                                       0,
-                                                       {}});
+    const std::optional<ReplyStatus> refused = RefuseGroup(*held, g);
     statuses.push_back(refused.value_or(ReplyStatus::kOk));
     if (refused.has_value()) answer.status = *refused;
   }

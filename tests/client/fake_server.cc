@@ -194,6 +194,13 @@ std::vector<std::byte> FakeServer::Parameters(const Record& record) {
   return bytes;
 }
 
+Seen FakeServer::SeenOf(const Held& held, const Group& g, float value) const {
+  const RecordHeader& h = held.arrival.record.header;
+  return {
+      h.type, h.table,   g.partition,        g.index, g.epoch, g.sequence, g.count, h.min_version,
+      value,  held.lane, clock_->NowNanos(), {}};
+}
+
 void FakeServer::Note(const Held& held) {
   const RecordHeader& h = held.arrival.record.header;
   const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
@@ -201,9 +208,7 @@ void FakeServer::Note(const Held& held) {
   const float value = FirstOf(held);
   const std::byte* key = held.payload.data();
   for (const Group& g : held.arrival.record.group_span()) {
-    Seen s = {
-        h.type, h.table,   g.partition,        g.index, g.epoch, g.sequence, g.count, h.min_version,
-        value,  held.lane, clock_->NowNanos(), {}};
+    Seen s = SeenOf(held, g, value);
     if (keyed && g.count > 0) {
       s.keys.resize(g.count);
       std::memcpy(s.keys.data(), key, g.count * sizeof(uint64_t));
@@ -226,19 +231,7 @@ bool FakeServer::Refuse(Held* held) {
   if (!refuse) return false;
   const RecordHeader& h = held->arrival.record.header;
   const Group& g = held->arrival.record.groups[0];
-  const float value = FirstOf(*held);
-  const auto status = refuse({h.type,
-                              h.table,
-                              g.partition,
-                              g.index,
-                              g.epoch,
-                              g.sequence,
-                              g.count,
-                              h.min_version,
-                              value,
-                              held->lane,
-                              0,
-                              {}});
+  const auto status = refuse(SeenOf(*held, g, FirstOf(*held)));
   if (!status) return false;
   // It contributes zero.
   if (*status == ReplyStatus::kNonFinite && h.table % 2 == 0 && h.type == RecordType::kPush) {

@@ -79,6 +79,15 @@ class World {
     });
     return id;
   }
+  // The same, and a callback without the lock when it has ended.
+  void PushThenCall(const std::shared_ptr<rdma::MemoryBlock>& block, std::promise<void>* called) {
+    hub.Run([&](ClientCore& core) {
+      (void)*core.Push(kTable, {block, 0, 0, kElements}, hub.Now() + 30 * kSecond,
+                       [this, called](absl::Status status) {
+                         hub.AddCallback([called](absl::Status) { called->set_value(); }, status);
+                       });
+    });
+  }
   float applied(uint32_t chunk) {
     const std::lock_guard<std::mutex> lock(server_mutex_);
     return server_.applied[{kTable, chunk}];
@@ -173,12 +182,7 @@ TEST_CASE("with nobody waiting, the background thread finishes what was started"
   auto block = World::Ones();
   for (int round = 0; round < 3; ++round) {
     std::promise<void> called;
-    world.hub.Run([&](ClientCore& core) {
-      (void)*core.Push(kTable, {block, 0, 0, kElements}, world.hub.Now() + 30 * kSecond,
-                       [&](absl::Status status) {
-                         world.hub.AddCallback([&](absl::Status) { called.set_value(); }, status);
-                       });
-    });
+    world.PushThenCall(block, &called);
     REQUIRE(called.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
     // In between a caller drives, so that the thread has to give way and come back.
     std::atomic<int> ended{0};
@@ -221,12 +225,7 @@ TEST_CASE("callers that wait for all they start leave the background thread asle
   }
   // What nobody waits for is done all the same.
   std::promise<void> called;
-  world.hub.Run([&](ClientCore& core) {
-    (void)*core.Push(kTable, {block, 0, 0, kElements}, world.hub.Now() + 30 * kSecond,
-                     [&](absl::Status status) {
-                       world.hub.AddCallback([&](absl::Status) { called.set_value(); }, status);
-                     });
-  });
+  world.PushThenCall(block, &called);
   CHECK(called.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
 }
 

@@ -11,6 +11,13 @@ namespace {
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
 
+// For a store that does nothing: as many rows as may be wanted together, and a lookup behind them.
+void TwoWait(RowFixture* f, FakeColdStore* store) {
+  store->stopped = true;
+  REQUIRE(f->Lookup(kFirstWorker, From(0, 8), 0, 3, 1).kind == Kind::kParked);
+  REQUIRE(f->Lookup(kFirstWorker, From(8, 8), 0, 3, 2).kind == Kind::kParked);
+}
+
 TEST_CASE("rows that were intended are there when they are looked up") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
@@ -57,10 +64,7 @@ TEST_CASE("intents wait for who waits: they take no frame that a lookup could ha
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
-  store.stopped = true;
-  // As many as may be wanted together, and one that waits behind it.
-  REQUIRE(f.Lookup(kFirstWorker, From(0, 8), 0, 3, 1).kind == Kind::kParked);
-  REQUIRE(f.Lookup(kFirstWorker, From(8, 8), 0, 3, 2).kind == Kind::kParked);
+  TwoWait(&f, &store);
   CHECK(f.Intend(kFirstWorker, From(30, 5)).answer.status == Status::kOk);
   CHECK(f.engine->cold_counters().intended == 0);
   store.stopped = false;
@@ -104,9 +108,7 @@ TEST_CASE("intents go with their partition, and the engine with them") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
-  store.stopped = true;
-  REQUIRE(f.Lookup(kFirstWorker, From(0, 8), 0, 3, 1).kind == Kind::kParked);
-  REQUIRE(f.Lookup(kFirstWorker, From(8, 8), 0, 3, 2).kind == Kind::kParked);
+  TwoWait(&f, &store);
   f.Intend(kFirstWorker, From(30, 5));
   if (whole) {
     f.engine.reset();

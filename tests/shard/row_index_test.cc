@@ -183,7 +183,7 @@ TEST_CASE("guesses that are wrong, gone or of nobody find the rows all the same"
                               : RowStore::kNone;
   }
   // As many guesses as there may be: fewer than keys.
-  REQUIRE(store.FindOrCreate(keys, rows.data(), RowStore::Fresh::kInitial, {guesses.data(), 280}));
+  REQUIRE(store.FindOrCreate(keys, rows.data(), {guesses.data(), 280}));
   for (size_t i = 0; i < keys.size(); ++i) {
     CHECK(store.key(rows[i]) == keys[i]);
     CHECK_FALSE(store.is_free(rows[i]));

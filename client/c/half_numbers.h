@@ -1,0 +1,33 @@
+// Numbers of 16 bits in C: what regions of tables of bf16 and f16 hold, from and to f32. verbena.h
+// includes this.
+//
+// From f32: to the nearest, ties to even; a NaN stays a NaN, what is too large becomes an infinity.
+// To f32: exact. `in` and `out` do not overlap; nothing happens when one of them is NULL.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_CLIENT_C_HALF_NUMBERS_H_
+#define VERBENA_CLIENT_C_HALF_NUMBERS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Sets `count` numbers of `out` to the nearest bfloat16.
+VERBENA_EXPORT void verbena_bf16_from_f32(const float* in, uint16_t* out, size_t count);
+// Sets `count` numbers of `out` to what `in` is.
+VERBENA_EXPORT void verbena_f32_from_bf16(const uint16_t* in, float* out, size_t count);
+// Sets `count` numbers of `out` to the nearest binary16.
+VERBENA_EXPORT void verbena_f16_from_f32(const float* in, uint16_t* out, size_t count);
+// Sets `count` numbers of `out` to what `in` is.
+VERBENA_EXPORT void verbena_f32_from_f16(const uint16_t* in, float* out, size_t count);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VERBENA_CLIENT_C_HALF_NUMBERS_H_
