@@ -37,9 +37,12 @@ def is_public(name, functions):
 
 
 def c_functions(include):
-    with open(os.path.join(include, "verbena", "verbena.h"), encoding="utf-8") as f:
-        code = re.sub(r"//[^\n]*", "", f.read())
-    return set(re.findall(r"VERBENA_EXPORT[^;]*?\b(verbena_\w+)\(", code))
+    functions = set()
+    for header in ("verbena.h", "half_numbers.h"):
+        with open(os.path.join(include, "verbena", header), encoding="utf-8") as f:
+            code = re.sub(r"//[^\n]*", "", f.read())
+        functions |= set(re.findall(r"VERBENA_EXPORT[^;]*?\b(verbena_\w+)\(", code))
+    return functions
 
 
 def exported(library):
