@@ -24,7 +24,7 @@ endif()
 
 # Most of what is compiled is headers: eight sources at once take a third of the time. OFF shows an
 # include that is missing (tests/run.sh --full).
-# Two sources of a target that define the same name for themselves: verbena_apart() (VerbenaRoom.cmake).
+# So two sources of a target must not define the same name for themselves.
 option(VERBENA_UNITY "Compile several sources of a target at once" ON)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 if(VERBENA_UNITY)

@@ -13,12 +13,6 @@ function(verbena_optimized)
   endforeach()
 endfunction()
 
-# verbena_apart(SOURCE...): sources of this folder that are compiled each by itself (VERBENA_UNITY),
-# since they define names of their own that others of their target define too.
-function(verbena_apart)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
-
 # verbena_quickly_compiled(TARGET): part of a test. It runs once; half of its compile time would go
 # into optimising it. AddressSanitizer checks its memory by calls, which compile in half the time of
 # code in place; undefined behaviour is looked for in what is linked, not in tests themselves.

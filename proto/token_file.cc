@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::Duration kLookAgain = absl::Seconds(1);
 // A token has 60 bytes; more is another file.
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMostTokenBytes = 4096;
 
 absl::Status Wrong(const std::string& path, absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat("token file ", path, ": ", what));
@@ -29,7 +29,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   // Not blocking: a named pipe without a writer would hold the process up.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
-  char bytes[kMostBytes];
+  char bytes[kMostTokenBytes];
   size_t size = 0;
   ssize_t got = 0;
   while (size < sizeof(bytes) && (got = read(fd, bytes + size, sizeof(bytes) - size)) > 0) {

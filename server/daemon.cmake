@@ -46,8 +46,6 @@ verbena_room(verbena_cli server
   LINK verbena_saver verbena_checkpoint verbena_shard verbena_proto verbena_proto_grpc verbena_json
        absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
-# Each of its commands has names that the others have too.
-set_target_properties(verbena_cli PROPERTIES UNITY_BUILD OFF)
 
 add_executable(verbena_program cli/verbena/main.cc)
 target_link_libraries(verbena_program PRIVATE verbena_options verbena_cli verbena_proto_grpc)

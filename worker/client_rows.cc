@@ -5,8 +5,6 @@
 namespace verbena::worker {
 namespace {
 
-// How long a wait goes on before it looks at `stop` again.
-constexpr absl::Duration kStopCheck = absl::Milliseconds(100);
 // The client takes so many keys in a call.
 constexpr size_t kMaxKeys = 4194304;
 

@@ -12,10 +12,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/client.h"
 #include "worker/row_store.h"
 
 namespace verbena::worker {
+
+// How long a wait goes on before it looks at `stop` again.
+inline constexpr absl::Duration kStopCheck = absl::Milliseconds(100);
 
 // Ends them all; the first error. CANCELLED once *stop is set.
 absl::Status WaitAll(std::vector<Ticket>* tickets, const std::atomic<bool>* stop);

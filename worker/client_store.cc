@@ -10,9 +10,6 @@
 namespace verbena::worker {
 namespace {
 
-// How long a wait goes on before it looks at `stop` again.
-constexpr absl::Duration kStopCheck = absl::Milliseconds(100);
-
 bool Stopped(const ClusterOptions& options) {
   return options.stop != nullptr && options.stop->load(std::memory_order_relaxed);
 }

@@ -12,7 +12,7 @@ namespace verbena::worker {
 namespace {
 
 // Longer than any field that means something: 8 digits, a colon, a number of 40 characters.
-constexpr size_t kMaxFieldBytes = 64;
+constexpr size_t kMaxPairBytes = 64;
 
 bool ParseDouble(std::string_view text, double* out) {
   if (!text.empty() && text.front() == '+') {
@@ -29,7 +29,7 @@ absl::Status LibsvmParser::Error(std::string_view problem) const {
   return absl::InvalidArgumentError(
       absl::StrCat(name_, ":", line_, ": field ", field_count_ + 1, " \"",
                    absl::CHexEscape(absl::string_view(field_.data(), field_.size())),
-                   field_.size() >= kMaxFieldBytes ? "..." : "",
+                   field_.size() >= kMaxPairBytes ? "..." : "",
                    "\": ", absl::string_view(problem.data(), problem.size())));
 }
 
@@ -45,7 +45,7 @@ absl::Status LibsvmParser::Parse(std::string_view piece) {
       comment_ = c == '#';
     } else {
       field_.push_back(c);
-      if (field_.size() >= kMaxFieldBytes) {
+      if (field_.size() >= kMaxPairBytes) {
         return Error(field_count_ == 0 ? "too long; a label is 0, 1, -1 or +1"
                                        : "too long; a feature is index:value");
       }

@@ -33,12 +33,6 @@ constexpr int64_t kRetryNs = 1'000'000;
 constexpr uint64_t kListenerTag = uint64_t{1} << 32;
 constexpr uint64_t kTimerTag = uint64_t{2} << 32;
 
-absl::Status Errno(const char* step) {
-  const int error = errno;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("shm: ", step, ": ", strerror(error), " (errno ", error, ")"));
-}
-
 absl::Status NoConnection(ConnectionId id) {
   return absl::FailedPreconditionError(
       absl::StrCat("shm: no connection ", static_cast<uint32_t>(id)));
@@ -140,19 +134,20 @@ class ShmEndpoint final : public Endpoint {
 
 absl::Status ShmEndpoint::Init() {
   shared_.epoll = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  if (!shared_.epoll.valid()) return Errno("epoll_create1");
+  if (!shared_.epoll.valid())
+    return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_create1");
   auto state =
       OwnedPages::Create(sizeof(ShmState), OwnedPages::PeerMay::kRead, "verbena-shm-state");
   if (!state.ok()) return state.status();
   shared_.state = std::move(*state);
   timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer_.valid()) return Errno("timerfd_create");
+  if (!timer_.valid()) return ShmErrno(absl::StatusCode::kResourceExhausted, "timerfd_create");
   spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = kTimerTag;
   if (epoll_ctl(shared_.epoll.get(), EPOLL_CTL_ADD, timer_.get(), &event) != 0) {
-    return Errno("epoll_ctl");
+    return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_ctl");
   }
   return absl::OkStatus();
 }
@@ -169,7 +164,7 @@ absl::StatusOr<std::string> ShmEndpoint::Listen() {
   event.events = EPOLLIN;
   event.data.u64 = kListenerTag;
   if (epoll_ctl(shared_.epoll.get(), EPOLL_CTL_ADD, fd->get(), &event) != 0) {
-    return Errno("epoll_ctl");
+    return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_ctl");
   }
   listener_ = std::move(*fd);
   return address;

@@ -19,17 +19,12 @@ namespace {
 // How many messages of one connection are handled before others get their turn.
 constexpr int kMessagesAtOnce = 64;
 
-absl::Status Errno(const char* step) {
-  const int error = errno;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("shm: ", step, ": ", strerror(error), " (errno ", error, ")"));
-}
-
 absl::Status Watch(int epoll, int fd, uint32_t events, ConnectionId id) {
   epoll_event event = {};
   event.events = events;
   event.data.u64 = static_cast<uint32_t>(id);
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return Errno("epoll_ctl");
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+    return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_ctl");
   return absl::OkStatus();
 }
 
@@ -59,7 +54,7 @@ absl::Status ShmConnection::Prepare(const ConnectionLimits& limits) {
       OwnedPages::Create(ShmRing::Bytes(entries), OwnedPages::PeerMay::kWrite, "verbena-shm-ring");
   if (!pages.ok()) return pages.status();
   UniqueFd wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!wake.valid()) return Errno("eventfd");
+  if (!wake.valid()) return ShmErrno(absl::StatusCode::kResourceExhausted, "eventfd");
   // Edge-triggered: it only ends a sleep, so nobody needs to read it.
   absl::Status status = Watch(shared_->epoll.get(), wake.get(), EPOLLIN | EPOLLET, id_);
   if (!status.ok()) return status;

@@ -18,12 +18,6 @@ namespace {
 constexpr std::string_view kPrefix = "verbena-shm-";
 constexpr size_t kMaxFds = 4;
 
-absl::Status Errno(absl::StatusCode code, const std::string& what) {
-  const int error = errno;
-  return absl::Status(code,
-                      absl::StrCat("shm: ", what, ": ", strerror(error), " (errno ", error, ")"));
-}
-
 // The name follows a zero byte and is not terminated: unix(7), "Abstract sockets".
 socklen_t FillAddress(const std::string& name, sockaddr_un* address) {
   *address = {};
@@ -34,7 +28,7 @@ socklen_t FillAddress(const std::string& name, sockaddr_un* address) {
 
 absl::StatusOr<UniqueFd> NewSocket() {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return Errno(absl::StatusCode::kResourceExhausted, "socket");
+  if (!fd.valid()) return ShmErrno(absl::StatusCode::kResourceExhausted, "socket");
   return fd;
 }
 
@@ -58,6 +52,12 @@ void TakeFds(msghdr* header, std::vector<UniqueFd>* fds) {
 
 }  // namespace
 
+absl::Status ShmErrno(absl::StatusCode code, absl::string_view what) {
+  const int error = errno;
+  return absl::Status(code,
+                      absl::StrCat("shm: ", what, ": ", strerror(error), " (errno ", error, ")"));
+}
+
 void ShmMessage::set_text(std::string_view text) {
   text_bytes = static_cast<uint32_t>(std::min(text.size(), sizeof(text_data)));
   std::memcpy(text_data, text.data(), text_bytes);
@@ -72,16 +72,16 @@ absl::StatusOr<UniqueFd> ShmListen(std::string* address) {
   if (!fd.ok()) return fd.status();
   uint64_t random = 0;
   if (getrandom(&random, sizeof(random), 0) != sizeof(random)) {
-    return Errno(absl::StatusCode::kInternal, "getrandom");
+    return ShmErrno(absl::StatusCode::kInternal, "getrandom");
   }
   *address = absl::StrCat(std::string(kPrefix), getpid(), "-", absl::Hex(random, absl::kZeroPad16));
   sockaddr_un name;
   const socklen_t length = FillAddress(*address, &name);
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
-    return Errno(absl::StatusCode::kResourceExhausted, absl::StrCat("bind @", *address));
+    return ShmErrno(absl::StatusCode::kResourceExhausted, absl::StrCat("bind @", *address));
   }
   if (listen(fd->get(), SOMAXCONN) != 0) {
-    return Errno(absl::StatusCode::kResourceExhausted, "listen");
+    return ShmErrno(absl::StatusCode::kResourceExhausted, "listen");
   }
   return fd;
 }
@@ -97,7 +97,7 @@ absl::StatusOr<UniqueFd> ShmConnect(const std::string& address) {
   sockaddr_un name;
   const socklen_t length = FillAddress(address, &name);
   if (connect(fd->get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
-    return Errno(
+    return ShmErrno(
         errno == EAGAIN ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
         absl::StrCat("connect @", address));
   }
@@ -108,7 +108,7 @@ absl::Status ShmCheckPeer(int fd) {
   ucred credentials = {};
   socklen_t length = sizeof(credentials);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return Errno(absl::StatusCode::kUnavailable, "SO_PEERCRED");
+    return ShmErrno(absl::StatusCode::kUnavailable, "SO_PEERCRED");
   }
   if (credentials.uid != geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat("shm: process ", credentials.pid,
@@ -135,8 +135,8 @@ absl::Status ShmSend(int fd, const ShmMessage& message, absl::Span<const int> fd
   }
   if (sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return absl::OkStatus();
   const bool full = errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS || errno == ENOMEM;
-  return Errno(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
-               "sendmsg");
+  return ShmErrno(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
+                  "sendmsg");
 }
 
 ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds) {

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "rdma/base/unique_fd.h"
 
@@ -54,6 +55,8 @@ absl::StatusOr<UniqueFd> ShmListen(std::string* address);
 // RESOURCE_EXHAUSTED: the listener's backlog is full, try again. UNAVAILABLE: nobody listens.
 // INVALID_ARGUMENT: not an address of ShmListen().
 absl::StatusOr<UniqueFd> ShmConnect(const std::string& address);
+// What a system call that just failed left in errno: `shm: WHAT: REASON (errno N)`.
+absl::Status ShmErrno(absl::StatusCode code, absl::string_view what);
 // PERMISSION_DENIED unless the process at the other end runs as our user (SO_PEERCRED).
 absl::Status ShmCheckPeer(int fd);
 // RESOURCE_EXHAUSTED: the peer has not read what was sent before. UNAVAILABLE: it is gone.

@@ -10,7 +10,7 @@ namespace {
 
 using State = SimSide::State;
 
-absl::Status NoConnection(ConnectionId id) {
+absl::Status NoSimConnection(ConnectionId id) {
   return absl::FailedPreconditionError(
       absl::StrCat("sim: no connection ", static_cast<uint32_t>(id)));
 }
@@ -68,7 +68,7 @@ absl::StatusOr<RemoteMemory> SimEndpoint::Expose(ConnectionId connection,
                                                  std::shared_ptr<MemoryBlock> block, size_t offset,
                                                  size_t bytes) {
   Entry* entry = Find(connection);
-  if (entry == nullptr) return NoConnection(connection);
+  if (entry == nullptr) return NoSimConnection(connection);
   if (entry->mine().state == State::kEnded) {
     return absl::FailedPreconditionError("sim: the connection has ended");
   }
@@ -88,7 +88,7 @@ void SimEndpoint::Unexpose(ConnectionId connection, const RemoteMemory& memory) 
 absl::Status SimEndpoint::Connect(ConnectionId connection, const std::string& address,
                                   std::string_view private_data) {
   Entry* entry = Find(connection);
-  if (entry == nullptr) return NoConnection(connection);
+  if (entry == nullptr) return NoSimConnection(connection);
   if (private_data.size() > kMaxPrivateData) {
     return absl::InvalidArgumentError(
         absl::StrCat("private data of ", private_data.size(), " bytes; at most ", kMaxPrivateData));
@@ -103,7 +103,7 @@ absl::Status SimEndpoint::Connect(ConnectionId connection, const std::string& ad
 
 absl::Status SimEndpoint::Prepare(ConnectionId connection, const ConnectionLimits& limits) {
   Entry* entry = Find(connection);
-  if (entry == nullptr) return NoConnection(connection);
+  if (entry == nullptr) return NoSimConnection(connection);
   if (entry->mine().state != State::kRequested || entry->mine().prepared) {
     return absl::FailedPreconditionError("sim: there is no request to prepare");
   }
@@ -114,7 +114,7 @@ absl::Status SimEndpoint::Prepare(ConnectionId connection, const ConnectionLimit
 
 absl::Status SimEndpoint::Accept(ConnectionId connection) {
   Entry* entry = Find(connection);
-  if (entry == nullptr) return NoConnection(connection);
+  if (entry == nullptr) return NoSimConnection(connection);
   if (entry->mine().state != State::kRequested || !entry->mine().prepared) {
     return absl::FailedPreconditionError("sim: there is no prepared request to accept");
   }
@@ -131,7 +131,7 @@ void SimEndpoint::Reject(ConnectionId connection, std::string_view reason) {
 
 absl::Status SimEndpoint::PostReceives(ConnectionId connection, uint32_t count) {
   Entry* entry = Find(connection);
-  if (entry == nullptr) return NoConnection(connection);
+  if (entry == nullptr) return NoSimConnection(connection);
   SimSide& side = entry->mine();
   if (side.state == State::kEnded || !side.prepared) {
     return absl::FailedPreconditionError("sim: the connection takes no receives");
@@ -162,7 +162,7 @@ absl::Status SimEndpoint::CheckSegments(const WriteRequest& request, uint64_t* t
 
 absl::Status SimEndpoint::PostWrite(ConnectionId connection, const WriteRequest& request) {
   Entry* entry = Find(connection);
-  if (entry == nullptr) return NoConnection(connection);
+  if (entry == nullptr) return NoSimConnection(connection);
   SimSide& side = entry->mine();
   if (side.state != State::kEstablished) {
     return absl::FailedPreconditionError("sim: the connection is not established");

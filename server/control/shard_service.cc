@@ -15,7 +15,7 @@ namespace verbena::server {
 namespace {
 
 // A shard answers between two rounds of bounded work; only a stuck one takes so long.
-constexpr absl::Duration kTimeout = absl::Seconds(5);
+constexpr absl::Duration kShardTimeout = absl::Seconds(5);
 constexpr absl::Duration kStatisticsTimeout = absl::Seconds(1);
 // The longest that a saver may have itself answered later.
 constexpr absl::Duration kLongestWait = absl::Seconds(60);
@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* co
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
   const bool of_server = ScopeOf(*request, *access_->Get().view).of_server;
-  return HandleOn(&executor->inbox(), context, *request, response, kTimeout,
+  return HandleOn(&executor->inbox(), context, *request, response, kShardTimeout,
                   absl::StrCat("shard ", request->shard()),
                   [this, executor, of_server, caller = std::move(caller), who = *std::move(who)](
                       const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
@@ -169,7 +169,7 @@ grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* c
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
   return HandleOn(
-      &executor->inbox(), context, *request, response, kTimeout,
+      &executor->inbox(), context, *request, response, kShardTimeout,
       absl::StrCat("shard ", request->shard()),
       [executor](const v1::CloseLaneRequest& copy, Answerer<v1::CloseLaneResponse> answer) {
         const absl::Status status = executor->CloseLane(copy);
@@ -246,7 +246,7 @@ grpc::ServerUnaryReactor* ShardService::Wait(grpc::CallbackServerContext* contex
                                              void (ShardExecutor::*wait_for)(const Request&,
                                                                              Reply)) {
   const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
-  return OnShard(context, request, response, wait + kTimeout,
+  return OnShard(context, request, response, wait + kShardTimeout,
                  [wait, wait_for](const Asked& asked, Request copy, Answerer<Response> answer) {
                    copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
                    (asked.executor->*wait_for)(copy, std::move(answer));
@@ -256,7 +256,7 @@ grpc::ServerUnaryReactor* ShardService::Wait(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* ShardService::BeginSave(grpc::CallbackServerContext* context,
                                                   const v1::BeginSaveRequest* request,
                                                   v1::BeginSaveResponse* response) {
-  return OnShard(context, request, response, kTimeout,
+  return OnShard(context, request, response, kShardTimeout,
                  [this](const Asked& asked, const v1::BeginSaveRequest& copy,
                         Answerer<v1::BeginSaveResponse> answer) {
                    absl::StatusOr<v1::BeginSaveResponse> begun = asked.executor->BeginSave(copy);
@@ -282,7 +282,7 @@ grpc::ServerUnaryReactor* ShardService::EndSave(grpc::CallbackServerContext* con
                                                 const v1::EndSaveRequest* request,
                                                 v1::EndSaveResponse* response) {
   return OnShard(
-      context, request, response, kTimeout,
+      context, request, response, kShardTimeout,
       [](const Asked& asked, const v1::EndSaveRequest& copy, Answerer<v1::EndSaveResponse> answer) {
         AnswerWith(asked.executor->EndSave(copy), std::move(answer));
       });
@@ -291,7 +291,7 @@ grpc::ServerUnaryReactor* ShardService::EndSave(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* ShardService::BeginRestore(grpc::CallbackServerContext* context,
                                                      const v1::BeginRestoreRequest* request,
                                                      v1::BeginRestoreResponse* response) {
-  return OnShard(context, request, response, kTimeout,
+  return OnShard(context, request, response, kShardTimeout,
                  [this](const Asked& asked, const v1::BeginRestoreRequest& copy,
                         Answerer<v1::BeginRestoreResponse> answer) {
                    const absl::Status begun = asked.executor->BeginRestore(copy);

@@ -12,7 +12,7 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kPauseNanos = 200 * kNanosPerMilli;
+constexpr int64_t kRestorePauseNanos = 200 * kNanosPerMilli;
 
 }  // namespace
 
@@ -271,7 +271,7 @@ void Restorer::Fail(const absl::Status& status) {
 void Restorer::Pause() {
   ++call_;
   state_ = State::kPausing;
-  resume_ns_ = clock_->NowNanos() + (kPauseNanos << tries_);
+  resume_ns_ = clock_->NowNanos() + (kRestorePauseNanos << tries_);
 }
 
 void Restorer::End(absl::Status status) {

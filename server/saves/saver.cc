@@ -18,7 +18,7 @@ namespace verbena::server {
 namespace {
 
 // Doubled with each try: in the end a shard that was told nothing has given up.
-constexpr int64_t kPauseNanos = 500 * kNanosPerMilli;
+constexpr int64_t kSavePauseNanos = 500 * kNanosPerMilli;
 
 }  // namespace
 
@@ -392,7 +392,7 @@ void Saver::Finish() {
   if (std::any_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.asking; })) return;
   if (again_) {
     state_ = State::kPausing;
-    resume_ns_ = clock_->NowNanos() + (status_.ok() ? 0 : kPauseNanos << tries_);
+    resume_ns_ = clock_->NowNanos() + (status_.ok() ? 0 : kSavePauseNanos << tries_);
     return;
   }
   state_ = State::kDone;

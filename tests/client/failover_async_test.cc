@@ -9,7 +9,7 @@ namespace {
 
 using Slice = client::ClientCore::Slice;
 
-FakeCluster::Options Copies() {
+FakeCluster::Options AsyncCopies() {
   FakeCluster::Options options;
   options.servers = 2;
   options.replicas = 2;
@@ -17,8 +17,8 @@ FakeCluster::Options Copies() {
   return options;
 }
 
-struct Failover : FakeCluster {
-  Failover() : FakeCluster(Copies()) {
+struct AsyncFailover : FakeCluster {
+  AsyncFailover() : FakeCluster(AsyncCopies()) {
     for (const auto& server : servers) server->knows = &view;
   }
   void Good(const CallPtr& call) {
@@ -52,7 +52,7 @@ std::vector<uint64_t> UpTo(uint64_t first, uint64_t last) {
 TEST_CASE("async: unanswered pushes go to the next server in order, and what it has counts") {
   const auto consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const uint64_t replicated = GENERATE(1, 2, 4, 7);
-  Failover cluster;
+  AsyncFailover cluster;
   const uint32_t table = cluster.AddTable(consistency, 4);
   cluster.Join();
   cluster.Good(cluster.Push(table, cluster.Memory(table, 1.0f)));  // sequences 1, 2 of either
@@ -77,7 +77,7 @@ TEST_CASE("async: unanswered pushes go to the next server in order, and what it 
 }
 
 TEST_CASE("async: nothing new overtakes what is out on the lane to the old primary") {
-  Failover cluster;
+  AsyncFailover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
   cluster.Join();
   cluster.Good(cluster.Pull(table, cluster.Memory(table, 0.0f)));
@@ -108,7 +108,7 @@ TEST_CASE("async: nothing new overtakes what is out on the lane to the old prima
 }
 
 TEST_CASE("async: the old primary is refused at, and alive: the new one has it at once") {
-  Failover cluster;
+  AsyncFailover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
   cluster.Join();
   cluster.Good(cluster.Push(table, cluster.Memory(table, 1.0f)));
@@ -125,7 +125,7 @@ TEST_CASE("async: the old primary is refused at, and alive: the new one has it a
 }
 
 TEST_CASE("async: an unanswered push whose call is over goes to the next server empty") {
-  Failover cluster;
+  AsyncFailover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
   cluster.Good(cluster.Pull(table, cluster.Memory(table, 0.0f)));
@@ -142,7 +142,7 @@ TEST_CASE("async: an unanswered push whose call is over goes to the next server 
 
 // ---- norms --------------------------------------------------------------------------------------
 
-struct Clipped : Failover {
+struct Clipped : AsyncFailover {
   Clipped() {
     v1::TableSpec spec;
     spec.set_consistency(v1::CONSISTENCY_SYNC);

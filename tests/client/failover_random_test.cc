@@ -10,7 +10,7 @@ namespace verbena::test {
 namespace {
 
 constexpr uint32_t kPartitions = 4;
-constexpr uint32_t kChunks = 6;
+constexpr uint32_t kRandomChunks = 6;
 constexpr uint32_t kDim = 2;
 constexpr uint64_t kKeys = 12;
 constexpr int kServers = 3;
@@ -24,8 +24,8 @@ class RandomFailovers {
       server->knows = &cluster_.view;
       server->config.large_slots = 1 + Upto(4);
     }
-    async_ = cluster_.AddTable(v1::CONSISTENCY_ASYNC, kChunks, 4096, "a");
-    sync_ = cluster_.AddTable(v1::CONSISTENCY_SYNC, kChunks, 4096, "s");
+    async_ = cluster_.AddTable(v1::CONSISTENCY_ASYNC, kRandomChunks, 4096, "a");
+    sync_ = cluster_.AddTable(v1::CONSISTENCY_SYNC, kRandomChunks, 4096, "s");
     async_rows_ = cluster_.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim, 4096, "ar");
     sync_rows_ = cluster_.AddEmbedding(v1::CONSISTENCY_SYNC, kDim, 4096, "sr");
     for (uint64_t k = 0; k < kKeys; ++k) keys_.push_back(k);
@@ -126,7 +126,7 @@ class RandomFailovers {
 
   void Check(float steps) {
     for (const uint32_t table : {async_, sync_}) {
-      for (uint32_t c = 0; c < kChunks; ++c) {
+      for (uint32_t c = 0; c < kRandomChunks; ++c) {
         INFO("table " << table << " chunk " << c);
         FakeServer& primary = PrimaryOf(PartitionOfChunk(table, c, kPartitions));
         CHECK(primary.applied[{table, c}] == steps);

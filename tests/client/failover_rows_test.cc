@@ -14,21 +14,21 @@ namespace {
 using Code = absl::StatusCode;
 using Rows = client::ClientCore::Rows;
 
-constexpr uint32_t kDim = 4;
-constexpr size_t kKeys = 40;
+constexpr uint32_t kRowDim = 4;
+constexpr size_t kRowKeys = 40;
 
 std::vector<uint64_t> Keys() {
-  std::vector<uint64_t> result(kKeys);
+  std::vector<uint64_t> result(kRowKeys);
   std::iota(result.begin(), result.end(), 0);
   return result;
 }
 
-Rows Memory(float value) { return FakeCluster::RowMemory(kKeys, kDim, value); }
+Rows Memory(float value) { return FakeCluster::RowMemory(kRowKeys, kRowDim, value); }
 
-struct Failover : FakeCluster {
-  explicit Failover(v1::Consistency consistency) : FakeCluster(Copies()) {
+struct RowFailover : FakeCluster {
+  explicit RowFailover(v1::Consistency consistency) : FakeCluster(Copies()) {
     for (const auto& server : servers) server->knows = &view;
-    table = AddEmbedding(consistency, kDim);
+    table = AddEmbedding(consistency, kRowDim);
     Join();
   }
   static Options Copies() {
@@ -73,7 +73,7 @@ struct Failover : FakeCluster {
       const auto& rows = servers[primary - 10]->rows[table];
       INFO("key " << key << " of partition " << partition);
       REQUIRE(rows.count(key) == 1);
-      CHECK(rows.at(key) == std::vector<float>(kDim, value));
+      CHECK(rows.at(key) == std::vector<float>(kRowDim, value));
     }
   }
   std::map<uint32_t, std::vector<Seen>> Pushes(size_t server) const {
@@ -87,7 +87,7 @@ struct Failover : FakeCluster {
 };
 
 TEST_CASE("rows of a sync step that were answered go to the next server, those that moved") {
-  Failover cluster(v1::CONSISTENCY_SYNC);
+  RowFailover cluster(v1::CONSISTENCY_SYNC);
   cluster.servers[0]->hold_commits = true;
   auto first = cluster.PushRows(cluster.table, Keys(), Memory(1));
   auto second = cluster.PushRows(cluster.table, Keys(), Memory(2));
@@ -121,7 +121,7 @@ TEST_CASE("rows of a sync step that were answered go to the next server, those t
 }
 
 TEST_CASE("rows that were answered are empty at the next server when their call is over") {
-  Failover cluster(v1::CONSISTENCY_SYNC);
+  RowFailover cluster(v1::CONSISTENCY_SYNC);
   cluster.servers[0]->hold_commits = true;
   auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
   auto end = cluster.EndStep(cluster.table);
@@ -143,7 +143,7 @@ TEST_CASE("rows that were answered are empty at the next server when their call 
 }
 
 TEST_CASE("a group that was refused memory stays without effect at the next server") {
-  Failover cluster(v1::CONSISTENCY_SYNC);
+  RowFailover cluster(v1::CONSISTENCY_SYNC);
   cluster.servers[0]->hold_commits = true;
   cluster.servers[0]->refuse_group = [](const Seen& s) -> std::optional<ReplyStatus> {
     if (s.partition == 2) return ReplyStatus::kMemoryLimit;
@@ -165,7 +165,7 @@ TEST_CASE("a group that was refused memory stays without effect at the next serv
 
 TEST_CASE("of a record that the old primary refuses in part, what has moved goes to the new one") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
-    Failover cluster(consistency);
+    RowFailover cluster(consistency);
     cluster.Good(cluster.Lookup(cluster.table, Keys(), Memory(0)));
     for (const uint32_t p : {0u, 2u}) cluster.Move(p, 1);
     auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
@@ -186,7 +186,7 @@ TEST_CASE("of a record that the old primary refuses in part, what has moved goes
 TEST_CASE("unanswered rows go to both servers, each group once") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     for (const bool hangs : {false, true}) {
-      Failover cluster(consistency);
+      RowFailover cluster(consistency);
       cluster.Good(cluster.Lookup(cluster.table, Keys(), Memory(0)));
       cluster.servers[0]->silent = true;
       auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
@@ -210,7 +210,7 @@ TEST_CASE("unanswered rows go to both servers, each group once") {
 
 TEST_CASE("a lookup whose partitions are on two servers now is answered by both") {
   const bool hangs = GENERATE(true, false);
-  Failover cluster(v1::CONSISTENCY_SYNC);
+  RowFailover cluster(v1::CONSISTENCY_SYNC);
   auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
   cluster.RunFor(100 * kMilli);
   Rows to = Memory(0);
@@ -218,13 +218,13 @@ TEST_CASE("a lookup whose partitions are on two servers now is answered by both"
   cluster.MoveWhileParked(lookup, hangs);
   cluster.Good(push);
   const auto* rows = reinterpret_cast<const float*>(to.block->data());
-  CHECK(std::all_of(rows, rows + kKeys * kDim, [](float x) { return x == 1.0f; }));
+  CHECK(std::all_of(rows, rows + kRowKeys * kRowDim, [](float x) { return x == 1.0f; }));
   CHECK(cluster.Asked(1, RecordType::kLookup) == std::set<uint32_t>{0, 3});
 }
 
 TEST_CASE("bags whose partitions are on two servers now are summed from both, each part once") {
   const bool hangs = GENERATE(true, false);
-  Failover cluster(v1::CONSISTENCY_SYNC);
+  RowFailover cluster(v1::CONSISTENCY_SYNC);
   auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
   cluster.RunFor(100 * kMilli);
   const std::vector<uint64_t> keys = Keys(), offsets = {0, 10, 10};
@@ -234,16 +234,16 @@ TEST_CASE("bags whose partitions are on two servers now are summed from both, ea
   cluster.MoveWhileParked(lookup, hangs);
   cluster.Good(push);
   const auto* sums = reinterpret_cast<const float*>(to.block->data());
-  for (uint32_t d = 0; d < kDim; ++d) {
+  for (uint32_t d = 0; d < kRowDim; ++d) {
     CHECK(sums[d] == 10);
-    CHECK(sums[kDim + d] == 0);
-    CHECK(sums[2 * kDim + d] == 30);
+    CHECK(sums[kRowDim + d] == 0);
+    CHECK(sums[2 * kRowDim + d] == 30);
   }
   CHECK(cluster.Asked(1, RecordType::kLookupBags) == std::set<uint32_t>{0, 3});
 }
 
 TEST_CASE("a scan goes on at the next server") {
-  Failover cluster(v1::CONSISTENCY_ASYNC);
+  RowFailover cluster(v1::CONSISTENCY_ASYNC);
   cluster.Good(cluster.PushRows(cluster.table, Keys(), Memory(1)));
   auto result = std::make_shared<client::ScanResult>();
   cluster.Good(cluster.Scan(cluster.table, 1, 0, result));

@@ -11,7 +11,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Code = absl::StatusCode;
 
-std::string Text(const absl::Status& status) { return std::string(status.message()); }
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
 TEST_CASE("a deadline ends the wait and not the transfer: the buffer stays the library's") {
   FakeCluster cluster;
@@ -23,9 +23,9 @@ TEST_CASE("a deadline ends the wait and not the transfer: the buffer stays the l
   auto push = cluster.Push(table, cluster.Memory(table, 1.0f), 300 * kMilli);
   REQUIRE(cluster.Wait(push));
   CHECK(push->status.code() == Code::kDeadlineExceeded);
-  CHECK_THAT(Text(push->status), Contains("push on table 'weights'") &&
-                                     Contains("server 'ps-0' (incarnation 10, server0:1)") &&
-                                     Contains("has not answered"));
+  CHECK_THAT(MessageOf(push->status), Contains("push on table 'weights'") &&
+                                          Contains("server 'ps-0' (incarnation 10, server0:1)") &&
+                                          Contains("has not answered"));
   CHECK(push->ended_at - start >= 300 * kMilli);
   CHECK(push->ended_at - start < 310 * kMilli);
   CHECK_FALSE(cluster.core->BufferReleased(push->id));
@@ -109,7 +109,7 @@ TEST_CASE("destroying a region closes the lanes that use it, and nothing touches
   CHECK(cluster.RunUntil([&] { return !cluster.core->InUse(to.block->id()); }, kSecond));
   REQUIRE(cluster.Wait(pull, kSecond));
   CHECK(pull->status.code() == Code::kCancelled);
-  CHECK_THAT(Text(pull->status), Contains("region was destroyed"));
+  CHECK_THAT(MessageOf(pull->status), Contains("region was destroyed"));
   cluster.servers[0]->silent = false;
   REQUIRE(cluster.Wait(push));  // its records were on that lane, and go again
   CHECK(push->status.ok());
@@ -139,7 +139,8 @@ TEST_CASE("no credit by the deadline is RESOURCE_EXHAUSTED") {
   auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
   REQUIRE(cluster.Wait(push));
   CHECK(push->status.code() == Code::kResourceExhausted);
-  CHECK_THAT(Text(push->status), Contains("no slot or operation of the lane to server 'ps-0'"));
+  CHECK_THAT(MessageOf(push->status),
+             Contains("no slot or operation of the lane to server 'ps-0'"));
   CHECK(cluster.core->BufferReleased(push->id));
   CHECK_FALSE(hog->done);
 }
@@ -158,11 +159,12 @@ TEST_CASE("a step that another worker does not end: DEADLINE_EXCEEDED says who i
   for (const auto& call : {push, end}) {
     REQUIRE(cluster.Wait(call));
     CHECK(call->status.code() == Code::kDeadlineExceeded);
-    CHECK_THAT(Text(call->status), Contains("waiting for step 0 of table 'weights' to commit") &&
-                                       Contains("job 'job' has 1 of 2 workers joined"));
+    CHECK_THAT(MessageOf(call->status),
+               Contains("waiting for step 0 of table 'weights' to commit") &&
+                   Contains("job 'job' has 1 of 2 workers joined"));
   }
   REQUIRE(cluster.Wait(pull));
-  CHECK_THAT(Text(pull->status), Contains("waiting for version 1 of chunk 0"));
+  CHECK_THAT(MessageOf(pull->status), Contains("waiting for version 1 of chunk 0"));
   v1::Worker* other = cluster.view.mutable_jobs(0)->add_members();
   other->set_incarnation(101);
   other->set_rank(1);
@@ -170,7 +172,7 @@ TEST_CASE("a step that another worker does not end: DEADLINE_EXCEEDED says who i
   cluster.RunFor(kSecond);
   auto next = cluster.Push(table, memory, kSecond);
   REQUIRE(cluster.Wait(next));
-  CHECK_THAT(Text(next->status), Contains("not every other worker has ended it (rank 1)"));
+  CHECK_THAT(MessageOf(next->status), Contains("not every other worker has ended it (rank 1)"));
 }
 
 TEST_CASE("a push-pull that ends early still learns that its step was committed") {
@@ -206,13 +208,13 @@ TEST_CASE("final refusals name the record") {
   CHECK(end->status.ok());
   REQUIRE(cluster.Wait(push));
   CHECK(push->status.code() == Code::kInvalidArgument);
-  CHECK_THAT(Text(push->status),
+  CHECK_THAT(MessageOf(push->status),
              Contains("push of chunk") && Contains("table 'weights'") && Contains("NaN or Inf"));
   answer = ReplyStatus::kMalformed;
   push = cluster.Push(table, memory);
   REQUIRE(cluster.Wait(push));
   CHECK(push->status.code() == Code::kInternal);
-  CHECK_THAT(Text(push->status), Contains("malformed") && Contains("table 'weights'"));
+  CHECK_THAT(MessageOf(push->status), Contains("malformed") && Contains("table 'weights'"));
 }
 
 TEST_CASE("calls that are wrong say what is wrong") {
@@ -224,7 +226,7 @@ TEST_CASE("calls that are wrong say what is wrong") {
     auto call = cluster.Push(table, slice);
     REQUIRE(call->done);
     CHECK(call->status.code() == code);
-    CHECK_THAT(Text(call->status), Contains(text));
+    CHECK_THAT(MessageOf(call->status), Contains(text));
   };
   auto slice = whole;
   slice.count = 0;
@@ -252,7 +254,7 @@ TEST_CASE("calls that are wrong say what is wrong") {
   auto unknown = cluster.Push(77, whole);
   REQUIRE(unknown->done);
   CHECK(unknown->status.code() == Code::kNotFound);
-  CHECK_THAT(Text(unknown->status), Contains("no table with id 77"));
+  CHECK_THAT(MessageOf(unknown->status), Contains("no table with id 77"));
   cluster.Push(table, whole);
   refused(whole, Code::kInvalidArgument, "chunk 0 of table 'weights' was pushed in step 0 already");
 }
@@ -279,7 +281,8 @@ TEST_CASE("chunks larger than the slots: the lane is reopened once, then the cal
   auto push = cluster.Push(table, memory);
   REQUIRE(cluster.Wait(push));
   CHECK(push->status.code() == Code::kInvalidArgument);
-  CHECK_THAT(Text(push->status), Contains("has 16384 bytes") && Contains("smaller chunk_bytes"));
+  CHECK_THAT(MessageOf(push->status),
+             Contains("has 16384 bytes") && Contains("smaller chunk_bytes"));
   CHECK(cluster.core->statistics().lanes_opened == 2);
 }
 
@@ -295,7 +298,7 @@ TEST_CASE("a worker that joined after steps were committed is told, and nothing 
   auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
   REQUIRE(cluster.Wait(push));
   CHECK(push->status.code() == Code::kFailedPrecondition);
-  CHECK_THAT(Text(push->status), Contains("is at step 50 already"));
+  CHECK_THAT(MessageOf(push->status), Contains("is at step 50 already"));
 }
 
 TEST_CASE("shm: pulls into memory of the caller go by way of staging") {

@@ -13,12 +13,12 @@
 namespace verbena::test {
 namespace {
 
-constexpr int64_t kFaultsEnd = 8 * kSecond;
-constexpr int64_t kLimit = 60 * kSecond;
+constexpr int64_t kLossFaultsEnd = 8 * kSecond;
+constexpr int64_t kLossLimit = 60 * kSecond;
 constexpr uint64_t kElements = 100;
 
 // What all have in common.
-struct Shared {
+struct SharedByLossWorkers {
   LossResult result;
   std::mt19937_64 random;
   SimCluster* cluster = nullptr;
@@ -36,7 +36,7 @@ struct Shared {
 // A table and its worker's use of it: one call at a time.
 class LossTable {
  public:
-  LossTable(Shared* shared, SimWorker* process, std::string name)
+  LossTable(SharedByLossWorkers* shared, SimWorker* process, std::string name)
       : shared_(shared), process_(process), prefix_(std::move(name)) {}
 
   void Run() {
@@ -184,7 +184,7 @@ class LossTable {
     shared_->Violation(absl::StrCat(Describe(), ": ", what, " was answered after DATA_LOSS"));
   }
 
-  Shared* const shared_;
+  SharedByLossWorkers* const shared_;
   SimWorker* const process_;
   const std::string prefix_;
   std::string name_;
@@ -220,7 +220,7 @@ class LossScenario {
   LossResult Run() {
     for (int w = 0; w < options_.workers; ++w) Join(w);
     next_fault_ = NextFault();
-    if (!cluster_->RunUntil([this] { return Turn(); }, kLimit) &&
+    if (!cluster_->RunUntil([this] { return Turn(); }, kLossLimit) &&
         shared_.result.violations.empty()) {
       for (const auto& table : tables_) {
         if (table->proved() || table->expired()) continue;
@@ -316,7 +316,7 @@ class LossScenario {
     if (!shared_.result.violations.empty()) return true;
     const int64_t now = cluster_->now();
     Watch();
-    if (now >= kFaultsEnd && !shared_.faults_stopped) {
+    if (now >= kLossFaultsEnd && !shared_.faults_stopped) {
       shared_.faults_stopped = true;
       cluster_->network().set_faults(rdma::SimFaults());
       cluster_->control().set_faults(ControlFaults());
@@ -332,7 +332,7 @@ class LossScenario {
   }
 
   const LossOptions options_;
-  Shared shared_;
+  SharedByLossWorkers shared_;
   std::unique_ptr<SimCluster> cluster_;
   std::vector<std::unique_ptr<LossTable>> tables_;
   std::vector<int64_t> back_at_;     // of servers that are gone

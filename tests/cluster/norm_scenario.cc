@@ -15,8 +15,8 @@
 namespace verbena::test {
 namespace {
 
-constexpr int64_t kFaultsEnd = 8 * kSecond;
-constexpr int64_t kLimit = 120 * kSecond;
+constexpr int64_t kNormFaultsEnd = 8 * kSecond;
+constexpr int64_t kNormLimit = 120 * kSecond;
 
 v1::TableSpec Spec(const std::string& name, uint64_t elements, uint32_t chunk_bytes,
                    const std::string& optimizer, double rate, double clip) {
@@ -309,7 +309,7 @@ class NormScenario {
           std::make_unique<NormWorker>(&shared_, process, rank, worker.seed * 5 + 2));
     }
     next_fault_ = cluster_->now() + Delay();
-    const bool ended = cluster_->RunUntil([this] { return Turn(); }, kLimit);
+    const bool ended = cluster_->RunUntil([this] { return Turn(); }, kNormLimit);
     if (!ended && shared_.result.violations.empty()) {
       std::string who;
       for (const auto& worker : workers_) absl::StrAppend(&who, " ", worker->Describe(), ";");
@@ -379,7 +379,7 @@ class NormScenario {
 
   bool Turn() {
     if (!shared_.result.violations.empty()) return true;
-    if (shared_.options.faults && !stopped_ && cluster_->now() >= kFaultsEnd) {
+    if (shared_.options.faults && !stopped_ && cluster_->now() >= kNormFaultsEnd) {
       stopped_ = true;
       cluster_->network().set_faults(rdma::SimFaults());
       cluster_->control().set_faults(ControlFaults());

@@ -12,7 +12,7 @@
 namespace verbena::test {
 namespace {
 
-constexpr uint64_t kElements = 16 * kSimChunkBytes / 4;
+constexpr uint64_t kRailElements = 16 * kSimChunkBytes / 4;
 
 struct World {
   World(uint32_t server_rails, uint32_t worker_rails, v1::Consistency kind) : consistency(kind) {
@@ -23,7 +23,7 @@ struct World {
     SimWorker::Options own;
     own.rails = worker_rails;
     worker = cluster->AddWorker("worker", own);
-    block = *rdma::MemoryBlock::Allocate(kElements * sizeof(float), "test");
+    block = *rdma::MemoryBlock::Allocate(kRailElements * sizeof(float), "test");
   }
 
   client::ClientCore& core() { return worker->core(); }
@@ -37,7 +37,7 @@ struct World {
     REQUIRE(status.ok());
     v1::TableSpec spec;
     spec.set_name("weights");
-    spec.add_shape(kElements);
+    spec.add_shape(kRailElements);
     spec.set_consistency(consistency);
     spec.set_chunk_bytes(kSimChunkBytes);
     spec.mutable_optimizer()->set_name("sgd");
@@ -54,19 +54,19 @@ struct World {
   void Step(int64_t timeout = kSecond) {
     const int64_t deadline = cluster->now() + timeout;
     auto* values = reinterpret_cast<float*>(block->data());
-    std::fill(values, values + kElements, 1.0f);
+    std::fill(values, values + kRailElements, 1.0f);
     int ended = 0;
     const auto done = [&](absl::Status status) {
       CHECK(status.ok());
       ++ended;
     };
-    REQUIRE(core().Push(table, {block, 0, 0, kElements}, deadline, done).ok());
+    REQUIRE(core().Push(table, {block, 0, 0, kRailElements}, deadline, done).ok());
     REQUIRE(core().EndStep(table, deadline, done).ok());
     REQUIRE(Until([&] { return ended == 2; }, timeout));
-    REQUIRE(core().Pull(table, {block, 0, 0, kElements}, std::nullopt, deadline, done).ok());
+    REQUIRE(core().Pull(table, {block, 0, 0, kRailElements}, std::nullopt, deadline, done).ok());
     REQUIRE(Until([&] { return ended == 3; }, timeout));
     ++steps;
-    CHECK(std::all_of(values, values + kElements, [&](float v) { return v == -steps; }));
+    CHECK(std::all_of(values, values + kRailElements, [&](float v) { return v == -steps; }));
   }
   std::vector<std::string> States() {
     std::vector<std::string> states;

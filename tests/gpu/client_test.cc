@@ -17,8 +17,8 @@ constexpr uint64_t kElements = 5'000'001;
 constexpr size_t kSlowElements = 300'000;
 constexpr int kSlowLaunches = 900;
 
-struct World {
-  explicit World(const std::string& transport) {
+struct ClientWorld {
+  explicit ClientWorld(const std::string& transport) {
     ClientOptions options;
     options.cluster = cluster.address();
     options.transport = transport;
@@ -45,7 +45,7 @@ struct World {
 TEST_CASE("gradients of a GPU are pushed and parameters pulled, and no bit is lost") {
   for (const char* transport : {"shm", "ofi"}) {
     INFO(transport);
-    World w(transport);
+    ClientWorld w(transport);
     std::vector<float> expected(kElements, 0.0f), values(kElements);
     for (int step = 1; step <= 5; ++step) {
       for (size_t i = 0; i < kElements; ++i) {
@@ -60,7 +60,7 @@ TEST_CASE("gradients of a GPU are pushed and parameters pulled, and no bit is lo
 }
 
 TEST_CASE("a push comes after what its stream holds, and neither waits for the other") {
-  World w("shm");
+  ClientWorld w("shm");
   const auto kernels = Value(worker::DeviceKernels::Load(w.gpu.device()));
   const uintptr_t stream = w.gpu.MakeStream();
   const std::vector<float> zeros(kElements, 0.0f);

@@ -10,7 +10,7 @@
 namespace verbena::rdma {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr size_t kCudaPage = 4096;
 
 TEST_CASE("a block on a device is memory there, and freed with it") {
   const CudaFixture fixture;
@@ -36,7 +36,7 @@ TEST_CASE("a block on a device is memory there, and freed with it") {
 TEST_CASE("the host cannot touch a device's memory") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
-  const auto block = MemoryBlock::AllocateOn(device, kPage).value();
+  const auto block = MemoryBlock::AllocateOn(device, kCudaPage).value();
   int ends[2] = {-1, -1};
   REQUIRE(pipe(ends) == 0);
   // The kernel tries to read it on our behalf, and says so instead of ending the process.
@@ -49,15 +49,15 @@ TEST_CASE("the host cannot touch a device's memory") {
 TEST_CASE("a device without enough memory says how much it has left") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(1).value();
-  fake_cuda_set_memory(1, 10 * kPage);
-  const auto some = MemoryBlock::AllocateOn(device, 4 * kPage).value();
-  const absl::Status status = MemoryBlock::AllocateOn(device, 7 * kPage).status();
+  fake_cuda_set_memory(1, 10 * kCudaPage);
+  const auto some = MemoryBlock::AllocateOn(device, 4 * kCudaPage).value();
+  const absl::Status status = MemoryBlock::AllocateOn(device, 7 * kCudaPage).status();
   CHECK(absl::IsResourceExhausted(status));
   CHECK(Says(status, "cuda:1 (Fake GPU 1): cuMemAlloc of 28672 bytes: CUDA_ERROR_OUT_OF_MEMORY"));
   CHECK(Says(status, "24576 of its 40960 bytes are free"));
   CHECK(absl::IsResourceExhausted(MemoryBlock::AllocateOn(device, ~size_t{0}).status()));
   CHECK(absl::IsInvalidArgument(MemoryBlock::AllocateOn(device, 0).status()));
-  CHECK(MemoryBlock::AllocateOn(device, 6 * kPage).ok());
+  CHECK(MemoryBlock::AllocateOn(device, 6 * kCudaPage).ok());
 }
 
 TEST_CASE("pinned memory is a shared block that the device may copy from") {
@@ -78,8 +78,9 @@ TEST_CASE("pinned memory is a shared block that the device may copy from") {
 TEST_CASE("memory that cannot be pinned is refused with cause and remedy, and not kept") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
-  fake_cuda_set_pin_limit(kPage);
-  const absl::Status status = MemoryBlock::AllocatePinned(device, 3 * kPage, "staging").status();
+  fake_cuda_set_pin_limit(kCudaPage);
+  const absl::Status status =
+      MemoryBlock::AllocatePinned(device, 3 * kCudaPage, "staging").status();
   CHECK(absl::IsResourceExhausted(status));
   CHECK(Says(status,
              "cannot page-lock 12288 bytes of host memory: cuMemHostRegister: "
@@ -87,14 +88,14 @@ TEST_CASE("memory that cannot be pinned is refused with cause and remedy, and no
   CHECK(Says(status, "RLIMIT_MEMLOCK in force: "));
   CHECK(Says(status, "LimitMEMLOCK=infinity"));
   CHECK(fake_cuda_counts().registrations == 0);
-  CHECK(MemoryBlock::AllocatePinned(device, kPage, "staging").ok());
+  CHECK(MemoryBlock::AllocatePinned(device, kCudaPage, "staging").ok());
 }
 
 TEST_CASE("memory that is pinned already is the caller's mistake") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
-  const auto block = MemoryBlock::AllocatePinned(device, kPage, "staging").value();
-  CHECK(absl::IsInvalidArgument(device->Pin(block->data(), kPage)));
+  const auto block = MemoryBlock::AllocatePinned(device, kCudaPage, "staging").value();
+  CHECK(absl::IsInvalidArgument(device->Pin(block->data(), kCudaPage)));
 }
 
 // ---- a caller's memory --------------------------------------------------------------------------
@@ -147,22 +148,22 @@ TEST_CASE("what is not memory of the device is refused with what it is") {
           std::string::npos);
   }
   SECTION("pinned host memory") {
-    const auto pinned = MemoryBlock::AllocatePinned(device, kPage, "staging").value();
+    const auto pinned = MemoryBlock::AllocatePinned(device, kCudaPage, "staging").value();
     CHECK(refused(pinned->data()).find("is host memory, not memory of cuda:0") !=
           std::string::npos);
   }
   SECTION("memory of another device") {
-    const Lent lent(OpenCudaDevice(1).value(), kPage);
+    const Lent lent(OpenCudaDevice(1).value(), kCudaPage);
     CHECK(refused(lent.data).find("is memory of cuda:1, not of cuda:0 (Fake GPU 0)") !=
           std::string::npos);
   }
   SECTION("freed memory") {
-    std::byte* const gone = device->Allocate(kPage).value();
+    std::byte* const gone = device->Allocate(kCudaPage).value();
     device->Free(gone);
     CHECK(refused(gone).find("freed?") != std::string::npos);
   }
   SECTION("managed memory") {
-    auto* const managed = static_cast<std::byte*>(fake_cuda_allocate_managed(0, kPage));
+    auto* const managed = static_cast<std::byte*>(fake_cuda_allocate_managed(0, kCudaPage));
     CHECK(refused(managed).find("is managed memory (cudaMallocManaged)") != std::string::npos);
     device->Free(managed);
   }
@@ -172,20 +173,21 @@ TEST_CASE("what is not memory of the device is refused with what it is") {
 TEST_CASE("memory that was mapped range by range is one, up to its end") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
-  auto* const data = static_cast<std::byte*>(fake_cuda_map_segments(0, 2 * kPage, 3));
-  const auto host = MemoryBlock::AllocatePinned(device, 5 * kPage, "staging").value();
+  auto* const data = static_cast<std::byte*>(fake_cuda_map_segments(0, 2 * kCudaPage, 3));
+  const auto host = MemoryBlock::AllocatePinned(device, 5 * kCudaPage, "staging").value();
   std::memset(host->data(), 8, host->size());
   {
-    const auto block = MemoryBlock::RegisterOn(device, data + kPage, 5 * kPage).value();
+    const auto block = MemoryBlock::RegisterOn(device, data + kCudaPage, 5 * kCudaPage).value();
     const auto copy =
         device->StartCopy(Device::Direction::kToDevice, host->data(), block->data(), block->size());
     REQUIRE(Finish(*device, Device::Direction::kToDevice, copy.value()));
-    CHECK(OnDevice(*block)[5 * kPage - 1] == 8);
+    CHECK(OnDevice(*block)[5 * kCudaPage - 1] == 8);
   }
-  const absl::Status status = MemoryBlock::RegisterOn(device, data + kPage, 5 * kPage + 1).status();
+  const absl::Status status =
+      MemoryBlock::RegisterOn(device, data + kCudaPage, 5 * kCudaPage + 1).status();
   CHECK(absl::IsInvalidArgument(status));
   CHECK(Says(status, "has 24576 bytes, only 20480 from there, and 20481 are asked for"));
-  for (size_t i = 0; i < 3; ++i) device->Free(data + 2 * kPage * i);
+  for (size_t i = 0; i < 3; ++i) device->Free(data + 2 * kCudaPage * i);
 }
 
 }  // namespace

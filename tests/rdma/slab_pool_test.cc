@@ -15,7 +15,7 @@
 namespace verbena::rdma {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr size_t kPoolPage = 4096;
 constexpr size_t kMiB = size_t{1} << 20;
 
 using Block = std::shared_ptr<MemoryBlock>;
@@ -34,17 +34,19 @@ bool AllAre(const Block& block, int value) {
 
 void Fill(const Block& block, int value) { std::memset(block->data(), value, block->size()); }
 
-bool Says(const absl::Status& status, const std::string& text) {
+bool PoolSays(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
 }
 
 TEST_CASE("pieces are aligned, zeroed and cut from one slab") {
   SlabPool pool(Options(kMiB));
   std::vector<Block> pieces;
-  for (const size_t bytes : {size_t{1}, size_t{65}, size_t{4095}, kPage, size_t{70'000}}) {
+  for (const size_t bytes : {size_t{1}, size_t{65}, size_t{4095}, kPoolPage, size_t{70'000}}) {
     pieces.push_back(pool.Allocate(bytes, "piece").value());
     REQUIRE(pieces.back()->size() == bytes);
-    CHECK(reinterpret_cast<uintptr_t>(pieces.back()->data()) % (bytes < kPage ? 64 : kPage) == 0);
+    CHECK(reinterpret_cast<uintptr_t>(pieces.back()->data()) %
+              (bytes < kPoolPage ? 64 : kPoolPage) ==
+          0);
     CHECK(AllAre(pieces.back(), 0));
     CHECK(&pieces.back()->root() == &pieces.front()->root());
     CHECK_FALSE(pieces.back()->allocated());
@@ -54,7 +56,7 @@ TEST_CASE("pieces are aligned, zeroed and cut from one slab") {
   CHECK(statistics.slabs == 1);
   CHECK(statistics.bytes_reserved == kMiB);
   CHECK(statistics.pieces == 5);
-  CHECK(statistics.bytes_in_use == 64 + 128 + 4096 + 4096 + 18 * kPage);
+  CHECK(statistics.bytes_in_use == 64 + 128 + 4096 + 4096 + 18 * kPoolPage);
 }
 
 TEST_CASE("what was written to a piece is not in the next one") {
@@ -149,7 +151,7 @@ TEST_CASE("a piece larger than a slab has one of its own, given back with it") {
   auto small = pool.Allocate(100, "small").value();
   auto large = pool.Allocate(3 * kMiB + 1, "large").value();
   CHECK(AllAre(large, 0));
-  CHECK(large->root().size() == 3 * kMiB + kPage);
+  CHECK(large->root().size() == 3 * kMiB + kPoolPage);
   CHECK(pool.statistics().slabs == 2);
   large.reset();
   CHECK(pool.statistics().slabs == 1);
@@ -177,18 +179,18 @@ TEST_CASE("the largest slab bounds the largest piece, and the error names both")
   CHECK(pool.statistics().bytes_reserved == 2 * kMiB);
   const auto status = pool.Allocate(2 * kMiB + 1, "ring").status();
   CHECK(absl::IsInvalidArgument(status));
-  CHECK(Says(status, "ring: 2097153 bytes in one piece; at most 2097152"));
-  CHECK(Says(status, "test-slab"));
+  CHECK(PoolSays(status, "ring: 2097153 bytes in one piece; at most 2097152"));
+  CHECK(PoolSays(status, "test-slab"));
 }
 
 TEST_CASE("sizes that cannot be had are refused by name") {
   SlabPool pool(Options(kMiB));
   CHECK(absl::IsInvalidArgument(pool.Allocate(0, "ring").status()));
-  for (const size_t bytes : {size_t{1} << 60, ~size_t{0}, ~size_t{0} - kPage}) {
+  for (const size_t bytes : {size_t{1} << 60, ~size_t{0}, ~size_t{0} - kPoolPage}) {
     const auto status = pool.Allocate(bytes, "ring").status();
     CHECK(absl::IsResourceExhausted(status));
-    CHECK(Says(status, "ring (" + std::to_string(bytes) + " bytes"));
-    CHECK(Says(status, "the machine has"));
+    CHECK(PoolSays(status, "ring (" + std::to_string(bytes) + " bytes"));
+    CHECK(PoolSays(status, "the machine has"));
   }
   CHECK(pool.statistics().slabs == 0);
   CHECK(pool.Allocate(100, "ring").ok());
@@ -214,8 +216,8 @@ TEST_CASE("each slab is announced once, before a piece of it is handed out") {
   answer = absl::ResourceExhaustedError("memlock is 64 KiB; raise it");
   const auto status = pool.Allocate(kMiB, "staging").status();
   CHECK(absl::IsResourceExhausted(status));
-  CHECK(Says(status, "staging"));
-  CHECK(Says(status, "memlock is 64 KiB; raise it"));
+  CHECK(PoolSays(status, "staging"));
+  CHECK(PoolSays(status, "memlock is 64 KiB; raise it"));
   CHECK(pool.statistics().bytes_reserved == 4 * kMiB);
   answer = absl::OkStatus();
   CHECK(pool.Allocate(kMiB, "staging").ok());

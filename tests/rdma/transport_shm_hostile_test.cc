@@ -24,7 +24,7 @@ namespace {
 
 using Kind = ConnectionEvent::Kind;
 
-const TransportUnderTest& Shm() { return TransportsUnderTest()[0]; }
+const TransportUnderTest& HostileShm() { return TransportsUnderTest()[0]; }
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -62,7 +62,7 @@ struct RawPeer {
 };
 
 struct Listener {
-  Stage stage{Shm()};
+  Stage stage{HostileShm()};
   Party& server = stage.Add("server");
   std::string address = server.endpoint->Listen().value();
 
@@ -268,7 +268,7 @@ TEST_CASE("messages that make no sense end an established connection") {
 }
 
 TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm nobody") {
-  Stage stage(Shm());
+  Stage stage(HostileShm());
   Pair pair(&stage, {.server_receives = 2});
   REQUIRE(pair.established);
   const int fd = dup(pair.server_block->fd());  // what a peer has
@@ -284,7 +284,7 @@ TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm n
 
 TEST_CASE(
     "memory that is borrowed stays, and its owner's connection lives until it is given back") {
-  Stage stage(Shm());
+  Stage stage(HostileShm());
   Pair pair(&stage, {.client_receives = 1, .server_receives = 2});
   REQUIRE(pair.established);
   FillPattern(*pair.client_block, 0, 65536, 3);

@@ -19,9 +19,9 @@ using Catch::Matchers::StartsWith;
 constexpr uint64_t kElements = 65536;  // of 1024 chunks: some in every partition
 
 // The only worker of job "demo", with a dense async table.
-class Worker {
+class RepairWorker {
  public:
-  explicit Worker(const ProcessCluster& cluster) {
+  explicit RepairWorker(const ProcessCluster& cluster) {
     auto client = Client::Connect(
         {.cluster = cluster.address(), .job = "demo", .transport = TestTransport()});
     INFO(client.status());
@@ -79,7 +79,7 @@ void WaitSilent(const ProcessCluster& cluster, const std::string& name) {
 TEST_CASE("a dead server is removed, and the table it had a part of starts again there") {
   ProcessCluster cluster({.lease_ms = 2'000});
   {
-    Worker worker(cluster);
+    RepairWorker worker(cluster);
     REQUIRE(worker.Push().ok());
     CHECK(*worker.Sum() == -static_cast<double>(kElements));
     const Finished alive = Operate(cluster, {"server", "remove", "server-1", "--yes"});
@@ -118,7 +118,7 @@ TEST_CASE("a dead server is removed, and the table it had a part of starts again
         1);
 
   // Where it was lost it has initial values; elsewhere it is as it was; and training goes on.
-  Worker worker(cluster);
+  RepairWorker worker(cluster);
   const absl::StatusOr<double> sum = worker.Sum();
   INFO(sum.status());
   REQUIRE(sum.ok());

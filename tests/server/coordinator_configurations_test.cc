@@ -7,7 +7,6 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kLeaseMs = 5000;
 constexpr auto kDrop = v1::ConfigurationChange::DROP_REPLICA;
 constexpr auto kAdmit = v1::ConfigurationChange::ADMIT;
 constexpr auto kPromote = v1::ConfigurationChange::PROMOTE;

@@ -6,8 +6,6 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kLeaseMs = 5000;
-
 TEST_CASE("a restarted coordinator knows everything and renews all leases") {
   TestCoordinator c({.partitions = 16, .expected_servers = 2});
   const uint64_t a = c.JoinServer("a", 2);

@@ -13,6 +13,8 @@
 
 namespace verbena::server {
 
+inline constexpr int64_t kLeaseMs = 5000;
+
 class ManualClock final : public Clock {
  public:
   int64_t NowNanos() const override { return now_; }

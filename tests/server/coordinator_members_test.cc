@@ -6,8 +6,6 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kLeaseMs = 5000;
-
 std::vector<int> Ranks(const v1::Job& job) {
   std::vector<int> ranks;
   for (const v1::Worker& member : job.members()) ranks.push_back(member.rank());

@@ -15,7 +15,7 @@ namespace {
 constexpr int kSteps = 150;
 constexpr uint64_t kSeeds = 100;
 constexpr uint32_t kPartitions = 12;
-constexpr int64_t kLeaseMs = 1000;
+constexpr int64_t kReplicaLeaseMs = 1000;
 constexpr const char* kNames[] = {"a", "b", "c", "d", "e"};
 constexpr const char* kZones[] = {"", "x", "y"};
 constexpr const char* kTables[] = {"t", "u"};
@@ -38,7 +38,7 @@ class History {
  public:
   explicit History(uint64_t seed)
       : random_(seed),
-        c_({.partitions = kPartitions, .lease_ms = kLeaseMs, .replicas = 2}, &store_) {}
+        c_({.partitions = kPartitions, .lease_ms = kReplicaLeaseMs, .replicas = 2}, &store_) {}
 
   std::vector<std::string> Run() {
     for (step_ = 0; step_ < kSteps && violations_.empty(); ++step_) {
@@ -132,7 +132,7 @@ class History {
 
   // A quarter of a lease, in which all but the quiet are heard of.
   void Pass() {
-    c_.clock.AdvanceMs(kLeaseMs / 4);
+    c_.clock.AdvanceMs(kReplicaLeaseMs / 4);
     // First, so that what time brings is there before it is asked for.
     Do([&] { c_->RunOnce(); });
     const auto servers = c_.view().servers();
@@ -174,7 +174,7 @@ class History {
     const auto answer = c_.Reconfigure(who, changes);
     if (!answer.ok()) return;
     for (int i = 0; i < answer->made_size(); ++i) {
-      if (answer->made(i)) barred_[bars[i]] = c_.clock.NowNanos() + kLeaseMs * 1000000;
+      if (answer->made(i)) barred_[bars[i]] = c_.clock.NowNanos() + kReplicaLeaseMs * 1000000;
     }
   }
 

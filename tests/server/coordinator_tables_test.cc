@@ -10,8 +10,6 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kLeaseMs = 5000;
-
 std::set<uint32_t> PartitionsOf(const v1::Table& table, uint32_t partitions) {
   std::set<uint32_t> found;
   for (uint32_t chunk = 0; chunk < LayoutOf(table.spec()).chunks(); ++chunk) {

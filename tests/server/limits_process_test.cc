@@ -16,9 +16,9 @@ constexpr uint64_t kKeysPerPush = 4096;
 constexpr uint32_t kDim = 64;  // so a push of new rows takes over 1 MiB
 
 // A worker of an async job, which may have as many as come.
-class Worker {
+class LimitedWorker {
  public:
-  Worker(const ProcessCluster& cluster, const std::string& job) {
+  LimitedWorker(const ProcessCluster& cluster, const std::string& job) {
     auto client =
         Client::Connect({.cluster = cluster.address(), .job = job, .transport = TestTransport()});
     INFO(client.status());
@@ -77,8 +77,8 @@ TEST_CASE("a job at its limits is refused what is beyond, while another job push
   CHECK_THAT(Limits(cluster, {"--memory", "8MiB", "--tables", "2"}),
              StartsWith("job ads\n") && Contains("8.4 MB") && Contains("none"));
   CHECK_THAT(Limits(cluster, {"--lanes", "1"}), Contains("8.4 MB"));  // what is not given stays
-  Worker ads(cluster, "ads");
-  Worker other(cluster, "other");
+  LimitedWorker ads(cluster, "ads");
+  LimitedWorker other(cluster, "other");
 
   uint64_t pushes = 0;
   absl::Status status;
@@ -101,7 +101,7 @@ TEST_CASE("a job at its limits is refused what is beyond, while another job push
   CHECK_THAT(std::string(third.message()), Contains("job 'ads' is at its limit of tables"));
   CHECK(other.Create("third").ok());
 
-  Worker late(cluster, "ads");
+  LimitedWorker late(cluster, "ads");
   const absl::Status lane = late.Push(0, absl::Seconds(1));
   CHECK(absl::IsResourceExhausted(lane));
   CHECK_THAT(std::string(lane.message()), Contains("job 'ads' is at its limit of lanes to shard") &&

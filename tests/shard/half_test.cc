@@ -34,11 +34,11 @@ struct Types {
   v1::DType dtype;
   v1::DType gradient;
 };
-constexpr Types kTypes[] = {{v1::DTYPE_BF16, v1::DTYPE_F32},
-                            {v1::DTYPE_BF16, v1::DTYPE_BF16},
-                            {v1::DTYPE_F16, v1::DTYPE_F32},
-                            {v1::DTYPE_F16, v1::DTYPE_BF16},
-                            {v1::DTYPE_F32, v1::DTYPE_BF16}};
+constexpr Types kHalfTypes[] = {{v1::DTYPE_BF16, v1::DTYPE_F32},
+                                {v1::DTYPE_BF16, v1::DTYPE_BF16},
+                                {v1::DTYPE_F16, v1::DTYPE_F32},
+                                {v1::DTYPE_F16, v1::DTYPE_BF16},
+                                {v1::DTYPE_F32, v1::DTYPE_BF16}};
 
 FixtureOptions Small(const std::string& optimizer, v1::Consistency consistency) {
   FixtureOptions o;
@@ -100,7 +100,7 @@ TEST_CASE("a table of 16 bits holds what one of f32 holds, rounded") {
   for (const char* optimizer : {"sgd", "momentum", "adam", "adamw", "ftrl", "rmsprop"}) {
     for (const auto consistency :
          {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP}) {
-      for (const Types& types : kTypes) {
+      for (const Types& types : kHalfTypes) {
         INFO(optimizer << " consistency " << consistency << " dtype " << types.dtype
                        << " gradient_dtype " << types.gradient);
         FixtureOptions o = Small(optimizer, consistency);

@@ -13,8 +13,8 @@
 namespace verbena::shard {
 namespace {
 
-constexpr size_t kElements = 400;
-constexpr uint64_t kSteps = 1000;
+constexpr size_t kReferenceElements = 400;
+constexpr uint64_t kReferenceSteps = 1000;
 
 using Parameters = std::vector<std::pair<std::string, double>>;
 
@@ -44,22 +44,23 @@ void Compare(const v1::Optimizer& spec, Formula formula) {
   const std::unique_ptr<Optimizer> optimizer = *MakeOptimizer(spec);
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0.1f, 1);
-  std::vector<float> w(kElements, Element<float>().w);
-  std::vector<float> state[2] = {std::vector<float>(kElements), std::vector<float>(kElements)};
+  std::vector<float> w(kReferenceElements, Element<float>().w);
+  std::vector<float> state[2] = {std::vector<float>(kReferenceElements),
+                                 std::vector<float>(kReferenceElements)};
   float* arrays[2] = {state[0].data(), state[1].data()};
-  std::vector<Element<double>> exact(kElements);
-  std::vector<Element<float>> plain(kElements);
-  std::vector<float> g(kElements);
-  for (uint64_t t = 1; t <= kSteps; ++t) {
+  std::vector<Element<double>> exact(kReferenceElements);
+  std::vector<Element<float>> plain(kReferenceElements);
+  std::vector<float> g(kReferenceElements);
+  for (uint64_t t = 1; t <= kReferenceSteps; ++t) {
     for (float& x : g) x = normal(random);
     optimizer->Apply(BestIsa(), optimizer->Prepare(t), w.data(), w.data(), arrays, g.data(),
-                     kElements);
-    for (size_t i = 0; i < kElements; ++i) {
+                     kReferenceElements);
+    for (size_t i = 0; i < kReferenceElements; ++i) {
       formula(t, double{g[i]}, &exact[i]);
       formula(t, g[i], &plain[i]);
     }
   }
-  std::vector<float> loop(kElements);
+  std::vector<float> loop(kReferenceElements);
   std::transform(plain.begin(), plain.end(), loop.begin(), [](const auto& e) { return e.w; });
   INFO(spec.ShortDebugString());
   const double moved = std::abs(exact[0].w - Element<double>().w);

@@ -10,7 +10,7 @@ namespace {
 using Status = ReplyStatus;
 using Workers = std::vector<uint64_t>;
 
-RowOptions SyncOptions(uint32_t workers = 2) {
+RowOptions SyncRowOptions(uint32_t workers = 2) {
   RowOptions o;
   o.consistency = v1::CONSISTENCY_SYNC;
   o.workers = workers;
@@ -19,7 +19,7 @@ RowOptions SyncOptions(uint32_t workers = 2) {
 }
 
 TEST_CASE("a step on rows commits when every rank has ended it, also one that names none") {
-  RowFixture f(SyncOptions());
+  RowFixture f(SyncRowOptions());
   const std::vector<uint64_t> keys = f.KeysIn(1, 2);
   CHECK(f.PushValue(1, 1, 0, keys, 1) == Status::kOk);
   CHECK(f.PushValue(0, 1, 0, {keys[0]}, 2) == Status::kOk);
@@ -41,7 +41,7 @@ TEST_CASE("a step on rows commits when every rank has ended it, also one that na
 }
 
 TEST_CASE("a rank's records of a step are told apart by their index") {
-  RowFixture f(SyncOptions(1));
+  RowFixture f(SyncRowOptions(1));
   const uint64_t key = f.KeysIn(0, 1)[0];
   CHECK(f.PushValue(0, 0, 0, {key}, 1, 0) == Status::kOk);
   CHECK(f.PushValue(0, 0, 0, {key}, 1, 0) == Status::kDuplicate);
@@ -58,7 +58,7 @@ TEST_CASE("a rank's records of a step are told apart by their index") {
 TEST_CASE("contributions are summed by rank and index, whatever the order they come in") {
   // In f32 the order shows: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1 is 1.
   const auto run = [](const std::vector<uint32_t>& order, float first, float second, float third) {
-    RowFixture f(SyncOptions(2));
+    RowFixture f(SyncRowOptions(2));
     const uint64_t key = f.KeysIn(0, 1)[0];
     for (const uint32_t what : order) {
       if (what == 0) CHECK(f.PushValue(0, 0, 0, {key}, first, 0) == Status::kOk);
@@ -76,7 +76,7 @@ TEST_CASE("contributions are summed by rank and index, whatever the order they c
 }
 
 TEST_CASE("what a departed worker pushed stays, and nobody waits for it") {
-  RowOptions o = SyncOptions(3);
+  RowOptions o = SyncRowOptions(3);
   o.reduction = v1::REDUCTION_MEAN;
   RowFixture f(o);
   const uint64_t key = f.KeysIn(0, 1)[0];
@@ -99,7 +99,7 @@ TEST_CASE("what a departed worker pushed stays, and nobody waits for it") {
 }
 
 TEST_CASE("a refused push of rows settles, contributes zero and says so again") {
-  RowFixture f(SyncOptions());
+  RowFixture f(SyncRowOptions());
   const uint64_t key = f.KeysIn(0, 1)[0];
   CHECK(f.PushValue(0, 0, 0, {key}, kNan) == Status::kNonFinite);
   CHECK(f.PushValue(0, 0, 0, {key}, kNan) == Status::kNonFinite);
@@ -113,7 +113,7 @@ TEST_CASE("a refused push of rows settles, contributes zero and says so again") 
 }
 
 TEST_CASE("a lost lane and a new epoch take nothing from a step on rows") {
-  RowFixture f(SyncOptions());
+  RowFixture f(SyncRowOptions());
   const uint64_t key = f.KeysIn(0, 1)[0];
   f.PushValue(0, 0, 0, {key}, 1);
   f.engine->ForgetLane(0);
@@ -126,7 +126,7 @@ TEST_CASE("a lost lane and a new epoch take nothing from a step on rows") {
 }
 
 TEST_CASE("a new generation of the job forgets the open step and keeps what is committed") {
-  RowFixture f(SyncOptions(1));
+  RowFixture f(SyncRowOptions(1));
   const std::vector<uint64_t> keys = f.KeysIn(0, 2);
   f.PushValue(0, 0, 0, {keys[0]}, 1);
   f.EndStep(0, 0, 0, 1);
@@ -140,7 +140,7 @@ TEST_CASE("a new generation of the job forgets the open step and keeps what is c
 }
 
 TEST_CASE("an await of rows ends when all its partitions have the version") {
-  RowFixture f(SyncOptions(1));
+  RowFixture f(SyncRowOptions(1));
   CHECK(f.Await(kFirstWorker, {0, 3}, 1).parked);
   f.EndStep(0, 0, 0, 0);
   CHECK(f.Events().empty());

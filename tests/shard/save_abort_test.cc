@@ -6,7 +6,7 @@
 namespace verbena::shard {
 namespace {
 
-using Kind = SavePiece::Kind;
+using PieceKind = SavePiece::Kind;
 
 SavePlan Small(bool rows, v1::Consistency consistency = v1::CONSISTENCY_SYNC) {
   SavePlan plan;
@@ -228,7 +228,7 @@ TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere
   std::vector<std::vector<std::byte>> parameters;
   SavePiece piece;
   while (engine.TakePiece(1, &piece)) {
-    if (piece.kind == Kind::kSlice) continue;
+    if (piece.kind == PieceKind::kSlice) continue;
     out.push_back(piece);
     parameters.emplace_back(piece.parameters.begin(), piece.parameters.end());
   }

@@ -9,7 +9,7 @@ namespace verbena::shard {
 namespace {
 
 using Status = ReplyStatus;
-using Kind = PullOutcome::Kind;
+using PullKind = PullOutcome::Kind;
 
 FixtureOptions SspOptions(uint32_t staleness) {
   FixtureOptions o;
@@ -31,9 +31,9 @@ struct Ssp : Fixture {
     REQUIRE(EndStep(rank, 0, ++sequences[rank], 0, clock).answer.status == Status::kOk);
   }
   // A pull of chunk 0 by a worker that says that its clock is `ended`.
-  Kind PullAs(uint32_t rank, uint64_t ended, uint32_t* staleness = nullptr) {
+  PullKind PullAs(uint32_t rank, uint64_t ended, uint32_t* staleness = nullptr) {
     const PullOutcome out = Pull(kFirstWorker + rank, 0, ended, rank);
-    if (out.kind == Kind::kReady) engine->Unpin(out.view.pin);
+    if (out.kind == PullKind::kReady) engine->Unpin(out.view.pin);
     if (staleness != nullptr) *staleness = out.answer.detail;
     return out.kind;
   }
@@ -52,11 +52,11 @@ TEST_CASE("an ssp pull waits exactly when its worker is more than the bound ahea
   Ssp f(SspOptions(bound));
   f.EndSteps(0, static_cast<int>(bound));
   uint32_t staleness = 99;
-  CHECK(f.PullAs(0, bound, &staleness) == Kind::kReady);
+  CHECK(f.PullAs(0, bound, &staleness) == PullKind::kReady);
   CHECK(staleness == bound);
   f.EndSteps(0, 1);
-  CHECK(f.PullAs(0, bound + 1) == Kind::kParked);
-  CHECK(f.PullAs(1, 0) == Kind::kReady);  // the slow ones never wait
+  CHECK(f.PullAs(0, bound + 1) == PullKind::kParked);
+  CHECK(f.PullAs(1, 0) == PullKind::kReady);  // the slow ones never wait
   f.EndSteps(1, 1);
   CHECK(f.Events().empty());  // rank 2 has not
   f.EndSteps(2, 1);
@@ -74,7 +74,7 @@ TEST_CASE("an ssp pull waits exactly when its worker is more than the bound ahea
 TEST_CASE("pushes release no ssp pull, whatever the chunk's version") {
   Ssp f(SspOptions(0));
   f.EndSteps(0, 1);
-  CHECK(f.PullAs(0, 1) == Kind::kParked);
+  CHECK(f.PullAs(0, 1) == PullKind::kParked);
   for (uint64_t s = 1; s <= 5; ++s) f.Push(1, 0, s, 1);
   CHECK(f.Events().empty());
 }
@@ -85,17 +85,17 @@ TEST_CASE("an end-step that is sent again counts once") {
   f.EndSteps(2, 1);
   f.EndSteps(0, 1);
   CHECK(f.EndStep(2, 0, 1, 0, 1).group_status[0] == Status::kDuplicate);
-  CHECK(f.PullAs(0, 1) == Kind::kReady);
+  CHECK(f.PullAs(0, 1) == PullKind::kReady);
   f.EndSteps(0, 1);
   f.EndSteps(1, 1);
-  CHECK(f.PullAs(0, 2) == Kind::kParked);
+  CHECK(f.PullAs(0, 2) == PullKind::kParked);
 }
 
 TEST_CASE("ssp does not wait for who has left, and does for who has not come yet") {
   Ssp f(SspOptions(0));
   f.EndSteps(0, 2);
   f.EndSteps(1, 1);
-  CHECK(f.PullAs(0, 2) == Kind::kParked);
+  CHECK(f.PullAs(0, 2) == PullKind::kParked);
   f.Depart(2);
   CHECK(f.Events().empty());
   f.Depart(1);
@@ -113,7 +113,7 @@ TEST_CASE("ssp does not wait for who has left, and does for who has not come yet
   REQUIRE(late.Apply().ok());
   late.EndSteps(0, 1);
   late.EndSteps(1, 1);
-  CHECK(late.PullAs(0, 1) == Kind::kParked);
+  CHECK(late.PullAs(0, 1) == PullKind::kParked);
   late.Join(kFirstWorker + 2, 2);
   REQUIRE(late.Apply().ok());
   CHECK(late.Events().empty());
@@ -129,18 +129,18 @@ TEST_CASE("a joiner of an ssp table has the least clock until it says its own") 
   f.Join(kFirstWorker + 3, 3);
   REQUIRE(f.Apply().ok());
   const PullOutcome first = f.Pull(kFirstWorker + 3, 0, 0, 3);
-  REQUIRE(first.kind == Kind::kReady);
+  REQUIRE(first.kind == PullKind::kReady);
   f.engine->Unpin(first.view.pin);
   CHECK(first.answer.version == 5);  // it learns the least clock, and goes on from there
   CHECK(first.answer.detail == 0);
   f.EndSteps(1, 4);  // the others go on: 7, 9, 8
   f.EndSteps(2, 2);
-  CHECK(f.PullAs(0, 7) == Kind::kParked);  // held up by the joiner, which counts as at 5
+  CHECK(f.PullAs(0, 7) == PullKind::kParked);  // held up by the joiner, which counts as at 5
   f.EndAt(3, 6);
   CHECK(f.Events().size() == 1);
-  CHECK(f.PullAs(3, 6) == Kind::kReady);
+  CHECK(f.PullAs(3, 6) == PullKind::kReady);
   f.EndAt(3, 9);
-  CHECK(f.PullAs(3, 9) == Kind::kParked);  // rank 0 is at 7
+  CHECK(f.PullAs(3, 9) == PullKind::kParked);  // rank 0 is at 7
 }
 
 TEST_CASE("a clock never runs backwards, and one that is absurd holds up nobody") {
@@ -149,15 +149,15 @@ TEST_CASE("a clock never runs backwards, and one that is absurd holds up nobody"
   f.EndAt(0, 3);
   f.EndAt(1, 2);
   f.EndAt(2, 2);
-  CHECK(f.PullAs(1, 2) == Kind::kReady);
-  CHECK(f.PullAs(1, 3) == Kind::kParked);
+  CHECK(f.PullAs(1, 2) == PullKind::kReady);
+  CHECK(f.PullAs(1, 3) == PullKind::kParked);
 }
 
 TEST_CASE("an ssp pull with an absurd count waits and disturbs nobody") {
   Ssp f(SspOptions(2));
   f.EndSteps(0, 1);
-  CHECK(f.PullAs(0, UINT64_MAX) == Kind::kParked);
-  CHECK(f.PullAs(0, 1) == Kind::kReady);
+  CHECK(f.PullAs(0, UINT64_MAX) == PullKind::kParked);
+  CHECK(f.PullAs(0, 1) == PullKind::kReady);
   f.engine->ForgetLane(0);
   CHECK(f.engine->counters().parked == 0);
 }
@@ -168,7 +168,7 @@ TEST_CASE("an observer of an ssp table reads at once") {
   Ssp f(o);
   f.EndSteps(0, 3);
   const PullOutcome out = f.Pull(2000, 0, 100);
-  REQUIRE(out.kind == Kind::kReady);
+  REQUIRE(out.kind == PullKind::kReady);
   f.engine->Unpin(out.view.pin);
 }
 
@@ -179,8 +179,8 @@ TEST_CASE("a new generation of the job starts all ssp clocks anew") {
   f.job()->clear_members();
   for (int rank : {0, 1, 2}) f.Join(kFirstWorker + 10 + rank, rank);
   REQUIRE(f.Apply().ok());
-  CHECK(f.PullAs(10, 0) == Kind::kReady);
-  CHECK(f.PullAs(10, 1) == Kind::kParked);
+  CHECK(f.PullAs(10, 0) == PullKind::kReady);
+  CHECK(f.PullAs(10, 1) == PullKind::kParked);
 }
 
 // The primary before had not heard of the third worker, nor had its copy.

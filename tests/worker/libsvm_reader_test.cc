@@ -13,13 +13,13 @@
 namespace verbena::worker {
 namespace {
 
-absl::StatusOr<SparseExamples> Read(const std::string& text) {
+absl::StatusOr<SparseExamples> ReadPairs(const std::string& text) {
   const TemporaryFile file(text);
   return ReadLibsvm({file.path()});
 }
 
 // The message for `text`, with the file's path written as FILE.
-std::string ErrorOf(const std::string& text) {
+std::string LibsvmErrorOf(const std::string& text) {
   const TemporaryFile file(text);
   const absl::StatusOr<SparseExamples> result = ReadLibsvm({file.path()});
   REQUIRE_FALSE(result.ok());
@@ -31,7 +31,7 @@ std::string ErrorOf(const std::string& text) {
 }
 
 TEST_CASE("labels, indices and values are read") {
-  const auto examples = Read("0 1:1 4:-2.5\n1 2:1e-3\n-1\n+1 3:+7 \n");
+  const auto examples = ReadPairs("0 1:1 4:-2.5\n1 2:1e-3\n-1\n+1 3:+7 \n");
   REQUIRE(examples.ok());
   CHECK(examples->labels == std::vector<float>{0, 1, 0, 1});
   CHECK(examples->row_begin == std::vector<uint64_t>{0, 2, 3, 3, 4});
@@ -42,7 +42,7 @@ TEST_CASE("labels, indices and values are read") {
 
 TEST_CASE("CRLF, comments, blank lines, tabs, trailing spaces and no last newline are fine") {
   const auto examples =
-      Read("# heading\r\n\r\n1 1:1   \r\n\n   \t\n0\t2:2 # why 9:x\r\n#\n1 3:3#c");
+      ReadPairs("# heading\r\n\r\n1 1:1   \r\n\n   \t\n0\t2:2 # why 9:x\r\n#\n1 3:3#c");
   REQUIRE(examples.ok());
   CHECK(examples->labels == std::vector<float>{1, 0, 1});
   CHECK(examples->indices == std::vector<uint32_t>{0, 1, 2});
@@ -52,7 +52,7 @@ TEST_CASE("a line may be longer than any buffer") {
   std::string line = "1";
   constexpr uint32_t kFeatures = 300000;
   for (uint32_t i = 1; i <= kFeatures; ++i) line += " " + std::to_string(i) + ":0.5";
-  const auto examples = Read("0 1:1\n" + line + "\n0 2:1\n");
+  const auto examples = ReadPairs("0 1:1\n" + line + "\n0 2:1\n");
   REQUIRE(examples.ok());
   CHECK(examples->rows() == 3);
   CHECK(examples->features == kFeatures);
@@ -78,44 +78,44 @@ TEST_CASE("pieces may end anywhere") {
 }
 
 TEST_CASE("errors name file, line, field, value and what is allowed") {
-  CHECK(ErrorOf("1 1:1\n0 2:1 0:5\n") ==
+  CHECK(LibsvmErrorOf("1 1:1\n0 2:1 0:5\n") ==
         "FILE:2: field 3 \"0:5\": bad index; allowed: an integer from 1 to 67108864");
-  CHECK(ErrorOf("1 x:1\n") ==
+  CHECK(LibsvmErrorOf("1 x:1\n") ==
         "FILE:1: field 2 \"x:1\": bad index; allowed: an integer from 1 to 67108864");
-  CHECK(ErrorOf("1 -3:1\n") ==
+  CHECK(LibsvmErrorOf("1 -3:1\n") ==
         "FILE:1: field 2 \"-3:1\": bad index; allowed: an integer from 1 to 67108864");
-  CHECK(ErrorOf("1 67108865:1\n") ==
+  CHECK(LibsvmErrorOf("1 67108865:1\n") ==
         "FILE:1: field 2 \"67108865:1\": bad index; allowed: an integer from 1 to 67108864");
-  CHECK(ErrorOf("1 99999999999999999999999:1\n") ==
+  CHECK(LibsvmErrorOf("1 99999999999999999999999:1\n") ==
         "FILE:1: field 2 \"99999999999999999999999:1\": bad index; allowed: an integer from 1 to "
         "67108864");
-  CHECK(ErrorOf("1 5:1 5:2\n") ==
+  CHECK(LibsvmErrorOf("1 5:1 5:2\n") ==
         "FILE:1: field 3 \"5:2\": index not increasing; allowed after 5: from 6 to 67108864");
-  CHECK(ErrorOf("\n\n1 7:1 3:2\n") ==
+  CHECK(LibsvmErrorOf("\n\n1 7:1 3:2\n") ==
         "FILE:3: field 3 \"3:2\": index not increasing; allowed after 7: from 8 to 67108864");
-  CHECK(ErrorOf("1 1:one\n") ==
+  CHECK(LibsvmErrorOf("1 1:one\n") ==
         "FILE:1: field 2 \"1:one\": bad value; allowed: a finite decimal number");
   for (const char* value : {"nan", "inf", "1e99", "", "1.5x", "+-1", "0x10"}) {
-    CHECK(ErrorOf(std::string("1 1:") + value + "\n") ==
+    CHECK(LibsvmErrorOf(std::string("1 1:") + value + "\n") ==
           std::string("FILE:1: field 2 \"1:") + value +
               "\": bad value; allowed: a finite decimal number");
   }
-  CHECK(ErrorOf("1 12\n") == "FILE:1: field 2 \"12\": not a feature; allowed: index:value");
+  CHECK(LibsvmErrorOf("1 12\n") == "FILE:1: field 2 \"12\": not a feature; allowed: index:value");
   for (const char* label : {"2", "0.5", "yes", "1:1", "+", "nan"}) {
-    CHECK(ErrorOf(std::string(label) + " 1:1\n") ==
+    CHECK(LibsvmErrorOf(std::string(label) + " 1:1\n") ==
           std::string("FILE:1: field 1 \"") + label + "\": not a label; allowed: 0, 1, -1, +1");
   }
 }
 
 TEST_CASE("a field of any length or bytes gives a short printable error") {
-  const std::string message = ErrorOf("1 " + std::string(1 << 20, '\x01') + "\n");
+  const std::string message = LibsvmErrorOf("1 " + std::string(1 << 20, '\x01') + "\n");
   CHECK(message.size() < 400);
   CHECK(message.find("FILE:1: field 2 \"\\x01") == 0);
 }
 
 TEST_CASE("empty and missing files, and files without examples, are errors") {
-  CHECK(ErrorOf("") == "FILE: the file is empty");
-  CHECK(ErrorOf("# only\n\n") == "FILE: no example in it; a line is LABEL INDEX:VALUE ...");
+  CHECK(LibsvmErrorOf("") == "FILE: the file is empty");
+  CHECK(LibsvmErrorOf("# only\n\n") == "FILE: no example in it; a line is LABEL INDEX:VALUE ...");
   const auto missing = ReadLibsvm({"/nonexistent/a9a"});
   CHECK(absl::IsNotFound(missing.status()));
   CHECK(missing.status().message() == "cannot open /nonexistent/a9a: No such file or directory");

@@ -20,7 +20,7 @@ TextModelOptions Small(double dropout, double l2) {
   return {.shape = {.context = 3, .embedding = 4, .hidden = 10}, .dropout = dropout, .l2 = l2};
 }
 
-std::vector<uint32_t> FirstIds(uint32_t n) {
+std::vector<uint32_t> FirstTextIds(uint32_t n) {
   std::vector<uint32_t> ids(n);
   std::iota(ids.begin(), ids.end(), 0u);
   return ids;
@@ -29,14 +29,14 @@ std::vector<uint32_t> FirstIds(uint32_t n) {
 TEST_CASE("the gradient of the text model is that of its loss") {
   TextModel model({SyntheticText(400, 1), ""}, Small(0, 0));
   // More than one block of rows, and the start of the text, where the context is padding.
-  CheckGradient(&model, FirstIds(300), 4e-3, 2e-3, [](const float*) { return 0.0; });
+  CheckGradient(&model, FirstTextIds(300), 4e-3, 2e-3, [](const float*) { return 0.0; });
 }
 
 TEST_CASE("the gradient with n-grams is that of the loss, rows included") {
   TextModelOptions options = Small(0, 0);
   options.ngrams = 3;
   TextModel model({SyntheticText(400, 1), ""}, options);
-  CheckGradient(&model, FirstIds(300), 4e-3, 2e-3, [](const float*) { return 0.0; });
+  CheckGradient(&model, FirstTextIds(300), 4e-3, 2e-3, [](const float*) { return 0.0; });
 }
 
 TEST_CASE("a row belongs to the bytes before, wherever they stand") {
@@ -78,7 +78,7 @@ TEST_CASE("the gradient with dropout is that of the loss with the same units dro
   // The units dropped follow from the call's number and the example: a fresh model's first call
   // drops the same ones each time.
   const std::string text = SyntheticText(200, 2);
-  const std::vector<uint32_t> ids = FirstIds(200);
+  const std::vector<uint32_t> ids = FirstTextIds(200);
   const auto first_call = [&](const std::vector<float>& parameters, std::vector<float>* gradient) {
     TextModel model({text, ""}, Small(0.3, 0));
     return DenseGradient(&model, ids, 1.0 / 200, parameters, gradient) / 200;
@@ -114,8 +114,8 @@ TEST_CASE("L2 adds its multiple of the weights") {
   TextModel penalised({SyntheticText(100, 3), ""}, Small(0, 0.5));
   const std::vector<float> parameters = RandomArena(plain.layout(), 0.3, 5);
   std::vector<float> without(parameters.size()), with(parameters.size());
-  DenseGradient(&plain, FirstIds(50), 0.02, parameters, &without);
-  DenseGradient(&penalised, FirstIds(50), 0.02, parameters, &with);
+  DenseGradient(&plain, FirstTextIds(50), 0.02, parameters, &without);
+  DenseGradient(&penalised, FirstTextIds(50), 0.02, parameters, &with);
   const Layout& layout = plain.layout();
   for (size_t t = 0; t < layout.size(); ++t) {
     const bool weights = layout[t].shape.size() == 2 && layout[t].name != "embedding";
@@ -129,8 +129,8 @@ TEST_CASE("every instruction set gives the same gradient to rounding") {
   TextModel baseline({SyntheticText(400, 1), ""}, Small(0, 0), BaselineTextKernels());
   const std::vector<float> parameters = RandomArena(best.layout(), 0.3, 5);
   std::vector<float> a(parameters.size()), b(parameters.size());
-  const double loss_a = DenseGradient(&best, FirstIds(300), 0.01, parameters, &a);
-  const double loss_b = DenseGradient(&baseline, FirstIds(300), 0.01, parameters, &b);
+  const double loss_a = DenseGradient(&best, FirstTextIds(300), 0.01, parameters, &a);
+  const double loss_b = DenseGradient(&baseline, FirstTextIds(300), 0.01, parameters, &b);
   CHECK(loss_a == Approx(loss_b).epsilon(1e-5));
   for (size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(1e-5));
 }

@@ -27,7 +27,7 @@ namespace verbena::cli {
 namespace {
 
 using server::kNanosPerMilli;
-using Action = ClusterCheckpointOptions::Action;
+using ClusterAction = ClusterCheckpointOptions::Action;
 
 constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
 
@@ -262,7 +262,7 @@ void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
 std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
                                                    ClusterCheckpointOptions* options) {
   std::vector<CLI::App*> actions;
-  const auto add = [&](const char* name, Action action, const char* about, const char* path,
+  const auto add = [&](const char* name, ClusterAction action, const char* about, const char* path,
                        const char* job) {
     CLI::App* app = command->add_subcommand(name, about);
     app->callback([options, action] { options->action = action; });
@@ -274,11 +274,11 @@ std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
     actions.push_back(app);
     return app;
   };
-  AddSave(add("save", Action::kSave, "Have a cluster write one, while it trains",
+  AddSave(add("save", ClusterAction::kSave, "Have a cluster write one, while it trains",
               "A directory of checkpoints, which all servers can write",
               "Whose tables (default: those of the only job)"),
           options);
-  AddRestore(add("restore", Action::kRestore, "Have a cluster make its tables from one",
+  AddRestore(add("restore", ClusterAction::kRestore, "Have a cluster make its tables from one",
                  "A checkpoint, or a directory of checkpoints: its newest; all servers read it",
                  "Whose the tables are from now on (default: as they were)"),
              options);
@@ -293,8 +293,8 @@ absl::StatusOr<std::string> RunClusterCheckpoint(const ClusterCheckpointOptions&
     return absl::InvalidArgumentError(absl::StrCat(Printable(options.path), ": ", error.message()));
   }
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return options.action == Action::kSave ? Save(options, path, json, coordinator)
-                                         : Restore(options, path, json, coordinator);
+  return options.action == ClusterAction::kSave ? Save(options, path, json, coordinator)
+                                                : Restore(options, path, json, coordinator);
 }
 
 }  // namespace verbena::cli

@@ -234,7 +234,7 @@ absl::StatusOr<CheckpointReport> RunExport(const CheckpointOptions& options, boo
 
 // Takes texts that `parse` finds nothing wrong with.
 template <typename Parse>
-CLI::Validator Checked(Parse parse) {
+CLI::Validator CheckedText(Parse parse) {
   CLI::Validator check;
   check.description("");
   check.operation([parse](std::string& text) -> std::string { return parse(text); });
@@ -256,7 +256,7 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
           "safetensors: one file; sharded: files of bounded size with\n"
           "model.safetensors.index.json; npy: a NumPy file an array (default: safetensors)")
       ->type_name("FORMAT")
-      ->check(Checked([](const std::string& word) -> std::string {
+      ->check(CheckedText([](const std::string& word) -> std::string {
         if (kFormats.contains(word)) return "";
         return absl::StrCat("'", Printable(word), "' is not allowed: safetensors, sharded, npy");
       }));
@@ -266,7 +266,7 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
           [exported](const std::string& text) { exported->file_bytes = *ParseBytes(text); },
           "sharded: the largest file (default: 2GiB)")
       ->type_name("BYTES")
-      ->check(Checked([](const std::string& text) -> std::string {
+      ->check(CheckedText([](const std::string& text) -> std::string {
         if (ParseBytes(text).value_or(0) > 0) return "";
         return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
       }));
@@ -285,7 +285,7 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
           "Call a table something else there; may be given again")
       ->type_name("TABLE=NAME")
       ->allow_extra_args(false)
-      ->check(Checked([](const std::string& text) -> std::string {
+      ->check(CheckedText([](const std::string& text) -> std::string {
         const size_t equals = text.find('=');
         if (equals != 0 && equals != std::string::npos && equals + 1 < text.size()) return "";
         return absl::StrCat("'", Printable(text), "' is not allowed: TABLE=NAME");
@@ -296,7 +296,7 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
           [exported](const std::string& word) { exported->dtype = checkpoint::ParseType(word); },
           "Parameters as F32, BF16, F16 or F64 (default: as they are)")
       ->type_name("DTYPE")
-      ->check(Checked([](const std::string& word) -> std::string {
+      ->check(CheckedText([](const std::string& word) -> std::string {
         if (word == "F32" || word == "BF16" || word == "F16" || word == "F64") return "";
         return absl::StrCat("'", Printable(word), "' is not allowed: F32, BF16, F16, F64");
       }));
@@ -328,7 +328,7 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
       ->add_option("--keep-last", options->retention.keep_last,
                    "The newest so many stay, with what they are based on")
       ->type_name("N")
-      ->check(Checked([](const std::string& text) -> std::string {
+      ->check(CheckedText([](const std::string& text) -> std::string {
         if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 10 &&
             text.find_first_not_of('0') != std::string::npos) {
           return "";
@@ -340,7 +340,7 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
       ->add_option("--keep-every", options->retention.keep_every,
                    "Besides, of each so many steps the first stays; 0: none")
       ->type_name("N")
-      ->check(Checked([](const std::string& text) -> std::string {
+      ->check(CheckedText([](const std::string& text) -> std::string {
         if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 19)
           return "";
         return absl::StrCat("'", Printable(text), "' is not allowed: a number of steps");

@@ -15,6 +15,9 @@
 
 namespace verbena::cli {
 
+// More than any server has: a bound for what a wrong view makes a report print.
+inline constexpr uint32_t kMostShards = 1024;
+
 // A server of the view, and what it said itself.
 struct ServerState {
   v1::Server server;

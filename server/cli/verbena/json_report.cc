@@ -12,8 +12,6 @@
 namespace verbena::cli {
 namespace {
 
-constexpr uint32_t kMostShards = 1024;  // as in the text
-
 template <typename Numbers>
 JsonArray NumbersOf(const Numbers& numbers) {
   JsonArray array;

@@ -17,8 +17,6 @@ namespace verbena::cli {
 namespace {
 
 constexpr auto kRight = TextTable::Align::kRight;
-// More than any server has: a bound for what a wrong view makes this print.
-constexpr uint32_t kMostShards = 1024;
 
 std::string OrSaying(const TextTable& table, const char* nothing) {
   return table.empty() ? absl::StrCat(nothing, "\n") : table.ToString();

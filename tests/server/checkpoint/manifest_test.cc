@@ -17,7 +17,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-v1::CheckpointManifest Saved(bool slices = false) {
+v1::CheckpointManifest SavedManifest(bool slices = false) {
   SimDisk disk(1);
   const auto name = Save(&disk, "/c", Model(1), {.writers = 2, .slices = slices});
   REQUIRE(name.ok());
@@ -31,7 +31,7 @@ std::string Signed(const std::string& text) {
 }
 
 TEST_CASE("a manifest is readable JSON, and reads back as it was") {
-  const v1::CheckpointManifest manifest = Saved();
+  const v1::CheckpointManifest manifest = SavedManifest();
   const auto text = ManifestText(manifest);
   REQUIRE(text.ok());
   CHECK_THAT(*text, Contains("\"format_version\": 1,\n") && Contains("\"name\": \"tower/w\"") &&
@@ -45,7 +45,7 @@ TEST_CASE("a manifest is readable JSON, and reads back as it was") {
 }
 
 TEST_CASE("any bit that flips in a manifest is found") {
-  const std::string text = *ManifestText(Saved());
+  const std::string text = *ManifestText(SavedManifest());
   for (size_t at = 0; at < text.size(); ++at) {
     std::string other = text;
     other[at] = static_cast<char>(other[at] ^ (1 << at % 8));
@@ -59,7 +59,7 @@ TEST_CASE("any bit that flips in a manifest is found") {
 }
 
 TEST_CASE("a manifest from the future names both versions, whatever else is in it") {
-  const std::string text = *ManifestText(Saved());
+  const std::string text = *ManifestText(SavedManifest());
   const std::string later = Signed(absl::StrReplaceAll(
       text, {{"\"format_version\": 1", "\"format_version\": 2, \"tables\": {\"not\": \"a list\"}"},
              {"\"tables\": [", "\"other\": ["}}));
@@ -81,7 +81,7 @@ TEST_CASE("a manifest from the future names both versions, whatever else is in i
 TEST_CASE("a manifest that makes no sense is refused, naming the field") {
   using Change = std::function<void(v1::CheckpointManifest*)>;
   const auto refused = [](bool slices, const std::string& what, const Change& change) {
-    v1::CheckpointManifest manifest = Saved(slices);
+    v1::CheckpointManifest manifest = SavedManifest(slices);
     change(&manifest);
     const auto text = ManifestText(manifest);
     INFO(what << ": " << text.status());

@@ -21,6 +21,7 @@ namespace verbena::server {
 
 inline constexpr uint32_t kPeerChunkBytes = 64 * 1024;
 inline constexpr uint64_t kPeerWorker = 500;  // a worker's incarnation
+inline constexpr PeerId kA{10, 0}, kB{11, 0}, kC{12, 0};
 
 // Of every lane here.
 rdma::LaneConfig PeerLaneConfig();

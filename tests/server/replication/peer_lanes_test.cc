@@ -13,8 +13,6 @@ namespace {
 using Catch::Matchers::Contains;
 using Node = PeerWorld::Node;
 
-constexpr PeerId kA{10, 0}, kB{11, 0};
-
 absl::Status Opens(PeerWorld* world, Node* node, uint64_t opener) {
   return node->shard->OpenLane(world->Request({opener, 0}, node->id)).status();
 }

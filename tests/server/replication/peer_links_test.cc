@@ -11,7 +11,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Node = PeerWorld::Node;
 
-constexpr PeerId kA{10, 0}, kB{11, 0}, kB1{11, 1}, kC{12, 0};
+constexpr PeerId kB1{11, 1};
 
 int64_t Count(const std::vector<PeerId>& told, const PeerId& peer) {
   return std::count(told.begin(), told.end(), peer);
@@ -139,15 +139,15 @@ TEST_CASE("links: records arrive in order and as they were sent, replies have th
   REQUIRE(two.links().max_data_bytes(kB) >= kPeerChunkBytes);
   const auto most = static_cast<uint32_t>(two.links().max_data_bytes(kB));
   const std::vector<uint32_t> sizes = {0, 64, 4, 1000, 3584, 4096, 30000, kPeerChunkBytes, most};
-  constexpr uint64_t kRecords = 300, kBeacons = 1'000'000;
+  constexpr uint64_t kManyRecords = 300, kBeacons = 1'000'000;
   uint64_t sent = 0, beacons = 0;
   REQUIRE(two.world.Until([&] {
-    while (sent < kRecords &&
+    while (sent < kManyRecords &&
            SendReplicate(&two.a, kB, two.source, sent + 1, sizes[(sent + 1) % sizes.size()])) {
       ++sent;
       if (sent % 7 == 0 && SendBeacon(&two.a, kB, 3, kBeacons + beacons)) ++beacons;
     }
-    return two.a.recorder.replies.size() == kRecords + beacons;
+    return two.a.recorder.replies.size() == kManyRecords + beacons;
   }));
   CHECK(beacons > 10);
   uint64_t next = 0;
@@ -156,7 +156,7 @@ TEST_CASE("links: records arrive in order and as they were sent, replies have th
     ++next;
     REQUIRE(IsReplicate(record, two.source, next, sizes[next % sizes.size()]));
   }
-  CHECK(next == kRecords);
+  CHECK(next == kManyRecords);
   std::vector<uint64_t> cookies;
   for (const auto& reply : two.a.recorder.replies) {
     cookies.push_back(reply.cookie);
@@ -164,11 +164,11 @@ TEST_CASE("links: records arrive in order and as they were sent, replies have th
     CHECK(reply.status != ReplyStatus::kOk);  // they are of no configuration
   }
   std::sort(cookies.begin(), cookies.end());
-  for (uint64_t i = 0; i < kRecords; ++i) REQUIRE(cookies[i] == i + 1);
-  for (uint64_t i = 0; i < beacons; ++i) REQUIRE(cookies[kRecords + i] == kBeacons + i);
-  CHECK(two.world.counters(two.a).records == kRecords + beacons);
-  uint64_t bytes = kRecords * sizeof(ReplicaHeader);
-  for (uint64_t i = 1; i <= kRecords; ++i) bytes += sizes[i % sizes.size()];
+  for (uint64_t i = 0; i < kManyRecords; ++i) REQUIRE(cookies[i] == i + 1);
+  for (uint64_t i = 0; i < beacons; ++i) REQUIRE(cookies[kManyRecords + i] == kBeacons + i);
+  CHECK(two.world.counters(two.a).records == kManyRecords + beacons);
+  uint64_t bytes = kManyRecords * sizeof(ReplicaHeader);
+  for (uint64_t i = 1; i <= kManyRecords; ++i) bytes += sizes[i % sizes.size()];
   CHECK(two.world.counters(two.a).payload_bytes == bytes);
   CHECK(two.a.recorder.dead.empty());
 }

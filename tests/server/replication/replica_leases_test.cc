@@ -8,9 +8,9 @@
 namespace verbena::server {
 namespace {
 
-constexpr PeerId kA{10, 0}, kB{11, 0}, kC{12, 1}, kNobody{};
+constexpr PeerId kOne{10, 0}, kTwo{11, 0}, kThree{12, 1}, kNobody{};
 constexpr int64_t kMilli = 1'000'000;
-constexpr int64_t kLease = 1000 * kMilli;
+constexpr int64_t kLeaseNanos = 1000 * kMilli;
 constexpr int64_t kStart = 5000 * kMilli;
 constexpr int64_t kReads = 800 * kMilli;  // 0.8 of the lease
 
@@ -60,7 +60,7 @@ std::vector<v1::ConfigurationChange> Judged(ReplicaLeases* leases, int64_t now) 
 
 // Judges often enough for a side that runs; what the last look says.
 std::vector<v1::ConfigurationChange> JudgedUntil(ReplicaLeases* leases, int64_t from, int64_t to) {
-  for (int64_t now = from; now < to; now += kLease / 16) {
+  for (int64_t now = from; now < to; now += kLeaseNanos / 16) {
     if (!Judged(leases, now).empty()) FAIL("judged " << (to - now) / kMilli << " ms early");
   }
   return Judged(leases, to);
@@ -69,19 +69,19 @@ std::vector<v1::ConfigurationChange> JudgedUntil(ReplicaLeases* leases, int64_t 
 TEST_CASE("leases: a shard without copies has nothing to do") {
   ReplicaLeases leases;
   CHECK_FALSE(leases.active());
-  leases.Follow(View({{kA}, {kB, kC}}), kA, kStart);
+  leases.Follow(View({{kOne}, {kTwo, kThree}}), kOne, kStart);
   CHECK_FALSE(leases.active());
   CHECK(leases.NextTimerNanos() == INT64_MAX);
   CHECK(leases.MayRead(0, kStart));
   CHECK(leases.MayServe(0, kStart));
   CHECK(leases.MayReadAll(kStart));
   CHECK(leases.TakeBeacons(kStart).empty());
-  CHECK(Judged(&leases, kStart + 10 * kLease).empty());
+  CHECK(Judged(&leases, kStart + 10 * kLeaseNanos).empty());
 }
 
 TEST_CASE("leases: a primary reads under what its follower acknowledged") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB}, {kA}}), kA, kStart);
+  leases.Follow(View({{kOne, kTwo}, {kOne}}), kOne, kStart);
   CHECK(leases.active());
   CHECK(leases.MayServe(0, kStart));
   CHECK_FALSE(leases.MayRead(0, kStart));
@@ -89,7 +89,7 @@ TEST_CASE("leases: a primary reads under what its follower acknowledged") {
   CHECK(leases.MayRead(1, kStart));
 
   const int64_t sent = kStart + 20 * kMilli;
-  leases.Acknowledged(kB, Of(0), sent);
+  leases.Acknowledged(kTwo, Of(0), sent);
   // As long after it was sent, however long its answer was under way.
   CHECK(leases.MayRead(0, sent + kReads - 1));
   CHECK(leases.MayReadAll(sent + kReads - 1));
@@ -97,74 +97,74 @@ TEST_CASE("leases: a primary reads under what its follower acknowledged") {
   CHECK_FALSE(leases.MayReadAll(sent + kReads));
   CHECK(leases.MayServe(0, sent + kReads));
 
-  leases.Acknowledged(kB, Of(0), sent + kReads);
+  leases.Acknowledged(kTwo, Of(0), sent + kReads);
   CHECK(leases.MayReadAll(sent + 2 * kReads - 1));
   // An older answer that comes later takes nothing away.
-  leases.Acknowledged(kB, Of(0), sent);
+  leases.Acknowledged(kTwo, Of(0), sent);
   CHECK(leases.MayRead(0, sent + 2 * kReads - 1));
   CHECK_FALSE(leases.MayRead(0, sent + 2 * kReads));
 }
 
 TEST_CASE("leases: what another beacon's answer says does not count") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB, As::kFollower, 3, 2}}), kA, kStart);
-  leases.Acknowledged(kC, Of(0, 2), kStart);
-  leases.Acknowledged({kB.server, kB.shard + 1}, Of(0, 2), kStart);
-  leases.Acknowledged(kB, Of(0, 1), kStart);
-  leases.Acknowledged(kB, Of(0, 3), kStart);
-  leases.Acknowledged(kB, Of(0, 2, 2), kStart);
-  leases.Acknowledged(kB, Of(0, 2, 4), kStart);
-  leases.Acknowledged(kB, Of(1, 2), kStart);
+  leases.Follow(View({{kOne, kTwo, As::kFollower, 3, 2}}), kOne, kStart);
+  leases.Acknowledged(kThree, Of(0, 2), kStart);
+  leases.Acknowledged({kTwo.server, kTwo.shard + 1}, Of(0, 2), kStart);
+  leases.Acknowledged(kTwo, Of(0, 1), kStart);
+  leases.Acknowledged(kTwo, Of(0, 3), kStart);
+  leases.Acknowledged(kTwo, Of(0, 2, 2), kStart);
+  leases.Acknowledged(kTwo, Of(0, 2, 4), kStart);
+  leases.Acknowledged(kTwo, Of(1, 2), kStart);
   CHECK_FALSE(leases.MayRead(0, kStart));
-  leases.Acknowledged(kB, Of(0, 2), kStart);
+  leases.Acknowledged(kTwo, Of(0, 2), kStart);
   CHECK(leases.MayRead(0, kStart));
 }
 
 TEST_CASE("leases: a learner is no reason to wait until it may be a follower") {
   ReplicaLeases leases;
-  const v1::ClusterView view = View({{kA, kB, As::kLearner}});
-  leases.Follow(view, kA, kStart);
+  const v1::ClusterView view = View({{kOne, kTwo, As::kLearner}});
+  leases.Follow(view, kOne, kStart);
   CHECK(leases.active());
-  CHECK(leases.MayRead(0, kStart + 10 * kLease));
+  CHECK(leases.MayRead(0, kStart + 10 * kLeaseNanos));
   CHECK(leases.MayReadAll(kStart));
   leases.Admitting(0);
   CHECK_FALSE(leases.MayRead(0, kStart));
   CHECK_FALSE(leases.MayReadAll(kStart));
   // Whether the coordinator has made it one is not known.
-  leases.Follow(view, kA, kStart + kMilli);
+  leases.Follow(view, kOne, kStart + kMilli);
   CHECK_FALSE(leases.MayRead(0, kStart + kMilli));
-  leases.Acknowledged(kB, Of(0), kStart);
+  leases.Acknowledged(kTwo, Of(0), kStart);
   CHECK(leases.MayRead(0, kStart + kReads - 1));
   CHECK_FALSE(leases.MayRead(0, kStart + kReads));
   SECTION("it is one") {
-    leases.Follow(View({{kA, kB, As::kFollower}}), kA, kStart + kMilli);
+    leases.Follow(View({{kOne, kTwo, As::kFollower}}), kOne, kStart + kMilli);
     CHECK(leases.MayRead(0, kStart + kReads - 1));
     CHECK_FALSE(leases.MayRead(0, kStart + kReads));
   }
   SECTION("it is gone") {
-    leases.Follow(View({{kA}}), kA, kStart + kMilli);
-    CHECK(leases.MayRead(0, kStart + kLease));
+    leases.Follow(View({{kOne}}), kOne, kStart + kMilli);
+    CHECK(leases.MayRead(0, kStart + kLeaseNanos));
   }
   SECTION("it begins once more") {
-    leases.Follow(View({{kA, kB, As::kLearner, 4}}), kA, kStart + kMilli);
-    CHECK(leases.MayRead(0, kStart + kLease));
+    leases.Follow(View({{kOne, kTwo, As::kLearner, 4}}), kOne, kStart + kMilli);
+    CHECK(leases.MayRead(0, kStart + kLeaseNanos));
   }
 }
 
 TEST_CASE("leases: what a learner acknowledged before it was to be admitted counts") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB, As::kLearner}}), kA, kStart);
-  leases.Acknowledged(kB, Of(0), kStart);
+  leases.Follow(View({{kOne, kTwo, As::kLearner}}), kOne, kStart);
+  leases.Acknowledged(kTwo, Of(0), kStart);
   leases.Admitting(0);
   CHECK(leases.MayReadAll(kStart + kReads - 1));
   CHECK_FALSE(leases.MayReadAll(kStart + kReads));
 }
 
 TEST_CASE("regression: leases: a view whose lease is zero makes nobody send beacons for ever") {
-  v1::ClusterView view = View({{kA, kB}});
+  v1::ClusterView view = View({{kOne, kTwo}});
   view.set_lease_ms(0);
   ReplicaLeases leases;
-  leases.Follow(view, kA, kStart);
+  leases.Follow(view, kOne, kStart);
   CHECK(leases.TakeBeacons(kStart).size() == 1);
   CHECK(leases.TakeBeacons(kStart).empty());
   CHECK(leases.NextTimerNanos() > kStart);
@@ -172,42 +172,43 @@ TEST_CASE("regression: leases: a view whose lease is zero makes nobody send beac
 
 TEST_CASE("leases: beacons are due every eighth of a lease") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB}, {kA, kC, As::kLearner, 5, 2}, {kB, kA}, {kA}, {kA, kB}}), kA,
-                kStart);
+  leases.Follow(
+      View({{kOne, kTwo}, {kOne, kThree, As::kLearner, 5, 2}, {kTwo, kOne}, {kOne}, {kOne, kTwo}}),
+      kOne, kStart);
   CHECK(leases.NextTimerNanos() == kStart);
   const std::vector<ReplicaLeases::Beacon> beacons = leases.TakeBeacons(kStart);
   REQUIRE(beacons.size() == 2);
-  CHECK(beacons[0].to == kB);
+  CHECK(beacons[0].to == kTwo);
   REQUIRE(beacons[0].groups.size() == 2);
   CHECK(beacons[0].groups[0].partition == 0);
   CHECK(beacons[0].groups[1].partition == 4);
-  CHECK(beacons[1].to == kC);
+  CHECK(beacons[1].to == kThree);
   REQUIRE(beacons[1].groups.size() == 1);
   CHECK(beacons[1].groups[0].partition == 1);
   CHECK(beacons[1].groups[0].epoch == 2);
   CHECK(beacons[1].groups[0].sequence == 5);
-  CHECK(leases.NextTimerNanos() == kStart + kLease / 8);
-  CHECK(leases.TakeBeacons(kStart + kLease / 8 - 1).empty());
-  CHECK(leases.TakeBeacons(kStart + kLease / 8).size() == 2);
+  CHECK(leases.NextTimerNanos() == kStart + kLeaseNanos / 8);
+  CHECK(leases.TakeBeacons(kStart + kLeaseNanos / 8 - 1).empty());
+  CHECK(leases.TakeBeacons(kStart + kLeaseNanos / 8).size() == 2);
   // At once to who is new.
-  const int64_t now = kStart + kLease / 8 + kMilli;
-  leases.Follow(View({{kA, kC}}), kA, now);
+  const int64_t now = kStart + kLeaseNanos / 8 + kMilli;
+  leases.Follow(View({{kOne, kThree}}), kOne, now);
   CHECK(leases.NextTimerNanos() == now);
   REQUIRE(leases.TakeBeacons(now).size() == 1);
   // Nobody is left.
-  leases.Follow(View({{kA}}), kA, now);
+  leases.Follow(View({{kOne}}), kOne, now);
   CHECK(leases.NextTimerNanos() == INT64_MAX);
-  CHECK(leases.TakeBeacons(now + kLease).empty());
+  CHECK(leases.TakeBeacons(now + kLeaseNanos).empty());
 }
 
 TEST_CASE("leases: a beacon has no more groups than a record can have") {
   ReplicaLeases leases;
-  leases.Follow(View(std::vector<Partition>(2 * kMaxGroups + 1, {kA, kB})), kA, kStart);
+  leases.Follow(View(std::vector<Partition>(2 * kMaxGroups + 1, {kOne, kTwo})), kOne, kStart);
   std::vector<bool> seen(2 * kMaxGroups + 1);
   const std::vector<ReplicaLeases::Beacon> beacons = leases.TakeBeacons(kStart);
   REQUIRE(beacons.size() == 3);
   for (const ReplicaLeases::Beacon& beacon : beacons) {
-    CHECK(beacon.to == kB);
+    CHECK(beacon.to == kTwo);
     CHECK(beacon.groups.size() <= kMaxGroups);
     for (const Group& group : beacon.groups) {
       CHECK_FALSE(seen[group.partition]);
@@ -219,77 +220,81 @@ TEST_CASE("leases: a beacon has no more groups than a record can have") {
 
 TEST_CASE("leases: what a copy answers to a beacon") {
   ReplicaLeases leases;
-  CHECK(leases.OnBeacon(kB, Of(0), kStart) == ReplyStatus::kNotReady);
-  leases.Follow(View({{kB, kA, As::kFollower, 3, 2}, {kB, kA, As::kLearner}, {kB, kC}, {kA, kB}}),
-                kA, kStart);
-  CHECK(leases.OnBeacon(kB, Of(0, 2), kStart) == ReplyStatus::kOk);
-  CHECK(leases.OnBeacon(kB, Of(1), kStart) == ReplyStatus::kOk);
+  CHECK(leases.OnBeacon(kTwo, Of(0), kStart) == ReplyStatus::kNotReady);
+  leases.Follow(View({{kTwo, kOne, As::kFollower, 3, 2},
+                      {kTwo, kOne, As::kLearner},
+                      {kTwo, kThree},
+                      {kOne, kTwo}}),
+                kOne, kStart);
+  CHECK(leases.OnBeacon(kTwo, Of(0, 2), kStart) == ReplyStatus::kOk);
+  CHECK(leases.OnBeacon(kTwo, Of(1), kStart) == ReplyStatus::kOk);
   // The view here is older than the sender's, or newer.
-  CHECK(leases.OnBeacon(kB, Of(0, 3), kStart) == ReplyStatus::kNotReady);
-  CHECK(leases.OnBeacon(kC, Of(0, 3), kStart) == ReplyStatus::kNotReady);
-  CHECK(leases.OnBeacon(kB, Of(0, 1), kStart) == ReplyStatus::kWrongEpoch);
-  CHECK(leases.OnBeacon(kB, Of(0, 2, 4), kStart) == ReplyStatus::kNotReady);
-  CHECK(leases.OnBeacon(kB, Of(0, 2, 2), kStart) == ReplyStatus::kWrongEpoch);
+  CHECK(leases.OnBeacon(kTwo, Of(0, 3), kStart) == ReplyStatus::kNotReady);
+  CHECK(leases.OnBeacon(kThree, Of(0, 3), kStart) == ReplyStatus::kNotReady);
+  CHECK(leases.OnBeacon(kTwo, Of(0, 1), kStart) == ReplyStatus::kWrongEpoch);
+  CHECK(leases.OnBeacon(kTwo, Of(0, 2, 4), kStart) == ReplyStatus::kNotReady);
+  CHECK(leases.OnBeacon(kTwo, Of(0, 2, 2), kStart) == ReplyStatus::kWrongEpoch);
   // No primary of this epoch.
-  CHECK(leases.OnBeacon(kC, Of(0, 2), kStart) == ReplyStatus::kWrongEpoch);
-  CHECK(leases.OnBeacon({kB.server, 1}, Of(0, 2), kStart) == ReplyStatus::kWrongEpoch);
-  CHECK(leases.OnBeacon(kB, Of(3), kStart) == ReplyStatus::kWrongEpoch);
+  CHECK(leases.OnBeacon(kThree, Of(0, 2), kStart) == ReplyStatus::kWrongEpoch);
+  CHECK(leases.OnBeacon({kTwo.server, 1}, Of(0, 2), kStart) == ReplyStatus::kWrongEpoch);
+  CHECK(leases.OnBeacon(kTwo, Of(3), kStart) == ReplyStatus::kWrongEpoch);
   // No copy, as far as is known here.
-  CHECK(leases.OnBeacon(kB, Of(2), kStart) == ReplyStatus::kNotReady);
-  CHECK(leases.OnBeacon(kB, Of(2, 1, 0), kStart) == ReplyStatus::kNotReady);
-  CHECK(leases.OnBeacon(kB, Of(4), kStart) == ReplyStatus::kOutOfRange);
+  CHECK(leases.OnBeacon(kTwo, Of(2), kStart) == ReplyStatus::kNotReady);
+  CHECK(leases.OnBeacon(kTwo, Of(2, 1, 0), kStart) == ReplyStatus::kNotReady);
+  CHECK(leases.OnBeacon(kTwo, Of(4), kStart) == ReplyStatus::kOutOfRange);
 }
 
 TEST_CASE("leases: a beacon that was refused is not heard") {
   ReplicaLeases leases;
-  leases.Follow(View({{kB, kA, As::kFollower, 3, 2}}), kA, kStart);
-  for (int64_t now = kStart; now < kStart + kLease; now += kLease / 16) {
+  leases.Follow(View({{kTwo, kOne, As::kFollower, 3, 2}}), kOne, kStart);
+  for (int64_t now = kStart; now < kStart + kLeaseNanos; now += kLeaseNanos / 16) {
     CHECK(Judged(&leases, now).empty());
-    leases.OnBeacon(kB, Of(0, 1), now);
-    leases.OnBeacon(kB, Of(0, 3), now);
-    leases.OnBeacon(kB, Of(0, 2, 2), now);
-    leases.OnBeacon(kB, Of(0, 2, 4), now);
-    leases.OnBeacon(kC, Of(0, 2), now);
+    leases.OnBeacon(kTwo, Of(0, 1), now);
+    leases.OnBeacon(kTwo, Of(0, 3), now);
+    leases.OnBeacon(kTwo, Of(0, 2, 2), now);
+    leases.OnBeacon(kTwo, Of(0, 2, 4), now);
+    leases.OnBeacon(kThree, Of(0, 2), now);
   }
-  CHECK(Judged(&leases, kStart + kLease).size() == 1);
+  CHECK(Judged(&leases, kStart + kLeaseNanos).size() == 1);
 }
 
 TEST_CASE("leases: who was a follower serves when the lease that it gave has passed") {
   ReplicaLeases leases;
-  leases.Follow(View({{kB, kA}}), kA, kStart);
+  leases.Follow(View({{kTwo, kOne}}), kOne, kStart);
   const int64_t heard = kStart + 300 * kMilli;
-  REQUIRE(leases.OnBeacon(kB, Of(0), heard) == ReplyStatus::kOk);
-  leases.Follow(View({{kA, kNobody, As::kFollower, 3, 2}, {kA}}), kA, heard + kMilli);
+  REQUIRE(leases.OnBeacon(kTwo, Of(0), heard) == ReplyStatus::kOk);
+  leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}, {kOne}}), kOne, heard + kMilli);
   CHECK(leases.active());
   for (const bool again : {false, true}) {
     // A later view says the same, or that it has a copy.
     if (again) {
-      leases.Follow(View({{kA, kC, As::kLearner, 9, 2, 9}, {kA}}), kA, heard + 2 * kMilli);
+      leases.Follow(View({{kOne, kThree, As::kLearner, 9, 2, 9}, {kOne}}), kOne,
+                    heard + 2 * kMilli);
     }
-    CHECK_FALSE(leases.MayServe(0, heard + kLease - 1));
-    CHECK_FALSE(leases.MayRead(0, heard + kLease - 1));
+    CHECK_FALSE(leases.MayServe(0, heard + kLeaseNanos - 1));
+    CHECK_FALSE(leases.MayRead(0, heard + kLeaseNanos - 1));
     CHECK(leases.MayServe(1, heard + kMilli));
     CHECK(leases.MayRead(1, heard + kMilli));
-    CHECK(leases.MayServe(0, heard + kLease));
-    CHECK(leases.MayRead(0, heard + kLease));
+    CHECK(leases.MayServe(0, heard + kLeaseNanos));
+    CHECK(leases.MayRead(0, heard + kLeaseNanos));
   }
   // There is nothing more to wait for.
-  leases.Follow(View({{kA, kNobody, As::kFollower, 3, 2}, {kA}}), kA, heard + kLease);
+  leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}, {kOne}}), kOne, heard + kLeaseNanos);
   CHECK_FALSE(leases.active());
 }
 
 TEST_CASE("leases: who was a learner gave none, nor did another incarnation") {
   ReplicaLeases leases;
   SECTION("a learner") {
-    leases.Follow(View({{kB, kA, As::kLearner}}), kA, kStart);
-    leases.OnBeacon(kB, Of(0), kStart);
-    leases.Follow(View({{kA, kNobody, As::kFollower, 3, 2}}), kA, kStart);
+    leases.Follow(View({{kTwo, kOne, As::kLearner}}), kOne, kStart);
+    leases.OnBeacon(kTwo, Of(0), kStart);
+    leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}}), kOne, kStart);
     CHECK(leases.MayServe(0, kStart));
   }
   SECTION("another incarnation") {
-    leases.Follow(View({{kB, kA}}), kA, kStart);
-    leases.OnBeacon(kB, Of(0), kStart);
-    leases.Follow(View({{kC, kNobody, As::kFollower, 3, 2}}), kC, kStart);
+    leases.Follow(View({{kTwo, kOne}}), kOne, kStart);
+    leases.OnBeacon(kTwo, Of(0), kStart);
+    leases.Follow(View({{kThree, kNobody, As::kFollower, 3, 2}}), kThree, kStart);
     CHECK(leases.MayServe(0, kStart));
   }
 }
@@ -297,51 +302,51 @@ TEST_CASE("leases: who was a learner gave none, nor did another incarnation") {
 TEST_CASE("leases: a copy that answers nothing for a lease is dropped") {
   ReplicaLeases leases;
   const As as = GENERATE(As::kFollower, As::kLearner);
-  leases.Follow(View({{kA}, {kA, kC, as}}), kA, kStart);
+  leases.Follow(View({{kOne}, {kOne, kThree, as}}), kOne, kStart);
   int64_t silent = kStart;
   SECTION("from the beginning") {}
   SECTION("since the last beacon that it answered was sent") {
     silent += 300 * kMilli;
-    leases.Acknowledged(kC, Of(1), silent);
+    leases.Acknowledged(kThree, Of(1), silent);
   }
-  const auto changes = JudgedUntil(&leases, kStart, silent + kLease);
+  const auto changes = JudgedUntil(&leases, kStart, silent + kLeaseNanos);
   REQUIRE(changes.size() == 1);
   CHECK(changes[0].kind() == v1::ConfigurationChange::DROP_REPLICA);
   CHECK(changes[0].partition() == 1);
   CHECK(changes[0].configuration() == 7);
-  CHECK(changes[0].server() == kC.server);
+  CHECK(changes[0].server() == kThree.server);
   // As long as nothing is changed.
-  CHECK(Judged(&leases, silent + kLease + kMilli).size() == 1);
-  leases.Acknowledged(kC, Of(1), silent + kLease);
-  CHECK(Judged(&leases, silent + kLease + 2 * kMilli).empty());
+  CHECK(Judged(&leases, silent + kLeaseNanos + kMilli).size() == 1);
+  leases.Acknowledged(kThree, Of(1), silent + kLeaseNanos);
+  CHECK(Judged(&leases, silent + kLeaseNanos + 2 * kMilli).empty());
 }
 
 TEST_CASE("leases: a follower that hears nothing for a lease asks to be the primary") {
   ReplicaLeases leases;
-  leases.Follow(View({{kB, kA}, {kB, kA, As::kLearner}, {kC, kB}}), kA, kStart);
+  leases.Follow(View({{kTwo, kOne}, {kTwo, kOne, As::kLearner}, {kThree, kTwo}}), kOne, kStart);
   int64_t silent = kStart;
   SECTION("from the beginning") {}
   SECTION("since the last beacon came") {
     silent += 300 * kMilli;
-    REQUIRE(leases.OnBeacon(kB, Of(0), silent) == ReplyStatus::kOk);
+    REQUIRE(leases.OnBeacon(kTwo, Of(0), silent) == ReplyStatus::kOk);
   }
-  const auto changes = JudgedUntil(&leases, kStart, silent + kLease);
+  const auto changes = JudgedUntil(&leases, kStart, silent + kLeaseNanos);
   REQUIRE(changes.size() == 1);
   CHECK(changes[0].kind() == v1::ConfigurationChange::PROMOTE);
   CHECK(changes[0].partition() == 0);
   CHECK(changes[0].configuration() == 7);
   // The primary comes back.
-  REQUIRE(leases.OnBeacon(kB, Of(0), silent + kLease) == ReplyStatus::kOk);
-  CHECK(Judged(&leases, silent + kLease + kMilli).empty());
+  REQUIRE(leases.OnBeacon(kTwo, Of(0), silent + kLeaseNanos) == ReplyStatus::kOk);
+  CHECK(Judged(&leases, silent + kLeaseNanos + kMilli).empty());
 }
 
 TEST_CASE("leases: who did not run judges nobody by that time") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB}, {kB, kA}}), kA, kStart);
-  CHECK(Judged(&leases, kStart + kLease / 2).empty());
-  const int64_t back = kStart + kLease + kMilli;
+  leases.Follow(View({{kOne, kTwo}, {kTwo, kOne}}), kOne, kStart);
+  CHECK(Judged(&leases, kStart + kLeaseNanos / 2).empty());
+  const int64_t back = kStart + kLeaseNanos + kMilli;
   CHECK(Judged(&leases, back).empty());
-  const auto changes = JudgedUntil(&leases, back, back + kLease);
+  const auto changes = JudgedUntil(&leases, back, back + kLeaseNanos);
   REQUIRE(changes.size() == 2);
   CHECK(changes[0].kind() == v1::ConfigurationChange::DROP_REPLICA);
   CHECK(changes[1].kind() == v1::ConfigurationChange::PROMOTE);
@@ -351,37 +356,37 @@ TEST_CASE("leases: who did not run judges nobody by that time") {
 
 TEST_CASE("leases: who did not run serves no earlier for it, promoted") {
   ReplicaLeases leases;
-  leases.Follow(View({{kB, kA}}), kA, kStart);
-  const int64_t back = kStart + 3 * kLease;
+  leases.Follow(View({{kTwo, kOne}}), kOne, kStart);
+  const int64_t back = kStart + 3 * kLeaseNanos;
   CHECK(Judged(&leases, back).empty());
   // What lies in its lanes, and is looked at now, was heard now.
-  REQUIRE(leases.OnBeacon(kB, Of(0), back) == ReplyStatus::kOk);
-  leases.Follow(View({{kA, kNobody, As::kFollower, 3, 2}}), kA, back);
-  CHECK_FALSE(leases.MayServe(0, back + kLease - 1));
-  CHECK(leases.MayServe(0, back + kLease));
+  REQUIRE(leases.OnBeacon(kTwo, Of(0), back) == ReplyStatus::kOk);
+  leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}}), kOne, back);
+  CHECK_FALSE(leases.MayServe(0, back + kLeaseNanos - 1));
+  CHECK(leases.MayServe(0, back + kLeaseNanos));
 }
 
 TEST_CASE("leases: the time without copies is none in which somebody was silent") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA}}), kA, kStart);
+  leases.Follow(View({{kOne}}), kOne, kStart);
   CHECK(Judged(&leases, kStart).empty());
-  const int64_t later = kStart + 10 * kLease;
-  leases.Follow(View({{kA, kB}}), kA, later);
-  CHECK(JudgedUntil(&leases, later, later + kLease).size() == 1);
+  const int64_t later = kStart + 10 * kLeaseNanos;
+  leases.Follow(View({{kOne, kTwo}}), kOne, later);
+  CHECK(JudgedUntil(&leases, later, later + kLeaseNanos).size() == 1);
 }
 
 TEST_CASE("leases: a view that says the same of a copy changes nothing") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB}, {kB, kA, As::kLearner}}), kA, kStart);
-  leases.Acknowledged(kB, Of(0), kStart);
-  REQUIRE(leases.OnBeacon(kB, Of(1), kStart) == ReplyStatus::kOk);
+  leases.Follow(View({{kOne, kTwo}, {kTwo, kOne, As::kLearner}}), kOne, kStart);
+  leases.Acknowledged(kTwo, Of(0), kStart);
+  REQUIRE(leases.OnBeacon(kTwo, Of(1), kStart) == ReplyStatus::kOk);
   const int64_t later = kStart + 500 * kMilli;
   CHECK(Judged(&leases, kStart + 250 * kMilli).empty());
   // The learner there is a follower now: what was heard before counts for it, too.
-  leases.Follow(View({{kA, kB}, {kB, kA, As::kFollower, 3, 1, 8}}), kA, later);
+  leases.Follow(View({{kOne, kTwo}, {kTwo, kOne, As::kFollower, 3, 1, 8}}), kOne, later);
   CHECK(leases.MayRead(0, kStart + kReads - 1));
   CHECK_FALSE(leases.MayRead(0, kStart + kReads));
-  const auto changes = JudgedUntil(&leases, later, kStart + kLease);
+  const auto changes = JudgedUntil(&leases, later, kStart + kLeaseNanos);
   REQUIRE(changes.size() == 2);
   CHECK(changes[0].kind() == v1::ConfigurationChange::DROP_REPLICA);
   CHECK(changes[1].kind() == v1::ConfigurationChange::PROMOTE);
@@ -390,34 +395,37 @@ TEST_CASE("leases: a view that says the same of a copy changes nothing") {
 
 TEST_CASE("leases: a copy since another configuration starts anew") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB}, {kB, kA}}), kA, kStart);
-  leases.Acknowledged(kB, Of(0), kStart);
-  REQUIRE(leases.OnBeacon(kB, Of(1), kStart) == ReplyStatus::kOk);
+  leases.Follow(View({{kOne, kTwo}, {kTwo, kOne}}), kOne, kStart);
+  leases.Acknowledged(kTwo, Of(0), kStart);
+  REQUIRE(leases.OnBeacon(kTwo, Of(1), kStart) == ReplyStatus::kOk);
   CHECK(Judged(&leases, kStart + 250 * kMilli).empty());
   const int64_t later = kStart + 500 * kMilli;
-  leases.Follow(View({{kA, kB, As::kFollower, 4}, {kB, kA, As::kFollower, 4}}), kA, later);
+  leases.Follow(View({{kOne, kTwo, As::kFollower, 4}, {kTwo, kOne, As::kFollower, 4}}), kOne,
+                later);
   CHECK_FALSE(leases.MayRead(0, later));
-  leases.Acknowledged(kB, Of(0), later);
+  leases.Acknowledged(kTwo, Of(0), later);
   CHECK_FALSE(leases.MayRead(0, later));
-  CHECK(JudgedUntil(&leases, later, later + kLease).size() == 2);
+  CHECK(JudgedUntil(&leases, later, later + kLeaseNanos).size() == 2);
 }
 
 TEST_CASE("leases: all of a shard's partitions may be read when each may") {
   ReplicaLeases leases;
-  leases.Follow(View({{kA, kB}, {kA, kC}, {kA, kC, As::kLearner}, {kA}, {kB, kA}}), kA, kStart);
+  leases.Follow(
+      View({{kOne, kTwo}, {kOne, kThree}, {kOne, kThree, As::kLearner}, {kOne}, {kTwo, kOne}}),
+      kOne, kStart);
   CHECK_FALSE(leases.MayReadAll(kStart));
-  leases.Acknowledged(kB, Of(0), kStart);
+  leases.Acknowledged(kTwo, Of(0), kStart);
   CHECK_FALSE(leases.MayReadAll(kStart));
-  leases.Acknowledged(kC, Of(1), kStart + 100 * kMilli);
+  leases.Acknowledged(kThree, Of(1), kStart + 100 * kMilli);
   CHECK(leases.MayReadAll(kStart + kReads - 1));
   CHECK_FALSE(leases.MayReadAll(kStart + kReads));
-  leases.Acknowledged(kB, Of(0), kStart + 400 * kMilli);
+  leases.Acknowledged(kTwo, Of(0), kStart + 400 * kMilli);
   CHECK(leases.MayReadAll(kStart + 100 * kMilli + kReads - 1));
   CHECK_FALSE(leases.MayReadAll(kStart + 100 * kMilli + kReads));
   leases.Admitting(2);
   CHECK_FALSE(leases.MayReadAll(kStart + 100 * kMilli));
-  leases.Follow(View({{kA}, {kA}, {kA}, {kA}, {kB, kA}}), kA, kStart);
-  CHECK(leases.MayReadAll(kStart + 100 * kLease));
+  leases.Follow(View({{kOne}, {kOne}, {kOne}, {kOne}, {kTwo, kOne}}), kOne, kStart);
+  CHECK(leases.MayReadAll(kStart + 100 * kLeaseNanos));
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ namespace {
 using Change = v1::ConfigurationChange;
 using Node = PeerWorld::Node;
 
-constexpr PeerId kA{10, 0}, kB{11, 0}, kC{12, 0};
 constexpr char kCoordinator[] = "coordinator:1";
 constexpr absl::Duration kLease = absl::Seconds(1);
 
