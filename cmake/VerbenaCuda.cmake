@@ -1,7 +1,8 @@
 # What wants the CUDA toolkit, where there is one: the GPU kernels of a worker, compiled by nvcc, and
-# a check of our declarations of the driver against the toolkit's. Nothing else does: the driver is
-# looked for when a program runs, so all builds reach memory of GPUs. CMake's own CUDA language is
-# not used, as it would want a runtime library and a device to link for.
+# a check of our declarations of the driver against the toolkit's, and a worker's ranges for profilers
+# (NVTX). Nothing else does: the driver is looked for when a program runs, so all builds reach memory
+# of GPUs. CMake's own CUDA language is not used, as it would want a runtime library and a device to
+# link for.
 option(VERBENA_CUDA "Compile the GPU kernels, and check the driver's declarations, where CUDA is found" ON)
 # A device runs code of its own architecture and of earlier ones with the same first digits (8.0 on
 # 8.6); later ones compile the PTX, which is that of the last.
@@ -33,12 +34,16 @@ else()
 endif()
 
 set(VERBENA_CUDA_FOUND OFF)
+set(VERBENA_NVTX_FOUND OFF)  # ranges for profilers: headers that come with it
 if(VERBENA_CUDA)
   find_path(VERBENA_CUDA_INCLUDE cuda.h
     HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
     PATH_SUFFIXES include targets/x86_64-linux/include targets/sbsa-linux/include)
   if(VERBENA_CUDA_INCLUDE)
     set(VERBENA_CUDA_FOUND ON)
+    if(EXISTS ${VERBENA_CUDA_INCLUDE}/nvtx3/nvToolsExt.h)
+      set(VERBENA_NVTX_FOUND ON)
+    endif()
   endif()
 endif()
 

@@ -15,6 +15,7 @@
 #include "client/core/bag_call.h"
 #include "client/core/key_plan.h"
 #include "client/core/list.h"
+#include "client/trace/trace.h"
 #include "proto/record.h"
 #include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
@@ -108,7 +109,8 @@ struct Entry {
   Backoff backoff;
   int64_t retry_at = 0;
   int64_t posted_at = 0;
-  uint64_t revision = 0;  // of the view when it was made, or posted last
+  RangeId range = kNoRange;  // kPosted
+  uint64_t revision = 0;     // of the view when it was made, or posted last
 
   Links<Entry> queue_links, operation_links;
 
@@ -164,6 +166,7 @@ struct Operation {
   bool ends_step = false;  // a push-pull that also ends its step
   int64_t deadline_ns = 0;
   int64_t started_ns = 0;
+  RangeId range = kNoRange;  // while it is live
   std::function<void(absl::Status)> done;
   absl::Status status;
   uint32_t records = 0;  // unanswered or kept ones it waits for

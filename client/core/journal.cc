@@ -339,6 +339,7 @@ void Journal::Unqueue(Entry* entry) {
       break;
     case Entry::State::kPosted:
       stream->posted.Remove(entry);
+      EndRange(&entry->range);
       if (entry->type == RecordType::kAwait || entry->type == RecordType::kNorms) {
         --stream->awaits_out;
       } else if (pull) {

@@ -365,8 +365,10 @@ bool Journal::PostGroups(Stream* stream, Entry* entry) {
 bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request) {
   request->header.table = entry->table->id();
   request->cookie = entry->index;
+  entry->range = BeginRange(Traced::kRecord, request->payload.bytes);
   const absl::Status status = stream->lane->Post(*request);
   if (!status.ok()) {
+    EndRange(&entry->range);
     // CanPost() said yes: the lane is closing, and its records come back through OnLaneDead(); or
     // the record cannot be sent at all.
     if (status.code() == absl::StatusCode::kInvalidArgument && entry->operation != nullptr) {

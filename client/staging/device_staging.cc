@@ -44,9 +44,14 @@ void DeviceStaging::WaitForMark(int64_t now) { mark_at_ = std::min(mark_at_, now
 
 absl::Status DeviceStaging::Start(Direction direction, const std::byte* from, std::byte* to,
                                   size_t bytes, uint64_t cookie) {
+  RangeId range = BeginRange(
+      direction == Direction::kToHost ? Traced::kCopyToHost : Traced::kCopyToDevice, bytes);
   const absl::StatusOr<uint64_t> number = device_->StartCopy(direction, from, to, bytes);
-  if (!number.ok()) return number.status();
-  lines_[static_cast<size_t>(direction)].running.push_back({*number, cookie});
+  if (!number.ok()) {
+    EndRange(&range);
+    return number.status();
+  }
+  lines_[static_cast<size_t>(direction)].running.push_back({*number, cookie, range});
   // What waited for a mark has gone on: the next one is looked at soon again.
   mark_poll_ = kPollNanos;
   return absl::OkStatus();
@@ -103,6 +108,7 @@ bool DeviceStaging::HandOver(Direction direction, Listener listener) {
   // A lost device touches nothing any more: all are over.
   while (!running.empty() && (!done.ok() || running.front().number <= *done)) {
     const uint64_t cookie = running.front().cookie;
+    EndRange(&running.front().range);
     running.pop_front();
     listener(cookie, done.status());
     worked = true;

@@ -31,6 +31,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/staging/staging.h"
+#include "client/trace/trace.h"
 #include "rdma/memory/device.h"
 
 namespace verbena::client {
@@ -82,6 +83,7 @@ class DeviceStaging {
   struct Running {
     uint64_t number;  // the device's
     uint64_t cookie;
+    RangeId range;
   };
   struct Line {  // of a direction
     Staging buffers;
