@@ -17,7 +17,7 @@ verbena_room(verbena_server server
   SOURCES
     access/access_control.cc access/audit_log.cc access/gate.cc access/grpc_log.cc
     access/scope.cc
-    cli/options.cc cli/toml_config.cc
+    cli/network_options.cc cli/options.cc cli/toml_config.cc
     control/address.cc control/cluster_service.cc control/grpc_server.cc
     control/membership_machine.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc

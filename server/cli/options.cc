@@ -1,6 +1,5 @@
 #include "server/cli/options.h"
 
-#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "server/cli/network_options.h"
 #include "server/cli/toml_config.h"
 #include "server/cli/validators.h"
 #include "server/memory_limit.h"
@@ -23,19 +21,6 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "server";
 }
 
-// CLI11's range, with an error that says what was given and what is allowed.
-template <typename T>
-CLI::Validator InRange(T least, T most) {
-  CLI::Validator range;
-  range.description(absl::StrCat("[", least, " - ", most, "]"));
-  range.operation([least, most](std::string& text) -> std::string {
-    T value;
-    if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return "";
-    return absl::StrCat("'", text, "' is not allowed: an integer from ", least, " to ", most);
-  });
-  return range;
-}
-
 CLI::Validator Transport() {
   CLI::Validator check;
   check.description("auto|shm|verbs|ofi");
@@ -45,140 +30,8 @@ CLI::Validator Transport() {
   return check;
 }
 
-// `check` of every entry of a list of rails.
-CLI::Validator Rails(const CLI::Validator& check) {
-  CLI::Validator rails;
-  rails.description(absl::StrCat(check.get_description(), "[,...]"));
-  rails.operation([check](std::string& text) -> std::string {
-    for (std::string entry : std::vector<std::string>(absl::StrSplit(text, ','))) {
-      if (std::string problem = check(entry); !problem.empty()) return problem;
-    }
-    return "";
-  });
-  return rails;
-}
-
-CLI::Validator IpAddress() {
-  CLI::Validator check;
-  check.description("IP");
-  check.operation([](std::string& text) -> std::string {
-    in6_addr address;
-    if (inet_pton(AF_INET, text.c_str(), &address) == 1) return "";
-    if (inet_pton(AF_INET6, text.c_str(), &address) == 1) return "";
-    return absl::StrCat("'", text, "' is not an IPv4 or IPv6 address in numbers");
-  });
-  return check;
-}
-
-CLI::Validator Device() {
-  CLI::Validator check;
-  check.description("DEV[:PORT]");
-  check.operation([](std::string& text) -> std::string {
-    const size_t colon = text.find(':');
-    uint32_t port = 1;
-    const bool ported = colon != std::string::npos;
-    if (colon == 0 || text.empty() ||
-        (ported && (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > 255))) {
-      return absl::StrCat("'", text, "' is not DEVICE or DEVICE:PORT with a port from 1 to 255");
-    }
-    return "";
-  });
-  return check;
-}
-
-void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
-  const auto add = [app](CLI::Option* option, CLI::Validator check) {
-    return option->check(std::move(check))->group("RDMA (verbs)");
-  };
-  add(app->add_option("--rdma-device", verbs->device,
-                      "Device, and port of it, to use (default: the one nearest to each shard); "
-                      "several: a rail each"),
-      Rails(Device()));
-  add(app->add_option("--rdma-address", verbs->address,
-                      "Local address of that device to listen on (default: its first)"),
-      Rails(IpAddress()));
-  add(app->add_option("--rdma-gid-index", verbs->gid_index,
-                      "Entry of the GID table; -1: the one that belongs to the address"),
-      InRange<int>(-1, 65535))
-      ->capture_default_str();
-  add(app->add_option("--rdma-traffic-class", verbs->traffic_class,
-                      "DSCP << 2 | ECN of packets, for PFC and ECN; -1: the system's"),
-      InRange<int>(-1, 255))
-      ->capture_default_str();
-  add(app->add_option("--rdma-service-level", verbs->service_level,
-                      "Service level; -1: what the path says"),
-      InRange<int>(-1, 15))
-      ->capture_default_str();
-  add(app->add_option("--rdma-mtu", verbs->path_mtu,
-                      "Path MTU in bytes, 256 to 4096; 0: what the path says"),
-      CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
-      ->capture_default_str();
-  add(app->add_option("--rdma-timeout", verbs->timeout,
-                      "N: an acknowledgement is waited for 4.096 us x 2^N"),
-      InRange<int>(1, 31))
-      ->capture_default_str();
-  add(app->add_option("--rdma-retries", verbs->retries,
-                      "Times a packet is sent again before a lane is given up"),
-      InRange<int>(0, 7))
-      ->capture_default_str();
-  add(app->add_option("--rdma-memory-windows", verbs->memory_windows,
-                      "Guard each lane's slots by a memory window, where the device has them"),
-      CLI::IsMember({"true", "false"}))
-      ->capture_default_str();
-  add(app->add_option("--rdma-relaxed-ordering", verbs->relaxed_ordering,
-                      "Let the device use PCIe relaxed ordering where that is safe"),
-      CLI::IsMember({"true", "false"}))
-      ->capture_default_str();
-}
-
-void AddFabricOptions(CLI::App* app, rdma::OfiOptions* ofi) {
-  app->add_option("--ofi-provider", ofi->provider,
-                  "libfabric's provider, as fi_info lists it; the workers' must be the same")
-      ->group("libfabric (ofi)")
-      ->capture_default_str();
-  app->add_option("--ofi-address", ofi->address,
-                  "Local address to listen on (default: that of --listen, or the one that leads to "
-                  "the coordinator); several: a rail each")
-      ->check(Rails(IpAddress()))
-      ->group("libfabric (ofi)");
-}
-
-void AddTlsOptions(CLI::App* app, NodeOptions* node) {
-  const auto add = [app](const char* name, std::string* path, const char* text) {
-    app->add_option(name, *path, text)->type_name("FILE")->group("TLS");
-  };
-  add("--tls-cert", &node->tls.cert,
-      "This server's certificate (PEM), for the host others reach it by; turns TLS on");
-  add("--tls-key", &node->tls.key, "Its private key (PEM, without a pass phrase)");
-  add("--tls-ca", &node->tls.ca,
-      "Certificates of the authorities (PEM) that peers are believed by: the coordinator, and "
-      "whoever connects (mutual TLS)");
-  app->add_option("--tls-require-client-cert", node->tls_require_client_cert,
-                  "false: with --tls-ca, whoever connects needs no certificate")
-      ->check(CLI::IsMember({"true", "false"}))
-      ->capture_default_str()
-      ->group("TLS");
-  app->add_flag("--insecure", node->insecure,
-                "Allow --listen beyond loopback without TLS, where every host is trusted")
-      ->group("TLS");
-}
-
-void AddAccessOptions(CLI::App* app, NodeOptions* node) {
-  const auto add = [app](const char* name, std::string* path, const char* text) {
-    app->add_option(name, *path, text)->type_name("FILE")->group("Access");
-  };
-  add("--operator-token-file", &node->operator_token_file,
-      "Coordinator: the operator's token, made when there is no such file. Turns tokens on: from "
-      "then on every call needs one ('verbena token create' makes more)");
-  add("--token-file", &node->token_file,
-      "The token (role server) that this server joins with, where the cluster asks for one");
-  add("--audit-log", &node->audit_log,
-      "Append a line of JSON for each change asked for, and for each call refused (default: the "
-      "daemon's log)");
-}
-
-void AddOptions(CLI::App* app, DaemonOptions* options) {
-  NodeOptions& node = options->node;
+void AddMemberOptions(CLI::App* app, NodeOptions* options) {
+  NodeOptions& node = *options;
   app->add_option("--listen", node.listen,
                   "Address of the control plane (gRPC); port 0 takes a free one")
       ->check(HostPort(true))
@@ -205,111 +58,151 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
   app->add_option("--name", node.name,
                   "Name of this server in its cluster; a server that comes back under its name is "
                   "known to have lost what it held (default: the host's name)");
-  app->add_option("--lease-ms", node.lease_ms,
-                  "Coordinator: how long a silent member counts as alive, in milliseconds")
-      ->check(InRange<uint32_t>(100, 600'000))
-      ->capture_default_str();
-  app->add_option(
-      "--checkpoint-dir", node.checkpoint_dir,
-      "Coordinator: save every job's tables below this directory, which all servers and "
-      "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
-      "save')");
-  app->add_option("--checkpoint-every", node.checkpoint_every_s,
-                  "Coordinator: so often, in seconds; 0: not by time")
-      ->check(InRange<uint32_t>(0, 31'536'000))
-      ->capture_default_str();
-  app->add_option("--checkpoint-every-steps", node.checkpoint_every_steps,
-                  "Coordinator: also a job whose sync tables have made so many more steps; 0: not "
-                  "by steps")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
-      ->capture_default_str();
-  app->add_option("--checkpoint-keep-last", node.checkpoint_keep_last,
-                  "Coordinator: how many checkpoints of a job stay")
-      ->check(InRange<uint32_t>(1, 1'000'000))
-      ->capture_default_str();
-  app->add_option("--checkpoint-keep-every", node.checkpoint_keep_every,
-                  "Coordinator: besides, of each so many steps the first one; 0: none")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
-      ->capture_default_str();
-  app->add_option("--checkpoint-full-every", node.checkpoint_full_every,
-                  "Coordinator: of embedding tables save only the rows that have changed since the "
-                  "checkpoint before, but for each so many-th checkpoint, which has all")
-      ->check(InRange<uint32_t>(1, 100))
-      ->capture_default_str();
-  app->add_option("--checkpoint-on-exit", node.checkpoint_on_exit_s,
-                  "Coordinator: when told to end (SIGTERM, SIGINT), first make last checkpoints, "
-                  "for at most so many seconds; 0: none")
-      ->check(InRange<uint32_t>(0, 86'400))
-      ->capture_default_str();
-  app->add_option("--checkpoint-rate", node.checkpoint_rate,
-                  "Coordinator: bytes a second that all servers together write of a checkpoint; 0: "
-                  "as fast as it goes")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
-      ->capture_default_str();
-  app->add_option("--partitions", node.partitions,
-                  "Coordinator: partitions of a new cluster; the most shards it can ever spread "
-                  "over")
-      ->check(InRange<uint32_t>(1, 65536))
-      ->capture_default_str();
-  app->add_option("--expected-servers", node.expected_servers,
-                  "Coordinator: create no table before so many servers have joined")
-      ->check(InRange<uint32_t>(1, 10'000))
-      ->capture_default_str();
-  app->add_option("--replicas", node.replicas,
-                  "Coordinator: copies of each partition, on different servers: with 2, training "
-                  "goes on when a server dies")
-      ->check(InRange<uint32_t>(1, 2))
-      ->capture_default_str();
-  app->add_option("--min-replicas", node.min_replicas,
-                  "Coordinator: with fewer copies of a partition, pushes to it wait")
-      ->check(InRange<uint32_t>(1, 2))
-      ->capture_default_str();
   app->add_option("--zone", node.zone,
                   "What this server may fail together with (a rack, a power supply): copies of a "
                   "partition are kept in different zones (default: a zone of its own)");
-  app->add_option("--slots", node.lane.small_slots, "Slots of 4 KiB in a worker's lane")
-      ->check(InRange<uint32_t>(4, 248))
-      ->capture_default_str();
-  app->add_option("--large-slots", node.lane.large_slots, "Slots of chunk size in a worker's lane")
-      ->check(InRange<uint32_t>(1, 128))
-      ->capture_default_str();
-  app->add_option("--operations", node.lane.operations,
-                  "Requests a worker may have unanswered on a lane")
-      ->check(InRange<uint32_t>(2, 65536))
-      ->capture_default_str();
-  app->add_option("--lane-memory-limit", node.lane_memory_limit,
-                  "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
-      ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
-      ->capture_default_str();
-  app->add_option("--memory-limit", node.memory_limit,
-                  "Bytes that parameters, optimizer state and buffers of all shards may take, "
-                  "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "
-                  "the machine's, or of the control group's")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
-      ->capture_default_str();
-  app->add_option(
-      "--cold-dir", node.cold_dir,
-      "Directory on a local disk, made when missing, for rows of tables that say how much "
-      "of them is in memory (hot_bytes); what is in it is nobody's after this process "
-      "(default: such tables cannot be served)");
   app->add_option("--transport", node.transports.transport,
                   "How workers' data travels. auto: the best of shm, verbs and ofi that works with "
                   "each worker. A named one never falls back")
       ->check(Transport())
       ->capture_default_str();
-  app->add_flag("--pin", node.pin, "Bind each shard's thread to a processor of its own");
+}
+
+void AddClusterOptions(CLI::App* app, NodeOptions* options) {
+  NodeOptions& node = *options;
+  app->add_option("--partitions", node.partitions,
+                  "Partitions of a new cluster; the most shards it can ever spread "
+                  "over")
+      ->check(InRange<uint32_t>(1, 65536))
+      ->capture_default_str()
+      ->group("Coordinator");
+  app->add_option("--lease-ms", node.lease_ms,
+                  "How long a silent member counts as alive, in milliseconds")
+      ->check(InRange<uint32_t>(100, 600'000))
+      ->capture_default_str()
+      ->group("Coordinator");
+  app->add_option("--expected-servers", node.expected_servers,
+                  "Create no table before so many servers have joined")
+      ->check(InRange<uint32_t>(1, 10'000))
+      ->capture_default_str()
+      ->group("Coordinator");
+  app->add_option("--replicas", node.replicas,
+                  "Copies of each partition, on different servers: with 2, training "
+                  "goes on when a server dies")
+      ->check(InRange<uint32_t>(1, 2))
+      ->capture_default_str()
+      ->group("Coordinator");
+  app->add_option("--min-replicas", node.min_replicas,
+                  "With fewer copies of a partition, pushes to it wait")
+      ->check(InRange<uint32_t>(1, 2))
+      ->capture_default_str()
+      ->group("Coordinator");
+}
+
+void AddCheckpointOptions(CLI::App* app, NodeOptions* options) {
+  NodeOptions& node = *options;
+  app->add_option("--checkpoint-dir", node.checkpoint_dir,
+                  "Save every job's tables below this directory, which all servers and "
+                  "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
+                  "save')")
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-every", node.checkpoint_every_s,
+                  "How often, in seconds; 0: not by time")
+      ->check(InRange<uint32_t>(0, 31'536'000))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-every-steps", node.checkpoint_every_steps,
+                  "Also a job whose sync tables have made so many more steps; 0: not "
+                  "by steps")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-keep-last", node.checkpoint_keep_last,
+                  "How many checkpoints of a job stay")
+      ->check(InRange<uint32_t>(1, 1'000'000))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-keep-every", node.checkpoint_keep_every,
+                  "Besides, of each so many steps the first one; 0: none")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-full-every", node.checkpoint_full_every,
+                  "Of embedding tables save only the rows that have changed since the "
+                  "checkpoint before, but for each so many-th checkpoint, which has all")
+      ->check(InRange<uint32_t>(1, 100))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-on-exit", node.checkpoint_on_exit_s,
+                  "When told to end (SIGTERM, SIGINT), first make last checkpoints, "
+                  "for at most so many seconds; 0: none")
+      ->check(InRange<uint32_t>(0, 86'400))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+  app->add_option("--checkpoint-rate", node.checkpoint_rate,
+                  "Bytes a second that all servers together write of a checkpoint; 0: "
+                  "as fast as it goes")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->capture_default_str()
+      ->group("Checkpoints (coordinator)");
+}
+
+void AddShardOptions(CLI::App* app, NodeOptions* options) {
+  NodeOptions& node = *options;
+  app->add_option("--slots", node.lane.small_slots, "Slots of 4 KiB in a worker's lane")
+      ->check(InRange<uint32_t>(4, 248))
+      ->capture_default_str()
+      ->group("Shards");
+  app->add_option("--large-slots", node.lane.large_slots, "Slots of chunk size in a worker's lane")
+      ->check(InRange<uint32_t>(1, 128))
+      ->capture_default_str()
+      ->group("Shards");
+  app->add_option("--operations", node.lane.operations,
+                  "Requests a worker may have unanswered on a lane")
+      ->check(InRange<uint32_t>(2, 65536))
+      ->capture_default_str()
+      ->group("Shards");
+  app->add_option("--lane-memory-limit", node.lane_memory_limit,
+                  "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
+      ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
+      ->capture_default_str()
+      ->group("Shards");
+  app->add_option("--memory-limit", node.memory_limit,
+                  "Bytes that parameters, optimizer state and buffers of all shards may take, "
+                  "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "
+                  "the machine's, or of the control group's")
+      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->capture_default_str()
+      ->group("Shards");
+  app->add_option(
+         "--cold-dir", node.cold_dir,
+         "Directory on a local disk, made when missing, for rows of tables that say how much "
+         "of them is in memory (hot_bytes); what is in it is nobody's after this process "
+         "(default: such tables cannot be served)")
+      ->group("Shards");
+  app->add_flag("--pin", node.pin, "Bind each shard's thread to a processor of its own")
+      ->group("Shards");
   app->add_option(
          "--spin-us", node.spin_us,
          "Longest a shard looks for work before it sleeps, in microseconds; 0 never spins, "
          "-1 takes the measured cost of waking a thread")
       ->check(InRange<int32_t>(-1, 1000))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group("Shards");
+}
+
+void AddOptions(CLI::App* app, DaemonOptions* options) {
+  NodeOptions& node = options->node;
+  AddMemberOptions(app, &node);
   app->add_option("--log-level", options->log_level, "Least level logged to stderr")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   app->add_option("--ready-file", options->ready_file,
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file once this process serves");
+  AddClusterOptions(app, &node);
+  AddCheckpointOptions(app, &node);
+  AddShardOptions(app, &node);
   AddTlsOptions(app, &node);
   AddAccessOptions(app, &node);
   AddRdmaOptions(app, &node.transports.verbs);

@@ -9,6 +9,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "proto/host_port.h"
 
 namespace verbena::server {
@@ -27,6 +29,19 @@ inline CLI::Validator HostPort(bool port_required) {
     return std::string(parsed.status().message());
   });
   return check;
+}
+
+// CLI11's range.
+template <typename T>
+CLI::Validator InRange(T least, T most) {
+  CLI::Validator range;
+  range.description(absl::StrCat("[", least, " - ", most, "]"));
+  range.operation([least, most](std::string& text) -> std::string {
+    T value;
+    if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return "";
+    return absl::StrCat("'", text, "' is not allowed: an integer from ", least, " to ", most);
+  });
+  return range;
 }
 
 }  // namespace verbena::server
