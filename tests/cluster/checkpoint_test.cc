@@ -47,7 +47,7 @@ TEST_CASE("checkpoints without faults: no call fails for a save") {
   CheckpointOptions options;
   options.faults = false;
   const CheckpointResult totals =
-      RunSeeds("checkpoints without faults: no call fails for a save", options, 8);
+      RunSeeds("checkpoints without faults: no call fails for a save", options, 4);
   CHECK(totals.saved > 0);
   CHECK(totals.unanswered == 0);
   CHECK(totals.uneven == 0);
@@ -73,7 +73,7 @@ TEST_CASE("incremental checkpoints without faults: no call fails for a save") {
   options.faults = false;
   options.increments = true;
   const CheckpointResult totals =
-      RunSeeds("incremental checkpoints without faults: no call fails for a save", options, 8);
+      RunSeeds("incremental checkpoints without faults: no call fails for a save", options, 4);
   CHECK(totals.increments > 0);
   CHECK(totals.compacted > 0);
   CHECK(totals.unanswered == 0);
