@@ -134,8 +134,9 @@ class ShmEndpoint final : public Endpoint {
 
 absl::Status ShmEndpoint::Init() {
   shared_.epoll = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  if (!shared_.epoll.valid())
+  if (!shared_.epoll.valid()) {
     return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_create1");
+  }
   auto state =
       OwnedPages::Create(sizeof(ShmState), OwnedPages::PeerMay::kRead, "verbena-shm-state");
   if (!state.ok()) return state.status();

@@ -23,8 +23,9 @@ absl::Status Watch(int epoll, int fd, uint32_t events, ConnectionId id) {
   epoll_event event = {};
   event.events = events;
   event.data.u64 = static_cast<uint32_t>(id);
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
     return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_ctl");
+  }
   return absl::OkStatus();
 }
 
