@@ -40,7 +40,7 @@ absl::Status ClientCore::Impl::Encoded(const Target& target, const Slice& slice,
   if (!block.ok()) return block.status();
   std::byte* to = (*block)->data();
   const auto* from = reinterpret_cast<const float*>(slice.block->data() + slice.offset);
-  const TracedBlock traced(Traced::kEncode, bytes);
+  const TracedBlock traced("encode", bytes);
   for (uint32_t c = target.first; c <= last; ++c) {
     const uint32_t elements = layout.elements_of(c);
     codec::Encode(shard::BestIsa(), table->push_type, from,

@@ -154,6 +154,13 @@ struct Operation {
     kLookupBags,
     kIntent
   };
+  // As errors and profilers have it.
+  const char* name() const {
+    constexpr const char* kNames[] = {"push",     "pull",           "push-pull",
+                                      "end-step", "push of rows",   "lookup",
+                                      "scan",     "lookup of bags", "intent"};
+    return kNames[static_cast<int>(kind)];
+  }
 
   uint32_t index = 0;
   uint32_t generation = 0;  // of this use of the slot

@@ -12,9 +12,6 @@
 namespace verbena::client {
 namespace {
 
-constexpr const char* kNames[] = {"push",   "pull", "push-pull",      "end-step", "push of rows",
-                                  "lookup", "scan", "lookup of bags", "intent"};
-
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
 
 std::string Name(RecordType type) { return std::string(RecordTypeName(type)); }
@@ -31,8 +28,7 @@ std::string DescribeServer(const v1::Server& server) {
 }
 
 std::string DescribeOperation(const Operation& operation) {
-  return absl::StrCat(kNames[static_cast<int>(operation.kind)], " on table '",
-                      operation.table->name(), "' after ",
+  return absl::StrCat(operation.name(), " on table '", operation.table->name(), "' after ",
                       Seconds(operation.deadline_ns - operation.started_ns));
 }
 

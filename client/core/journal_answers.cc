@@ -110,7 +110,7 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
     ++counters_.pulls;
     counters_.bytes_pulled += bytes;
     if (live && table->decodes()) {
-      const TracedBlock traced(Traced::kDecode, bytes);
+      const TracedBlock traced("decode", bytes);
       codec::Decode(shard::BestIsa(), table->pull_type, entry->staging, 0,
                     reinterpret_cast<float*>(entry->data), entry->elements);
     } else if (live && entry->staging != nullptr) {

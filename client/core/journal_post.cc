@@ -365,7 +365,7 @@ bool Journal::PostGroups(Stream* stream, Entry* entry) {
 bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request) {
   request->header.table = entry->table->id();
   request->cookie = entry->index;
-  entry->range = BeginRange(Traced::kRecord, request->payload.bytes);
+  entry->range = BeginRange("record", request->payload.bytes);
   const absl::Status status = stream->lane->Post(*request);
   if (!status.ok()) {
     EndRange(&entry->range);

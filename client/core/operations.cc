@@ -3,33 +3,6 @@
 #include <utility>
 
 namespace verbena::client {
-namespace {
-
-Traced TracedAs(Operation::Kind kind) {
-  switch (kind) {
-    case Operation::Kind::kPush:
-      return Traced::kPush;
-    case Operation::Kind::kPull:
-      return Traced::kPull;
-    case Operation::Kind::kPushPull:
-      return Traced::kPushPull;
-    case Operation::Kind::kEndStep:
-      return Traced::kEndStep;
-    case Operation::Kind::kPushRows:
-      return Traced::kPushRows;
-    case Operation::Kind::kLookup:
-      return Traced::kLookup;
-    case Operation::Kind::kScan:
-      return Traced::kScan;
-    case Operation::Kind::kLookupBags:
-      return Traced::kLookupBags;
-    case Operation::Kind::kIntent:
-      return Traced::kIntent;
-  }
-  return Traced::kPush;
-}
-
-}  // namespace
 
 Operation* Operations::Start(Operation::Kind kind, TableState* table, int64_t now,
                              int64_t deadline_ns, std::function<void(absl::Status)> done) {
@@ -43,7 +16,7 @@ Operation* Operations::Start(Operation::Kind kind, TableState* table, int64_t no
   operation->step = operation->version = 0;
   operation->ends_step = false;
   operation->started_ns = now;
-  operation->range = BeginRange(TracedAs(kind), 0);
+  operation->range = BeginRange(operation->name(), 0);
   operation->deadline_ns = deadline_ns;
   operation->done = std::move(done);
   operation->status = absl::OkStatus();

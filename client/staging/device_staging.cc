@@ -44,8 +44,8 @@ void DeviceStaging::WaitForMark(int64_t now) { mark_at_ = std::min(mark_at_, now
 
 absl::Status DeviceStaging::Start(Direction direction, const std::byte* from, std::byte* to,
                                   size_t bytes, uint64_t cookie) {
-  RangeId range = BeginRange(
-      direction == Direction::kToHost ? Traced::kCopyToHost : Traced::kCopyToDevice, bytes);
+  RangeId range =
+      BeginRange(direction == Direction::kToHost ? "copy to host" : "copy to device", bytes);
   const absl::StatusOr<uint64_t> number = device_->StartCopy(direction, from, to, bytes);
   if (!number.ok()) {
     EndRange(&range);

@@ -2,55 +2,39 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include <iterator>
 #include <utility>
 
 namespace verbena::client {
 namespace {
 
-constexpr const char* kNames[] = {
-    "push",        "pull",   "push-pull", "end step",     "push rows",      "lookup", "scan",
-    "lookup bags", "intent", "record",    "copy to host", "copy to device", "encode", "decode"};
-static_assert(std::size(kNames) == kTracedKinds);
-
-// Nobody listens: the domain is null.
-struct Domain {
-  Domain() : handle(nvtxDomainCreateA("verbena")) {
-    if (handle == nullptr) return;
-    for (int i = 0; i < kTracedKinds; ++i) names[i] = nvtxDomainRegisterStringA(handle, kNames[i]);
-  }
-  nvtxDomainHandle_t handle;
-  nvtxStringHandle_t names[kTracedKinds] = {};
-};
-
-// Profilers look at it until the process is gone.
-const Domain& TheDomain() {
-  static const Domain* const domain = new Domain();
-  return *domain;
+// Null: nobody listens. Profilers look at it until the process is gone.
+nvtxDomainHandle_t Domain() {
+  static const nvtxDomainHandle_t domain = nvtxDomainCreateA("verbena");
+  return domain;
 }
 
 }  // namespace
 
-bool Tracing() { return TheDomain().handle != nullptr; }
+bool Tracing() { return Domain() != nullptr; }
 
-RangeId BeginRange(Traced what, uint64_t bytes) {
-  const Domain& domain = TheDomain();
-  if (domain.handle == nullptr) return kNoRange;
+RangeId BeginRange(const char* name, uint64_t bytes) {
+  const nvtxDomainHandle_t domain = Domain();
+  if (domain == nullptr) return kNoRange;
   nvtxEventAttributes_t attributes = {};
   attributes.version = NVTX_VERSION;
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-  attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
-  attributes.message.registered = domain.names[static_cast<int>(what)];
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name;
   if (bytes != 0) {
     attributes.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
     attributes.payload.ullValue = bytes;
   }
-  return nvtxDomainRangeStartEx(domain.handle, &attributes);
+  return nvtxDomainRangeStartEx(domain, &attributes);
 }
 
 void EndRange(RangeId* range) {
   const RangeId id = std::exchange(*range, kNoRange);
-  if (id != kNoRange) nvtxDomainRangeEnd(TheDomain().handle, id);
+  if (id != kNoRange) nvtxDomainRangeEnd(Domain(), id);
 }
 
 }  // namespace verbena::client

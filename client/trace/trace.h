@@ -14,38 +14,21 @@
 
 namespace verbena::client {
 
-enum class Traced : uint8_t {
-  kPush,
-  kPull,
-  kPushPull,
-  kEndStep,
-  kPushRows,
-  kLookup,
-  kScan,
-  kLookupBags,
-  kIntent,
-  kRecord,  // posted and not answered yet
-  kCopyToHost,
-  kCopyToDevice,
-  kEncode,  // of a table with a codec
-  kDecode,
-};
-inline constexpr int kTracedKinds = 14;
-
 using RangeId = uint64_t;
 inline constexpr RangeId kNoRange = 0;
 
 // Whether a profiler listens.
 bool Tracing();
-// `bytes`: what it moves, shown with it; 0: nothing is. kNoRange where nobody listens.
-RangeId BeginRange(Traced what, uint64_t bytes);
+// `name`: what it shows; a literal. `bytes`: what it moves, shown with it; 0: nothing is. kNoRange
+// where nobody listens.
+RangeId BeginRange(const char* name, uint64_t bytes);
 // Ends it, and leaves kNoRange; of kNoRange: nothing.
 void EndRange(RangeId* range);
 
 // A range from here to the end of the block.
 class TracedBlock {
  public:
-  TracedBlock(Traced what, uint64_t bytes) : range_(BeginRange(what, bytes)) {}
+  TracedBlock(const char* name, uint64_t bytes) : range_(BeginRange(name, bytes)) {}
   ~TracedBlock() { EndRange(&range_); }
   TracedBlock(const TracedBlock&) = delete;
   TracedBlock& operator=(const TracedBlock&) = delete;

@@ -4,7 +4,7 @@
 namespace verbena::client {
 
 bool Tracing() { return false; }
-RangeId BeginRange(Traced, uint64_t) { return kNoRange; }
+RangeId BeginRange(const char*, uint64_t) { return kNoRange; }
 void EndRange(RangeId*) {}
 
 }  // namespace verbena::client

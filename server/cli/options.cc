@@ -30,165 +30,140 @@ CLI::Validator Transport() {
   return check;
 }
 
-void AddMemberOptions(CLI::App* app, NodeOptions* options) {
-  NodeOptions& node = *options;
-  app->add_option("--listen", node.listen,
+void AddMemberOptions(CLI::App* app, NodeOptions* node) {
+  app->add_option("--listen", node->listen,
                   "Address of the control plane (gRPC); port 0 takes a free one")
       ->check(HostPort(true))
       ->capture_default_str();
-  app->add_option("--advertise", node.advertise,
+  app->add_option("--advertise", node->advertise,
                   "HOST or HOST:PORT that other processes reach this one by, where it differs from "
                   "--listen")
       ->check(HostPort(false));
-  app->add_flag("--coordinator", node.coordinator,
+  app->add_flag("--coordinator", node->coordinator,
                 "Be the cluster's coordinator as well (with --shards 0: only that)");
-  app->add_option("--join", node.join, "Join the cluster of the coordinator at HOST:PORT")
+  app->add_option("--join", node->join, "Join the cluster of the coordinator at HOST:PORT")
       ->check(HostPort(true));
-  app->add_option("--shards", node.shards, "Executor threads, each with its part of the parameters")
+  app->add_option("--shards", node->shards,
+                  "Executor threads, each with its part of the parameters")
       ->check(InRange<uint32_t>(0, 1024))
       ->capture_default_str();
   app->add_option(
-         "--metrics", node.metrics,
+         "--metrics", node->metrics,
          "Serve Prometheus metrics at http://HOST:PORT/metrics, and /healthz; port 0 takes "
          "a free one (default: off)")
       ->check(HostPort(true));
-  app->add_option("--state", node.state,
+  app->add_option("--state", node->state,
                   "Directory of the coordinator's state, made when missing (default: in memory, "
                   "lost when the coordinator ends)");
-  app->add_option("--name", node.name,
+  app->add_option("--name", node->name,
                   "Name of this server in its cluster; a server that comes back under its name is "
                   "known to have lost what it held (default: the host's name)");
-  app->add_option("--zone", node.zone,
+  app->add_option("--zone", node->zone,
                   "What this server may fail together with (a rack, a power supply): copies of a "
                   "partition are kept in different zones (default: a zone of its own)");
-  app->add_option("--transport", node.transports.transport,
+  app->add_option("--transport", node->transports.transport,
                   "How workers' data travels. auto: the best of shm, verbs and ofi that works with "
                   "each worker. A named one never falls back")
       ->check(Transport())
       ->capture_default_str();
 }
 
-void AddClusterOptions(CLI::App* app, NodeOptions* options) {
-  NodeOptions& node = *options;
-  app->add_option("--partitions", node.partitions,
-                  "Partitions of a new cluster; the most shards it can ever spread "
-                  "over")
+void AddClusterOptions(CLI::App* app, NodeOptions* node) {
+  app->add_option("--partitions", node->partitions,
+                  "Partitions of a new cluster; the most shards it can ever spread over")
       ->check(InRange<uint32_t>(1, 65536))
-      ->capture_default_str()
-      ->group("Coordinator");
-  app->add_option("--lease-ms", node.lease_ms,
+      ->capture_default_str();
+  app->add_option("--lease-ms", node->lease_ms,
                   "How long a silent member counts as alive, in milliseconds")
       ->check(InRange<uint32_t>(100, 600'000))
-      ->capture_default_str()
-      ->group("Coordinator");
-  app->add_option("--expected-servers", node.expected_servers,
+      ->capture_default_str();
+  app->add_option("--expected-servers", node->expected_servers,
                   "Create no table before so many servers have joined")
       ->check(InRange<uint32_t>(1, 10'000))
-      ->capture_default_str()
-      ->group("Coordinator");
-  app->add_option("--replicas", node.replicas,
+      ->capture_default_str();
+  app->add_option("--replicas", node->replicas,
                   "Copies of each partition, on different servers: with 2, training "
                   "goes on when a server dies")
       ->check(InRange<uint32_t>(1, 2))
-      ->capture_default_str()
-      ->group("Coordinator");
-  app->add_option("--min-replicas", node.min_replicas,
+      ->capture_default_str();
+  app->add_option("--min-replicas", node->min_replicas,
                   "With fewer copies of a partition, pushes to it wait")
       ->check(InRange<uint32_t>(1, 2))
-      ->capture_default_str()
-      ->group("Coordinator");
+      ->capture_default_str();
 }
 
-void AddCheckpointOptions(CLI::App* app, NodeOptions* options) {
-  NodeOptions& node = *options;
-  app->add_option("--checkpoint-dir", node.checkpoint_dir,
+void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
+  app->add_option("--checkpoint-dir", node->checkpoint_dir,
                   "Save every job's tables below this directory, which all servers and "
                   "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
-                  "save')")
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-every", node.checkpoint_every_s,
+                  "save')");
+  app->add_option("--checkpoint-every", node->checkpoint_every_s,
                   "How often, in seconds; 0: not by time")
       ->check(InRange<uint32_t>(0, 31'536'000))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-every-steps", node.checkpoint_every_steps,
+      ->capture_default_str();
+  app->add_option("--checkpoint-every-steps", node->checkpoint_every_steps,
                   "Also a job whose sync tables have made so many more steps; 0: not "
                   "by steps")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-keep-last", node.checkpoint_keep_last,
+      ->capture_default_str();
+  app->add_option("--checkpoint-keep-last", node->checkpoint_keep_last,
                   "How many checkpoints of a job stay")
       ->check(InRange<uint32_t>(1, 1'000'000))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-keep-every", node.checkpoint_keep_every,
+      ->capture_default_str();
+  app->add_option("--checkpoint-keep-every", node->checkpoint_keep_every,
                   "Besides, of each so many steps the first one; 0: none")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-full-every", node.checkpoint_full_every,
+      ->capture_default_str();
+  app->add_option("--checkpoint-full-every", node->checkpoint_full_every,
                   "Of embedding tables save only the rows that have changed since the "
                   "checkpoint before, but for each so many-th checkpoint, which has all")
       ->check(InRange<uint32_t>(1, 100))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-on-exit", node.checkpoint_on_exit_s,
+      ->capture_default_str();
+  app->add_option("--checkpoint-on-exit", node->checkpoint_on_exit_s,
                   "When told to end (SIGTERM, SIGINT), first make last checkpoints, "
                   "for at most so many seconds; 0: none")
       ->check(InRange<uint32_t>(0, 86'400))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
-  app->add_option("--checkpoint-rate", node.checkpoint_rate,
+      ->capture_default_str();
+  app->add_option("--checkpoint-rate", node->checkpoint_rate,
                   "Bytes a second that all servers together write of a checkpoint; 0: "
                   "as fast as it goes")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
-      ->capture_default_str()
-      ->group("Checkpoints (coordinator)");
+      ->capture_default_str();
 }
 
-void AddShardOptions(CLI::App* app, NodeOptions* options) {
-  NodeOptions& node = *options;
-  app->add_option("--slots", node.lane.small_slots, "Slots of 4 KiB in a worker's lane")
+void AddShardOptions(CLI::App* app, NodeOptions* node) {
+  app->add_option("--slots", node->lane.small_slots, "Slots of 4 KiB in a worker's lane")
       ->check(InRange<uint32_t>(4, 248))
-      ->capture_default_str()
-      ->group("Shards");
-  app->add_option("--large-slots", node.lane.large_slots, "Slots of chunk size in a worker's lane")
+      ->capture_default_str();
+  app->add_option("--large-slots", node->lane.large_slots, "Slots of chunk size in a worker's lane")
       ->check(InRange<uint32_t>(1, 128))
-      ->capture_default_str()
-      ->group("Shards");
-  app->add_option("--operations", node.lane.operations,
+      ->capture_default_str();
+  app->add_option("--operations", node->lane.operations,
                   "Requests a worker may have unanswered on a lane")
       ->check(InRange<uint32_t>(2, 65536))
-      ->capture_default_str()
-      ->group("Shards");
-  app->add_option("--lane-memory-limit", node.lane_memory_limit,
+      ->capture_default_str();
+  app->add_option("--lane-memory-limit", node->lane_memory_limit,
                   "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
       ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
-      ->capture_default_str()
-      ->group("Shards");
-  app->add_option("--memory-limit", node.memory_limit,
+      ->capture_default_str();
+  app->add_option("--memory-limit", node->memory_limit,
                   "Bytes that parameters, optimizer state and buffers of all shards may take, "
                   "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "
                   "the machine's, or of the control group's")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
-      ->capture_default_str()
-      ->group("Shards");
+      ->capture_default_str();
   app->add_option(
-         "--cold-dir", node.cold_dir,
-         "Directory on a local disk, made when missing, for rows of tables that say how much "
-         "of them is in memory (hot_bytes); what is in it is nobody's after this process "
-         "(default: such tables cannot be served)")
-      ->group("Shards");
-  app->add_flag("--pin", node.pin, "Bind each shard's thread to a processor of its own")
-      ->group("Shards");
+      "--cold-dir", node->cold_dir,
+      "Directory on a local disk, made when missing, for rows of tables that say how much "
+      "of them is in memory (hot_bytes); what is in it is nobody's after this process "
+      "(default: such tables cannot be served)");
+  app->add_flag("--pin", node->pin, "Bind each shard's thread to a processor of its own");
   app->add_option(
-         "--spin-us", node.spin_us,
+         "--spin-us", node->spin_us,
          "Longest a shard looks for work before it sleeps, in microseconds; 0 never spins, "
          "-1 takes the measured cost of waking a thread")
       ->check(InRange<int32_t>(-1, 1000))
-      ->capture_default_str()
-      ->group("Shards");
+      ->capture_default_str();
 }
 
 void AddOptions(CLI::App* app, DaemonOptions* options) {
@@ -200,9 +175,13 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
   app->add_option("--ready-file", options->ready_file,
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file once this process serves");
+  app->option_defaults()->group("Coordinator");
   AddClusterOptions(app, &node);
+  app->option_defaults()->group("Checkpoints (coordinator)");
   AddCheckpointOptions(app, &node);
+  app->option_defaults()->group("Shards");
   AddShardOptions(app, &node);
+  app->option_defaults()->group("Options");
   AddTlsOptions(app, &node);
   AddAccessOptions(app, &node);
   AddRdmaOptions(app, &node.transports.verbs);
