@@ -3,7 +3,7 @@
 # (NVTX). Nothing else does: the driver is looked for when a program runs, so all builds reach memory
 # of GPUs. CMake's own CUDA language is not used, as it would want a runtime library and a device to
 # link for.
-option(VERBENA_CUDA "Compile the GPU kernels, and check the driver's declarations, where CUDA is found" ON)
+option(VERBENA_CUDA "Compile the GPU kernels and ranges for profilers, and check the driver's declarations, where CUDA is found" ON)
 # A device runs code of its own architecture and of earlier ones with the same first digits (8.0 on
 # 8.6); later ones compile the PTX, which is that of the last.
 set(VERBENA_CUDA_ARCHITECTURES 80 90 100)

@@ -10,7 +10,6 @@
 namespace verbena::server {
 namespace {
 
-constexpr int64_t kLeastRestorePatienceNanos = 1000 * kNanosPerMilli;
 // Until copies are looked at again that were behind: some milliseconds of records.
 constexpr int64_t kRetryNanos = 5 * kNanosPerMilli;
 
@@ -68,8 +67,8 @@ absl::Status ShardRestores::Begin(const v1::BeginRestoreRequest& request,
     restore.tables.push_back(wanted);
     read.tables.push_back({.name = table.name(), .id = table.table()});
   }
-  restore.patience_ns = std::max<int64_t>(kLeastRestorePatienceNanos,
-                                          int64_t{request.patience_ms()} * kNanosPerMilli);
+  restore.patience_ns =
+      std::max<int64_t>(kLeastPatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
   restore.gives_up_ns = clock_->NowNanos() + restore.patience_ns;
   restores_[request.restore()] = std::move(restore);
   return absl::OkStatus();

@@ -11,9 +11,6 @@
 namespace verbena::server {
 namespace {
 
-// Of a saver: it asks again all the time.
-constexpr int64_t kLeastSavePatienceNanos = 1000 * kNanosPerMilli;
-
 const v1::Table* FindTable(const v1::ClusterView& view, uint32_t id) {
   for (const v1::Table& table : view.tables()) {
     if (table.id() == id) return &table;
@@ -108,7 +105,7 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
   save.writer = std::make_shared<ShardWriter>(options_.disk, std::move(writer), *std::move(tables));
   save.bytes_per_second = request.bytes_per_second();
   save.patience_ns =
-      std::max<int64_t>(kLeastSavePatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
+      std::max<int64_t>(kLeastPatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
   save.gives_up_ns = clock_->NowNanos() + save.patience_ns;
   save.next_piece_ns = clock_->NowNanos();
   // What fails here is told with the first piece.

@@ -31,10 +31,15 @@
 #include "rdma/base/clock.h"
 #include "server/checkpoint/disk.h"
 #include "server/executor/inbox.h"
+#include "server/nanoseconds.h"
 #include "server/saves/shard_writer.h"
 #include "shard/engine.h"
 
 namespace verbena::server {
+
+// How long a shard goes on, at least, with what nobody asks after any more: savers and restorers
+// ask all the time.
+inline constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
 
 struct ShardSavesOptions {
   uint32_t shard = 0;

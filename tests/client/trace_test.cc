@@ -159,11 +159,12 @@ TEST_CASE("trace: what ends early has no range left open") {
   CHECK(t.profiler->Of("record").size() >= 2);
 }
 
-TEST_CASE("trace: encoding a gradient is told, with what comes of it") {
+TEST_CASE("trace: encoding and decoding are told, with the bytes that travel") {
   FakeCluster cluster;
   v1::TableSpec spec;
   spec.set_consistency(v1::CONSISTENCY_ASYNC);
   spec.set_push_codec(v1::CODEC_BF16);
+  spec.set_pull_codec(v1::CODEC_BF16);
   const uint32_t table = cluster.AddTyped(spec, 2 * kChunkElements);
   cluster.Join();
   REQUIRE(client::Tracing());
@@ -175,6 +176,16 @@ TEST_CASE("trace: encoding a gradient is told, with what comes of it") {
   CHECK(ThisProfiler()->AllEnded());
   REQUIRE(ThisProfiler()->Of("encode").size() == 1);
   CHECK(ThisProfiler()->Of("encode")[0].bytes == 2 * kChunkElements * 2);
+  for (uint32_t c = 0; c < 2; ++c)
+    cluster.servers[0]->stored[{table, c}].resize(kChunkElements * 2);
+  auto pull = cluster.Pull(table, cluster.Memory(table, 1.0f));
+  REQUIRE(cluster.Wait(pull));
+  INFO(pull->status);
+  REQUIRE(pull->status.ok());
+  CHECK(ThisProfiler()->AllEnded());
+  const std::vector<Range> decoded = ThisProfiler()->Of("decode");
+  REQUIRE(!decoded.empty());
+  CHECK(std::all_of(decoded.begin(), decoded.end(), [](const Range& r) { return r.bytes > 0; }));
 }
 
 }  // namespace
