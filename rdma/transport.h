@@ -38,6 +38,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
 
 namespace verbena::rdma {
@@ -143,6 +144,12 @@ class Endpoint {
   // RESOURCE_EXHAUSTED: the system refused; says what limit is in force and what to do.
   virtual absl::Status Register(const std::shared_ptr<MemoryBlock>& /*block*/) {
     return absl::OkStatus();
+  }
+
+  // How memory of `device` is reached. Where directly, blocks of it may be registered, exposed and
+  // gathered from as the host's, unless one is refused (says why); the host touches none of them.
+  virtual DevicePath PathTo(const Device& /*device*/) {
+    return {DeviceRoute::kStaging, std::string(transport()) + " reaches memory of the host only"};
   }
 
   // ---- set-up -----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@
 // host: a copy is started only when it can run, so none blocks those behind it, and nothing is ever
 // enqueued in a caller's stream but the mark.
 //
-// **Thread safety**: thread-safe. Allocate(), Free(), Pin() and Unpin() are for set-up and may
-// wait; no other call waits for the device.
+// **Thread safety**: thread-safe. Allocate(), Free(), Pin(), Unpin() and ExportDmaBuf() are for
+// set-up and may wait; of the others only FlushPeerWrites() waits for the device.
 //
 // Invariants:
 //  1. Copies of one direction are done in the order in which they were started.
@@ -21,11 +21,30 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "rdma/base/unique_fd.h"
 
 namespace verbena::rdma {
+
+// How a transport comes to memory of a device.
+enum class DeviceRoute : uint8_t {
+  kStaging,     // it does not: by copies to and from pinned host memory
+  kDmaBuf,      // itself (GPUDirect RDMA), through a dma-buf that the device's driver exports
+  kPeerMemory,  // itself, through a kernel module (nvidia_peermem) that knows the device's
+                // addresses
+};
+// "staging", "dma-buf", "peer memory".
+std::string_view DeviceRouteName(DeviceRoute route);
+
+struct DevicePath {
+  DeviceRoute route = DeviceRoute::kStaging;
+  std::string reason;  // why this one, and no better one
+
+  bool direct() const { return route != DeviceRoute::kStaging; }
+};
 
 class Device {
  public:
@@ -56,6 +75,30 @@ class Device {
   // Unpin() before it is unmapped. RESOURCE_EXHAUSTED: the system refused; says what to do.
   virtual absl::Status Pin(std::byte* data, size_t bytes) = 0;
   virtual void Unpin(std::byte* data) = 0;
+
+  // ---- access by other devices ------------------------------------------------------------------
+  // What devices on the same bus may do with its memory, as its driver says.
+  struct PeerAccess {
+    bool dma_buf = false;      // ExportDmaBuf() works, for most memory
+    bool peer_memory = false;  // a kernel module may hand its addresses to them
+    std::string missing;       // why not both; empty: nothing is missing
+    int numa_node = -1;        // that the device is near to; -1: unknown
+  };
+  virtual PeerAccess Access() const { return {false, false, "it offers no such access", -1}; }
+  // Memory as a file that other devices' drivers attach to (dma-buf).
+  struct DmaBuf {
+    UniqueFd fd;
+    const std::byte* base = nullptr;  // where in this device's addresses it begins; whole pages
+    size_t bytes = 0;
+  };
+  // The allocations that [data, data + bytes) lies in, as one. UNIMPLEMENTED: not this memory, or
+  // none; RESOURCE_EXHAUSTED: no more file descriptors.
+  virtual absl::StatusOr<DmaBuf> ExportDmaBuf(const std::byte* /*data*/, size_t /*bytes*/) {
+    return absl::UnimplementedError(name() + " exports no memory");
+  }
+  // What other devices have written to its memory is seen by what is started on it afterwards.
+  // Waits for the device, a few microseconds at most, unless it sees them in order by itself.
+  virtual absl::Status FlushPeerWrites() { return absl::OkStatus(); }
 
   // ---- copies -----------------------------------------------------------------------------------
   // `stream` as the driver's handle (CUstream, cudaStream_t); 0: the default stream.

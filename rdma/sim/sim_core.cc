@@ -272,16 +272,23 @@ void SimCore::Read(const LinkPtr& link, int side, const WritePtr& write, size_t 
         std::min<uint64_t>(position + source.bytes, piece.offset + piece.bytes.size());
     if (from < to) {
       const std::shared_ptr<const MemoryBlock> block = source.block.lock();
-      if (block == nullptr) {
+      const std::byte* bytes =
+          block == nullptr ? nullptr : BytesAt(*block, source.data + (from - position));
+      if (bytes == nullptr) {
         FailWrite(link, side, write, absl::InternalError("sim: local memory was freed too early"));
         return;
       }
-      std::memcpy(piece.bytes.data() + done, source.data + (from - position), to - from);
+      std::memcpy(piece.bytes.data() + done, bytes, to - from);
       done += to - from;
     }
     position += source.bytes;
   }
   piece.read = true;
+}
+
+std::byte* SimCore::BytesAt(const MemoryBlock& block, const std::byte* address) const {
+  if (block.kind() == MemoryKind::kCuda) return device_memory_(address);
+  return const_cast<std::byte*>(address);
 }
 
 const SimExposed* SimCore::Lookup(const SimSide& target, const SimWrite& write) const {
@@ -316,7 +323,12 @@ void SimCore::Land(const LinkPtr& link, int side, const WritePtr& write, size_t 
   std::byte* to = range->block->data() + (write->remote.address + piece.offset -
                                           reinterpret_cast<uint64_t>(range->block->data()));
   if (observer_) observer_(target.host, range->block->id(), to, piece.bytes.size());
-  std::memcpy(to, piece.bytes.data(), piece.bytes.size());
+  std::byte* const bytes = BytesAt(*range->block, to);
+  if (bytes == nullptr) {
+    FailWrite(link, side, write, absl::InternalError("sim: the peer's memory was freed too early"));
+    return;
+  }
+  std::memcpy(bytes, piece.bytes.data(), piece.bytes.size());
   piece.landed = true;
 }
 

@@ -116,6 +116,10 @@ class SimCore {
   void set_faults(const SimFaults& faults) { faults_ = faults; }
   const SimFaults& faults() const { return faults_; }
   void set_write_observer(SimNetwork::WriteObserver observer) { observer_ = std::move(observer); }
+  void set_device_memory(SimNetwork::DeviceMemory bytes_of) {
+    device_memory_ = std::move(bytes_of);
+  }
+  bool reaches_devices() const { return device_memory_ != nullptr; }
 
   uint32_t AddEndpoint(SimEndpoint* endpoint);
   void RemoveEndpoint(uint32_t number) { endpoints_.erase(number); }
@@ -179,7 +183,11 @@ class SimCore {
   VirtualClock clock_;
   uint64_t state_;
   SimFaults faults_;
+  // Where the bytes at `address` of the block are; null: nowhere any more.
+  std::byte* BytesAt(const MemoryBlock& block, const std::byte* address) const;
+
   SimNetwork::WriteObserver observer_;
+  SimNetwork::DeviceMemory device_memory_;
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> events_;  // by time, then order
   uint64_t next_event_ = 0;
   uint64_t next_key_ = 1;

@@ -22,6 +22,10 @@ class SimEndpoint final : public Endpoint {
   ~SimEndpoint() override;
 
   std::string_view transport() const override { return "sim"; }
+  DevicePath PathTo(const Device& device) override {
+    if (!core_->reaches_devices()) return Endpoint::PathTo(device);
+    return {DeviceRoute::kPeerMemory, "simulated"};
+  }
   absl::StatusOr<std::string> Listen() override;
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;
   absl::StatusOr<RemoteMemory> Expose(ConnectionId connection, std::shared_ptr<MemoryBlock> block,

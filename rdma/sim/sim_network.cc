@@ -27,6 +27,10 @@ void SimNetwork::Cut(const std::string& host, bool cut) { core_->Cut(host, cut);
 void SimNetwork::Stall(const std::string& host, int64_t until_ns) { core_->Stall(host, until_ns); }
 void SimNetwork::Hang(const std::string& host) { core_->Hang(host); }
 uint64_t SimNetwork::receiver_not_ready() const { return core_->receiver_not_ready(); }
+void SimNetwork::set_device_memory(DeviceMemory bytes_of) {
+  core_->set_device_memory(std::move(bytes_of));
+}
+
 void SimNetwork::set_write_observer(WriteObserver observer) {
   core_->set_write_observer(std::move(observer));
 }

@@ -89,6 +89,11 @@ class SimNetwork {
   using WriteObserver = std::function<void(const std::string&, uint64_t, const std::byte*, size_t)>;
   void set_write_observer(WriteObserver observer);
 
+  // Memory of devices is reached from now on: where the bytes behind an address of one are (null:
+  // it was freed).
+  using DeviceMemory = std::function<std::byte*(const std::byte*)>;
+  void set_device_memory(DeviceMemory bytes_of);
+
   // Immediates that met no posted receive: each is an accounting bug of a lane.
   uint64_t receiver_not_ready() const;
 

@@ -213,8 +213,8 @@ absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock
   exposure.block = std::move(block);
   exposure.bytes = bytes;
   exposure.memory.address = reinterpret_cast<uintptr_t>(data);
-  if (!windows_) {
-    absl::StatusOr<MrHandle> region = view_->domain->RegisterForPeer(data, bytes);
+  if (!windows_ || !view_->domain->TakesWindows(*exposure.block)) {
+    absl::StatusOr<MrHandle> region = view_->domain->RegisterForPeer(*exposure.block, data, bytes);
     if (!region.ok()) return region.status();
     exposure.memory.key = (*region)->rkey;
     exposure.region = *std::move(region);

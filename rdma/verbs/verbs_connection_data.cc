@@ -100,8 +100,12 @@ absl::Status VerbsConnection::PostWrite(const WriteRequest& request) {
   ibv_send_wr& write = chain_[chained_];
   ibv_sge* const sges = sges_[chained_].data();
   int count = 0;
-  // What is copied into the work request needs no registration.
-  const bool copied = bytes > 0 && bytes <= inline_bytes_;
+  // What is copied into the work request needs no registration. The processor copies it.
+  const bool copied =
+      bytes > 0 && bytes <= inline_bytes_ &&
+      std::none_of(request.segments.begin(), request.segments.end(), [](const Segment& segment) {
+        return segment.bytes > 0 && segment.block->kind() == MemoryKind::kCuda;
+      });
   if (copied) {
     for (const Segment& segment : request.segments) {
       if (segment.bytes == 0) continue;

@@ -45,9 +45,10 @@ class VerbsDomain::Registration final : public MemoryBlock::Attachment {
   std::vector<MrHandle> regions_;
 };
 
-VerbsDomain::VerbsDomain(ibv_pd* pd, std::string device, int access, uint64_t piece_bytes)
+VerbsDomain::VerbsDomain(ibv_pd* pd, std::shared_ptr<GpuDirect> gpu_direct, int access,
+                         uint64_t piece_bytes)
     : pd_(pd),
-      device_(std::move(device)),
+      gpu_direct_(std::move(gpu_direct)),
       access_(access),
       piece_bytes_(piece_bytes),
       shared_(std::make_shared<Shared>()) {}
@@ -60,11 +61,6 @@ VerbsDomain::~VerbsDomain() {
 
 absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock& block) {
   const MemoryBlock& root = block.root();
-  if (root.kind() == MemoryKind::kCuda) {
-    return absl::UnimplementedError(
-        absl::StrCat("GPU memory cannot be registered with ", device_,
-                     ": there is no GPUDirect RDMA yet; it goes through pinned host memory"));
-  }
   // Registrations take this lock when they end, so none may end (the last reference go) under it.
   std::shared_ptr<MemoryBlock::Attachment> found;
   const std::lock_guard<std::mutex> lock(shared_->mutex);
@@ -73,14 +69,17 @@ absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock&
     auto* registration = static_cast<Registration*>(found.get());
     if (registration->Of(shared_.get())) return &registration->memory;
   }
+  const absl::StatusOr<MemorySource> source = MemorySource::Of(root, gpu_direct_.get());
+  if (!source.ok()) return source.status();
   std::vector<MrHandle> regions;
   RegisteredMemory memory{root.data(), std::min<size_t>(piece_bytes_, root.size()), {}};
   for (size_t offset = 0; offset < root.size(); offset += memory.piece_bytes) {
     const size_t bytes = std::min(memory.piece_bytes, root.size() - offset);
-    ibv_mr* region = ibv_reg_mr(pd_.get(), root.data() + offset, bytes, access_);
-    if (region == nullptr) return RegistrationError(root.size(), device_, errno);
-    regions.emplace_back(region);
-    memory.pieces.push_back(region);
+    const absl::StatusOr<ibv_mr*> region =
+        source->Register(pd_.get(), root.data() + offset, bytes, access_);
+    if (!region.ok()) return region.status();
+    regions.emplace_back(*region);
+    memory.pieces.push_back(*region);
   }
   auto registration = std::make_shared<Registration>(shared_, std::move(regions));
   registration->memory = std::move(memory);
@@ -88,11 +87,19 @@ absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock&
   return &registration->memory;
 }
 
-absl::StatusOr<MrHandle> VerbsDomain::RegisterForPeer(std::byte* data, size_t bytes) {
-  ibv_mr* region = ibv_reg_mr(pd_.get(), data, bytes,
-                              access_ | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  if (region == nullptr) return RegistrationError(bytes, device_, errno);
-  return MrHandle(region);
+bool VerbsDomain::TakesWindows(const MemoryBlock& block) const {
+  return block.kind() != MemoryKind::kCuda ||
+         gpu_direct_->PathTo(*block.device()).route != DeviceRoute::kDmaBuf;
+}
+
+absl::StatusOr<MrHandle> VerbsDomain::RegisterForPeer(const MemoryBlock& block, std::byte* data,
+                                                      size_t bytes) {
+  const absl::StatusOr<MemorySource> source = MemorySource::Of(block.root(), gpu_direct_.get());
+  if (!source.ok()) return source.status();
+  const absl::StatusOr<ibv_mr*> region = source->Register(
+      pd_.get(), data, bytes, access_ | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  if (!region.ok()) return region.status();
+  return MrHandle(*region);
 }
 
 // ---- devices ------------------------------------------------------------------------------------
@@ -147,7 +154,8 @@ VerbsDevice::VerbsDevice(ibv_context* context, const VerbsOptions& options)
       name_(ibv_get_device_name(context->device)),
       windows_(options.memory_windows),
       relaxed_ordering_(options.relaxed_ordering),
-      max_registration_(options.max_registration) {}
+      max_registration_(options.max_registration),
+      gpu_direct_(std::make_shared<GpuDirect>(context, options)) {}
 
 VerbsDevice::~VerbsDevice() {
   Devices& devices = AllDevices();
@@ -189,7 +197,7 @@ absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDevice::Domain(uint64_t key) {
   // relaxed (ibv_reg_mr(3); transport.h, invariant 1). Devices and kernels without it ignore it.
   const int access = IBV_ACCESS_LOCAL_WRITE | (windows_ ? IBV_ACCESS_MW_BIND : 0) |
                      (relaxed_ordering_ ? IBV_ACCESS_RELAXED_ORDERING : 0);
-  auto domain = std::make_shared<VerbsDomain>(pd, name_, access, max_registration_);
+  auto domain = std::make_shared<VerbsDomain>(pd, gpu_direct_, access, max_registration_);
   known = domain;
   return domain;
 }

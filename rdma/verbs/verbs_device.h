@@ -8,7 +8,8 @@
 //
 // Invariants:
 //  1. With memory windows there is one protection domain, and nothing is registered for remote
-//     access: peers reach memory through windows only.
+//     access: peers reach memory through windows only. But for dma-bufs of GPUs, which cannot have
+//     windows: whoever is connected in that domain could write there with a key that was guessed.
 //  2. The context outlives this object: every endpoint keeps a bound rdma_cm_id as long as it holds
 //     the device (librdmacm closes a context with its last id).
 #ifndef VERBENA_RDMA_VERBS_VERBS_DEVICE_H_
@@ -28,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "rdma/memory/memory.h"
+#include "rdma/verbs/gpu_direct.h"
 #include "rdma/verbs/verbs_endpoint.h"
 #include "rdma/verbs/verbs_handles.h"
 
@@ -46,7 +48,7 @@ struct RegisteredMemory {
 
 class VerbsDomain {
  public:
-  VerbsDomain(ibv_pd* pd, std::string device, int access, uint64_t piece_bytes);
+  VerbsDomain(ibv_pd* pd, std::shared_ptr<GpuDirect> gpu_direct, int access, uint64_t piece_bytes);
   ~VerbsDomain();
   VerbsDomain(const VerbsDomain&) = delete;
   VerbsDomain& operator=(const VerbsDomain&) = delete;
@@ -55,8 +57,10 @@ class VerbsDomain {
   // Registers the block that `block` is a piece of, unless it is already. The result lives as long
   // as that block and the domain do.
   absl::StatusOr<const RegisteredMemory*> Register(const MemoryBlock& block);
-  // A region of its own for remote writes, for devices without windows.
-  absl::StatusOr<MrHandle> RegisterForPeer(std::byte* data, size_t bytes);
+  // Whether windows can be bound to regions of this block, where the device has windows.
+  bool TakesWindows(const MemoryBlock& block) const;
+  // A region of its own for remote writes to a part of the block, where there are no windows.
+  absl::StatusOr<MrHandle> RegisterForPeer(const MemoryBlock& block, std::byte* data, size_t bytes);
 
  private:
   class Registration;
@@ -64,7 +68,7 @@ class VerbsDomain {
   struct Shared;
 
   PdHandle pd_;
-  std::string device_;
+  std::shared_ptr<GpuDirect> gpu_direct_;
   int access_;
   uint64_t piece_bytes_;
   std::shared_ptr<Shared> shared_;
@@ -98,6 +102,7 @@ class VerbsDevice {
   const std::string& name() const { return name_; }
   bool windows() const { return windows_; }
   uint64_t max_registration() const { return max_registration_; }
+  GpuDirect& gpu_direct() const { return *gpu_direct_; }
 
   // The domain for connections of `key`; with windows it is the same for all.
   absl::StatusOr<std::shared_ptr<VerbsDomain>> Domain(uint64_t key);
@@ -121,6 +126,7 @@ class VerbsDevice {
   bool windows_;
   bool relaxed_ordering_;
   uint64_t max_registration_;
+  std::shared_ptr<GpuDirect> gpu_direct_;
   bool fatal_ = false;
   std::atomic<bool> removed_{false};
   std::mutex mutex_;

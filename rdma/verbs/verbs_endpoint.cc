@@ -242,6 +242,13 @@ absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& blo
   return absl::OkStatus();
 }
 
+DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
+  if (absl::Status s = NeedDevice(); !s.ok()) {
+    return {DeviceRoute::kStaging, std::string(s.message())};
+  }
+  return device_->gpu_direct().PathTo(device);
+}
+
 // ---- connections --------------------------------------------------------------------------------
 
 VerbsConnection* VerbsEndpointImpl::Find(ConnectionId id) const {

@@ -41,6 +41,8 @@ struct VerbsOptions {
   uint32_t inline_bytes = 256;   // at most so much is copied into the work request, if granted
   bool memory_windows = true;    // false: a protection domain for each domain, as without them
   bool relaxed_ordering = true;  // PCIe relaxed ordering, where the device has it
+  GpuDirectUse gpu_direct = GpuDirectUse::kAuto;
+  std::string sysfs = "/sys";  // where to look for kernel modules and NUMA nodes of NICs
   absl::Duration connect_timeout = absl::Seconds(5);  // of each stage: address, route, connection
   int backlog = 1024;             // connection requests not looked at yet; more are refused
   int numa_node = -1;             // choose the device nearest to this node; -1: this thread's

@@ -39,6 +39,7 @@ class VerbsEndpointImpl final : public Endpoint {
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(size_t bytes,
                                                         std::string_view label) override;
   absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override;
+  DevicePath PathTo(const Device& device) override;
 
   absl::StatusOr<std::string> Listen() override;
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;

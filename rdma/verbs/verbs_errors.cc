@@ -69,6 +69,35 @@ absl::Status RegistrationError(size_t bytes, std::string_view device, int error)
   return absl::ResourceExhaustedError(text);
 }
 
+absl::Status DeviceRegistrationError(size_t bytes, std::string_view gpu, std::string_view route,
+                                     std::string_view device, int error) {
+  std::string text =
+      absl::StrCat("cannot register ", bytes, " bytes of ", std::string(gpu), " with RDMA device ",
+                   std::string(device), " (", std::string(route), "): ", strerror(error),
+                   " (errno ", error, ")");
+  switch (error) {
+    case ENOMEM:
+    case ENOSPC:
+    case EAGAIN:
+      absl::StrAppend(&text,
+                      ". A GPU shows other devices as much memory as its BAR1 has room for "
+                      "(nvidia-smi -q -d MEMORY): register less, or set up a large BAR in the "
+                      "firmware");
+      break;
+    case EINVAL:
+    case EFAULT:
+    case EOPNOTSUPP:
+      absl::StrAppend(&text,
+                      ". The kernel's log says more; nvidia_peermem must have been built for the "
+                      "drivers that are loaded, and memory of cuMemCreate made with "
+                      "gpuDirectRDMACapable");
+      break;
+    default:
+      break;
+  }
+  return absl::ResourceExhaustedError(text);
+}
+
 std::string_view CompletionHint(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:

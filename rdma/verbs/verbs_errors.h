@@ -21,6 +21,10 @@ absl::Status ErrnoStatus(std::string_view what, int error);
 // force and the fix (ibv_reg_mr(3)).
 absl::Status RegistrationError(size_t bytes, std::string_view device, int error);
 
+// The same of memory of a GPU, by "dma-buf" or "peer memory".
+absl::Status DeviceRegistrationError(size_t bytes, std::string_view gpu, std::string_view route,
+                                     std::string_view device, int error);
+
 // What an operator should look at when a work completion has this status; empty: nothing to add.
 std::string_view CompletionHint(ibv_wc_status status);
 

@@ -49,6 +49,7 @@ requires(sizeof...(Ours) ==
 #define CHECK_FUNCTION(name, parameters) \
   static_assert(SameFunction<decltype(DriverApi::name), decltype(&::name)>::value, #name);
 VERBENA_CUDA_FUNCTIONS(CHECK_FUNCTION)
+VERBENA_CUDA_NEWER_FUNCTIONS(CHECK_FUNCTION)
 #undef CHECK_FUNCTION
 
 static_assert(kSuccess == CUDA_SUCCESS);
@@ -101,14 +102,29 @@ static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(kCaptureStatusNone == CU_STREAM_CAPTURE_STATUS_NONE);
 static_assert(kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+static_assert(kPointerSyncMemops == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
 static_assert(kPointerIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED);
 static_assert(kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kPointerIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
 static_assert(kMemoryTypeHost == CU_MEMORYTYPE_HOST);
 static_assert(kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
 static_assert(kAttributeMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+static_assert(kAttributePciBusId == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
+static_assert(kAttributePciDeviceId == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
+static_assert(kAttributePciDomainId == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
 static_assert(kAttributeComputeCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(kAttributeComputeCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+static_assert(kAttributeGpuDirectRdmaSupported == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+static_assert(kAttributeGpuDirectRdmaFlushOptions ==
+              CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+static_assert(kAttributeGpuDirectRdmaWritesOrdering ==
+              CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+static_assert(kAttributeDmaBufSupported == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+static_assert(kFlushOptionHost == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST);
+static_assert(kOrderingOwner == CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+static_assert(kFlushToOwner == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+static_assert(kFlushCurrentContext == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX);
+static_assert(kRangeHandleDmaBufFd == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 
 }  // namespace
 }  // namespace verbena::rdma::cuda

@@ -5,6 +5,7 @@
 #define VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,8 @@ class ForwardingEndpoint : public Endpoint {
   std::string name = "sim";
   std::string device_name;
   absl::Status listen_status, register_status;
-  bool never_dead = false;  // what is closed stays so, as long as this is true
+  std::optional<MemoryKind> refuse_kind;  // memory that is neither registered nor exposed
+  bool never_dead = false;                // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
@@ -36,8 +38,10 @@ class ForwardingEndpoint : public Endpoint {
   }
   absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override {
     ++registrations;
+    if (block->kind() == refuse_kind) return absl::ResourceExhaustedError("this kind is refused");
     return register_status.ok() ? to_->Register(block) : register_status;
   }
+  DevicePath PathTo(const Device& device) override { return to_->PathTo(device); }
   absl::StatusOr<std::string> Listen() override {
     if (!listen_status.ok()) return listen_status;
     return to_->Listen();
@@ -48,6 +52,7 @@ class ForwardingEndpoint : public Endpoint {
   }
   absl::StatusOr<RemoteMemory> Expose(ConnectionId connection, std::shared_ptr<MemoryBlock> block,
                                       size_t offset, size_t bytes) override {
+    if (block->kind() == refuse_kind) return absl::ResourceExhaustedError("this kind is refused");
     return to_->Expose(connection, std::move(block), offset, bytes);
   }
   void Unexpose(ConnectionId connection, const RemoteMemory& memory) override {

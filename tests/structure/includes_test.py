@@ -44,7 +44,7 @@ HEADERS = (
      "a state machine sees ControlChannel, not gRPC"),
     (r"openssl/", ("proto/tls_", "proto/token.cc", "tests/"), None,
      "only proto/tls_* and proto/token.cc know OpenSSL"),
-    (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric."), None,
+    (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric.", "tests/rdma/fake_gpu_direct."), None,
      "only rdma/ touches verbs and libfabric"),
     (r"(Eigen|CLI)/", ("worker/", "server/cli/", "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),

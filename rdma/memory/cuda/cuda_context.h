@@ -67,6 +67,7 @@ class CudaContext {
 
   const DriverApi& api() const { return *api_; }
   int ordinal() const { return ordinal_; }
+  DeviceNumber device() const { return device_; }
   const std::string& name() const { return name_; }
   Stream stream(Device::Direction direction) const {
     return streams_[static_cast<size_t>(direction)];

@@ -9,6 +9,7 @@
 #include "rdma/memory/cuda/copy_queue.h"
 #include "rdma/memory/cuda/cuda_context.h"
 #include "rdma/memory/cuda/cuda_memory.h"
+#include "rdma/memory/cuda/cuda_peer.h"
 #include "rdma/memory/cuda/driver.h"
 
 namespace verbena::rdma {
@@ -44,7 +45,9 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   explicit CudaDevice(std::unique_ptr<CudaContext> context)
       : context_(std::move(context)),
         to_host_(context_.get(), Direction::kToHost),
-        to_device_(context_.get(), Direction::kToDevice) {}
+        to_device_(context_.get(), Direction::kToDevice),
+        access_(cuda::PeerAccessOf(context_.get())),
+        flush_(cuda::NeedsFlush(context_.get())) {}
 
   CudaContext* context() const { return context_.get(); }
 
@@ -63,6 +66,14 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   }
   void Unpin(std::byte* data) override { cuda::UnpinMemory(context_.get(), data); }
 
+  PeerAccess Access() const override { return access_; }
+  absl::StatusOr<DmaBuf> ExportDmaBuf(const std::byte* data, size_t bytes) override {
+    return cuda::ExportDmaBuf(context_.get(), data, bytes);
+  }
+  absl::Status FlushPeerWrites() override {
+    return flush_ ? cuda::FlushPeerWrites(context_.get()) : absl::OkStatus();
+  }
+
   absl::StatusOr<std::unique_ptr<Mark>> MarkStream(uintptr_t stream) override;
   absl::StatusOr<uint64_t> StartCopy(Direction direction, const std::byte* from, std::byte* to,
                                      size_t bytes) override {
@@ -80,6 +91,8 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   const std::unique_ptr<CudaContext> context_;
   cuda::CopyQueue to_host_;
   cuda::CopyQueue to_device_;
+  const PeerAccess access_;
+  const bool flush_;
 };
 
 absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::MarkStream(uintptr_t stream) {

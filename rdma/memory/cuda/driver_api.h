@@ -81,6 +81,7 @@ inline constexpr int kCaptureModeRelaxed = 2;         // CU_STREAM_CAPTURE_MODE_
 inline constexpr int kCaptureStatusNone = 0;          // CU_STREAM_CAPTURE_STATUS_NONE
 // CUpointer_attribute
 inline constexpr int kPointerMemoryType = 2;           // unsigned
+inline constexpr int kPointerSyncMemops = 6;           // bool
 inline constexpr int kPointerIsManaged = 8;            // unsigned
 inline constexpr int kPointerDeviceOrdinal = 9;        // int
 inline constexpr int kPointerIsLegacyIpcCapable = 10;  // unsigned; 0: not of cuMemAlloc
@@ -88,8 +89,21 @@ inline constexpr unsigned kMemoryTypeHost = 1;         // CU_MEMORYTYPE_HOST
 inline constexpr unsigned kMemoryTypeDevice = 2;       // CU_MEMORYTYPE_DEVICE
 // CUdevice_attribute
 inline constexpr int kAttributeMultiprocessorCount = 16;
+inline constexpr int kAttributePciBusId = 33;
+inline constexpr int kAttributePciDeviceId = 34;
+inline constexpr int kAttributePciDomainId = 50;
 inline constexpr int kAttributeComputeCapabilityMajor = 75;
 inline constexpr int kAttributeComputeCapabilityMinor = 76;
+inline constexpr int kAttributeGpuDirectRdmaSupported = 116;
+inline constexpr int kAttributeGpuDirectRdmaFlushOptions = 117;
+inline constexpr int kAttributeGpuDirectRdmaWritesOrdering = 118;
+inline constexpr int kAttributeDmaBufSupported = 124;
+// GPUDirect RDMA
+inline constexpr int kFlushOptionHost = 1;      // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
+inline constexpr int kOrderingOwner = 100;      // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+inline constexpr int kFlushToOwner = 100;       // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER
+inline constexpr int kFlushCurrentContext = 0;  // ..._WRITES_TARGET_CURRENT_CTX
+inline constexpr int kRangeHandleDmaBufFd = 1;  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
 // Every function: the name of its symbol, and its parameters. The newest of these symbols are of
 // CUDA 11.0.
@@ -114,6 +128,7 @@ inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
   X(cuMemFree_v2, (Address address))                                                               \
   X(cuMemGetAddressRange_v2, (Address* base, size_t* bytes, Address address))                      \
   X(cuPointerGetAttributes, (unsigned count, int* attributes, void** data, Address address))       \
+  X(cuPointerSetAttribute, (const void* value, int attribute, Address address))                    \
   X(cuMemHostRegister_v2, (void* data, size_t bytes, unsigned flags))                              \
   X(cuMemHostUnregister, (void* data))                                                             \
   X(cuMemcpyDtoHAsync_v2, (void* to, Address from, size_t bytes, Stream stream))                   \
@@ -132,12 +147,18 @@ inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
   X(cuLaunchKernel, (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,         \
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,  \
                      Stream stream, void** parameters, void** extra))
+// Those that older drivers lack (CUDA 11.3, 11.7): null there.
+#define VERBENA_CUDA_NEWER_FUNCTIONS(X)                                                            \
+  X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                           \
+  X(cuMemGetHandleForAddressRange, (void* handle, Address address, size_t bytes, int type,         \
+                                    unsigned long long flags))
 // clang-format on
 
 // All of them, found in the driver (driver.h).
 struct DriverApi {
 #define VERBENA_CUDA_POINTER(name, parameters) Result(*name) parameters = nullptr;
   VERBENA_CUDA_FUNCTIONS(VERBENA_CUDA_POINTER)
+  VERBENA_CUDA_NEWER_FUNCTIONS(VERBENA_CUDA_POINTER)
 #undef VERBENA_CUDA_POINTER
 };
 

@@ -14,6 +14,7 @@ namespace verbena::rdma::cuda {
 // Declared here, so that the definitions agree with what the library under test calls.
 #define FAKE_CUDA_DECLARE(name, parameters) FAKE_CUDA_EXPORT Result name parameters;
 VERBENA_CUDA_FUNCTIONS(FAKE_CUDA_DECLARE)
+VERBENA_CUDA_NEWER_FUNCTIONS(FAKE_CUDA_DECLARE)
 #undef FAKE_CUDA_DECLARE
 
 class FakeCall {

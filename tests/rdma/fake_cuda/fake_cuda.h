@@ -30,6 +30,8 @@ struct FakeCudaCounts {
   bool mode_changed;     // this thread's mode about captures is not what it was
   // Done.
   size_t copies;
+  size_t exports;  // of dma-bufs
+  size_t flushes;  // of what other devices wrote
   // Wrong.
   size_t unpinned_copies;  // of host memory that was not page-locked: they block
   size_t stale_copies;     // of host memory that was no longer page-locked when their turn came
@@ -53,6 +55,16 @@ FAKE_CUDA_EXPORT void fake_cuda_fail_next(const char* symbol, int code);
 FAKE_CUDA_EXPORT void fake_cuda_lose(int device, int code);
 FAKE_CUDA_EXPORT void fake_cuda_set_memory(int device, size_t bytes);  // 1 GiB at the start
 FAKE_CUDA_EXPORT void fake_cuda_set_pin_limit(size_t bytes);           // of one range; none
+
+// ---- access by other devices --------------------------------------------------------------------
+// cuDeviceGetAttribute(); at the start dma-bufs and GPUDirect RDMA are supported, and writes of
+// others must be flushed.
+FAKE_CUDA_EXPORT void fake_cuda_set_attribute(int device, int attribute, int value);
+// What a driver of a NIC finds behind an exported descriptor: where it begins, and for how many
+// bytes it goes on. False: it is none.
+FAKE_CUDA_EXPORT bool fake_cuda_dma_buf(int fd, uint64_t* base, uint64_t* bytes);
+// The bytes of the range as the host can map them; null: it is not all one allocation.
+FAKE_CUDA_EXPORT void* fake_cuda_bytes(const void* address, size_t bytes);
 
 // ---- memory of a device, as a test may touch it -------------------------------------------------
 // False: the range is not all allocated.

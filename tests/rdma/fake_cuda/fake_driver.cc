@@ -79,10 +79,11 @@ Result cuDeviceGetName(char* name, int bytes, DeviceNumber device) {
 
 Result cuDeviceGetAttribute(int* value, int attribute, DeviceNumber device) {
   if (!IsDevice(device)) return kInvalidDevice;
-  *value = attribute == kAttributeComputeCapabilityMajor ? 9
-           : attribute == kAttributeMultiprocessorCount  ? 4
-                                                         : 0;
-  return FakeCall("cuDeviceGetAttribute").error;
+  FakeCall call("cuDeviceGetAttribute");
+  call.device = device;
+  const auto found = call.on().attributes.find(attribute);
+  *value = found == call.on().attributes.end() ? 0 : found->second;
+  return call.error;
 }
 
 Result cuDevicePrimaryCtxRetain(Context* context, DeviceNumber device) {

@@ -23,6 +23,7 @@ FakeGpus& FakeGpus::Get() {
 }
 
 FakeGpus::FakeGpus() {
+  Reset();
   for (int i = 0; i < kFakeDevices; ++i) {
     devices[static_cast<size_t>(i)].context.device = i;
     devices[static_cast<size_t>(i)].default_stream.device = i;
@@ -33,6 +34,11 @@ void FakeGpus::Reset() {
   for (FakeDevice& device : devices) {
     device.memory = size_t{1} << 30;
     device.lost = kSuccess;
+    device.attributes = {{kAttributeComputeCapabilityMajor, 9},
+                         {kAttributeMultiprocessorCount, 4},
+                         {kAttributeGpuDirectRdmaSupported, 1},
+                         {kAttributeGpuDirectRdmaFlushOptions, kFlushOptionHost},
+                         {kAttributeDmaBufSupported, 1}};
   }
   for (StreamObject* stream : streams) stream->held = false;
   failures.clear();

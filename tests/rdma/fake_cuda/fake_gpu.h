@@ -75,6 +75,7 @@ struct FakeDevice {
   size_t memory = size_t{1} << 30;
   size_t used = 0;
   uint64_t tick = 0;  // queries so far
+  std::map<int, int> attributes;
   Result lost = kSuccess;
 };
 
