@@ -230,11 +230,17 @@ ClientStatistics Client::statistics() const {
   statistics.credit_stalls = core_statistics.credit_stalls;
   statistics.staged_bytes = core_statistics.staged_bytes;
   statistics.referenced_bytes = core_statistics.referenced_bytes;
+  statistics.direct_bytes = core_statistics.direct_bytes;
   statistics.rail_moves = core_statistics.rail_moves;
   statistics.staleness.assign(core_statistics.staleness.begin(), core_statistics.staleness.end());
   for (auto& lane : core_statistics.lanes) {
     statistics.lanes.push_back(
         {lane.server, lane.shard, lane.transport, lane.reason, lane.state, lane.device, lane.rail});
+  }
+  for (auto& path : core_statistics.device_paths) {
+    statistics.gpu_paths.push_back({path.memory, path.transport, path.device,
+                                    std::string(rdma::DeviceRouteName(path.path.route)),
+                                    path.path.reason, std::string(path.refusal.message())});
   }
   statistics.missing_transports = impl_->missing_transports;
   return statistics;

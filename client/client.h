@@ -298,6 +298,8 @@ struct ClientStatistics {
   uint64_t staged_bytes = 0;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
   // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
   uint64_t referenced_bytes = 0;
+  // Of memory of GPUs, pushed and pulled: read and written by the RDMA device itself.
+  uint64_t direct_bytes = 0;
   uint64_t rail_moves = 0;  // times a table's partition went from one rail to another
   // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
   // the server answered: 0, 1, ... 31, and 32 or more.
@@ -314,6 +316,16 @@ struct ClientStatistics {
   };
   // Those there are now.
   std::vector<Lane> lanes;
+  // How a transport reaches memory of a GPU that was pushed or pulled to.
+  struct GpuPath {
+    std::string gpu;        // "cuda:0 (NVIDIA H100 80GB HBM3)"
+    std::string transport;  // "verbs"
+    std::string device;     // "mlx5_0:1"; empty: the transport has none
+    std::string path;       // "dma-buf", "peer memory" (both GPUDirect) or "staging"
+    std::string reason;     // why this one and no better one; empty: there is none
+    std::string refusal;    // why some memory goes through staging all the same; empty: none does
+  };
+  std::vector<GpuPath> gpu_paths;  // one for each pair that there was reason to look at
   // Transports that this process does not have, "verbs: no RDMA device ...".
   std::vector<std::string> missing_transports;
 };

@@ -80,6 +80,7 @@ rdma::TransportSettings SettingsOf(const ClientOptions& options) {
   settings.verbs.retries = from.retries;
   settings.verbs.memory_windows = from.memory_windows;
   settings.verbs.relaxed_ordering = from.relaxed_ordering;
+  settings.verbs.gpu_direct = from.gpu_direct;
   settings.ofi.provider = options.fabric.provider;
   settings.ofi.address = options.fabric.address;
   // What is no HOST:PORT fails when it is connected to, with a better reason.
@@ -119,6 +120,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   core.rank = options.rank;
   core.observer = options.observer;
   core.staging_bytes = options.staging_bytes;
+  core.direct_only = options.rdma.gpu_direct == GpuDirectUse::kRequired;
   std::random_device random;
   core.seed = uint64_t{random()} << 32 | random();
   for (rdma::MadeTransport& made : transports->made) {

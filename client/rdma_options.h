@@ -9,7 +9,12 @@
 
 #include <string>
 
+#include "rdma/memory/memory_kind.h"
+
 namespace verbena {
+
+// Whether RDMA devices read and write memory of GPUs themselves: kAuto, kOff, kRequired.
+using rdma::GpuDirectUse;
 
 // Of one process; used when data travels over verbs.
 struct RdmaOptions {
@@ -25,6 +30,9 @@ struct RdmaOptions {
   int retries = 6;               // 0..7 times a packet is sent again before a lane is given up
   bool memory_windows = true;    // guard each lane's memory by windows, where the device has them
   bool relaxed_ordering = true;  // PCIe relaxed ordering, where that is safe
+  // Whether the device reads and writes memory of GPUs itself; ClientStatistics::gpu_paths says
+  // whether it does, and why not. kRequired: other transports are none for such memory.
+  GpuDirectUse gpu_direct = GpuDirectUse::kAuto;
 };
 
 // Of one process; used when data travels over ofi (libfabric).

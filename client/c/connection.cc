@@ -30,6 +30,7 @@ verbena_connect_options DefaultOptions() {
   options.rdma_retries = from.rdma.retries;
   options.rdma_memory_windows = from.rdma.memory_windows;
   options.rdma_relaxed_ordering = from.rdma.relaxed_ordering;
+  options.rdma_gpu_direct = static_cast<int32_t>(from.rdma.gpu_direct);
   return options;
 }
 
@@ -47,6 +48,12 @@ absl::Status ReadOptions(const verbena_connect_options& given, ClientOptions* to
   if (from.progress != VERBENA_PROGRESS_BACKGROUND && from.progress != VERBENA_PROGRESS_CALLER) {
     return absl::InvalidArgumentError(absl::StrCat("verbena_connect: progress is ", from.progress,
                                                    "; allowed: 0 (background), 1 (caller)"));
+  }
+  if (from.rdma_gpu_direct < VERBENA_GPU_DIRECT_AUTO ||
+      from.rdma_gpu_direct > VERBENA_GPU_DIRECT_REQUIRED) {
+    return absl::InvalidArgumentError(absl::StrCat("verbena_connect: rdma_gpu_direct is ",
+                                                   from.rdma_gpu_direct,
+                                                   "; allowed: 0 (auto), 1 (off), 2 (required)"));
   }
   SetText(from.cluster, &to->cluster);
   SetText(from.job, &to->job);
@@ -69,6 +76,7 @@ absl::Status ReadOptions(const verbena_connect_options& given, ClientOptions* to
   to->rdma.retries = from.rdma_retries;
   to->rdma.memory_windows = from.rdma_memory_windows != 0;
   to->rdma.relaxed_ordering = from.rdma_relaxed_ordering != 0;
+  to->rdma.gpu_direct = static_cast<GpuDirectUse>(from.rdma_gpu_direct);
   SetText(from.ofi_provider, &to->fabric.provider);
   SetText(from.ofi_address, &to->fabric.address);
   SetText(from.tls_ca, &to->tls.ca);
@@ -206,6 +214,7 @@ verbena_status verbena_client_get_statistics(const verbena_client* client,
     filled.staged_bytes = from.staged_bytes;
     filled.rail_moves = from.rail_moves;
     filled.referenced_bytes = from.referenced_bytes;
+    filled.direct_bytes = from.direct_bytes;
     verbena::c_api::WriteSized(filled, statistics);
     return absl::OkStatus();
   });
@@ -220,6 +229,22 @@ verbena_status verbena_client_list_lanes(const verbena_client* client, verbena_l
       const verbena_lane shown = {
           sizeof(verbena_lane), lane.server,        lane.shard,          lane.transport.c_str(),
           lane.reason.c_str(),  lane.state.c_str(), lane.device.c_str(), lane.rail};
+      show(&shown, user);
+    }
+    return absl::OkStatus();
+  });
+}
+
+verbena_status verbena_client_list_gpu_paths(const verbena_client* client,
+                                             verbena_gpu_path_function show, void* user) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("verbena_client_list_gpu_paths", "client");
+    if (show == nullptr) return NullArgument("verbena_client_list_gpu_paths", "show");
+    for (const auto& path : client->client->statistics().gpu_paths) {
+      const verbena_gpu_path shown = {sizeof(verbena_gpu_path), path.gpu.c_str(),
+                                      path.transport.c_str(),   path.device.c_str(),
+                                      path.path.c_str(),        path.reason.c_str(),
+                                      path.refusal.c_str()};
       show(&shown, user);
     }
     return absl::OkStatus();

@@ -84,6 +84,13 @@ typedef enum verbena_progress {
   VERBENA_PROGRESS_CALLER = 1       // only threads inside verbena_ticket_wait()
 } verbena_progress;
 
+// Whether RDMA devices read and write memory of GPUs themselves (GPUDirect RDMA).
+typedef enum verbena_gpu_direct {
+  VERBENA_GPU_DIRECT_AUTO = 0,     // where they can, and are on the GPU's NUMA node (default)
+  VERBENA_GPU_DIRECT_OFF = 1,      // never
+  VERBENA_GPU_DIRECT_REQUIRED = 2  // always: where it cannot be, calls on memory of GPUs fail
+} verbena_gpu_direct;
+
 // How to join a cluster. Set by verbena_connect_options_init(); only `cluster` has no default.
 typedef struct verbena_connect_options {
   size_t struct_size;             // sizeof(verbena_connect_options)
@@ -116,6 +123,7 @@ typedef struct verbena_connect_options {
   const char* tls_cert;           // PEM file: this worker's certificate, for mutual TLS
   const char* tls_key;            // PEM file: its private key, without a pass phrase
   const char* token_file;         // file with this job's token; default: none
+  int32_t rdma_gpu_direct;        // a verbena_gpu_direct
 } verbena_connect_options;
 
 // Sets every field to its default (a text to NULL, which means its default). `struct_size` is
@@ -166,6 +174,7 @@ typedef struct verbena_statistics {
   uint64_t rail_moves;      // times a table's partition went from one rail to another
   // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
   uint64_t referenced_bytes;
+  uint64_t direct_bytes;  // of memory of GPUs: read and written by the RDMA device itself
 } verbena_statistics;
 
 // Fills `statistics` as far as its struct_size goes; all 0 when closed.
@@ -189,6 +198,25 @@ typedef void (*verbena_lane_function)(const verbena_lane* lane, void* user);
 // Shows every lane there is now, on this thread, before it returns.
 VERBENA_EXPORT verbena_status verbena_client_list_lanes(const verbena_client* client,
                                                         verbena_lane_function show, void* user);
+
+// How a transport reaches memory of a GPU that was pushed or pulled to. Texts are valid during the
+// call that shows it.
+typedef struct verbena_gpu_path {
+  size_t struct_size;     // as the library knows it
+  const char* gpu;        // "cuda:0 (NVIDIA H100 80GB HBM3)"
+  const char* transport;  // "verbs"
+  const char* device;     // "mlx5_0:1"; "": the transport has none
+  const char* path;       // "dma-buf", "peer memory" (both GPUDirect) or "staging"
+  const char* reason;     // why this one and no better one; "": there is none
+  const char* refusal;    // why some memory goes through staging all the same; "": none does
+} verbena_gpu_path;
+
+// Called for each path, with the `user` of the call.
+typedef void (*verbena_gpu_path_function)(const verbena_gpu_path* path, void* user);
+// Shows every path there was reason to look for, on this thread, before it returns.
+VERBENA_EXPORT verbena_status verbena_client_list_gpu_paths(const verbena_client* client,
+                                                            verbena_gpu_path_function show,
+                                                            void* user);
 
 // Called with each transport that is missing and why ("verbs: no RDMA device ..."), and `user`.
 typedef void (*verbena_text_function)(const char* text, void* user);

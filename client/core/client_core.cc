@@ -30,7 +30,8 @@ ClientCore::Impl::Impl(CoreOptions o)
       packing(options.staging_bytes),
       session(SessionOptionsOf(options), options.control, options.clock, &random,
               {[this] { OnView(); }, [this](absl::Status status) { Close(status); }}),
-      journal(&session, &operations, &staging, &packing, options.clock, &random),
+      journal(&session, &operations, &staging, &packing, options.clock, &random,
+              options.direct_only),
       lanes(TransportsOf(options), options.missing, &session, options.control, options.clock,
             &random, &journal) {
   journal.set_lanes(&lanes);
@@ -156,6 +157,7 @@ CoreStatistics ClientCore::statistics() const {
   statistics.pulls = journal.pulls;
   statistics.records_resent = journal.resent;
   statistics.staged_bytes = journal.staged_bytes;
+  statistics.direct_bytes = journal.direct_bytes;
   statistics.referenced_bytes = journal.referenced_bytes;
   statistics.rail_moves = journal.rail_moves;
   statistics.staleness = journal.staleness;
@@ -167,6 +169,11 @@ CoreStatistics ClientCore::statistics() const {
     statistics.lanes.push_back({stream->server, stream->shard, stream->transport, stream->reason,
                                 kStates[static_cast<int>(stream->state)], stream->device,
                                 stream->rail});
+  }
+  for (const auto& reach : impl_->lanes.reaches()) {
+    const rdma::Endpoint& endpoint = *impl_->options.transports[reach->endpoint].endpoint;
+    statistics.device_paths.push_back({reach->device, std::string(endpoint.transport()),
+                                       endpoint.device(), reach->path, reach->last_refusal});
   }
   return statistics;
 }

@@ -53,6 +53,7 @@ struct CoreOptions {
     uint32_t rail = 0;  // those of one transport are numbered from 0
   };
   std::vector<Transport> transports;
+  bool direct_only = false;  // calls on memory of devices that a transport does not reach fail
   std::vector<rdma::MissingTransport> missing;  // those it cannot use, and why: servers are told
   const Clock* clock = nullptr;
   ControlChannel* control = nullptr;
@@ -72,7 +73,7 @@ struct CoreStatistics {
   uint64_t pushes = 0, pulls = 0;  // records; one for each chunk, of rows for each lane and slotful
   uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
   uint64_t credit_stalls = 0;
-  uint64_t staged_bytes = 0;
+  uint64_t staged_bytes = 0, direct_bytes = 0;
   uint64_t referenced_bytes = 0;
   uint64_t rail_moves = 0;  // of a table's partitions, from a rail to another one
   std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
@@ -83,6 +84,13 @@ struct CoreStatistics {
     uint32_t rail = 0;
   };
   std::vector<Lane> lanes;
+  // How transports reach memory of devices that was pushed or pulled to.
+  struct DevicePath {
+    std::string memory, transport, device;
+    rdma::DevicePath path;
+    absl::Status refusal;  // of some memory that is reached by staging all the same
+  };
+  std::vector<DevicePath> device_paths;
 };
 
 class ClientCore {

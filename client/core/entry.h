@@ -75,10 +75,13 @@ struct Entry {
   uint32_t elements = 0;         // rows: how many keys
   std::byte* staging = nullptr;  // pull: where the server writes instead. Else: what is sent
   uint32_t staging_bytes = 0;
-  DeviceStaging* device = nullptr;  // whose memory `data` is, which goes through staging
-  Copy copy = Copy::kNone;          // push: from the device to staging
-  Entry* follow = nullptr;          // push: the pull that comes after it
-  bool await_after = false;         // end-step: an await follows once it is posted
+  // Whose memory `data` is. Null: the host's, or, once it is posted, memory that its lane reaches
+  // itself.
+  DeviceStaging* device = nullptr;
+  bool direct = false;       // its lane would reach it: there is no copy to wait for
+  Copy copy = Copy::kNone;   // push: from the device to staging
+  Entry* follow = nullptr;   // push: the pull that comes after it
+  bool await_after = false;  // end-step: an await follows once it is posted
 
   // What has groups: end-step, await, push of rows, lookups, norms, totals. The parts it is about,
   // and for each (or empty): async end-step: its sequence and count, once numbered; rows: how many
@@ -178,6 +181,7 @@ struct Operation {
   absl::Status status;
   uint32_t records = 0;  // unanswered or kept ones it waits for
   uint32_t commits = 0;  // commits it waits for
+  bool landed = false;   // a chunk was written to memory of a device by the transport
   uint32_t buffers = 0;  // entries that may still read or write its memory, or are kept with it
   std::shared_ptr<rdma::MemoryBlock> blocks[2];  // what is pushed, and where to it is pulled
   std::shared_ptr<rdma::Device::Mark> marks[2];  // that are waited for before these are touched

@@ -139,19 +139,25 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
                                                    server, " became free by the deadline"));
 }
 
+bool MarkPassed(const Entry& entry) {
+  const auto& mark = entry.operation->marks[entry.type == RecordType::kPush ? 0 : 1];
+  const absl::StatusOr<bool> passed = mark == nullptr ? true : mark->Passed();
+  return !passed.ok() || *passed;
+}
+
 bool WaitsForCopy(const Entry& entry) {
   if (entry.device == nullptr) return false;
+  // It waits for its lane; the stream's mark is looked at below.
+  if (entry.direct) return !MarkPassed(entry);
   if (entry.state == Entry::State::kCopying) return true;
   return entry.type == RecordType::kPush && entry.state == Entry::State::kQueued &&
          entry.copy != Entry::Copy::kDone;
 }
 
-absl::Status CopyStatus(const std::string& what, const Operation& operation, const Entry& entry) {
+absl::Status CopyStatus(const std::string& what, const Entry& entry) {
   const bool push = entry.type == RecordType::kPush;
-  const auto& mark = operation.marks[push ? 0 : 1];
-  const absl::StatusOr<bool> passed = mark == nullptr ? true : mark->Passed();
   const std::string name = entry.device->device().name();
-  if (passed.ok() && !*passed) {
+  if (!MarkPassed(entry)) {
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": what was enqueued in the stream of ", name,
                      " before this call is not done; the region is not touched before it is"));
@@ -200,7 +206,7 @@ absl::Status WaitStatus(const Session& session, const std::string& what, const O
   if (WaitsForStep(*waiting)) {
     return StepStatus(session, what, *operation.table, waiting->step - 1);
   }
-  if (WaitsForCopy(*waiting)) return CopyStatus(what, operation, *waiting);
+  if (WaitsForCopy(*waiting)) return CopyStatus(what, *waiting);
   return waiting->state == Entry::State::kPosted ? PostedStatus(session, what, *waiting, now)
                                                  : QueuedStatus(session, what, *waiting);
 }

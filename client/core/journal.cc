@@ -25,6 +25,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->block = nullptr;
   entry->data = entry->staging = nullptr;
   entry->device = nullptr;
+  entry->direct = false;
   entry->copy = Entry::Copy::kNone;
   entry->follow = nullptr;
   entry->parts.clear();
@@ -223,6 +224,8 @@ void Journal::EnqueueOn(TableLane* lane, Entry* entry) {
     while (before->order < entry->order) before = EntryQueue::Next(before);
   }
   lane->queue.InsertBefore(before, entry);
+  // Its last lane may have reached memory of a device that this one does not.
+  if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;
   entry->stream = lane->stream;
   Touch(lane->stream);
@@ -284,6 +287,7 @@ void Journal::EnqueuePull(Entry* entry, bool front) {
 }
 
 void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
+  if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;
   entry->stream = stream;
   if (front) {

@@ -15,11 +15,13 @@
 // and totals of steps that commit in two phases have one, too: without them nothing commits, so a
 // server that may park no more of them says so at once (kTooEarly) and they are sent again.
 //
-// A chunk in memory of a device is copied to staging of its own before its record is posted, ahead
-// of its turn while there is room, and from staging once its pull is answered (device_staging.h).
-// Of the buffers for pushes the last one is left to the push made first of those not copied, for
-// the same reason for which lanes leave it a slot (ReserveOf()). While such a copy goes on, the
-// entry stays, with the caller's memory, even when its call is over.
+// A chunk in memory of a device goes as the host's does where the lane's transport reaches it
+// (GPUDirect), once what its caller had enqueued is done. Elsewhere it is copied to staging of its
+// own before its record is posted, ahead of its turn while there is room, and from staging once its
+// pull is answered (device_staging.h). Of the buffers for pushes the last one is left to the push
+// made first of those not copied, for the same reason for which lanes leave it a slot
+// (ReserveOf()). While such a copy goes on, the entry stays, with the caller's memory, even when
+// its call is over.
 //
 // **Thread safety**: one owner at a time.
 //
@@ -65,21 +67,23 @@ namespace verbena::client {
 
 struct JournalCounters {
   uint64_t bytes_pushed = 0, bytes_pulled = 0, pushes = 0, pulls = 0;
-  uint64_t resent = 0, staged_bytes = 0, referenced_bytes = 0, rail_moves = 0;
+  uint64_t resent = 0, staged_bytes = 0, direct_bytes = 0, referenced_bytes = 0, rail_moves = 0;
   std::array<uint64_t, kStalenessBuckets> staleness = {};
 };
 
 class Journal final : public LaneListener {
  public:
   // `staging`: of what comes; `packing`: of rows that go.
+  // `direct_only`: calls on memory of devices end where the transport does not reach it.
   Journal(Session* session, Operations* operations, Staging* staging, Staging* packing,
-          const Clock* clock, Random* random)
+          const Clock* clock, Random* random, bool direct_only)
       : session_(session),
         operations_(operations),
         staging_(staging),
         packing_(packing),
         clock_(clock),
-        random_(random) {}
+        random_(random),
+        direct_only_(direct_only) {}
   void set_lanes(LaneSet* lanes) { lanes_ = lanes; }
 
   // ---- starting (core_calls.cc has checked the arguments) ----
@@ -200,6 +204,15 @@ class Journal final : public LaneListener {
   DeviceStaging* StagingFor(const rdma::MemoryBlock& block);
   void CopyAhead(Stream* stream, TableLane* lane);
   bool StartCopy(Stream* stream, Entry* entry);
+  // How a chunk that is to be posted goes.
+  enum class Way : uint8_t {
+    kDirect,  // as the host's memory does
+    kStaged,
+    kLater,  // what the caller had enqueued is not done
+    kEnded,  // its operation
+  };
+  Way WayOf(Stream* stream, Entry* entry);
+  void EndWith(Stream* stream, Entry* entry, const absl::Status& status);
   bool OldestToCopy(const Entry& entry) const;
   bool TakeBack(const Entry& entry);  // a buffer, for this push
   void OnCopied(uint64_t cookie, const absl::Status& status);
@@ -342,6 +355,7 @@ class Journal final : public LaneListener {
   Staging* packing_;
   const Clock* clock_;
   Random* random_;
+  const bool direct_only_;
   LaneSet* lanes_ = nullptr;
 
   Pool<Entry> entries_;

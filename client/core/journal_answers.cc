@@ -116,6 +116,9 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
     } else if (live && entry->staging != nullptr) {
       if (entry->device == nullptr) std::memcpy(entry->data, entry->staging, bytes);
       counters_.staged_bytes += bytes;
+    } else if (live && entry->block->device() != nullptr) {
+      counters_.direct_bytes += bytes;
+      entry->operation->landed = true;
     }
     if (table->sync) LearnChunk(table, entry->chunk, reply.version);
     if (table->ssp) {
@@ -259,6 +262,10 @@ void Journal::Settled(Entry* entry) {
 void Journal::MaybeDone(Operation* operation) {
   if (operation->live && operation->records == 0 && operation->commits == 0) {
     if (operation->bags != nullptr) operation->bags->Finish(operation->sums, operation->table->dim);
+    if (operation->landed && operation->status.ok()) {
+      // What the transport wrote is seen by kernels that are started from now on.
+      operation->status = operation->blocks[1]->device()->FlushPeerWrites();
+    }
     // Not OK when a chunk was refused on the way.
     operations_->End(operation, std::exchange(operation->status, absl::OkStatus()));
   }

@@ -29,6 +29,38 @@ DeviceStaging* Journal::StagingFor(const rdma::MemoryBlock& block) {
   return devices_.back().get();
 }
 
+void Journal::EndWith(Stream* stream, Entry* entry, const absl::Status& status) {
+  End(entry->operation, CopyStatus(*entry, status));
+  Touch(stream);
+}
+
+// ---- without a copy -----------------------------------------------------------------------------
+
+Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
+  const bool pull = IsPull(entry->type);
+  const std::shared_ptr<rdma::MemoryBlock>& block = entry->operation->blocks[pull ? 1 : 0];
+  entry->direct = lanes_->Reaches(*stream, *block);
+  if (!entry->direct) {
+    if (!direct_only_) return Way::kStaged;
+    EndWith(stream, entry, lanes_->WhyNot(*stream, *block));
+    return Way::kEnded;
+  }
+  const absl::StatusOr<bool> passed =
+      entry->device->Passed(entry->operation->marks[pull ? 1 : 0], now_);
+  if (!passed.ok()) {
+    EndWith(stream, entry, passed.status());
+    return Way::kEnded;
+  }
+  // A pull need not wait for what still uses its destination: staging can.
+  if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
+  const absl::Status ready =
+      pull ? stream->lane->Expose(block).status() : lanes_->Register(stream, *block);
+  if (ready.ok()) return Way::kDirect;
+  lanes_->Refuse(*stream, *block, ready);
+  Touch(stream);  // a push is copied then
+  return WayOf(stream, entry);
+}
+
 // ---- pushes -------------------------------------------------------------------------------------
 
 void Journal::CopyAhead(Stream* stream, TableLane* lane) {
@@ -38,6 +70,8 @@ void Journal::CopyAhead(Stream* stream, TableLane* lane) {
        entry = EntryQueue::Next(entry)) {
     ++ahead;
     if (entry->type != RecordType::kPush || entry->device == nullptr) continue;
+    entry->direct = entry->copy == Entry::Copy::kNone && lanes_->Reaches(*stream, *entry->block);
+    if (entry->direct) continue;
     // In order: what is behind one that cannot be copied yet would only hold a buffer.
     if (entry->copy == Entry::Copy::kNone && (Gated(*entry) || !StartCopy(stream, entry))) return;
   }
@@ -46,11 +80,13 @@ void Journal::CopyAhead(Stream* stream, TableLane* lane) {
 // False: it cannot be yet, or its operation has ended, which changes the queue.
 bool Journal::StartCopy(Stream* stream, Entry* entry) {
   DeviceStaging* device = entry->device;
-  Operation* operation = entry->operation;
-  const absl::StatusOr<bool> passed = device->Passed(operation->marks[0], now_);
+  if (direct_only_) {
+    EndWith(stream, entry, lanes_->WhyNot(*stream, *entry->block));
+    return false;
+  }
+  const absl::StatusOr<bool> passed = device->Passed(entry->operation->marks[0], now_);
   if (!passed.ok()) {
-    End(operation, CopyStatus(*entry, passed.status()));
-    Touch(stream);
+    EndWith(stream, entry, passed.status());
     return false;
   }
   if (!*passed) return false;
@@ -65,8 +101,7 @@ bool Journal::StartCopy(Stream* stream, Entry* entry) {
   if (!TakeStaging(stream, entry, buffers, bytes)) return false;
   const absl::Status status = device->CopyOut(entry->data, entry->staging, bytes, entry->index);
   if (!status.ok()) {
-    End(operation, CopyStatus(*entry, status));
-    Touch(stream);
+    EndWith(stream, entry, status);
     return false;
   }
   entry->copy = Entry::Copy::kRunning;

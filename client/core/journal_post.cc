@@ -240,7 +240,7 @@ bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes)
 std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& entry,
                                                  const rdma::Segment& payload) {
   if (!stream->open() || entry.operation == nullptr) return std::nullopt;
-  const std::shared_ptr<rdma::MemoryBlock>& block = entry.device != nullptr
+  const std::shared_ptr<rdma::MemoryBlock>& block = entry.staging != nullptr
                                                         ? StagingOf(entry)->BlockOf(entry.staging)
                                                         : entry.operation->blocks[0];
   return stream->lane->Refer(block, payload.data, payload.bytes);
@@ -250,10 +250,14 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   const auto bytes = static_cast<uint32_t>(PayloadBytes(table->push_type, entry->elements));
-  if (entry->device != nullptr && entry->copy != Entry::Copy::kDone) return false;
+  const bool device = entry->device != nullptr;
+  const bool direct = device && entry->copy == Entry::Copy::kNone;
+  if (direct ? WayOf(stream, entry) != Way::kDirect : device && entry->copy != Entry::Copy::kDone) {
+    return false;
+  }
   rdma::WorkerLane::Request request;
   request.payload = {entry->data, bytes, entry->block};
-  if (entry->device != nullptr) {
+  if (device && !direct) {
     request.payload.data = entry->staging;
     request.payload.block = StagingOf(*entry)->BlockOf(entry->staging).get();
   }
@@ -281,10 +285,12 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   request.header.dtype = table->push_type;
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
   if (!Send(stream, entry, &request)) return false;
+  if (direct) entry->device = nullptr;
   if (entry->posts == 1) {
     ++counters_.pushes;
     counters_.bytes_pushed += bytes;
-    if (entry->device != nullptr) counters_.staged_bytes += bytes;
+    if (direct) counters_.direct_bytes += bytes;
+    if (device && !direct) counters_.staged_bytes += bytes;
     if (request.reference) counters_.referenced_bytes += bytes;
   }
   // sync: its version keeps the pull from being early. async: it goes when the push is answered,
@@ -302,8 +308,14 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   const uint32_t bytes = table->PullBytes(entry->elements);
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
+  Way way = Way::kStaged;
+  if (entry->device != nullptr && entry->staging == nullptr) {
+    way = WayOf(stream, entry);
+    if (way == Way::kLater || way == Way::kEnded) return false;
+  }
+  const bool direct = way == Way::kDirect;
   const bool unreachable = stream->needs_staging && !block->allocated();
-  if (entry->device != nullptr || unreachable || table->decodes()) {
+  if ((entry->device != nullptr && !direct) || unreachable || table->decodes()) {
     Staging* staging = StagingOf(*entry);
     if (!TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
@@ -324,6 +336,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   request.header.min_version = entry->min_version;
   request.groups = absl::MakeConstSpan(groups_.data(), 1);
   if (!Send(stream, entry, &request)) return false;
+  if (direct) entry->device = nullptr;
   ++stream->pulls_out;
   return true;
 }

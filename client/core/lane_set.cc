@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kPollBatch = 64;
 constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpenTimeoutNanos);
 constexpr int kRefusalsBeforeFinal = 3;
+constexpr size_t kMostRefused = 256;
 constexpr int kOpenFailuresBeforeOther = 2;
 
 uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
@@ -232,6 +233,43 @@ absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
   }
   stream->registered_block = block.id();
   return absl::OkStatus();
+}
+
+// ---- memory of devices --------------------------------------------------------------------------
+
+DeviceReach* LaneSet::ReachOf(const Stream& stream, const rdma::Device& device) {
+  for (const auto& reach : reaches_) {
+    if (reach->endpoint == stream.endpoint && reach->device == device.name()) return reach.get();
+  }
+  auto reach = std::make_unique<DeviceReach>();
+  reach->endpoint = stream.endpoint;
+  reach->device = device.name();
+  reach->path = transports_[stream.endpoint].endpoint->PathTo(device);
+  reaches_.push_back(std::move(reach));
+  return reaches_.back().get();
+}
+
+bool LaneSet::Reaches(const Stream& stream, const rdma::MemoryBlock& block) {
+  const DeviceReach& reach = *ReachOf(stream, *block.device());
+  return reach.path.direct() &&
+         std::find(reach.refused.begin(), reach.refused.end(), block.id()) == reach.refused.end();
+}
+
+void LaneSet::Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
+  DeviceReach* reach = ReachOf(stream, *block.device());
+  // Of blocks that are gone: ids are never used again.
+  if (reach->refused.size() >= kMostRefused) reach->refused.erase(reach->refused.begin());
+  reach->refused.push_back(block.id());
+  reach->last_refusal = std::move(status);
+}
+
+absl::Status LaneSet::WhyNot(const Stream& stream, const rdma::MemoryBlock& block) {
+  const DeviceReach& reach = *ReachOf(stream, *block.device());
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rdma.gpu_direct is required, and transport ", stream.transport,
+      stream.device.empty() ? "" : " on ", stream.device, " does not reach memory of ",
+      reach.device, ": ",
+      reach.path.direct() ? reach.last_refusal.message() : absl::string_view(reach.path.reason)));
 }
 
 void LaneSet::Failed(Stream* stream, absl::Status status) {

@@ -101,6 +101,15 @@ struct LaneTransport {
   uint32_t rail = 0;
 };
 
+// How one transport reaches memory of one device.
+struct DeviceReach {
+  size_t endpoint = 0;
+  std::string device;  // its name
+  rdma::DevicePath path;
+  std::vector<uint64_t> refused;  // blocks that it does not reach, though others
+  absl::Status last_refusal;
+};
+
 struct LaneCounters {
   uint64_t opened = 0, lost = 0, credit_stalls = 0;
 };
@@ -131,6 +140,14 @@ class LaneSet {
   void Want(Stream* stream);
   // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already.
   absl::Status Register(Stream* stream, const rdma::MemoryBlock& block);
+  // Whether the stream's lane, which is there, reads and writes this memory of a device itself.
+  bool Reaches(const Stream& stream, const rdma::MemoryBlock& block);
+  // It was found that it does not; `status` says why.
+  void Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
+  // FAILED_PRECONDITION: why it does not.
+  absl::Status WhyNot(const Stream& stream, const rdma::MemoryBlock& block);
+  // Of each pair that there was reason to look at.
+  const std::vector<std::unique_ptr<DeviceReach>>& reaches() const { return reaches_; }
   // The lane, if any, is closed; its records come back through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);
@@ -150,6 +167,7 @@ class LaneSet {
 
  private:
   Stream* AddRail(Peer* peer);
+  DeviceReach* ReachOf(const Stream& stream, const rdma::Device& device);
   void Ask(Stream* stream);
   void AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const;
   // Into transports_; its size: there is none.
@@ -178,6 +196,7 @@ class LaneSet {
   size_t transport_kinds_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<DeviceReach>> reaches_;  // a handful
   std::vector<Stream*> with_lane_;
   absl::flat_hash_map<uint64_t, Stream*> by_connection_;
   uint64_t last_key_ = 0;

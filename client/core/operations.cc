@@ -21,6 +21,7 @@ Operation* Operations::Start(Operation::Kind kind, TableState* table, int64_t no
   operation->done = std::move(done);
   operation->status = absl::OkStatus();
   operation->records = operation->commits = operation->buffers = 0;
+  operation->landed = false;
   Operation* before = nullptr;
   for (Operation* last = timers_.back(); last != nullptr && last->deadline_ns > deadline_ns;
        last = timers_.Previous(last)) {

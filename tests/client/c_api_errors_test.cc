@@ -141,6 +141,10 @@ TEST_CASE("NULL is refused by name, in every argument") {
            nullptr, [](const verbena_lane*, void*) {}, nullptr),
        "client");
   null(verbena_client_list_lanes(client, nullptr, nullptr), "show");
+  null(verbena_client_list_gpu_paths(
+           nullptr, [](const verbena_gpu_path*, void*) {}, nullptr),
+       "client");
+  null(verbena_client_list_gpu_paths(client, nullptr, nullptr), "show");
   null(verbena_client_list_missing_transports(
            nullptr, [](const char*, void*) {}, nullptr),
        "client");
@@ -250,6 +254,9 @@ TEST_CASE("connecting says which option is wrong, and who does not answer") {
   options = Options(cluster.address().c_str());
   options.progress = 2;
   refuse(options, VERBENA_INVALID_ARGUMENT, {"progress is 2"});
+  options = Options(cluster.address().c_str());
+  options.rdma_gpu_direct = 3;
+  refuse(options, VERBENA_INVALID_ARGUMENT, {"rdma_gpu_direct is 3", "2 (required)"});
   options = Options(cluster.address().c_str());
   options.timeout_ms = 0;
   refuse(options, VERBENA_INVALID_ARGUMENT, {"timeout"});

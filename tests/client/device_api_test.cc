@@ -7,62 +7,15 @@
 
 #include "client/c/verbena.h"
 #include "client/client.h"
-#include "tests/rdma/cuda_fixture.h"
-#include "tests/support/cluster.h"
+#include "tests/client/gpu_fixture.h"
 
 namespace verbena::test {
 namespace {
 
-constexpr uint64_t kElements = 300'000;  // chunks of 256 KiB, the last one short
-
-std::vector<float> Read(const Region& region) {
-  std::vector<float> numbers(region.size() / sizeof(float));
-  REQUIRE(rdma::fake_cuda_read(region.data(), numbers.data(), region.size()));
-  return numbers;
-}
-
-void Write(const Region& region, const std::vector<float>& numbers) {
-  REQUIRE(rdma::fake_cuda_write(region.data(), numbers.data(), region.size()));
-}
-
-std::vector<float> Counting(float from) {
-  std::vector<float> numbers(kElements);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = from + float(i % 1000);
-  return numbers;
-}
-
-struct Fixture {
-  explicit Fixture(const std::string& transport,
-                   v1::Consistency consistency = v1::CONSISTENCY_ASYNC) {
-    ClientOptions options;
-    options.cluster = cluster.address();
-    options.transport = transport;
-    client = *Client::Connect(options);
-    v1::TableSpec spec;
-    spec.set_name("weights");
-    spec.add_shape(kElements);
-    spec.set_consistency(consistency);
-    spec.mutable_optimizer()->set_name("sgd");
-    spec.mutable_optimizer()->set_rate(1);
-    table = *client->CreateTable(spec);
-  }
-  Region OnGpu() { return *client->AllocateRegion(kElements * sizeof(float), MemoryKind::kCuda); }
-  void Good(Ticket ticket) {
-    const absl::Status status = ticket.Wait();
-    INFO(status.ToString());
-    REQUIRE(status.ok());
-  }
-
-  rdma::CudaFixture cuda;  // looks last
-  ProcessCluster cluster{{.servers = 1, .shards = 2}};
-  std::unique_ptr<Client> client;
-  Table table;
-};
-
 TEST_CASE("a GPU's memory is pushed from and pulled to over every transport") {
   for (const char* transport : {"shm", "ofi"}) {
     INFO(transport);
-    Fixture f(transport, v1::CONSISTENCY_SYNC);
+    GpuFixture f(transport, v1::CONSISTENCY_SYNC);
     const Region gradient = f.OnGpu(), parameters = f.OnGpu();
     std::vector<float> expected(kElements);
     for (int step = 1; step <= 3; ++step) {
@@ -78,7 +31,7 @@ TEST_CASE("a GPU's memory is pushed from and pulled to over every transport") {
 }
 
 TEST_CASE("a push comes after what the caller has enqueued, and the call does not wait for that") {
-  Fixture f("shm");
+  GpuFixture f("shm");
   const Region gradient = f.OnGpu(), parameters = f.OnGpu();
   const uintptr_t stream = rdma::fake_cuda_make_stream(0);
   rdma::fake_cuda_hold_stream(stream, true);
@@ -99,7 +52,7 @@ TEST_CASE("a push comes after what the caller has enqueued, and the call does no
 }
 
 TEST_CASE("a tensor of the caller's, and page-locked memory, are regions") {
-  Fixture f("shm");
+  GpuFixture f("shm");
   const auto device = *rdma::OpenCudaDevice(0);
   const auto tensor = *rdma::MemoryBlock::AllocateOn(device, kElements * sizeof(float));
   const Region gradient =
@@ -119,7 +72,7 @@ TEST_CASE("a tensor of the caller's, and page-locked memory, are regions") {
 }
 
 TEST_CASE("what is wrong with memory of a GPU is said, and calls go on") {
-  Fixture f("shm");
+  GpuFixture f("shm");
   const auto says = [](const absl::Status& status, absl::StatusCode code, const char* text) {
     INFO(status.ToString());
     CHECK(status.code() == code);
@@ -150,7 +103,7 @@ TEST_CASE("what is wrong with memory of a GPU is said, and calls go on") {
 }
 
 TEST_CASE("the same in C") {
-  Fixture f("shm");
+  GpuFixture f("shm");
   verbena_connect_options options;
   verbena_connect_options_init(&options, sizeof options);
   const std::string address = f.cluster.address();
@@ -183,6 +136,20 @@ TEST_CASE("the same in C") {
   REQUIRE(rdma::fake_cuda_read(verbena_region_data(gradient), numbers.data(), kElements * 4));
   CHECK(numbers == std::vector<float>(kElements, 0.0f));
   rdma::fake_cuda_drop_stream(stream);
+  int paths = 0;
+  REQUIRE(verbena_client_list_gpu_paths(
+              client,
+              [](const verbena_gpu_path* path, void* user) {
+                CHECK(path->struct_size == sizeof(verbena_gpu_path));
+                CHECK(std::string(path->gpu) == "cuda:1 (Fake GPU 1)");
+                CHECK(std::string(path->transport) == "shm");
+                CHECK(std::string(path->path) == "staging");
+                CHECK(std::string(path->reason) == "shm reaches memory of the host only");
+                CHECK(std::string(path->refusal).empty());
+                ++*static_cast<int*>(user);
+              },
+              &paths) == VERBENA_OK);
+  CHECK(paths == 1);
   verbena_ticket_free(ticket);
   verbena_region_free(gradient);
   verbena_table_free(table);

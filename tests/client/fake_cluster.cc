@@ -152,6 +152,10 @@ FakeCluster::FakeCluster(const Options& options)
   core_options.transports.push_back({endpoint.get(), "host"});
   core_options.missing = {{"verbs", "no RDMA device"}};
   core_options.observer = options.observer;
+  core_options.direct_only = options.direct_only;
+  if (options.reaches_device) {
+    network.set_device_memory([this](const std::byte* data) { return device->Bytes(data); });
+  }
   core_options.clock = clock;
   core_options.control = &control;
   core = std::make_unique<client::ClientCore>(std::move(core_options));

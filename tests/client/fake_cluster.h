@@ -205,6 +205,8 @@ class FakeCluster {
     size_t staging_bytes = 1 << 20;
     bool shm = false;  // lanes over shared memory, on real time
     bool observer = false;
+    bool reaches_device = false;  // sim reads and writes the device's memory itself
+    bool direct_only = false;
     uint32_t replicas = 1;          // more: server 0 has all partitions, and the others copies
     bool broken_transport = false;  // the worker offers "broken", too, which never connects
   };

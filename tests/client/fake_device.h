@@ -34,6 +34,7 @@ class FakeDevice final : public rdma::Device {
   size_t pinnable = SIZE_MAX;      // bytes
   absl::Status lost;               // not OK: from now on
   absl::Status refuse_copy;        // not OK: of the next StartCopy(), once
+  absl::Status refuse_flush;       // not OK: of FlushPeerWrites()
 
   // ---- what happened ----
   size_t started[2] = {0, 0};
@@ -41,6 +42,7 @@ class FakeDevice final : public rdma::Device {
   size_t allocations() const { return memory_.size(); }
   size_t running(Direction direction) const { return copies_[Index(direction)].size(); }
   size_t marks = 0;  // alive
+  size_t flushes = 0;
   // The bytes at an address of the device.
   std::byte* Bytes(const std::byte* data);
 
@@ -51,6 +53,10 @@ class FakeDevice final : public rdma::Device {
   absl::Status CheckMemory(const std::byte* data, size_t bytes) override;
   absl::Status Pin(std::byte* data, size_t bytes) override;
   void Unpin(std::byte* data) override;
+  absl::Status FlushPeerWrites() override {
+    ++flushes;
+    return refuse_flush;
+  }
   absl::StatusOr<std::unique_ptr<Mark>> MarkStream(uintptr_t stream) override;
   absl::StatusOr<uint64_t> StartCopy(Direction direction, const std::byte* from, std::byte* to,
                                      size_t bytes) override;
