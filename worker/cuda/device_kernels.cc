@@ -1,23 +1,17 @@
 #include "worker/cuda/device_kernels.h"
 
-#include <array>
 #include <cstring>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/memory/cuda/cuda_context.h"
-#include "rdma/memory/cuda/cuda_device.h"
-#include "worker/cuda/kernel_image.h"
+#include "worker/cuda/kernel_module.h"
 #include "worker/cuda/launch_plan.h"
 
 namespace verbena::worker {
 namespace {
 
-namespace cuda = rdma::cuda;
-using cuda::CudaContext;
 using rdma::Device;
 using rdma::MemoryBlock;
 
@@ -55,106 +49,24 @@ absl::Status CheckAligned(std::string_view what, uint64_t address, uint32_t size
                                                  " bytes"));
 }
 
-// The error of a module that was not loaded, with what to do about it.
-absl::Status LoadError(CudaContext* context, cuda::Result code) {
-  const absl::Status status = context->Fail(code, "cuModuleLoadData of the GPU kernels");
-  const bool unfit = code == cuda::kNoBinaryForGpu || code == cuda::kUnsupportedPtxVersion ||
-                     code == cuda::kInvalidImage;
-  if (!unfit) return status;
-  return absl::FailedPreconditionError(
-      absl::StrCat(std::string(status.message()),
-                   "; the kernels are for GPUs of compute capability 8.0 and above, and those "
-                   "newer than 10.0 need a driver of CUDA 13.0 or later"));
-}
-
 }  // namespace
 
 // ---- loading ------------------------------------------------------------------------------------
 
-struct DeviceKernels::Impl {
-  ~Impl() {
-    if (module == nullptr) return;
-    const CudaContext::Scope scope(context, CudaContext::Scope::When::kAlways);
-    (void)context->api().cuModuleUnload(module);
-  }
-
-  absl::StatusOr<cuda::Function> Find(const char* name) const {
-    for (size_t i = 0; i < std::size(kKernelNames); ++i) {
-      if (std::strcmp(kKernelNames[i], name) == 0) return functions[i];
-    }
-    return absl::InternalError(absl::StrCat("there is no kernel ", name));
-  }
-
-  // `parameters` are copied by the driver before it returns.
-  absl::Status Launch(const char* name, uint32_t blocks, uintptr_t stream,
-                      void** parameters) const {
-    const auto function = Find(name);
-    if (!function.ok()) return function.status();
-    const CudaContext::Scope scope(context);
-    if (!scope.status().ok()) return scope.status();
-    const cuda::Result code =
-        context->api().cuLaunchKernel(*function, blocks, 1, 1, kThreadsPerBlock, 1, 1, 0,
-                                      reinterpret_cast<cuda::Stream>(stream), parameters, nullptr);
-    if (code == cuda::kSuccess) return absl::OkStatus();
-    if (code == cuda::kInvalidHandle) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "0x", absl::Hex(stream), " is not a stream of ", context->name(), " (destroyed?)"));
-    }
-    return context->Fail(code, absl::StrCat("cuLaunchKernel of ", name));
-  }
-
-  std::shared_ptr<Device> device;
-  CudaContext* context = nullptr;  // the device's
-  cuda::Module module = nullptr;
-  std::array<cuda::Function, std::size(kKernelNames)> functions = {};
-  uint32_t multiprocessors = 1;
-};
-
-DeviceKernels::DeviceKernels(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceKernels::DeviceKernels(std::unique_ptr<KernelModule> module) : module_(std::move(module)) {}
 DeviceKernels::~DeviceKernels() = default;
 
 absl::StatusOr<std::unique_ptr<DeviceKernels>> DeviceKernels::Load(std::shared_ptr<Device> device) {
-  CudaContext* const context = rdma::ContextOf(device.get());
-  if (context == nullptr) {
-    return absl::UnimplementedError("GPU kernels run on CUDA devices only");
-  }
-  const absl::Span<const std::byte> image = KernelImage();
-  if (image.empty()) {
-    return absl::UnimplementedError(
-        "this program was built without GPU kernels: CMake found no nvcc of CUDA 12.8 or later");
-  }
-  auto impl = std::make_unique<Impl>();
-  impl->device = std::move(device);
-  impl->context = context;
-  const cuda::DriverApi& api = context->api();
-  const CudaContext::Scope scope(context);
-  if (!scope.status().ok()) return scope.status();
-  cuda::Result code = api.cuModuleLoadData(&impl->module, image.data());
-  if (code != cuda::kSuccess) {
-    impl->module = nullptr;
-    return LoadError(context, code);
-  }
-  for (size_t i = 0; i < std::size(kKernelNames); ++i) {
-    code = api.cuModuleGetFunction(&impl->functions[i], impl->module, kKernelNames[i]);
-    if (code == cuda::kSuccess) continue;
-    return context->Fail(code, absl::StrCat("cuModuleGetFunction of ", kKernelNames[i]));
-  }
-  cuda::DeviceNumber number = 0;
-  int multiprocessors = 0;
-  code = api.cuDeviceGet(&number, context->ordinal());
-  if (code == cuda::kSuccess) {
-    code = api.cuDeviceGetAttribute(&multiprocessors, cuda::kAttributeMultiprocessorCount, number);
-  }
-  if (code != cuda::kSuccess) return context->Fail(code, "cuDeviceGetAttribute");
-  if (multiprocessors > 0) impl->multiprocessors = static_cast<uint32_t>(multiprocessors);
-  return std::unique_ptr<DeviceKernels>(new DeviceKernels(std::move(impl)));
+  auto module = KernelModule::Load(std::move(device));
+  if (!module.ok()) return module.status();
+  return std::unique_ptr<DeviceKernels>(new DeviceKernels(*std::move(module)));
 }
 
 // ---- tables -------------------------------------------------------------------------------------
 
 absl::StatusOr<DeviceKernels::Table> DeviceKernels::MakeTable(absl::Span<const Segment> tensors,
                                                               uint32_t element_size) const {
-  auto plan = PlanMove(tensors, element_size, impl_->multiprocessors);
+  auto plan = PlanMove(tensors, element_size, module_->multiprocessors());
   if (!plan.ok()) return plan.status();
   Table table;
   table.element_size_ = element_size;
@@ -164,19 +76,19 @@ absl::StatusOr<DeviceKernels::Table> DeviceKernels::MakeTable(absl::Span<const S
   table.blocks_ = plan->blocks;
   table.tiles_ = plan->segments.size() * sizeof(Segment);
   const size_t bytes = table.tiles_ + plan->tiles.size() * sizeof(uint32_t);
-  auto host = MemoryBlock::AllocatePinned(impl_->device, bytes, "verbena-kernel-table");
+  const std::shared_ptr<Device>& device = module_->device();
+  auto host = MemoryBlock::AllocatePinned(device, bytes, "verbena-kernel-table");
   if (!host.ok()) return host.status();
-  auto memory = MemoryBlock::AllocateOn(impl_->device, bytes);
+  auto memory = MemoryBlock::AllocateOn(device, bytes);
   if (!memory.ok()) return memory.status();
   std::memcpy((*host)->data(), plan->segments.data(), table.tiles_);
   std::memcpy((*host)->data() + table.tiles_, plan->tiles.data(), bytes - table.tiles_);
   constexpr auto kToDevice = Device::Direction::kToDevice;
-  const auto number =
-      impl_->device->StartCopy(kToDevice, (*host)->data(), (*memory)->data(), bytes);
+  const auto number = device->StartCopy(kToDevice, (*host)->data(), (*memory)->data(), bytes);
   if (!number.ok()) return number.status();
   // Both blocks stay until then; when the device is lost, nothing touches them any more.
   for (;;) {
-    const auto done = impl_->device->CopiesDone(kToDevice);
+    const auto done = device->CopiesDone(kToDevice);
     if (!done.ok()) return done.status();
     if (*done >= *number) break;
     std::this_thread::yield();
@@ -197,10 +109,9 @@ absl::Status DeviceKernels::Convert(Conversion conversion, const void* in, void*
   auto to = reinterpret_cast<uint64_t>(out);
   if (absl::Status s = CheckAligned("the input", from, kernels.in_size); !s.ok()) return s;
   if (absl::Status s = CheckAligned("the output", to, kernels.out_size); !s.ok()) return s;
-  const uint32_t blocks = BlocksFor(n, impl_->multiprocessors);
-  if (blocks == 0) return absl::OkStatus();
+  const uint32_t blocks = BlocksFor(n, module_->multiprocessors());
   void* parameters[] = {&from, &to, &n};
-  return impl_->Launch(kernels.convert, blocks, stream, parameters);
+  return module_->Launch(kernels.convert, blocks, stream, parameters);
 }
 
 absl::Status DeviceKernels::Sum(absl::Span<const float* const> inputs, float* out, uint64_t n,
@@ -217,11 +128,10 @@ absl::Status DeviceKernels::Sum(absl::Span<const float* const> inputs, float* ou
   }
   auto to = reinterpret_cast<uint64_t>(out);
   if (absl::Status s = CheckAligned("the output", to, sizeof(float)); !s.ok()) return s;
-  const uint32_t blocks = BlocksFor(n, impl_->multiprocessors);
-  if (blocks == 0) return absl::OkStatus();
+  const uint32_t blocks = BlocksFor(n, module_->multiprocessors());
   auto count = static_cast<uint32_t>(inputs.size());
   void* parameters[] = {&at, &count, &to, &n};
-  return impl_->Launch(kSum, blocks, stream, parameters);
+  return module_->Launch(kSum, blocks, stream, parameters);
 }
 
 absl::Status DeviceKernels::Move(const char* kernel, std::string_view what, uint32_t table_size,
@@ -242,7 +152,7 @@ absl::Status DeviceKernels::Move(const char* kernel, std::string_view what, uint
   uint64_t tiles = segments + table.tiles_;
   uint32_t tile_count = table.tile_count_;
   void* parameters[] = {&segments, &tiles, &tile_count, &bucket};
-  return impl_->Launch(kernel, table.blocks_, stream, parameters);
+  return module_->Launch(kernel, table.blocks_, stream, parameters);
 }
 
 absl::Status DeviceKernels::Gather(Conversion conversion, const Table& table, void* bucket,

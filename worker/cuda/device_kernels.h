@@ -24,6 +24,8 @@
 
 namespace verbena::worker {
 
+class KernelModule;
+
 // What becomes of an element on its way. Copies keep every bit.
 enum class Conversion : uint8_t {
   kCopy32,
@@ -52,8 +54,7 @@ class DeviceKernels {
     uint32_t element_size_ = 0;
   };
 
-  // UNIMPLEMENTED: this program was built without the kernels, or `device` is not a CUDA device.
-  // FAILED_PRECONDITION: there is no code for this GPU, or the driver is too old for it.
+  // As KernelModule::Load().
   static absl::StatusOr<std::unique_ptr<DeviceKernels>> Load(std::shared_ptr<rdma::Device> device);
   ~DeviceKernels();
   DeviceKernels(const DeviceKernels&) = delete;
@@ -82,13 +83,12 @@ class DeviceKernels {
                        uintptr_t stream) const;
 
  private:
-  struct Impl;
-  explicit DeviceKernels(std::unique_ptr<Impl> impl);
+  explicit DeviceKernels(std::unique_ptr<KernelModule> module);
   absl::Status Move(const char* kernel, std::string_view what, uint32_t table_size,
                     uint32_t bucket_size, const Table& table, uint64_t bucket,
                     uintptr_t stream) const;
 
-  const std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<KernelModule> module_;
 };
 
 }  // namespace verbena::worker
