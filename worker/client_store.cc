@@ -1,6 +1,7 @@
 #include "worker/client_store.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -147,7 +148,25 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   return store;
 }
 
+absl::Status ClientStore::AllocateOnDevice() {
+  const size_t bytes = layout_.floats() * sizeof(float);
+  const int ordinal = options_.device->ordinal();
+  for (std::optional<Region>* region : {&gpu_gradient_, &gpu_parameters_}) {
+    absl::StatusOr<Region> allocated = client_->AllocateRegion(bytes, MemoryKind::kCuda, ordinal);
+    if (!allocated.ok()) return allocated.status();
+    *region = *std::move(allocated);
+  }
+  // Page-locked, for the copies of CopyParameters().
+  absl::StatusOr<Region> pinned = client_->AllocateRegion(bytes, MemoryKind::kPinned, ordinal);
+  if (!pinned.ok()) return pinned.status();
+  parameters_ = *std::move(pinned);
+  return absl::OkStatus();
+}
+
 absl::Status ClientStore::AllocateRegions(const TrainingSpec& spec) {
+  if (on_device()) {
+    if (absl::Status status = AllocateOnDevice(); !status.ok()) return status;
+  }
   struct Wanted {
     std::optional<Region>* region;
     size_t element_bytes;
@@ -155,7 +174,7 @@ absl::Status ClientStore::AllocateRegions(const TrainingSpec& spec) {
   };
   const Wanted all[] = {
       {&gradient_, sizeof(float), true},
-      {&parameters_, sizeof(float), true},
+      {&parameters_, sizeof(float), !on_device()},
       {&narrow_gradient_, sizeof(uint16_t), spec.gradient_dtype != NumberType::kF32},
       {&narrow_parameters_, sizeof(uint16_t), spec.dtype != NumberType::kF32},
   };
@@ -214,7 +233,7 @@ void ClientStore::Push(size_t tensor) {
   const Table& table = tables_[tensor];
   const Range range = RangeOf(tensor, table.gradient_element_bytes());
   if (table.gradient_dtype() == v1::DTYPE_F32) {
-    tickets_.push_back(client_->Push(table, *gradient_, range));
+    tickets_.push_back(client_->Push(table, OnDevice(tensor) ? *gpu_gradient_ : *gradient_, range));
     return;
   }
   const uint64_t first = layout_.offset(tensor);
@@ -231,8 +250,32 @@ void ClientStore::Pull(size_t tensor) {
   const Table& table = tables_[tensor];
   const bool narrow = table.dtype() != v1::DTYPE_F32;
   if (narrow) narrow_pulls_.push_back(tensor);
-  tickets_.push_back(client_->Pull(table, narrow ? *narrow_parameters_ : *parameters_,
-                                   RangeOf(tensor, table.element_bytes())));
+  pulled_to_device_ |= OnDevice(tensor);
+  const Region& to = narrow             ? *narrow_parameters_
+                     : OnDevice(tensor) ? *gpu_parameters_
+                                        : *parameters_;
+  tickets_.push_back(client_->Pull(table, to, RangeOf(tensor, table.element_bytes())));
+}
+
+absl::Status ClientStore::CopyParameters() {
+  constexpr auto kToHost = rdma::Device::Direction::kToHost;
+  rdma::Device& device = *options_.device;
+  uint64_t last = 0;
+  for (size_t i = 0; i < layout_.size(); ++i) {
+    if (!OnDevice(i)) continue;
+    const size_t offset = layout_.offset(i) * sizeof(float);
+    const absl::StatusOr<uint64_t> number =
+        device.StartCopy(kToHost, gpu_parameters_->data() + offset, parameters_->data() + offset,
+                         layout_[i].elements() * sizeof(float));
+    if (!number.ok()) return number.status();
+    last = *number;
+  }
+  for (;;) {
+    const absl::StatusOr<uint64_t> done = device.CopiesDone(kToHost);
+    if (!done.ok()) return done.status();
+    if (*done >= last) return absl::OkStatus();
+    std::this_thread::yield();
+  }
 }
 
 void ClientStore::Widen(size_t tensor) {
@@ -252,6 +295,7 @@ absl::Status ClientStore::Wait() {
     for (const size_t tensor : narrow_pulls_) Widen(tensor);
   }
   narrow_pulls_.clear();
+  if (std::exchange(pulled_to_device_, false) && first.ok()) first = CopyParameters();
   first.Update(rows_->Wait());
   return first;
 }

@@ -49,8 +49,9 @@ void KeyedModel::Fill(const KeyedExamples& from, Batch* batch) {
   }
 }
 
-double KeyedModel::Gradient(const Batch& batch, double scale, const Parameters& parameters,
-                            const Gradients& gradients) {
+absl::StatusOr<double> KeyedModel::Gradient(const Batch& batch, double scale,
+                                            const Parameters& parameters,
+                                            const Gradients& gradients) {
   const float* rows = parameters.rows[0];
   float* row_gradients = gradients.rows[0];
   std::fill_n(gradients.dense, layout_.floats(), 0.0f);

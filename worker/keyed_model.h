@@ -24,8 +24,8 @@ class KeyedModel : public Model {
   uint64_t examples() const override { return train_.rows(); }
   bool has_test() const override { return test_.has_value(); }
   void Prepare(Batch* batch) override { Fill(train_, batch); }
-  double Gradient(const Batch& batch, double scale, const Parameters& parameters,
-                  const Gradients& gradients) override;
+  absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                                  const Gradients& gradients) override;
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  protected:

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -11,7 +13,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "rdma/memory/cuda/cuda_device.h"
 #include "worker/criteo_reader.h"
+#include "worker/cuda_text_model.h"
 #include "worker/embedding_mlp.h"
 #include "worker/factorization_machine.h"
 #include "worker/libsvm_reader.h"
@@ -43,10 +47,23 @@ absl::Status WritePredictions(const std::string& path,
   return absl::OkStatus();
 }
 
+// "cuda": the workers of a machine take its GPUs in turn.
+absl::StatusOr<int> OrdinalOf(const Options& options) {
+  if (options.device != "cuda") return std::atoi(options.device.c_str() + std::strlen("cuda:"));
+  const absl::StatusOr<int> count = rdma::CudaDeviceCount();
+  if (!count.ok()) return count.status();
+  return std::max(options.rank, 0) % *count;
+}
+
 absl::StatusOr<std::unique_ptr<Model>> LoadText(const Options& options) {
   absl::StatusOr<TextData> data = ReadText(options.data, options.test, options.holdout);
   if (!data.ok()) return data.status();
-  return std::make_unique<TextModel>(*std::move(data), options.text);
+  if (options.device == "cpu") {
+    return std::make_unique<TextModel>(*std::move(data), options.text);
+  }
+  const absl::StatusOr<int> ordinal = OrdinalOf(options);
+  if (!ordinal.ok()) return ordinal.status();
+  return CudaTextModel::Open(*std::move(data), options.text, *ordinal);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadLogistic(const Options& options) {

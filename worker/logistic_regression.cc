@@ -33,8 +33,9 @@ double LogisticRegression::Score(const SparseExamples& examples, size_t row,
   return score;
 }
 
-double LogisticRegression::Gradient(const Batch& batch, double scale, const Parameters& parameters,
-                                    const Gradients& gradients) {
+absl::StatusOr<double> LogisticRegression::Gradient(const Batch& batch, double scale,
+                                                    const Parameters& parameters,
+                                                    const Gradients& gradients) {
   // Sums in double: how a batch is split among workers then shows only in the last bit.
   std::fill(sums_.begin(), sums_.end(), 0.0);
   double bias = 0;

@@ -21,8 +21,8 @@ class LogisticRegression : public Model {
   const Layout& layout() const override { return layout_; }
   uint64_t examples() const override { return train_.rows(); }
   bool has_test() const override { return test_.has_value(); }
-  double Gradient(const Batch& batch, double scale, const Parameters& parameters,
-                  const Gradients& gradients) override;
+  absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                                  const Gradients& gradients) override;
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  private:

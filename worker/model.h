@@ -8,12 +8,17 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/layout.h"
+
+namespace verbena::rdma {
+class Device;
+}  // namespace verbena::rdma
 
 namespace verbena::worker {
 
@@ -43,7 +48,7 @@ struct Batch {
 using Rows = absl::Span<const float* const>;
 
 struct Parameters {
-  const float* dense = nullptr;  // an arena laid out by layout()
+  const float* dense = nullptr;  // an arena laid out by layout(), on the model's device
   Rows rows;
 };
 struct Gradients {
@@ -74,11 +79,15 @@ class Model {
   // The next Gradient() is that of this step, counted from 0: for what differs from step to step.
   virtual void ResumeAt(uint64_t /*step*/) {}
 
+  // The GPU that has the dense arenas of Gradient(); null: the host.
+  virtual std::shared_ptr<rdma::Device> device() const { return nullptr; }
+
   // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
   // the loss's gradient, plus once the gradient of what does not depend on examples (such as L2 on
-  // dense weights). Returns the sum of the losses in nats.
-  virtual double Gradient(const Batch& batch, double scale, const Parameters& parameters,
-                          const Gradients& gradients) = 0;
+  // dense weights). Returns the sum of the losses in nats. UNAVAILABLE: its GPU is lost.
+  virtual absl::StatusOr<double> Gradient(const Batch& batch, double scale,
+                                          const Parameters& parameters,
+                                          const Gradients& gradients) = 0;
 
   // On the test data.
   virtual absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) = 0;

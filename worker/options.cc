@@ -51,6 +51,17 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
                 "(interpolated, Witten-Bell) on the same bytes; needs no cluster");
 }
 
+CLI::Validator DeviceName() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        const bool numbered = name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 9 &&
+                              name.find_first_not_of("0123456789", 5) == std::string::npos;
+        if (numbered || name == "cpu" || name == "cuda") return "";
+        return absl::StrCat("'", name, "' is not allowed; allowed: cpu, cuda, cuda:0 to cuda:999");
+      },
+      "cpu|cuda|cuda:N");
+}
+
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
   app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
@@ -100,6 +111,11 @@ void AddCluster(CLI::App* app, Options* o) {
                   "Of each embedding table the servers keep so many bytes of rows in memory, with "
                   "optimizer state; the others are on their disks (verbenad --cold-dir). 0: all")
       ->capture_default_str();
+  app->add_option("--device", o->device,
+                  "text: what computes gradients, and has them in its memory: cpu; cuda, a GPU for "
+                  "each worker in turn; cuda:N, that GPU")
+      ->check(DeviceName())
+      ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();
@@ -138,7 +154,7 @@ void AddToken(CLI::App* app, std::string* token_file) {
       ->type_name("FILE");
 }
 
-void AddRdma(CLI::App* app, RdmaOptions* rdma) {
+void AddRdma(CLI::App* app, RdmaOptions* rdma, std::string* gpu_direct) {
   std::vector<CLI::Option*> options = {
       app->add_option("--rdma-device", rdma->device,
                       "Device, or DEVICE:PORT, to use; several, with a comma between: a rail each. "
@@ -171,6 +187,11 @@ void AddRdma(CLI::App* app, RdmaOptions* rdma) {
       app->add_option("--rdma-relaxed-ordering", rdma->relaxed_ordering,
                       "Let the device use PCIe relaxed ordering where that is safe")
           ->check(CLI::IsMember({"true", "false"}))
+          ->capture_default_str(),
+      app->add_option("--rdma-gpu-direct", *gpu_direct,
+                      "With --device cuda: the device reads and writes the GPU's memory itself "
+                      "where it can (auto), never, or must")
+          ->check(CLI::IsMember({"auto", "off", "required"}))
           ->capture_default_str(),
   };
   for (CLI::Option* option : options) option->group("RDMA (verbs)");
@@ -269,7 +290,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   app.get_formatter()->column_width(28);
   AddWhatToTrain(&app, &o);
   AddCluster(&app, &o);
-  AddRdma(&app, &o.rdma);
+  AddRdma(&app, &o.rdma, &o.gpu_direct);
   AddFabric(&app, &o.fabric);
   AddTls(&app, &o.tls);
   AddToken(&app, &o.token_file);

@@ -50,6 +50,8 @@ struct Options {
   std::optional<uint64_t> steps;
   std::optional<double> l2;
   uint64_t seed = 1;
+  std::string device = "cpu";       // "cuda", "cuda:N"
+  std::string gpu_direct = "auto";  // "off", "required"
   std::string transport = "auto";
   RdmaOptions rdma;
   FabricOptions fabric;

@@ -35,6 +35,20 @@ std::string CheckModel(const Options& o) {
   return "";
 }
 
+std::string CheckDevice(const Options& o) {
+  if (o.device == "cpu") {
+    return o.gpu_direct == "auto" ? "" : "--rdma-gpu-direct is for --device cuda";
+  }
+  if (o.format != "text") {
+    return absl::StrCat("--device: ", o.device, " is for --format text; other models run on cpu");
+  }
+  if (o.local) return "--local trains in the host's memory: --device does not go with it";
+  if (AllF32(o)) return "";
+  return absl::StrCat("--device: with ", o.device,
+                      " what travels is f32: --dtype, --gradient-dtype, --push-codec and "
+                      "--pull-codec do not go with it");
+}
+
 // A norm of the whole step: servers know it of dense sync tables alone.
 std::string CheckStepNorms(const Options& o) {
   if (o.clip_global_norm == 0 && o.optimizer != "lamb") return "";
@@ -187,7 +201,7 @@ std::string CheckCluster(const Options& o) {
 }  // namespace
 
 std::string CheckOptions(const Options& o) {
-  for (const auto check : {CheckRates, CheckModel, CheckValidation, CheckRanges}) {
+  for (const auto check : {CheckRates, CheckModel, CheckDevice, CheckValidation, CheckRanges}) {
     if (const std::string problem = check(o); !problem.empty()) return problem;
   }
   if (o.count_models) {

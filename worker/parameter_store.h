@@ -65,6 +65,10 @@ class ParameterStore {
   // Arenas laid out by layout().
   virtual float* gradient() = 0;
   virtual float* parameters() = 0;
+  // The same where the model has them. On a GPU: what is pushed and pulled of all but counters;
+  // parameters() are then a copy made by Wait().
+  virtual float* model_gradient() { return gradient(); }
+  virtual const float* model_parameters() { return parameters(); }
 
   virtual void Push(size_t tensor) = 0;
   virtual void EndStep() = 0;  // of every tensor and embedding table

@@ -104,6 +104,17 @@ TextParameters TextModel::ParametersAt(const float* arena) const {
           arena + layout_.offset(kSkip),      arena + layout_.offset(kC2)};
 }
 
+TextGradient TextModel::GradientAt(float* arena) const {
+  return {arena + layout_.offset(kEmbedding), arena + layout_.offset(kW1),
+          arena + layout_.offset(kC1),        arena + layout_.offset(kW2),
+          arena + layout_.offset(kSkip),      arena + layout_.offset(kC2)};
+}
+
+absl::Span<const size_t> TextModel::Penalised() {
+  static constexpr size_t kTensors[] = {kW1, kW2, kSkip};
+  return kTensors;
+}
+
 void TextModel::Fill(const std::string& text, size_t row, uint64_t position) {
   const auto width = static_cast<uint64_t>(options_.shape.context);
   uint8_t* context = contexts_.data() + row * width;
@@ -164,22 +175,20 @@ void TextModel::AddRowGradients(const Batch& batch, double scale, size_t first, 
   }
 }
 
-double TextModel::Gradient(const Batch& batch, double scale, const Parameters& given,
-                           const Gradients& gradients) {
+absl::StatusOr<double> TextModel::Gradient(const Batch& batch, double scale,
+                                           const Parameters& given, const Gradients& gradients) {
   const std::vector<uint32_t>& ids = batch.ids;
   const float* parameters = given.dense;
   float* gradient = gradients.dense;
   const TextParameters view = ParametersAt(parameters);
-  const TextGradient out = {gradient + layout_.offset(kEmbedding), gradient + layout_.offset(kW1),
-                            gradient + layout_.offset(kC1),        gradient + layout_.offset(kW2),
-                            gradient + layout_.offset(kSkip),      gradient + layout_.offset(kC2)};
+  const TextGradient out = GradientAt(gradient);
   std::fill_n(gradient, layout_.floats(), 0.0f);
   if (!tables_.empty()) {
     std::fill_n(gradients.rows[0], batch.keys[0].size() * kTextClasses, 0.0f);
   }
   if (options_.l2 > 0) {
     const auto l2 = static_cast<float>(options_.l2);
-    for (const size_t tensor : {kW1, kW2, kSkip}) {
+    for (const size_t tensor : Penalised()) {
       const uint64_t first = layout_.offset(tensor);
       const uint64_t last = first + layout_[tensor].elements();
       for (uint64_t i = first; i < last; ++i) gradient[i] = l2 * parameters[i];

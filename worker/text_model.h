@@ -48,13 +48,16 @@ class TextModel : public Model {
   // An example's dropped units depend on its id and the call's position among the calls alone, so
   // a batch split among workers drops the same ones.
   void ResumeAt(uint64_t step) override { calls_ = step; }
-  double Gradient(const Batch& batch, double scale, const Parameters& parameters,
-                  const Gradients& gradients) override;
+  absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
+                                  const Gradients& gradients) override;
   // Predictions are bits: what each test byte costs.
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
- private:
+ protected:
   TextParameters ParametersAt(const float* arena) const;
+  TextGradient GradientAt(float* arena) const;
+  // The tensors that L2 is on.
+  static absl::Span<const size_t> Penalised();
   // Fills contexts_ and targets_ with rows of `text`; bytes before its start are zero.
   void Fill(const std::string& text, size_t row, uint64_t position);
   void FillMask(size_t row, uint32_t id);

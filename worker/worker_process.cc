@@ -38,6 +38,9 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.job = options.job;
   cluster.transport = options.transport;
   cluster.rdma = options.rdma;
+  cluster.rdma.gpu_direct = options.gpu_direct == "off"        ? GpuDirectUse::kOff
+                            : options.gpu_direct == "required" ? GpuDirectUse::kRequired
+                                                               : GpuDirectUse::kAuto;
   cluster.fabric = options.fabric;
   cluster.tls = options.tls;
   cluster.token_file = options.token_file;
@@ -152,8 +155,10 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> OpenStore(const Options& options
     if (!store.ok()) return store.status();
     return *std::move(store);
   }
+  ClusterOptions cluster = ClusterOptionsOf(options);
+  cluster.device = model.device();
   absl::StatusOr<std::unique_ptr<ClientStore>> store =
-      ClientStore::Connect(ClusterOptionsOf(options), layout, model.tables(), spec);
+      ClientStore::Connect(cluster, layout, model.tables(), spec);
   if (!store.ok()) return store.status();
   return *std::move(store);
 }

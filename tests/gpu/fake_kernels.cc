@@ -5,37 +5,13 @@
 #include <iterator>
 #include <vector>
 
+#include "tests/gpu/fake_memory.h"
 #include "tests/rdma/fake_cuda/fake_cuda.h"
 #include "worker/cuda/elements.h"
 #include "worker/cuda/kernel_types.h"
 
 namespace verbena::worker {
 namespace {
-
-constexpr int kIllegalAddress = 700;
-
-template <typename T>
-T Parameter(void** parameters, size_t i) {
-  return *static_cast<T*>(parameters[i]);
-}
-
-void LoseAll() {
-  rdma::fake_cuda_lose(0, kIllegalAddress);
-  rdma::fake_cuda_lose(1, kIllegalAddress);
-}
-
-template <typename T>
-bool Read(const void* address, uint64_t n, std::vector<T>* values) {
-  values->resize(n);
-  if (rdma::fake_cuda_read(address, values->data(), n * sizeof(T))) return true;
-  LoseAll();
-  return false;
-}
-
-template <typename T>
-void Write(void* address, const std::vector<T>& values) {
-  if (!rdma::fake_cuda_write(address, values.data(), values.size() * sizeof(T))) LoseAll();
-}
 
 // One conversion of n elements by `threads` threads.
 template <typename C>
@@ -119,6 +95,7 @@ void DefineFakeKernels() {
   DefineMoves<F32ToBF16>(kGatherF32ToBF16, kScatterF32ToBF16);
   DefineMoves<BF16ToF32>(kGatherBF16ToF32, kScatterBF16ToF32);
   rdma::fake_cuda_define_kernel(kSum, Sum, kSumSizes, std::size(kSumSizes));
+  DefineFakeTextKernels();
 }
 
 }  // namespace verbena::worker

@@ -66,7 +66,7 @@ WRAPPER
 done
 sort -u "$work/libraries" | xargs -r cp -Lt "$folder/lib"
 cp -L "$(head -n 1 "$work/loader")" "$folder/lib/ld.so"
-# Loaded at run time, not linked: providers of libibverbs are left out, as these tests use none.
+# Loaded at run time, not linked: cuBLAS, and providers of libibverbs are left out, as these tests use none.
 strip --strip-debug "$folder"/programs/* 2>/dev/null || true
 
 cat >"$folder/run.sh" <<'RUN'
@@ -77,18 +77,28 @@ cat >"$folder/run.sh" <<'RUN'
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export VERBENA_VERBENAD=$here/bin/verbenad
+# cuBLAS is too large to carry along: this machine's, or none.
+for library in $(ldconfig -p 2>/dev/null | sed -nE 's/.*=> (.*libcublas\.so\.1[23])$/\1/p') \
+    /usr/local/cuda/lib64/libcublas.so.13 /usr/local/cuda/lib64/libcublas.so.12; do
+  [ -n "${VERBENA_CUBLAS:-}" ] || [ ! -e "$library" ] || export VERBENA_CUBLAS=$library
+done
+tests=(--use-colour no)
+if [ -z "${VERBENA_CUBLAS:-}" ]; then
+  echo "run.sh: no libcublas.so.13 or .12 here: tests of the text model are not run"
+  tests+=('~[cublas]')
+fi
 what=${1:-all}
 [ "$#" -eq 0 ] || shift
 [ "${1:-}" != -- ] || shift
 case "$what" in
-  all) "$here/bin/gpu_test" --use-colour no && "$here/bin/gpu" ;;
-  tests) "$here/bin/gpu_test" --use-colour no "$@" ;;
+  all) "$here/bin/gpu_test" "${tests[@]}" && "$here/bin/gpu" ;;
+  tests) "$here/bin/gpu_test" "${tests[@]}" "$@" ;;
   bench) "$here/bin/gpu" "$@" ;;
   sanitize)
     command -v compute-sanitizer >/dev/null || { echo "run.sh: there is no compute-sanitizer on the PATH" >&2; exit 1; }
     for tool in memcheck racecheck; do
       compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
-        "$here/bin/gpu_test" --use-colour no "$@" || exit 1
+        "$here/bin/gpu_test" "${tests[@]}" "$@" || exit 1
     done ;;
   *) echo "run.sh: unknown part '$what'; allowed: tests, bench, sanitize" >&2; exit 2 ;;
 esac

@@ -32,7 +32,7 @@ for option in cluster format model data test workers validate-every validate-exa
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
   optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype predictions json epochs batch steps \
   seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
-  rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
+  device rdma-gpu-direct rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
 done
 grep -q -- "--pause-after-step" "$work/out" && fail "--help shows what is for tests"
@@ -64,6 +64,16 @@ expect 2 "--gradient-dtype: f16 not in {f32,bf16}" "${base[@]}" --gradient-dtype
 for option in dtype gradient-dtype push-codec pull-codec; do
   expect 2 "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are for what goes to servers" \
     "${base[@]}" --local --$option bf16
+done
+expect 2 "--device: cuda is for --format text; other models run on cpu" "${base[@]}" --device cuda
+expect 2 "--device: 'gpu' is not allowed; allowed: cpu, cuda, cuda:0 to cuda:999" \
+  "${base[@]}" --device gpu
+expect 2 "--rdma-gpu-direct is for --device cuda" "${base[@]}" --rdma-gpu-direct required
+expect 2 "--rdma-gpu-direct: yes not in {auto,off,required}" "${base[@]}" --rdma-gpu-direct yes
+text=(--format text --data "$work/data" --cluster 127.0.0.1:1 --device cuda:0)
+expect 2 "--local trains in the host's memory: --device does not go with it" "${text[@]}" --local
+for option in dtype gradient-dtype push-codec pull-codec; do
+  expect 2 "--device: with cuda:0 what travels is f32: " "${text[@]}" --$option bf16
 done
 expect 2 "--rank needs --job" "${base[@]}" --rank 0
 expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \

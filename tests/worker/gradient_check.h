@@ -55,8 +55,9 @@ class GradientAt {
     std::vector<float*> to;
     for (const std::vector<float>& of_table : rows) from.push_back(of_table.data());
     for (std::vector<float>& of_table : row_gradients) to.push_back(of_table.data());
-    return model_.Gradient(batch, scale, {parameters.data(), from},
-                           {gradient.data(), absl::MakeSpan(to)});
+    return model_
+        .Gradient(batch, scale, {parameters.data(), from}, {gradient.data(), absl::MakeSpan(to)})
+        .value();
   }
 
  private:
@@ -74,7 +75,7 @@ inline double DenseGradient(Model* model, const std::vector<uint32_t>& ids, doub
   Batch batch;
   batch.ids = ids;
   model->Prepare(&batch);
-  return model->Gradient(batch, scale, {parameters.data(), {}}, {gradient->data(), {}});
+  return model->Gradient(batch, scale, {parameters.data(), {}}, {gradient->data(), {}}).value();
 }
 
 // `penalty` is the part of the loss that Gradient() does not return. Checks the elements of every

@@ -14,6 +14,7 @@
 //                tensor[i] = bucket[s.first + i] for each segment s.
 //   sum          (SumInputs inputs, uint32_t count, float* out, uint64_t n)
 //                out[i] = ((in0[i] + in1[i]) + in2[i]) + ..., `count` of them, 1 to kMostInputs.
+//   text model   what text_elements.h says of each; its results are the CPU's but for rounding.
 //
 // Addresses are of device memory (or of host memory that the device may access), multiples of their
 // element's size; kernels are fastest where both sides are equally far from a multiple of 16 bytes
@@ -46,12 +47,22 @@ inline constexpr char kScatter16[] = "verbena_scatter_16";
 inline constexpr char kScatterF32ToBF16[] = "verbena_scatter_f32_to_bf16";
 inline constexpr char kScatterBF16ToF32[] = "verbena_scatter_bf16_to_f32";
 inline constexpr char kSum[] = "verbena_sum_f32";
+inline constexpr char kScale[] = "verbena_scale_f32";
+inline constexpr char kColumnSums[] = "verbena_column_sums";
+inline constexpr char kTextEmbed[] = "verbena_text_embed";
+inline constexpr char kTextHidden[] = "verbena_text_hidden";
+inline constexpr char kTextSoftmax[] = "verbena_text_softmax";
+inline constexpr char kTextOutputGradient[] = "verbena_text_output_gradient";
+inline constexpr char kTextHiddenGradient[] = "verbena_text_hidden_gradient";
+inline constexpr char kTextAddByByte[] = "verbena_text_add_by_byte";
 
 inline constexpr const char* kKernelNames[] = {
-    kF32ToBF16, kBF16ToF32, kF32ToF16,         kF16ToF32,
-    kGather32,  kGather16,  kGatherF32ToBF16,  kGatherBF16ToF32,
-    kScatter32, kScatter16, kScatterF32ToBF16, kScatterBF16ToF32,
-    kSum};
+    kF32ToBF16,    kBF16ToF32,   kF32ToF16,           kF16ToF32,
+    kGather32,     kGather16,    kGatherF32ToBF16,    kGatherBF16ToF32,
+    kScatter32,    kScatter16,   kScatterF32ToBF16,   kScatterBF16ToF32,
+    kSum,          kScale,       kColumnSums,         kTextEmbed,
+    kTextHidden,   kTextSoftmax, kTextOutputGradient, kTextHiddenGradient,
+    kTextAddByByte};
 
 inline constexpr uint32_t kThreadsPerBlock = 256;
 // So many blocks fit on a multiprocessor at once: the compiler is held to the registers of this, 64
@@ -75,6 +86,19 @@ struct Segment {
 
 struct SumInputs {
   const float* at[kMostInputs];
+};
+
+// Of the text model: a batch of `rows` examples on its way through the softmax.
+struct TextSoftmax {
+  float* p;                 // [rows, 256]: what the hidden layer gives; becomes the probabilities
+  const float* c2;          // [256]
+  const float* skip;        // [256, 256]
+  const float* add;         // [rows, 256]; null: zeros
+  const uint8_t* contexts;  // [rows, context]
+  const uint8_t* targets;   // [rows]
+  float* losses;            // [rows], in nats
+  uint32_t rows;
+  uint32_t context;
 };
 
 }  // namespace verbena::worker

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "rdma/memory/cuda/copy_queue.h"
 #include "rdma/memory/cuda/cuda_context.h"
+#include "rdma/memory/cuda/cuda_errors.h"
 #include "rdma/memory/cuda/cuda_memory.h"
 #include "rdma/memory/cuda/cuda_peer.h"
 #include "rdma/memory/cuda/driver.h"
@@ -129,6 +130,16 @@ struct OpenDevices {
 CudaContext* ContextOf(Device* device) {
   const auto* const found = dynamic_cast<CudaDevice*>(device);
   return found == nullptr ? nullptr : found->context();
+}
+
+absl::StatusOr<int> CudaDeviceCount() {
+  const absl::StatusOr<const cuda::DriverApi*> api = cuda::LoadDriver();
+  if (!api.ok()) return api.status();
+  int count = 0;
+  const cuda::Result code = (*api)->cuDeviceGetCount(&count);
+  if (code != cuda::kSuccess) return cuda::DriverError(**api, code, "CUDA", "cuDeviceGetCount");
+  if (count > 0) return count;
+  return cuda::DriverError(**api, cuda::kNoDevice, "CUDA", "cuDeviceGetCount");
 }
 
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(int ordinal) {

@@ -26,6 +26,9 @@ class CudaContext;
 // driver (rdma/memory/cuda/driver.h) or the GPU cannot be used; INVALID_ARGUMENT: there is no such.
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(int ordinal);
 
+// How many GPUs this process sees; 1 or more. UNAVAILABLE: no driver, or no GPU.
+absl::StatusOr<int> CudaDeviceCount();
+
 // The context of such a device, for who launches kernels in it; the device's own, and gone with it.
 // Null: it is not a CUDA device.
 cuda::CudaContext* ContextOf(Device* device);

@@ -141,6 +141,15 @@ void fake_cuda_enqueue_fill(uintptr_t stream, void* address, int value, size_t b
   });
 }
 
+bool fake_cuda_enqueue(uintptr_t stream, void (*work)(void*), void* argument) {
+  FakeGpus& gpus = FakeGpus::Get();
+  const Lock lock(gpus.mutex);
+  auto* const object = gpus.FindStream(reinterpret_cast<StreamObject*>(stream), 0);
+  if (object == nullptr) return false;
+  gpus.Enqueue(object, WorkKind::kOther, [work, argument] { work(argument); });
+  return true;
+}
+
 void fake_cuda_capture(uintptr_t stream, bool on) {
   FakeGpus& gpus = FakeGpus::Get();
   const Lock lock(gpus.mutex);

@@ -1,0 +1,105 @@
+#include "worker/cuda/cublas.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::worker {
+namespace {
+
+using rdma::cuda::CudaContext;
+
+constexpr const char kBlasVariable[] = "VERBENA_CUBLAS";
+
+std::string BlasLoadError() {
+  const char* text = dlerror();
+  return text == nullptr ? "unknown error" : text;
+}
+
+// Stays loaded until the process ends: it has threads and memory of its own.
+absl::StatusOr<CublasApi> LoadBlas() {
+  const char* named = std::getenv(kBlasVariable);
+  std::vector<std::string> paths = {"libcublas.so.13", "libcublas.so.12",
+                                    "/usr/local/cuda/lib64/libcublas.so.13",
+                                    "/usr/local/cuda/lib64/libcublas.so.12"};
+  if (named != nullptr && *named != '\0') paths = {named};
+  void* library = nullptr;
+  std::string errors;
+  for (const std::string& path : paths) {
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) break;
+    absl::StrAppend(&errors, errors.empty() ? "" : "; ", path, ": ", BlasLoadError());
+  }
+  if (library == nullptr) {
+    return absl::UnavailableError(absl::StrCat("no cuBLAS: ", errors,
+                                               "; install the CUDA toolkit's libcublas, and have "
+                                               "LD_LIBRARY_PATH or VERBENA_CUBLAS name it"));
+  }
+  CublasApi api;
+  const char* missing = nullptr;
+#define VERBENA_CUBLAS_RESOLVE(name, result, parameters)                  \
+  api.name = reinterpret_cast<decltype(api.name)>(dlsym(library, #name)); \
+  if (api.name == nullptr && missing == nullptr) missing = #name;
+  VERBENA_CUBLAS_FUNCTIONS(VERBENA_CUBLAS_RESOLVE)
+#undef VERBENA_CUBLAS_RESOLVE
+  if (missing == nullptr) return api;
+  return absl::UnavailableError(
+      absl::StrCat("cuBLAS lacks ", missing, ": it is too old, or none; CUDA 12 or 13 is needed"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Cublas>> Cublas::Open(CudaContext* context,
+                                                     rdma::cuda::Stream stream) {
+  const absl::StatusOr<CublasApi> api = LoadBlas();
+  if (!api.ok()) return api.status();
+  std::unique_ptr<Cublas> blas(new Cublas(*api, context));
+  const CudaContext::Scope scope(context);
+  if (!scope.status().ok()) return scope.status();
+  int status = api->cublasCreate_v2(&blas->handle_);
+  if (status != kCublasSuccess) {
+    blas->handle_ = nullptr;
+    return blas->Error(status, "cublasCreate");
+  }
+  status = api->cublasSetStream_v2(blas->handle_, stream);
+  if (status != kCublasSuccess) return blas->Error(status, "cublasSetStream");
+  return blas;
+}
+
+Cublas::~Cublas() {
+  if (handle_ == nullptr) return;
+  const CudaContext::Scope scope(context_, CudaContext::Scope::When::kAlways);
+  (void)api_.cublasDestroy_v2(handle_);
+}
+
+absl::Status Cublas::Error(int status, const char* call) const {
+  const char* text = api_.cublasGetStatusString(status);
+  return absl::UnavailableError(absl::StrCat(context_->name(), ": ", call, ": ",
+                                             text == nullptr ? "an unknown error" : text, " (",
+                                             status, ")"));
+}
+
+// cuBLAS has columns first, so what it takes our matrices for are their transposes, and it is asked
+// for the transpose of c: that of b times that of a.
+absl::Status Cublas::Multiply(const Matrix& a, const Matrix& b, bool add, float* c) {
+  const auto rows = static_cast<int>(a.transposed ? a.columns : a.rows);
+  const auto inner = static_cast<int>(a.transposed ? a.rows : a.columns);
+  const auto columns = static_cast<int>(b.transposed ? b.rows : b.columns);
+  if (inner != static_cast<int>(b.transposed ? b.columns : b.rows)) {
+    return absl::InternalError("a matrix product of sizes that do not fit");
+  }
+  const CudaContext::Scope scope(context_);
+  if (!scope.status().ok()) return scope.status();
+  const float one = 1;
+  const float beta = add ? 1 : 0;
+  const int status = api_.cublasSgemm_v2(handle_, b.transposed ? kCublasTransposed : kCublasNormal,
+                                         a.transposed ? kCublasTransposed : kCublasNormal, columns,
+                                         rows, inner, &one, b.data, static_cast<int>(b.columns),
+                                         a.data, static_cast<int>(a.columns), &beta, c, columns);
+  return status == kCublasSuccess ? absl::OkStatus() : Error(status, "cublasSgemm");
+}
+
+}  // namespace verbena::worker

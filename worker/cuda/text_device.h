@@ -1,0 +1,95 @@
+// The text model's arithmetic (worker/text_kernels.h) on a GPU: a batch of examples goes there, its
+// losses come back, its gradient is added to what lies there.
+//
+// **Thread safety**: one thread at a time.
+//
+// Invariants:
+//  1. Everything runs in one stream, in the order of the calls.
+//  2. Between calls nothing of ours is under way but what Start() enqueued.
+#ifndef VERBENA_WORKER_CUDA_TEXT_DEVICE_H_
+#define VERBENA_WORKER_CUDA_TEXT_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rdma/memory/device.h"
+#include "rdma/memory/memory.h"
+#include "worker/cuda/cublas.h"
+#include "worker/cuda/kernel_module.h"
+#include "worker/text_kernels.h"
+
+namespace verbena::worker {
+
+class TextDevice {
+ public:
+  // Examples that are worked on at once: enough for matrix products to fill a GPU.
+  static constexpr uint32_t kRows = 1024;
+
+  // As KernelModule::Load() and Cublas::Open(); RESOURCE_EXHAUSTED: no memory.
+  static absl::StatusOr<std::unique_ptr<TextDevice>> Open(std::shared_ptr<rdma::Device> device,
+                                                          const TextShape& shape);
+  ~TextDevice();
+  TextDevice(const TextDevice&) = delete;
+  TextDevice& operator=(const TextDevice&) = delete;
+
+  // Of the batch that comes next, in host memory, kRows examples each; to be filled by the caller.
+  struct Input {
+    uint8_t* contexts;  // [rows, context]
+    uint8_t* targets;   // [rows]
+    float* mask;        // [rows, hidden]
+    float* add;         // [rows, 256]
+  };
+  const Input& input() const { return input_; }
+  // Of the batch that was last, in host memory.
+  const float* losses() const { return losses_; }           // [rows], in nats
+  const float* output_gradient() const { return output_; }  // [rows, 256], by the softmax's input
+
+  // out = factor * in, `floats` of them, in memory of the GPU; zeros for a factor of 0.
+  absl::Status Scale(const float* in, float factor, float* out, uint64_t floats);
+  // The batch in input(): adds scale times the gradient of its losses to *gradient; parameters and
+  // gradient are in memory of the GPU. Waits until it is done. `masked`, `added`: whether these of
+  // the input count.
+  absl::Status Add(const TextParameters& parameters, const TextGradient& gradient, uint32_t rows,
+                   float scale, bool masked, bool added);
+  // Until what Scale() enqueued is done, too.
+  absl::Status Wait();
+
+ private:
+  TextDevice(const TextShape& shape, std::unique_ptr<KernelModule> module)
+      : shape_(shape), module_(std::move(module)) {}
+  absl::Status Start();
+  absl::Status Upload(uint32_t rows, bool masked, bool added);
+  absl::Status Forward(const TextParameters& parameters, uint32_t rows, bool masked, bool added);
+  absl::Status Backward(const TextParameters& parameters, const TextGradient& gradient,
+                        uint32_t rows, float scale, bool masked);
+  absl::Status Download(uint32_t rows, bool added);
+  absl::Status Copy(rdma::Device::Direction direction, const void* from, void* to, size_t bytes);
+  // As many threads as there are elements, or as run at once.
+  template <typename... Parameters>
+  absl::Status Launch(const char* kernel, uint64_t elements, Parameters... parameters);
+
+  // Addresses on the GPU.
+  struct Workspace {
+    uint8_t* contexts;
+    uint8_t* targets;
+    float *mask, *add;
+    float *x, *dx, *h, *dh, *p, *losses;
+  };
+
+  const TextShape shape_;
+  const std::unique_ptr<KernelModule> module_;
+  rdma::cuda::Stream stream_ = nullptr;
+  std::unique_ptr<Cublas> blas_;
+  std::shared_ptr<rdma::MemoryBlock> pinned_, memory_;
+  Input input_ = {};
+  float* losses_ = nullptr;
+  float* output_ = nullptr;
+  Workspace on_ = {};
+};
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_CUDA_TEXT_DEVICE_H_
