@@ -1,12 +1,12 @@
 #include "worker/client_store.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/table_spec.h"
+#include "worker/cuda/stream.h"
 
 namespace verbena::worker {
 namespace {
@@ -140,6 +140,11 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   client_options.token_file = options.token_file;
   client_options.timeout = options.timeout;
   std::unique_ptr<ClientStore> store(new ClientStore(options, layout));
+  if (options.devices.size() > 1) {  // before others wait for this worker
+    auto group = GpuGroup::Open(options.devices);
+    if (!group.ok()) return group.status();
+    store->group_ = *std::move(group);
+  }
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);
   if (!client.ok()) return client.status();
   store->client_ = *std::move(client);
@@ -148,24 +153,9 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   return store;
 }
 
-absl::Status ClientStore::AllocateOnDevice() {
-  const size_t bytes = layout_.floats() * sizeof(float);
-  const int ordinal = options_.device->ordinal();
-  for (std::optional<Region>* region : {&gpu_gradient_, &gpu_parameters_}) {
-    absl::StatusOr<Region> allocated = client_->AllocateRegion(bytes, MemoryKind::kCuda, ordinal);
-    if (!allocated.ok()) return allocated.status();
-    *region = *std::move(allocated);
-  }
-  // Page-locked, for the copies of CopyParameters().
-  absl::StatusOr<Region> pinned = client_->AllocateRegion(bytes, MemoryKind::kPinned, ordinal);
-  if (!pinned.ok()) return pinned.status();
-  parameters_ = *std::move(pinned);
-  return absl::OkStatus();
-}
-
 absl::Status ClientStore::AllocateRegions(const TrainingSpec& spec) {
   if (on_device()) {
-    if (absl::Status status = AllocateOnDevice(); !status.ok()) return status;
+    if (absl::Status status = AllocateOnDevices(); !status.ok()) return status;
   }
   struct Wanted {
     std::optional<Region>* region;
@@ -230,10 +220,11 @@ Range ClientStore::RangeOf(size_t tensor, size_t element_bytes) const {
 }
 
 void ClientStore::Push(size_t tensor) {
+  if (OnDevice(tensor)) return PushSlices(tensor);
   const Table& table = tables_[tensor];
   const Range range = RangeOf(tensor, table.gradient_element_bytes());
   if (table.gradient_dtype() == v1::DTYPE_F32) {
-    tickets_.push_back(client_->Push(table, OnDevice(tensor) ? *gpu_gradient_ : *gradient_, range));
+    tickets_.push_back(client_->Push(table, *gradient_, range));
     return;
   }
   const uint64_t first = layout_.offset(tensor);
@@ -247,35 +238,12 @@ void ClientStore::EndStep() {
 }
 
 void ClientStore::Pull(size_t tensor) {
+  if (OnDevice(tensor)) return PullSlices(tensor);
   const Table& table = tables_[tensor];
   const bool narrow = table.dtype() != v1::DTYPE_F32;
   if (narrow) narrow_pulls_.push_back(tensor);
-  pulled_to_device_ |= OnDevice(tensor);
-  const Region& to = narrow             ? *narrow_parameters_
-                     : OnDevice(tensor) ? *gpu_parameters_
-                                        : *parameters_;
-  tickets_.push_back(client_->Pull(table, to, RangeOf(tensor, table.element_bytes())));
-}
-
-absl::Status ClientStore::CopyParameters() {
-  constexpr auto kToHost = rdma::Device::Direction::kToHost;
-  rdma::Device& device = *options_.device;
-  uint64_t last = 0;
-  for (size_t i = 0; i < layout_.size(); ++i) {
-    if (!OnDevice(i)) continue;
-    const size_t offset = layout_.offset(i) * sizeof(float);
-    const absl::StatusOr<uint64_t> number =
-        device.StartCopy(kToHost, gpu_parameters_->data() + offset, parameters_->data() + offset,
-                         layout_[i].elements() * sizeof(float));
-    if (!number.ok()) return number.status();
-    last = *number;
-  }
-  for (;;) {
-    const absl::StatusOr<uint64_t> done = device.CopiesDone(kToHost);
-    if (!done.ok()) return done.status();
-    if (*done >= last) return absl::OkStatus();
-    std::this_thread::yield();
-  }
+  tickets_.push_back(client_->Pull(table, narrow ? *narrow_parameters_ : *parameters_,
+                                   RangeOf(tensor, table.element_bytes())));
 }
 
 void ClientStore::Widen(size_t tensor) {
@@ -295,8 +263,79 @@ absl::Status ClientStore::Wait() {
     for (const size_t tensor : narrow_pulls_) Widen(tensor);
   }
   narrow_pulls_.clear();
-  if (std::exchange(pulled_to_device_, false) && first.ok()) first = CopyParameters();
+  first.Update(std::exchange(reduced_, absl::OkStatus()));
+  if (first.ok()) first = SpreadParameters();
+  pulled_to_devices_.clear();
   first.Update(rows_->Wait());
+  return first;
+}
+
+// ---- GPUs ---------------------------------------------------------------------------------------
+
+absl::Status ClientStore::AllocateOnDevices() {
+  const size_t bytes = layout_.floats() * sizeof(float);
+  for (GpuArenas* arenas : {&gpu_gradients_, &gpu_parameters_}) {
+    for (const auto& device : options_.devices) {
+      absl::StatusOr<Region> region =
+          client_->AllocateRegion(bytes, MemoryKind::kCuda, device->ordinal());
+      if (!region.ok()) return region.status();
+      arenas->arenas.push_back(region->floats());
+      arenas->regions.push_back(*std::move(region));
+    }
+  }
+  // Page-locked, for the copies of SpreadParameters().
+  absl::StatusOr<Region> pinned =
+      client_->AllocateRegion(bytes, MemoryKind::kPinned, options_.devices[0]->ordinal());
+  if (!pinned.ok()) return pinned.status();
+  parameters_ = *std::move(pinned);
+  return absl::OkStatus();
+}
+
+std::vector<GpuGroup::Slice> ClientStore::SlicesOf(size_t tensor) const {
+  const Table& table = tables_[tensor];
+  return GpuGroup::Cut(layout_.offset(tensor), table.elements(), table.chunk_elements(),
+                       options_.devices.size());
+}
+
+void ClientStore::PushSlices(size_t tensor) {
+  const std::vector<GpuGroup::Slice> slices = SlicesOf(tensor);
+  if (group_ != nullptr && reduced_.ok()) {
+    reduced_ = group_->Reduce(gpu_gradients_.arenas, slices);
+  }
+  if (!reduced_.ok()) return;
+  for (const GpuGroup::Slice& slice : slices) {
+    const Range range = {slice.first - layout_.offset(tensor), slice.count,
+                         slice.first * sizeof(float)};
+    tickets_.push_back(client_->Push(tables_[tensor], gpu_gradients_.regions[slice.gpu], range));
+  }
+}
+
+void ClientStore::PullSlices(size_t tensor) {
+  for (const GpuGroup::Slice& slice : SlicesOf(tensor)) {
+    const Range range = {slice.first - layout_.offset(tensor), slice.count,
+                         slice.first * sizeof(float)};
+    tickets_.push_back(client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu], range));
+    pulled_to_devices_.push_back(slice);
+  }
+}
+
+absl::Status ClientStore::SpreadParameters() {
+  constexpr auto kToHost = rdma::Device::Direction::kToHost;
+  std::vector<uint64_t> last(options_.devices.size());  // copies of each GPU
+  for (const GpuGroup::Slice& slice : pulled_to_devices_) {
+    const float* from = gpu_parameters_.arenas[slice.gpu] + slice.first;
+    const absl::StatusOr<uint64_t> number = options_.devices[slice.gpu]->StartCopy(
+        kToHost, reinterpret_cast<const std::byte*>(from),
+        reinterpret_cast<std::byte*>(parameters() + slice.first), slice.count * sizeof(float));
+    if (!number.ok()) return number.status();
+    last[slice.gpu] = *number;
+  }
+  absl::Status first;
+  if (group_ != nullptr) first = group_->Broadcast(gpu_parameters_.arenas, pulled_to_devices_);
+  // Whatever went wrong: what is copied to is not to be let go of before.
+  for (size_t g = 0; g < last.size(); ++g) {
+    first.Update(WaitForCopies(options_.devices[g].get(), kToHost, last[g]));
+  }
   return first;
 }
 

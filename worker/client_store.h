@@ -18,6 +18,7 @@
 #include "client/client.h"
 #include "rdma/memory/device.h"
 #include "worker/client_rows.h"
+#include "worker/cuda/gpu_group.h"
 #include "worker/parameter_store.h"
 
 namespace verbena::worker {
@@ -32,7 +33,7 @@ struct ClusterOptions {
   std::string token_file;
   int rank = 0;
   uint32_t workers = 1;
-  std::shared_ptr<rdma::Device> device;  // that has the arenas of the model; null: the host
+  std::vector<std::shared_ptr<rdma::Device>> devices;  // that have the model's arenas
   bool resume = false;  // the tables have to be there: FAILED_PRECONDITION names one that is not
   absl::Duration timeout = absl::Seconds(30);
   const std::atomic<bool>* stop = nullptr;  // ends every wait with CANCELLED
@@ -49,10 +50,8 @@ class ClientStore : public ParameterStore {
   const Layout& layout() const override { return layout_; }
   float* gradient() override { return gradient_->floats(); }
   float* parameters() override { return parameters_->floats(); }
-  float* model_gradient() override { return on_device() ? gpu_gradient_->floats() : gradient(); }
-  const float* model_parameters() override {
-    return on_device() ? gpu_parameters_->floats() : parameters();
-  }
+  absl::Span<float* const> device_gradients() const override { return gpu_gradients_.arenas; }
+  absl::Span<float* const> device_parameters() const override { return gpu_parameters_.arenas; }
   void Push(size_t tensor) override;
   void EndStep() override;
   void Pull(size_t tensor) override;
@@ -70,12 +69,21 @@ class ClientStore : public ParameterStore {
   absl::Status AllocateRegions(const TrainingSpec& spec);
   // Where a tensor lies in an arena, or region, of such elements.
   Range RangeOf(size_t tensor, size_t element_bytes) const;
-  bool on_device() const { return options_.device != nullptr; }
-  // Whether the model's GPU has it.
+  // Of each GPU.
+  struct GpuArenas {
+    std::vector<Region> regions;
+    std::vector<float*> arenas;
+  };
+  bool on_device() const { return !options_.devices.empty(); }
+  // Whether the model's GPUs have it.
   bool OnDevice(size_t tensor) const { return on_device() && !layout_[tensor].counter; }
-  absl::Status AllocateOnDevice();
-  // What was pulled to the GPU, to parameters().
-  absl::Status CopyParameters();
+  absl::Status AllocateOnDevices();
+  // What each GPU pushes and pulls of a tensor.
+  std::vector<GpuGroup::Slice> SlicesOf(size_t tensor) const;
+  void PushSlices(size_t tensor);
+  void PullSlices(size_t tensor);
+  // What was pulled to the GPUs, to all of them and to parameters().
+  absl::Status SpreadParameters();
   // Of a tensor that was pulled in 16 bits.
   void Widen(size_t tensor);
 
@@ -85,8 +93,10 @@ class ClientStore : public ParameterStore {
   std::unique_ptr<Client> client_;
   std::vector<Table> tables_;
   std::optional<Region> gradient_, parameters_;
-  std::optional<Region> gpu_gradient_, gpu_parameters_;  // without a GPU none
-  bool pulled_to_device_ = false;                        // since the last Wait()
+  GpuArenas gpu_gradients_, gpu_parameters_;
+  std::unique_ptr<GpuGroup> group_;                 // of several GPUs
+  std::vector<GpuGroup::Slice> pulled_to_devices_;  // since the last Wait()
+  absl::Status reduced_;                            // the first error since then
   // Of 16 bits, laid out as the arenas; none without tables that have such.
   std::optional<Region> narrow_gradient_, narrow_parameters_;
   std::vector<size_t> narrow_pulls_;  // tensors, since the last Wait()

@@ -9,83 +9,108 @@ namespace verbena::worker {
 
 absl::StatusOr<std::unique_ptr<Model>> CudaTextModel::Open(TextData data,
                                                            const TextModelOptions& options,
-                                                           int ordinal) {
-  auto device = rdma::OpenCudaDevice(ordinal);
-  if (!device.ok()) return device.status();
-  auto text = TextDevice::Open(*device, options.shape);
-  if (!text.ok()) return text.status();
-  return std::unique_ptr<Model>(
-      new CudaTextModel(std::move(data), options, *std::move(device), *std::move(text)));
+                                                           const std::vector<int>& ordinals) {
+  std::unique_ptr<CudaTextModel> model(new CudaTextModel(std::move(data), options));
+  for (const int ordinal : ordinals) {
+    auto device = rdma::OpenCudaDevice(ordinal);
+    if (!device.ok()) return device.status();
+    auto text = TextDevice::Open(*device, options.shape);
+    if (!text.ok()) return text.status();
+    model->devices_.push_back(*std::move(device));
+    model->texts_.push_back(*std::move(text));
+  }
+  return model;
 }
 
-absl::Status CudaTextModel::Begin(const float* parameters, float* gradient) {
-  absl::Status status = text_->Scale(parameters, 0, gradient, layout_.floats());
-  if (options_.l2 == 0) return status;
-  for (const size_t tensor : Penalised()) {
-    if (!status.ok()) break;
-    const uint64_t first = layout_.offset(tensor);
-    status = text_->Scale(parameters + first, static_cast<float>(options_.l2), gradient + first,
-                          layout_[tensor].elements());
+absl::Status CudaTextModel::Begin(const Parameters& parameters, const Gradients& gradients) {
+  absl::Status status;
+  for (size_t g = 0; g < texts_.size(); ++g) {
+    float* const gradient = gradients.on_devices[g];
+    const float* const from = parameters.on_devices[g];
+    status.Update(texts_[g]->Scale(from, 0, gradient, layout_.floats()));
+    if (options_.l2 == 0 || g > 0) continue;
+    for (const size_t tensor : Penalised()) {
+      const uint64_t first = layout_.offset(tensor);
+      status.Update(texts_[g]->Scale(from + first, static_cast<float>(options_.l2),
+                                     gradient + first, layout_[tensor].elements()));
+    }
   }
   return status;
 }
 
-void CudaTextModel::FillInput(const Batch& batch, size_t first, size_t rows, const float* table) {
+CudaTextModel::Piece CudaTextModel::PieceOf(const Batch& batch, size_t g, size_t round) const {
+  const size_t begin = batch.ids.size() * g / texts_.size();
+  const size_t end = batch.ids.size() * (g + 1) / texts_.size();
+  const size_t first = std::min(begin + round * TextDevice::kRows, end);
+  return {first, std::min<size_t>(TextDevice::kRows, end - first)};
+}
+
+void CudaTextModel::FillInput(size_t g, const Batch& batch, const Piece& piece,
+                              const float* table) {
   const auto context = static_cast<size_t>(options_.shape.context);
   const auto hidden = static_cast<size_t>(options_.shape.hidden);
-  const TextDevice::Input& input = text_->input();
-  // In pieces of what the host works on at once: its buffers have no more room.
-  for (size_t done = 0; done < rows;) {
-    const size_t piece = std::min<size_t>(kTextRows, rows - done);
-    for (size_t r = 0; r < piece; ++r) {
-      const uint32_t id = batch.ids[first + done + r];
+  const TextDevice::Input& input = texts_[g]->input();
+  // In parts of what the host works on at once: its buffers have no more room.
+  for (size_t done = 0; done < piece.rows;) {
+    const size_t rows = std::min<size_t>(kTextRows, piece.rows - done);
+    for (size_t r = 0; r < rows; ++r) {
+      const uint32_t id = batch.ids[piece.first + done + r];
       Fill(data_.train, r, id);
       if (options_.dropout > 0) FillMask(r, id);
     }
-    std::memcpy(input.contexts + done * context, contexts_.data(), piece * context);
-    std::memcpy(input.targets + done, targets_.data(), piece);
+    std::memcpy(input.contexts + done * context, contexts_.data(), rows * context);
+    std::memcpy(input.targets + done, targets_.data(), rows);
     if (options_.dropout > 0) {
-      std::memcpy(input.mask + done * hidden, mask_, piece * hidden * sizeof(float));
+      std::memcpy(input.mask + done * hidden, mask_, rows * hidden * sizeof(float));
     }
     if (table != nullptr) {
-      FillAdded(batch, first + done, piece, table);
+      FillAdded(batch, piece.first + done, rows, table);
       std::memcpy(input.add + done * kTextClasses, added_.data(),
-                  piece * kTextClasses * sizeof(float));
-    }
-    done += piece;
-  }
-}
-
-absl::StatusOr<double> CudaTextModel::Gradient(const Batch& batch, double scale,
-                                               const Parameters& given,
-                                               const Gradients& gradients) {
-  const float* table = tables_.empty() ? nullptr : given.rows[0];
-  if (table != nullptr) {
-    std::fill_n(gradients.rows[0], batch.keys[0].size() * kTextClasses, 0.0f);
-  }
-  if (absl::Status s = Begin(given.dense, gradients.dense); !s.ok()) return s;
-  const TextParameters parameters = ParametersAt(given.dense);
-  const TextGradient gradient = GradientAt(gradients.dense);
-  ++calls_;
-  double loss = 0;
-  for (size_t done = 0; done < batch.ids.size();) {
-    const size_t rows = std::min<size_t>(TextDevice::kRows, batch.ids.size() - done);
-    FillInput(batch, done, rows, table);
-    const absl::Status status =
-        text_->Add(parameters, gradient, static_cast<uint32_t>(rows), static_cast<float>(scale),
-                   options_.dropout > 0, table != nullptr);
-    if (!status.ok()) return status;
-    for (size_t r = 0; r < rows; ++r) loss += text_->losses()[r];
-    for (size_t piece = 0; table != nullptr && piece < rows; piece += kTextRows) {
-      const size_t n = std::min<size_t>(kTextRows, rows - piece);
-      std::memcpy(workspace_.p, text_->output_gradient() + piece * kTextClasses,
-                  n * kTextClasses * sizeof(float));
-      AddRowGradients(batch, scale, done + piece, n, table, gradients.rows[0]);
+                  rows * kTextClasses * sizeof(float));
     }
     done += rows;
   }
-  if (batch.ids.empty()) {
-    if (absl::Status s = text_->Wait(); !s.ok()) return s;
+}
+
+double CudaTextModel::Take(size_t g, const Batch& batch, const Piece& piece, double scale,
+                           const Parameters& parameters, const Gradients& gradients) {
+  double loss = 0;
+  for (size_t r = 0; r < piece.rows; ++r) loss += texts_[g]->losses()[r];
+  for (size_t done = 0; !tables_.empty() && done < piece.rows; done += kTextRows) {
+    const size_t rows = std::min<size_t>(kTextRows, piece.rows - done);
+    std::memcpy(workspace_.p, texts_[g]->output_gradient() + done * kTextClasses,
+                rows * kTextClasses * sizeof(float));
+    AddRowGradients(batch, scale, piece.first + done, rows, parameters.rows[0], gradients.rows[0]);
+  }
+  return loss;
+}
+
+absl::StatusOr<double> CudaTextModel::Gradient(const Batch& batch, double scale,
+                                               const Parameters& parameters,
+                                               const Gradients& gradients) {
+  const float* table = tables_.empty() ? nullptr : parameters.rows[0];
+  if (table != nullptr) {
+    std::fill_n(gradients.rows[0], batch.keys[0].size() * kTextClasses, 0.0f);
+  }
+  if (absl::Status s = Begin(parameters, gradients); !s.ok()) return s;
+  ++calls_;
+  double loss = 0;
+  // None has more examples than the last. At least one round, for what was begun is to be done.
+  for (size_t round = 0; round == 0 || PieceOf(batch, texts_.size() - 1, round).rows > 0; ++round) {
+    for (size_t g = 0; g < texts_.size(); ++g) {
+      const Piece piece = PieceOf(batch, g, round);
+      if (piece.rows == 0) continue;
+      FillInput(g, batch, piece, table);
+      const absl::Status status = texts_[g]->Start(
+          {static_cast<uint32_t>(piece.rows), options_.dropout > 0, table != nullptr},
+          ParametersAt(parameters.on_devices[g]), GradientAt(gradients.on_devices[g]),
+          static_cast<float>(scale));
+      if (!status.ok()) return status;
+    }
+    for (size_t g = 0; g < texts_.size(); ++g) {
+      if (absl::Status s = texts_[g]->Finish(); !s.ok()) return s;
+      loss += Take(g, batch, PieceOf(batch, g, round), scale, parameters, gradients);
+    }
   }
   return loss;
 }

@@ -1,4 +1,4 @@
-// The text model with its arithmetic on a GPU: same data, same masks, same results but for
+// The text model with its arithmetic on GPUs: same data, same masks, same results but for
 // rounding. Evaluated on the host.
 //
 // **Thread safety**: one thread at a time.
@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,26 +19,38 @@ namespace verbena::worker {
 
 class CudaTextModel final : public TextModel {
  public:
-  // On the GPU that CUDA counts as `ordinal`. UNAVAILABLE: no driver, no cuBLAS; INVALID_ARGUMENT:
-  // no such GPU; UNIMPLEMENTED: built without GPU kernels; RESOURCE_EXHAUSTED: no memory there.
+  // On the GPUs that CUDA counts so, one or more; each does its share of a batch. UNAVAILABLE: no
+  // driver, no cuBLAS; INVALID_ARGUMENT: no such GPU; UNIMPLEMENTED: built without GPU kernels;
+  // RESOURCE_EXHAUSTED: no memory there.
   static absl::StatusOr<std::unique_ptr<Model>> Open(TextData data, const TextModelOptions& options,
-                                                     int ordinal);
+                                                     const std::vector<int>& ordinals);
 
-  std::shared_ptr<rdma::Device> device() const override { return device_; }
+  absl::Span<const std::shared_ptr<rdma::Device>> devices() const override { return devices_; }
   absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
                                   const Gradients& gradients) override;
 
  private:
-  CudaTextModel(TextData data, const TextModelOptions& options,
-                std::shared_ptr<rdma::Device> device, std::unique_ptr<TextDevice> text)
-      : TextModel(std::move(data), options), device_(std::move(device)), text_(std::move(text)) {}
+  // Examples [first, first + rows) of a batch.
+  struct Piece {
+    size_t first;
+    size_t rows;
+  };
 
-  absl::Status Begin(const float* parameters, float* gradient);
-  // Examples [first, first + rows) of the batch, into the input of text_.
-  void FillInput(const Batch& batch, size_t first, size_t rows, const float* table);
+  CudaTextModel(TextData data, const TextModelOptions& options)
+      : TextModel(std::move(data), options) {}
 
-  const std::shared_ptr<rdma::Device> device_;
-  const std::unique_ptr<TextDevice> text_;
+  // Zeros, and on the first GPU the penalty's gradient.
+  absl::Status Begin(const Parameters& parameters, const Gradients& gradients);
+  // What GPU g works on in that round; no rows: it is done.
+  Piece PieceOf(const Batch& batch, size_t g, size_t round) const;
+  // Into the input of GPU g.
+  void FillInput(size_t g, const Batch& batch, const Piece& piece, const float* table);
+  // What GPU g gave for it; returns the sum of the losses.
+  double Take(size_t g, const Batch& batch, const Piece& piece, double scale,
+              const Parameters& parameters, const Gradients& gradients);
+
+  std::vector<std::shared_ptr<rdma::Device>> devices_;
+  std::vector<std::unique_ptr<TextDevice>> texts_;  // of each
 };
 
 }  // namespace verbena::worker

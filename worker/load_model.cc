@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "rdma/memory/cuda/cuda_device.h"
 #include "worker/criteo_reader.h"
 #include "worker/cuda_text_model.h"
@@ -48,11 +49,19 @@ absl::Status WritePredictions(const std::string& path,
 }
 
 // "cuda": the workers of a machine take its GPUs in turn.
-absl::StatusOr<int> OrdinalOf(const Options& options) {
-  if (options.device != "cuda") return std::atoi(options.device.c_str() + std::strlen("cuda:"));
-  const absl::StatusOr<int> count = rdma::CudaDeviceCount();
-  if (!count.ok()) return count.status();
-  return std::max(options.rank, 0) % *count;
+absl::StatusOr<std::vector<int>> OrdinalsOf(const Options& options) {
+  std::vector<int> ordinals;
+  if (options.device == "cuda") {
+    const absl::StatusOr<int> count = rdma::CudaDeviceCount();
+    if (!count.ok()) return count.status();
+    ordinals.push_back(std::max(options.rank, 0) % *count);
+    return ordinals;
+  }
+  const std::string numbers = options.device.substr(std::strlen("cuda:"));
+  for (const auto number : absl::StrSplit(numbers, ',')) {
+    ordinals.push_back(std::atoi(std::string(number).c_str()));
+  }
+  return ordinals;
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadText(const Options& options) {
@@ -61,9 +70,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadText(const Options& options) {
   if (options.device == "cpu") {
     return std::make_unique<TextModel>(*std::move(data), options.text);
   }
-  const absl::StatusOr<int> ordinal = OrdinalOf(options);
-  if (!ordinal.ok()) return ordinal.status();
-  return CudaTextModel::Open(*std::move(data), options.text, *ordinal);
+  const absl::StatusOr<std::vector<int>> ordinals = OrdinalsOf(options);
+  if (!ordinals.ok()) return ordinals.status();
+  return CudaTextModel::Open(*std::move(data), options.text, *ordinals);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadLogistic(const Options& options) {

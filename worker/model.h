@@ -48,12 +48,15 @@ struct Batch {
 using Rows = absl::Span<const float* const>;
 
 struct Parameters {
-  const float* dense = nullptr;  // an arena laid out by layout(), on the model's device
+  const float* dense = nullptr;  // an arena laid out by layout()
   Rows rows;
+  absl::Span<float* const> on_devices = {};  // the same, on each of the model's devices
 };
+// With devices the dense one is the sum of what they have, and `dense` is left alone.
 struct Gradients {
   float* dense = nullptr;
   absl::Span<float* const> rows;
+  absl::Span<float* const> on_devices = {};
 };
 
 struct Evaluation {
@@ -79,8 +82,8 @@ class Model {
   // The next Gradient() is that of this step, counted from 0: for what differs from step to step.
   virtual void ResumeAt(uint64_t /*step*/) {}
 
-  // The GPU that has the dense arenas of Gradient(); null: the host.
-  virtual std::shared_ptr<rdma::Device> device() const { return nullptr; }
+  // The GPUs that have the dense arenas of Gradient(); none: the host has.
+  virtual absl::Span<const std::shared_ptr<rdma::Device>> devices() const { return {}; }
 
   // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
   // the loss's gradient, plus once the gradient of what does not depend on examples (such as L2 on

@@ -3,9 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "proto/version.h"
 #include "worker/options_check.h"
 #include "worker/options_defaults.h"
@@ -51,15 +53,28 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
                 "(interpolated, Witten-Bell) on the same bytes; needs no cluster");
 }
 
+// "cuda:0" or "cuda:0,2,3": numbers of at most three digits, none twice.
+bool IsCudaList(const std::string& name) {
+  if (name.rfind("cuda:", 0) != 0) return false;
+  std::set<int> seen;
+  for (const auto part : absl::StrSplit(name.substr(5), ',')) {
+    const std::string number(part);
+    const bool digits = !number.empty() && number.size() <= 3 &&
+                        number.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || !seen.insert(std::stoi(number)).second) return false;
+  }
+  return true;
+}
+
 CLI::Validator DeviceName() {
   return CLI::Validator(
       [](std::string& name) -> std::string {
-        const bool numbered = name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 9 &&
-                              name.find_first_not_of("0123456789", 5) == std::string::npos;
-        if (numbered || name == "cpu" || name == "cuda") return "";
-        return absl::StrCat("'", name, "' is not allowed; allowed: cpu, cuda, cuda:0 to cuda:999");
+        if (name == "cpu" || name == "cuda" || IsCudaList(name)) return "";
+        return absl::StrCat("'", name,
+                            "' is not allowed; allowed: cpu, cuda, cuda:N, cuda:N,M,... with N "
+                            "from 0 to 999, each once");
       },
-      "cpu|cuda|cuda:N");
+      "cpu|cuda|cuda:N[,...]");
 }
 
 void AddCluster(CLI::App* app, Options* o) {
@@ -113,7 +128,7 @@ void AddCluster(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--device", o->device,
                   "text: what computes gradients, and has them in its memory: cpu; cuda, a GPU for "
-                  "each worker in turn; cuda:N, that GPU")
+                  "each worker in turn; cuda:N, that GPU; cuda:N,M, these GPUs together")
       ->check(DeviceName())
       ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")

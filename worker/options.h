@@ -50,7 +50,7 @@ struct Options {
   std::optional<uint64_t> steps;
   std::optional<double> l2;
   uint64_t seed = 1;
-  std::string device = "cpu";       // "cuda", "cuda:N"
+  std::string device = "cpu";       // "cuda", "cuda:N", "cuda:N,M"
   std::string gpu_direct = "auto";  // "off", "required"
   std::string transport = "auto";
   RdmaOptions rdma;

@@ -21,6 +21,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "worker/layout.h"
 #include "worker/row_store.h"
 
@@ -65,10 +66,10 @@ class ParameterStore {
   // Arenas laid out by layout().
   virtual float* gradient() = 0;
   virtual float* parameters() = 0;
-  // The same where the model has them. On a GPU: what is pushed and pulled of all but counters;
-  // parameters() are then a copy made by Wait().
-  virtual float* model_gradient() { return gradient(); }
-  virtual const float* model_parameters() { return parameters(); }
+  // The same on each of the model's GPUs, where it has any: what is pushed, as the sum of them, and
+  // pulled to, of all but counters. parameters() are then a copy made by Wait().
+  virtual absl::Span<float* const> device_gradients() const { return {}; }
+  virtual absl::Span<float* const> device_parameters() const { return {}; }
 
   virtual void Push(size_t tensor) = 0;
   virtual void EndStep() = 0;  // of every tensor and embedding table

@@ -204,9 +204,9 @@ class Loop {
     // then the batch's, however unevenly it was split.
     const double scale =
         static_cast<double>(options_.workers) / static_cast<double>(now.batch_size);
-    const absl::StatusOr<double> loss =
-        model_.Gradient(now.batch, scale, {store_.model_parameters(), now.rows},
-                        {store_.model_gradient(), absl::MakeSpan(now.row_gradients)});
+    const absl::StatusOr<double> loss = model_.Gradient(
+        now.batch, scale, {store_.parameters(), now.rows, store_.device_parameters()},
+        {store_.gradient(), absl::MakeSpan(now.row_gradients), store_.device_gradients()});
     if (count_tensor_) AddToCounter(*count_tensor_, 1);
     // Until this worker has seen it too: in async that may be a step later.
     const bool stop = options_.rank == 0 && patience_.exhausted();

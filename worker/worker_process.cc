@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> OpenStore(const Options& options
     return *std::move(store);
   }
   ClusterOptions cluster = ClusterOptionsOf(options);
-  cluster.device = model.device();
+  cluster.devices.assign(model.devices().begin(), model.devices().end());
   absl::StatusOr<std::unique_ptr<ClientStore>> store =
       ClientStore::Connect(cluster, layout, model.tables(), spec);
   if (!store.ok()) return store.status();

@@ -27,7 +27,7 @@ class Gpu {
  public:
   using Direction = rdma::Device::Direction;
 
-  Gpu() : device_(Value(rdma::OpenCudaDevice(0))) {}
+  explicit Gpu(int ordinal = 0) : device_(Value(rdma::OpenCudaDevice(ordinal))) {}
 
   const std::shared_ptr<rdma::Device>& device() const { return device_; }
   bool imitated() const { return device_->name().find("(Fake GPU ") != std::string::npos; }

@@ -66,7 +66,7 @@ WRAPPER
 done
 sort -u "$work/libraries" | xargs -r cp -Lt "$folder/lib"
 cp -L "$(head -n 1 "$work/loader")" "$folder/lib/ld.so"
-# Loaded at run time, not linked: cuBLAS, and providers of libibverbs are left out, as these tests use none.
+# Loaded at run time, not linked: cuBLAS and NCCL, and providers of libibverbs are left out, as these tests use none.
 strip --strip-debug "$folder"/programs/* 2>/dev/null || true
 
 cat >"$folder/run.sh" <<'RUN'
@@ -77,15 +77,20 @@ cat >"$folder/run.sh" <<'RUN'
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export VERBENA_VERBENAD=$here/bin/verbenad
-# cuBLAS is too large to carry along: this machine's, or none.
-for library in $(ldconfig -p 2>/dev/null | sed -nE 's/.*=> (.*libcublas\.so\.1[23])$/\1/p') \
-    /usr/local/cuda/lib64/libcublas.so.13 /usr/local/cuda/lib64/libcublas.so.12; do
-  [ -n "${VERBENA_CUBLAS:-}" ] || [ ! -e "$library" ] || export VERBENA_CUBLAS=$library
-done
+# cuBLAS and NCCL are too large to carry along: this machine's, or none.
+find_library() {  # PATTERN: the first that this machine has
+  { ldconfig -p 2>/dev/null | sed -nE "s/.*=> (.*$1)\$/\1/p"; ls -r /usr/local/cuda/lib64/*.so.* 2>/dev/null; } |
+    grep -E "/$1\$" | head -n 1
+}
+export VERBENA_CUBLAS=${VERBENA_CUBLAS:-$(find_library 'libcublas\.so\.1[23]')}
+export VERBENA_NCCL=${VERBENA_NCCL:-$(find_library 'libnccl\.so\.2')}
 tests=(--use-colour no)
-if [ -z "${VERBENA_CUBLAS:-}" ]; then
+if [ -z "$VERBENA_CUBLAS" ]; then
   echo "run.sh: no libcublas.so.13 or .12 here: tests of the text model are not run"
   tests+=('~[cublas]')
+elif [ -z "$VERBENA_NCCL" ]; then
+  echo "run.sh: no libnccl.so.2 here: tests of several GPUs are not run"
+  tests+=('~[nccl]')
 fi
 what=${1:-all}
 [ "$#" -eq 0 ] || shift

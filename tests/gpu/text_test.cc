@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "rdma/memory/cuda/cuda_device.h"
 #include "tests/gpu/gpu.h"
 #include "tests/support/cluster.h"
 #include "worker/client_store.h"
@@ -45,19 +46,55 @@ void CheckClose(const std::vector<float>& got, const std::vector<float>& want, d
   CHECK(difference <= tolerance * greatest);
 }
 
-TEST_CASE("text on a GPU: losses and gradients are the host's", "[cublas]") {
+// The same arena on each GPU.
+struct Replicas {
+  Replicas(const std::vector<int>& ordinals, const std::vector<float>& numbers)
+      : floats(numbers.size()) {
+    for (const int ordinal : ordinals) {
+      gpus.emplace_back(ordinal);
+      blocks.push_back(gpus.back().Upload(numbers));
+      arenas.push_back(reinterpret_cast<float*>(blocks.back()->data()));
+    }
+  }
+  std::vector<float> Sum() {
+    std::vector<float> sum(floats);
+    for (size_t g = 0; g < gpus.size(); ++g) {
+      const auto part = gpus[g].Download<float>(arenas[g], floats);
+      for (size_t i = 0; i < floats; ++i) sum[i] += part[i];
+    }
+    return sum;
+  }
+  const size_t floats;
+  std::vector<Gpu> gpus;
+  std::vector<std::shared_ptr<rdma::MemoryBlock>> blocks;
+  std::vector<float*> arenas;
+};
+
+// Of the GPUs that this process sees, the first so many; none, and said so, where there are fewer.
+std::vector<int> Gpus(int count) {
+  if (Value(rdma::CudaDeviceCount()) < count) {
+    WARN("not run with " << count << " GPUs: there are fewer");
+    return {};
+  }
+  std::vector<int> ordinals;
+  for (int i = 0; i < count; ++i) ordinals.push_back(i);
+  return ordinals;
+}
+
+TEST_CASE("text on GPUs: losses and gradients are the host's", "[cublas]") {
+  const std::vector<int> gpus = Gpus(GENERATE(1, 2));
+  if (gpus.empty()) return;
   const bool dropout = GENERATE(true, false);
   const bool ngrams = GENERATE(true, false);
   const double l2 = GENERATE(0.0, 1e-3);
-  Gpu gpu;
   TextModelOptions options = Small();
   options.dropout = dropout ? 0.2 : 0;
   options.ngrams = ngrams ? 3 : 0;
   options.l2 = l2;
   const worker::TextData data = {SomeText(4000), SomeText(300)};
   TextModel host(data, options);
-  const std::unique_ptr<worker::Model> device = Value(CudaTextModel::Open(data, options, 0));
-  REQUIRE(device->device() == gpu.device());
+  const std::unique_ptr<worker::Model> device = Value(CudaTextModel::Open(data, options, gpus));
+  REQUIRE(device->devices().size() == gpus.size());
 
   std::vector<float> parameters(host.layout().floats());
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -85,34 +122,31 @@ TEST_CASE("text on a GPU: losses and gradients are the host's", "[cublas]") {
   }
   std::vector<float> gradient(parameters.size());
   const double scale = 1.0 / 1300;
-  const auto there = gpu.Upload(parameters);
-  const auto result = gpu.Upload(std::vector<float>(parameters.size(), 7.0f));
-  auto* const out = reinterpret_cast<float*>(result->data());
+  Replicas there(gpus, parameters);
+  Replicas result(gpus, std::vector<float>(parameters.size(), 7.0f));
   for (int call = 0; call < 2; ++call) {  // with other masks
     const double want = Value(host.Gradient(batch, scale, {parameters.data(), from},
                                             {gradient.data(), absl::MakeSpan(to_host)}));
-    const double got =
-        Value(device->Gradient(same, scale, {reinterpret_cast<const float*>(there->data()), from},
-                               {out, absl::MakeSpan(to_device)}));
+    const double got = Value(device->Gradient(same, scale, {nullptr, from, there.arenas},
+                                              {nullptr, absl::MakeSpan(to_device), result.arenas}));
     CHECK(std::abs(got - want) <= 1e-5 * want);
-    CheckClose(gpu.Download<float>(out, gradient.size()), gradient, 1e-5);
+    CheckClose(result.Sum(), gradient, 1e-5);
     if (ngrams) CheckClose(device_rows, host_rows, 1e-5);
   }
 }
 
 TEST_CASE("text on a GPU: a batch of nothing is the penalty's gradient", "[cublas]") {
-  Gpu gpu;
   TextModelOptions options = Small();
   options.l2 = 0.5;
-  const auto model = Value(CudaTextModel::Open({SomeText(100), ""}, options, 0));
+  const auto model = Value(CudaTextModel::Open({SomeText(100), ""}, options, {0}));
   const Layout& layout = model->layout();
-  const auto parameters = gpu.Upload(std::vector<float>(layout.floats(), 2.0f));
-  const auto gradient = gpu.Upload(std::vector<float>(layout.floats(), 9.0f));
+  Replicas parameters({0}, std::vector<float>(layout.floats(), 2.0f));
+  Replicas gradient({0}, std::vector<float>(layout.floats(), 9.0f));
   Batch none;
   model->Prepare(&none);
-  CHECK(Value(model->Gradient(none, 1, {reinterpret_cast<const float*>(parameters->data()), {}},
-                              {reinterpret_cast<float*>(gradient->data()), {}})) == 0);
-  const auto numbers = gpu.Download<float>(gradient->data(), layout.floats());
+  CHECK(Value(model->Gradient(none, 1, {nullptr, {}, parameters.arenas},
+                              {nullptr, {}, gradient.arenas})) == 0);
+  const std::vector<float> numbers = gradient.Sum();
   for (size_t t = 0; t < layout.size(); ++t) {
     const std::string& name = layout[t].name;
     const bool penalised =
@@ -131,7 +165,7 @@ std::vector<float> TrainOn(const ProcessCluster& cluster, const std::string& job
   worker::ClusterOptions options;
   options.cluster = cluster.address();
   options.job = job;
-  options.device = model->device();
+  options.devices.assign(model->devices().begin(), model->devices().end());
   worker::TrainingSpec spec;
   spec.rate = 0.003;
   const Layout layout = worker::StoreLayout(*model, train);
@@ -144,15 +178,25 @@ std::vector<float> TrainOn(const ProcessCluster& cluster, const std::string& job
   return {store->parameters(), store->parameters() + model->layout().floats()};
 }
 
-TEST_CASE("text on a GPU: a hundred steps on a cluster give the host's parameters", "[cublas]") {
-  Gpu gpu;
+void CompareTraining(const std::vector<int>& gpus) {
+  if (gpus.empty()) return;
   const worker::TextData data = {SomeText(6000), ""};
-  TextModel host(data, Small());
-  const auto device = Value(CudaTextModel::Open(data, Small(), 0));
+  TextModelOptions options = Small();
+  options.shape.hidden = 300;  // so that each of two GPUs has a chunk of the largest tensor
+  TextModel host(data, options);
+  const auto device = Value(CudaTextModel::Open(data, options, gpus));
   const ProcessCluster cluster({.servers = 2, .shards = 1});
   const std::vector<float> want = TrainOn(cluster, "host", &host);
   const std::vector<float> got = TrainOn(cluster, "gpu", device.get());
   CheckClose(got, want, 1e-4);
+}
+
+TEST_CASE("text on a GPU: a hundred steps on a cluster give the host's parameters", "[cublas]") {
+  CompareTraining(Gpus(1));
+}
+
+TEST_CASE("text on two GPUs: a hundred steps give the host's parameters", "[cublas][nccl]") {
+  CompareTraining(Gpus(2));
 }
 
 }  // namespace

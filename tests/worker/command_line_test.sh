@@ -66,8 +66,10 @@ for option in dtype gradient-dtype push-codec pull-codec; do
     "${base[@]}" --local --$option bf16
 done
 expect 2 "--device: cuda is for --format text; other models run on cpu" "${base[@]}" --device cuda
-expect 2 "--device: 'gpu' is not allowed; allowed: cpu, cuda, cuda:0 to cuda:999" \
-  "${base[@]}" --device gpu
+for device in gpu cuda: cuda:x cuda:0, cuda:1,1 cuda:1000 cuda:-1; do
+  expect 2 "--device: '$device' is not allowed; allowed: cpu, cuda, cuda:N, cuda:N,M,..." \
+    "${base[@]}" --device "$device"
+done
 expect 2 "--rdma-gpu-direct is for --device cuda" "${base[@]}" --rdma-gpu-direct required
 expect 2 "--rdma-gpu-direct: yes not in {auto,off,required}" "${base[@]}" --rdma-gpu-direct yes
 text=(--format text --data "$work/data" --cluster 127.0.0.1:1 --device cuda:0)

@@ -64,6 +64,7 @@ TEST_CASE("training on a GPU gives what training on the processor gives") {
   CHECK(host > 1);
   CHECK(training.Run(cluster, "cuda", hundred) == Approx(host).epsilon(1e-4));
   CHECK(training.Run(cluster, "cuda:1", hundred) == Approx(host).epsilon(1e-4));
+  CHECK(training.Run(cluster, "cuda:1,0", hundred) == Approx(host).epsilon(1e-4));
   std::vector<std::string> direct = hundred;
   direct.insert(direct.end(), {"--rdma-gpu-direct", "required", "--transport", "shm"});
   const Finished required = RunProgram(training.Command(cluster.address(), "cuda", direct));
@@ -93,6 +94,7 @@ TEST_CASE("where there is no such GPU, driver or cuBLAS, training says so before
   says("cuda", "VERBENA_CUDA_DRIVER=/nowhere/libcuda.so.1",
        "no CUDA driver: /nowhere/libcuda.so.1");
   says("cuda", "VERBENA_CUBLAS=/nowhere/libcublas.so", "no cuBLAS: /nowhere/libcublas.so");
+  says("cuda:0,1", "VERBENA_NCCL=/nowhere/libnccl.so.2", "no NCCL: /nowhere/libnccl.so.2");
   says("cuda:7", "UNUSED=1", "there is no cuda:7: this process sees 2 GPUs");
 }
 

@@ -79,15 +79,17 @@ TEST_CASE("text device: a GPU that is lost, or memory that is not there, ends th
   float* const out = at + 128 * 1024;
   const TextGradient gradient = {out, out + 1024, out + 2048, out + 4096, out + 8192, out + 80'000};
   CHECK(text->Scale(at, 0, at, arena->size() / sizeof(float)).ok());
-  CHECK(text->Add(parameters, gradient, 3, 1.0f, false, false).ok());
+  CHECK(text->Start({3, false, false}, parameters, gradient, 1.0f).ok());
+  CHECK(text->Finish().ok());
   CHECK(text->losses()[2] == Approx(5.545177));  // nothing is known: the logarithm of 256
   TextParameters nowhere = parameters;
   nowhere.w2 = nullptr;
-  const absl::Status status = text->Add(nowhere, gradient, 3, 1.0f, false, false);
+  CHECK(text->Start({3, false, false}, nowhere, gradient, 1.0f).ok());
+  const absl::Status status = text->Finish();
   CHECK(absl::IsUnavailable(status));
   CHECK(rdma::Says(status, "cuda:0 (Fake GPU 0) is lost"));
   CHECK(absl::IsUnavailable(text->Scale(at, 1, at, 16)));
-  CHECK(absl::IsUnavailable(text->Wait()));
+  CHECK(absl::IsUnavailable(text->Finish()));
 }
 
 #endif

@@ -2,46 +2,22 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
+#include "worker/cuda/library.h"
 
 namespace verbena::worker {
 namespace {
 
 using rdma::cuda::CudaContext;
 
-constexpr const char kBlasVariable[] = "VERBENA_CUBLAS";
-
-std::string BlasLoadError() {
-  const char* text = dlerror();
-  return text == nullptr ? "unknown error" : text;
-}
-
-// Stays loaded until the process ends: it has threads and memory of its own.
 absl::StatusOr<CublasApi> LoadBlas() {
-  const char* named = std::getenv(kBlasVariable);
-  std::vector<std::string> paths = {"libcublas.so.13", "libcublas.so.12",
-                                    "/usr/local/cuda/lib64/libcublas.so.13",
-                                    "/usr/local/cuda/lib64/libcublas.so.12"};
-  if (named != nullptr && *named != '\0') paths = {named};
-  void* library = nullptr;
-  std::string errors;
-  for (const std::string& path : paths) {
-    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-    absl::StrAppend(&errors, errors.empty() ? "" : "; ", path, ": ", BlasLoadError());
-  }
-  if (library == nullptr) {
-    return absl::UnavailableError(absl::StrCat("no cuBLAS: ", errors,
-                                               "; install the CUDA toolkit's libcublas, and have "
-                                               "LD_LIBRARY_PATH or VERBENA_CUBLAS name it"));
-  }
+  const absl::StatusOr<void*> library =
+      OpenCudaLibrary("cuBLAS", "VERBENA_CUBLAS", {"libcublas.so.13", "libcublas.so.12"});
+  if (!library.ok()) return library.status();
   CublasApi api;
   const char* missing = nullptr;
-#define VERBENA_CUBLAS_RESOLVE(name, result, parameters)                  \
-  api.name = reinterpret_cast<decltype(api.name)>(dlsym(library, #name)); \
+#define VERBENA_CUBLAS_RESOLVE(name, result, parameters)                   \
+  api.name = reinterpret_cast<decltype(api.name)>(dlsym(*library, #name)); \
   if (api.name == nullptr && missing == nullptr) missing = #name;
   VERBENA_CUBLAS_FUNCTIONS(VERBENA_CUBLAS_RESOLVE)
 #undef VERBENA_CUBLAS_RESOLVE

@@ -2,12 +2,12 @@
 
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/cuda/kernel_module.h"
 #include "worker/cuda/launch_plan.h"
+#include "worker/cuda/stream.h"
 
 namespace verbena::worker {
 namespace {
@@ -83,15 +83,11 @@ absl::StatusOr<DeviceKernels::Table> DeviceKernels::MakeTable(absl::Span<const S
   if (!memory.ok()) return memory.status();
   std::memcpy((*host)->data(), plan->segments.data(), table.tiles_);
   std::memcpy((*host)->data() + table.tiles_, plan->tiles.data(), bytes - table.tiles_);
-  constexpr auto kToDevice = Device::Direction::kToDevice;
-  const auto number = device->StartCopy(kToDevice, (*host)->data(), (*memory)->data(), bytes);
-  if (!number.ok()) return number.status();
-  // Both blocks stay until then; when the device is lost, nothing touches them any more.
-  for (;;) {
-    const auto done = device->CopiesDone(kToDevice);
-    if (!done.ok()) return done.status();
-    if (*done >= *number) break;
-    std::this_thread::yield();
+  // Both blocks stay until it is done; when the device is lost, nothing touches them any more.
+  if (absl::Status status = CopyNow(device.get(), Device::Direction::kToDevice, (*host)->data(),
+                                    (*memory)->data(), bytes);
+      !status.ok()) {
+    return status;
   }
   table.memory_ = *std::move(memory);
   return table;

@@ -1,7 +1,6 @@
 #include "worker/cuda/text_device.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "worker/cuda/kernel_types.h"
@@ -40,23 +39,15 @@ absl::StatusOr<std::unique_ptr<TextDevice>> TextDevice::Open(std::shared_ptr<Dev
   auto module = KernelModule::Load(std::move(device));
   if (!module.ok()) return module.status();
   std::unique_ptr<TextDevice> text(new TextDevice(shape, *std::move(module)));
-  if (absl::Status status = text->Start(); !status.ok()) return status;
+  if (absl::Status status = text->Prepare(); !status.ok()) return status;
   return text;
 }
 
-absl::Status TextDevice::Start() {
-  rdma::cuda::CudaContext* const context = module_->context();
-  {
-    const rdma::cuda::CudaContext::Scope scope(context);
-    if (!scope.status().ok()) return scope.status();
-    const rdma::cuda::Result code =
-        context->api().cuStreamCreate(&stream_, rdma::cuda::kStreamNonBlocking);
-    if (code != rdma::cuda::kSuccess) {
-      stream_ = nullptr;
-      return context->Fail(code, "cuStreamCreate");
-    }
-  }
-  auto blas = Cublas::Open(context, stream_);
+absl::Status TextDevice::Prepare() {
+  auto stream = GpuStream::Open(module_->device());
+  if (!stream.ok()) return stream.status();
+  stream_ = *std::move(stream);
+  auto blas = Cublas::Open(module_->context(), stream_->handle());
   if (!blas.ok()) return blas.status();
   blas_ = *std::move(blas);
 
@@ -91,63 +82,41 @@ absl::Status TextDevice::Start() {
   return absl::OkStatus();
 }
 
-TextDevice::~TextDevice() {
-  blas_.reset();
-  if (stream_ == nullptr) return;
-  rdma::cuda::CudaContext* const context = module_->context();
-  const rdma::cuda::CudaContext::Scope scope(context,
-                                             rdma::cuda::CudaContext::Scope::When::kAlways);
-  (void)context->api().cuStreamSynchronize(stream_);
-  (void)context->api().cuStreamDestroy_v2(stream_);
+// ---- a batch ------------------------------------------------------------------------------------
+
+absl::Status TextDevice::Start(const Batch& batch, const TextParameters& parameters,
+                               const TextGradient& gradient, float scale) {
+  batch_ = batch;
+  absl::Status status = Upload();
+  if (status.ok()) status = Forward(parameters);
+  if (status.ok()) status = Backward(parameters, gradient, scale);
+  return status;
 }
 
-// ---- waiting ------------------------------------------------------------------------------------
-
-absl::Status TextDevice::Wait() {
-  auto mark = module_->device()->MarkStream(reinterpret_cast<uintptr_t>(stream_));
-  if (!mark.ok()) return mark.status();
-  for (;;) {
-    const absl::StatusOr<bool> passed = (*mark)->Passed();
-    if (!passed.ok()) return passed.status();
-    if (*passed) return absl::OkStatus();
-    std::this_thread::yield();
-  }
-}
-
-absl::Status TextDevice::Copy(Device::Direction direction, const void* from, void* to,
-                              size_t bytes) {
-  Device& device = *module_->device();
-  const absl::StatusOr<uint64_t> number = device.StartCopy(
-      direction, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes);
-  if (!number.ok()) return number.status();
-  for (;;) {
-    const absl::StatusOr<uint64_t> done = device.CopiesDone(direction);
-    if (!done.ok()) return done.status();
-    if (*done >= *number) return absl::OkStatus();
-    std::this_thread::yield();
-  }
-}
-
-absl::Status TextDevice::Upload(uint32_t rows, bool masked, bool added) {
-  constexpr auto kToDevice = Device::Direction::kToDevice;
-  absl::Status status = Copy(kToDevice, input_.contexts, on_.contexts,
-                             size_t{rows} * static_cast<size_t>(shape_.context));
-  if (status.ok()) status = Copy(kToDevice, input_.targets, on_.targets, rows);
-  if (status.ok() && masked) {
-    status = Copy(kToDevice, input_.mask, on_.mask,
-                  size_t{rows} * static_cast<size_t>(shape_.hidden) * sizeof(float));
-  }
-  if (status.ok() && added) {
-    status = Copy(kToDevice, input_.add, on_.add, size_t{rows} * kClasses * sizeof(float));
+absl::Status TextDevice::Finish() {
+  absl::Status status = stream_->Wait();
+  const Batch batch = std::exchange(batch_, {});
+  if (batch.rows == 0) return status;
+  constexpr auto kToHost = Device::Direction::kToHost;
+  if (status.ok()) status = Copy(kToHost, on_.losses, losses_, batch.rows * sizeof(float));
+  if (status.ok() && batch.added) {
+    status = Copy(kToHost, on_.p, output_, size_t{batch.rows} * kClasses * sizeof(float));
   }
   return status;
 }
 
-absl::Status TextDevice::Download(uint32_t rows, bool added) {
-  constexpr auto kToHost = Device::Direction::kToHost;
-  absl::Status status = Copy(kToHost, on_.losses, losses_, rows * sizeof(float));
-  if (status.ok() && added) {
-    status = Copy(kToHost, on_.p, output_, size_t{rows} * kClasses * sizeof(float));
+absl::Status TextDevice::Upload() {
+  constexpr auto kToDevice = Device::Direction::kToDevice;
+  const size_t rows = batch_.rows;
+  absl::Status status =
+      Copy(kToDevice, input_.contexts, on_.contexts, rows * static_cast<size_t>(shape_.context));
+  if (status.ok()) status = Copy(kToDevice, input_.targets, on_.targets, rows);
+  if (status.ok() && batch_.masked) {
+    status = Copy(kToDevice, input_.mask, on_.mask,
+                  rows * static_cast<size_t>(shape_.hidden) * sizeof(float));
+  }
+  if (status.ok() && batch_.added) {
+    status = Copy(kToDevice, input_.add, on_.add, rows * kClasses * sizeof(float));
   }
   return status;
 }
@@ -160,32 +129,21 @@ absl::Status TextDevice::Launch(const char* kernel, uint64_t elements, Parameter
       std::min<uint64_t>((elements + kThreadsPerBlock - 1) / kThreadsPerBlock,
                          uint64_t{module_->multiprocessors()} * kBlocksPerMultiprocessor);
   void* addresses[] = {&parameters...};
-  return module_->Launch(kernel, static_cast<uint32_t>(blocks),
-                         reinterpret_cast<uintptr_t>(stream_), addresses);
+  return module_->Launch(kernel, static_cast<uint32_t>(blocks), stream_->number(), addresses);
 }
 
 absl::Status TextDevice::Scale(const float* in, float factor, float* out, uint64_t floats) {
   return Launch(kScale, floats, in, factor, out, floats);
 }
 
-absl::Status TextDevice::Add(const TextParameters& parameters, const TextGradient& gradient,
-                             uint32_t rows, float scale, bool masked, bool added) {
-  absl::Status status = Upload(rows, masked, added);
-  if (status.ok()) status = Forward(parameters, rows, masked, added);
-  if (status.ok()) status = Backward(parameters, gradient, rows, scale, masked);
-  if (status.ok()) status = Wait();
-  if (status.ok()) status = Download(rows, added);
-  return status;
-}
-
-absl::Status TextDevice::Forward(const TextParameters& parameters, uint32_t rows, bool masked,
-                                 bool added) {
+absl::Status TextDevice::Forward(const TextParameters& parameters) {
+  const uint32_t rows = batch_.rows;
   const auto context = static_cast<uint32_t>(shape_.context);
   const auto width = static_cast<uint32_t>(shape_.embedding);
   const auto hidden = static_cast<uint32_t>(shape_.hidden);
   const uint32_t input = context * width;
   const uint64_t units = uint64_t{rows} * hidden;
-  const float* mask = masked ? on_.mask : nullptr;
+  const float* mask = batch_.masked ? on_.mask : nullptr;
   absl::Status status =
       Launch(kTextEmbed, uint64_t{rows} * input, static_cast<const uint8_t*>(on_.contexts),
              parameters.embedding, on_.x, rows * context, width);
@@ -199,20 +157,21 @@ absl::Status TextDevice::Forward(const TextParameters& parameters, uint32_t rows
   }
   if (!status.ok()) return status;
   const TextSoftmax softmax = {
-      on_.p,        parameters.c2, parameters.skip, added ? on_.add : nullptr,
+      on_.p,        parameters.c2, parameters.skip, batch_.added ? on_.add : nullptr,
       on_.contexts, on_.targets,   on_.losses,      rows,
       context};
   return Launch(kTextSoftmax, uint64_t{rows} * kThreadsPerTile, softmax);
 }
 
 absl::Status TextDevice::Backward(const TextParameters& parameters, const TextGradient& gradient,
-                                  uint32_t rows, float scale, bool masked) {
+                                  float scale) {
+  const uint32_t rows = batch_.rows;
   const auto context = static_cast<uint32_t>(shape_.context);
   const auto width = static_cast<uint32_t>(shape_.embedding);
   const auto hidden = static_cast<uint32_t>(shape_.hidden);
   const uint32_t input = context * width;
   const uint64_t units = uint64_t{rows} * hidden;
-  const float* mask = masked ? on_.mask : nullptr;
+  const float* mask = batch_.masked ? on_.mask : nullptr;
   const auto read = [](float* data) { return static_cast<const float*>(data); };
   const Matrix p = {on_.p, rows, kClasses};
   const Matrix dh = {on_.dh, rows, hidden};

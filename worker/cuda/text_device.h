@@ -5,7 +5,7 @@
 //
 // Invariants:
 //  1. Everything runs in one stream, in the order of the calls.
-//  2. Between calls nothing of ours is under way but what Start() enqueued.
+//  2. A batch is finished before the next is started.
 #ifndef VERBENA_WORKER_CUDA_TEXT_DEVICE_H_
 #define VERBENA_WORKER_CUDA_TEXT_DEVICE_H_
 
@@ -19,6 +19,7 @@
 #include "rdma/memory/memory.h"
 #include "worker/cuda/cublas.h"
 #include "worker/cuda/kernel_module.h"
+#include "worker/cuda/stream.h"
 #include "worker/text_kernels.h"
 
 namespace verbena::worker {
@@ -31,7 +32,6 @@ class TextDevice {
   // As KernelModule::Load() and Cublas::Open(); RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<TextDevice>> Open(std::shared_ptr<rdma::Device> device,
                                                           const TextShape& shape);
-  ~TextDevice();
   TextDevice(const TextDevice&) = delete;
   TextDevice& operator=(const TextDevice&) = delete;
 
@@ -49,24 +49,30 @@ class TextDevice {
 
   // out = factor * in, `floats` of them, in memory of the GPU; zeros for a factor of 0.
   absl::Status Scale(const float* in, float factor, float* out, uint64_t floats);
+  struct Batch {
+    uint32_t rows;
+    bool masked;  // whether the input's mask counts
+    bool added;   // whether what it adds does
+  };
   // The batch in input(): adds scale times the gradient of its losses to *gradient; parameters and
-  // gradient are in memory of the GPU. Waits until it is done. `masked`, `added`: whether these of
-  // the input count.
-  absl::Status Add(const TextParameters& parameters, const TextGradient& gradient, uint32_t rows,
-                   float scale, bool masked, bool added);
-  // Until what Scale() enqueued is done, too.
-  absl::Status Wait();
+  // gradient are in memory of the GPU. It is enqueued when this returns, and the input may be
+  // filled anew.
+  absl::Status Start(const Batch& batch, const TextParameters& parameters,
+                     const TextGradient& gradient, float scale);
+  // Until all that was enqueued is done; then what the last batch gives is there.
+  absl::Status Finish();
 
  private:
   TextDevice(const TextShape& shape, std::unique_ptr<KernelModule> module)
       : shape_(shape), module_(std::move(module)) {}
-  absl::Status Start();
-  absl::Status Upload(uint32_t rows, bool masked, bool added);
-  absl::Status Forward(const TextParameters& parameters, uint32_t rows, bool masked, bool added);
+  absl::Status Prepare();
+  absl::Status Upload();
+  absl::Status Forward(const TextParameters& parameters);
   absl::Status Backward(const TextParameters& parameters, const TextGradient& gradient,
-                        uint32_t rows, float scale, bool masked);
-  absl::Status Download(uint32_t rows, bool added);
-  absl::Status Copy(rdma::Device::Direction direction, const void* from, void* to, size_t bytes);
+                        float scale);
+  absl::Status Copy(rdma::Device::Direction direction, const void* from, void* to, size_t bytes) {
+    return CopyNow(module_->device().get(), direction, from, to, bytes);
+  }
   // As many threads as there are elements, or as run at once.
   template <typename... Parameters>
   absl::Status Launch(const char* kernel, uint64_t elements, Parameters... parameters);
@@ -81,13 +87,14 @@ class TextDevice {
 
   const TextShape shape_;
   const std::unique_ptr<KernelModule> module_;
-  rdma::cuda::Stream stream_ = nullptr;
+  std::unique_ptr<GpuStream> stream_;
   std::unique_ptr<Cublas> blas_;
   std::shared_ptr<rdma::MemoryBlock> pinned_, memory_;
   Input input_ = {};
   float* losses_ = nullptr;
   float* output_ = nullptr;
   Workspace on_ = {};
+  Batch batch_ = {};  // the last; no rows: its results are there
 };
 
 }  // namespace verbena::worker

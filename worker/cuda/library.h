@@ -1,0 +1,23 @@
+// A library of the CUDA toolkit that is found at run time, as the driver is (rdma/memory/cuda).
+//
+// **Thread safety**: thread-safe.
+#ifndef VERBENA_WORKER_CUDA_LIBRARY_H_
+#define VERBENA_WORKER_CUDA_LIBRARY_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace verbena::worker {
+
+// The first of these names that the loader finds, by itself or in /usr/local/cuda/lib64; what the
+// environment variable names instead, where it is set. Stays loaded until the process ends: such
+// libraries have threads and memory of their own. UNAVAILABLE: there is none; `what` ("cuBLAS") and
+// all that was tried are in the text.
+absl::StatusOr<void*> OpenCudaLibrary(const std::string& what, const char* variable,
+                                      const std::vector<std::string>& names);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_CUDA_LIBRARY_H_
