@@ -172,7 +172,7 @@ CoreStatistics ClientCore::statistics() const {
   }
   for (const auto& reach : impl_->lanes.reaches()) {
     const rdma::Endpoint& endpoint = *impl_->options.transports[reach->endpoint].endpoint;
-    statistics.device_paths.push_back({reach->device, std::string(endpoint.transport()),
+    statistics.device_paths.push_back({reach->device->name(), std::string(endpoint.transport()),
                                        endpoint.device(), reach->path, reach->last_refusal});
   }
   return statistics;

@@ -239,11 +239,11 @@ absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
 
 DeviceReach* LaneSet::ReachOf(const Stream& stream, const rdma::Device& device) {
   for (const auto& reach : reaches_) {
-    if (reach->endpoint == stream.endpoint && reach->device == device.name()) return reach.get();
+    if (reach->endpoint == stream.endpoint && reach->device == &device) return reach.get();
   }
   auto reach = std::make_unique<DeviceReach>();
   reach->endpoint = stream.endpoint;
-  reach->device = device.name();
+  reach->device = &device;
   reach->path = transports_[stream.endpoint].endpoint->PathTo(device);
   reaches_.push_back(std::move(reach));
   return reaches_.back().get();
@@ -268,7 +268,7 @@ absl::Status LaneSet::WhyNot(const Stream& stream, const rdma::MemoryBlock& bloc
   return absl::FailedPreconditionError(absl::StrCat(
       "rdma.gpu_direct is required, and transport ", stream.transport,
       stream.device.empty() ? "" : " on ", stream.device, " does not reach memory of ",
-      reach.device, ": ",
+      reach.device->name(), ": ",
       reach.path.direct() ? reach.last_refusal.message() : absl::string_view(reach.path.reason)));
 }
 
@@ -347,6 +347,10 @@ void LaneSet::Advance(Stream* stream) {
       stream->refusals = 0;
       stream->open_failures = 0;
       stream->watch.Opened(stream->changed_at);
+      // What was refused may have been so because its lane was about to end.
+      for (const auto& reach : reaches_) {
+        if (reach->endpoint == stream->endpoint) reach->refused.clear();
+      }
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;

@@ -104,9 +104,10 @@ struct LaneTransport {
 // How one transport reaches memory of one device.
 struct DeviceReach {
   size_t endpoint = 0;
-  std::string device;  // its name
+  const rdma::Device* device = nullptr;  // which the journal keeps
   rdma::DevicePath path;
-  std::vector<uint64_t> refused;  // blocks that it does not reach, though others
+  std::vector<uint64_t>
+      refused;  // blocks that it does not reach, though others; until a lane opens
   absl::Status last_refusal;
 };
 

@@ -213,6 +213,17 @@ TEST_CASE("direct: a lane that does not reach the memory gets a copy of what ano
   CHECK(cluster.device->started[0] == 3);
   CHECK(cluster.device->started[1] == 3);
   for (uint32_t c = 0; c < 3; ++c) CHECK(cluster.servers[0]->applied[{table, c}] == 6.0f);
+  // The same memory is tried again by the next lane.
+  auto memory = cluster.DeviceMemory(table, 1.0f);
+  REQUIRE(cluster.Wait(cluster.Push(table, memory)));
+  CHECK(cluster.device->started[0] == 6);
+  cluster.endpoint->refuse_kind.reset();
+  REQUIRE(cluster.Wait(cluster.Push(table, memory)));
+  CHECK(cluster.device->started[0] == 9);
+  cluster.servers[0]->CloseLanes("a test");
+  cluster.RunFor(kSecond);
+  REQUIRE(cluster.Wait(cluster.Push(table, memory)));
+  CHECK(cluster.device->started[0] == 9);
 }
 
 TEST_CASE("direct: a flush that fails ends the pull") {

@@ -17,10 +17,10 @@ constexpr uint32_t kClasses = kTextClasses;
 // Cuts aligned arrays off a piece of memory; without one, counts what they take.
 class Cutter {
  public:
-  explicit Cutter(std::byte* data) : data_(data) {}
+  explicit Cutter(std::byte* data) : begin_(reinterpret_cast<uintptr_t>(data)) {}
   template <typename T>
   T* Take(size_t count) {
-    T* at = reinterpret_cast<T*>(data_ + used_);
+    T* at = reinterpret_cast<T*>(begin_ + used_);
     used_ += (count * sizeof(T) + kAlign - 1) / kAlign * kAlign;
     return at;
   }
@@ -28,7 +28,7 @@ class Cutter {
 
  private:
   static constexpr size_t kAlign = 256;
-  std::byte* data_;
+  uintptr_t begin_;
   size_t used_ = 0;
 };
 
