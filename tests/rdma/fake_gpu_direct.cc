@@ -36,8 +36,9 @@ using verbena::rdma::FakeKernel;
 
 extern "C" {
 
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-                          int access) {
+__attribute__((visibility("default"))) ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset,
+                                                                 size_t length, uint64_t iova,
+                                                                 int fd, int access) {
   FakeKernel& kernel = fake_kernel();
   if (kernel.dma_bufs == FakeKernel::DmaBufs::kReal) {
     return verbena::rdma::Real<decltype(ibv_reg_dmabuf_mr)>("ibv_reg_dmabuf_mr")(pd, offset, length,
@@ -64,8 +65,9 @@ ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t i
                                                                              iova, access);
 }
 
-ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova,
-                         unsigned int access) {
+__attribute__((visibility("default"))) ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address,
+                                                                size_t length, uint64_t iova,
+                                                                unsigned int access) {
   FakeKernel& kernel = fake_kernel();
   auto* const real = verbena::rdma::Real<decltype(ibv_reg_mr_iova2)>("ibv_reg_mr_iova2");
   void* const behind = verbena::rdma::fake_cuda_bytes(address, length);
