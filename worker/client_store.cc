@@ -322,16 +322,19 @@ void ClientStore::PullSlices(size_t tensor) {
 absl::Status ClientStore::SpreadParameters() {
   constexpr auto kToHost = rdma::Device::Direction::kToHost;
   std::vector<uint64_t> last(options_.devices.size());  // copies of each GPU
+  absl::Status first;
   for (const GpuGroup::Slice& slice : pulled_to_devices_) {
     const float* from = gpu_parameters_.arenas[slice.gpu] + slice.first;
     const absl::StatusOr<uint64_t> number = options_.devices[slice.gpu]->StartCopy(
         kToHost, reinterpret_cast<const std::byte*>(from),
         reinterpret_cast<std::byte*>(parameters() + slice.first), slice.count * sizeof(float));
-    if (!number.ok()) return number.status();
+    first.Update(number.status());
+    if (!number.ok()) break;
     last[slice.gpu] = *number;
   }
-  absl::Status first;
-  if (group_ != nullptr) first = group_->Broadcast(gpu_parameters_.arenas, pulled_to_devices_);
+  if (group_ != nullptr && first.ok()) {
+    first = group_->Broadcast(gpu_parameters_.arenas, pulled_to_devices_);
+  }
   // Whatever went wrong: what is copied to is not to be let go of before.
   for (size_t g = 0; g < last.size(); ++g) {
     first.Update(WaitForCopies(options_.devices[g].get(), kToHost, last[g]));
