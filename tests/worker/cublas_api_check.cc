@@ -2,11 +2,13 @@
 // test.
 #include <cublas_v2.h>
 
-#include "tests/worker/same_function.h"
+#include "tests/support/same_function.h"
 #include "worker/cuda/cublas.h"
 
 namespace verbena::worker {
 namespace {
+
+using test::SameFunction;
 
 // cublas_v2.h names the functions of its interface without their suffix.
 static_assert(SameFunction<decltype(CublasApi::cublasCreate_v2), decltype(&cublasCreate)>::value);

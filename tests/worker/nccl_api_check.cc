@@ -1,11 +1,13 @@
 // That our declarations of NCCL (worker/cuda/nccl.h) are those of nccl.h: compiling is the test.
 #include <nccl.h>
 
-#include "tests/worker/same_function.h"
+#include "tests/support/same_function.h"
 #include "worker/cuda/nccl.h"
 
 namespace verbena::worker {
 namespace {
+
+using test::SameFunction;
 
 #define CHECK_FUNCTION(name, result, parameters) \
   static_assert(SameFunction<decltype(NcclApi::name), decltype(&::name)>::value, #name);
