@@ -211,6 +211,8 @@ class Journal final : public LaneListener {
     kLater,  // what the caller had enqueued is not done
     kEnded,  // its operation
   };
+  // Whether the lane would reach its memory, and there is no reason to doubt that.
+  bool GoesDirect(const Stream& stream, const Entry& entry) const;
   Way WayOf(Stream* stream, Entry* entry);
   void EndWith(Stream* stream, Entry* entry, const absl::Status& status);
   bool OldestToCopy(const Entry& entry) const;

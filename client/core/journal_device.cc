@@ -13,6 +13,11 @@ namespace {
 // that is posted next, and one that is copied meanwhile. More would take buffers from other lanes.
 constexpr uint32_t kCopiesAhead = 2;
 
+// A record that was posted so often without a copy, and lost its lane each time, may be the cause:
+// the memory was freed, and a device's access to it ends the lane. A copy fails by itself, and says
+// so.
+constexpr uint32_t kDirectPosts = 2;
+
 absl::Status CopyStatus(const Entry& entry, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(DescribeEntry(entry), ": ", std::string(status.message())));
@@ -36,10 +41,14 @@ void Journal::EndWith(Stream* stream, Entry* entry, const absl::Status& status) 
 
 // ---- without a copy -----------------------------------------------------------------------------
 
+bool Journal::GoesDirect(const Stream& stream, const Entry& entry) const {
+  return (entry.posts < kDirectPosts || direct_only_) && lanes_->Reaches(stream, *entry.block);
+}
+
 Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
   const bool pull = IsPull(entry->type);
   const std::shared_ptr<rdma::MemoryBlock>& block = entry->operation->blocks[pull ? 1 : 0];
-  entry->direct = lanes_->Reaches(*stream, *block);
+  entry->direct = GoesDirect(*stream, *entry);
   if (!entry->direct) {
     if (!direct_only_) return Way::kStaged;
     EndWith(stream, entry, lanes_->WhyNot(*stream, *block));
@@ -70,7 +79,7 @@ void Journal::CopyAhead(Stream* stream, TableLane* lane) {
        entry = EntryQueue::Next(entry)) {
     ++ahead;
     if (entry->type != RecordType::kPush || entry->device == nullptr) continue;
-    entry->direct = entry->copy == Entry::Copy::kNone && lanes_->Reaches(*stream, *entry->block);
+    entry->direct = entry->copy == Entry::Copy::kNone && GoesDirect(*stream, *entry);
     if (entry->direct) continue;
     // In order: what is behind one that cannot be copied yet would only hold a buffer.
     if (entry->copy == Entry::Copy::kNone && (Gated(*entry) || !StartCopy(stream, entry))) return;

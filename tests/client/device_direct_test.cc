@@ -226,6 +226,30 @@ TEST_CASE("direct: a lane that does not reach the memory gets a copy of what ano
   CHECK(cluster.device->started[0] == 9);
 }
 
+TEST_CASE("direct: memory that was freed ends its own call, with the cause, and no other") {
+  FakeCluster cluster(Reaching());
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+  cluster.Join();
+  const size_t bytes = kElements * sizeof(float);
+  std::byte* const tensor = cluster.device->Allocate(bytes).value();
+  client::ClientCore::Slice slice;
+  slice.block = rdma::MemoryBlock::RegisterOn(cluster.device, tensor, bytes).value();
+  slice.count = kElements;
+  for (const bool push : {true, false}) {
+    const uint64_t lost = cluster.core->statistics().lanes_lost;
+    if (push) cluster.device->Free(tensor);
+    auto call = push ? cluster.Push(table, slice) : cluster.Pull(table, slice);
+    auto other = cluster.Push(table, cluster.DeviceMemory(table, 2.0f));
+    REQUIRE(cluster.Wait(call, 10 * kSecond));
+    CHECK(call->status.code() == Code::kInvalidArgument);
+    CHECK_THAT(Message(call->status), Contains("not memory of fake:0"));
+    REQUIRE(cluster.Wait(other, 10 * kSecond));
+    CHECK(other->status.ok());
+    CHECK(cluster.core->statistics().lanes_lost <= lost + 2);
+  }
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 4.0f);
+}
+
 TEST_CASE("direct: a flush that fails ends the pull") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
