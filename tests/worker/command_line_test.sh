@@ -66,7 +66,7 @@ for option in dtype gradient-dtype push-codec pull-codec; do
     "${base[@]}" --local --$option bf16
 done
 expect 2 "--device: cuda is for --format text; other models run on cpu" "${base[@]}" --device cuda
-for device in gpu cuda: cuda:x cuda:0, cuda:1,1 cuda:1000 cuda:-1; do
+for device in gpu cuda: cuda:x 'cuda:0,' cuda:1,1 cuda:1000 cuda:-1; do
   expect 2 "--device: '$device' is not allowed; allowed: cpu, cuda, cuda:N, cuda:N,M,..." \
     "${base[@]}" --device "$device"
 done
