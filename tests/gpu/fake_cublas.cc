@@ -2,7 +2,6 @@
 // uses of it, in the stream and with the memory of imitated GPUs.
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "tests/gpu/fake_memory.h"
@@ -33,7 +32,7 @@ struct Product {
 
 // Columns first: element (row, column) is at column * ld + row.
 void Multiply(void* argument) {
-  const std::unique_ptr<Product> x(static_cast<Product*>(argument));
+  const auto* const x = static_cast<const Product*>(argument);
   std::vector<float> a, b, c;
   if (!Read(x->a, x->lda * (x->transpose_a ? x->m : x->k), &a) ||
       !Read(x->b, x->ldb * (x->transpose_b ? x->k : x->n), &b) || !Read(x->c, x->ldc * x->n, &c)) {
@@ -90,14 +89,22 @@ __attribute__((visibility("default"))) int cublasSgemm_v2(CublasHandle* handle, 
                     ldb >= (transpose_b != 0 ? n : k) && ldc >= m && *alpha == 1;
   if (!fits) return verbena::worker::kInvalidValue;
   const auto size = [](int value) { return static_cast<size_t>(value); };
-  auto product =
-      std::make_unique<Product>(Product{transpose_a != 0, transpose_b != 0, size(m), size(n),
-                                        size(k), a, size(lda), b, size(ldb), *beta, c, size(ldc)});
-  if (!verbena::rdma::fake_cuda_enqueue(handle->stream, verbena::worker::Multiply, product.get())) {
-    return verbena::worker::kInvalidValue;
-  }
-  (void)product.release();
-  return 0;
+  auto* const product = new Product{transpose_a != 0,
+                                    transpose_b != 0,
+                                    size(m),
+                                    size(n),
+                                    size(k),
+                                    a,
+                                    size(lda),
+                                    b,
+                                    size(ldb),
+                                    *beta,
+                                    c,
+                                    size(ldc)};
+  const bool enqueued =
+      verbena::rdma::fake_cuda_enqueue(handle->stream, verbena::worker::Multiply, product,
+                                       [](void* it) { delete static_cast<Product*>(it); });
+  return enqueued ? 0 : verbena::worker::kInvalidValue;
 }
 
 }  // extern "C"

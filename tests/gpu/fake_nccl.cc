@@ -58,9 +58,8 @@ void Finish(const Collective& c) {
 }
 
 void Reach(void* argument) {
-  const std::unique_ptr<std::shared_ptr<Collective>> c(
-      static_cast<std::shared_ptr<Collective>*>(argument));
-  if (++(*c)->reached == (*c)->to.size()) Finish(**c);
+  Collective& c = **static_cast<std::shared_ptr<Collective>*>(argument);
+  if (++c.reached == c.to.size()) Finish(c);
 }
 
 int Add(bool reduces, const void* from, void* to, size_t count, int type, int root, NcclComm* comm,
@@ -143,11 +142,10 @@ FAKE_NCCL int ncclGroupEnd() {
   }
   for (const auto& c : all) {
     for (const uintptr_t stream : c->streams) {
-      auto argument = std::make_unique<std::shared_ptr<Collective>>(c);
-      if (!verbena::rdma::fake_cuda_enqueue(stream, verbena::worker::Reach, argument.get())) {
-        return verbena::worker::kInvalidArgument;
-      }
-      (void)argument.release();
+      const bool enqueued = verbena::rdma::fake_cuda_enqueue(
+          stream, verbena::worker::Reach, new std::shared_ptr<Collective>(c),
+          [](void* it) { delete static_cast<std::shared_ptr<Collective>*>(it); });
+      if (!enqueued) return verbena::worker::kInvalidArgument;
     }
   }
   return 0;

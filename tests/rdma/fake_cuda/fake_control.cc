@@ -1,6 +1,7 @@
 // The calls of fake_cuda.h.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
 
 #include "tests/rdma/fake_cuda/fake_gpu.h"
@@ -141,12 +142,14 @@ void fake_cuda_enqueue_fill(uintptr_t stream, void* address, int value, size_t b
   });
 }
 
-bool fake_cuda_enqueue(uintptr_t stream, void (*work)(void*), void* argument) {
+bool fake_cuda_enqueue(uintptr_t stream, void (*work)(void*), void* argument,
+                       void (*release)(void*)) {
+  const std::shared_ptr<void> held(argument, release);
   FakeGpus& gpus = FakeGpus::Get();
   const Lock lock(gpus.mutex);
   auto* const object = gpus.FindStream(reinterpret_cast<StreamObject*>(stream), 0);
   if (object == nullptr) return false;
-  gpus.Enqueue(object, WorkKind::kOther, [work, argument] { work(argument); });
+  gpus.Enqueue(object, WorkKind::kOther, [work, held] { work(held.get()); });
   return true;
 }
 

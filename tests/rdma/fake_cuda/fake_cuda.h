@@ -81,8 +81,10 @@ FAKE_CUDA_EXPORT void fake_cuda_drop_stream(uintptr_t stream);
 // As a kernel would: fills memory when its turn comes.
 FAKE_CUDA_EXPORT void fake_cuda_enqueue_fill(uintptr_t stream, void* address, int value,
                                              size_t bytes);
-// As a library's kernels would: runs `work` when its turn comes. False: there is no such stream.
-FAKE_CUDA_EXPORT bool fake_cuda_enqueue(uintptr_t stream, void (*work)(void*), void* argument);
+// As a library's kernels would: runs `work` when its turn comes, and then, or when the device is
+// lost, `release`. False, and released: there is no such stream.
+FAKE_CUDA_EXPORT bool fake_cuda_enqueue(uintptr_t stream, void (*work)(void*), void* argument,
+                                        void (*release)(void*));
 // The stream is captured into a graph, by another thread.
 FAKE_CUDA_EXPORT void fake_cuda_capture(uintptr_t stream, bool on);
 
