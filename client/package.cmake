@@ -7,6 +7,7 @@ set(public_headers
   client/client.h=verbena/client.h
   client/rdma_options.h=verbena/rdma_options.h
   client/c/half_numbers.h=verbena/half_numbers.h
+  client/c/status.h=verbena/status.h
   client/c/table_enums.h=verbena/table_enums.h
   client/c/verbena.h=verbena/verbena.h
   proto/export.h=verbena/export.h

@@ -16,8 +16,8 @@ import tree
 
 # The libraries' public headers, where they lie here; client/package.cmake installs them.
 HEADERS = ("client/client.h", "client/rdma_options.h", "client/c/half_numbers.h",
-           "client/c/table_enums.h", "client/c/verbena.h", "proto/export.h", "proto/half.h", "proto/tls_options.h",
-           "proto/version.h.in", "rdma/memory/memory_kind.h")
+           "client/c/status.h", "client/c/table_enums.h", "client/c/verbena.h", "proto/export.h",
+           "proto/half.h", "proto/tls_options.h", "proto/version.h.in", "rdma/memory/memory_kind.h")
 
 SCOPE = re.compile(r"^(?:typedef\s+)?(?:template\s*<[^>]*>\s*)?"
                    r"(?P<kind>namespace|extern|class|struct|union|enum)\b")
