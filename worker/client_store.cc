@@ -297,6 +297,10 @@ std::vector<GpuGroup::Slice> ClientStore::SlicesOf(size_t tensor) const {
                        options_.devices.size());
 }
 
+Range ClientStore::RangeOf(size_t tensor, const GpuGroup::Slice& slice) const {
+  return {slice.first - layout_.offset(tensor), slice.count, slice.first * sizeof(float)};
+}
+
 void ClientStore::PushSlices(size_t tensor) {
   const std::vector<GpuGroup::Slice> slices = SlicesOf(tensor);
   if (group_ != nullptr && reduced_.ok()) {
@@ -304,17 +308,15 @@ void ClientStore::PushSlices(size_t tensor) {
   }
   if (!reduced_.ok()) return;
   for (const GpuGroup::Slice& slice : slices) {
-    const Range range = {slice.first - layout_.offset(tensor), slice.count,
-                         slice.first * sizeof(float)};
-    tickets_.push_back(client_->Push(tables_[tensor], gpu_gradients_.regions[slice.gpu], range));
+    tickets_.push_back(
+        client_->Push(tables_[tensor], gpu_gradients_.regions[slice.gpu], RangeOf(tensor, slice)));
   }
 }
 
 void ClientStore::PullSlices(size_t tensor) {
   for (const GpuGroup::Slice& slice : SlicesOf(tensor)) {
-    const Range range = {slice.first - layout_.offset(tensor), slice.count,
-                         slice.first * sizeof(float)};
-    tickets_.push_back(client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu], range));
+    tickets_.push_back(
+        client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu], RangeOf(tensor, slice)));
     pulled_to_devices_.push_back(slice);
   }
 }

@@ -62,6 +62,12 @@ class ClientStore : public ParameterStore {
   absl::Status DropTables();
 
  private:
+  // Of each GPU.
+  struct GpuArenas {
+    std::vector<Region> regions;
+    std::vector<float*> arenas;
+  };
+
   ClientStore(const ClusterOptions& options, const Layout& layout)
       : options_(options), layout_(layout) {}
   absl::Status CreateTables(absl::Span<const EmbeddingTable> embeddings, const TrainingSpec& spec);
@@ -69,17 +75,13 @@ class ClientStore : public ParameterStore {
   absl::Status AllocateRegions(const TrainingSpec& spec);
   // Where a tensor lies in an arena, or region, of such elements.
   Range RangeOf(size_t tensor, size_t element_bytes) const;
-  // Of each GPU.
-  struct GpuArenas {
-    std::vector<Region> regions;
-    std::vector<float*> arenas;
-  };
   bool on_device() const { return !options_.devices.empty(); }
   // Whether the model's GPUs have it.
   bool OnDevice(size_t tensor) const { return on_device() && !layout_[tensor].counter; }
   absl::Status AllocateOnDevices();
   // What each GPU pushes and pulls of a tensor.
   std::vector<GpuGroup::Slice> SlicesOf(size_t tensor) const;
+  Range RangeOf(size_t tensor, const GpuGroup::Slice& slice) const;
   void PushSlices(size_t tensor);
   void PullSlices(size_t tensor);
   // What was pulled to the GPUs, to all of them and to parameters().

@@ -170,10 +170,10 @@ CoreStatistics ClientCore::statistics() const {
                                 kStates[static_cast<int>(stream->state)], stream->device,
                                 stream->rail});
   }
-  for (const auto& reach : impl_->lanes.reaches()) {
-    const rdma::Endpoint& endpoint = *impl_->options.transports[reach->endpoint].endpoint;
-    statistics.device_paths.push_back({reach->device->name(), std::string(endpoint.transport()),
-                                       endpoint.device(), reach->path, reach->last_refusal});
+  for (const DeviceReach& reach : impl_->lanes.reaches()) {
+    const rdma::Endpoint& endpoint = *impl_->options.transports[reach.endpoint].endpoint;
+    statistics.device_paths.push_back({reach.device->name(), std::string(endpoint.transport()),
+                                       endpoint.device(), reach.path, reach.last_refusal});
   }
   return statistics;
 }

@@ -237,34 +237,30 @@ absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
 
 // ---- memory of devices --------------------------------------------------------------------------
 
-DeviceReach* LaneSet::ReachOf(const Stream& stream, const rdma::Device& device) {
-  for (const auto& reach : reaches_) {
-    if (reach->endpoint == stream.endpoint && reach->device == &device) return reach.get();
+DeviceReach& LaneSet::ReachOf(const Stream& stream, const rdma::Device& device) {
+  for (DeviceReach& reach : reaches_) {
+    if (reach.endpoint == stream.endpoint && reach.device == &device) return reach;
   }
-  auto reach = std::make_unique<DeviceReach>();
-  reach->endpoint = stream.endpoint;
-  reach->device = &device;
-  reach->path = transports_[stream.endpoint].endpoint->PathTo(device);
-  reaches_.push_back(std::move(reach));
-  return reaches_.back().get();
+  const rdma::DevicePath path = transports_[stream.endpoint].endpoint->PathTo(device);
+  return reaches_.emplace_back(DeviceReach{stream.endpoint, &device, path, {}, {}});
 }
 
 bool LaneSet::Reaches(const Stream& stream, const rdma::MemoryBlock& block) {
-  const DeviceReach& reach = *ReachOf(stream, *block.device());
+  const DeviceReach& reach = ReachOf(stream, *block.device());
   return reach.path.direct() &&
          std::find(reach.refused.begin(), reach.refused.end(), block.id()) == reach.refused.end();
 }
 
 void LaneSet::Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
-  DeviceReach* reach = ReachOf(stream, *block.device());
+  DeviceReach& reach = ReachOf(stream, *block.device());
   // Of blocks that are gone: ids are never used again.
-  if (reach->refused.size() >= kMostRefused) reach->refused.erase(reach->refused.begin());
-  reach->refused.push_back(block.id());
-  reach->last_refusal = std::move(status);
+  if (reach.refused.size() >= kMostRefused) reach.refused.erase(reach.refused.begin());
+  reach.refused.push_back(block.id());
+  reach.last_refusal = std::move(status);
 }
 
 absl::Status LaneSet::WhyNot(const Stream& stream, const rdma::MemoryBlock& block) {
-  const DeviceReach& reach = *ReachOf(stream, *block.device());
+  const DeviceReach& reach = ReachOf(stream, *block.device());
   return absl::FailedPreconditionError(absl::StrCat(
       "rdma.gpu_direct is required, and transport ", stream.transport,
       stream.device.empty() ? "" : " on ", stream.device, " does not reach memory of ",
@@ -348,8 +344,8 @@ void LaneSet::Advance(Stream* stream) {
       stream->open_failures = 0;
       stream->watch.Opened(stream->changed_at);
       // What was refused may have been so because its lane was about to end.
-      for (const auto& reach : reaches_) {
-        if (reach->endpoint == stream->endpoint) reach->refused.clear();
+      for (DeviceReach& reach : reaches_) {
+        if (reach.endpoint == stream->endpoint) reach.refused.clear();
       }
       ++counters_.opened;
       listener_->OnLaneOpen(stream);

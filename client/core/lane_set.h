@@ -148,7 +148,7 @@ class LaneSet {
   // FAILED_PRECONDITION: why it does not.
   absl::Status WhyNot(const Stream& stream, const rdma::MemoryBlock& block);
   // Of each pair that there was reason to look at.
-  const std::vector<std::unique_ptr<DeviceReach>>& reaches() const { return reaches_; }
+  const std::vector<DeviceReach>& reaches() const { return reaches_; }
   // The lane, if any, is closed; its records come back through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);
@@ -168,7 +168,7 @@ class LaneSet {
 
  private:
   Stream* AddRail(Peer* peer);
-  DeviceReach* ReachOf(const Stream& stream, const rdma::Device& device);
+  DeviceReach& ReachOf(const Stream& stream, const rdma::Device& device);
   void Ask(Stream* stream);
   void AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const;
   // Into transports_; its size: there is none.
@@ -197,7 +197,7 @@ class LaneSet {
   size_t transport_kinds_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::unique_ptr<DeviceReach>> reaches_;  // a handful
+  std::vector<DeviceReach> reaches_;  // a handful
   std::vector<Stream*> with_lane_;
   absl::flat_hash_map<uint64_t, Stream*> by_connection_;
   uint64_t last_key_ = 0;

@@ -16,15 +16,7 @@ TEST_CASE("a GPU's memory is pushed from and pulled to over every transport") {
   for (const char* transport : {"shm", "ofi"}) {
     INFO(transport);
     GpuFixture f(transport, v1::CONSISTENCY_SYNC);
-    const Region gradient = f.OnGpu(), parameters = f.OnGpu();
-    std::vector<float> expected(kElements);
-    for (int step = 1; step <= 3; ++step) {
-      const std::vector<float> numbers = Counting(float(step));
-      Write(gradient, numbers);
-      for (size_t i = 0; i < kElements; ++i) expected[i] -= numbers[i];
-      f.Good(f.client->PushPull(f.table, gradient, parameters));
-      CHECK(Read(parameters) == expected);
-    }
+    f.TrainThreeSteps();
     CHECK(f.client->statistics().staged_bytes == 2 * 3 * kElements * sizeof(float));
     CHECK(rdma::fake_cuda_counts().copies >= 12);
   }

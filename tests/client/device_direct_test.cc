@@ -1,17 +1,14 @@
 // Memory of a device that the transport reaches itself: no copies, and all else as with the host's.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "tests/client/fake_cluster.h"
+#include "tests/client/device_calls.h"
 
 namespace verbena::test {
 namespace {
 
 using Catch::Matchers::Contains;
 using Code = absl::StatusCode;
-
-constexpr uint32_t kElements = 1024;  // of a chunk
 
 FakeCluster::Options Reaching() {
   FakeCluster::Options options;
@@ -21,50 +18,20 @@ FakeCluster::Options Reaching() {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-bool Are(const float* numbers, size_t count, float value) {
-  return std::all_of(numbers, numbers + count, [value](float n) { return n == value; });
-}
-
-void Store(FakeCluster* cluster, uint32_t table, uint32_t chunks, float value) {
-  for (uint32_t c = 0; c < chunks; ++c) {
-    std::vector<std::byte>& stored = cluster->servers[0]->stored[{table, c}];
-    stored.resize(kElements * 4);
-    std::fill_n(reinterpret_cast<float*>(stored.data()), kElements, value);
-  }
-}
-
 TEST_CASE("direct: chunks go and come without a copy, and what came is flushed once a call") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster(Reaching());
     const uint32_t table = cluster.AddTable(consistency, 5);
     cluster.Join();
-    auto gradient = cluster.DeviceMemory(table, 1.0f);
-    for (uint32_t i = 0; i < 5 * kElements; ++i) cluster.Numbers(gradient)[i] = float(i);
-    auto push = cluster.Push(table, gradient);
-    auto end = cluster.EndStep(table);
-    REQUIRE(cluster.Wait(push));
-    INFO(push->status);
-    REQUIRE(push->status.ok());
-    REQUIRE(cluster.Wait(end));
-    for (uint32_t c = 0; c < 5; ++c) {
-      const std::vector<std::byte>& came = cluster.servers[0]->pushed[{table, c}];
-      REQUIRE(came.size() == kElements * 4);
-      CHECK(std::memcmp(came.data(), cluster.Numbers(gradient) + c * kElements, came.size()) == 0);
-      cluster.servers[0]->stored[{table, c}] = came;
-    }
+    PushCounting(&cluster, table, 5);
     CHECK(cluster.device->flushes == 0);
-    auto parameters = cluster.DeviceMemory(table, -1.0f);
-    auto pull = cluster.Pull(table, parameters);
-    REQUIRE(cluster.Wait(pull));
-    REQUIRE(pull->status.ok());
-    CHECK(std::equal(cluster.Numbers(gradient), cluster.Numbers(gradient) + 5 * kElements,
-                     cluster.Numbers(parameters)));
+    PullCounting(&cluster, table, 5);
     CHECK(cluster.device->flushes == 1);
     CHECK(cluster.device->started[0] + cluster.device->started[1] == 0);
     CHECK(cluster.device->most_pinned == 0);
     const client::CoreStatistics statistics = cluster.core->statistics();
     CHECK(statistics.staged_bytes == 0);
-    CHECK(statistics.direct_bytes == 2 * 5 * kElements * 4);
+    CHECK(statistics.direct_bytes == 2 * 5 * kChunkElements * 4);
     REQUIRE(statistics.device_paths.size() == 1);
     CHECK(statistics.device_paths[0].memory == "fake:0");
     CHECK(statistics.device_paths[0].transport == "sim");
@@ -87,19 +54,19 @@ TEST_CASE("direct: a push waits for its stream, a pull whose destination is busy
   CHECK(cluster.servers[0]->Of(RecordType::kPull).size() == 2);
   CHECK(cluster.servers[0]->Of(RecordType::kPush).empty());
   CHECK_FALSE(pull->done);
-  CHECK(Are(cluster.Numbers(to), 2 * kElements, 1.0f));
+  CHECK(All(cluster.Numbers(to), 2 * kChunkElements, 1.0f));
   // A deadline says what it was that took so long.
   auto late = cluster.Push(table, cluster.DeviceMemory(table, 1.0f, 7), 50 * kMilli);
   REQUIRE(cluster.Wait(late));
   CHECK_THAT(Message(late->status), Contains("the stream of fake:0"));
-  std::fill_n(cluster.Numbers(from), 2 * kElements, 5.0f);
+  std::fill_n(cluster.Numbers(from), 2 * kChunkElements, 5.0f);
   cluster.device->busy[7] = false;
   REQUIRE(cluster.Wait(push, kSecond));
   REQUIRE(cluster.Wait(pull, kSecond));
   CHECK(push->status.ok());
   CHECK(pull->status.ok());
   CHECK(cluster.servers[0]->applied[{table, 0}] == 5.0f);
-  CHECK(Are(cluster.Numbers(to), 2 * kElements, 3.0f));
+  CHECK(All(cluster.Numbers(to), 2 * kChunkElements, 3.0f));
   CHECK(cluster.device->started[0] == 0);
   CHECK(cluster.device->started[1] == 2);
 }
@@ -108,7 +75,7 @@ TEST_CASE("direct: after a deadline the memory is the library's until the server
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // opens the lane
+  OpenLane(&cluster, table);
   cluster.servers[0]->silent = true;
   auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), 50 * kMilli);
   auto pull = cluster.Pull(table, cluster.DeviceMemory(table, 1.0f), {}, 50 * kMilli);
@@ -130,7 +97,7 @@ TEST_CASE("direct: a region that goes closes the lanes that use it") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // opens the lane
+  OpenLane(&cluster, table);
   cluster.servers[0]->silent = true;
   uint64_t id = 0;
   {
@@ -195,7 +162,7 @@ TEST_CASE("direct: a lane that does not reach the memory gets a copy of what ano
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // opens the lane
+  OpenLane(&cluster, table);
   cluster.servers[0]->silent = true;
   auto push = cluster.Push(table, cluster.DeviceMemory(table, 6.0f));
   auto pull = cluster.Pull(table, cluster.DeviceMemory(table, 1.0f));
@@ -230,11 +197,11 @@ TEST_CASE("direct: memory that was freed ends its own call, with the cause, and 
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
   cluster.Join();
-  const size_t bytes = kElements * sizeof(float);
+  const size_t bytes = kChunkElements * sizeof(float);
   std::byte* const tensor = cluster.device->Allocate(bytes).value();
   client::ClientCore::Slice slice;
   slice.block = rdma::MemoryBlock::RegisterOn(cluster.device, tensor, bytes).value();
-  slice.count = kElements;
+  slice.count = kChunkElements;
   for (const bool push : {true, false}) {
     const uint64_t lost = cluster.core->statistics().lanes_lost;
     if (push) cluster.device->Free(tensor);
@@ -281,13 +248,7 @@ TEST_CASE("direct: lost lanes, refusals and busy streams change nothing", "[seed
                                           ? std::optional<rdma::MemoryKind>(rdma::MemoryKind::kCuda)
                                           : std::nullopt;
       cluster.device->busy[7] = random() % 2 == 0;
-      for (const auto& server : cluster.servers) {
-        for (uint32_t c = 0; c < 8; ++c) {
-          std::vector<std::byte>& stored = server->stored[{table, c}];
-          stored.resize(kElements * 4);
-          std::fill_n(reinterpret_cast<float*>(stored.data()), kElements, float(step));
-        }
-      }
+      Store(&cluster, table, 8, float(step));
       gradient.after = *cluster.device->MarkStream(7);
       auto call = cluster.PushPull(table, gradient, parameters, 100 * kSecond);
       cluster.RunFor(int64_t(random() % 20) * kMilli);
@@ -295,7 +256,7 @@ TEST_CASE("direct: lost lanes, refusals and busy streams change nothing", "[seed
       REQUIRE(cluster.Wait(call, 100 * kSecond));
       INFO(call->status);
       REQUIRE(call->status.ok());
-      REQUIRE(Are(cluster.Numbers(parameters), 8 * kElements, float(step)));
+      REQUIRE(All(cluster.Numbers(parameters), 8 * kChunkElements, float(step)));
     }
     for (uint32_t c = 0; c < 8; ++c) {
       float applied = 0;

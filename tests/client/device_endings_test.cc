@@ -1,7 +1,7 @@
 // How calls on memory of a device end: deadlines, memory that goes away, a device that fails.
 #include <catch2/catch.hpp>
 
-#include "tests/client/fake_cluster.h"
+#include "tests/client/device_calls.h"
 
 namespace verbena::test {
 namespace {
@@ -16,7 +16,7 @@ TEST_CASE("device: after a deadline the memory is the library's until the copy i
     FakeCluster cluster;
     const uint32_t table = cluster.AddTable(consistency, 2);
     cluster.Join();
-    REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+    OpenLane(&cluster, table);
     cluster.device->holds[0] = true;
     auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), 50 * kMilli);
     REQUIRE(cluster.Wait(push));
@@ -101,7 +101,7 @@ TEST_CASE("device: a region that goes is in use until its copies are over") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  OpenLane(&cluster, table);
   const uint64_t opened = cluster.core->statistics().lanes_opened;
   cluster.device->holds[0] = cluster.device->holds[1] = true;
   auto from = cluster.DeviceMemory(table, 1.0f);
@@ -132,7 +132,7 @@ TEST_CASE("device: a client that goes waits for what is being copied") {
     device = cluster.device;
     const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
     cluster.Join();
-    REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+    OpenLane(&cluster, table);
     device->copy_nanos = 10 * kSecond;
     if (direction == 0) cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
     if (direction == 1) cluster.Pull(table, cluster.DeviceMemory(table, 1.0f));
@@ -150,7 +150,7 @@ TEST_CASE("device: each failure ends its calls with the cause, and nothing else"
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  OpenLane(&cluster, table);
   const auto push = [&] {
     auto call = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), kSecond);
     REQUIRE(cluster.Wait(call));
@@ -183,7 +183,7 @@ TEST_CASE("device: one that is lost ends what it was to copy, and the host's mem
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  OpenLane(&cluster, table);
   cluster.device->holds[0] = cluster.device->holds[1] = true;
   cluster.device->busy[7] = true;
   auto from = cluster.DeviceMemory(table, 1.0f), to = cluster.DeviceMemory(table, 1.0f);

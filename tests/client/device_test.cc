@@ -2,46 +2,20 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "tests/client/fake_cluster.h"
+#include "tests/client/device_calls.h"
 
 namespace verbena::test {
 namespace {
 
 using Direction = rdma::Device::Direction;
 
-constexpr uint32_t kChunkElements = 1024;
-
-bool All(const float* numbers, size_t count, float value) {
-  return std::all_of(numbers, numbers + count, [value](float n) { return n == value; });
-}
-
 TEST_CASE("device: what is pushed arrives, what is pulled is there, and the host touches neither") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddTable(consistency, 5);
     cluster.Join();
-    auto gradient = cluster.DeviceMemory(table, 1.0f);
-    for (uint32_t i = 0; i < 5 * kChunkElements; ++i) cluster.Numbers(gradient)[i] = float(i);
-    auto push = cluster.Push(table, gradient);
-    auto end = cluster.EndStep(table);
-    REQUIRE(cluster.Wait(push));
-    INFO(push->status);
-    REQUIRE(push->status.ok());
-    REQUIRE(cluster.Wait(end));
-    for (uint32_t c = 0; c < 5; ++c) {
-      const std::vector<std::byte>& came = cluster.servers[0]->pushed[{table, c}];
-      REQUIRE(came.size() == kChunkElements * 4);
-      CHECK(std::memcmp(came.data(), cluster.Numbers(gradient) + c * kChunkElements, came.size()) ==
-            0);
-      cluster.servers[0]->stored[{table, c}] = came;
-    }
-    auto parameters = cluster.DeviceMemory(table, -1.0f);
-    auto pull = cluster.Pull(table, parameters);
-    REQUIRE(cluster.Wait(pull));
-    INFO(pull->status);
-    REQUIRE(pull->status.ok());
-    CHECK(std::equal(cluster.Numbers(gradient), cluster.Numbers(gradient) + 5 * kChunkElements,
-                     cluster.Numbers(parameters)));
+    PushCounting(&cluster, table, 5);
+    PullCounting(&cluster, table, 5);
     CHECK(cluster.core->statistics().staged_bytes == 2 * 5 * kChunkElements * 4);
   }
 }
@@ -50,7 +24,7 @@ TEST_CASE("device: a push returns before anything is copied, and is posted when 
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // opens the lane
+  OpenLane(&cluster, table);
   cluster.device->holds[0] = true;
   auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
   CHECK(cluster.device->started[0] == 1);  // it was started by the call itself
@@ -70,7 +44,7 @@ TEST_CASE("device: nothing is copied, and no buffer held, before the caller's st
   const uint32_t first = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4, 4096, "a");
   const uint32_t second = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4, 4096, "b");
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(first, cluster.Memory(first, 0.0f))));
+  OpenLane(&cluster, first);
   cluster.device->busy[7] = true;
   auto memory = cluster.DeviceMemory(first, 1.0f, 7);
   auto waits = cluster.Push(first, memory);
@@ -93,11 +67,7 @@ TEST_CASE("device: a pull is done when it is on the device, and after what still
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);
   cluster.Join();
-  for (uint32_t c = 0; c < 3; ++c) {
-    std::vector<std::byte>& stored = cluster.servers[0]->stored[{table, c}];
-    stored.resize(kChunkElements * 4);
-    std::fill_n(reinterpret_cast<float*>(stored.data()), kChunkElements, 2.0f);
-  }
+  Store(&cluster, table, 3, 2.0f);
   cluster.device->busy[7] = true;
   auto memory = cluster.DeviceMemory(table, 1.0f, 7);
   auto pull = cluster.Pull(table, memory);
@@ -125,11 +95,7 @@ TEST_CASE("device: push-pulls in place, step after step") {
   auto memory = cluster.DeviceMemory(table, 0.0f);
   for (int step = 1; step <= 5; ++step) {
     std::fill_n(cluster.Numbers(memory), 6 * kChunkElements, 1.0f);
-    for (uint32_t c = 0; c < 6; ++c) {
-      std::vector<std::byte>& stored = cluster.servers[0]->stored[{table, c}];
-      stored.resize(kChunkElements * 4);
-      std::fill_n(reinterpret_cast<float*>(stored.data()), kChunkElements, float(10 * step));
-    }
+    Store(&cluster, table, 6, float(10 * step));
     memory.after = *cluster.device->MarkStream(0);
     auto call = cluster.PushPull(table, memory, memory);
     REQUIRE(cluster.Wait(call));
@@ -145,7 +111,7 @@ TEST_CASE("device: copies run ahead of the records, but not far") {
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 40);
   cluster.servers[0]->config.large_slots = 3;
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  OpenLane(&cluster, table);
   cluster.servers[0]->hold_pushes = true;
   auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
   cluster.RunFor(100 * kMilli);
@@ -166,8 +132,8 @@ TEST_CASE("device: the last buffer is left to the push that was made first") {
   const uint32_t first = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1, 4096, "a");
   const uint32_t second = cluster.AddTable(v1::CONSISTENCY_ASYNC, 20, 4096, "b");
   cluster.Join();
-  REQUIRE(cluster.Wait(cluster.Pull(first, cluster.Memory(first, 0.0f))));
-  REQUIRE(cluster.Wait(cluster.Pull(second, cluster.Memory(second, 0.0f))));
+  OpenLane(&cluster, first);
+  OpenLane(&cluster, second);
   cluster.device->busy[7] = true;
   cluster.servers[0]->hold_pushes = true;
   auto old = cluster.Push(first, cluster.DeviceMemory(first, 1.0f, 7));

@@ -15,15 +15,7 @@ constexpr size_t kBytes = kElements * sizeof(float);
 TEST_CASE("gpu direct: what is pushed and pulled is never copied") {
   rdma::fake_kernel() = {};
   GpuFixture f("verbs", v1::CONSISTENCY_SYNC);
-  const Region gradient = f.OnGpu(), parameters = f.OnGpu();
-  std::vector<float> expected(kElements);
-  for (int step = 1; step <= 3; ++step) {
-    const std::vector<float> numbers = Counting(float(step));
-    Write(gradient, numbers);
-    for (size_t i = 0; i < kElements; ++i) expected[i] -= numbers[i];
-    f.Good(f.client->PushPull(f.table, gradient, parameters));
-    CHECK(Read(parameters) == expected);
-  }
+  f.TrainThreeSteps();
   const ClientStatistics statistics = f.client->statistics();
   CHECK(statistics.staged_bytes == 0);
   CHECK(statistics.direct_bytes == 2 * 3 * kBytes);

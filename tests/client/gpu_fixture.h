@@ -58,6 +58,19 @@ struct GpuFixture {
     REQUIRE(status.ok());
   }
 
+  // Three push-pulls of a sync table whose rate is 1: what is pulled is less what was pushed.
+  void TrainThreeSteps() {
+    const Region gradient = OnGpu(), parameters = OnGpu();
+    std::vector<float> expected(kElements);
+    for (int step = 1; step <= 3; ++step) {
+      const std::vector<float> numbers = Counting(float(step));
+      Write(gradient, numbers);
+      for (size_t i = 0; i < kElements; ++i) expected[i] -= numbers[i];
+      Good(client->PushPull(table, gradient, parameters));
+      CHECK(Read(parameters) == expected);
+    }
+  }
+
   rdma::CudaFixture cuda;  // looks last
   ProcessCluster cluster{{.servers = 1, .shards = 2}};
   std::unique_ptr<Client> client;

@@ -1,7 +1,5 @@
 #include "worker/cuda/cublas.h"
 
-#include <dlfcn.h>
-
 #include "absl/strings/str_cat.h"
 #include "worker/cuda/library.h"
 
@@ -16,9 +14,8 @@ absl::StatusOr<CublasApi> LoadBlas() {
   if (!library.ok()) return library.status();
   CublasApi api;
   const char* missing = nullptr;
-#define VERBENA_CUBLAS_RESOLVE(name, result, parameters)                   \
-  api.name = reinterpret_cast<decltype(api.name)>(dlsym(*library, #name)); \
-  if (api.name == nullptr && missing == nullptr) missing = #name;
+#define VERBENA_CUBLAS_RESOLVE(name, result, parameters) \
+  FindFunction(*library, #name, &api.name, &missing);
   VERBENA_CUBLAS_FUNCTIONS(VERBENA_CUBLAS_RESOLVE)
 #undef VERBENA_CUBLAS_RESOLVE
   if (missing == nullptr) return api;

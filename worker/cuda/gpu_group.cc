@@ -1,7 +1,5 @@
 #include "worker/cuda/gpu_group.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <string>
 
@@ -19,9 +17,8 @@ absl::StatusOr<NcclApi> LoadNccl() {
   if (!library.ok()) return library.status();
   NcclApi api;
   const char* missing = nullptr;
-#define VERBENA_NCCL_RESOLVE(name, result, parameters)                     \
-  api.name = reinterpret_cast<decltype(api.name)>(dlsym(*library, #name)); \
-  if (api.name == nullptr && missing == nullptr) missing = #name;
+#define VERBENA_NCCL_RESOLVE(name, result, parameters) \
+  FindFunction(*library, #name, &api.name, &missing);
   VERBENA_NCCL_FUNCTIONS(VERBENA_NCCL_RESOLVE)
 #undef VERBENA_NCCL_RESOLVE
   if (missing == nullptr) return api;

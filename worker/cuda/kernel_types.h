@@ -24,8 +24,9 @@
 //
 // Invariants:
 //  1. Inputs and outputs do not overlap, but for the sum, whose `out` may be one of its inputs.
-//  2. Results have the bits that the CPU computes. Of a sum that is a NaN only that it is one: the
-//     CPU keeps an operand's payload, a GPU has one NaN.
+//  2. Results have the bits that the CPU computes; not so the text model's, which differ by
+//     rounding. Of a sum that is a NaN only that it is one: the CPU keeps an operand's payload, a
+//     GPU has one NaN.
 //  3. Copies of 16 bits (kGather16 and kScatter16) and of 32 do not care for what the bits mean.
 #ifndef VERBENA_WORKER_CUDA_KERNEL_TYPES_H_
 #define VERBENA_WORKER_CUDA_KERNEL_TYPES_H_

@@ -4,6 +4,8 @@
 #ifndef VERBENA_WORKER_CUDA_LIBRARY_H_
 #define VERBENA_WORKER_CUDA_LIBRARY_H_
 
+#include <dlfcn.h>
+
 #include <string>
 #include <vector>
 
@@ -17,6 +19,14 @@ namespace verbena::worker {
 // all that was tried are in the text.
 absl::StatusOr<void*> OpenCudaLibrary(const std::string& what, const char* variable,
                                       const std::vector<std::string>& names);
+
+// Its function of this name, into *function; where there is none, the name into *missing, unless
+// one is there.
+template <typename Function>
+void FindFunction(void* library, const char* name, Function** function, const char** missing) {
+  *function = reinterpret_cast<Function*>(dlsym(library, name));
+  if (*function == nullptr && *missing == nullptr) *missing = name;
+}
 
 }  // namespace verbena::worker
 

@@ -136,21 +136,22 @@ absl::Status TextDevice::Scale(const float* in, float factor, float* out, uint64
   return Launch(kScale, floats, in, factor, out, floats);
 }
 
-absl::Status TextDevice::Forward(const TextParameters& parameters) {
-  const uint32_t rows = batch_.rows;
+TextDevice::Sizes TextDevice::sizes() const {
   const auto context = static_cast<uint32_t>(shape_.context);
   const auto width = static_cast<uint32_t>(shape_.embedding);
   const auto hidden = static_cast<uint32_t>(shape_.hidden);
-  const uint32_t input = context * width;
-  const uint64_t units = uint64_t{rows} * hidden;
-  const float* mask = batch_.masked ? on_.mask : nullptr;
+  return {batch_.rows, context, width, hidden, context * width, uint64_t{batch_.rows} * hidden};
+}
+
+absl::Status TextDevice::Forward(const TextParameters& parameters) {
+  const auto [rows, context, width, hidden, input, units] = sizes();
   absl::Status status =
       Launch(kTextEmbed, uint64_t{rows} * input, static_cast<const uint8_t*>(on_.contexts),
              parameters.embedding, on_.x, rows * context, width);
   if (status.ok()) {
     status = blas_->Multiply({on_.x, rows, input}, {parameters.w1, input, hidden}, false, on_.h);
   }
-  if (status.ok()) status = Launch(kTextHidden, units, on_.h, parameters.c1, mask, units, hidden);
+  if (status.ok()) status = Launch(kTextHidden, units, on_.h, parameters.c1, mask(), units, hidden);
   if (status.ok()) {
     status =
         blas_->Multiply({on_.h, rows, hidden}, {parameters.w2, hidden, kClasses}, false, on_.p);
@@ -165,13 +166,7 @@ absl::Status TextDevice::Forward(const TextParameters& parameters) {
 
 absl::Status TextDevice::Backward(const TextParameters& parameters, const TextGradient& gradient,
                                   float scale) {
-  const uint32_t rows = batch_.rows;
-  const auto context = static_cast<uint32_t>(shape_.context);
-  const auto width = static_cast<uint32_t>(shape_.embedding);
-  const auto hidden = static_cast<uint32_t>(shape_.hidden);
-  const uint32_t input = context * width;
-  const uint64_t units = uint64_t{rows} * hidden;
-  const float* mask = batch_.masked ? on_.mask : nullptr;
+  const auto [rows, context, width, hidden, input, units] = sizes();
   const auto read = [](float* data) { return static_cast<const float*>(data); };
   const Matrix p = {on_.p, rows, kClasses};
   const Matrix dh = {on_.dh, rows, hidden};
@@ -191,7 +186,7 @@ absl::Status TextDevice::Backward(const TextParameters& parameters, const TextGr
     status = blas_->Multiply(p, {parameters.w2, hidden, kClasses, true}, false, on_.dh);
   }
   if (status.ok()) {
-    status = Launch(kTextHiddenGradient, units, on_.dh, read(on_.h), mask, units);
+    status = Launch(kTextHiddenGradient, units, on_.dh, read(on_.h), mask(), units);
   }
   if (status.ok()) {
     status = Launch(kColumnSums, hidden, read(on_.dh), gradient.c1, rows, hidden);

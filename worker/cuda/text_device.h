@@ -77,6 +77,14 @@ class TextDevice {
   template <typename... Parameters>
   absl::Status Launch(const char* kernel, uint64_t elements, Parameters... parameters);
 
+  // Of the batch that was started.
+  struct Sizes {
+    uint32_t rows, context, width, hidden, input;
+    uint64_t units;  // of the hidden layer, of all rows
+  };
+  Sizes sizes() const;
+  const float* mask() const { return batch_.masked ? on_.mask : nullptr; }
+
   // Addresses on the GPU.
   struct Workspace {
     uint8_t* contexts;
