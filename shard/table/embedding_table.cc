@@ -342,9 +342,9 @@ bool EmbeddingTable::ForRows(absl::Span<const Group> groups, absl::Span<const ui
     const RowStore& rows = *slices_[slice_of(group.partition)].rows;
     for (uint32_t i = 0; i < group.count; ++i) {
       const RowStore::Probe& probe = ahead.Next();
-      const uint32_t row = rows.Finish(probe);
-      if (row != RowStore::kNone) {
-        visit(at++, rows.Widened(row, wide));
+      const std::byte* const content = rows.FinishContent(probe);
+      if (content != nullptr) {
+        visit(at++, rows.WidenedContent(content, wide));
       } else {
         rows.Initial(probe.key, wide);
         visit(at++, wide);

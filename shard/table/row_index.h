@@ -39,6 +39,8 @@
 namespace verbena::shard {
 
 class RowIndex {
+  struct Line;
+
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
   // The hashes of rows' keys, for a group that becomes two.
@@ -67,23 +69,29 @@ class RowIndex {
       line = LineOf(TagOf(hash), lines);
     }
     uint32_t group, line, lines;
+    const Line* at;  // once it was sent for
   };
 
   // The lookups: something was inserted before.
   // In steps, each of which needs what the one before has sent for: the page, the line, and the
-  // first row there that may be the one; without any, and where TryNext() says that there may be
+  // first row there that may be the one. Without any, and where TryNext() says that there may be
   // one in the second line, the same there.
   void PrefetchPage(const Place& at) const {
     PrefetchToRead(&group_pages_[at.group].page[at.line / kPageLines]);
   }
-  void PrefetchLine(const Place& at) const { PrefetchToRead(&LineAt(at.group, at.line)); }
-  uint32_t Guess(const Place& at, uint64_t hash) const {
-    const Line& line = LineAt(at.group, at.line);
-    const uint32_t matches = Matches(line, hash);
-    return matches == 0 ? kNone : line.rows[std::countr_zero(matches)];
+  void PrefetchDirectory() const {
+    for (size_t i = 0; i < directory_.size(); i += 16) PrefetchToRead(directory_.data() + i);
   }
-  bool TryNext(Place* at, uint64_t hash) const {
-    if (LineAt(at->group, at->line).elsewhere == 0) return false;
+  void PrefetchLine(Place* at) const {
+    at->at = &LineAt(at->group, at->line);
+    PrefetchToRead(at->at);
+  }
+  static uint32_t Guess(const Place& at, uint64_t hash) {
+    const uint32_t matches = Matches(*at.at, hash);
+    return matches == 0 ? kNone : at.at->rows[std::countr_zero(matches)];
+  }
+  static bool TryNext(Place* at, uint64_t hash) {
+    if (at->at->elsewhere == 0) return false;
     at->line = SecondOf(TagOf(hash), at->lines);
     return true;
   }

@@ -35,10 +35,11 @@ class RowLookahead {
 
  private:
   // Keys from one step of a lookup to the next: a core has 10 to 16 line fill buffers, and some
-  // tens behind them.
-  static constexpr size_t kStep = 16;
-  static constexpr size_t kSteps = 4;  // before the last
-  static constexpr size_t kRing = 128;
+  // tens behind them. A step of many keys is one loop, whose misses overlap, where all steps of one
+  // key would wait for each other.
+  static constexpr size_t kStep = 32;
+  static constexpr size_t kSteps = 6;  // before the last
+  static constexpr size_t kRing = 256;
   static_assert(kRing >= (kSteps + 1) * kStep && kRing % kStep == 0);
   struct Part {
     const RowStore* rows;
@@ -49,18 +50,42 @@ class RowLookahead {
     const RowStore* rows;
     RowStore::Probe probe;
   };
+  // Those keys of a block that go on to their second line, which takes two steps more.
+  struct Detour {
+    size_t count = 0;
+    UnderWay* keys[kStep];
+  };
 
   // The first step of the kStep keys of `block`, and one more of each of the blocks before it.
   void Begin(size_t block) {
     ForBlock(block, 0, [this](size_t i, UnderWay& u) {
-      while (i >= parts_[part_].end) begin_ = parts_[part_++].end;
+      while (i >= parts_[part_].end) {
+        begin_ = parts_[part_++].end;
+        if (part_ + 4 < parts_.size()) parts_[part_ + 4].rows->PrefetchStore();
+        if (part_ + 2 < parts_.size()) parts_[part_ + 2].rows->PrefetchDirectory();
+      }
       const Part& part = parts_[part_];
       u.rows = part.rows;
       part.rows->Start(part.keys[i - begin_], &u.probe);
     });
-    ForBlock(block, 1, [](size_t, UnderWay& u) { u.rows->PrefetchLine(u.probe); });
-    ForBlock(block, 2, [](size_t, UnderWay& u) { u.rows->Guess(&u.probe); });
-    ForBlock(block, 3, [](size_t, UnderWay& u) { u.rows->PrefetchRow(&u.probe); });
+    ForBlock(block, 1, [](size_t, UnderWay& u) { u.rows->PrefetchLine(&u.probe); });
+    Detour& detour = detours_[block % 3];
+    detour.count = 0;
+    ForBlock(block, 2, [&detour](size_t, UnderWay& u) {
+      detour.keys[detour.count] = &u;
+      detour.count += u.rows->Guess(&u.probe) ? 1 : 0;
+    });
+    const Detour& one_before = detours_[(block + 2) % 3];
+    for (size_t i = 0; i < one_before.count; ++i) {
+      UnderWay& u = *one_before.keys[i];
+      u.rows->PrefetchLine(&u.probe);
+    }
+    const Detour& two_before = detours_[(block + 1) % 3];
+    for (size_t i = 0; i < two_before.count; ++i) {
+      UnderWay& u = *two_before.keys[i];
+      u.rows->GuessAgain(&u.probe);
+    }
+    ForBlock(block, 5, [](size_t, UnderWay& u) { u.rows->PrefetchRow(&u.probe); });
   }
   template <typename Step>
   void ForBlock(size_t block, size_t before, Step step) {
@@ -71,11 +96,12 @@ class RowLookahead {
   }
 
   absl::InlinedVector<Part, 1> parts_;
-  size_t added_ = 0;  // keys
-  size_t part_ = 0;   // of the key that begins next
-  size_t begin_ = 0;  // its first key
-  size_t begun_ = 0;  // blocks
-  size_t taken_ = 0;  // keys
+  size_t added_ = 0;   // keys
+  size_t part_ = 0;    // of the key that begins next
+  size_t begin_ = 0;   // its first key
+  size_t begun_ = 0;   // blocks
+  size_t taken_ = 0;   // keys
+  Detour detours_[3];  // by the block in which they began
   UnderWay ring_[kRing];
 };
 

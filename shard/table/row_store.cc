@@ -267,7 +267,8 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
   bool enough = true;
   for (size_t i = 0; enough && i < keys.size(); ++i) {
     if (const size_t next = i + kAhead; size_ > 0 && next < keys.size() && rows[next] == kNone) {
-      index_.PrefetchLine({index_, RowIndex::Hash(keys[next])});
+      RowIndex::Place at(index_, RowIndex::Hash(keys[next]));
+      index_.PrefetchLine(&at);
     }
     if (rows[i] != kNone) continue;
     --missing;

@@ -94,52 +94,67 @@ class RowStore {
   bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
                     absl::Span<const uint32_t> guesses = {}, Fresh fresh = Fresh::kInitial);
 
+  // For who will look keys up here soon: the store itself, and what it knows then.
+  void PrefetchStore() const {
+    for (size_t i = 0; i < sizeof(*this); i += 64) {
+      PrefetchToRead(reinterpret_cast<const std::byte*>(this) + i);
+    }
+  }
+  void PrefetchDirectory() const { index_.PrefetchDirectory(); }
+
   // A lookup in steps, for who has many under way (row_lookahead.h): each finds in the cache what
-  // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then
-  // it may be another one, and Finish() is not to be called.
+  // the one before has sent for. Those from Guess() on may be taken when rows were made meanwhile;
+  // then it may be another row, and Finish() is not to be called.
   struct Probe {
     uint64_t key, hash;
     RowIndex::Place at;
-    uint32_t row;  // probably
-    bool next;     // it may be in the second line
+    uint32_t row;             // probably
+    const std::byte* row_at;  // where that is; null: it is none
   };
   void Start(uint64_t key, Probe* p) const {
     p->key = key;
-    p->hash = RowIndex::Hash(key);
     p->row = kNone;
-    p->next = false;
+    p->row_at = nullptr;
     p->at.lines = 0;
     if (size_ == 0) return;
+    p->hash = RowIndex::Hash(key);
     p->at = {index_, p->hash};
     index_.PrefetchPage(p->at);
   }
-  void PrefetchLine(const Probe& p) const {
-    if (p.at.lines != 0) index_.PrefetchLine(p.at);
+  void PrefetchLine(Probe* p) const {
+    if (p->at.lines != 0) index_.PrefetchLine(&p->at);
   }
-  void Guess(Probe* p) const {
-    if (p->at.lines == 0) return;
-    p->row = index_.Guess(p->at, p->hash);
-    if (p->row < in_chunks_) {
-      PrefetchToRead(&chunks_[p->row >> shape_.many_shift]);
-    } else if (p->row == kNone && index_.TryNext(&p->at, p->hash)) {
-      index_.PrefetchLine(p->at);
-      p->next = true;
-    }
+  // True: the row may be in the second line, so that two more steps are PrefetchLine() and
+  // GuessAgain().
+  bool Guess(Probe* p) const {
+    if (p->at.lines == 0) return false;
+    if (GuessAgain(p)) return false;
+    if (!RowIndex::TryNext(&p->at, p->hash)) return false;
+    index_.PrefetchPage(p->at);
+    return true;
+  }
+  bool GuessAgain(Probe* p) const {
+    p->row = RowIndex::Guess(p->at, p->hash);
+    if (p->row < in_chunks_) PrefetchToRead(&chunks_[p->row >> shape_.many_shift]);
+    return p->row != kNone;
   }
   void PrefetchRow(Probe* p) const {
-    if (p->next) p->row = index_.Guess(p->at, p->hash);
-    if (p->row < size_) Prefetch(p->row);
+    if (p->row >= size_) return;
+    p->row_at = At(p->row);
+    Prefetch(p->row, p->row_at);
   }
   uint32_t Finish(const Probe& p) const {
-    if (p.row != kNone && key(p.row) == p.key) return p.row;
+    if (p.row_at != nullptr && KeyAt(p.row_at) == p.key) return p.row;
     return size_ == 0 ? kNone : FindOne(p.key, p.hash);
   }
-
-  uint64_t key(uint32_t row) const {
-    uint64_t key = 0;
-    std::memcpy(&key, At(row), sizeof(key));
-    return key;
+  // Its content; null: the key has no row. Not of a tiered table.
+  const std::byte* FinishContent(const Probe& p) const {
+    if (p.row_at != nullptr && KeyAt(p.row_at) == p.key) return p.row_at + shape_.header;
+    const uint32_t row = Finish(p);
+    return row == kNone ? nullptr : content(row);
   }
+
+  uint64_t key(uint32_t row) const { return KeyAt(At(row)); }
   // How often the optimizer has changed the row, where it counts that; else 0 or 1. 0: nothing of
   // it is committed.
   uint32_t applies(uint32_t row) const {
@@ -210,11 +225,11 @@ class RowStore {
   void MakeFresh(uint32_t row);
   // What a row that is made now would have.
   void Initial(uint64_t key, float* parameters) const;
-  void Prefetch(uint32_t row) const {
-    const std::byte* at = At(row);
+  void Prefetch(uint32_t row) const { Prefetch(row, At(row)); }
+  void Prefetch(uint32_t row, const std::byte* at) const {
     if (shape_.tiered && frame(row) < HotRows::kFresh) return hot_->Prefetch(frame(row));
-    for (uint32_t i = 0; i < prefetch_bytes_; i += 64) PrefetchToWrite(at + i);
-    PrefetchToWrite(at + prefetch_bytes_ - 1);  // rows do not begin on a line
+    for (uint32_t i = 0; i < prefetch_bytes_; i += 64) PrefetchToRead(at + i);
+    PrefetchToRead(at + prefetch_bytes_ - 1);  // rows do not begin on a line
   }
 
   // ---- where content is in frames ----
@@ -247,11 +262,17 @@ class RowStore {
 
  private:
   static constexpr uint32_t kAheadOfSweep = 8;
+  // Both in one line of the cache: a push needs both.
   struct Chunk {
     std::byte* rows = nullptr;  // null: the last one, in tail_
     uint64_t applied = 0;       // a bit a row, where applies are not counted
   };
 
+  static uint64_t KeyAt(const std::byte* row) {
+    uint64_t key = 0;
+    std::memcpy(&key, row, sizeof(key));
+    return key;
+  }
   std::byte* At(uint32_t row) const {
     if (row < in_chunks_) {
       return chunks_[row >> shape_.many_shift].rows + size_t{row & many_mask_} * shape_.stride;
