@@ -69,8 +69,13 @@ class RowIndex {
       line = LineOf(TagOf(hash), lines);
     }
     uint32_t group, line, lines;
-    const Line* at;  // once it was sent for
+    const Line* address;  // of the line, once it was sent for
   };
+
+  // For who will look hashes up soon.
+  void PrefetchDirectory() const {
+    for (size_t i = 0; i < directory_.size(); i += 16) PrefetchToRead(directory_.data() + i);
+  }
 
   // The lookups: something was inserted before.
   // In steps, each of which needs what the one before has sent for: the page, the line, and the
@@ -79,19 +84,16 @@ class RowIndex {
   void PrefetchPage(const Place& at) const {
     PrefetchToRead(&group_pages_[at.group].page[at.line / kPageLines]);
   }
-  void PrefetchDirectory() const {
-    for (size_t i = 0; i < directory_.size(); i += 16) PrefetchToRead(directory_.data() + i);
-  }
   void PrefetchLine(Place* at) const {
-    at->at = &LineAt(at->group, at->line);
-    PrefetchToRead(at->at);
+    at->address = &LineAt(at->group, at->line);
+    PrefetchToRead(at->address);
   }
   static uint32_t Guess(const Place& at, uint64_t hash) {
-    const uint32_t matches = Matches(*at.at, hash);
-    return matches == 0 ? kNone : at.at->rows[std::countr_zero(matches)];
+    const uint32_t matches = Matches(*at.address, hash);
+    return matches == 0 ? kNone : at.address->rows[std::countr_zero(matches)];
   }
   static bool TryNext(Place* at, uint64_t hash) {
-    if (at->at->elsewhere == 0) return false;
+    if (at->address->elsewhere == 0) return false;
     at->line = SecondOf(TagOf(hash), at->lines);
     return true;
   }

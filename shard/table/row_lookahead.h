@@ -40,6 +40,8 @@ class RowLookahead {
   static constexpr size_t kStep = 32;
   static constexpr size_t kSteps = 6;  // before the last
   static constexpr size_t kRing = 256;
+  // Parts from when a store is sent for, and then its directory, to its first key.
+  static constexpr size_t kStoreAhead = 4, kDirectoryAhead = 2;
   static_assert(kRing >= (kSteps + 1) * kStep && kRing % kStep == 0);
   struct Part {
     const RowStore* rows;
@@ -51,6 +53,7 @@ class RowLookahead {
     RowStore::Probe probe;
   };
   // Those keys of a block that go on to their second line, which takes two steps more.
+  static constexpr size_t kDetours = 3;  // that begin, turn and end at a time
   struct Detour {
     size_t count = 0;
     UnderWay* keys[kStep];
@@ -61,31 +64,33 @@ class RowLookahead {
     ForBlock(block, 0, [this](size_t i, UnderWay& u) {
       while (i >= parts_[part_].end) {
         begin_ = parts_[part_++].end;
-        if (part_ + 4 < parts_.size()) parts_[part_ + 4].rows->PrefetchStore();
-        if (part_ + 2 < parts_.size()) parts_[part_ + 2].rows->PrefetchDirectory();
+        if (const size_t p = part_ + kStoreAhead; p < parts_.size()) {
+          parts_[p].rows->PrefetchStore();
+        }
+        if (const size_t p = part_ + kDirectoryAhead; p < parts_.size()) {
+          parts_[p].rows->PrefetchDirectory();
+        }
       }
       const Part& part = parts_[part_];
       u.rows = part.rows;
       part.rows->Start(part.keys[i - begin_], &u.probe);
     });
     ForBlock(block, 1, [](size_t, UnderWay& u) { u.rows->PrefetchLine(&u.probe); });
-    Detour& detour = detours_[block % 3];
+    Detour& detour = detours_[block % kDetours];
     detour.count = 0;
     ForBlock(block, 2, [&detour](size_t, UnderWay& u) {
       detour.keys[detour.count] = &u;
       detour.count += u.rows->Guess(&u.probe) ? 1 : 0;
     });
-    const Detour& one_before = detours_[(block + 2) % 3];
-    for (size_t i = 0; i < one_before.count; ++i) {
-      UnderWay& u = *one_before.keys[i];
-      u.rows->PrefetchLine(&u.probe);
-    }
-    const Detour& two_before = detours_[(block + 1) % 3];
-    for (size_t i = 0; i < two_before.count; ++i) {
-      UnderWay& u = *two_before.keys[i];
-      u.rows->GuessAgain(&u.probe);
-    }
-    ForBlock(block, 5, [](size_t, UnderWay& u) { u.rows->PrefetchRow(&u.probe); });
+    ForDetour(block, 1, [](UnderWay& u) { u.rows->PrefetchLine(&u.probe); });
+    ForDetour(block, 2, [](UnderWay& u) { u.rows->GuessAgain(&u.probe); });
+    ForBlock(block, kSteps - 1, [](size_t, UnderWay& u) { u.rows->PrefetchRow(&u.probe); });
+  }
+  // Of the keys that were sent on a detour in the Begin() so many before this one.
+  template <typename Step>
+  void ForDetour(size_t block, size_t before, Step step) {
+    const Detour& detour = detours_[(block + kDetours - before) % kDetours];
+    for (size_t i = 0; i < detour.count; ++i) step(*detour.keys[i]);
   }
   template <typename Step>
   void ForBlock(size_t block, size_t before, Step step) {
@@ -96,12 +101,12 @@ class RowLookahead {
   }
 
   absl::InlinedVector<Part, 1> parts_;
-  size_t added_ = 0;   // keys
-  size_t part_ = 0;    // of the key that begins next
-  size_t begin_ = 0;   // its first key
-  size_t begun_ = 0;   // blocks
-  size_t taken_ = 0;   // keys
-  Detour detours_[3];  // by the block in which they began
+  size_t added_ = 0;          // keys
+  size_t part_ = 0;           // of the key that begins next
+  size_t begin_ = 0;          // its first key
+  size_t begun_ = 0;          // blocks
+  size_t taken_ = 0;          // keys
+  Detour detours_[kDetours];  // by the Begin() in which they began
   UnderWay ring_[kRing];
 };
 

@@ -103,8 +103,8 @@ class RowStore {
   void PrefetchDirectory() const { index_.PrefetchDirectory(); }
 
   // A lookup in steps, for who has many under way (row_lookahead.h): each finds in the cache what
-  // the one before has sent for. Those from Guess() on may be taken when rows were made meanwhile;
-  // then it may be another row, and Finish() is not to be called.
+  // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then
+  // it may be another one, and it is not to be finished.
   struct Probe {
     uint64_t key, hash;
     RowIndex::Place at;
@@ -143,14 +143,11 @@ class RowStore {
     p->row_at = At(p->row);
     Prefetch(p->row, p->row_at);
   }
-  uint32_t Finish(const Probe& p) const {
-    if (p.row_at != nullptr && KeyAt(p.row_at) == p.key) return p.row;
-    return size_ == 0 ? kNone : FindOne(p.key, p.hash);
-  }
+  uint32_t Finish(const Probe& p) const { return GuessedRight(p) ? p.row : FindAgain(p); }
   // Its content; null: the key has no row. Not of a tiered table.
   const std::byte* FinishContent(const Probe& p) const {
-    if (p.row_at != nullptr && KeyAt(p.row_at) == p.key) return p.row_at + shape_.header;
-    const uint32_t row = Finish(p);
+    if (GuessedRight(p)) return p.row_at + shape_.header;
+    const uint32_t row = FindAgain(p);
     return row == kNone ? nullptr : content(row);
   }
 
@@ -226,11 +223,6 @@ class RowStore {
   // What a row that is made now would have.
   void Initial(uint64_t key, float* parameters) const;
   void Prefetch(uint32_t row) const { Prefetch(row, At(row)); }
-  void Prefetch(uint32_t row, const std::byte* at) const {
-    if (shape_.tiered && frame(row) < HotRows::kFresh) return hot_->Prefetch(frame(row));
-    for (uint32_t i = 0; i < prefetch_bytes_; i += 64) PrefetchToRead(at + i);
-    PrefetchToRead(at + prefetch_bytes_ - 1);  // rows do not begin on a line
-  }
 
   // ---- where content is in frames ----
   bool tiered() const { return shape_.tiered; }
@@ -288,6 +280,15 @@ class RowStore {
     return static_cast<uint32_t>(chunks_[row >> shape_.many_shift].applied >> (row & many_mask_)) &
            1;
   }
+  void Prefetch(uint32_t row, const std::byte* at) const {
+    if (shape_.tiered && frame(row) < HotRows::kFresh) return hot_->Prefetch(frame(row));
+    for (uint32_t i = 0; i < prefetch_bytes_; i += 64) PrefetchToWrite(at + i);
+    PrefetchToWrite(at + prefetch_bytes_ - 1);  // rows do not begin on a line
+  }
+  bool GuessedRight(const Probe& p) const {
+    return p.row_at != nullptr && KeyAt(p.row_at) == p.key;
+  }
+  uint32_t FindAgain(const Probe& p) const { return size_ == 0 ? kNone : FindOne(p.key, p.hash); }
   // As Find(), of keys whose rows are in the cache where the guesses are right.
   void FindGuessed(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> guesses,
                    uint32_t* rows) const;
