@@ -350,11 +350,12 @@ TEST_CASE("connecting and closing again and again leaves nothing behind") {
   const auto block = TestBlock(64);
   const auto mailbox = TestBlock(4096);
   const RemoteMemory mine = party.endpoint->Expose(c, mailbox, 0, 4096).value();
+  // Receives first: the server writes as soon as it has accepted.
   const bool up =
+      party.endpoint->PostReceives(c, 64).ok() &&
       party.endpoint
           ->Connect(c, address, std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)))
           .ok() &&
-      party.endpoint->PostReceives(c, 64).ok() &&
       stage.Until([&] { return party.Immediates(c).size() == 1; });
   if (!up) _exit(2);
   RemoteMemory remote;
