@@ -52,9 +52,6 @@ set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::
           absl::flat_hash_map absl::random_random absl::span absl::status absl::statusor
           absl::str_format absl::strings absl::time PkgConfig::HWLOC PkgConfig::IBVERBS
           PkgConfig::RDMACM Threads::Threads)
-if(LIBFABRIC_FOUND)
-  list(APPEND needs PkgConfig::LIBFABRIC)
-endif()
 set(shows protobuf::libprotobuf absl::status absl::statusor absl::time)
 
 function(verbena_library name type)

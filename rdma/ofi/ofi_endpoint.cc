@@ -166,7 +166,7 @@ absl::Status OfiEndpoint::Init() {
   std::string unused;
   if (auto probe = OfiListen(shared_.ip, 0, &unused); !probe.ok()) return probe.status();
   fid_fabric* fabric = nullptr;
-  if (const int error = fi_fabric(shared_.info->fabric_attr, &fabric, nullptr); error != 0) {
+  if (const int error = Fabric().fabric(shared_.info->fabric_attr, &fabric, nullptr); error != 0) {
     return FabricError(absl::StatusCode::kUnavailable, "fi_fabric", error);
   }
   shared_.fabric.reset(fabric);
@@ -178,7 +178,7 @@ absl::Status OfiEndpoint::Init() {
   spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (absl::Status s = Add(shared_.sockets.get(), timer_.get(), kTimerTag); !s.ok()) return s;
   if (absl::Status s = Add(shared_.sleepers.get(), shared_.sockets.get(), 0); !s.ok()) return s;
-  const uint32_t version = fi_version();
+  const uint32_t version = Fabric().version();
   settings_ = absl::StrCat("libfabric ", FI_MAJOR(version), ".", FI_MINOR(version), ", provider ",
                            shared_.info->fabric_attr->prov_name, ", local address ", shared_.ip);
   if (shared_.options.log) shared_.options.log(absl::StrCat("ofi: ", settings_));

@@ -11,6 +11,8 @@
 
 #include <memory>
 
+#include "rdma/ofi/fabric_library.h"
+
 namespace verbena::rdma {
 
 struct FidCloser {
@@ -27,7 +29,7 @@ using FabricAvHandle = std::unique_ptr<fid_av, FidCloser>;
 using FabricMrHandle = std::unique_ptr<fid_mr, FidCloser>;
 
 struct InfoFreer {
-  void operator()(fi_info* info) const { fi_freeinfo(info); }
+  void operator()(fi_info* info) const { Fabric().freeinfo(info); }
 };
 using FabricInfo = std::unique_ptr<fi_info, InfoFreer>;
 

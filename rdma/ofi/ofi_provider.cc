@@ -39,7 +39,7 @@ void AskForPassThrough() {
 }
 
 FabricInfo Hints(const std::string& provider) {
-  FabricInfo hints(fi_allocinfo());
+  FabricInfo hints(Fabric().dupinfo(nullptr));  // fi_allocinfo()
   if (hints == nullptr) return nullptr;
   if (!provider.empty()) hints->fabric_attr->prov_name = strdup(provider.c_str());
   hints->ep_attr->type = FI_EP_RDM;
@@ -49,8 +49,9 @@ FabricInfo Hints(const std::string& provider) {
 
 int GetInfo(const std::string& address, const fi_info& hints, FabricInfo* found) {
   fi_info* list = nullptr;
-  const int error = fi_getinfo(kApiVersion, address.empty() ? nullptr : address.c_str(), nullptr,
-                               address.empty() ? 0 : FI_SOURCE | FI_NUMERICHOST, &hints, &list);
+  const int error =
+      Fabric().getinfo(kApiVersion, address.empty() ? nullptr : address.c_str(), nullptr,
+                       address.empty() ? 0 : FI_SOURCE | FI_NUMERICHOST, &hints, &list);
   found->reset(list);
   return error;
 }
@@ -81,8 +82,9 @@ absl::Status Refused(const fi_info& info, std::string_view why) {
 
 absl::Status FabricError(absl::StatusCode code, std::string_view what, long error) {
   const int number = static_cast<int>(error < 0 ? -error : error);
-  return absl::Status(code, absl::StrCat("ofi: ", std::string(what), ": ", fi_strerror(number),
-                                         " (libfabric error ", number, ")"));
+  return absl::Status(code,
+                      absl::StrCat("ofi: ", std::string(what), ": ", Fabric().strerror(number),
+                                   " (libfabric error ", number, ")"));
 }
 
 absl::Status CheckProvider(const fi_info& info) {
@@ -136,6 +138,7 @@ absl::Status CheckProvider(const fi_info& info) {
 
 absl::StatusOr<FabricInfo> ChooseProvider(const OfiOptions& options) {
   AskForPassThrough();
+  if (absl::Status loaded = LoadFabric(); !loaded.ok()) return loaded;
   std::string address = options.address;
   if (address.empty() && !options.towards.empty()) {
     absl::StatusOr<std::string> local = LocalAddressTowards(options.towards);
@@ -172,10 +175,11 @@ absl::StatusOr<FabricInfo> ChooseProvider(const OfiOptions& options) {
   if (GetInfo(address, *any, &found) == 0) {
     if (absl::Status fits = CheckProvider(*found); !fits.ok()) return fits;
   }
-  return absl::UnavailableError(absl::StrCat(
-      "libfabric has no provider '", options.provider, "'",
-      address.empty() ? "" : absl::StrCat(" at local address ", address), " (", fi_strerror(-error),
-      "); it has: ", Offered(), ". fi_info(1) lists them with addresses"));
+  return absl::UnavailableError(
+      absl::StrCat("libfabric has no provider '", options.provider, "'",
+                   address.empty() ? "" : absl::StrCat(" at local address ", address), " (",
+                   Fabric().strerror(-error), "); it has: ", Offered(),
+                   ". fi_info(1) lists them with addresses"));
 }
 
 std::string SourceIp(const fi_info& info) {
