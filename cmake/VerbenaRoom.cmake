@@ -77,23 +77,40 @@ function(verbena_test_program name)
   verbena_quickly_compiled(${name})
 endfunction()
 
-# verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [ONE_THREAD])
+# tests/run.sh runs three tests at a time: one of those that start processes, have threads or watch the
+# clock (they hold the lock "machine"), and two that only compute. These get processors when nobody else
+# wants one, so that they do not disturb the first. What emulates whole machines is RUN_SERIAL.
+set(VERBENA_WHEN_IDLE ${CMAKE_CURRENT_LIST_DIR}/../tests/support/when_idle.sh)
+
+# verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [ONE_THREAD]
+#              [WHEN_IDLE])
 #
-# One Catch2 binary, registered with ctest as one test. tests/run.sh runs two at a time: a test that
-# starts processes or watches the clock gets the property RUN_SERIAL, a long one a COST, to be started
-# early: about what it takes under the sanitizer that slows it most. ONE_THREAD: it has one of ours,
-# which races with nobody, so ThreadSanitizer does without it.
+# One Catch2 binary, registered with ctest as one test. A long one gets a COST, to be started early:
+# about what it takes under the sanitizer that slows it most. WHEN_IDLE: it only computes. ONE_THREAD: so it
+# does, in one thread of ours, which races with nobody: ThreadSanitizer does without it.
 function(verbena_test name)
-  cmake_parse_arguments(ARG "ONE_THREAD" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD;WHEN_IDLE" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
   if(ARG_ONE_THREAD AND VERBENA_SANITIZE STREQUAL "thread")
     return()
   endif()
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+  set(launcher)
+  set(timeout 120)
+  if(ARG_ONE_THREAD)
+    set(ARG_WHEN_IDLE ON)
+  endif()
+  if(ARG_WHEN_IDLE)
+    set(launcher ${VERBENA_WHEN_IDLE})
+    set(timeout 900)  # it may stand for minutes
+  endif()
+  if(ARG_TIMEOUT)
+    set(timeout ${ARG_TIMEOUT})
   endif()
   verbena_test_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
-  add_test(NAME ${name} COMMAND ${name} --use-colour no)
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${name}> --use-colour no)
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${ARG_LABELS}")
+  if(NOT ARG_WHEN_IDLE)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK machine)
+  endif()
   if(ARG_COST)
     set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
   endif()

@@ -19,9 +19,9 @@ namespace {
 
 // Under a sanitizer each kind of fault counts, not how often it comes.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr int kKills = 2, kStops = 1;
+constexpr int kKills = 2, kStops = 1, kSteps = 800;
 #else
-constexpr int kKills = 10, kStops = 3;
+constexpr int kKills = 10, kStops = 3, kSteps = 2000;
 #endif
 
 // For other machines, and for more than a test of every change does.
@@ -101,7 +101,7 @@ class Training {
             "--batch",
             "64",
             "--steps",
-            absl::StrCat(FromEnvironment("VERBENA_FAILOVER_STEPS", 2000)),
+            absl::StrCat(FromEnvironment("VERBENA_FAILOVER_STEPS", kSteps)),
             "--log-steps",
             "--transport",
             TestTransport(),
