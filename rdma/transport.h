@@ -72,6 +72,18 @@ inline bool WithinBlock(const Segment& segment) {
   return data >= begin && data - begin <= size && segment.bytes <= size - (data - begin);
 }
 
+// Whether a write with an immediate wakes a peer that sleeps (Endpoint::Arm()). A transport may
+// wake it more often. Verbs have the same as solicited events (ibv_req_notify_cq(3)).
+enum class Wakes : uint8_t {
+  kPeer,
+  kPeerAtLast,     // it is the last answer, unless more of the peer's has arrived than was polled
+  kImpatientPeer,  // not one that sleeps until the last answer
+  kNobody,         // yet: WakePeer() follows at once
+};
+
+// What to be woken by.
+enum class SleepUntil : uint8_t { kAnything, kLastAnswer };
+
 struct WriteRequest {
   uint64_t wr_id = 0;
   absl::Span<const Segment> segments;  // at most kMaxSegments; may be empty
@@ -80,6 +92,7 @@ struct WriteRequest {
   bool signaled = true;  // whether its send completion is reported (errors always are)
   // Another write to this connection is posted right after: the two may go to the device together.
   bool more = false;
+  Wakes wakes = Wakes::kPeer;
 };
 
 // Memory of a peer's, read where it lies.
@@ -212,8 +225,10 @@ class Endpoint {
   virtual void AppendDescriptors(std::vector<int>* fds) const = 0;
   // Before sleeping: announces the sleep, then rechecks. False: there is something to poll, do not
   // sleep. True: sleep on the descriptors, then call Disarm().
-  virtual bool Arm() = 0;
+  virtual bool Arm(SleepUntil until) = 0;
   virtual void Disarm() = 0;
+  // Makes up for writes that woke nobody. Not kNobody.
+  virtual void WakePeer(ConnectionId /*connection*/, Wakes /*wakes*/) {}
 };
 
 }  // namespace verbena::rdma

@@ -41,7 +41,7 @@ class Waiter {
     endpoint_->AppendDescriptors(&descriptors_);
     polled_.clear();
     for (const int fd : descriptors_) polled_.push_back({fd, POLLIN, 0});
-    if (!endpoint_->Arm()) return;
+    if (!endpoint_->Arm(rdma::SleepUntil::kAnything)) return;
     poll(polled_.data(), polled_.size(), kLongestSleepMs);
     endpoint_->Disarm();
   }

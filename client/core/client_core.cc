@@ -133,7 +133,13 @@ bool ClientCore::Busy() const {
   return HasOperations() || impl_->journal.busy() || impl_->session.busy();
 }
 
-bool ClientCore::Arm() { return impl_->lanes.Arm(); }
+bool ClientCore::Arm() {
+  // With one operation no answer but the last ends anything that somebody waits for.
+  const Operation* const only = impl_->operations.first_live();
+  const bool patient = only != nullptr && Operations::next_live(only) == nullptr &&
+                       impl_->journal.OnlyAnswersLeft(only);
+  return impl_->lanes.Arm(patient ? rdma::SleepUntil::kLastAnswer : rdma::SleepUntil::kAnything);
+}
 void ClientCore::Disarm() { impl_->lanes.Disarm(); }
 
 void ClientCore::AppendDescriptors(std::vector<int>* fds) const {

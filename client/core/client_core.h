@@ -174,7 +174,8 @@ class ClientCore {
   bool HasOperations() const;
   // Records queued or unanswered, or calls under way.
   bool Busy() const;
-  // Sleeping, as Endpoint's: all endpoints and the control channel.
+  // Sleeping, as Endpoint's: all endpoints and the control channel. Who waits for one operation of
+  // a few records is not woken by answers before the last of a lane.
   bool Arm();
   void Disarm();
   void AppendDescriptors(std::vector<int>* fds) const;

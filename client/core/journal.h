@@ -135,6 +135,10 @@ class Journal final : public LaneListener {
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
   bool busy() const { return entries_.in_use() != 0; }
+  // There is nothing to do for `operation`, the only live one, before each lane's last answer: a
+  // few records are out, none waits to be posted, none follows from an answer. (With many, answers
+  // that came first are handled meanwhile.)
+  bool OnlyAnswersLeft(const Operation* operation) const;
   const JournalCounters& counters() const { return counters_; }
   const Session& session() const { return *session_; }
 

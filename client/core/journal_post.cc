@@ -15,6 +15,8 @@ namespace {
 // are taken, too: it is answered if it can be, and otherwise refused and sent again later, so that
 // all get their turn.
 constexpr uint32_t kAwaitReserve = 4;
+// More than these are handled while others come: copied, or unpacked.
+constexpr size_t kFewAnswers = 8;
 
 // Too small to leave anything free in: what ReserveOf() promises holds for lanes beyond this.
 bool IsTiny(const Stream& stream) {
@@ -23,6 +25,22 @@ bool IsTiny(const Stream& stream) {
 }
 
 }  // namespace
+
+bool Journal::OnlyAnswersLeft(const Operation* operation) const {
+  if (entries_.in_use() > kFewAnswers) return false;
+  for (const auto& group : norm_groups_) {
+    if (!group->tables.empty()) return false;  // their steps go on with what answers say
+  }
+  size_t out = 0;
+  for (const auto& stream : lanes_->streams()) {
+    out += stream->posted.size();
+    for (const Entry* e = stream->posted.front(); e != nullptr; e = EntryQueue::Next(e)) {
+      // The server may keep it for longer than `operation` takes.
+      if (IsPull(e->type) && e->operation != operation) return false;
+    }
+  }
+  return out == entries_.in_use();
+}
 
 bool Journal::Pump() {
   if (dirty_.empty() && !norms_dirty_ && !moves_dirty_) return false;

@@ -455,9 +455,9 @@ int64_t LaneSet::NextTimerNanos() const {
   return next;
 }
 
-bool LaneSet::Arm() {
+bool LaneSet::Arm(rdma::SleepUntil until) {
   for (size_t i = 0; i < transports_.size(); ++i) {
-    if (transports_[i].endpoint->Arm()) continue;
+    if (transports_[i].endpoint->Arm(until)) continue;
     for (size_t j = 0; j < i; ++j) transports_[j].endpoint->Disarm();
     return false;
   }

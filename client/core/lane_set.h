@@ -158,7 +158,7 @@ class LaneSet {
   bool Poll();
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
-  bool Arm();
+  bool Arm(rdma::SleepUntil until);
   void Disarm();
   void AppendDescriptors(std::vector<int>* fds) const;
 

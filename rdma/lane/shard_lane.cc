@@ -14,6 +14,15 @@ namespace {
 // What a send completion is of: kind in the upper half of the wr_id, index in the lower.
 enum class Sent : uint32_t { kGrant, kData, kReply, kCredit };
 
+// The worker may have to ask again, or elsewhere, before its other records can be answered.
+bool IsUrgent(const ShardLane::Answer& answer) {
+  if (answer.status != ReplyStatus::kOk) return true;
+  for (const ReplyStatus status : answer.group_status) {
+    if (status != ReplyStatus::kOk) return true;
+  }
+  return false;
+}
+
 uint64_t WrId(Sent kind, uint32_t index) { return static_cast<uint64_t>(kind) << 32 | index; }
 
 }  // namespace
@@ -32,7 +41,8 @@ struct ShardLane::Impl {
     bool unanswered = false;
     bool under_way = false;
     bool waiting = false;
-    uint8_t entry = 0;  // the next reply is built here
+    bool urgent = false;  // the last reply
+    uint8_t entry = 0;    // the next reply is built here
     Data sent;
     Data next;
   };
@@ -62,6 +72,10 @@ struct ShardLane::Impl {
   std::vector<Slot> slots;
   std::vector<uint64_t> abandoned;  // cookies of data writes that were never posted
   uint32_t receives_owed = 0;       // planted bug: consumed and not reposted
+  uint32_t unanswered = 0;
+  bool together = false;   // BeginAnswers()
+  bool owes_wake = false;  // since then: something was written
+  bool urgent = false;     // of that, something that the worker may have to act upon
 
   ~Impl() {
     slots.clear();  // what is borrowed goes back before the connection ends
@@ -79,6 +93,7 @@ struct ShardLane::Impl {
 
   absl::Status Start();
   bool PostWrite(const WriteRequest& write);
+  Wakes WakesFor(bool urgent_write);
   void SendGrant();
   void RepostReceive();
   bool OnReceived(uint32_t immediate, Arrival* arrival);
@@ -218,6 +233,7 @@ bool ShardLane::Impl::OnReceived(uint32_t immediate, Arrival* arrival) {
   }
   slot.in_use = true;
   operation.unanswered = true;
+  ++unanswered;
   arrival->slot = imm.slot;
   ++counters.records;
   counters.payload_bytes += arrival->payload.size();
@@ -281,6 +297,7 @@ void ShardLane::Impl::Credit(uint32_t slot) {
   WriteRequest write;
   write.wr_id = WrId(Sent::kCredit, slot);
   write.immediate = ReplyImm{ImmKind::kCredit, slot, params.generation}.Encode();
+  write.wakes = WakesFor(false);
   if (!PostWrite(write)) return;
   slots[slot].credit_under_way = true;
   ++counters.credits;
@@ -307,6 +324,8 @@ void ShardLane::Impl::Reply(const Data& data, const Answer& answer) {
   }
   Operation& operation = operations[answer.operation];
   operation.unanswered = false;
+  --unanswered;
+  operation.urgent = IsUrgent(answer);
   const uint8_t entry = operation.entry;
   operation.entry ^= 1;
 
@@ -336,6 +355,17 @@ void ShardLane::Impl::Reply(const Data& data, const Answer& answer) {
   }
 }
 
+// After the last answer the worker has something to do in any case.
+Wakes ShardLane::Impl::WakesFor(bool urgent_write) {
+  if (together) {
+    owes_wake = true;
+    urgent = urgent || urgent_write;
+    return Wakes::kNobody;
+  }
+  if (urgent_write) return Wakes::kPeer;
+  return unanswered == 0 ? Wakes::kPeerAtLast : Wakes::kImpatientPeer;
+}
+
 void ShardLane::Impl::PostReply(uint32_t index, uint8_t entry, const Data& data) {
   Operation& operation = operations[index];
   WriteRequest write;
@@ -362,6 +392,7 @@ void ShardLane::Impl::PostReply(uint32_t index, uint8_t entry, const Data& data)
   write.immediate = ReplyImm{ImmKind::kReply, index, params.generation}.Encode();
   write.signaled = true;
   write.more = false;
+  write.wakes = WakesFor(operation.urgent);
   if (!PostWrite(write)) return;
   operation.under_way = true;
   ++counters.replies;
@@ -433,6 +464,15 @@ void ShardLane::OnEvent(const ConnectionEvent& event) {
 
 void ShardLane::ReturnSlot(uint32_t slot) {
   if (impl_->state == State::kOpen && impl_->TakeSlot(slot)) impl_->Credit(slot);
+}
+
+void ShardLane::BeginAnswers() { impl_->together = true; }
+
+void ShardLane::EndAnswers() {
+  impl_->together = false;
+  const bool urgent = std::exchange(impl_->urgent, false);
+  if (!std::exchange(impl_->owes_wake, false) || impl_->state != State::kOpen) return;
+  impl_->endpoint->WakePeer(impl_->connection, impl_->WakesFor(urgent));
 }
 
 void ShardLane::SendReply(const Answer& answer) { impl_->Reply(Impl::Data(), answer); }

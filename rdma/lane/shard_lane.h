@@ -92,6 +92,10 @@ class ShardLane {
     bool return_slot = false;
     uint32_t slot = 0;
   };
+  // Answers between the two wake a worker that sleeps once, at the end, and one that sleeps until
+  // the last answer only if it is there or some answer was not OK.
+  void BeginAnswers();
+  void EndAnswers();
   void SendReply(const Answer& answer);
   // Writes `data` to the worker's memory, then the reply, on the same connection. When the
   // transport no longer reads `data`, `cookie` comes back through OnCompletion (also when flushed)

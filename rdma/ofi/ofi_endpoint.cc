@@ -112,7 +112,7 @@ class OfiEndpoint final : public Endpoint {
   void AppendDescriptors(std::vector<int>* fds) const override {
     fds->push_back(shared_.sleepers.get());
   }
-  bool Arm() override;
+  bool Arm(SleepUntil until) override;
   void Disarm() override { service_now_ = true; }
 
  private:
@@ -408,7 +408,7 @@ void OfiEndpoint::ServiceHandshakes() {
 // Once it has returned true, the descriptor becomes readable when anything of ours has to be done:
 // libfabric's queues promise that after fi_trywait(3), the sockets by being in the set, and what
 // has no descriptor by the timer.
-bool OfiEndpoint::Arm() {
+bool OfiEndpoint::Arm(SleepUntil) {
   // What woke us last time has to be read, or the descriptor stays readable.
   if (service_now_) Service();
   if (service_now_ || !shared_.completions.empty() || !shared_.events.empty()) return false;

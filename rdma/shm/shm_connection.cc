@@ -179,7 +179,7 @@ absl::Status ShmConnection::PostWrite(const WriteRequest& request) {
     // sleeps sees this entry, or we see that it sleeps (Dekker).
     entry.store(PackEntry(static_cast<uint32_t>(immediates_sent_), *request.immediate),
                 std::memory_order_seq_cst);
-    if (peer_state()->sleeping.load(std::memory_order_seq_cst) != 0) Wake();
+    if (request.wakes != Wakes::kNobody) Wake(request.wakes);
   }
   if (peer_ring_pages_->poisoned() || peer_state_pages_->poisoned() ||
       (range != nullptr && range->pages->poisoned())) {
@@ -196,7 +196,24 @@ absl::Status ShmConnection::PostWrite(const WriteRequest& request) {
   return absl::OkStatus();
 }
 
-void ShmConnection::Wake() {
+bool ShmConnection::HasArrived() const {
+  if (slot_index_ == kNoSlot) return false;
+  const ShmPollSlot& slot = shared_->poll_slots[slot_index_];
+  // Relaxed: what it says is not looked at here.
+  return EntrySequence(slot.next->load(std::memory_order_relaxed)) == slot.expected;
+}
+
+void ShmConnection::WakePeer(Wakes wakes) {
+  if (state_ == State::kEstablished) Wake(wakes);
+}
+
+void ShmConnection::Wake(Wakes wakes) {
+  // seq_cst: after the entries in the one order (PostWrite()).
+  const uint32_t sleeping = peer_state()->sleeping.load(std::memory_order_seq_cst);
+  if (sleeping == kAwake) return;
+  if (sleeping == kSleepsUntilLastAnswer) {
+    if (wakes == Wakes::kImpatientPeer || (wakes == Wakes::kPeerAtLast && HasArrived())) return;
+  }
   const uint64_t one = 1;
   // EAGAIN (the counter is full) is as good: it is readable then.
   const ssize_t written = write(wake_out_.get(), &one, sizeof(one));

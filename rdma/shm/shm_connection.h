@@ -53,6 +53,9 @@ struct ShmShared {
   uint64_t next_key = 1;
 };
 
+// epoll data of a connection's eventfd: it only ends a sleep. Above connection ids.
+inline constexpr uint64_t kWakeTag = uint64_t{3} << 32;
+
 class ShmConnection {
  public:
   enum class State : uint8_t { kCreated, kConnecting, kIncoming, kRequested, kEstablished, kEnded };
@@ -76,6 +79,7 @@ class ShmConnection {
   // ---- data path ----
   absl::Status PostReceives(uint32_t count);
   absl::Status PostWrite(const WriteRequest& request);
+  void WakePeer(Wakes wakes);
   absl::StatusOr<Borrowed> Borrow(const RemoteMemory& remote, size_t bytes);
   // Takes what has arrived in the ring. May end the connection.
   size_t TakeReceives(absl::Span<Completion> out);
@@ -134,7 +138,8 @@ class ShmConnection {
   // The same; reads what the peer has sent if it is not known yet.
   absl::StatusOr<Range*> RangeOf(const RemoteMemory& remote, uint64_t bytes);
   absl::Status CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range);
-  void Wake();
+  bool HasArrived() const;  // something that was not polled
+  void Wake(Wakes wakes);
   void FailWrite(const WriteRequest& request, const absl::Status& status);
   void Push(ConnectionEvent::Kind kind, std::string private_data, absl::Status status);
   void UpdateSlot();

@@ -29,7 +29,7 @@ constexpr int kEventsAtOnce = 64;
 constexpr size_t kMaxHandshakes = 256;  // more are dropped: nobody can use up our descriptors
 constexpr int64_t kRetryNs = 1'000'000;
 
-// epoll data: connection ids, and these above them.
+// epoll data: connection ids, and above them these, and kWakeTag.
 constexpr uint64_t kListenerTag = uint64_t{1} << 32;
 constexpr uint64_t kTimerTag = uint64_t{2} << 32;
 
@@ -88,6 +88,9 @@ class ShmEndpoint final : public Endpoint {
     if (connection == nullptr) return NoConnection(id);
     return connection->Borrow(memory, bytes);
   }
+  void WakePeer(ConnectionId id, Wakes wakes) override {
+    if (ShmConnection* connection = Find(id)) connection->WakePeer(wakes);
+  }
   size_t Poll(absl::Span<Completion> out) override;
   size_t PollEvents(absl::Span<ConnectionEvent> out) override;
   void Close(ConnectionId id) override {
@@ -101,7 +104,7 @@ class ShmEndpoint final : public Endpoint {
   void AppendDescriptors(std::vector<int>* fds) const override {
     fds->push_back(shared_.epoll.get());
   }
-  bool Arm() override;
+  bool Arm(SleepUntil until) override;
   void Disarm() override;
 
  private:
@@ -262,8 +265,9 @@ void ShmEndpoint::Service() {
       uint64_t expirations;
       const ssize_t bytes = read(timer_.get(), &expirations, sizeof(expirations));
       (void)bytes;  // EAGAIN: set again since; ServiceHandshakes() looks at the clock anyway
-    } else if (ShmConnection* connection = Find(ConnectionId(static_cast<uint32_t>(tag)))) {
-      connection->OnReadable();
+    } else if (tag != kWakeTag) {
+      ShmConnection* const connection = Find(ConnectionId(static_cast<uint32_t>(tag)));
+      if (connection != nullptr) connection->OnReadable();
     }
   }
   if (!handshaking_.empty()) ServiceHandshakes();
@@ -323,14 +327,17 @@ bool ShmEndpoint::HasWork() const {
   return false;
 }
 
-bool ShmEndpoint::Arm() {
+bool ShmEndpoint::Arm(SleepUntil until) {
   // What woke us last time has to be read, or the descriptor stays readable.
   if (service_now_) Service();
   if (!shared_.lingering.empty()) ServiceLingering();
   // seq_cst: a peer that writes an entry after our recheck below sees this and writes its eventfd.
-  state()->sleeping.store(1, std::memory_order_seq_cst);
+  state()->sleeping.store(
+      until == SleepUntil::kLastAnswer ? kSleepsUntilLastAnswer : kSleepsUntilAnything,
+      std::memory_order_seq_cst);
   if (service_now_ || HasWork()) {
-    state()->sleeping.store(0, std::memory_order_relaxed);  // late is harmless: a wake-up too many
+    state()->sleeping.store(kAwake,
+                            std::memory_order_relaxed);  // late is harmless: a wake-up too many
     return false;
   }
   if (!handshaking_.empty()) SetTimer();
@@ -338,7 +345,8 @@ bool ShmEndpoint::Arm() {
 }
 
 void ShmEndpoint::Disarm() {
-  state()->sleeping.store(0, std::memory_order_relaxed);  // late is harmless: a wake-up too many
+  state()->sleeping.store(kAwake,
+                          std::memory_order_relaxed);  // late is harmless: a wake-up too many
   service_now_ = true;
 }
 

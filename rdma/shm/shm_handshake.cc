@@ -19,10 +19,10 @@ namespace {
 // How many messages of one connection are handled before others get their turn.
 constexpr int kMessagesAtOnce = 64;
 
-absl::Status Watch(int epoll, int fd, uint32_t events, ConnectionId id) {
+absl::Status Watch(int epoll, int fd, uint32_t events, uint64_t tag) {
   epoll_event event = {};
   event.events = events;
-  event.data.u64 = static_cast<uint32_t>(id);
+  event.data.u64 = tag;
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
     return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_ctl");
   }
@@ -57,7 +57,7 @@ absl::Status ShmConnection::Prepare(const ConnectionLimits& limits) {
   UniqueFd wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake.valid()) return ShmErrno(absl::StatusCode::kResourceExhausted, "eventfd");
   // Edge-triggered: it only ends a sleep, so nobody needs to read it.
-  absl::Status status = Watch(shared_->epoll.get(), wake.get(), EPOLLIN | EPOLLET, id_);
+  absl::Status status = Watch(shared_->epoll.get(), wake.get(), EPOLLIN | EPOLLET, kWakeTag);
   if (!status.ok()) return status;
   limits_ = limits;
   ring_pages_ = std::move(*pages);
@@ -171,7 +171,8 @@ absl::Status ShmConnection::OpenSocket() {
   if (!socket.ok()) return socket.status();
   absl::Status status = ShmCheckPeer(socket->get());
   if (status.ok()) {
-    status = Watch(shared_->epoll.get(), socket->get(), EPOLLIN | EPOLLRDHUP, id_);
+    status = Watch(shared_->epoll.get(), socket->get(), EPOLLIN | EPOLLRDHUP,
+                   static_cast<uint32_t>(id_));
   }
   if (!status.ok()) return status;
   socket_ = std::move(*socket);
@@ -204,7 +205,8 @@ void ShmConnection::AdoptSocket(UniqueFd socket, int64_t deadline_ns) {
   state_ = State::kIncoming;
   absl::Status status = ShmCheckPeer(socket_.get());
   if (status.ok()) {
-    status = Watch(shared_->epoll.get(), socket_.get(), EPOLLIN | EPOLLRDHUP, id_);
+    status = Watch(shared_->epoll.get(), socket_.get(), EPOLLIN | EPOLLRDHUP,
+                   static_cast<uint32_t>(id_));
   }
   if (!status.ok()) End(status, Why::kError);
 }

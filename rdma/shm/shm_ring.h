@@ -43,8 +43,9 @@ constexpr size_t ShmRing::Bytes(uint32_t entry_count) {
 
 inline constexpr uint32_t kMaxRingEntries = 1 << 16;
 
-// One per endpoint, read by all its peers: whether its thread sleeps and wants its eventfds
-// written. One store per sleep, however many connections there are.
+// One per endpoint, read by all its peers: whether its thread sleeps, and by what it wants to be
+// woken through its eventfds. One store per sleep, however many connections there are.
+inline constexpr uint32_t kAwake = 0, kSleepsUntilAnything = 1, kSleepsUntilLastAnswer = 2;
 struct ShmState {
   alignas(128) std::atomic<uint32_t> sleeping;
 };

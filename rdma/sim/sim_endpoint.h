@@ -44,7 +44,7 @@ class SimEndpoint final : public Endpoint {
   bool Dead(ConnectionId connection) const override;
   void Destroy(ConnectionId connection) override;
   void AppendDescriptors(std::vector<int>*) const override {}
-  bool Arm() override { return completions_.empty() && events_.empty(); }
+  bool Arm(SleepUntil) override { return completions_.empty() && events_.empty(); }
   void Disarm() override {}
 
   // For the core.

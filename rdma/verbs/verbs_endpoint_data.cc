@@ -146,7 +146,7 @@ void VerbsEndpointImpl::DrainChannel() {
   }
 }
 
-bool VerbsEndpointImpl::Arm() {
+bool VerbsEndpointImpl::Arm(SleepUntil) {
   if (!ready_.empty() || !events_.empty() || !failing_.empty()) return false;
   DrainChannel();
   for (const auto& queue : queues_) {

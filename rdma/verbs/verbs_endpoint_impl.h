@@ -62,7 +62,7 @@ class VerbsEndpointImpl final : public Endpoint {
   void Destroy(ConnectionId id) override;
 
   void AppendDescriptors(std::vector<int>* fds) const override;
-  bool Arm() override;
+  bool Arm(SleepUntil until) override;
   void Disarm() override;
 
  private:

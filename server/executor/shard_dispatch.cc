@@ -45,6 +45,7 @@ bool ShardExecutor::Impl::PollCompletions(size_t transport) {
         peer_links->OnCompletion(transport, completions[i]);
         continue;
       }
+      Answering(lane);
       const bool arrived = lane->lane->OnCompletion(completions[i], &arrival, &written);
       if (!written.empty()) {
         Unpin(lane, written);
@@ -53,11 +54,19 @@ bool ShardExecutor::Impl::PollCompletions(size_t transport) {
       if (!Usable(lane)) continue;
       if (arrived) Dispatch(lane, arrival);
     }
+    Answering(nullptr);
     DrainEngine();
     FlushSamples();
     if (n < completions.size()) break;
   }
   return total > 0;
+}
+
+void ShardExecutor::Impl::Answering(Lane* lane) {
+  if (lane == answering) return;
+  if (answering != nullptr) answering->lane->EndAnswers();
+  answering = lane;
+  if (lane != nullptr) lane->lane->BeginAnswers();
 }
 
 void ShardExecutor::Impl::Unpin(Lane* lane, const std::vector<uint64_t>& cookies) {
@@ -343,6 +352,7 @@ bool ShardExecutor::Impl::DrainEngine() {
     for (size_t i = 0; i < engine_events.size(); ++i) OnEngineEvent(engine_events[i]);
     engine_events.clear();
   }
+  Answering(nullptr);
   if (options.cold_store != nullptr) {
     for (const std::string& error : engine->TakeColdErrors()) Log(error);
   }
@@ -358,6 +368,7 @@ void ShardExecutor::Impl::OnEngineEvent(const shard::Event& event) {
     if (event.kind == EventKind::kPullReady) engine->Unpin(event.view.pin);
     return;
   }
+  Answering(lane);
   const uint32_t operation = event.token.operation;
   ShardLane::Answer answer = AnswerOf(event.answer, operation);
   answer.group_count = lane->operations[operation].group_count;

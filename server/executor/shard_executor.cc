@@ -307,7 +307,7 @@ bool ShardExecutor::Arm() {
   Impl& s = *impl_;
   if (!s.inbox.Arm()) return false;
   for (size_t i = 0; i < s.links.size(); ++i) {
-    if (s.links[i].endpoint->Arm()) continue;
+    if (s.links[i].endpoint->Arm(rdma::SleepUntil::kAnything)) continue;
     while (i > 0) s.links[--i].endpoint->Disarm();
     s.inbox.Disarm();
     return false;

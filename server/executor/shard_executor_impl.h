@@ -157,6 +157,8 @@ struct ShardExecutor::Impl final {
   // ---- shard_dispatch.cc: records, events, answers ----
   bool PollCompletions(size_t transport);
   Lane* FindLane(Link* link, rdma::ConnectionId connection);
+  // What follows answers this lane, until the next call; null: none.
+  void Answering(Lane* lane);
   void Unpin(Lane* lane, const std::vector<uint64_t>& cookies);
   // By whose latency it counts.
   static Kind KindOf(RecordType type);
@@ -267,6 +269,7 @@ struct ShardExecutor::Impl final {
 
   // Reused, so that the hot path does not allocate.
   std::vector<rdma::Completion> completions;
+  Lane* answering = nullptr;  // within PollCompletions() and DrainEngine()
   std::vector<rdma::ConnectionEvent> events;
   std::vector<shard::Event> engine_events;
   std::vector<uint64_t> written;

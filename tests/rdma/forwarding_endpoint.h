@@ -22,8 +22,9 @@ class ForwardingEndpoint : public Endpoint {
   std::string name = "sim";
   std::string device_name;
   absl::Status listen_status, register_status;
-  std::optional<MemoryKind> refuse_kind;  // memory that is neither registered nor exposed
-  bool never_dead = false;                // what is closed stays so, as long as this is true
+  std::optional<MemoryKind> refuse_kind;          // memory that is neither registered nor exposed
+  SleepUntil last_until = SleepUntil::kAnything;  // of Arm()
+  bool never_dead = false;  // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
@@ -87,8 +88,12 @@ class ForwardingEndpoint : public Endpoint {
   bool Dead(ConnectionId connection) const override { return !never_dead && to_->Dead(connection); }
   void Destroy(ConnectionId connection) override { to_->Destroy(connection); }
   void AppendDescriptors(std::vector<int>* fds) const override { to_->AppendDescriptors(fds); }
-  bool Arm() override { return to_->Arm(); }
+  bool Arm(SleepUntil until) override {
+    last_until = until;
+    return to_->Arm(until);
+  }
   void Disarm() override { to_->Disarm(); }
+  void WakePeer(ConnectionId connection, Wakes wakes) override { to_->WakePeer(connection, wakes); }
 
  private:
   std::unique_ptr<Endpoint> to_;

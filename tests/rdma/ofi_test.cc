@@ -200,7 +200,7 @@ int SleepUntil(Party* party, const std::function<bool()>& condition, int limit_m
     party->PollEvents();
     party->Poll();
     if (condition()) return idle;
-    if (!party->endpoint->Arm()) continue;
+    if (!party->endpoint->Arm(SleepUntil::kAnything)) continue;
     std::vector<int> fds;
     party->endpoint->AppendDescriptors(&fds);
     std::vector<pollfd> polled;

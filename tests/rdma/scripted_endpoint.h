@@ -28,10 +28,12 @@ class ScriptedEndpoint final : public Endpoint {
     uint32_t immediate = 0;
     bool signaled = true;
     bool more = false;
+    Wakes wakes = Wakes::kPeer;
   };
 
   // ---- what the lane did ----
   std::vector<Write> writes;
+  std::vector<Wakes> woken;                           // by WakePeer()
   std::vector<std::shared_ptr<MemoryBlock>> exposed;  // in order
   std::string private_data;
   uint32_t receives = 0;  // posted and not consumed by Receive()
@@ -98,6 +100,7 @@ class ScriptedEndpoint final : public Endpoint {
     write.immediate = request.immediate.value_or(0);
     write.signaled = request.signaled;
     write.more = request.more;
+    write.wakes = request.wakes;
     writes.push_back(std::move(write));
     return absl::OkStatus();
   }
@@ -107,7 +110,8 @@ class ScriptedEndpoint final : public Endpoint {
   bool Dead(ConnectionId) const override { return closed && dead_after_close; }
   void Destroy(ConnectionId) override { destroyed = true; }
   void AppendDescriptors(std::vector<int>*) const override {}
-  bool Arm() override { return true; }
+  bool Arm(SleepUntil) override { return true; }
+  void WakePeer(ConnectionId, Wakes wakes) override { woken.push_back(wakes); }
   void Disarm() override {}
 };
 

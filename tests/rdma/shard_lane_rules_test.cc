@@ -135,6 +135,53 @@ TEST_CASE("shard lane: the receive is posted again before the credit returns") {
   CHECK(ReplyImm::Decode(rig.endpoint.writes[0].immediate).kind == ImmKind::kCredit);
 }
 
+TEST_CASE("shard lane: the last answer wakes the worker, and one that it must act upon") {
+  ShardRig rig;
+  auto& writes = rig.endpoint.writes;
+  REQUIRE(rig.Pull(0, 0));
+  REQUIRE(rig.Pull(1, 1));
+  REQUIRE(rig.Pull(2, 2));
+  SECTION("answered one by one") {
+    rig.lane->SendReply(ShardRig::AnswerOf(0, 0));
+    ShardLane::Answer refused = ShardRig::AnswerOf(1, 1);
+    refused.status = ReplyStatus::kNotReady;
+    rig.lane->SendReply(refused);
+    rig.lane->SendReply(ShardRig::AnswerOf(2, 2));
+    REQUIRE(writes.size() == 3);
+    CHECK(writes[0].wakes == Wakes::kImpatientPeer);
+    CHECK(writes[1].wakes == Wakes::kPeer);  // asked again, before others are answered
+    CHECK(writes[2].wakes == Wakes::kPeerAtLast);
+    CHECK(rig.endpoint.woken.empty());
+  }
+  SECTION("together: once") {
+    rig.lane->BeginAnswers();
+    rig.lane->SendReply(ShardRig::AnswerOf(0, 0));
+    rig.lane->SendReply(ShardRig::AnswerOf(1, 1));
+    rig.lane->SendReply(ShardRig::AnswerOf(2, 2));
+    for (const auto& write : writes) CHECK(write.wakes == Wakes::kNobody);
+    CHECK(rig.endpoint.woken.empty());
+    rig.lane->EndAnswers();
+    CHECK(rig.endpoint.woken == std::vector<Wakes>{Wakes::kPeerAtLast});
+  }
+  SECTION("together, not all") {
+    rig.lane->BeginAnswers();
+    rig.lane->SendReply(ShardRig::AnswerOf(0, 0));
+    rig.lane->EndAnswers();
+    CHECK(rig.endpoint.woken == std::vector<Wakes>{Wakes::kImpatientPeer});
+    // Nothing was answered, nobody is woken.
+    rig.lane->BeginAnswers();
+    rig.lane->EndAnswers();
+    CHECK(rig.endpoint.woken.size() == 1);
+    rig.lane->BeginAnswers();
+    ShardLane::Answer refused = ShardRig::AnswerOf(1, 1);
+    const ReplyStatus status = ReplyStatus::kWrongEpoch;
+    refused.group_status = absl::MakeConstSpan(&status, 1);
+    rig.lane->SendReply(refused);
+    rig.lane->EndAnswers();
+    CHECK(rig.endpoint.woken.back() == Wakes::kPeer);
+  }
+}
+
 TEST_CASE("shard lane: a reply waits for the completion of the one before it") {
   // The worker may use an operation again before the acknowledgement of its reply is here; the
   // reply's memory must not change, and the send queue must not grow.

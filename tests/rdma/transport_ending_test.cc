@@ -163,13 +163,13 @@ TEST_CASE("an endpoint with something to report does not go to sleep") {
   Pair pair(&stage, {.server_receives = 1});
   REQUIRE(pair.established);
   stage.Settle();
-  REQUIRE(pair.client.endpoint->Arm());
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kAnything));
   pair.client.endpoint->Disarm();
   REQUIRE(pair.Push(0, 8, 1).ok());
   bool refused = false;
   // Until the send completion is there to be polled.
   REQUIRE(stage.Until([&] {
-    refused = refused || !pair.client.endpoint->Arm();
+    refused = refused || !pair.client.endpoint->Arm(SleepUntil::kAnything);
     if (!refused) pair.client.endpoint->Disarm();
     return refused || !pair.client.Sends(pair.c).empty();
   }));

@@ -301,7 +301,7 @@ TEST_CASE(
   borrowed = {};
   // Also when the borrower was about to sleep.
   CHECK(stage.Until([&] {
-    if (pair.server.endpoint->Arm()) pair.server.endpoint->Disarm();
+    if (pair.server.endpoint->Arm(SleepUntil::kAnything)) pair.server.endpoint->Disarm();
     pair.server.PollEvents();
     pair.client.PollEvents();
     pair.client.endpoint->Close(pair.c);

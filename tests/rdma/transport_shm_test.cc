@@ -29,7 +29,7 @@ void RunOrSleep(Party* party, const std::function<bool()>& work) {
   party->PollEvents();
   party->Poll();
   if (work()) return;
-  if (!party->endpoint->Arm()) return;
+  if (!party->endpoint->Arm(SleepUntil::kAnything)) return;
   std::vector<int> fds;
   party->endpoint->AppendDescriptors(&fds);
   std::vector<pollfd> polled;
@@ -183,7 +183,7 @@ TEST_CASE("an endpoint with nothing to do stays asleep") {
   REQUIRE(fds.size() == 1);
   pollfd polled = {fds[0], POLLIN, 0};
   stage.Settle();
-  REQUIRE(pair.server.endpoint->Arm());
+  REQUIRE(pair.server.endpoint->Arm(SleepUntil::kAnything));
   CHECK(poll(&polled, 1, 0) == 0);
   REQUIRE(pair.Push(0, 8, 1).ok());
   CHECK(poll(&polled, 1, 0) == 1);
@@ -192,18 +192,77 @@ TEST_CASE("an endpoint with nothing to do stays asleep") {
   pair.server.Poll();
   CHECK(pair.server.Immediates(pair.s).size() == 1);
   // One wake-up is one wake-up.
-  REQUIRE(pair.server.endpoint->Arm());
+  REQUIRE(pair.server.endpoint->Arm(SleepUntil::kAnything));
   CHECK(poll(&polled, 1, 0) == 0);
   pair.server.endpoint->Disarm();
   // While it is awake, writes cost no system call and leave nothing behind.
   REQUIRE(pair.Push(0, 8, 2).ok());
-  CHECK_FALSE(pair.server.endpoint->Arm());  // nor is it to go to sleep over them
+  CHECK_FALSE(
+      pair.server.endpoint->Arm(SleepUntil::kAnything));  // nor is it to go to sleep over them
   pair.server.Poll();
   CHECK(pair.server.Immediates(pair.s).size() == 2);
   pair.server.PollEvents();
-  REQUIRE(pair.server.endpoint->Arm());
+  REQUIRE(pair.server.endpoint->Arm(SleepUntil::kAnything));
   CHECK(poll(&polled, 1, 0) == 0);
   pair.server.endpoint->Disarm();
+}
+
+TEST_CASE("a peer that sleeps until the last answer is woken by it alone") {
+  Stage stage(Shm());
+  Pair pair(&stage, {.client_receives = 16, .server_receives = 4});
+  REQUIRE(pair.established);
+  std::vector<int> fds;
+  pair.client.endpoint->AppendDescriptors(&fds);
+  pollfd polled = {fds[0], POLLIN, 0};
+  uint32_t sent = 0;
+  const auto answer = [&](Wakes wakes) {
+    WriteRequest request;
+    request.immediate = sent++;
+    request.signaled = false;
+    request.wakes = wakes;
+    return pair.server.endpoint->PostWrite(pair.s, request).ok();
+  };
+  // Awake again, it finds everything.
+  const auto look = [&] {
+    pair.client.endpoint->Disarm();
+    pair.client.PollEvents();
+    for (int i = 0; i < 4; ++i) pair.client.Poll();
+    return pair.client.Immediates(pair.c).size() == sent;
+  };
+  stage.Settle();
+
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
+  REQUIRE(answer(Wakes::kImpatientPeer));
+  REQUIRE(answer(Wakes::kNobody));
+  pair.server.endpoint->WakePeer(pair.s, Wakes::kImpatientPeer);
+  CHECK(poll(&polled, 1, 0) == 0);
+  REQUIRE(answer(Wakes::kPeerAtLast));
+  CHECK(poll(&polled, 1, 0) == 1);
+  CHECK(look());
+  // It is not the last when the other side has not seen all that was asked.
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
+  REQUIRE(pair.Push(0, 8, 1).ok());
+  REQUIRE(answer(Wakes::kPeerAtLast));
+  CHECK(poll(&polled, 1, 0) == 0);
+  REQUIRE(answer(Wakes::kPeer));
+  CHECK(poll(&polled, 1, 0) == 1);
+  CHECK(look());
+  // What came before it is asleep keeps it from sleeping.
+  REQUIRE(answer(Wakes::kImpatientPeer));
+  CHECK_FALSE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
+  CHECK(look());
+
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kAnything));
+  REQUIRE(answer(Wakes::kNobody));
+  CHECK(poll(&polled, 1, 0) == 0);
+  pair.server.endpoint->WakePeer(pair.s, Wakes::kImpatientPeer);
+  CHECK(poll(&polled, 1, 0) == 1);
+  CHECK(look());
+  // The end of the connection wakes in any case.
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
+  pair.server.endpoint->Close(pair.s);
+  CHECK(poll(&polled, 1, 1000) == 1);
+  pair.client.endpoint->Disarm();
 }
 
 TEST_CASE("a peer that does not look keeps us from being dead until it does") {
@@ -269,7 +328,7 @@ TEST_CASE("a listener may write to memory exposed before connecting the moment i
   std::thread listener([&] {
     while (!stop) {
       // A busy owner looks at its sockets now and then only; one that has slept looks at once.
-      if (server.endpoint->Arm()) server.endpoint->Disarm();
+      if (server.endpoint->Arm(SleepUntil::kAnything)) server.endpoint->Disarm();
       server.PollEvents();
       server.Poll();
       const ConnectionEvent* request = server.Find(Kind::kRequest);
