@@ -1,3 +1,4 @@
+// Set-up, what arrives, and the end.
 #include "rdma/lane/shard_lane.h"
 
 #include <cstring>
@@ -5,117 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/lane/write_watch.h"
+#include "rdma/lane/shard_lane_impl.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::rdma {
-namespace {
-
-// What a send completion is of: kind in the upper half of the wr_id, index in the lower.
-enum class Sent : uint32_t { kGrant, kData, kReply, kCredit };
-
-// The worker may have to ask again, or elsewhere, before its other records can be answered.
-bool IsUrgent(const ShardLane::Answer& answer) {
-  if (answer.status != ReplyStatus::kOk) return true;
-  for (const ReplyStatus status : answer.group_status) {
-    if (status != ReplyStatus::kOk) return true;
-  }
-  return false;
-}
-
-uint64_t WrId(Sent kind, uint32_t index) { return static_cast<uint64_t>(kind) << 32 | index; }
-
-}  // namespace
-
-struct ShardLane::Impl {
-  // A data write that goes out ahead of a reply.
-  struct Data {
-    bool present = false;
-    uint64_t cookie = 0;
-    Segment segment;
-    RemoteMemory destination;
-  };
-  // An operation has two reply entries in `staging`. At most one is under way; the other may wait
-  // for its completion, when the worker's next record overtook the acknowledgement.
-  struct Operation {
-    bool unanswered = false;
-    bool under_way = false;
-    bool waiting = false;
-    bool urgent = false;  // the last reply
-    uint8_t entry = 0;    // the next reply is built here
-    Data sent;
-    Data next;
-  };
-  struct Slot {
-    bool in_use = false;  // holds a record that was not returned
-    bool credit_under_way = false;
-    bool credit_waiting = false;
-    std::shared_ptr<const void> payload;  // of the record, if it is borrowed
-  };
-
-  Endpoint* endpoint = nullptr;
-  ConnectionId connection = ConnectionId::kNone;
-  bool taken_over = false;  // the connection is ours to destroy
-  LaneHello hello = {};
-  Params params;
-  const PlantedBugs* bugs = nullptr;
-  State state = State::kAccepting;
-  bool broken = false;  // in error; kLost with the reason follows
-  absl::Status error;
-  ShardLaneCounters counters;
-
-  WriteWatch watch;
-  std::shared_ptr<MemoryBlock> ring;
-  std::shared_ptr<MemoryBlock> staging;
-  RemoteMemory exposed_ring;
-  std::vector<Operation> operations;
-  std::vector<Slot> slots;
-  std::vector<uint64_t> abandoned;  // cookies of data writes that were never posted
-  uint32_t receives_owed = 0;       // planted bug: consumed and not reposted
-  uint32_t unanswered = 0;
-  bool together = false;   // BeginAnswers()
-  bool owes_wake = false;  // since then: something was written
-  bool urgent = false;     // of that, something that the worker may have to act upon
-
-  ~Impl() {
-    slots.clear();  // what is borrowed goes back before the connection ends
-    if (taken_over) endpoint->Destroy(connection);
-  }
-
-  const LaneConfig& config() const { return params.config; }
-  std::byte* Entry(uint32_t operation, uint8_t entry) const {
-    return staging->data() + (size_t{2} * operation + entry) * kMailboxEntryBytes;
-  }
-  std::byte* GrantEntry() const { return Entry(config().operations, 0); }
-  RemoteMemory Mailbox(uint32_t index) const {
-    return {hello.mailbox_address + size_t{index} * kMailboxEntryBytes, hello.mailbox_key};
-  }
-
-  absl::Status Start();
-  bool PostWrite(const WriteRequest& write);
-  Wakes WakesFor(bool urgent_write);
-  void SendGrant();
-  void RepostReceive();
-  bool OnReceived(uint32_t immediate, Arrival* arrival);
-  absl::Status ReadRecord(uint32_t slot, Arrival* arrival);
-  void OnSent(uint64_t wr_id, bool ok, std::vector<uint64_t>* written);
-  void OnReplySent(uint32_t index, std::vector<uint64_t>* written);
-  bool TakeSlot(uint32_t slot);
-  void Credit(uint32_t slot);
-  void Reply(const Data& data, const Answer& answer);
-  bool CheckAnswer(const Answer& answer);
-  void PostReply(uint32_t operation, uint8_t entry, const Data& data);
-  void Close(absl::Status reason);
-  bool Violation(absl::string_view what) {
-    Close(absl::InvalidArgumentError(absl::StrCat("lane ", params.lane, " of worker ",
-                                                  params.incarnation, ": the worker sent ", what)));
-    return false;
-  }
-  // A mistake of this process, not of the peer: loud, but only this lane pays.
-  void Misuse(absl::string_view what) {
-    Close(absl::InternalError(absl::StrCat("lane ", params.lane, ": ", what)));
-  }
-};
 
 absl::Status ShardLane::Impl::Start() {
   ConnectionLimits limits = config().shard_limits();
@@ -240,164 +134,6 @@ bool ShardLane::Impl::OnReceived(uint32_t immediate, Arrival* arrival) {
   return true;
 }
 
-void ShardLane::Impl::OnSent(uint64_t wr_id, bool ok, std::vector<uint64_t>* written) {
-  const uint32_t index = static_cast<uint32_t>(wr_id);
-  switch (static_cast<Sent>(wr_id >> 32)) {
-    case Sent::kGrant:
-      break;
-    case Sent::kData:
-      // Unsignaled, so an error. The reply behind it is flushed, or was never posted.
-      if (!ok && index < operations.size() && operations[index].sent.present) {
-        written->push_back(operations[index].sent.cookie);
-        operations[index].sent.present = false;
-      }
-      break;
-    case Sent::kReply:
-      if (index < operations.size()) OnReplySent(index, written);
-      break;
-    case Sent::kCredit: {
-      if (index >= slots.size()) break;
-      Slot& slot = slots[index];
-      slot.credit_under_way = false;
-      if (std::exchange(slot.credit_waiting, false)) Credit(index);
-      break;
-    }
-  }
-}
-
-void ShardLane::Impl::OnReplySent(uint32_t index, std::vector<uint64_t>* written) {
-  Operation& operation = operations[index];
-  operation.under_way = false;
-  if (operation.sent.present) {
-    // The same connection completes in order: the data ahead of this reply is no longer read.
-    written->push_back(operation.sent.cookie);
-    operation.sent.present = false;
-  }
-  if (!operation.waiting || state != State::kOpen || broken) return;
-  operation.waiting = false;
-  PostReply(index, operation.entry ^ 1, std::exchange(operation.next, Data()));
-}
-
-bool ShardLane::Impl::TakeSlot(uint32_t slot) {
-  if (slot >= slots.size() || !slots[slot].in_use) {
-    Misuse(absl::StrCat("slot ", slot, " was returned twice"));
-    return false;
-  }
-  slots[slot].in_use = false;
-  slots[slot].payload.reset();
-  return true;
-}
-
-void ShardLane::Impl::Credit(uint32_t slot) {
-  if (state != State::kOpen || broken) return;
-  if (slots[slot].credit_under_way) {
-    slots[slot].credit_waiting = true;
-    return;
-  }
-  WriteRequest write;
-  write.wr_id = WrId(Sent::kCredit, slot);
-  write.immediate = ReplyImm{ImmKind::kCredit, slot, params.generation}.Encode();
-  write.wakes = WakesFor(false);
-  if (!PostWrite(write)) return;
-  slots[slot].credit_under_way = true;
-  ++counters.credits;
-}
-
-bool ShardLane::Impl::CheckAnswer(const Answer& answer) {
-  if (answer.operation >= operations.size() || !operations[answer.operation].unanswered) {
-    Misuse(absl::StrCat("operation ", answer.operation, " was answered twice"));
-    return false;
-  }
-  if (answer.group_count < 1 || answer.group_count > kMaxGroups ||
-      (!answer.group_status.empty() && answer.group_status.size() != answer.group_count)) {
-    Misuse(absl::StrCat("operation ", answer.operation, " was answered with ", answer.group_count,
-                        " groups"));
-    return false;
-  }
-  return !answer.return_slot || TakeSlot(answer.slot);
-}
-
-void ShardLane::Impl::Reply(const Data& data, const Answer& answer) {
-  if (state != State::kOpen || broken || !CheckAnswer(answer)) {
-    if (data.present) abandoned.push_back(data.cookie);
-    return;
-  }
-  Operation& operation = operations[answer.operation];
-  operation.unanswered = false;
-  --unanswered;
-  operation.urgent = IsUrgent(answer);
-  const uint8_t entry = operation.entry;
-  operation.entry ^= 1;
-
-  verbena::Reply reply;
-  reply.magic = kReplyMagic;
-  reply.generation = params.generation;
-  reply.operation = answer.operation;
-  reply.status = answer.status;
-  reply.flags = answer.return_slot ? kReplyReturnsSlot : 0;
-  reply.group_count = answer.group_count;
-  reply.slot = answer.return_slot ? static_cast<uint16_t>(answer.slot) : 0;
-  reply.reserved0 = 0;
-  reply.detail = answer.detail;
-  reply.version = answer.version;
-  if (answer.group_status.empty()) {
-    std::memset(reply.group_status, static_cast<int>(answer.status), answer.group_count);
-  } else {
-    std::memcpy(reply.group_status, answer.group_status.data(), answer.group_count);
-  }
-  std::memcpy(Entry(answer.operation, entry), &reply, ReplyBytes(answer.group_count));
-
-  if (operation.under_way) {
-    operation.waiting = true;
-    operation.next = data;
-  } else {
-    PostReply(answer.operation, entry, data);
-  }
-}
-
-// After the last answer the worker has something to do in any case.
-Wakes ShardLane::Impl::WakesFor(bool urgent_write) {
-  if (together) {
-    owes_wake = true;
-    urgent = urgent || urgent_write;
-    return Wakes::kNobody;
-  }
-  if (urgent_write) return Wakes::kPeer;
-  return unanswered == 0 ? Wakes::kPeerAtLast : Wakes::kImpatientPeer;
-}
-
-void ShardLane::Impl::PostReply(uint32_t index, uint8_t entry, const Data& data) {
-  Operation& operation = operations[index];
-  WriteRequest write;
-  if (data.present) {
-    write.wr_id = WrId(Sent::kData, index);
-    write.segments = absl::MakeConstSpan(&data.segment, 1);
-    write.remote = data.destination;
-    write.signaled = false;
-    write.more = true;  // its reply follows at once
-    if (!PostWrite(write)) {
-      abandoned.push_back(data.cookie);
-      return;
-    }
-    operation.sent = data;
-    counters.written_bytes += data.segment.bytes;
-  }
-  std::byte* const reply = Entry(index, entry);
-  uint16_t group_count;  // of our own memory: written by Reply()
-  std::memcpy(&group_count, reply + offsetof(verbena::Reply, group_count), sizeof(group_count));
-  const Segment segment = {reply, static_cast<uint32_t>(ReplyBytes(group_count)), staging.get()};
-  write.wr_id = WrId(Sent::kReply, index);
-  write.segments = absl::MakeConstSpan(&segment, 1);
-  write.remote = Mailbox(index);
-  write.immediate = ReplyImm{ImmKind::kReply, index, params.generation}.Encode();
-  write.signaled = true;
-  write.more = false;
-  write.wakes = WakesFor(operation.urgent);
-  if (!PostWrite(write)) return;
-  operation.under_way = true;
-  ++counters.replies;
-}
-
 void ShardLane::Impl::Close(absl::Status reason) {
   if (state == State::kClosing || state == State::kDead) return;
   error = std::move(reason);
@@ -433,6 +169,7 @@ ConnectionId ShardLane::connection() const { return impl_->connection; }
 const absl::Status& ShardLane::error() const { return impl_->error; }
 const ShardLane::Params& ShardLane::params() const { return impl_->params; }
 const ShardLaneCounters& ShardLane::counters() const { return impl_->counters; }
+uint32_t ShardLane::unanswered_count() const { return impl_->unanswered; }
 
 bool ShardLane::OnCompletion(const Completion& completion, Arrival* arrival,
                              std::vector<uint64_t>* written) {
@@ -460,26 +197,6 @@ void ShardLane::OnEvent(const ConnectionEvent& event) {
     case ConnectionEvent::Kind::kRequest:
       break;
   }
-}
-
-void ShardLane::ReturnSlot(uint32_t slot) {
-  if (impl_->state == State::kOpen && impl_->TakeSlot(slot)) impl_->Credit(slot);
-}
-
-void ShardLane::BeginAnswers() { impl_->together = true; }
-
-void ShardLane::EndAnswers() {
-  impl_->together = false;
-  const bool urgent = std::exchange(impl_->urgent, false);
-  if (!std::exchange(impl_->owes_wake, false) || impl_->state != State::kOpen) return;
-  impl_->endpoint->WakePeer(impl_->connection, impl_->WakesFor(urgent));
-}
-
-void ShardLane::SendReply(const Answer& answer) { impl_->Reply(Impl::Data(), answer); }
-
-void ShardLane::WriteAndReply(const Segment& data, const RemoteMemory& destination, uint64_t cookie,
-                              const Answer& answer) {
-  impl_->Reply({true, cookie, data, destination}, answer);
 }
 
 void ShardLane::TakeAbandoned(std::vector<uint64_t>* cookies) {

@@ -64,6 +64,8 @@ class ShardLane {
   const absl::Status& error() const;
   const Params& params() const;
   const ShardLaneCounters& counters() const;
+  // Records that arrived and have no answer.
+  uint32_t unanswered_count() const;
 
   // A record that has arrived. `payload` lies in the slot, or in the worker's memory, and stays
   // readable until the slot is returned, or RunOnce() finds the lane closing; it may still change

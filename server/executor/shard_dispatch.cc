@@ -111,8 +111,7 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
   const bool large = record.slot >= config.small_slots;
   const uint32_t capacity = large ? config.large_slots : config.small_slots;
   ++lane->slots_held[large];
-  ++lane->unanswered;
-  if (lane->slots_held[large] == capacity || lane->unanswered == config.operations) {
+  if (lane->slots_held[large] == capacity || lane->lane->unanswered_count() == config.operations) {
     ++counters.credit_stalls;
   }
   if (replication->leases().active() && !lane->peer.server && !MayAnswer(record.record)) {
@@ -297,7 +296,6 @@ void ShardExecutor::Impl::Answered(Lane* lane, uint32_t index) {
   if (operation.parked) --lane->parked;
   operation.kind = Kind::kNone;
   operation.parked = false;
-  --lane->unanswered;
 }
 
 void ShardExecutor::Impl::Reply(Lane* lane, const ShardLane::Answer& answer) {

@@ -234,7 +234,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     snapshot.counters.credit_messages += lane->lane->counters().credits;
     if (lane->closing) continue;
     ++snapshot.counters.lanes_open;
-    snapshot.counters.queue_depth += lane->unanswered;
+    snapshot.counters.queue_depth += lane->lane->unanswered_count();
     v1::LaneStatistics& out = snapshot.lanes.emplace_back();
     out.set_lane(lane->id);
     out.set_worker(lane->peer.incarnation);

@@ -57,7 +57,6 @@ struct ShardExecutor::Impl final {
     bool closing = false;           // forgotten by the engine; waits for the transport
     uint64_t registered_block = 0;  // the last one that WriteOut() registered for this lane
     uint32_t parked = 0;
-    uint32_t unanswered = 0;
     std::array<uint32_t, 2> slots_held = {0, 0};  // small, large
     std::vector<Operation> operations;
     // Pins are given back to the engine they were taken from, also after this server has joined

@@ -22,13 +22,14 @@ class ForwardingEndpoint : public Endpoint {
   std::string name = "sim";
   std::string device_name;
   absl::Status listen_status, register_status;
-  std::optional<MemoryKind> refuse_kind;          // memory that is neither registered nor exposed
-  SleepUntil last_until = SleepUntil::kAnything;  // of Arm()
-  bool never_dead = false;  // what is closed stays so, as long as this is true
+  std::optional<MemoryKind> refuse_kind;  // memory that is neither registered nor exposed
+  bool never_dead = false;                // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
   int allocations = 0;
+  SleepUntil last_until = SleepUntil::kAnything;  // of Arm()
+  std::vector<Wakes> woken;                       // of WakePeer()
 
   std::string_view transport() const override { return name; }
   std::string device() const override { return device_name; }
@@ -93,7 +94,10 @@ class ForwardingEndpoint : public Endpoint {
     return to_->Arm(until);
   }
   void Disarm() override { to_->Disarm(); }
-  void WakePeer(ConnectionId connection, Wakes wakes) override { to_->WakePeer(connection, wakes); }
+  void WakePeer(ConnectionId connection, Wakes wakes) override {
+    woken.push_back(wakes);
+    to_->WakePeer(connection, wakes);
+  }
 
  private:
   std::unique_ptr<Endpoint> to_;

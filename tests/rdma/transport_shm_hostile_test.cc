@@ -17,14 +17,12 @@
 #include "rdma/shm/shm_ring.h"
 #include "rdma/shm/shm_socket.h"
 #include "rdma/shm/sigbus_guard.h"
-#include "tests/rdma/transport_conformance.h"
+#include "tests/rdma/transport_shm.h"
 
 namespace verbena::rdma {
 namespace {
 
 using Kind = ConnectionEvent::Kind;
-
-const TransportUnderTest& HostileShm() { return TransportsUnderTest()[0]; }
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -62,7 +60,7 @@ struct RawPeer {
 };
 
 struct Listener {
-  Stage stage{HostileShm()};
+  Stage stage{Shm()};
   Party& server = stage.Add("server");
   std::string address = server.endpoint->Listen().value();
 
@@ -268,7 +266,7 @@ TEST_CASE("messages that make no sense end an established connection") {
 }
 
 TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm nobody") {
-  Stage stage(HostileShm());
+  Stage stage(Shm());
   Pair pair(&stage, {.server_receives = 2});
   REQUIRE(pair.established);
   const int fd = dup(pair.server_block->fd());  // what a peer has
@@ -284,7 +282,7 @@ TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm n
 
 TEST_CASE(
     "memory that is borrowed stays, and its owner's connection lives until it is given back") {
-  Stage stage(HostileShm());
+  Stage stage(Shm());
   Pair pair(&stage, {.client_receives = 1, .server_receives = 2});
   REQUIRE(pair.established);
   FillPattern(*pair.client_block, 0, 65536, 3);
