@@ -8,11 +8,12 @@
 namespace verbena::rdma {
 namespace {
 
-// The worker may have to ask again, or elsewhere, before its other records can be answered.
+// The worker may have to ask again, or elsewhere, before its other records can be answered. A group
+// that is a duplicate is as good as done.
 bool IsUrgent(const ShardLane::Answer& answer) {
   if (answer.status != ReplyStatus::kOk) return true;
   for (const ReplyStatus status : answer.group_status) {
-    if (status != ReplyStatus::kOk) return true;
+    if (status != ReplyStatus::kOk && status != ReplyStatus::kDuplicate) return true;
   }
   return false;
 }

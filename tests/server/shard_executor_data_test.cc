@@ -27,6 +27,21 @@ TEST_CASE("what is pushed can be pulled") {
   CHECK(counters.queue_depth == 0);
 }
 
+TEST_CASE("answers to what came together wake their worker once") {
+  ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
+  fixture.SetWorkers({100});
+  TestWorker& worker = fixture.Connected("a", 100);
+  auto& woken = fixture.endpoint().woken;
+  woken.clear();
+  REQUIRE(worker.Push(0, 1).ok());
+  REQUIRE(worker.EndStep(0, 1, 2).ok());
+  fixture.network().Advance(fixture.network().clock().NowNanos() + 10'000'000);  // all is there
+  REQUIRE(fixture.Answered(worker, 1));
+  REQUIRE(fixture.Answered(worker, 2));
+  CHECK(worker.Answer(2)->status == ReplyStatus::kOk);
+  CHECK(woken == std::vector<rdma::Wakes>{rdma::Wakes::kPeerAtLast});
+}
+
 TEST_CASE("a repeated push is acknowledged and not applied") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
