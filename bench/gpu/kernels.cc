@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uintptr_t kDefaultStream = 0;
 constexpr size_t kBlocks = 4;
+constexpr size_t kFillBytes = 16 << 20;
 // The tensors of a gather: as biases, norms and small matrices of a model, a hundred to a few
 // thousand numbers each.
 constexpr uint64_t kSmallTensors[] = {768, 3072, 128, 2304, 1024, 64};
@@ -35,6 +36,32 @@ absl::StatusOr<CopyFunction> FindCopy() {
   return reinterpret_cast<CopyFunction>(symbol);
 }
 
+// Numbers that look like gradients: memory of zeros may be faster.
+absl::Status Fill(rdma::Device* device, const std::vector<std::shared_ptr<rdma::MemoryBlock>>& to,
+                  const std::shared_ptr<rdma::MemoryBlock>& pinned) {
+  auto* const numbers = reinterpret_cast<float*>(pinned->data());
+  uint32_t state = 7;
+  for (size_t i = 0; i < pinned->size() / sizeof(float); ++i) {
+    state = state * 1664525 + 1013904223;
+    numbers[i] = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
+  }
+  using Direction = rdma::Device::Direction;
+  uint64_t last = 0;
+  for (const auto& block : to) {
+    for (size_t at = 0; at < block->size(); at += pinned->size()) {
+      const auto copy = device->StartCopy(Direction::kToDevice, pinned->data(), block->data() + at,
+                                          std::min<size_t>(pinned->size(), block->size() - at));
+      if (!copy.ok()) return copy.status();
+      last = *copy;
+    }
+  }
+  for (;;) {
+    const auto done = device->CopiesDone(Direction::kToDevice);
+    if (!done.ok()) return done.status();
+    if (*done >= last) return absl::OkStatus();
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelWorld>> KernelWorld::Make(std::shared_ptr<rdma::Device> device,
@@ -49,6 +76,11 @@ absl::StatusOr<std::unique_ptr<KernelWorld>> KernelWorld::Make(std::shared_ptr<r
     auto block = rdma::MemoryBlock::AllocateOn(device, elements * sizeof(float));
     if (!block.ok()) return block.status();
     world->blocks_.push_back(*std::move(block));
+  }
+  const auto pinned = rdma::MemoryBlock::AllocatePinned(device, kFillBytes, "verbena-bench");
+  if (!pinned.ok()) return pinned.status();
+  if (absl::Status status = Fill(device.get(), world->blocks_, *pinned); !status.ok()) {
+    return status;
   }
   std::vector<worker::Segment> tensors;
   const auto address = reinterpret_cast<uint64_t>(world->blocks_[0]->data());

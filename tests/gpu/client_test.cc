@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/held_stream.h"
 #include "tests/support/cluster.h"
 #include "worker/cuda/device_kernels.h"
 
@@ -13,9 +14,6 @@ namespace verbena::test {
 namespace {
 
 constexpr uint64_t kElements = 5'000'001;
-// Several milliseconds of a GPU, in launches of which as many may be queued.
-constexpr size_t kSlowElements = 300'000;
-constexpr int kSlowLaunches = 900;
 
 struct ClientWorld {
   explicit ClientWorld(const std::string& transport) {
@@ -32,6 +30,7 @@ struct ClientWorld {
     table = Value(client->CreateTable(spec));
     gradient = Value(client->AllocateRegion(kElements * sizeof(float), MemoryKind::kCuda));
     parameters = Value(client->AllocateRegion(kElements * sizeof(float), MemoryKind::kCuda));
+    host = Value(client->AllocateRegion(kElements * sizeof(float)));
   }
 
   // The lease leaves the imitation its time under a sanitizer.
@@ -39,7 +38,8 @@ struct ClientWorld {
   Gpu gpu;
   std::unique_ptr<Client> client;
   Table table;
-  Region gradient, parameters;
+  Region gradient, parameters;  // on the GPU
+  Region host;
 };
 
 TEST_CASE("gradients of a GPU are pushed and parameters pulled, and no bit is lost") {
@@ -59,37 +59,106 @@ TEST_CASE("gradients of a GPU are pushed and parameters pulled, and no bit is lo
   }
 }
 
-TEST_CASE("a push comes after what its stream holds, and neither waits for the other") {
+// "held": compute-sanitizer does one thing after another on the GPU, which then waits for ever.
+TEST_CASE("a push comes after what its stream holds, and neither waits for the other", "[held]") {
   ClientWorld w("shm");
   const auto kernels = Value(worker::DeviceKernels::Load(w.gpu.device()));
   const uintptr_t stream = w.gpu.MakeStream();
   const std::vector<float> zeros(kElements, 0.0f);
   w.gpu.Write(w.gradient.data(), zeros.data(), w.gradient.size());
   const auto ones = w.gpu.Upload(std::vector<float>(kElements, 1.0f));
-  const auto slow = w.gpu.Upload(std::vector<float>(kSlowElements, 0.0f));
-  const auto add = [&](std::byte* to, size_t n) {
+  const auto add = [&](std::byte* to) {
     auto* const out = reinterpret_cast<float*>(to);
     const float* const inputs[] = {out, reinterpret_cast<const float*>(ones->data())};
-    Good(kernels->Sum(inputs, out, n, stream));
+    Good(kernels->Sum(inputs, out, kElements, stream));
   };
-  // The imitation computes while it is asked, which the client does: its time tells nothing
-  // (client_device_api_test holds its stream back instead), and would cost the worker its lease.
-  const int launches = w.gpu.imitated() ? 1 : kSlowLaunches;
-  for (int i = 0; i < launches; ++i) add(slow->data(), kSlowElements);
-  for (int i = 0; i < 3; ++i) add(w.gradient.data(), kElements);
+  const auto other = w.gpu.Upload(zeros);
+  // The imitation computes while it is asked: client_device_api_test holds its stream back instead.
+  std::unique_ptr<HeldStream> held;
+  if (!w.gpu.imitated()) held = std::make_unique<HeldStream>(&w.gpu, stream);
+  for (int i = 0; i < 3; ++i) add(w.gradient.data());
   PushOptions options;
   options.stream = reinterpret_cast<void*>(stream);
   Ticket push = w.client->Push(w.table, w.gradient, {}, options);
-  if (!w.gpu.imitated()) {
+  // Of the caller's next step.
+  add(other->data());
+  Ticket end = w.client->EndStep(w.table);
+  if (held != nullptr) {
     const auto mark = Value(w.gpu.device()->MarkStream(stream));
+    // What does not need the stream goes by, on the GPU and beside it.
+    PullOptions begun;
+    begun.min_version = 0;
+    Good(w.client->Pull(w.table, w.parameters, {}, begun).Wait());
+    Good(w.client->Pull(w.table, w.host, {}, begun).Wait());
     CHECK_FALSE(Value(mark->Passed()));
+    CHECK_FALSE(push.Done());
+    CHECK_FALSE(end.Done());
+    held->Release();
+    // The stream goes on, be it that nobody asks for the push.
+    w.gpu.Wait(stream);
   }
-  Good(w.client->EndStep(w.table).Wait());
+  Good(end.Wait());
   Good(push.Wait());
   Good(w.client->Pull(w.table, w.parameters).Wait());
   CHECK(w.gpu.Download<float>(w.parameters.data(), kElements) ==
         std::vector<float>(kElements, -3.0f));
+  CHECK(w.gpu.Download<float>(other->data(), kElements) == std::vector<float>(kElements, 1.0f));
   w.gpu.DropStream(stream);
+}
+
+// What only a real driver answers; with what the imitations answer:
+// tests/client/device_endings_test.
+TEST_CASE(
+    "a tensor that was freed under its region is an error of the push, and no more than that") {
+  ClientWorld w("shm");
+  if (w.gpu.imitated()) return;
+  rdma::cuda::CudaContext* const context = rdma::ContextOf(w.gpu.device().get());
+  constexpr size_t kBytes = kElements * sizeof(float);
+  rdma::cuda::Address tensor = 0;
+  {
+    const rdma::cuda::CudaContext::Scope scope(context);
+    REQUIRE(context->api().cuMemAlloc_v2(&tensor, kBytes) == 0);
+  }
+  const Region region =
+      Value(w.client->RegisterRegion(reinterpret_cast<void*>(tensor), kBytes, MemoryKind::kCuda));
+  {
+    const rdma::cuda::CudaContext::Scope scope(context);
+    REQUIRE(context->api().cuMemFree_v2(tensor) == 0);
+  }
+  const absl::Status status = w.client->Push(w.table, region).Wait();
+  INFO(status.ToString());
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("still allocated"));
+  w.gpu.Write(w.gradient.data(), std::vector<float>(kElements, 1.0f).data(), kBytes);
+  Good(w.client->PushPull(w.table, w.gradient, w.parameters).Wait());
+  CHECK(w.gpu.Download<float>(w.parameters.data(), kElements) ==
+        std::vector<float>(kElements, -1.0f));
+}
+
+// The process has no GPU afterwards, so run.sh gives this one a process of its own.
+TEST_CASE("a GPU that is lost ends its calls with the cause, and memory of the host goes on",
+          "[.][lost]") {
+  ClientWorld w("shm");
+  REQUIRE_FALSE(w.gpu.imitated());
+  const auto kernels = Value(worker::DeviceKernels::Load(w.gpu.device()));
+  auto* const nowhere = reinterpret_cast<float*>(uintptr_t{64});
+  const float* const inputs[] = {nowhere, nowhere};
+  const uintptr_t stream = w.gpu.MakeStream();
+  Good(kernels->Sum(inputs, nowhere, 1024, stream));
+  PushOptions options;
+  options.stream = reinterpret_cast<void*>(stream);
+  const absl::Status status =
+      w.client->PushPull(w.table, w.gradient, w.parameters, {}, options).Wait();
+  WARN(status.ToString());
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("cuda:0"));
+  const absl::Status more =
+      w.client->AllocateRegion(kElements * sizeof(float), MemoryKind::kCuda).status();
+  CHECK(more.code() == absl::StatusCode::kUnavailable);
+  WARN(more.ToString());
+  PullOptions begun;
+  begun.min_version = 0;
+  Good(w.client->Pull(w.table, w.host, {}, begun).Wait());
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ programs=("$build/verbenad" "$build/tests/gpu/gpu_test" "$build/bench/gpu")
 for program in "${programs[@]}"; do
   [ -x "$program" ] || die "there is no $program: build it first"
 done
+libraries_of() {  # PROGRAM: lines "name => path (address)" of ldd
+  ldd "$1" | sed -nE 's/.*=> (\/[^ ]+) .*/\1/p'
+}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 folder=$work/verbena-gpu
@@ -60,13 +63,16 @@ here=$(dirname "$(readlink -f "$0")")/..
 exec "$here/lib/ld.so" --library-path "$here/lib" "$here/programs/$(basename "$0")" "$@"
 WRAPPER
   chmod +x "$folder/bin/$name"
-  # "name => path (address)", and the loader as "path (address)".
-  ldd "$program" | sed -nE 's/.*=> (\/[^ ]+) .*/\1/p' >>"$work/libraries"
+  libraries_of "$program" >>"$work/libraries"
   ldd "$program" | sed -nE 's/^\s*(\/[^ ]*ld-linux[^ ]*) .*/\1/p' >>"$work/loader"
 done
+# Loaded at run time, not linked. So are cuBLAS and NCCL, too large to carry along, and providers of
+# libibverbs, which these tests do not use.
+fabric=$(ldconfig -p | sed -nE 's/.*=> (.*\/libfabric\.so\.1)$/\1/p' | head -n 1)
+[ -n "$fabric" ] || die "there is no libfabric.so.1 here, which the tests of ofi need: install libfabric1"
+{ echo "$fabric"; libraries_of "$fabric"; } >>"$work/libraries"
 sort -u "$work/libraries" | xargs -r cp -Lt "$folder/lib"
 cp -L "$(head -n 1 "$work/loader")" "$folder/lib/ld.so"
-# Loaded at run time, not linked: cuBLAS and NCCL, and providers of libibverbs are left out, as these tests use none.
 strip --strip-debug "$folder"/programs/* 2>/dev/null || true
 
 cat >"$folder/run.sh" <<'RUN'
@@ -78,32 +84,43 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export VERBENA_VERBENAD=$here/bin/verbenad
 # cuBLAS and NCCL are too large to carry along: this machine's, or none.
-find_library() {  # PATTERN: the first that this machine has
-  { ldconfig -p 2>/dev/null | sed -nE "s/.*=> (.*$1)\$/\1/p"; ls -r /usr/local/cuda/lib64/*.so.* 2>/dev/null; } |
-    grep -E "/$1\$" | head -n 1
+find_library() {  # PATTERN: the first that this machine has, be it in Python's packages
+  {
+    ldconfig -p 2>/dev/null | sed -nE "s/.*=> (.*$1)\$/\1/p"
+    ls -r /usr/local/cuda/lib64/*.so.* 2>/dev/null
+    packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null) &&
+      find "$packages/nvidia" -name 'lib*.so.*' 2>/dev/null
+  } | grep -E "/$1\$" | head -n 1
 }
 export VERBENA_CUBLAS=${VERBENA_CUBLAS:-$(find_library 'libcublas\.so\.1[23]')}
 export VERBENA_NCCL=${VERBENA_NCCL:-$(find_library 'libnccl\.so\.2')}
-tests=(--use-colour no)
+tests='~[lost]'
 if [ -z "$VERBENA_CUBLAS" ]; then
   echo "run.sh: no libcublas.so.13 or .12 here: tests of the text model are not run"
-  tests+=('~[cublas]')
+  tests+='~[cublas]'
 elif [ -z "$VERBENA_NCCL" ]; then
   echo "run.sh: no libnccl.so.2 here: tests of several GPUs are not run"
-  tests+=('~[nccl]')
+  tests+='~[nccl]'
 fi
+run_tests() {
+  "$here/bin/gpu_test" --use-colour no "$tests" "$@" || return
+  # Loses its GPU: a process of its own. An imitation is not lost.
+  [ -n "${VERBENA_CUDA_DRIVER:-}" ] || "$here/bin/gpu_test" --use-colour no '[lost]'
+}
 what=${1:-all}
 [ "$#" -eq 0 ] || shift
 [ "${1:-}" != -- ] || shift
 case "$what" in
-  all) "$here/bin/gpu_test" "${tests[@]}" && "$here/bin/gpu" ;;
-  tests) "$here/bin/gpu_test" "${tests[@]}" "$@" ;;
-  bench) "$here/bin/gpu" "$@" ;;
+  all) run_tests && "$here/bin/gpu" --verbenad "$VERBENA_VERBENAD" ;;
+  tests) run_tests "$@" ;;
+  bench) "$here/bin/gpu" --verbenad "$VERBENA_VERBENAD" "$@" ;;
   sanitize)
     command -v compute-sanitizer >/dev/null || { echo "run.sh: there is no compute-sanitizer on the PATH" >&2; exit 1; }
-    for tool in memcheck racecheck; do
-      compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
-        "$here/bin/gpu_test" "${tests[@]}" "$@" || exit 1
+    # Errors of the driver's calls are none of the kernels': the tests ask for too much memory, and the like.
+    for tool in "memcheck --report-api-errors no" racecheck; do
+      # shellcheck disable=SC2086  # a tool and its options
+      compute-sanitizer --tool $tool --target-processes all --error-exitcode 9 \
+        "$here/bin/gpu_test" --use-colour no "$tests~[held]" "$@" || exit 1
     done ;;
   *) echo "run.sh: unknown part '$what'; allowed: tests, bench, sanitize" >&2; exit 2 ;;
 esac
