@@ -108,11 +108,7 @@ bool Journal::StartCopy(Stream* stream, Entry* entry) {
     }
   }
   if (!TakeStaging(stream, entry, buffers, bytes)) return false;
-  const absl::Status status = device->CopyOut(entry->data, entry->staging, bytes, entry->index);
-  if (!status.ok()) {
-    EndWith(stream, entry, status);
-    return false;
-  }
+  device->CopyOut(entry->data, entry->staging, bytes, entry->index);
   entry->copy = Entry::Copy::kRunning;
   return true;
 }
@@ -177,9 +173,8 @@ void Journal::Land(Entry* entry) {
   Operation* operation = entry->operation;
   const uint32_t bytes = entry->elements * entry->table->layout.parameter_bytes;
   entry->state = Entry::State::kCopying;
-  const absl::Status status = entry->device->CopyIn(entry->staging, entry->data, bytes,
-                                                    operation->marks[1], entry->index, now_);
-  if (!status.ok()) OnCopied(entry->index, status);
+  entry->device->CopyIn(entry->staging, entry->data, bytes, operation->marks[1], entry->index,
+                        now_);
 }
 
 // ---- progress -----------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ bool Journal::Pump() {
     }
     pumping_.clear();
   }
+  for (const auto& device : devices_) device->Flush();
   return worked;
 }
 

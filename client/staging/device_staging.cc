@@ -1,30 +1,43 @@
 #include "client/staging/device_staging.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "client/core/backoff.h"
 
 namespace verbena::client {
 
+namespace {
+
+// A batch is started once it has so many bytes, where none, one, or more are under way. The largest
+// cost 4 % of the bandwidth of an H200 on PCIe 5 (with 256 KiB a copy), and take 80 us there.
+constexpr size_t kBatchBytes[] = {512 << 10, 1536 << 10, 4 << 20};
+// Or so many copies: asking for one takes the driver half a microsecond.
+constexpr size_t kMostCopies = 64;
+// With so many under way the device does not run out of work before it is looked at again.
+constexpr size_t kEnoughBatches = 2;
+
+}  // namespace
+
 DeviceStaging::DeviceStaging(std::shared_ptr<rdma::Device> device, size_t bytes)
     : device_(std::move(device)),
-      lines_{{Staging(bytes,
-                      [this](size_t size) {
-                        return rdma::MemoryBlock::AllocatePinned(device_, size,
-                                                                 "verbena-push-staging");
-                      }),
-              {}},
-             {Staging(bytes,
-                      [this](size_t size) {
-                        return rdma::MemoryBlock::AllocatePinned(device_, size,
-                                                                 "verbena-pull-staging");
-                      }),
-              {}}} {}
+      lines_{Line(Staging(bytes,
+                          [this](size_t size) {
+                            return rdma::MemoryBlock::AllocatePinned(device_, size,
+                                                                     "verbena-push-staging");
+                          })),
+             Line(Staging(bytes, [this](size_t size) {
+               return rdma::MemoryBlock::AllocatePinned(device_, size, "verbena-pull-staging");
+             }))} {}
 
 // Invariant 2. Copies take microseconds each, and a device that hangs is lost in the end.
 DeviceStaging::~DeviceStaging() {
   waiting_.clear();
+  for (Line& line : lines_) {
+    line.copies.clear();
+    line.cookies.clear();
+  }
   while (!lines_[0].running.empty() || !lines_[1].running.empty()) {
     HandOver(Direction::kToHost, [](uint64_t, const absl::Status&) {});
     HandOver(Direction::kToDevice, [](uint64_t, const absl::Status&) {});
@@ -42,35 +55,76 @@ absl::StatusOr<bool> DeviceStaging::Passed(const Mark& mark, int64_t now) {
 
 void DeviceStaging::WaitForMark(int64_t now) { mark_at_ = std::min(mark_at_, now + mark_poll_); }
 
-absl::Status DeviceStaging::Start(Direction direction, const std::byte* from, std::byte* to,
-                                  size_t bytes, uint64_t cookie) {
-  RangeId range =
-      BeginRange(direction == Direction::kToHost ? "copy to host" : "copy to device", bytes);
-  const absl::StatusOr<uint64_t> number = device_->StartCopy(direction, from, to, bytes);
-  if (!number.ok()) {
-    EndRange(&range);
-    return number.status();
+void DeviceStaging::CopyIn(const std::byte* from, std::byte* to, size_t bytes, const Mark& mark,
+                           uint64_t cookie, int64_t now) {
+  waiting_.push_back({{from, to, bytes}, mark, cookie});
+  if (waiting_.size() == 1) StartWaiting(now);
+}
+
+// What has passed, or can never pass, which starting it will tell.
+void DeviceStaging::StartWaiting(int64_t now) {
+  while (!waiting_.empty()) {
+    const absl::StatusOr<bool> passed = Passed(waiting_.front().mark, now);
+    if (passed.ok() && !*passed) break;
+    const Waiting waiting = std::move(waiting_.front());
+    waiting_.pop_front();
+    Gather(Direction::kToDevice, waiting.copy, waiting.cookie);
   }
-  lines_[static_cast<size_t>(direction)].running.push_back({*number, cookie, range});
+}
+
+void DeviceStaging::Gather(Direction direction, const rdma::Device::Copy& copy, uint64_t cookie) {
+  Line& line = LineOf(direction);
+  line.copies.push_back(copy);
+  line.cookies.push_back(cookie);
+  line.gathered_bytes += copy.bytes;
+  const size_t under_way = std::min(line.batches.size(), std::size(kBatchBytes) - 1);
+  if (line.gathered_bytes >= kBatchBytes[under_way] || line.copies.size() >= kMostCopies) {
+    Submit(direction);
+  }
+}
+
+void DeviceStaging::Submit(Direction direction) {
+  Line& line = LineOf(direction);
+  const bool out = direction == Direction::kToHost;
+  const absl::StatusOr<uint64_t> last = device_->StartCopies(direction, line.copies);
+  if (last.ok()) {
+    line.last = *last;
+    uint64_t number = line.last - line.copies.size();
+    for (size_t i = 0; i < line.copies.size(); ++i) {
+      const RangeId range =
+          BeginRange(out ? "copy to host" : "copy to device", line.copies[i].bytes);
+      line.running.push_back({++number, line.cookies[i], range, absl::OkStatus()});
+    }
+  } else {
+    SubmitEach(direction);
+  }
+  line.batches.push_back(line.last);
+  line.copies.clear();
+  line.cookies.clear();
+  line.gathered_bytes = 0;
   // What waited for a mark has gone on: the next one is looked at soon again.
   mark_poll_ = kPollNanos;
-  return absl::OkStatus();
 }
 
-absl::Status DeviceStaging::CopyOut(const std::byte* from, std::byte* to, size_t bytes,
-                                    uint64_t cookie) {
-  return Start(Direction::kToHost, from, to, bytes, cookie);
-}
-
-absl::Status DeviceStaging::CopyIn(const std::byte* from, std::byte* to, size_t bytes,
-                                   const Mark& mark, uint64_t cookie, int64_t now) {
-  if (waiting_.empty()) {
-    const absl::StatusOr<bool> passed = Passed(mark, now);
-    if (!passed.ok()) return passed.status();
-    if (*passed) return Start(Direction::kToDevice, from, to, bytes, cookie);
+// One by one: those that the device refuses end with its reason, and the others are copied.
+void DeviceStaging::SubmitEach(Direction direction) {
+  Line& line = LineOf(direction);
+  const bool out = direction == Direction::kToHost;
+  for (size_t i = 0; i < line.copies.size(); ++i) {
+    const rdma::Device::Copy& copy = line.copies[i];
+    const absl::StatusOr<uint64_t> number =
+        device_->StartCopy(direction, copy.from, copy.to, copy.bytes);
+    if (number.ok()) line.last = *number;
+    const RangeId range = BeginRange(out ? "copy to host" : "copy to device", copy.bytes);
+    line.running.push_back({line.last, line.cookies[i], range, number.status()});
   }
-  waiting_.push_back({from, to, bytes, mark, cookie});
-  return absl::OkStatus();
+}
+
+void DeviceStaging::Flush() {
+  for (const Direction direction : {Direction::kToHost, Direction::kToDevice}) {
+    const Line& line = LineOf(direction);
+    if (!line.copies.empty() && line.batches.size() < kEnoughBatches) Submit(direction);
+  }
 }
 
 bool DeviceStaging::Cancel(uint64_t cookie) {
@@ -83,34 +137,20 @@ bool DeviceStaging::Cancel(uint64_t cookie) {
 
 // ---- progress -----------------------------------------------------------------------------------
 
-bool DeviceStaging::StartWaiting(int64_t now, Listener listener) {
-  bool worked = false;
-  while (!waiting_.empty()) {
-    const absl::StatusOr<bool> passed = Passed(waiting_.front().mark, now);
-    if (passed.ok() && !*passed) break;
-    const Waiting copy = std::move(waiting_.front());
-    waiting_.pop_front();
-    absl::Status status = passed.status();
-    if (status.ok()) {
-      status = Start(Direction::kToDevice, copy.from, copy.to, copy.bytes, copy.cookie);
-    }
-    if (!status.ok()) listener(copy.cookie, status);
-    worked = true;
-  }
-  return worked;
-}
-
 bool DeviceStaging::HandOver(Direction direction, Listener listener) {
-  std::deque<Running>& running = lines_[static_cast<size_t>(direction)].running;
-  if (running.empty()) return false;
+  Line& line = LineOf(direction);
+  if (line.running.empty()) return false;
   const absl::StatusOr<uint64_t> done = device_->CopiesDone(direction);
+  while (!line.batches.empty() && (!done.ok() || line.batches.front() <= *done)) {
+    line.batches.pop_front();
+  }
   bool worked = false;
   // A lost device touches nothing any more: all are over.
-  while (!running.empty() && (!done.ok() || running.front().number <= *done)) {
-    const uint64_t cookie = running.front().cookie;
-    EndRange(&running.front().range);
-    running.pop_front();
-    listener(cookie, done.status());
+  while (!line.running.empty() && (!done.ok() || line.running.front().number <= *done)) {
+    Running copy = std::move(line.running.front());
+    EndRange(&copy.range);
+    line.running.pop_front();
+    listener(copy.cookie, copy.status.ok() ? done.status() : copy.status);
     worked = true;
   }
   return worked;
@@ -123,16 +163,21 @@ bool DeviceStaging::RunOnce(int64_t now, Listener listener) {
     mark_at_ = kNever;
     mark_poll_ = std::min(mark_poll_ * 2, kMaxPollNanos);
     worked = true;  // the caller looks again at what it has that waits
-    StartWaiting(now, listener);
+    StartWaiting(now);
   }
   worked |= HandOver(Direction::kToHost, listener);
   worked |= HandOver(Direction::kToDevice, listener);
+  Flush();
   return worked;
 }
 
 int64_t DeviceStaging::NextTimerNanos() const {
-  const bool running = !lines_[0].running.empty() || !lines_[1].running.empty();
-  return std::min(mark_at_, running ? asked_at_ + kPollNanos : kNever);
+  int64_t next = mark_at_;
+  for (const Line& line : lines_) {
+    if (!line.copies.empty() && line.batches.size() < kEnoughBatches) return 0;
+    if (!line.running.empty()) next = std::min(next, asked_at_ + kPollNanos);
+  }
+  return next;
 }
 
 }  // namespace verbena::client

@@ -7,18 +7,25 @@
 // waited for here, not on the device: a push has no buffer before its copy can run. (A pull that is
 // answered before the destination's mark has passed does keep its buffer until then.)
 //
+// Copies that are started together cost the device much less (Device::StartCopies()). So what is
+// asked for while it has enough to do is gathered, and started as one batch: by then there is more
+// of it, the busier the device is. The first batch is small, for its chunks are posted when it is
+// done, and later ones are larger.
+//
 // A device has no descriptor that tells of its progress: it is asked, every kPollNanos while copies
 // are under way, and less and less often for marks, because a step may compute for long.
 //
-// States of a copy: waiting (its mark has not passed; of pulls only) -> running -> handed to the
-// listener.
+// States of a copy: waiting (its mark has not passed; of pulls only) -> gathered -> running ->
+// handed to the listener.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. A copy that was started is handed to the listener once, in the order of its direction, after
+//  1. A copy that was asked for is handed to the listener once, in the order of its direction, when
 //     the device has stopped touching its memory.
 //  2. The destructor waits for copies that run: what they touch may be unmapped afterwards.
+//  3. Once Flush() or RunOnce() has returned, a direction with gathered copies has two batches that
+//     run, and is to be looked at again before long.
 #ifndef VERBENA_CLIENT_STAGING_DEVICE_STAGING_H_
 #define VERBENA_CLIENT_STAGING_DEVICE_STAGING_H_
 
@@ -26,6 +33,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -40,7 +48,8 @@ class DeviceStaging {
  public:
   using Direction = rdma::Device::Direction;
   using Mark = std::shared_ptr<rdma::Device::Mark>;
-  // The cookie of a copy, and whether it is there. Not OK: the device is lost.
+  // The cookie of a copy, and whether it is there. Not OK: its memory is not (any more), or the
+  // device is lost.
   using Listener = absl::FunctionRef<void(uint64_t cookie, const absl::Status& status)>;
 
   static constexpr int64_t kPollNanos = 20'000;
@@ -57,16 +66,21 @@ class DeviceStaging {
 
   // Whether the mark has passed (a null one has); when not, it is asked about again before long.
   absl::StatusOr<bool> Passed(const Mark& mark, int64_t now);
-  // From the device to a buffer, now.
-  absl::Status CopyOut(const std::byte* from, std::byte* to, size_t bytes, uint64_t cookie);
+  // From the device to a buffer.
+  void CopyOut(const std::byte* from, std::byte* to, size_t bytes, uint64_t cookie) {
+    Gather(Direction::kToHost, {from, to, bytes}, cookie);
+  }
   // From a buffer to the device, once the mark has passed.
-  absl::Status CopyIn(const std::byte* from, std::byte* to, size_t bytes, const Mark& mark,
-                      uint64_t cookie, int64_t now);
+  void CopyIn(const std::byte* from, std::byte* to, size_t bytes, const Mark& mark, uint64_t cookie,
+              int64_t now);
+  // To be called when no more copies are asked for at present: starts what is gathered, unless the
+  // device has enough to do.
+  void Flush();
 
-  // Takes back a copy that waits for its mark. False: it runs, or there is none.
+  // Takes back a copy that waits for its mark. False: it is under way, or there is none.
   bool Cancel(uint64_t cookie);
 
-  // Hands over what is done by now. Returns whether there was any.
+  // Hands over what is done by now, and flushes. Returns whether there was any.
   bool RunOnce(int64_t now, Listener listener);
   // When to call that, and to look again at what waits for a mark; INT64_MAX: never.
   int64_t NextTimerNanos() const;
@@ -75,30 +89,40 @@ class DeviceStaging {
   void ForEach(F f) const {
     for (const Line& line : lines_) {
       for (const Running& copy : line.running) f(copy.cookie);
+      for (const uint64_t cookie : line.cookies) f(cookie);
     }
     for (const Waiting& copy : waiting_) f(copy.cookie);
   }
 
  private:
   struct Running {
-    uint64_t number;  // the device's
+    uint64_t number;  // the device's; of a copy that it refused, of the one before
     uint64_t cookie;
     RangeId range;
+    absl::Status status;  // not OK: it was refused
   };
   struct Line {  // of a direction
+    explicit Line(Staging b) : buffers(std::move(b)) {}
+
     Staging buffers;
+    // Gathered: the copies, and their cookies.
+    std::vector<rdma::Device::Copy> copies;
+    std::vector<uint64_t> cookies;
+    size_t gathered_bytes = 0;
     std::deque<Running> running;
+    std::deque<uint64_t> batches;  // that run: the number of the last copy of each
+    uint64_t last = 0;             // number
   };
   struct Waiting {
-    const std::byte* from;
-    std::byte* to;
-    size_t bytes;
+    rdma::Device::Copy copy;
     Mark mark;
     uint64_t cookie;
   };
-  absl::Status Start(Direction direction, const std::byte* from, std::byte* to, size_t bytes,
-                     uint64_t cookie);
-  bool StartWaiting(int64_t now, Listener listener);
+  Line& LineOf(Direction direction) { return lines_[static_cast<size_t>(direction)]; }
+  void Gather(Direction direction, const rdma::Device::Copy& copy, uint64_t cookie);
+  void Submit(Direction direction);
+  void SubmitEach(Direction direction);
+  void StartWaiting(int64_t now);
   bool HandOver(Direction direction, Listener listener);
   void WaitForMark(int64_t now);
 

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "rdma/base/unique_fd.h"
 
 namespace verbena::rdma {
@@ -108,6 +109,19 @@ class Device {
   // INVALID_ARGUMENT: the driver says that one of the two is not there (any more).
   virtual absl::StatusOr<uint64_t> StartCopy(Direction direction, const std::byte* from,
                                              std::byte* to, size_t bytes) = 0;
+  struct Copy {
+    const std::byte* from;
+    std::byte* to;
+    size_t bytes;
+  };
+  // Starts several of them together, which costs the device much less than one by one: at 256 KiB
+  // each it is idle for a third of the time between copies that were started by themselves. They
+  // are done together. Returns the number of the last; those before it have the numbers before.
+  // An error: none has a number; those that the device has begun are done before any that is
+  // started later, so that they may all be started anew, one by one, which tells whose memory it
+  // is.
+  virtual absl::StatusOr<uint64_t> StartCopies(Direction direction,
+                                               absl::Span<const Copy> copies) = 0;
   // Of this direction, since the device was opened. UNAVAILABLE: the device is lost.
   virtual absl::StatusOr<uint64_t> CopiesDone(Direction direction) = 0;
 };

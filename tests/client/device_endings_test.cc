@@ -179,6 +179,37 @@ TEST_CASE("device: each failure ends its calls with the cause, and nothing else"
   CHECK(cluster.device->allocations() == 0);
 }
 
+TEST_CASE(
+    "device: copies are started together while it is busy, and one that is refused ends alone") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  OpenLane(&cluster, table);
+  // Two batches keep it busy; what is asked for meanwhile is gathered.
+  cluster.device->holds[0] = true;
+  std::vector<std::shared_ptr<FakeCluster::Call>> calls;
+  for (int i = 0; i < 2; ++i) {
+    calls.push_back(cluster.Push(table, cluster.DeviceMemory(table, 1.0f)));
+    cluster.RunFor(kMilli);
+  }
+  const size_t busy = cluster.device->started[0];
+  CHECK(cluster.device->together[0] == 2);
+  auto bad = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), kSecond);
+  auto good = cluster.Push(table, cluster.DeviceMemory(table, 1.0f), kSecond);
+  cluster.RunFor(kMilli);
+  CHECK(cluster.device->started[0] == busy);
+  cluster.device->refuse_copy = absl::InvalidArgumentError("the driver does not know the address");
+  cluster.device->holds[0] = false;
+  REQUIRE(cluster.Wait(bad));
+  CHECK(bad->status.code() == Code::kInvalidArgument);
+  calls.push_back(good);
+  for (const auto& call : calls) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.ok());
+  }
+  CHECK(cluster.servers[0]->applied[{table, 0}] == 3.0f);
+}
+
 TEST_CASE("device: one that is lost ends what it was to copy, and the host's memory goes on") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);

@@ -41,7 +41,7 @@ void FakeDevice::Free(std::byte* data) {
   const auto it = memory_.find(data);
   if (it == memory_.end()) throw std::logic_error("freed twice");
   for (const auto& copies : copies_) {
-    for (const Copy& copy : copies) {
+    for (const auto& [copy, done_at] : copies) {
       if ((copy.from >= data && copy.from < data + it->second.bytes) ||
           (copy.to >= data && copy.to < data + it->second.bytes)) {
         throw std::logic_error("freed while a copy uses it");
@@ -95,22 +95,40 @@ absl::StatusOr<std::unique_ptr<rdma::Device::Mark>> FakeDevice::MarkStream(uintp
   return std::make_unique<FakeMark>(this, stream);
 }
 
+absl::Status FakeDevice::Check(Direction direction, const Copy& copy) {
+  const bool out = direction == Direction::kToHost;
+  if (!IsPinned(out ? copy.to : copy.from, copy.bytes)) {
+    throw std::logic_error("a copy of memory not pinned");
+  }
+  return CheckMemory(out ? copy.from : copy.to, copy.bytes);
+}
+
 absl::StatusOr<uint64_t> FakeDevice::StartCopy(Direction direction, const std::byte* from,
                                                std::byte* to, size_t bytes) {
   if (!lost.ok()) return lost;
   if (!refuse_copy.ok()) return std::exchange(refuse_copy, absl::OkStatus());
-  const bool out = direction == Direction::kToHost;
-  if (absl::Status s = CheckMemory(out ? from : to, bytes); !s.ok()) return s;
-  if (!IsPinned(out ? to : from, bytes)) throw std::logic_error("a copy of memory not pinned");
-  std::deque<Copy>& copies = copies_[Index(direction)];
-  const int64_t after = copies.empty() ? clock_->NowNanos() : copies.back().done_at;
-  copies.push_back({from, to, bytes, std::max(after, clock_->NowNanos()) + copy_nanos});
-  ++started[Index(direction)];
-  return done_[Index(direction)] + copies.size();
+  const Copy copy = {from, to, bytes};
+  return StartCopies(direction, {&copy, 1});
+}
+
+absl::StatusOr<uint64_t> FakeDevice::StartCopies(Direction direction,
+                                                 absl::Span<const Copy> copies) {
+  if (!lost.ok()) return lost;
+  if (!refuse_copy.ok()) return refuse_copy;
+  for (const Copy& copy : copies) {
+    if (absl::Status s = Check(direction, copy); !s.ok()) return s;
+  }
+  std::deque<Started>& queue = copies_[Index(direction)];
+  int64_t done_at = std::max(queue.empty() ? 0 : queue.back().done_at, clock_->NowNanos());
+  done_at += copy_nanos * static_cast<int64_t>(copies.size());
+  for (const Copy& copy : copies) queue.push_back({copy, done_at});
+  started[Index(direction)] += copies.size();
+  together[Index(direction)] = std::max(together[Index(direction)], copies.size());
+  return done_[Index(direction)] + queue.size();
 }
 
 absl::StatusOr<uint64_t> FakeDevice::CopiesDone(Direction direction) {
-  std::deque<Copy>& copies = copies_[Index(direction)];
+  std::deque<Started>& copies = copies_[Index(direction)];
   if (!lost.ok()) {
     copies.clear();  // it touches nothing any more
     return lost;
@@ -121,7 +139,7 @@ absl::StatusOr<uint64_t> FakeDevice::CopiesDone(Direction direction) {
   asked_at_ = clock_->NowNanos();
   const int64_t now = asked_ > 10'000 ? INT64_MAX : asked_at_;
   while (!copies.empty() && !holds[Index(direction)] && copies.front().done_at <= now) {
-    const Copy& copy = copies.front();
+    const Copy& copy = copies.front().copy;
     std::memcpy(out ? copy.to : Bytes(copy.to), out ? Bytes(copy.from) : copy.from, copy.bytes);
     copies.pop_front();
     ++done_[Index(direction)];

@@ -33,11 +33,12 @@ class FakeDevice final : public rdma::Device {
   std::map<uintptr_t, bool> busy;  // streams whose marks do not pass
   size_t pinnable = SIZE_MAX;      // bytes
   absl::Status lost;               // not OK: from now on
-  absl::Status refuse_copy;        // not OK: of the next StartCopy(), once
-  absl::Status refuse_flush;       // not OK: of FlushPeerWrites()
+  absl::Status refuse_copy;   // not OK: of the next StartCopy(), once; StartCopies() fails, too
+  absl::Status refuse_flush;  // not OK: of FlushPeerWrites()
 
   // ---- what happened ----
   size_t started[2] = {0, 0};
+  size_t together[2] = {0, 0};         // the most by one StartCopies()
   size_t pinned = 0, most_pinned = 0;  // bytes
   size_t allocations() const { return memory_.size(); }
   size_t running(Direction direction) const { return copies_[Index(direction)].size(); }
@@ -60,6 +61,7 @@ class FakeDevice final : public rdma::Device {
   absl::StatusOr<std::unique_ptr<Mark>> MarkStream(uintptr_t stream) override;
   absl::StatusOr<uint64_t> StartCopy(Direction direction, const std::byte* from, std::byte* to,
                                      size_t bytes) override;
+  absl::StatusOr<uint64_t> StartCopies(Direction direction, absl::Span<const Copy> copies) override;
   absl::StatusOr<uint64_t> CopiesDone(Direction direction) override;
 
  private:
@@ -68,19 +70,18 @@ class FakeDevice final : public rdma::Device {
     size_t bytes;
     std::byte* shadow;
   };
-  struct Copy {
-    const std::byte* from;
-    std::byte* to;
-    size_t bytes;
+  struct Started {
+    Copy copy;
     int64_t done_at;
   };
+  absl::Status Check(Direction direction, const Copy& copy);
   static size_t Index(Direction direction) { return static_cast<size_t>(direction); }
   bool IsPinned(const std::byte* data, size_t bytes) const;
 
   const Clock* clock_;
   std::map<const std::byte*, Memory> memory_;
   std::map<const std::byte*, size_t> pins_;
-  std::deque<Copy> copies_[2];
+  std::deque<Started> copies_[2];
   uint64_t done_[2] = {0, 0};
   int64_t asked_at_ = 0;
   int asked_ = 0;

@@ -2,6 +2,8 @@
 // compiling is the test.
 #include <cuda.h>
 
+#include <cstddef>
+
 #include "rdma/memory/cuda/driver_api.h"
 #include "tests/support/same_function.h"
 
@@ -16,6 +18,9 @@ using test::SameFunction;
   static_assert(SameFunction<decltype(DriverApi::name), decltype(&::name)>::value, #name);
 VERBENA_CUDA_FUNCTIONS(CHECK_FUNCTION)
 VERBENA_CUDA_NEWER_FUNCTIONS(CHECK_FUNCTION)
+#if CUDA_VERSION >= 13000
+VERBENA_CUDA_13_FUNCTIONS(CHECK_FUNCTION)
+#endif
 #undef CHECK_FUNCTION
 
 static_assert(kSuccess == CUDA_SUCCESS);
@@ -90,6 +95,14 @@ static_assert(kFlushOptionHost == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST);
 static_assert(kOrderingOwner == CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
 static_assert(kFlushToOwner == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
 static_assert(kFlushCurrentContext == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX);
+static_assert(kSourceOrderStream == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+static_assert(sizeof(CopyAttributes) == sizeof(CUmemcpyAttributes));
+static_assert(offsetof(CopyAttributes, source_order) ==
+              offsetof(CUmemcpyAttributes, srcAccessOrder));
+static_assert(offsetof(CopyAttributes, source_hint) == offsetof(CUmemcpyAttributes, srcLocHint));
+static_assert(offsetof(CopyAttributes, destination_hint) ==
+              offsetof(CUmemcpyAttributes, dstLocHint));
+static_assert(offsetof(CopyAttributes, flags) == offsetof(CUmemcpyAttributes, flags));
 static_assert(kRangeHandleDmaBufFd == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 
 }  // namespace

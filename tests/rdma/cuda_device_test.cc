@@ -1,4 +1,4 @@
-// CUDA devices: opening, copies, marks, and the loss of one.
+// CUDA devices: opening, marks, and the loss of one.
 #include "rdma/memory/cuda/cuda_device.h"
 
 #include <array>
@@ -7,22 +7,10 @@
 #include <thread>
 
 #include "rdma/memory/cuda/driver_api.h"
-#include "tests/rdma/cuda_fixture.h"
+#include "tests/rdma/cuda_copying.h"
 
 namespace verbena::rdma {
 namespace {
-
-using Direction = Device::Direction;
-constexpr auto kToHost = Direction::kToHost;
-constexpr auto kToDevice = Direction::kToDevice;
-constexpr size_t kPage = 4096;
-
-std::shared_ptr<MemoryBlock> Pinned(const std::shared_ptr<Device>& device, size_t bytes) {
-  return MemoryBlock::AllocatePinned(device, bytes, "test").value();
-}
-std::shared_ptr<MemoryBlock> On(const std::shared_ptr<Device>& device, size_t bytes) {
-  return MemoryBlock::AllocateOn(device, bytes).value();
-}
 
 // ---- opening ------------------------------------------------------------------------------------
 
@@ -72,142 +60,6 @@ TEST_CASE("a GPU that cannot be opened leaves nothing behind, and may be opened 
   CHECK(fake_cuda_counts().contexts == 0);
   CHECK(fake_cuda_counts().streams == 0);
   CHECK(OpenCudaDevice(0).ok());
-}
-
-// ---- copies -------------------------------------------------------------------------------------
-
-TEST_CASE("bytes go to the device and back") {
-  const CudaFixture fixture;
-  const auto device = OpenCudaDevice(0).value();
-  const auto memory = On(device, 3 * kPage);
-  const auto from = Pinned(device, 3 * kPage);
-  const auto to = Pinned(device, 3 * kPage);
-  for (size_t i = 0; i < from->size(); ++i) from->data()[i] = static_cast<std::byte>(i * 7);
-  const uint64_t there =
-      device->StartCopy(kToDevice, from->data() + 5, memory->data() + 5, 2 * kPage).value();
-  CHECK(there == 1);
-  REQUIRE(Finish(*device, kToDevice, there));
-  const uint64_t back =
-      device->StartCopy(kToHost, memory->data() + 5, to->data() + 100, 2 * kPage).value();
-  CHECK(back == 1);  // each direction counts by itself
-  REQUIRE(Finish(*device, kToHost, back));
-  CHECK(std::memcmp(to->data() + 100, from->data() + 5, 2 * kPage) == 0);
-  CHECK(to->data()[99] == std::byte{0});
-  CHECK(to->data()[100 + 2 * kPage] == std::byte{0});
-}
-
-TEST_CASE("a copy is done later, not when it is started") {
-  const CudaFixture fixture;
-  const auto device = OpenCudaDevice(0).value();
-  const auto memory = On(device, kPage);
-  const auto host = Pinned(device, kPage);
-  const std::vector<uint8_t> bytes(kPage, 9);
-  REQUIRE(fake_cuda_write(memory->data(), bytes.data(), kPage));
-  fake_cuda_hold_copies(true, true);
-  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == 1);
-  for (int i = 0; i < 10; ++i) CHECK(device->CopiesDone(kToHost).value() == 0);
-  CHECK(host->data()[0] == std::byte{0});
-  // The other direction does not wait for it.
-  const auto there = device->StartCopy(kToDevice, host->data(), memory->data(), 1).value();
-  CHECK(Finish(*device, kToDevice, there));
-  CHECK(device->CopiesDone(kToHost).value() == 0);
-  fake_cuda_hold_copies(true, false);
-  CHECK(Finish(*device, kToHost, 1));
-  CHECK(host->data()[kPage - 1] == std::byte{9});
-}
-
-TEST_CASE("copies of one direction are done in order, and each is counted once it is") {
-  const CudaFixture fixture;
-  const auto device = OpenCudaDevice(0).value();
-  constexpr size_t kCopies = 200;
-  const auto memory = On(device, kCopies);
-  const auto host = Pinned(device, kCopies);
-  const std::vector<uint8_t> ones(kCopies, 1);
-  REQUIRE(fake_cuda_write(memory->data(), ones.data(), kCopies));
-  fake_cuda_set_lag(5);
-  uint64_t done = 0;
-  bool behind = false;
-  for (size_t i = 0; i < kCopies; ++i) {
-    CHECK(device->StartCopy(kToHost, memory->data() + i, host->data() + i, 1).value() == i + 1);
-    const uint64_t now = device->CopiesDone(kToHost).value();
-    CHECK(now >= done);
-    done = now;
-    behind |= done <= i;
-    for (size_t k = 0; k < kCopies; ++k) {
-      if (k < done && host->data()[k] != std::byte{1}) FAIL("counted before it was done: " << k);
-    }
-  }
-  CHECK(behind);
-  CHECK(Finish(*device, kToHost, kCopies));
-  CHECK(device->CopiesDone(kToHost).value() == kCopies);
-  CHECK(fake_cuda_counts().copies == kCopies);
-}
-
-TEST_CASE("events are used again, not made for each copy") {
-  const CudaFixture fixture;
-  const auto device = OpenCudaDevice(0).value();
-  const auto memory = On(device, kPage);
-  const auto host = Pinned(device, kPage);
-  for (uint64_t i = 1; i <= 1000; ++i) {
-    REQUIRE(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == i);
-    REQUIRE(Finish(*device, kToHost, i));
-    (void)device->MarkStream(0).value();
-  }
-  CHECK(fake_cuda_counts().events <= 2);
-}
-
-TEST_CASE("a copy of memory that is gone is refused, and those after it work") {
-  const CudaFixture fixture;
-  const auto device = OpenCudaDevice(0).value();
-  const auto host = Pinned(device, kPage);
-  std::byte* const gone = device->Allocate(kPage).value();
-  const auto memory = On(device, kPage);
-  device->Free(gone);
-  const absl::Status status = device->StartCopy(kToHost, gone, host->data(), kPage).status();
-  CHECK(absl::IsInvalidArgument(status));
-  CHECK(Says(status, "cuda:0 (Fake GPU 0): cuMemcpyDtoHAsync of 4096 bytes from 0x"));
-  CHECK(Says(status, "CUDA_ERROR_INVALID_VALUE (1): invalid argument"));
-  CHECK(Says(status, "still allocated on cuda:0"));
-  // Beyond its end is not there either.
-  CHECK(absl::IsInvalidArgument(
-      device->StartCopy(kToDevice, host->data(), memory->data(), kPage + 1).status()));
-  CHECK(device->CopiesDone(kToHost).value() == 0);
-  CHECK(device->StartCopy(kToHost, memory->data(), host->data(), kPage).value() == 1);
-  CHECK(Finish(*device, kToHost, 1));
-}
-
-TEST_CASE("memory that is freed while it is copied is there until the copy is done") {
-  const CudaFixture fixture;
-  const auto device = OpenCudaDevice(0).value();
-  const auto host = Pinned(device, kPage);
-  std::byte* const memory = device->Allocate(kPage).value();
-  const std::vector<uint8_t> bytes(kPage, 3);
-  REQUIRE(fake_cuda_write(memory, bytes.data(), kPage));
-  fake_cuda_hold_copies(true, true);
-  REQUIRE(device->StartCopy(kToHost, memory, host->data(), kPage).ok());
-  std::thread freeing([&] { device->Free(memory); });
-  CHECK(device->CopiesDone(kToHost).value() == 0);  // others go on meanwhile
-  fake_cuda_hold_copies(true, false);
-  freeing.join();
-  CHECK(Finish(*device, kToHost, 1));
-  CHECK(host->data()[17] == std::byte{3});
-  CHECK(fake_cuda_counts().allocations == 0);
-}
-
-TEST_CASE("a device that goes with copies under way lets them end first") {
-  const CudaFixture fixture;
-  auto device = OpenCudaDevice(0).value();
-  // Of another device, so that they stay when the first one goes.
-  const auto other = OpenCudaDevice(1).value();
-  const auto host = Pinned(other, kPage);
-  std::byte* const memory = device->Allocate(kPage).value();
-  REQUIRE(device->StartCopy(kToDevice, host->data(), memory, kPage).ok());
-  REQUIRE(device->MarkStream(0).ok());
-  device.reset();
-  CHECK(fake_cuda_counts().copies == 1);
-  CHECK(fake_cuda_counts().events == 0);
-  CHECK(fake_cuda_counts().contexts == 1);
-  OpenCudaDevice(0).value()->Free(memory);
 }
 
 // ---- marks --------------------------------------------------------------------------------------

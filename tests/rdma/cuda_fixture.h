@@ -34,6 +34,7 @@ class CudaFixture {
     CHECK_FALSE(counts.mode_changed);
     CHECK(counts.unpinned_copies == 0);
     CHECK(counts.stale_copies == 0);
+    CHECK(counts.stray_copies == 0);
     CHECK(counts.broken_captures == 0);
     fake_cuda_reset();
   }

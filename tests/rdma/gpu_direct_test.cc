@@ -213,6 +213,9 @@ class NearDevice final : public Device {
   absl::StatusOr<uint64_t> StartCopy(Direction, const std::byte*, std::byte*, size_t) override {
     return absl::UnimplementedError("");
   }
+  absl::StatusOr<uint64_t> StartCopies(Direction, absl::Span<const Copy>) override {
+    return absl::UnimplementedError("");
+  }
   absl::StatusOr<uint64_t> CopiesDone(Direction) override { return 0; }
 };
 

@@ -5,7 +5,8 @@
 //
 // Invariants:
 //  1. The n-th copy that was started has number n, and is done after those below it.
-//  2. A copy that may have reached the device has a number, or the device is lost.
+//  2. A copy that may have reached the device has a number, or the device is lost, or others that
+//     were started with it were refused: what is started next has an event behind it, too.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_COPY_QUEUE_H_
 #define VERBENA_RDMA_MEMORY_CUDA_COPY_QUEUE_H_
 
@@ -13,8 +14,11 @@
 #include <cstdint>
 #include <mutex>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "rdma/base/ring_queue.h"
 #include "rdma/memory/cuda/cuda_context.h"
 #include "rdma/memory/device.h"
@@ -25,23 +29,35 @@ class CopyQueue {
  public:
   // `context` must outlive it.
   CopyQueue(CudaContext* context, Device::Direction direction)
-      : context_(*context), direction_(direction) {}
+      : context_(*context),
+        direction_(direction),
+        batches_(context->api().cuMemcpyBatchAsync_v2 != nullptr) {}
 
-  // As Device::StartCopy() and CopiesDone().
-  absl::StatusOr<uint64_t> Start(const std::byte* from, std::byte* to, size_t bytes);
+  // As Device::StartCopy(), StartCopies() and CopiesDone().
+  absl::StatusOr<uint64_t> Start(const std::byte* from, std::byte* to, size_t bytes) {
+    const Device::Copy copy = {from, to, bytes};
+    return StartAll({&copy, 1});
+  }
+  absl::StatusOr<uint64_t> StartAll(absl::Span<const Device::Copy> copies);
   absl::StatusOr<uint64_t> Done();
 
  private:
-  Result Enqueue(const std::byte* from, std::byte* to, size_t bytes);
-  absl::Status CopyError(Result code, const std::byte* from, const std::byte* to, size_t bytes);
+  absl::Status EnqueueAll(absl::Span<const Device::Copy> copies);
+  absl::Status Enqueue(const Device::Copy& copy);
+  Result FindAll(absl::Span<const Device::Copy> copies);
+  Result EnqueueBatch(absl::Span<const Device::Copy> copies);
+  absl::Status CopyError(Result code, const Device::Copy& copy);
 
   CudaContext& context_;
   const Device::Direction direction_;
   std::mutex mutex_;  // held while a copy is enqueued: the stream's order is that of the numbers
   uint64_t started_ = 0;
   uint64_t done_ = 0;
-  // The copies that are not known to be done.
+  // The last of copies that were started together and are not known to be done, and its event.
   RingQueue<std::pair<uint64_t, CudaContext::EventHandle>> pending_;
+  bool batches_;  // the driver can start several by one call
+  std::vector<Address> to_, from_;
+  std::vector<size_t> bytes_;
 };
 
 }  // namespace verbena::rdma::cuda

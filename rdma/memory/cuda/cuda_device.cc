@@ -80,6 +80,10 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
                                      size_t bytes) override {
     return Queue(direction).Start(from, to, bytes);
   }
+  absl::StatusOr<uint64_t> StartCopies(Direction direction,
+                                       absl::Span<const Copy> copies) override {
+    return Queue(direction).StartAll(copies);
+  }
   absl::StatusOr<uint64_t> CopiesDone(Direction direction) override {
     return Queue(direction).Done();
   }

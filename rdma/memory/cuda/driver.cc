@@ -39,6 +39,7 @@ absl::Status Resolve(void* library, const std::string& path, DriverApi* api) {
 #define VERBENA_CUDA_RESOLVE_NEWER(name, parameters) \
   api->name = reinterpret_cast<decltype(api->name)>(dlsym(library, #name));
   VERBENA_CUDA_NEWER_FUNCTIONS(VERBENA_CUDA_RESOLVE_NEWER)
+  VERBENA_CUDA_13_FUNCTIONS(VERBENA_CUDA_RESOLVE_NEWER)
 #undef VERBENA_CUDA_RESOLVE_NEWER
   if (missing == nullptr) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the CUDA driver ", path, " lacks ", missing,

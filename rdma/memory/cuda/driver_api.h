@@ -105,6 +105,15 @@ inline constexpr int kFlushToOwner = 100;       // CU_FLUSH_GPU_DIRECT_RDMA_WRIT
 inline constexpr int kFlushCurrentContext = 0;  // ..._WRITES_TARGET_CURRENT_CTX
 inline constexpr int kRangeHandleDmaBufFd = 1;  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
+// CUmemcpyAttributes, of copies that are started together; with a location's type and number each.
+struct CopyAttributes {
+  int source_order;
+  int source_hint[2];
+  int destination_hint[2];
+  unsigned flags;
+};
+inline constexpr int kSourceOrderStream = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+
 // Every function: the name of its symbol, and its parameters. The newest of these symbols are of
 // CUDA 11.0.
 inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
@@ -152,6 +161,11 @@ inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
   X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                           \
   X(cuMemGetHandleForAddressRange, (void* handle, Address address, size_t bytes, int type,         \
                                     unsigned long long flags))
+// The same, of CUDA 13.0, which toolkits that we build with may lack, too.
+#define VERBENA_CUDA_13_FUNCTIONS(X)                                                               \
+  X(cuMemcpyBatchAsync_v2, (Address* to, Address* from, size_t* bytes, size_t count,               \
+                            CopyAttributes* attributes, size_t* attribute_of,                      \
+                            size_t attributes_count, Stream stream))
 // clang-format on
 
 // All of them, found in the driver (driver.h).
@@ -159,6 +173,7 @@ struct DriverApi {
 #define VERBENA_CUDA_POINTER(name, parameters) Result(*name) parameters = nullptr;
   VERBENA_CUDA_FUNCTIONS(VERBENA_CUDA_POINTER)
   VERBENA_CUDA_NEWER_FUNCTIONS(VERBENA_CUDA_POINTER)
+  VERBENA_CUDA_13_FUNCTIONS(VERBENA_CUDA_POINTER)
 #undef VERBENA_CUDA_POINTER
 };
 

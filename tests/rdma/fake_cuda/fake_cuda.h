@@ -30,11 +30,13 @@ struct FakeCudaCounts {
   bool mode_changed;     // this thread's mode about captures is not what it was
   // Done.
   size_t copies;
+  size_t batches;  // of copies, started by one call
   size_t exports;  // of dma-bufs
   size_t flushes;  // of what other devices wrote
   // Wrong.
   size_t unpinned_copies;  // of host memory that was not page-locked: they block
   size_t stale_copies;     // of host memory that was no longer page-locked when their turn came
+  size_t stray_copies;     // in batches, of what no device has: a real driver crashes
   size_t broken_captures;  // calls that end the capture of a graph by another thread
 };
 FAKE_CUDA_EXPORT FakeCudaCounts fake_cuda_counts();

@@ -47,6 +47,35 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream s
   return EnqueueCopy(&call, false, const_cast<void*>(from), to, bytes, stream);
 }
 
+// None of them is enqueued when one cannot be.
+Result cuMemcpyBatchAsync_v2(Address* to, Address* from, size_t* bytes, size_t count,
+                             CopyAttributes* attributes, size_t* attribute_of,
+                             size_t attributes_count, Stream stream) {
+  FakeCall call("cuMemcpyBatchAsync_v2");
+  if (!call.NeedContext().ok()) return call.error;
+  if (stream == nullptr || count == 0 || attributes_count != 1 || attribute_of[0] != 0 ||
+      attributes->source_order != kSourceOrderStream) {
+    return kInvalidValue;
+  }
+  const auto on_device = [&](Address address, size_t size) {
+    return call.gpus.Visit(address, size, [](std::byte*, size_t) {});
+  };
+  for (size_t i = 0; i < count; ++i) {
+    if (on_device(to[i], bytes[i]) != on_device(from[i], bytes[i])) continue;
+    ++call.gpus.counts.stray_copies;
+    return kInvalidValue;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const bool to_host = on_device(from[i], bytes[i]);
+    const Result code =
+        EnqueueCopy(&call, to_host, reinterpret_cast<void*>(to_host ? to[i] : from[i]),
+                    to_host ? from[i] : to[i], bytes[i], stream);
+    if (code != kSuccess) return code;
+  }
+  ++call.gpus.counts.batches;
+  return kSuccess;
+}
+
 // Not used by the library: bench/gpu asks for it.
 FAKE_CUDA_EXPORT Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes,
                                              Stream stream) {
