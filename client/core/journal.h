@@ -278,6 +278,7 @@ class Journal final : public LaneListener {
   std::optional<rdma::RemoteMemory> Refer(Stream* stream, const Entry& entry,
                                           const rdma::Segment& payload);
   bool PostPush(Stream* stream, Entry* entry);
+  bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
   bool PostPull(Stream* stream, Entry* entry);
   bool PostGroups(Stream* stream, Entry* entry);
   static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const Entry& entry, bool oldest);
@@ -372,6 +373,7 @@ class Journal final : public LaneListener {
   // By device; a handful at most.
   std::vector<std::unique_ptr<DeviceStaging>> devices_;
   Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
+  size_t lanes_pulling_ = 0;       // lanes with pulls that wait, in this Pump(); 0: not counted
   bool norms_dirty_ = false;       // RunNorms() may have something to do
   bool moves_dirty_ = false;       // RunMoves() may
   uint64_t norm_steps_ = 0;

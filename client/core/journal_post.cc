@@ -45,6 +45,7 @@ bool Journal::OnlyAnswersLeft(const Operation* operation) const {
 bool Journal::Pump() {
   if (dirty_.empty() && !norms_dirty_ && !moves_dirty_) return false;
   now_ = clock_->NowNanos();
+  lanes_pulling_ = 0;
   bool worked = moves_dirty_ && RunMoves();
   if (norms_dirty_) RunNorms();
   // What a stream's pumping touches is pumped in the same call, but not for ever.
@@ -320,6 +321,19 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   return true;
 }
 
+// Whether the lane may pull into one more buffer. When half of them are taken, those that pull
+// share the other half, or what one lane took would leave the other servers idle, and nothing for
+// what has come and is copied on to a device.
+bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes) {
+  const size_t half = buffers.Capacity(bytes) / 2;
+  if (buffers.Left(bytes) > half) return true;
+  if (lanes_pulling_ == 0) {
+    for (const auto& other : lanes_->streams()) lanes_pulling_ += other->pulls.empty() ? 0 : 1;
+  }
+  const size_t share = half / std::max<size_t>(lanes_pulling_, 1);
+  return stream.pulls_out < std::max<size_t>(share, 2);
+}
+
 bool Journal::PostPull(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
@@ -336,6 +350,10 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   const bool unreachable = stream->needs_staging && !block->allocated();
   if ((entry->device != nullptr && !direct) || unreachable || table->decodes()) {
     Staging* staging = StagingOf(*entry);
+    if (entry->staging == nullptr && !HasShare(*stream, *staging, bytes)) {
+      stream->stalled = true;
+      return false;
+    }
     if (!TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
     block = staging->BlockOf(to);

@@ -48,12 +48,19 @@ absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> Staging::AllocateHost(size_t 
   return rdma::MemoryBlock::Allocate(bytes, "verbena-staging");
 }
 
-size_t Staging::Left(uint32_t bytes) const {
-  const SizeClass& size_class = classes_[ClassOf(bytes)];
+size_t Staging::ToMake(uint32_t bytes) const {
   const size_t room = limit_ > allocated_ ? limit_ - allocated_ : 0;
-  const size_t to_make = room / (size_t{kSmallest} << ClassOf(bytes));
-  const size_t first = size_class.made == 0 ? 1 : 0;  // which Take() makes, whatever the limit
-  return size_class.free.size() + std::max(to_make, first);
+  // Take() makes a first one whatever the limit.
+  return std::max<size_t>(room / (size_t{kSmallest} << ClassOf(bytes)),
+                          classes_[ClassOf(bytes)].made == 0 ? 1 : 0);
+}
+
+size_t Staging::Left(uint32_t bytes) const {
+  return classes_[ClassOf(bytes)].free.size() + ToMake(bytes);
+}
+
+size_t Staging::Capacity(uint32_t bytes) const {
+  return classes_[ClassOf(bytes)].made + ToMake(bytes);
 }
 
 void Staging::Give(std::byte* data, uint32_t bytes) {

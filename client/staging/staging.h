@@ -35,6 +35,8 @@ class Staging {
   void Give(std::byte* data, uint32_t bytes);
   // How many buffers of this size Take() has still to give.
   size_t Left(uint32_t bytes) const;
+  // How many buffers of this size there can be while other sizes have what they have.
+  size_t Capacity(uint32_t bytes) const;
   const std::shared_ptr<rdma::MemoryBlock>& BlockOf(const std::byte* data) const;
   size_t limit() const { return limit_; }
   // Whether they take the same buffers.
@@ -51,6 +53,7 @@ class Staging {
   // Classes are powers of two from 4 KiB: buffer of 4 KiB << i.
   static int ClassOf(uint32_t bytes);
   static Allocate AllocateHost;
+  size_t ToMake(uint32_t bytes) const;
   absl::Status Grow(size_t buffer_bytes, SizeClass* size_class);
 
   const size_t limit_;

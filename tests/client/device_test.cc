@@ -125,6 +125,30 @@ TEST_CASE("device: copies run ahead of the records, but not far") {
   CHECK(cluster.device->started[0] == 40);
 }
 
+TEST_CASE("regression: one server's pulls took every buffer, and the others had nothing to do") {
+  FakeCluster::Options options;
+  options.servers = 4;
+  options.staging_bytes = 16 * 4096;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 400);
+  cluster.Join();
+  auto open = cluster.Pull(table, cluster.DeviceMemory(table, 0.0f));
+  REQUIRE(cluster.Wait(open));
+  std::vector<size_t> before;
+  for (const auto& server : cluster.servers) {
+    server->silent = true;
+    before.push_back(server->Of(RecordType::kPull).size());
+  }
+  auto pull = cluster.Pull(table, cluster.DeviceMemory(table, 1.0f));
+  cluster.RunFor(50 * kMilli);
+  for (size_t i = 0; i < cluster.servers.size(); ++i) {
+    CHECK(cluster.servers[i]->Of(RecordType::kPull).size() >= before[i] + 2);
+    cluster.servers[i]->silent = false;
+  }
+  REQUIRE(cluster.Wait(pull));
+  CHECK(pull->status.ok());
+}
+
 TEST_CASE("device: the last buffer is left to the push that was made first") {
   FakeCluster::Options options;
   options.staging_bytes = 4 * 4096;
