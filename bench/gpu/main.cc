@@ -1,8 +1,9 @@
 // What a GPU costs a worker: bytes through page-locked staging, in chunks as the client moves them,
-// beside one cuMemcpyAsync of page-locked memory a transfer; kernels beside the bandwidth of its
-// memory.
+// beside one cuMemcpyAsync of page-locked memory a transfer; whole pushes and pulls of its memory
+// beside the same; kernels beside the bandwidth of its memory.
 //
-//     gpu [--device N] [--size BYTES,...] [--elements N] [--case NAME] [--json FILE]
+//     gpu --verbenad PROGRAM [--device N] [--size BYTES,...] [--elements N] [--case NAME]
+//         [--json FILE]
 //
 // Every figure is the median of interleaved runs (ours, limit, ours, limit, ...).
 #include <CLI/CLI.hpp>
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/kernels.h"
+#include "bench/gpu/servers.h"
 #include "bench/gpu/staging.h"
 #include "bench/report.h"
 #include "rdma/memory/cuda/cuda_device.h"
@@ -31,6 +33,9 @@ struct Settings {
   std::string json;
   int runs = 7;
   int milliseconds = 200;
+  std::string verbenad;
+  int shards = 4;
+  uint64_t staging = 16 << 20;
 };
 
 std::string SizeName(uint64_t bytes) {
@@ -68,6 +73,39 @@ absl::Status Staging(const Settings& settings, std::shared_ptr<rdma::Device> dev
   return absl::OkStatus();
 }
 
+absl::Status Servers(const Settings& settings, std::shared_ptr<rdma::Device> device,
+                     Report* report) {
+  auto world =
+      ServersWorld::Make(settings.verbenad, settings.shards, settings.device, settings.staging);
+  if (!world.ok()) return world.status();
+  for (const uint64_t bytes : settings.sizes) {
+    auto limits = StagingWorld::Make(device, bytes);
+    if (!limits.ok()) return limits.status();
+    if (absl::Status status = (*world)->UseTable(bytes); !status.ok()) return status;
+    for (const auto what : {ServersWorld::What::kPush, ServersWorld::What::kPull}) {
+      const bool push = what == ServersWorld::What::kPush;
+      const auto direction =
+          push ? rdma::Device::Direction::kToHost : rdma::Device::Direction::kToDevice;
+      Row row{"gpu",
+              absl::StrCat(push ? "push of " : "pull of ", SizeName(bytes), " of cuMemcpyAsync"),
+              "GB/s",
+              Better::kHigher,
+              {},
+              {}};
+      for (int run = 0; run < settings.runs; ++run) {
+        const auto ours = (*world)->Run(what, settings.milliseconds);
+        if (!ours.ok()) return ours.status();
+        const auto limit = (*limits)->Whole(direction, settings.milliseconds);
+        if (!limit.ok()) return limit.status();
+        row.value.Add(*ours / 1e9);
+        row.limit.Add(*limit / 1e9);
+      }
+      report->Add(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Kernels(const Settings& settings, std::shared_ptr<rdma::Device> device,
                      Report* report) {
   auto world = KernelWorld::Make(std::move(device), settings.elements);
@@ -91,7 +129,7 @@ struct Case {
   const char* name;
   absl::Status (*run)(const Settings&, std::shared_ptr<rdma::Device>, Report*);
 };
-constexpr Case kCases[] = {{"staging", Staging}, {"kernels", Kernels}};
+constexpr Case kCases[] = {{"staging", Staging}, {"servers", Servers}, {"kernels", Kernels}};
 
 int Run(const Settings& settings) {
   auto device = rdma::OpenCudaDevice(settings.device);
@@ -101,9 +139,10 @@ int Run(const Settings& settings) {
   }
   std::printf(
       "gpu: %s, %d interleaved runs of %d ms, medians; GB = 10^9 bytes; staging in chunks of %s, "
-      "kernels on %llu elements\n",
+      "%d shards, kernels on %llu elements\n",
       (*device)->name().c_str(), settings.runs, settings.milliseconds,
-      SizeName(StagingWorld::kChunk).c_str(), static_cast<unsigned long long>(settings.elements));
+      SizeName(StagingWorld::kChunk).c_str(), settings.shards,
+      static_cast<unsigned long long>(settings.elements));
   Report report;
   for (const Case& c : kCases) {
     const bool wanted =
@@ -131,14 +170,16 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 33));
   app.add_option("--elements", settings.elements, "numbers that a kernel is given")
       ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 32));
-  app.add_option("--case", settings.cases, "staging, kernels (default: all)")
+  app.add_option("--case", settings.cases, "staging, servers, kernels (default: all)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"staging", "kernels"}));
+      ->check(CLI::IsMember({"staging", "servers", "kernels"}));
   app.add_option("--runs", settings.runs, "of each figure")->check(CLI::Range(1, 1000));
   app.add_option("--milliseconds", settings.milliseconds, "of a run")->check(CLI::Range(1, 60'000));
   app.add_option("--json", settings.json, "write the rows to this file");
-  std::string unused;  // bench/run.sh gives it to all
-  app.add_option("--verbenad", unused)->group("");
+  app.add_option("--verbenad", settings.verbenad, "the daemon's program")->required();
+  app.add_option("--shards", settings.shards, "of its server")->check(CLI::Range(1, 64));
+  app.add_option("--staging", settings.staging, "bytes of staging of its client, each direction")
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 32));
   CLI11_PARSE(app, argc, argv);
   return verbena::bench::Run(settings);
 }
