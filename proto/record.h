@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and room to spare.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -168,8 +168,9 @@ struct Group {
                       // records of the step on this partition it is: 0, 1, ... norms and
                       // totals: NormKind. Others: 0
   uint64_t epoch;     // the sender's idea of the partition's epoch
-  uint64_t sequence;  // sync, norms, totals: step. async push and end-step: sequence. scan: cursor.
-                      // Others: 0
+  uint64_t sequence;  // sync push and end-step, norms, totals: step. async push and end-step:
+                      // sequence. async and ssp pull: that of a push of this worker's which is to
+                      // be applied before it, or 0. scan: cursor. Others: 0
   uint32_t count;     // push: elements. rows: keys. end-step: chunks (of an embedding table:
                       // groups of rows) pushed to this partition in this step
   uint32_t reserved;  // 0
@@ -212,7 +213,7 @@ enum class ReplyStatus : uint8_t {
   kUnknownTable = 5,  // dropped
   kOutOfRange = 6,    // chunk, count or destination outside the table
   kNonFinite = 7,     // NaN or Inf under `reject`: settled, contributed zero
-  kSequenceGap = 8,   // async: sequence is beyond last + 1
+  kSequenceGap = 8,   // async: sequence is beyond last + 1; a pull's has not been applied
   kWrongStep = 9,     // sync: the step is not the open one
   kTooEarly = 10,     // end-step listed contributions that have not arrived; a pull or lookup that
                       // waited for long, where others of its lane could not be parked: ask again

@@ -143,6 +143,11 @@ PullOutcome Engine::Pull(const PullRequest& request) {
     return outcome;
   }
   const DenseState& dense = state->dense;
+  if (!dense.consistency->Includes(*member, chunk, request.group.sequence)) {
+    outcome.answer = {ReplyStatus::kSequenceGap, 0, 0};
+    e.CountAnswer(outcome.answer.status);
+    return outcome;
+  }
   if (!dense.consistency->Readable(*member, chunk, request.min_version, &outcome.answer)) {
     if (!request.may_park) {
       outcome.answer = {ReplyStatus::kResourceExhausted, 0, 0};

@@ -68,7 +68,8 @@ struct Entry {
   uint32_t part = 0;                   // push, pull, scan: index in table->parts
   uint32_t chunk = 0;                  // norms, totals: their kind. bags: how many, once posted
   uint64_t norm = 0;                   // norms, totals: the NormStep it is of
-  uint64_t step = 0;                   // sync: step. async: sequence, once numbered. scan: cursor
+  uint64_t step = 0;                   // sync: step. async: sequence, once numbered; of a pull:
+                                       // that of the push it follows, or 0. scan: cursor
   uint64_t min_version = 0;            // pull, await
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when staged away
   std::byte* data = nullptr;

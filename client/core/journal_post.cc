@@ -313,9 +313,10 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
     if (device && !direct) counters_.staged_bytes += bytes;
     if (request.reference) counters_.referenced_bytes += bytes;
   }
-  // sync: its version keeps the pull from being early. async: it goes when the push is answered,
-  // because after a lane loss nothing else orders the two.
-  if (table->sync && entry->follow != nullptr) {
+  // What keeps the pull from being early: sync: its version. async: the push's sequence; but where
+  // there are copies, a push is applied when they have it, so the pull goes when it is answered.
+  if (entry->follow != nullptr && (table->sync || !part.copies)) {
+    if (!table->sync) entry->follow->step = entry->step;
     EnqueuePull(std::exchange(entry->follow, nullptr), false);
   }
   return true;
@@ -364,7 +365,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
     Touch(stream);
     return false;
   }
-  groups_[0] = {part.partition, entry->chunk, part.epoch, 0, entry->elements, 0};
+  groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = RecordType::kPull;
   request.header.dtype = table->pull_type;

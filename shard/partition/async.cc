@@ -44,6 +44,7 @@ class Async final : public DenseConsistency {
     answer->version = table_.chunk(chunk).version;
     return answer->version >= min_version;
   }
+  bool Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const override;
   void Retry() override;
   void Resize() override;
   void RosterChanged() override;
@@ -234,6 +235,17 @@ ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
     sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
   }
   return status;
+}
+
+bool Async::Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const {
+  if (sequence == 0) return true;
+  const uint32_t slice = table_.chunk(chunk).slice;
+  if (sequence > sequences_.last(slice, member.index)) return false;
+  for (const Queued& q : queues_[slice]) {
+    // Owned, so taken, but not applied yet.
+    if (q.index == member.index && q.record != 0 && q.sequence <= sequence) return false;
+  }
+  return true;
 }
 
 std::vector<WorkerMark> Async::Applied(uint32_t slice) const {

@@ -38,6 +38,13 @@ class DenseConsistency : public Consistency {
   virtual bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
                         Answer* answer) const = 0;
 
+  // Whether a push of `member` to the chunk's slice is applied, or contributes nothing. 0: none is
+  // asked for. sync: only that.
+  virtual bool Includes(const Roster::Member& /*member*/, uint32_t /*chunk*/,
+                        uint64_t sequence) const {
+    return sequence == 0;
+  }
+
   // Of a step whose norm spans several chunks; null: this table has none.
   virtual Norms* norms() { return nullptr; }
   // The slice was told totals: its chunks go on.

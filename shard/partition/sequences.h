@@ -29,6 +29,7 @@ class Sequences {
   void Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks);
 
   uint64_t& last(uint32_t slice, uint32_t member) { return last_[slice][member]; }
+  uint64_t last(uint32_t slice, uint32_t member) const { return last_[slice][member]; }
   // kOk: `sequence` is `next`. It is not above `last`, which is below next: a resend.
   static ReplyStatus Check(uint64_t sequence, uint64_t last, uint64_t next) {
     if (sequence <= last) {

@@ -37,6 +37,9 @@ class Ssp final : public DenseConsistency {
                 Answer* answer) const override {
     return clocks_.Readable(member, table_.chunk(chunk).slice, min_version, answer);
   }
+  bool Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const override {
+    return async_->Includes(member, chunk, sequence);
+  }
   void Retry() override { async_->Retry(); }
   void Resize() override {
     async_->Resize();

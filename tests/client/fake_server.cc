@@ -301,6 +301,12 @@ bool FakeServer::Handle(Held* held) {
     lane->SendReply(answer);
     return true;
   }
+  if (h.type == RecordType::kPull && h.table % 2 == 1 &&
+      record.groups[0].sequence > last_[{h.table, record.groups[0].partition}]) {
+    answer.status = ReplyStatus::kSequenceGap;
+    lane->SendReply(answer);
+    return true;
+  }
   uint64_t version = 0;
   if (!AtVersion(held, &version)) return false;
   answer = AnswerTo(*held);

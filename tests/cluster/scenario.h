@@ -35,6 +35,7 @@ struct ScenarioOptions {
   v1::Codec pull_codec = v1::CODEC_NONE;  // the same of its parameters
   uint32_t keys = 0;                      // more than 0: an embedding table, and these of its keys
   uint64_t elements = 3 * kSimChunkBytes / 4 + 40;  // three whole chunks and a short one
+  double push_pulls = 0.25;  // async, ssp: of the steps, those that push and pull in one call, too
   double connection_loss = 0.002;
   double missed_loss = 0.2;  // of a side that could: sim_network.h
   double connect_failure = 0.1;

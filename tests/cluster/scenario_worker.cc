@@ -167,8 +167,12 @@ void ScenarioWorker::StartPull() {
   client::ClientCore& core = process_->core();
   const auto done = [this, use](absl::Status status) { Ended(use, status); };
   const bool bags = table.embedding() && std::bernoulli_distribution(0.5)(random_);
+  const double share = state_->options.push_pulls;
+  const bool pushes = !sync && !table.embedding() && !late() && push_pulls_ <= step_ && share > 0 &&
+                      std::bernoulli_distribution(share)(random_);
   const int64_t deadline = process_->At(use->deadline);
-  auto id = bags ? LookupBags(use, version, deadline, done)
+  auto id = pushes ? PushPull(use)
+            : bags ? LookupBags(use, version, deadline, done)
             : table.embedding()
                 ? core.Lookup(table_, table.keys(0, table.elements()), {use->block, 0}, version,
                               deadline, done)
@@ -179,6 +183,23 @@ void ScenarioWorker::StartPull() {
     Ended(use, id.status());
     Fatal(id.status());
   }
+}
+
+absl::StatusOr<client::OperationId> ScenarioWorker::PushPull(const std::shared_ptr<Use>& use) {
+  const ScenarioTable& table = *state_->table;
+  auto block = rdma::MemoryBlock::Allocate(table.elements() * sizeof(float), "scenario");
+  if (!block.ok()) return block.status();
+  use->gradient = *block;
+  table.PutGradients(std::vector<float>(table.elements(), AsyncGradient(rank_)),
+                     use->gradient->data());
+  push_pulls_ = step_ + 1;
+  ++attempted_;
+  return process_->core().PushPull(table_, {use->gradient, 0, 0, table.elements()},
+                                   {use->block, 0, 0, table.elements()},
+                                   process_->At(use->deadline), [this, use](absl::Status status) {
+                                     if (status.ok()) ++acknowledged_;
+                                     Ended(use, status);
+                                   });
 }
 
 // Bags that are the rows: each has one of them, and another one times zero.
@@ -287,6 +308,10 @@ void ScenarioWorker::Settle() {
     }
     state_->settled.emplace(process_->host(), use.block->id());
     for (float& f : Floats(*use.block)) f = kScribble;
+    if (use.gradient != nullptr) {
+      state_->settled.emplace(process_->host(), use.gradient->id());
+      for (float& f : Floats(*use.gradient)) f = kScribble;
+    }
     it = uses_.erase(it);
   }
 }
@@ -320,6 +345,7 @@ void ScenarioWorker::Run() {
     case Phase::kPulling:
       if (!pull_->done) break;
       if (pull_->status.ok()) {
+        if (pull_->gradient != nullptr) ++least_[static_cast<size_t>(rank_)];
         CheckPull(*pull_);
         ++step_;
         phase_ = Phase::kStep;

@@ -67,6 +67,7 @@ class ScenarioWorker {
   struct Use {  // one operation and the buffer it uses
     client::OperationId id = 0;
     std::shared_ptr<rdma::MemoryBlock> block;
+    std::shared_ptr<rdma::MemoryBlock> gradient;  // of a push and pull in one call
     int64_t deadline = 0;
     bool done = false;
     bool is_push = false;
@@ -83,6 +84,8 @@ class ScenarioWorker {
   absl::StatusOr<client::OperationId> Push(const std::shared_ptr<Use>& use, uint64_t begin,
                                            uint64_t end);
   void StartPull();
+  // A push, and a pull that includes it.
+  absl::StatusOr<client::OperationId> PushPull(const std::shared_ptr<Use>& use);
   absl::StatusOr<client::OperationId> LookupBags(const std::shared_ptr<Use>& use,
                                                  std::optional<uint64_t> version, int64_t deadline,
                                                  client::ClientCore::Done done);
@@ -102,7 +105,8 @@ class ScenarioWorker {
   Phase phase_ = Phase::kStart;
   uint32_t table_ = 0;
   uint64_t step_ = 0, ended_ = 0;
-  bool computed_ = false;  // this step's gradient
+  bool computed_ = false;    // this step's gradient
+  uint64_t push_pulls_ = 0;  // steps that have had one
   uint32_t acknowledged_ = 0, attempted_ = 0;
   float last_seen_ = 0;
   std::vector<uint32_t> least_;  // by rank: pushes acknowledged before the pull began

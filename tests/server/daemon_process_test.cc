@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "proto/grpc_control_channel.h"
+#include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "proto/verbena/v1/shard.pb.h"
 #include "tests/server/daemon_fixture.h"
@@ -169,8 +170,8 @@ TEST_CASE("lane requests and statistics are answered over gRPC") {
 
   v1::OpenLaneRequest request;
   request.set_server_incarnation(statistics->incarnation());
-  request.set_wire_version_min(1);
-  request.set_wire_version_max(1);
+  request.set_wire_version_min(kWireVersion);
+  request.set_wire_version_max(kWireVersion);
   request.set_incarnation(12345);
   const std::string method = "/verbena.v1.Shard/OpenLane";
   auto opened = CallNow<v1::OpenLaneResponse>(node.address(), method, request);

@@ -33,7 +33,7 @@ TEST_CASE("a lane is refused with its reason") {
     request.set_wire_version_min(8);
     request.set_wire_version_max(9);
     says = "8 to 9";
-    also = "1 to 1";
+    also = "2 to 2";
   }
   SECTION("a worker whose lease has ended") {
     request.set_incarnation(99);

@@ -44,6 +44,35 @@ TEST_CASE("a sequence belongs to a worker and a partition, whatever the chunk") 
   CHECK(f.Push(1, 0, 1, 1).answer.status == Status::kOk);
 }
 
+TEST_CASE("a pull that follows a push is not answered before it is applied") {
+  FixtureOptions o = AsyncOptions();
+  o.consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  Fixture f(o);
+  const auto pull = [&](uint64_t worker, uint64_t sequence) {
+    PullRequest r;
+    r.worker = worker;
+    r.table = kTable;
+    r.group = f.GroupOf(0, sequence);
+    r.dtype = ElementType::kF32;
+    r.destination = 0x1000;
+    r.destination_key = 0x55;
+    const PullOutcome out = f.engine->Pull(r);
+    if (out.kind == PullOutcome::Kind::kReady) f.engine->Unpin(out.view.pin);
+    return out.kind == PullOutcome::Kind::kReady ? Status::kOk : out.answer.status;
+  };
+  const uint64_t first = f.job()->members(0).incarnation();
+  CHECK(pull(first, 0) == Status::kOk);
+  CHECK(pull(first, 1) == Status::kSequenceGap);
+  REQUIRE(f.Push(0, 0, 1, 1).answer.status == Status::kOk);
+  CHECK(pull(first, 1) == Status::kOk);
+  CHECK(pull(first, 2) == Status::kSequenceGap);
+  // Another worker's pushes do not count.
+  CHECK(pull(f.job()->members(1).incarnation(), 1) == Status::kSequenceGap);
+  // One that contributes nothing is over, too.
+  REQUIRE(f.Push(0, 0, 2, kNan).answer.status == Status::kNonFinite);
+  CHECK(pull(first, 2) == Status::kOk);
+}
+
 TEST_CASE("async mean divides by the expected workers") {
   FixtureOptions o = AsyncOptions();
   o.reduction = v1::REDUCTION_MEAN;
