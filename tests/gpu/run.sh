@@ -36,7 +36,7 @@ if [ -z "$build" ]; then
   ensure_packages build || exit 1
   build=$root/build/release
   [ -f "$build/build.ninja" ] || cmake -S "$root" --preset release >/dev/null || exit 1
-  ninja -C "$build" --quiet verbenad gpu_test bench_gpu || exit 1
+  ninja -C "$build" --quiet verbenad gpu_test bench_gpu verbena_shared || exit 1
 fi
 bundle=${bundle:-$build/verbena-gpu.tar.gz}
 
@@ -66,20 +66,36 @@ WRAPPER
   libraries_of "$program" >>"$work/libraries"
   ldd "$program" | sed -nE 's/^\s*(\/[^ ]*ld-linux[^ ]*) .*/\1/p' >>"$work/loader"
 done
+# For a program with the machine's own C and C++ libraries (trace.py): all but these.
+client=$(readlink -f "$build/client/libverbena.so")
+[ -f "$client" ] || die "there is no $build/client/libverbena.so: build it first"
+mkdir "$folder/client"
+cp "$client" "$folder/client/libverbena.so"
+strip --strip-debug "$folder/client/libverbena.so" 2>/dev/null || true
+libraries_of "$client" >>"$work/libraries"
+cp "$root/tests/gpu/trace.py" "$folder/"
 # Loaded at run time, not linked. So are cuBLAS and NCCL, too large to carry along, and providers of
 # libibverbs, which these tests do not use.
 fabric=$(ldconfig -p | sed -nE 's/.*=> (.*\/libfabric\.so\.1)$/\1/p' | head -n 1)
 [ -n "$fabric" ] || die "there is no libfabric.so.1 here, which the tests of ofi need: install libfabric1"
 { echo "$fabric"; libraries_of "$fabric"; } >>"$work/libraries"
 sort -u "$work/libraries" | xargs -r cp -Lt "$folder/lib"
+for library in "$folder"/lib/*; do
+  name=$(basename "$library")
+  case "$name" in
+    libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libresolv.so* | libstdc++.so* | libgcc_s.so*) ;;
+    *) ln -s "../lib/$name" "$folder/client/$name" ;;
+  esac
+done
 cp -L "$(head -n 1 "$work/loader")" "$folder/lib/ld.so"
 strip --strip-debug "$folder"/programs/* 2>/dev/null || true
 
 cat >"$folder/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # Runs the tests, then the benchmark, on this machine's GPU:
-#     bash run.sh [tests|bench|sanitize] [-- OPTIONS OF THE PROGRAM]
+#     bash run.sh [tests|bench|sanitize|trace] [-- OPTIONS OF THE PROGRAM]
 # "sanitize": the tests under compute-sanitizer's memcheck and racecheck, where it is installed.
+# "trace": trace.py, where python3 has PyTorch; the trace goes to verbena-trace.json.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export VERBENA_VERBENAD=$here/bin/verbenad
@@ -107,6 +123,21 @@ run_tests() {
   # Loses its GPU: a process of its own. An imitation is not lost.
   [ -n "${VERBENA_CUDA_DRIVER:-}" ] || "$here/bin/gpu_test" --use-colour no '[lost]'
 }
+run_trace() {
+  python3 -c 'import torch' 2>/dev/null || { echo "run.sh: python3 has no torch here" >&2; exit 1; }
+  ready=$(mktemp -u)
+  "$VERBENA_VERBENAD" --coordinator --shards 4 --listen 127.0.0.1:0 --ready-file "$ready" --log-level warn &
+  daemon=$!
+  for _ in $(seq 100); do [ -s "$ready" ] && break; sleep 0.1; done
+  address=$(sed -nE 's/.*"address": *"([^"]+)".*/\1/p' "$ready")
+  LD_LIBRARY_PATH=$here/client${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} python3 "$here/trace.py" \
+    "$here/client/libverbena.so" "$address" verbena-trace.json
+  status=$?
+  kill "$daemon"
+  wait "$daemon"
+  rm -f "$ready"
+  return "$status"
+}
 what=${1:-all}
 [ "$#" -eq 0 ] || shift
 [ "${1:-}" != -- ] || shift
@@ -122,7 +153,8 @@ case "$what" in
       compute-sanitizer --tool $tool --target-processes all --error-exitcode 9 \
         "$here/bin/gpu_test" --use-colour no "$tests~[held]" "$@" || exit 1
     done ;;
-  *) echo "run.sh: unknown part '$what'; allowed: tests, bench, sanitize" >&2; exit 2 ;;
+  trace) run_trace ;;
+  *) echo "run.sh: unknown part '$what'; allowed: tests, bench, sanitize, trace" >&2; exit 2 ;;
 esac
 RUN
 mkdir -p "$(dirname "$bundle")"
