@@ -1,5 +1,8 @@
 // A device of rdma/memory/device.h on a GPU, or an imitated one: copies, marks, and what is
 // refused.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <vector>
@@ -85,6 +88,34 @@ TEST_CASE("what is no memory of the GPU, or no GPU, is refused with what it is")
   // The device goes on.
   const auto after = gpu.Upload(Counting(16, 1));
   CHECK(gpu.Download<uint32_t>(after->data(), 16) == Counting(16, 1));
+}
+
+// What GPUDirect asks of a driver; a NIC's part of it is in tests/rdma/gpu_direct_test.cc.
+TEST_CASE("memory is exported as a dma-buf that has all of it, where the driver says so") {
+  Gpu gpu;
+  const rdma::Device::PeerAccess access = gpu.device()->Access();
+  WARN("dma-buf " << access.dma_buf << ", peer memory " << access.peer_memory << ", NUMA node "
+                  << access.numa_node << ", missing: " << access.missing);
+  CHECK((access.missing.empty() || !access.dma_buf || !access.peer_memory));
+  const std::vector<uint32_t> values = Counting(2 << 20, 3);
+  const auto block = gpu.Upload(values);
+  const auto exported = gpu.device()->ExportDmaBuf(block->data(), block->size());
+  CHECK(exported.ok() == access.dma_buf);
+  if (exported.ok()) {
+    CHECK(exported->base <= block->data());
+    CHECK(exported->base + exported->bytes >= block->data() + block->size());
+    CHECK(fcntl(exported->fd.get(), F_GETFD) >= 0);
+    // A dma-buf tells its size so (kernel, dma-buf.rst).
+    if (!gpu.imitated()) {
+      CHECK(lseek(exported->fd.get(), 0, SEEK_END) == static_cast<off_t>(exported->bytes));
+    }
+  }
+  // One that shares its page with others may be refused, and is staged then.
+  const auto small = gpu.Allocate(100);
+  const auto piece = gpu.device()->ExportDmaBuf(small->data(), small->size());
+  WARN("of 100 bytes: " << piece.status().ToString());
+  Good(gpu.device()->FlushPeerWrites());
+  CHECK(gpu.Download<uint32_t>(block->data(), values.size()) == values);
 }
 
 }  // namespace
