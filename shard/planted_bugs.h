@@ -16,6 +16,7 @@ struct PlantedBugs {
   bool save_what_changes = false;    // an apply keeps nothing for a save that has not written it
   bool forget_cold_changes = false;  // a row that changes while it is written counts as written
   bool replicate_from_slot = false;  // a copy is sent what is in the worker's slot by then
+  bool pull_early = false;           // a pull is answered before the push that it names is applied
 };
 
 // All false outside tests.

@@ -210,6 +210,13 @@ TEST_CASE("planted bug: send records again on another rail before the lane of th
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 
+TEST_CASE("planted bug: answer a pull before the push that it names") {
+  Planted bug(&shard::PlantedBugs::pull_early);
+  ScenarioOptions options;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  CHECK_THAT(FirstFinding(options, 300), Catch::Contains("had been acknowledged"));
+}
+
 TEST_CASE("planted bug: return a reply or a credit before the receive is reposted") {
   Planted bug(&rdma::PlantedBugs::reply_before_receive);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
