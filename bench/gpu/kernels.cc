@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "rdma/memory/cuda/cuda_context.h"
 #include "rdma/memory/cuda/cuda_device.h"
+#include "worker/cuda/stream.h"
 
 namespace verbena::bench {
 namespace {
@@ -45,21 +46,15 @@ absl::Status Fill(rdma::Device* device, const std::vector<std::shared_ptr<rdma::
     state = state * 1664525 + 1013904223;
     numbers[i] = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
   }
-  using Direction = rdma::Device::Direction;
-  uint64_t last = 0;
   for (const auto& block : to) {
     for (size_t at = 0; at < block->size(); at += pinned->size()) {
-      const auto copy = device->StartCopy(Direction::kToDevice, pinned->data(), block->data() + at,
-                                          std::min<size_t>(pinned->size(), block->size() - at));
-      if (!copy.ok()) return copy.status();
-      last = *copy;
+      const absl::Status status =
+          worker::CopyNow(device, rdma::Device::Direction::kToDevice, numbers, block->data() + at,
+                          std::min<size_t>(pinned->size(), block->size() - at));
+      if (!status.ok()) return status;
     }
   }
-  for (;;) {
-    const auto done = device->CopiesDone(Direction::kToDevice);
-    if (!done.ok()) return done.status();
-    if (*done >= last) return absl::OkStatus();
-  }
+  return absl::OkStatus();
 }
 
 }  // namespace

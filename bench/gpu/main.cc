@@ -12,9 +12,12 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/kernels.h"
 #include "bench/gpu/servers.h"
@@ -44,6 +47,23 @@ std::string SizeName(uint64_t bytes) {
   return absl::StrCat(bytes, " B");
 }
 
+// One row of the report: both measured in turn, in bytes per second.
+using Rate = absl::FunctionRef<absl::StatusOr<double>()>;
+absl::Status AddRow(const Settings& settings, std::string name, Rate ours, Rate limit,
+                    Report* report) {
+  Row row{"gpu", std::move(name), "GB/s", Better::kHigher, {}, {}};
+  for (int run = 0; run < settings.runs; ++run) {
+    const auto value = ours();
+    if (!value.ok()) return value.status();
+    const auto most = limit();
+    if (!most.ok()) return most.status();
+    row.value.Add(*value / 1e9);
+    row.limit.Add(*most / 1e9);
+  }
+  report->Add(std::move(row));
+  return absl::OkStatus();
+}
+
 absl::Status Staging(const Settings& settings, std::shared_ptr<rdma::Device> device,
                      Report* report) {
   for (const uint64_t bytes : settings.sizes) {
@@ -52,22 +72,13 @@ absl::Status Staging(const Settings& settings, std::shared_ptr<rdma::Device> dev
     for (const auto direction :
          {rdma::Device::Direction::kToHost, rdma::Device::Direction::kToDevice}) {
       const bool out = direction == rdma::Device::Direction::kToHost;
-      Row row{"gpu",
-              absl::StrCat(out ? "device to slots " : "slots to device ", SizeName(bytes),
-                           " of cuMemcpyAsync"),
-              "GB/s",
-              Better::kHigher,
-              {},
-              {}};
-      for (int run = 0; run < settings.runs; ++run) {
-        const auto ours = (*world)->Chunked(direction, settings.milliseconds);
-        if (!ours.ok()) return ours.status();
-        const auto limit = (*world)->Whole(direction, settings.milliseconds);
-        if (!limit.ok()) return limit.status();
-        row.value.Add(*ours / 1e9);
-        row.limit.Add(*limit / 1e9);
-      }
-      report->Add(std::move(row));
+      const absl::Status status = AddRow(
+          settings,
+          absl::StrCat(out ? "device to slots " : "slots to device ", SizeName(bytes),
+                       " of cuMemcpyAsync"),
+          [&] { return (*world)->Chunked(direction, settings.milliseconds); },
+          [&] { return (*world)->Whole(direction, settings.milliseconds); }, report);
+      if (!status.ok()) return status;
     }
   }
   return absl::OkStatus();
@@ -86,21 +97,12 @@ absl::Status Servers(const Settings& settings, std::shared_ptr<rdma::Device> dev
       const bool push = what == ServersWorld::What::kPush;
       const auto direction =
           push ? rdma::Device::Direction::kToHost : rdma::Device::Direction::kToDevice;
-      Row row{"gpu",
-              absl::StrCat(push ? "push of " : "pull of ", SizeName(bytes), " of cuMemcpyAsync"),
-              "GB/s",
-              Better::kHigher,
-              {},
-              {}};
-      for (int run = 0; run < settings.runs; ++run) {
-        const auto ours = (*world)->Run(what, settings.milliseconds);
-        if (!ours.ok()) return ours.status();
-        const auto limit = (*limits)->Whole(direction, settings.milliseconds);
-        if (!limit.ok()) return limit.status();
-        row.value.Add(*ours / 1e9);
-        row.limit.Add(*limit / 1e9);
-      }
-      report->Add(std::move(row));
+      const absl::Status status = AddRow(
+          settings,
+          absl::StrCat(push ? "push of " : "pull of ", SizeName(bytes), " of cuMemcpyAsync"),
+          [&] { return (*world)->Run(what, settings.milliseconds); },
+          [&] { return (*limits)->Whole(direction, settings.milliseconds); }, report);
+      if (!status.ok()) return status;
     }
   }
   return absl::OkStatus();
@@ -111,16 +113,11 @@ absl::Status Kernels(const Settings& settings, std::shared_ptr<rdma::Device> dev
   auto world = KernelWorld::Make(std::move(device), settings.elements);
   if (!world.ok()) return world.status();
   for (const std::string& name : KernelWorld::Names()) {
-    Row row{"gpu", absl::StrCat(name, " of a copy in memory"), "GB/s", Better::kHigher, {}, {}};
-    for (int run = 0; run < settings.runs; ++run) {
-      const auto ours = (*world)->Run(name, settings.milliseconds);
-      if (!ours.ok()) return ours.status();
-      const auto limit = (*world)->Copy(settings.milliseconds);
-      if (!limit.ok()) return limit.status();
-      row.value.Add(*ours / 1e9);
-      row.limit.Add(*limit / 1e9);
-    }
-    report->Add(std::move(row));
+    const absl::Status status = AddRow(
+        settings, absl::StrCat(name, " of a copy in memory"),
+        [&] { return (*world)->Run(name, settings.milliseconds); },
+        [&] { return (*world)->Copy(settings.milliseconds); }, report);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -83,20 +83,20 @@ void DeviceStaging::Gather(Direction direction, const rdma::Device::Copy& copy, 
   }
 }
 
+// Together; and where that is refused one by one: those that the device refuses end with its
+// reason, and the others are copied.
 void DeviceStaging::Submit(Direction direction) {
   Line& line = LineOf(direction);
-  const bool out = direction == Direction::kToHost;
+  const char* const what = direction == Direction::kToHost ? "copy to host" : "copy to device";
   const absl::StatusOr<uint64_t> last = device_->StartCopies(direction, line.copies);
-  if (last.ok()) {
-    line.last = *last;
-    uint64_t number = line.last - line.copies.size();
-    for (size_t i = 0; i < line.copies.size(); ++i) {
-      const RangeId range =
-          BeginRange(out ? "copy to host" : "copy to device", line.copies[i].bytes);
-      line.running.push_back({++number, line.cookies[i], range, absl::OkStatus()});
-    }
-  } else {
-    SubmitEach(direction);
+  if (last.ok()) line.last = *last - line.copies.size();
+  for (size_t i = 0; i < line.copies.size(); ++i) {
+    const rdma::Device::Copy& copy = line.copies[i];
+    const absl::StatusOr<uint64_t> number =
+        last.ok() ? line.last + 1 : device_->StartCopy(direction, copy.from, copy.to, copy.bytes);
+    if (number.ok()) line.last = *number;
+    const RangeId range = BeginRange(what, copy.bytes);
+    line.running.push_back({line.last, line.cookies[i], range, number.status()});
   }
   line.batches.push_back(line.last);
   line.copies.clear();
@@ -104,20 +104,6 @@ void DeviceStaging::Submit(Direction direction) {
   line.gathered_bytes = 0;
   // What waited for a mark has gone on: the next one is looked at soon again.
   mark_poll_ = kPollNanos;
-}
-
-// One by one: those that the device refuses end with its reason, and the others are copied.
-void DeviceStaging::SubmitEach(Direction direction) {
-  Line& line = LineOf(direction);
-  const bool out = direction == Direction::kToHost;
-  for (size_t i = 0; i < line.copies.size(); ++i) {
-    const rdma::Device::Copy& copy = line.copies[i];
-    const absl::StatusOr<uint64_t> number =
-        device_->StartCopy(direction, copy.from, copy.to, copy.bytes);
-    if (number.ok()) line.last = *number;
-    const RangeId range = BeginRange(out ? "copy to host" : "copy to device", copy.bytes);
-    line.running.push_back({line.last, line.cookies[i], range, number.status()});
-  }
 }
 
 void DeviceStaging::Flush() {

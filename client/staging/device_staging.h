@@ -121,7 +121,6 @@ class DeviceStaging {
   Line& LineOf(Direction direction) { return lines_[static_cast<size_t>(direction)]; }
   void Gather(Direction direction, const rdma::Device::Copy& copy, uint64_t cookie);
   void Submit(Direction direction);
-  void SubmitEach(Direction direction);
   void StartWaiting(int64_t now);
   bool HandOver(Direction direction, Listener listener);
   void WaitForMark(int64_t now);

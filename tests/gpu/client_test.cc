@@ -106,12 +106,9 @@ TEST_CASE("a push comes after what its stream holds, and neither waits for the o
   w.gpu.DropStream(stream);
 }
 
-// What only a real driver answers; with what the imitations answer:
-// tests/client/device_endings_test.
 TEST_CASE(
     "a tensor that was freed under its region is an error of the push, and no more than that") {
   ClientWorld w("shm");
-  if (w.gpu.imitated()) return;
   rdma::cuda::CudaContext* const context = rdma::ContextOf(w.gpu.device().get());
   constexpr size_t kBytes = kElements * sizeof(float);
   rdma::cuda::Address tensor = 0;

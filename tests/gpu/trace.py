@@ -4,9 +4,9 @@
     trace.py LIBVERBENA HOST:PORT TRACE.json
 
 While a stream computes, a step that depends on it is pushed and pulled, and the stream is given more to
-do. Checked: the call returns before the gradient is written; what is pulled has the right bits; between
-the first copy and the last the caller's kernels run on, as many and as fast as when nothing is copied; no call of
-the CUDA runtime synchronizes while the push is started. The trace (chrome://tracing, ui.perfetto.dev) stays.
+do. Checked: the call returns before the gradient is written; what is pulled has the right bits; the caller's
+kernels run on between the first copy and the last; no call of CUDA's runtime or driver synchronizes while the
+push is started. Printed: how fast both were. The trace (chrome://tracing, ui.perfetto.dev) stays.
 """
 import ctypes
 import json
