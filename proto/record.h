@@ -229,6 +229,10 @@ enum class ReplyStatus : uint8_t {
 };
 inline constexpr uint8_t kMaxReplyStatus = 17;
 
+// The most rows that a table has in one partition; and Reply::detail of a push of more.
+inline constexpr uint64_t kMaxRowsOfPartition = uint64_t{1} << 26;
+inline constexpr uint32_t kPartitionIsFull = UINT32_MAX;
+
 inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
 
 // The greatest bound of an ssp table: one nobody reaches is async.
@@ -246,7 +250,8 @@ struct Reply {
   uint16_t slot;
   uint16_t reserved0;
   uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind;
-                     // scan: rows written; kMemoryLimit, kJobMemoryLimit: the limit in MiB
+                     // scan: rows written; kMemoryLimit, kJobMemoryLimit: the limit in MiB, or
+                     // kPartitionIsFull
   uint64_t version;  // pull: of the chunk written; ssp: the least clock of all workers.
                      // push: the chunk's version afterwards. Of rows: the least of the groups'.
                      // scan: the cursor of the row after those written

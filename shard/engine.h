@@ -82,7 +82,8 @@ struct Token {
 struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness. scan: rows
-                        // in the view. kMemoryLimit, kJobMemoryLimit: the limit in MiB; 0: a
+                        // in the view. kMemoryLimit, kJobMemoryLimit: the limit in MiB, or
+                        // kPartitionIsFull (proto/record.h); 0: a
                         // group names more rows than may be in memory together (cold tier)
   uint64_t version = 0;
 };

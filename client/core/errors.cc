@@ -254,12 +254,19 @@ absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
 }
 
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
-                               ReplyStatus status, uint32_t limit_mib) {
+                               ReplyStatus status, uint32_t detail) {
   const std::string server = DescribeServer(session, *entry.stream);
   const std::string& job = entry.table->info.spec().job();
   const bool of_job = status == ReplyStatus::kJobMemoryLimit;
   const uint64_t hot_bytes = HotBytes(entry.table->info.spec());
-  if (!of_job && limit_mib == 0 && hot_bytes > 0) {
+  if (!of_job && detail == kPartitionIsFull) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        DescribeEntry(entry), ": partition ", entry.table->parts[part].partition, " at ", server,
+        " has as many rows as one partition of a table may have, ", kMaxRowsOfPartition,
+        ", and some of these are new; nothing of this record was applied there. Rows that exist go "
+        "on; make a cluster of more partitions (--partitions), or evict rows"));
+  }
+  if (!of_job && detail == 0 && hot_bytes > 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
         DescribeEntry(entry), ": it names more rows of partition ",
         entry.table->parts[part].partition, " than may be in memory together at ", server,
@@ -272,8 +279,8 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
   return absl::ResourceExhaustedError(absl::StrCat(
       DescribeEntry(entry), ": ",
       of_job ? absl::StrCat("job '", job, "' has reached its memory limit at ", server,
-                            ", whose share of it is ", limit_mib, " MiB")
-             : absl::StrCat(server, " has reached its memory limit of ", limit_mib, " MiB"),
+                            ", whose share of it is ", detail, " MiB")
+             : absl::StrCat(server, " has reached its memory limit of ", detail, " MiB"),
       ", and some of the rows are new; nothing of this record was applied to partition ",
       entry.table->parts[part].partition, ". Rows that exist go on; ",
       of_job ? absl::StrCat("raise the job's limit ('verbena limits ", job, " --memory BYTES')")

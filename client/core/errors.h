@@ -24,7 +24,7 @@ std::string DescribeEntry(const Entry& entry);
 absl::Status RefusalStatus(const Entry& entry, ReplyStatus status);
 // Rows of `part` were not made: kMemoryLimit, kJobMemoryLimit.
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
-                               ReplyStatus status, uint32_t limit_mib);
+                               ReplyStatus status, uint32_t detail);
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);
 // The operation's deadline has passed: what it was still waiting for. UNAVAILABLE: a server does
 // not answer; RESOURCE_EXHAUSTED: no slot became free, or it grants no lane; DEADLINE_EXCEEDED:

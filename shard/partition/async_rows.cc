@@ -211,7 +211,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   if (!made) {
     settle();
     status = NoRoom(pool_);
-    return {status, LimitMiB(status, pool_, table_.account()), version};
+    return {status, LimitReached(status, pool_, table_, slice, push.keys.size()), version};
   }
   if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);
   // Not settled: it will be sent again.

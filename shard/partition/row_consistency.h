@@ -61,12 +61,17 @@ std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, t
 inline ReplyStatus NoRoom(const BufferPool& pool) {
   return pool.refused_by_job() ? ReplyStatus::kJobMemoryLimit : ReplyStatus::kMemoryLimit;
 }
-// Answer::detail of a push: the limit that was reached, if one was.
-inline uint32_t LimitMiB(ReplyStatus status, const BufferPool& pool, const JobAccount* account) {
+// Answer::detail of a push of so many rows: the limit that was reached, if one was.
+inline uint32_t LimitReached(ReplyStatus status, const BufferPool& pool,
+                             const EmbeddingTable& table, uint32_t slice, size_t count) {
+  const JobAccount* const account = table.account();
+  if (status == ReplyStatus::kMemoryLimit && table.rows(slice).FullFor(count)) {
+    return kPartitionIsFull;
+  }
   uint64_t bytes = 0;
   if (status == ReplyStatus::kMemoryLimit) bytes = pool.limit_bytes();
   if (status == ReplyStatus::kJobMemoryLimit && account != nullptr) bytes = account->job().limit();
-  return static_cast<uint32_t>(std::min<uint64_t>(bytes >> 20, UINT32_MAX));
+  return static_cast<uint32_t>(std::min<uint64_t>(bytes >> 20, kPartitionIsFull - 1));
 }
 
 }  // namespace verbena::shard

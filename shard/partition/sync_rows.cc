@@ -54,7 +54,7 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
     x->copy = {};
     x->count = 0;
     x->answer = too_many ? ReplyStatus::kMemoryLimit : NoRoom(pool_);
-    x->detail = too_many ? 0 : LimitMiB(x->answer, pool_, table_.account());
+    x->detail = too_many ? 0 : LimitReached(x->answer, pool_, table_, slice, count);
     return false;
   }
   table_.Fetch(slice, {x->rows(), count});

@@ -50,9 +50,8 @@ void RowIndex::Refer(uint64_t hash, uint32_t group) {
 
 bool RowIndex::PutIn(uint32_t group, uint32_t at, uint16_t tag, uint32_t row) {
   Line& line = LineAt(group, at);
-  if (line.used == kSlots) return false;
-  line.tags[line.used] = tag;
-  line.rows[line.used++] = row;
+  if (line.used() == kSlots) return false;
+  line.Push(tag, row);
   return true;
 }
 
@@ -62,11 +61,9 @@ bool RowIndex::SendOn(uint32_t group, uint32_t at) {
   for (uint32_t s = 0; s < kSlots; ++s) {
     const uint16_t tag = line.tags[s];
     const uint32_t first = LineOf(tag, lines), second = SecondOf(tag, lines);
-    if (!PutIn(group, first == at ? second : first, tag, line.rows[s])) continue;
-    if (first == at) line.elsewhere = std::max(line.elsewhere, kSecond);
-    --line.used;
-    line.tags[s] = line.tags[line.used];
-    line.rows[s] = line.rows[line.used];
+    if (!PutIn(group, first == at ? second : first, tag, line.row(s))) continue;
+    if (first == at) line.RaiseElsewhere(kSecond);
+    line.Erase(s);
     return true;
   }
   return false;
@@ -76,20 +73,20 @@ void RowIndex::Put(uint32_t group, uint16_t tag, uint32_t row) {
   const uint32_t lines = groups_[group].used * kPageLines;
   const uint32_t at = LineOf(tag, lines), second = SecondOf(tag, lines);
   if (PutIn(group, at, tag, row)) return;
-  uint16_t& elsewhere = LineAt(group, at).elsewhere;
+  Line& line = LineAt(group, at);
   if (!PutIn(group, second, tag, row)) {
     if (SendOn(group, at)) {
       PutIn(group, at, tag, row);
       return;
     }
     if (!SendOn(group, second)) {
-      elsewhere = kAnywhere;
+      line.RaiseElsewhere(kAnywhere);
       for (uint32_t any = 0; !PutIn(group, any, tag, row);) ++any;
       return;
     }
     PutIn(group, second, tag, row);
   }
-  elsewhere = std::max(elsewhere, kSecond);
+  line.RaiseElsewhere(kSecond);
 }
 
 uint32_t RowIndex::Empty(uint32_t group, uint32_t* rows, uint16_t* tags) {
@@ -97,9 +94,10 @@ uint32_t RowIndex::Empty(uint32_t group, uint32_t* rows, uint16_t* tags) {
   uint32_t n = 0;
   for (uint32_t l = 0; l < g.used * kPageLines; ++l) {
     const Line& line = LineAt(group, l);
-    std::copy_n(line.rows, line.used, rows + n);
-    std::copy_n(line.tags, line.used, tags + n);
-    n += line.used;
+    for (uint32_t s = 0; s < line.used(); ++s, ++n) {
+      rows[n] = line.row(s);
+      tags[n] = line.tags[s];
+    }
   }
   for (uint32_t p = 0; p < g.used; ++p) {
     std::memset(group_pages_[group].page[p], 0, RowArena::kPageBytes);
@@ -118,7 +116,7 @@ void RowIndex::Rebuild(uint32_t group) {
 uint32_t RowIndex::Reach(uint64_t hash) const {
   if (groups_.empty()) return 0;
   const Place at(*this, hash);
-  const uint16_t elsewhere = LineAt(at.group, at.line).elsewhere;
+  const uint32_t elsewhere = LineAt(at.group, at.line).elsewhere();
   return elsewhere == kAnywhere ? 2 + at.lines : elsewhere + 1;
 }
 
@@ -273,13 +271,12 @@ void RowIndex::Remove(uint64_t hash, uint32_t row) {
 
 bool RowIndex::RemoveFrom(uint32_t group, uint32_t at, uint32_t row) {
   Line& line = LineAt(group, at);
-  const auto slot =
-      static_cast<uint32_t>(std::find(line.rows, line.rows + line.used, row) - line.rows);
-  if (slot == line.used) return false;
-  --line.used;
-  line.tags[slot] = line.tags[line.used];
-  line.rows[slot] = line.rows[line.used];
-  return true;
+  for (uint32_t slot = 0; slot < line.used(); ++slot) {
+    if (line.row(slot) != row) continue;
+    line.Erase(slot);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace verbena::shard

@@ -1,15 +1,15 @@
-// Which row a key has: 32-bit row numbers by the hash of their keys, which lie with the rows.
+// Which row a key has: 26-bit row numbers by the hash of their keys, which lie with the rows.
 //
-// A line of the cache has ten slots of a tag, which is the hash's low 16 bits, and a row number.
+// A line of the cache has twelve slots of a tag, which is the hash's low 16 bits, and a row number.
 // Lines are in pages, pages in groups of up to 16. The hash's high bits choose the group by a
 // directory, the tag two lines of it: the first as a fraction, so that at most seven of its bits
 // tell nothing new there, the second by other bits. Who finds the first full goes to the second,
 // and makes room there, if need be, by sending another row to that one's other line (cuckoo hashing
 // with buckets: Dietzfelbinger and Weidling 2007). A group that is 96 % full gets one page more and
 // is built anew, out of itself; one of 16 pages becomes two, for which its rows' keys are hashed
-// again. So an index has 7 to 8 bytes a row at every size (fewer than some tens of rows: one page),
-// no insertion takes longer than one group, and by far the most lookups see one line, the others
-// two. Where many keys have the same hash, they are anywhere in the group.
+// again. So an index has 5.6 to 6.2 bytes a row at every size (fewer than some hundreds of rows:
+// more), no insertion takes longer than one group, and by far the most lookups see one line, the
+// others two. Where many keys have the same hash, they are anywhere in the group.
 //
 // **Thread safety**: one owner thread.
 //
@@ -33,6 +33,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "proto/record.h"
 #include "shard/kernel/prefetch.h"
 #include "shard/table/row_arena.h"
 
@@ -90,10 +91,10 @@ class RowIndex {
   }
   static uint32_t Guess(const Place& at, uint64_t hash) {
     const uint32_t matches = Matches(*at.address, hash);
-    return matches == 0 ? kNone : at.address->rows[std::countr_zero(matches)];
+    return matches == 0 ? kNone : at.address->row(static_cast<uint32_t>(std::countr_zero(matches)));
   }
   static bool TryNext(Place* at, uint64_t hash) {
-    if (at->address->elsewhere == 0) return false;
+    if (at->address->elsewhere() == 0) return false;
     at->line = SecondOf(TagOf(hash), at->lines);
     return true;
   }
@@ -104,13 +105,13 @@ class RowIndex {
     const auto find = [&](uint32_t in) {
       const Line& line = LineAt(at.group, in);
       for (uint32_t m = Matches(line, hash); m != 0; m &= m - 1) {
-        const uint32_t row = line.rows[std::countr_zero(m)];
+        const uint32_t row = line.row(static_cast<uint32_t>(std::countr_zero(m)));
         if (same(row)) return row;
       }
       return kNone;
     };
     uint32_t row = find(at.line);
-    const uint16_t elsewhere = LineAt(at.group, at.line).elsewhere;
+    const uint32_t elsewhere = LineAt(at.group, at.line).elsewhere();
     if (row != kNone || elsewhere == 0) return row;
     row = find(SecondOf(TagOf(hash), at.lines));
     for (uint32_t line = 0; row == kNone && elsewhere == kAnywhere && line < at.lines; ++line) {
@@ -137,14 +138,40 @@ class RowIndex {
   }
 
  private:
-  static constexpr uint32_t kSlots = 10;
-  static constexpr uint16_t kSecond = 1;    // some are in their second line
-  static constexpr uint16_t kAnywhere = 2;  // or in any line of the group
+  static constexpr uint32_t kSlots = 12;
+  static constexpr uint32_t kSecond = 1;    // some are in their second line
+  static constexpr uint32_t kAnywhere = 2;  // or in any line of the group
   struct alignas(64) Line {
     uint16_t tags[kSlots];
-    uint16_t used;       // slots
-    uint16_t elsewhere;  // where rows are whose first line this is: 0, kSecond or kAnywhere
-    uint32_t rows[kSlots];
+    // Row numbers: their low 16 bits, the next 8, and in `rest` the highest two of each.
+    uint16_t low[kSlots];
+    uint8_t middle[kSlots];
+    uint32_t rest;  // 24 bits of those; 4: used slots; 2: elsewhere
+
+    uint32_t row(uint32_t slot) const {
+      return low[slot] | uint32_t{middle[slot]} << 16 | (rest >> 2 * slot & 3) << 24;
+    }
+    uint32_t used() const { return rest >> 24 & 15; }
+    // Where rows are whose first line this is: 0, kSecond or kAnywhere.
+    uint32_t elsewhere() const { return rest >> 28 & 3; }
+    void RaiseElsewhere(uint32_t to) {
+      if (to > elsewhere()) rest = (rest & ~(3u << 28)) | to << 28;
+    }
+    void Set(uint32_t slot, uint16_t tag, uint32_t to_row) {
+      tags[slot] = tag;
+      low[slot] = static_cast<uint16_t>(to_row);
+      middle[slot] = static_cast<uint8_t>(to_row >> 16);
+      rest = (rest & ~(3u << 2 * slot)) | (to_row >> 24) << 2 * slot;
+    }
+    void Push(uint16_t tag, uint32_t to_row) {
+      Set(used(), tag, to_row);
+      rest += 1u << 24;
+    }
+    // The last one takes its place.
+    void Erase(uint32_t slot) {
+      rest -= 1u << 24;
+      Set(slot, tags[used()], row(used()));
+    }
   };
   static_assert(sizeof(Line) == 64);
   static constexpr uint32_t kPageLines = RowArena::kPageBytes / sizeof(Line);
@@ -159,6 +186,7 @@ class RowIndex {
     uint16_t used;     // pages
     uint16_t depth;    // high bits of the hash that its keys share
   };
+  static_assert(kMaxRowsOfPartition <= uint64_t{1} << 26);
   static constexpr uint32_t kMostRows = kMostPages * kPageLines * kSlots;
   static_assert(kMostRows <= UINT16_MAX);
   size_t EntryOf(uint64_t hash) const { return hash >> 1 >> (63 - depth_); }
@@ -180,8 +208,9 @@ class RowIndex {
   // Which slots have the hash's tag, a bit each.
   static uint32_t Matches(const Line& line, uint64_t hash) {
     // Whatever is there: a Guess() may look at a page that was given back.
-    const uint32_t used = ((1u << (line.used & 15)) - 1) & ((1u << kSlots) - 1);
+    const uint32_t used = ((1u << line.used()) - 1) & ((1u << kSlots) - 1);
 #ifdef __SSE2__
+    // Of the second 16 bytes half are no tags, and no slots that are used.
     const auto* from = reinterpret_cast<const __m128i*>(line.tags);
     const __m128i tag = _mm_set1_epi16(static_cast<int16_t>(TagOf(hash)));
     const __m128i low = _mm_cmpeq_epi16(_mm_load_si128(from), tag);

@@ -16,7 +16,6 @@ constexpr uint32_t kFewBytes = 1280;
 constexpr uint32_t kManyBytes = 36 * 1024;
 constexpr uint32_t kMostFew = 16;
 constexpr uint32_t kMostMany = 64;
-constexpr uint64_t kMaxRows = uint64_t{1} << 31;
 // Keys, or rows' keys, that are on their way to the cache when many rows are made or a group of the
 // index becomes two.
 constexpr size_t kAhead = 32;
@@ -155,8 +154,7 @@ void RowStore::Drop(uint32_t row) {
 }
 
 bool RowStore::Reserve(uint32_t more) {
-  const uint64_t rows = uint64_t{size_} + more;
-  if (rows > kMaxRows) return false;
+  if (FullFor(more)) return false;
   const uint32_t made = more;
   RowArena::Counts pieces = {};
   pieces[RowArena::kPage] = index_.PagesFor(more);
@@ -240,7 +238,7 @@ uint32_t RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
 
 void RowStore::Expect(uint64_t rows) {
   if (size_ > 0) return;
-  index_.Expect(std::min(rows, kMaxRows));
+  index_.Expect(std::min(rows, shape_.most_rows));
   bookkeeping_.Set(bookkeeping_bytes());
 }
 
@@ -261,7 +259,7 @@ bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
   Find(keys.subspan(guessed), rows + guessed);
   auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
   if (missing == 0) return true;
-  if (missing > kMaxRows || !Reserve(static_cast<uint32_t>(missing))) return false;
+  if (missing > UINT32_MAX || !Reserve(static_cast<uint32_t>(missing))) return false;
   const uint32_t before = size_;
   std::vector<uint32_t> again;  // numbers that were free
   bool enough = true;

@@ -62,6 +62,8 @@ struct RowShape {
   uint32_t stride;      // bytes from row to row
   uint32_t few_shift;   // log2 of the rows of a small piece
   uint32_t many_shift;  // log2 of the rows of a chunk, 64 at most
+  // Of a slice; less in tests.
+  uint64_t most_rows = kMaxRowsOfPartition;
 };
 
 class RowStore {
@@ -82,6 +84,10 @@ class RowStore {
   // Numbers of rows are less. One that is free has the stamp that says so, and no applies.
   uint32_t size() const { return size_; }
   uint32_t live() const { return size_ - free_count_; }
+  // There are no numbers for so many rows more.
+  bool FullFor(uint64_t more) const {
+    return size_ - (reuses_ ? free_count_ : 0) + more > shape_.most_rows;
+  }
   // All that it takes but parameters and state, and rows' room that has none yet.
   uint64_t overhead_bytes() const;
 

@@ -259,6 +259,22 @@ TEST_CASE("a memory limit is told with table, server and limit, and the other ro
   }
 }
 
+TEST_CASE("a partition that has as many rows as it may have is told, and what to do") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+  cluster.Join();
+  cluster.servers[0]->reply_detail = kPartitionIsFull;
+  cluster.servers[0]->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.partition != 1) return std::nullopt;
+    return ReplyStatus::kMemoryLimit;
+  };
+  auto push = cluster.PushRows(table, Keys(), Memory(1));
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kResourceExhausted);
+  CHECK_THAT(Text(push), Contains("table 'items'") && Contains("partition 1") &&
+                             Contains("67108864") && Contains("--partitions"));
+}
+
 TEST_CASE("a gradient with a NaN is told when the call is over, and its step can end") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);

@@ -107,6 +107,33 @@ TEST_CASE("a store without rows takes no memory, and one with few takes little")
   CHECK(s.resident == 0);
 }
 
+TEST_CASE("a store has so many rows and no more, and those it has stay") {
+  RowAllocator allocator;
+  uint64_t resident = 0;
+  BufferPool pool(&allocator, 0, &resident);
+  v1::Initializer zeros;
+  zeros.set_kind(v1::Initializer::ZEROS);
+  RowShape shape(2, 0, false, /*has_stamps=*/true);
+  CHECK(shape.most_rows == kMaxRowsOfPartition);
+  shape.most_rows = 1000;
+  RowArena arena(shape.few_bytes(), shape.many_bytes(), &pool, nullptr);
+  RowStore rows(shape, &zeros, &arena);
+  std::vector<uint64_t> keys(1001);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * 31;
+  std::vector<uint32_t> found(keys.size());
+  CHECK_FALSE(rows.FullFor(1000));
+  CHECK(rows.FullFor(1001));
+  CHECK_FALSE(rows.FindOrCreate(keys, found.data()));
+  CHECK(rows.size() == 0);
+  REQUIRE(rows.FindOrCreate({keys.data(), 1000}, found.data()));
+  CHECK_FALSE(rows.FindOrCreate({&keys[1000], 1}, found.data()));
+  REQUIRE(rows.FindOrCreate({keys.data(), 1000}, found.data()));
+  for (size_t i = 0; i < 1000; ++i) REQUIRE(found[i] == i);
+  rows.Drop(7);
+  REQUIRE(rows.FindOrCreate({&keys[1000], 1}, found.data()));
+  CHECK(found[0] == 7);
+}
+
 TEST_CASE("a new row is the initial row of its key, with state of zero in memory used before") {
   Store s(7, 7);
   const std::vector<uint64_t> keys = {9, 8, 1000};
