@@ -11,7 +11,7 @@ namespace verbena::shard {
 
 class JobAccount;
 
-// 64-byte aligned, zeroed when handed out. `handle` means something to the allocator only,
+// 64-byte aligned. `handle` means something to the allocator only,
 // `account` to the pool of buffers above it: which job has it.
 struct Buffer {
   std::byte* data = nullptr;
@@ -23,11 +23,17 @@ struct Buffer {
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  // An empty buffer (data == nullptr) when there is no memory.
+  // Zeroed. An empty buffer (data == nullptr) when there is no memory.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual void Free(const Buffer& buffer) = 0;
 
-  // For what passes through: rows on their way out, sums of an open step. It may still be had when
+  // For pieces of `unit` bytes, a multiple of 64: rows of embedding tables and their indices, which
+  // are never sent from where they are. Anything may be in them, and there may be fewer than asked
+  // for.
+  virtual Buffer AllocateRows(size_t bytes, size_t /*unit*/) { return Allocate(bytes); }
+
+  // For what passes through: rows on their way out, sums of an open step. Anything may be in it,
+  // and who has asked for it alone has touched no page of it. It may still be had when
   // Allocate() answers that the limit is reached, so that what exists can be served.
   virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
   // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is

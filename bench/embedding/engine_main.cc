@@ -31,6 +31,7 @@
 #include "bench/embedding/zipf.h"
 #include "bench/report.h"
 #include "proto/routing.h"
+#include "server/executor/slab_allocator.h"
 #include "shard/engine.h"
 
 namespace verbena::bench {
@@ -75,6 +76,32 @@ uint64_t ResidentBytes() {
 struct Batch {
   std::vector<uint64_t> numbers, keys;
   std::vector<Group> groups;
+};
+
+// Memory as a server's shard has it, and how much of it is in use.
+class CountedSlabs final : public shard::Allocator {
+ public:
+  shard::Buffer Allocate(size_t bytes) override { return Counted(slabs_.Allocate(bytes)); }
+  shard::Buffer AllocateRows(size_t bytes, size_t unit) override {
+    return Counted(slabs_.AllocateRows(bytes, unit));
+  }
+  shard::Buffer AllocateScratch(size_t bytes) override {
+    return Counted(slabs_.AllocateScratch(bytes));
+  }
+  void Free(const shard::Buffer& buffer) override {
+    used_ -= buffer.bytes;
+    slabs_.Free(buffer);
+  }
+  void Count(int64_t bytes) override { used_ += static_cast<uint64_t>(bytes); }
+  uint64_t used() const { return used_; }
+
+ private:
+  shard::Buffer Counted(const shard::Buffer& buffer) {
+    used_ += buffer.bytes;
+    return buffer;
+  }
+  server::SlabAllocator slabs_{"bench"};
+  uint64_t used_ = 0;
 };
 
 // One engine with one table, alone.
@@ -123,7 +150,7 @@ class Table {
     sequences_.resize(settings.partitions);
   }
   const absl::Status& status() const { return status_; }
-  const SlabMemory& memory() const { return memory_; }
+  const CountedSlabs& memory() const { return memory_; }
 
   // Of these numbers; sorted by partition.
   Batch BatchOf(std::vector<uint64_t> numbers) const {
@@ -169,7 +196,7 @@ class Table {
  private:
   const Settings& settings_;
   const uint32_t dim_;
-  SlabMemory memory_;
+  CountedSlabs memory_;
   std::unique_ptr<shard::Engine> engine_;
   absl::Status status_;
   std::vector<uint64_t> sequences_;
@@ -186,6 +213,7 @@ class Bench {
 
   absl::Status Run() {
     if (!table_.status().ok()) return table_.status();
+    WarmUp();
     Load();
     RowArray array(settings_.rows, dim_ + 1);
     std::fill_n(array.rows, settings_.rows * array.width, 0.0f);
@@ -200,6 +228,15 @@ class Bench {
   }
 
  private:
+  // Code and heap that are touched once, which are no row's: with another table.
+  void WarmUp() {
+    Table other(settings_, dim_);
+    std::vector<uint64_t> numbers(settings_.batch);
+    for (uint64_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
+    Batch batch = other.BatchOf(std::move(numbers));
+    failed_ |= !other.Push(&batch, gradients_.data()) || !other.Lookup(batch);
+  }
+
   // Makes the rows, and says what they take at sizes between a tenth of them and all.
   void Load() {
     const size_t row = settings_.RowBytes(dim_);

@@ -66,6 +66,16 @@ class Keys {
       return !keys->empty();
     };
   }
+  // The first `count` of them, so often.
+  auto First(uint64_t count, uint64_t times) const {
+    return [count, left = times](std::vector<uint64_t>* keys) mutable {
+      if (left == 0) return false;
+      --left;
+      keys->resize(count);
+      for (uint64_t i = 0; i < count; ++i) (*keys)[i] = Key(i);
+      return true;
+    };
+  }
   // So many batches; of a Zipf distribution, or evenly drawn.
   auto Some(uint64_t batches, bool zipf = false) {
     return [this, left = batches, zipf](std::vector<uint64_t>* keys) mutable {

@@ -28,6 +28,8 @@ constexpr size_t kMaxMappingName = 79;
 // Of a block in huge pages at most an eighth is lost to rounding: the pool is for everybody.
 constexpr size_t kWasteShare = 8;
 
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+
 size_t PageBytes() {
   static const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return size;
@@ -179,6 +181,21 @@ absl::StatusOr<Mapping> MapPrivatePages(size_t bytes, const PageOptions& options
   const std::string name = Name(label).substr(0, kMaxMappingName);
   (void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, mapping->data, mapping->bytes, name.c_str());
   return *mapping;
+}
+
+bool KeepPagesSmall(std::byte* data, size_t bytes) {
+  // Of no bytes it says only whether there is such advice.
+  static const bool can_collapse = madvise(nullptr, 0, kCollapse) == 0;
+  return can_collapse && madvise(data, bytes, MADV_NOHUGEPAGE) == 0;
+}
+
+void CollapsePages(std::byte* data, size_t bytes) {
+  (void)madvise(data, bytes, MADV_HUGEPAGE);
+  (void)madvise(data, bytes, kCollapse);  // or the system does it later
+}
+
+void PopulatePages(std::byte* page, size_t bytes) {
+  (void)madvise(page, bytes, MADV_POPULATE_WRITE);
 }
 
 void UnmapPages(const Mapping& mapping) {

@@ -31,6 +31,15 @@ absl::StatusOr<Mapping> MapSharedPages(size_t bytes, const PageOptions& options,
                                        std::string_view label);
 absl::StatusOr<Mapping> MapPrivatePages(size_t bytes, const PageOptions& options,
                                         std::string_view label);
+// Private memory that is advised to be in huge pages costs a whole one as soon as a byte is
+// touched. Who fills it from front to back keeps what is not full in small pages first. Whole huge
+// pages, by their addresses. False: the system cannot collapse pages (before Linux 6.1), and
+// nothing changed.
+bool KeepPagesSmall(std::byte* data, size_t bytes);
+// What is there moves into huge pages, now if there are some. madvise(2), MADV_COLLAPSE.
+void CollapsePages(std::byte* data, size_t bytes);
+// The system gives the pages now, or when they are touched. madvise(2), MADV_POPULATE_WRITE.
+void PopulatePages(std::byte* page, size_t bytes);
 // Closes the descriptor too.
 void UnmapPages(const Mapping& mapping);
 

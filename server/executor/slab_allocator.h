@@ -6,6 +6,10 @@
 // the NUMA node of the thread that asks, in huge pages when there are any. Scratch memory has slabs
 // of its own: tables that grow cannot use it up.
 //
+// Rows have slabs, too, and nothing of theirs is rounded: what comes back of one table serves
+// another, whose pieces have another size. A million rows are to take what they take, so the first
+// of their slabs are made huge pages as far as they are in use.
+//
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
 #define VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
@@ -17,6 +21,7 @@
 #include <vector>
 
 #include "rdma/memory/memory.h"
+#include "server/executor/free_extents.h"
 #include "server/executor/memory_budget.h"
 #include "shard/allocator.h"
 
@@ -32,6 +37,8 @@ class SlabAllocator final : public shard::Allocator {
 
   // `handle` of the buffer is its rdma::MemoryBlock.
   shard::Buffer Allocate(size_t bytes) override { return From(&tables_, bytes); }
+  // So many as the current slab has room for, if it has for one.
+  shard::Buffer AllocateRows(size_t bytes, size_t unit) override;
   shard::Buffer AllocateScratch(size_t bytes) override { return From(&scratch_, bytes); }
   void Count(int64_t bytes) override {
     if (budget_ != nullptr) budget_->Count(bytes);
@@ -51,8 +58,9 @@ class SlabAllocator final : public shard::Allocator {
   struct Slab {
     Arena* arena = nullptr;
     std::shared_ptr<rdma::MemoryBlock> block;
-    size_t used = 0;  // bytes handed out from the front so far
-    size_t live = 0;  // buffers out
+    size_t used = 0;         // bytes handed out from the front so far
+    size_t huge = SIZE_MAX;  // pages behind are small: they become huge as they are handed out
+    size_t live = 0;         // buffers out
     // Freed pieces by size class, as offsets.
     std::unordered_map<size_t, std::vector<size_t>> free;
   };
@@ -63,10 +71,14 @@ class SlabAllocator final : public shard::Allocator {
     std::unordered_map<size_t, std::vector<const void*>> with_free = {};
     Slab* current = nullptr;
   };
+  size_t Rounded(const Arena& arena, size_t bytes) const;
   shard::Buffer From(Arena* arena, size_t bytes);
   shard::Buffer Reuse(Arena* arena, size_t bytes, size_t rounded);
   Slab* NewSlab(Arena* arena, size_t bytes);
   shard::Buffer Take(Slab* slab, size_t bytes, size_t rounded);
+  void LeaveRest(Slab* slab);
+  static void StartSmall(Slab* slab);
+  static void GrowHuge(Slab* slab, size_t start);
 
   std::string label_;
   size_t slab_bytes_;
@@ -75,6 +87,8 @@ class SlabAllocator final : public shard::Allocator {
   size_t reserved_bytes_ = 0;
   std::unordered_map<const void*, std::unique_ptr<Slab>> slabs_;
   Arena tables_{MemoryBudget::Use::kTables};
+  Arena rows_{MemoryBudget::Use::kTables};
+  FreeExtents free_rows_;  // instead of lists by size
   Arena scratch_{MemoryBudget::Use::kScratch};
 };
 

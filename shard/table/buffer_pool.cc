@@ -41,19 +41,31 @@ Buffer BufferPool::Discharge(const Buffer& buffer, MemoryUse use) {
   return nobodys;
 }
 
+Buffer BufferPool::Taken(const Buffer& charged, const Buffer& made, MemoryUse use) {
+  if (made.data == nullptr) {
+    Discharge(charged, use);
+    return {};
+  }
+  Buffer buffer = made;
+  buffer.account = charged.account;
+  if (buffer.account != nullptr) buffer.account->Give(charged.bytes - buffer.bytes, use);
+  *resident_bytes_ += buffer.bytes;
+  return buffer;
+}
+
 Buffer BufferPool::Take(size_t bytes, JobAccount* account, MemoryUse use) {
   // Before the allocator, which would take a slab from the system in vain.
   Buffer wanted = {nullptr, bytes};
   if (!Charge(&wanted, account, use)) return {};
-  Buffer buffer =
-      use == MemoryUse::kTables ? allocator_->Allocate(bytes) : allocator_->AllocateScratch(bytes);
-  if (buffer.data == nullptr) {
-    Discharge(wanted, use);
-    return {};
-  }
-  buffer.account = account;
-  *resident_bytes_ += buffer.bytes;
-  return buffer;
+  const bool tables = use == MemoryUse::kTables;
+  return Taken(wanted, tables ? allocator_->Allocate(bytes) : allocator_->AllocateScratch(bytes),
+               use);
+}
+
+Buffer BufferPool::AllocateRows(size_t bytes, size_t unit, JobAccount* account) {
+  Buffer wanted = {nullptr, bytes};
+  if (!Charge(&wanted, account, MemoryUse::kTables)) return {};
+  return Taken(wanted, allocator_->AllocateRows(bytes, unit), MemoryUse::kTables);
 }
 
 void BufferPool::Release(const Buffer& buffer, MemoryUse use) {

@@ -50,6 +50,8 @@ class BufferPool {
   Buffer Allocate(size_t bytes, JobAccount* account = nullptr) {
     return Take(bytes, account, MemoryUse::kTables);
   }
+  // The same, of pieces for rows: Allocator::AllocateRows().
+  Buffer AllocateRows(size_t bytes, size_t unit, JobAccount* account);
   void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
   // Of the last time that there was no memory: the job's limit was in the way.
   bool refused_by_job() const { return refused_by_job_; }
@@ -128,6 +130,8 @@ class BufferPool {
   };
 
   Buffer Take(size_t bytes, JobAccount* account, MemoryUse use);
+  // `made`: of the allocator, for what was charged. Empty if that is, and nothing is charged.
+  Buffer Taken(const Buffer& charged, const Buffer& made, MemoryUse use);
   void Release(const Buffer& buffer, MemoryUse use);
   // False: the job's limit is in the way.
   bool Charge(Buffer* buffer, JobAccount* account, MemoryUse use);

@@ -10,11 +10,9 @@ namespace verbena::shard {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kLeastBlock = size_t{4} << 10;
+constexpr size_t kLeastBlock = size_t{1} << 10;
 constexpr size_t kMostBlock = size_t{1} << 20;
-// Of pages behind each other, at most: 16 entries of the processor's page tables, two lines of the
-// cache.
-constexpr size_t kMostRun = size_t{64} << 10;
+constexpr uint64_t kLeastRoomForReads = 4 << 10;
 constexpr uint64_t kRoomForReads = 256 << 10;
 
 constexpr size_t Lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -29,71 +27,55 @@ RowArena::~RowArena() {
 }
 
 void RowArena::Push(Piece piece, std::byte* data) {
-  List& list = free_[piece];
+  List& list = kinds_[piece].free;
   std::memcpy(data, &list.first, sizeof(list.first));
   list.first = data;
   ++list.count;
 }
 
-void RowArena::Cut(Piece piece) {
-  Block& b = blocks_.back();
-  Push(piece, b.buffer.data + cut_);
-  cut_ += sizes_[piece];
-  b.cut += sizes_[piece];
-}
-
-// Pages, of which most may stay idle for a while: at most a 2048th of all memory does.
-void RowArena::CutRun() {
-  const uint64_t run = std::clamp<uint64_t>(bytes_ / 2048, kPageBytes, kMostRun);
-  for (uint64_t cut = 0; cut < run && room() >= kPageBytes; cut += kPageBytes) Cut(kPage);
-}
-
-void RowArena::CutMissing(const Counts& pieces) {
-  for (const Piece piece : {kMany, kFew}) {
-    while (free_[piece].count < pieces[piece] && room() >= sizes_[piece]) Cut(piece);
+void RowArena::Cut(Piece piece, uint64_t wanted) {
+  const Kind& kind = kinds_[piece];
+  if (kind.block == kNoBlock) return;
+  Block& b = blocks_[kind.block];
+  for (; kind.free.count < wanted && b.room() > 0; b.cut += sizes_[piece]) {
+    Push(piece, b.buffer.data + b.cut);
   }
-  while (free_[kPage].count < pieces[kPage] && room() >= kPageBytes) CutRun();
 }
 
 bool RowArena::Enough(const Counts& pieces) const {
   for (size_t p = 0; p < kPieces; ++p) {
-    if (free_[p].count < pieces[p]) return false;
+    if (kinds_[p].free.count < pieces[p]) return false;
   }
   return true;
 }
 
-// What is too small for many rows becomes pages, of which there are always more to come: the next
-// block begins.
-void RowArena::CutRest() {
-  for (const Piece piece : {kMany, kPage}) {
-    while (room() >= sizes_[piece]) Cut(piece);
-  }
-  cut_ = blocks_.empty() ? 0 : blocks_.back().buffer.bytes;
-}
-
-// A quarter of what there is, so that small tables stay small, and a 256th of large ones, of which
-// half a block is idle. Of powers of two, which no allocator has to round; less, where that much is
-// not to be had. Where no more rows can be made, those there are can be read: that wants memory.
-bool RowArena::NewBlock(size_t least) {
-  const size_t room = std::min(bytes_ / 16, kRoomForReads);
-  if (room < kLeastBlock) return TakeBlock(least);
+// Where no more rows can be made, those there are can be read: that wants memory.
+bool RowArena::NewBlock(Piece piece) {
+  // A power of two, so that these are of few sizes, and what was given back is had again.
+  const size_t room = std::bit_floor(std::min(bytes_ / 16, kRoomForReads));
+  if (room < kLeastRoomForReads) return TakeBlock(piece);
   const Buffer for_reads = pool_->TakeExact(room, account_);
   if (for_reads.data == nullptr) return false;
-  const bool made = TakeBlock(least);
+  const bool made = TakeBlock(piece);
   pool_->FreeExact(for_reads);
   return made;
 }
 
-bool RowArena::TakeBlock(size_t least) {
-  least = std::bit_ceil(std::max(least, kLeastBlock));
-  const uint64_t share = std::max(std::min<uint64_t>(bytes_ / 4, kMostBlock / 4), bytes_ / 256);
-  size_t bytes = std::bit_floor(std::clamp<uint64_t>(share, kLeastBlock, kMostBlock));
-  for (bytes = std::max(bytes, least); bytes >= least; bytes /= 2) {
-    const Buffer buffer = pool_->Allocate(bytes, account_);
+// A quarter of what there is, so that small tables stay small, and a 2048th of large ones, of which
+// half a block is idle. Less, where that much is not to be had.
+bool RowArena::TakeBlock(Piece piece) {
+  Kind& kind = kinds_[piece];
+  const size_t size = sizes_[piece];
+  const uint64_t share =
+      std::max(std::min<uint64_t>(kind.bytes / 4, kMostBlock / 8), kind.bytes / 2048);
+  const size_t most = std::bit_floor(std::clamp<uint64_t>(share, kLeastBlock, kMostBlock));
+  for (size_t pieces = std::max<size_t>(most / size, 1); pieces > 0; pieces /= 2) {
+    const Buffer buffer = pool_->AllocateRows(pieces * size, size, account_);
     if (buffer.data == nullptr) continue;
-    blocks_.push_back({buffer});
-    cut_ = 0;
+    kind.block = blocks_.size();
+    kind.bytes += buffer.bytes;
     bytes_ += buffer.bytes;
+    blocks_.push_back({buffer, piece});
     return true;
   }
   return false;
@@ -101,34 +83,26 @@ bool RowArena::TakeBlock(size_t least) {
 
 bool RowArena::Reserve(const Counts& pieces) {
   if (Enough(pieces)) return true;
-  CutMissing(pieces);
-  if (Enough(pieces)) return true;
-  CutRest();
-  const std::array<List, kPieces> before = free_;
+  for (const Piece piece : {kPage, kFew, kMany}) Cut(piece, pieces[piece]);
+  const std::array<Kind, kPieces> before = kinds_;
   const size_t blocks = blocks_.size();
-  while (!Enough(pieces)) {
-    size_t least = 0;
-    for (size_t p = 0; p < kPieces; ++p) {
-      if (free_[p].count < pieces[p]) least = std::max(least, sizes_[p]);
-    }
-    if (blocks_.size() > blocks) CutRest();
-    if (!NewBlock(least)) {
+  for (const Piece piece : {kPage, kFew, kMany}) {
+    for (; kinds_[piece].free.count < pieces[piece]; Cut(piece, pieces[piece])) {
+      if (NewBlock(piece)) continue;
       // The lists' new heads lie in the blocks that go; behind them they are what they were.
-      free_ = before;
+      kinds_ = before;
       for (; blocks_.size() > blocks; blocks_.pop_back()) {
         bytes_ -= blocks_.back().buffer.bytes;
         pool_->Free(blocks_.back().buffer);
       }
-      cut_ = blocks_.empty() ? 0 : blocks_.back().buffer.bytes;
       return false;
     }
-    CutMissing(pieces);
   }
   return true;
 }
 
 std::byte* RowArena::Take(Piece piece) {
-  List& list = free_[piece];
+  List& list = kinds_[piece].free;
   if (list.count == 0) {
     Counts one = {};
     one[piece] = 1;
@@ -148,7 +122,6 @@ void RowArena::Give(Piece piece, std::byte* data) {
 void RowArena::Trim() {
   if (given_ < bytes_ / 4) return;  // so that it is not looked through for each slice that goes
   given_ = 0;
-  CutRest();
   std::sort(blocks_.begin(), blocks_.end(), [](const Block& a, const Block& b) {
     return std::less<>()(a.buffer.data, b.buffer.data);
   });
@@ -165,11 +138,12 @@ void RowArena::Trim() {
   };
   std::vector<size_t> here(blocks_.size());
   for (size_t p = 0; p < kPieces; ++p) {
-    std::byte* at = free_[p].first;
-    for (uint64_t i = 0; i < free_[p].count; ++i, at = next(at)) here[block_of(at)] += sizes_[p];
+    std::byte* at = kinds_[p].free.first;
+    const uint64_t count = kinds_[p].free.count;
+    for (uint64_t i = 0; i < count; ++i, at = next(at)) here[block_of(at)] += sizes_[p];
   }
   for (size_t p = 0; p < kPieces; ++p) {
-    const List list = std::exchange(free_[p], {});
+    const List list = std::exchange(kinds_[p].free, {});
     std::byte* at = list.first;
     for (uint64_t i = 0; i < list.count; ++i) {
       std::byte* const following = next(at);
@@ -179,16 +153,20 @@ void RowArena::Trim() {
     }
   }
   size_t kept = 0;
+  for (Kind& kind : kinds_) kind.block = kNoBlock;
   for (size_t b = 0; b < blocks_.size(); ++b) {
-    if (here[b] != blocks_[b].cut) {
-      blocks_[kept++] = blocks_[b];
+    const Block& block = blocks_[b];
+    Kind& kind = kinds_[block.piece];
+    if (here[b] != block.cut) {
+      if (block.room() > 0) kind.block = kept;  // no other one of the kind has room
+      blocks_[kept++] = block;
       continue;
     }
-    bytes_ -= blocks_[b].buffer.bytes;
-    pool_->Free(blocks_[b].buffer);
+    kind.bytes -= block.buffer.bytes;
+    bytes_ -= block.buffer.bytes;
+    pool_->Free(block.buffer);
   }
   blocks_.resize(kept);
-  cut_ = blocks_.empty() ? 0 : blocks_.back().buffer.bytes;
 }
 
 }  // namespace verbena::shard

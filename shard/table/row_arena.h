@@ -1,8 +1,6 @@
 // Memory for the rows of one embedding table and their indices: pieces of three sizes, cut out of
-// blocks that all slices of the table share, so that a slice wastes next to nothing.
-//
-// Pages of indices are cut in runs, one behind the other: where they lay among the rows one by one,
-// each would have an entry of the processor's page tables to itself, which a lookup then waits for.
+// blocks that all slices of the table share, so that a slice wastes next to nothing. A block is of
+// pieces of one size, which fill it.
 //
 // Pieces that come back are kept for the table. Blocks go back to the pool when all of their pieces
 // are here and Trim() is called.
@@ -50,38 +48,43 @@ class RowArena {
   // Blocks that have come back as a whole go to the pool, where that may be worth its time.
   void Trim();
 
-  uint64_t bytes() const { return bytes_; }  // of the blocks
+  uint64_t bytes() const { return bytes_; }                              // of the blocks
+  uint64_t idle(Piece piece) const { return kinds_[piece].free.count; }  // such pieces
   BufferPool* pool() const { return pool_; }
   JobAccount* account() const { return account_; }
 
  private:
+  static constexpr size_t kNoBlock = SIZE_MAX;
   struct Block {
     Buffer buffer;
-    size_t cut = 0;  // bytes of the pieces that it became
+    Piece piece;
+    size_t cut = 0;  // bytes that became pieces; those behind were never given out
+
+    size_t room() const { return buffer.bytes - cut; }
   };
   // Free pieces, each of which begins with the address of the next.
   struct List {
     std::byte* first = nullptr;
     uint64_t count = 0;
   };
+  struct Kind {
+    List free;
+    size_t block = kNoBlock;  // the one that pieces are cut from
+    uint64_t bytes = 0;       // of all its blocks
+  };
 
   void Push(Piece piece, std::byte* data);
-  size_t room() const { return blocks_.empty() ? 0 : blocks_.back().buffer.bytes - cut_; }
-  void Cut(Piece piece);
-  void CutRun();
-  // As many of the missing ones as the last block has room for.
-  void CutMissing(const Counts& pieces);
+  // As many of the missing ones as the block has room for.
+  void Cut(Piece piece, uint64_t wanted);
   bool Enough(const Counts& pieces) const;
-  void CutRest();
-  bool NewBlock(size_t least);
-  bool TakeBlock(size_t least);
+  bool NewBlock(Piece piece);
+  bool TakeBlock(Piece piece);
 
   const std::array<size_t, kPieces> sizes_;
   BufferPool* const pool_;
   JobAccount* const account_;
   std::vector<Block> blocks_;
-  size_t cut_ = 0;  // of the last block; what is behind was never given out
-  std::array<List, kPieces> free_;
+  std::array<Kind, kPieces> kinds_;
   uint64_t bytes_ = 0;
   uint64_t given_ = 0;  // bytes that came back since Trim() looked
 };

@@ -153,6 +153,14 @@ void RowStore::Drop(uint32_t row) {
   ++free_count_;
 }
 
+// Small pieces that rows of less than that number want, beside those there are.
+uint64_t RowStore::FewFor(uint64_t number) const {
+  if (number <= in_chunks_) return 0;
+  const uint64_t behind = std::min<uint64_t>(number - in_chunks_, uint64_t{many_mask_} + 1);
+  const uint64_t few = (behind + few_mask_) >> shape_.few_shift;
+  return few - std::min<uint64_t>(few, tail_.size());
+}
+
 bool RowStore::Reserve(uint32_t more) {
   if (FullFor(more)) return false;
   const uint32_t made = more;
@@ -160,19 +168,26 @@ bool RowStore::Reserve(uint32_t more) {
   pieces[RowArena::kPage] = index_.PagesFor(more);
   if (reuses_) more -= std::min(more, free_count_);
   const uint64_t numbers = uint64_t{size_} + more;
+  if (FewFor(numbers) > arena_->idle(RowArena::kFew)) FillEarly();
   if (numbers > in_chunks_) {
-    const uint64_t chunks = (numbers - in_chunks_) >> shape_.many_shift;
-    const uint64_t behind =
-        std::min<uint64_t>(numbers - in_chunks_, uint64_t{1} << shape_.many_shift);
-    const uint64_t few = (behind + few_mask_) >> shape_.few_shift;
-    pieces[RowArena::kFew] = few - std::min<uint64_t>(few, tail_.size());
-    pieces[RowArena::kMany] = chunks;
+    pieces[RowArena::kFew] = FewFor(numbers);
+    pieces[RowArena::kMany] = (numbers - in_chunks_) >> shape_.many_shift;
   }
   // Frames last: they take what there is, and there may be fewer.
   return arena_->Reserve(pieces) && (!shape_.tiered || hot_->Reserve(made));
 }
 
-// The last chunk is full: its rows get one piece.
+// Small pieces are most wanted while slices grow together, and would idle ever after. Where there
+// are too few, a last chunk that is a quarter full gets its memory, and gives others the pieces it
+// had.
+void RowStore::FillEarly() {
+  if (tail_.size() <= many_mask_ >> shape_.few_shift >> 2) return;
+  std::byte*& rows = chunks_.back().rows;
+  if (rows == nullptr) rows = arena_->Take(RowArena::kMany);
+  if (rows != nullptr) FillChunk();
+}
+
+// The last chunk's rows get one piece.
 void RowStore::FillChunk() {
   Chunk& chunk = chunks_.back();
   for (size_t i = 0; i < tail_.size(); ++i) {

@@ -4,9 +4,10 @@
 // (row_index.h) a row costs one cache miss. Parameters may be of 16 bits; state is f32. Where the
 // optimizer does not go by a row's count of applies, there is none with it, but one bit whether
 // there was any. The rows of a chunk lie side by side; those of the last chunk are in smaller
-// pieces until it is full, so that a slice wastes half a kilobyte and not half a chunk. Numbers of
-// rows never change, addresses may when rows are made. A table with eviction has a stamp with each
-// row (eviction.h); the number of a row that was dropped is that of another one later.
+// pieces until it is full, or a quarter full where too few such pieces are idle, so that a slice
+// wastes half a kilobyte and not half a chunk. Numbers of rows never change, addresses may when
+// rows are made. A table with eviction has a stamp with each row (eviction.h); the number of a row
+// that was dropped is that of another one later.
 //
 // In a table with a cold tier there is, instead of parameters and state, the number of the frame
 // that has them, or why there is none (hot_rows.h).
@@ -305,7 +306,9 @@ class RowStore {
   // The row's content is nobody's any more, in a frame, cold or being read.
   void LeaveFrame(uint32_t row);
   void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
+  uint64_t FewFor(uint64_t number) const;
   bool Reserve(uint32_t more);
+  void FillEarly();
   // Its number. kNone: there is no memory after all. At least `coming` rows are to follow, most
   // likely.
   uint32_t Insert(uint64_t key, Fresh fresh, uint64_t coming);

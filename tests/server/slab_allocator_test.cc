@@ -1,7 +1,10 @@
 // Table memory under a limit: what exists can be served when nothing new fits.
 #include "server/executor/slab_allocator.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
 #include <vector>
 
 namespace verbena::server {
@@ -58,6 +61,96 @@ TEST_CASE("what is counted from elsewhere leaves less, and is not refused") {
   allocator.Count(-100 * int64_t{kMiB});
   CHECK(budget.reserved() == 0);
   CHECK(allocator.Allocate(64).data != nullptr);
+}
+
+TEST_CASE("pieces for rows lie side by side, and are fewer where a slab ends") {
+  SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff);
+  constexpr size_t kUnit = 17152;
+  std::byte* end = nullptr;
+  size_t fewer = 0;
+  std::vector<shard::Buffer> buffers;
+  for (size_t all = 0; all < 3 * (kMiB / kUnit); all += buffers.back().bytes / kUnit) {
+    const shard::Buffer buffer = allocator.AllocateRows(7 * kUnit, kUnit);
+    REQUIRE(buffer.data != nullptr);
+    REQUIRE(buffer.bytes % kUnit == 0);
+    REQUIRE(buffer.bytes > 0);
+    if (buffers.size() % 9 != 0) CHECK(buffer.data == end);
+    fewer += buffer.bytes < 7 * kUnit ? 1 : 0;
+    end = buffer.data + buffer.bytes;
+    std::memset(buffer.data, 0xff, buffer.bytes);
+    buffers.push_back(buffer);
+  }
+  // 61 pieces a slab: eight times seven, and five.
+  CHECK(allocator.slabs() == 3);
+  CHECK(fewer == 3);
+  const shard::Buffer again = buffers[4];
+  allocator.Free(again);
+  buffers[4] = allocator.AllocateRows(7 * kUnit, kUnit);
+  CHECK(buffers[4].data == again.data);
+  for (const shard::Buffer& buffer : buffers) allocator.Free(buffer);
+  CHECK(allocator.slabs() <= 1);
+}
+
+TEST_CASE("what rows of one table gave back serves another, whose pieces have another size") {
+  SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff);
+  constexpr size_t kUnits[] = {17152, 1088, 512, 33536, 4864};
+  std::vector<shard::Buffer> stays;  // one that outlives all others, in each slab
+  size_t most = 0;
+  for (int round = 0; round < 50; ++round) {
+    const size_t unit = kUnits[round % 5];
+    std::vector<shard::Buffer> buffers;
+    for (size_t all = 0; all < 3 * kMiB; all += buffers.back().bytes) {
+      buffers.push_back(allocator.AllocateRows(5 * unit, unit));
+      REQUIRE(buffers.back().data != nullptr);
+      REQUIRE(buffers.back().bytes >= unit);
+      std::memset(buffers.back().data, round, buffers.back().bytes);
+    }
+    if (round < 5) {
+      stays.push_back(buffers.back());
+      buffers.pop_back();
+    }
+    for (const shard::Buffer& buffer : buffers) allocator.Free(buffer);
+    if (round == 5) most = allocator.slabs();
+  }
+  CHECK(allocator.slabs() <= most + 1);
+  for (size_t i = 0; i < stays.size(); ++i) {
+    CHECK(std::all_of(stays[i].data, stays[i].data + stays[i].bytes,
+                      [i](std::byte b) { return b == static_cast<std::byte>(i); }));
+    allocator.Free(stays[i]);
+  }
+}
+
+// Of this process.
+size_t ResidentBytes() {
+  size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * 4096;
+}
+
+TEST_CASE("of the first slabs for rows next to nothing is resident that is not in use") {
+  SlabAllocator allocator("test");
+  constexpr size_t kUnit = 1088, kBytes = 100 * kUnit;
+  std::vector<shard::Buffer> buffers;
+  buffers.push_back(allocator.AllocateRows(kBytes, kUnit));
+  const bool advised = SlabAllocator::BlockOf(buffers[0])->pages() == rdma::PageKind::kAdvised;
+  buffers.reserve(200);
+  const size_t before = ResidentBytes();
+  size_t used = 0;
+  for (int i = 0; i < 90; ++i) {  // nearly five huge pages
+    buffers.push_back(allocator.AllocateRows(kBytes, kUnit));
+    REQUIRE(buffers.back().data != nullptr);
+    std::memset(buffers.back().data, i + 1, buffers.back().bytes);
+    used += buffers.back().bytes;
+    const size_t grown = ResidentBytes() - before;
+    INFO("used " << used << ", resident " << grown);
+    // A quarter of a huge page, and what else the process had to touch.
+    if (advised) CHECK(grown < used + kMiB / 2 + kMiB / 2);
+  }
+  for (int i = 0; i < 90; ++i) {
+    const shard::Buffer& b = buffers[static_cast<size_t>(i) + 1];
+    REQUIRE(std::all_of(b.data, b.data + b.bytes,
+                        [i](std::byte v) { return v == static_cast<std::byte>(i + 1); }));
+  }
 }
 
 TEST_CASE("without a budget there is no limit to name") {
