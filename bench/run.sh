@@ -38,7 +38,7 @@ quick_options() {
     apply) printf '%s\n' --mib 128 ;;
     push_pull) printf '%s\n' --largest 4194304 --case throughput latency crowded idle ;;
     lane) printf '%s\n' --size 65536,262144 --seconds 1 ;;
-    workers) printf '%s\n' --clients 64,256 ;;
+    workers) printf '%s\n' --clients 64,256 --repeats 3 ;;
     checkpoint) printf '%s\n' --quick --repeats 3 ;;
     failover) printf '%s\n' --kills 10 --repeats 3 ;;
   esac

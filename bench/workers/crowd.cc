@@ -155,6 +155,27 @@ absl::StatusOr<double> Crowd::Run(int rounds) {
          std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+absl::StatusOr<double> Crowd::RunInTurn(int rounds, int threads) {
+  using Clock = std::chrono::steady_clock;
+  const int each = std::max(2, rounds / clients());
+  const auto step = static_cast<size_t>(threads);
+  Clock::time_point start;
+  std::barrier ready(threads, [&]() noexcept { start = Clock::now(); });
+  const absl::Status status = ForEach(step, step, [&](size_t t) {
+    absl::Status first;
+    for (int r = -kWarmUpRounds; r < each; ++r) {
+      if (r == 0) ready.arrive_and_wait();
+      for (size_t i = t; i < members_.size() && first.ok(); i += step) {
+        first = Round(&members_[i], r + kWarmUpRounds);
+      }
+    }
+    return first;
+  });
+  if (!status.ok()) return status;
+  return static_cast<double>(each) * clients() /
+         std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 size_t Crowd::lanes() const {
   size_t count = 0;
   for (const Member& member : members_) count += member.client->statistics().lanes.size();

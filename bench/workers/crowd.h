@@ -43,6 +43,9 @@ class Crowd {
   absl::Status UseTable(Work work);
   // Rounds a second of all together; each does `rounds / clients` of them, at least 2.
   absl::StatusOr<double> Run(int rounds);
+  // The same by so many threads, each of which makes a round of one member after the other. Not of
+  // Work::kSteps, whose rounds wait for those of all members.
+  absl::StatusOr<double> RunInTurn(int rounds, int threads);
 
   int clients() const { return static_cast<int>(members_.size()); }
   // Lanes that are open, of all clients.

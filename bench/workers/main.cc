@@ -42,9 +42,10 @@ struct Settings {
 };
 
 constexpr char kBench[] = "workers";
-constexpr int kFew = 4;      // clients that others are compared with
-constexpr int kServers = 2;  // of a shard each
-constexpr int kIdle = 256;   // lanes of the case lanes
+constexpr int kFew = 4;            // clients that others are compared with
+constexpr int kLeastRounds = 256;  // of a client in a run
+constexpr int kServers = 2;        // of a shard each
+constexpr int kIdle = 256;         // lanes of the case lanes
 constexpr size_t kQuietBytes = 64;
 constexpr size_t kLargeBytes = size_t{4} << 20;
 constexpr struct {
@@ -109,12 +110,12 @@ int64_t OwnCpuNanos() {
   return int64_t{spent.tv_sec} * 1'000'000'000 + spent.tv_nsec;
 }
 
-absl::StatusOr<Cost> Measure(const Settings& settings, const Crowded& crowded) {
+absl::StatusOr<Cost> Measure(int rounds, const Crowded& crowded) {
   const int64_t clients = OwnCpuNanos();
   const int64_t cluster = crowded.cluster->CpuNanos();
-  const auto rate = crowded.crowd->Run(settings.rounds);
+  const auto rate = crowded.crowd->Run(rounds);
   if (!rate.ok()) return rate.status();
-  const double nanos = 1e3 * std::max(settings.rounds, 2 * crowded.crowd->clients());
+  const double nanos = 1e3 * rounds;
   return Cost{*rate / 1e3, static_cast<double>(OwnCpuNanos() - clients) / nanos,
               static_cast<double>(crowded.cluster->CpuNanos() - cluster) / nanos};
 }
@@ -124,6 +125,8 @@ absl::Status Throughput(const Settings& settings, Report* report) {
   auto few = StartCrowded(settings, kFew);
   if (!few.ok()) return few.status();
   for (const int clients : settings.clients) {
+    // A few rounds of each would show how they start, and not how they go on.
+    const int rounds = std::max(settings.rounds, kLeastRounds * clients);
     const int64_t before = OwnResidentBytes();
     auto many = StartCrowded(settings, clients);
     if (!many.ok()) return many.status();
@@ -137,19 +140,31 @@ absl::Status Throughput(const Settings& settings, Report* report) {
       Row row{kBench, absl::StrCat(name, ", ", clients, " clients of ", kFew),
               "k/s",  Better::kHigher,
               {},     {}};
+      // What clients cost that are many, and do not wait more than few.
+      Row in_turn{kBench, absl::StrCat(name, ", ", clients, " of ", kFew, " threads in turn"),
+                  "k/s",  Better::kHigher,
+                  {},     {}};
+      const bool takes_turns = clients > kFew && work != Work::kSteps;
       Samples cpu[4];  // of the clients and the cluster, many, then few
       for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-        const auto ours = Measure(settings, *many);
+        const auto ours = Measure(rounds, *many);
         if (!ours.ok()) return ours.status();
         row.value.Add(ours->kilo_rounds);
-        const auto theirs = Measure(settings, *few);
+        const auto theirs = Measure(rounds, *few);
         if (!theirs.ok()) return theirs.status();
         row.limit.Add(theirs->kilo_rounds);
+        if (takes_turns) {
+          const auto turns = many->crowd->RunInTurn(rounds, kFew);
+          if (!turns.ok()) return turns.status();
+          in_turn.value.Add(ours->kilo_rounds);
+          in_turn.limit.Add(*turns / 1e3);
+        }
         const double costs[] = {ours->clients_us, ours->cluster_us, theirs->clients_us,
                                 theirs->cluster_us};
         for (size_t i = 0; i < 4; ++i) cpu[i].Add(costs[i]);
       }
       report->Add(std::move(row));
+      if (takes_turns) report->Add(std::move(in_turn));
       std::printf("  CPU of a round: clients %.3g us, cluster %.3g us; with %d: %.3g, %.3g\n",
                   cpu[0].Median(), cpu[1].Median(), kFew, cpu[2].Median(), cpu[3].Median());
     }
@@ -252,13 +267,14 @@ int Run(const Settings& settings) {
   std::printf(
       "workers: %s, f32, sgd, sum; %d interleaved runs, medians. Clients are threads of this "
       "process, each\nwith a connection of its own and one round (push, pull) in flight. "
-      "throughput: %d servers of a shard,\n%d rounds of all together. lanes: one shard on CPU 1, "
+      "throughput: %d servers of a shard,\n%d rounds of all together, %d of each at least. lanes: "
+      "one shard on CPU 1, "
       "its clients on CPU 0. Others: nothing pinned.\nMemory: resident, shared pages on both "
       "sides, "
       "of each client beyond the first %d; limit: what its lanes'\nslots and staging are. %u "
       "CPUs.\n\n",
-      settings.wire.transport.c_str(), settings.repeats, kServers, settings.rounds, kFew,
-      std::thread::hardware_concurrency());
+      settings.wire.transport.c_str(), settings.repeats, kServers, settings.rounds, kLeastRounds,
+      kFew, std::thread::hardware_concurrency());
   return RunCases("workers", kCases, settings);
 }
 
@@ -281,7 +297,8 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--rounds", settings.rounds, "rounds of a run, of all clients together")
+  app.add_option("--rounds", settings.rounds,
+                 "rounds of a run, of all clients together; each makes 256 or more")
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str();
   app.add_option("--repeats", settings.repeats, "interleaved runs of each")
