@@ -346,6 +346,28 @@ TEST_CASE("however long rows come and go, a lookup of a key without one ends soo
   }
 }
 
+TEST_CASE("an index has the greatest row numbers, whole, also of rows that change places") {
+  Slices s(RowShape(2, 0, false), 0);
+  RowIndex index(&s.arena);
+  const auto hashes_of = [](absl::Span<const uint32_t> rows, uint64_t* hashes) {
+    for (const uint32_t row : rows) *hashes++ = RowIndex::Hash(row);
+  };
+  // From the last one down, over all of the highest bits.
+  std::vector<uint32_t> rows;
+  for (uint64_t row = kMaxRowsOfPartition - 1; row > 6529; row -= 6529) {
+    rows.push_back(static_cast<uint32_t>(row));
+  }
+  const auto find = [&](uint32_t row) {
+    return index.Find(RowIndex::Hash(row), [row](uint32_t r) { return r == row; });
+  };
+  for (const uint32_t row : rows) REQUIRE(index.Insert(RowIndex::Hash(row), row, hashes_of));
+  for (const uint32_t row : rows) REQUIRE(find(row) == row);
+  for (size_t i = 0; i < rows.size(); i += 3) index.Remove(RowIndex::Hash(rows[i]), rows[i]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    REQUIRE(find(rows[i]) == (i % 3 == 0 ? RowIndex::kNone : rows[i]));
+  }
+}
+
 TEST_CASE("slices that go give their memory to the others, and in the end to the pool") {
   Slices s(RowShape(8, 0, false), 8);
   std::vector<uint64_t> keys(3000);
