@@ -136,33 +136,16 @@ absl::Status Crowd::Round(Member* member, int round) const {
   return pushed.ok() ? pulled : pushed;
 }
 
-absl::StatusOr<double> Crowd::Run(int rounds) {
-  using Clock = std::chrono::steady_clock;
-  const int each = std::max(2, rounds / clients());
-  Clock::time_point start;
-  // Lanes are open and pages there before the clock starts.
-  std::barrier ready(clients(), [&]() noexcept { start = Clock::now(); });
-  const absl::Status status = ForEach(members_.size(), members_.size(), [&](size_t i) {
-    absl::Status first;
-    // One that fails still comes to the barrier: the others wait there.
-    for (int r = 0; r < kWarmUpRounds && first.ok(); ++r) first = Round(&members_[i], r);
-    ready.arrive_and_wait();
-    for (int r = 0; r < each && first.ok(); ++r) first = Round(&members_[i], r);
-    return first;
-  });
-  if (!status.ok()) return status;
-  return static_cast<double>(each) * clients() /
-         std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-absl::StatusOr<double> Crowd::RunInTurn(int rounds, int threads) {
+absl::StatusOr<double> Crowd::Run(int rounds, int threads) {
   using Clock = std::chrono::steady_clock;
   const int each = std::max(2, rounds / clients());
   const auto step = static_cast<size_t>(threads);
   Clock::time_point start;
+  // Lanes are open and pages there before the clock starts.
   std::barrier ready(threads, [&]() noexcept { start = Clock::now(); });
   const absl::Status status = ForEach(step, step, [&](size_t t) {
     absl::Status first;
+    // One that fails still comes to the barrier: the others wait there.
     for (int r = -kWarmUpRounds; r < each; ++r) {
       if (r == 0) ready.arrive_and_wait();
       for (size_t i = t; i < members_.size() && first.ok(); i += step) {

@@ -41,11 +41,11 @@ class Crowd {
 
   // Makes or opens the table of `work` for every client. Their lanes are open after a Run().
   absl::Status UseTable(Work work);
-  // Rounds a second of all together; each does `rounds / clients` of them, at least 2.
-  absl::StatusOr<double> Run(int rounds);
-  // The same by so many threads, each of which makes a round of one member after the other. Not of
-  // Work::kSteps, whose rounds wait for those of all members.
-  absl::StatusOr<double> RunInTurn(int rounds, int threads);
+  // Rounds a second of all together; each does `rounds / clients` of them, at least 2. By so many
+  // threads, each of which makes a round of one member after the other; of Work::kSteps, whose
+  // rounds wait for those of all members, by one of each.
+  absl::StatusOr<double> Run(int rounds, int threads);
+  absl::StatusOr<double> Run(int rounds) { return Run(rounds, clients()); }
 
   int clients() const { return static_cast<int>(members_.size()); }
   // Lanes that are open, of all clients.

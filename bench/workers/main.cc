@@ -154,7 +154,7 @@ absl::Status Throughput(const Settings& settings, Report* report) {
         if (!theirs.ok()) return theirs.status();
         row.limit.Add(theirs->kilo_rounds);
         if (takes_turns) {
-          const auto turns = many->crowd->RunInTurn(rounds, kFew);
+          const auto turns = many->crowd->Run(rounds, kFew);
           if (!turns.ok()) return turns.status();
           in_turn.value.Add(ours->kilo_rounds);
           in_turn.limit.Add(*turns / 1e3);

@@ -104,16 +104,6 @@ void Finish(Mapping* mapping, const PageOptions& options) {
   CountMemory(mapping->pages, mapping->node, static_cast<int64_t>(mapping->bytes));
 }
 
-// Huge pages are reserved by mmap(2) itself (no MAP_NORESERVE), which fails when the pool has not
-// enough; so an access cannot end in SIGBUS for want of a page, unless somebody punches a hole in
-// a shared one. A hugetlb cgroup, however, may charge at the fault and then SIGBUS is its answer
-// (kernel, cgroup-v2.rst, hugetlb.<size>.max): the pages are had now, where that is an error code.
-// It costs nothing but time, since nobody else can have them.
-bool Populate(const Mapping& mapping) {
-  if (madvise(mapping.data, mapping.bytes, MADV_POPULATE_WRITE) == 0) return true;
-  return errno == EINVAL;  // Linux before 5.14
-}
-
 // None: there are not enough huge pages, or not for us.
 std::optional<Mapping> MapHuge(size_t bytes, const PageOptions& options, const std::string* memfd) {
   Mapping mapping;
@@ -132,7 +122,12 @@ std::optional<Mapping> MapHuge(size_t bytes, const PageOptions& options, const s
   mapping.data = static_cast<std::byte*>(data);
   mapping.fd = fd.release();
   Finish(&mapping, options);
-  if (Populate(mapping)) return mapping;
+  // Huge pages are reserved by mmap(2) itself (no MAP_NORESERVE), which fails when the pool has not
+  // enough; so an access cannot end in SIGBUS for want of a page, unless somebody punches a hole in
+  // a shared one. A hugetlb cgroup, however, may charge at the fault and then SIGBUS is its answer
+  // (kernel, cgroup-v2.rst, hugetlb.<size>.max): the pages are had now, where that is an error
+  // code. It costs nothing but time, since nobody else can have them.
+  if (PopulatePages(mapping.data, mapping.bytes)) return mapping;
   UnmapPages(mapping);
   return std::nullopt;
 }
@@ -194,8 +189,8 @@ void CollapsePages(std::byte* data, size_t bytes) {
   (void)madvise(data, bytes, kCollapse);  // or the system does it later
 }
 
-void PopulatePages(std::byte* page, size_t bytes) {
-  (void)madvise(page, bytes, MADV_POPULATE_WRITE);
+bool PopulatePages(std::byte* page, size_t bytes) {
+  return madvise(page, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
 }
 
 void UnmapPages(const Mapping& mapping) {

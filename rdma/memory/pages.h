@@ -38,8 +38,9 @@ absl::StatusOr<Mapping> MapPrivatePages(size_t bytes, const PageOptions& options
 bool KeepPagesSmall(std::byte* data, size_t bytes);
 // What is there moves into huge pages, now if there are some. madvise(2), MADV_COLLAPSE.
 void CollapsePages(std::byte* data, size_t bytes);
-// The system gives the pages now, or when they are touched. madvise(2), MADV_POPULATE_WRITE.
-void PopulatePages(std::byte* page, size_t bytes);
+// The system gives the pages now; before Linux 5.14 when they are touched. False: it has not
+// enough. madvise(2), MADV_POPULATE_WRITE.
+bool PopulatePages(std::byte* page, size_t bytes);
 // Closes the descriptor too.
 void UnmapPages(const Mapping& mapping);
 

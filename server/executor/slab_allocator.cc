@@ -34,8 +34,8 @@ size_t RoundToClass(size_t bytes) {
 
 }  // namespace
 
-size_t SlabAllocator::Rounded(const Arena& arena, size_t bytes) const {
-  return &arena == &rows_ ? AlignUp(bytes, kAlignment) : RoundToClass(bytes);
+size_t SlabAllocator::Arena::Rounded(size_t bytes) const {
+  return packed ? AlignUp(bytes, kAlignment) : RoundToClass(bytes);
 }
 
 SlabAllocator::SlabAllocator(std::string label, size_t slab_bytes, rdma::HugePages huge_pages,
@@ -62,7 +62,7 @@ SlabAllocator::Slab* SlabAllocator::NewSlab(Arena* arena, size_t bytes) {
   auto slab = std::make_unique<Slab>();
   slab->arena = arena;
   slab->block = *std::move(block);
-  if (arena == &rows_ && reserved_bytes_ < kExactBytes) StartSmall(slab.get());
+  if (arena->packed && reserved_bytes_ < kExactBytes) StartSmall(slab.get());
   reserved_bytes_ += slab->block->size();
   Slab* result = slab.get();
   slabs_[result->block.get()] = std::move(slab);
@@ -93,14 +93,15 @@ void SlabAllocator::GrowHuge(Slab* slab, size_t start) {
     rdma::CollapsePages(slab->block->data() + slab->huge, rdma::kHugePageBytes);
     slab->huge += rdma::kHugePageBytes;
   }
-  // Small pages are had faster all at once.
+  // Small pages are had faster all at once; those that are not had now are when they are touched.
   start = std::max(start, slab->huge) / kPage * kPage;
-  if (start < slab->used) rdma::PopulatePages(slab->block->data() + start, slab->used - start);
+  if (start < slab->used)
+    (void)rdma::PopulatePages(slab->block->data() + start, slab->used - start);
 }
 
 shard::Buffer SlabAllocator::Take(Slab* slab, size_t bytes, size_t rounded) {
   // Chunks start on a page, so that no two share one and copies run on aligned lines.
-  const bool on_page = slab->arena != &rows_ && rounded >= kPage;
+  const bool on_page = !slab->arena->packed && rounded >= kPage;
   const size_t start = AlignUp(slab->used, on_page ? kPage : kAlignment);
   if (start + rounded > slab->block->size()) return {};
   slab->used = start + rounded;
@@ -133,7 +134,7 @@ shard::Buffer SlabAllocator::Reuse(Arena* arena, size_t bytes, size_t rounded) {
 
 shard::Buffer SlabAllocator::From(Arena* arena, size_t bytes) {
   if (bytes == 0 || bytes > (size_t{1} << 46)) return {};
-  const size_t rounded = Rounded(*arena, bytes);
+  const size_t rounded = arena->Rounded(bytes);
   if (rounded > slab_bytes_ / 2) {
     Slab* own = NewSlab(arena, AlignUp(rounded, kPage));
     return own == nullptr ? shard::Buffer{} : Take(own, bytes, rounded);
@@ -146,7 +147,7 @@ shard::Buffer SlabAllocator::From(Arena* arena, size_t bytes) {
   }
   Slab* fresh = NewSlab(arena, slab_bytes_);
   if (fresh == nullptr) return {};
-  if (arena == &rows_ && arena->current != nullptr) LeaveRest(arena->current);
+  if (arena->packed && arena->current != nullptr) LeaveRest(arena->current);
   arena->current = fresh;
   return Take(fresh, bytes, rounded);
 }
@@ -170,14 +171,14 @@ void SlabAllocator::Free(const shard::Buffer& buffer) {
   Slab* slab = it->second.get();
   // The current slab stays although empty: the next request would only make another.
   if (--slab->live == 0 && slab != slab->arena->current) {
-    if (slab->arena == &rows_) free_rows_.Forget(slab);
+    if (slab->arena->packed) free_rows_.Forget(slab);
     reserved_bytes_ -= slab->block->size();
     if (budget_ != nullptr) budget_->Release(slab->block->size());
     slabs_.erase(it);
     return;
   }
-  const size_t rounded = Rounded(*slab->arena, buffer.bytes);
-  if (slab->arena == &rows_) return free_rows_.Add({buffer.data, rounded, slab});
+  const size_t rounded = slab->arena->Rounded(buffer.bytes);
+  if (slab->arena->packed) return free_rows_.Add({buffer.data, rounded, slab});
   auto& free = slab->free[rounded];
   if (free.empty()) slab->arena->with_free[rounded].push_back(buffer.handle);
   free.push_back(static_cast<size_t>(buffer.data - slab->block->data()));

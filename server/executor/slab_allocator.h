@@ -67,11 +67,13 @@ class SlabAllocator final : public shard::Allocator {
   // Slabs that serve one use.
   struct Arena {
     const MemoryBudget::Use use;
+    const bool packed = false;  // nothing is rounded, and what comes back goes to free_rows_
     // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.
     std::unordered_map<size_t, std::vector<const void*>> with_free = {};
     Slab* current = nullptr;
+
+    size_t Rounded(size_t bytes) const;
   };
-  size_t Rounded(const Arena& arena, size_t bytes) const;
   shard::Buffer From(Arena* arena, size_t bytes);
   shard::Buffer Reuse(Arena* arena, size_t bytes, size_t rounded);
   Slab* NewSlab(Arena* arena, size_t bytes);
@@ -87,7 +89,7 @@ class SlabAllocator final : public shard::Allocator {
   size_t reserved_bytes_ = 0;
   std::unordered_map<const void*, std::unique_ptr<Slab>> slabs_;
   Arena tables_{MemoryBudget::Use::kTables};
-  Arena rows_{MemoryBudget::Use::kTables};
+  Arena rows_{MemoryBudget::Use::kTables, true};
   FreeExtents free_rows_;  // instead of lists by size
   Arena scratch_{MemoryBudget::Use::kScratch};
 };
