@@ -136,6 +136,12 @@ struct ConnectionLimits {
 
 inline constexpr size_t kMaxPrivateData = 56;  // rdma_connect(3), RDMA_PS_TCP
 
+// Whether Register(), Create(), Expose() or Connect() refused for now (UNAVAILABLE): the same call
+// may succeed later, or on another connection once kLost has ended this one. The caller keeps its
+// request and tries again after each sleep, until its own deadline; an endpoint ends a sleep when
+// another attempt is worth it. Every other code is final for this argument on this connection.
+inline bool IsNotNow(const absl::Status& status) { return absl::IsUnavailable(status); }
+
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
@@ -174,7 +180,10 @@ class Endpoint {
   // Lets the peer of `connection` write to [offset, offset + bytes) of `block`. May be called
   // before Connect() or Accept(), and on an established connection: there the peer may use it once
   // it has a write that this side posted afterwards. The block is kept alive until Unexpose() or
-  // Destroy(). shm needs an allocated block: FAILED_PRECONDITION otherwise.
+  // Destroy(). IsNotNow(): the peer does not read yet, too much is being exposed at once, or the
+  // connection has ended by itself (kLost follows). FAILED_PRECONDITION: closed by this side, or
+  // shm, which needs an allocated block. RESOURCE_EXHAUSTED: a limit of the system or the
+  // transport, which the message names. INVALID_ARGUMENT: not a range of the block.
   virtual absl::StatusOr<RemoteMemory> Expose(ConnectionId connection,
                                               std::shared_ptr<MemoryBlock> block, size_t offset,
                                               size_t bytes) = 0;
