@@ -186,7 +186,8 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
     return it->second;
   }
   if (impl_->state == State::kClosing || impl_->state == State::kDead) {
-    return absl::FailedPreconditionError(absl::StrCat("lane ", impl_->ticket.lane, " is closed"));
+    // For now: the records of this lane go out again on another one.
+    return absl::UnavailableError(absl::StrCat("lane ", impl_->ticket.lane, " is closed"));
   }
   auto remote = impl_->endpoint->Expose(impl_->connection, block, 0, block->size());
   if (remote.ok()) impl_->exposed.emplace(block->id(), *remote);

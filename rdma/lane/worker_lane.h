@@ -101,7 +101,8 @@ class WorkerLane {
   absl::Status Post(const Request& request);
 
   // Lets the shard write to [offset, +bytes) of `block` (pull destinations). Cached per block;
-  // Forget() ends it once no operation uses it.
+  // Forget() ends it once no operation uses it. IsNotNow(): as Endpoint::Expose(), or the lane is
+  // closing or dead.
   absl::StatusOr<RemoteMemory> Expose(const std::shared_ptr<MemoryBlock>& block);
   void Forget(uint64_t block_id);
 

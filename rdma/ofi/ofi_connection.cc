@@ -127,8 +127,9 @@ absl::StatusOr<OfiConnection::Exposed> OfiConnection::MakeExposed(
         fi_mr_reg(domain_->domain.get(), data, bytes, FI_REMOTE_WRITE, 0, key, 0, &region, nullptr);
   }
   if (error != 0) {
-    return FabricError(absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("cannot register ", bytes, " bytes"), error);
+    return FabricError(
+        error == -FI_EAGAIN ? absl::StatusCode::kUnavailable : absl::StatusCode::kResourceExhausted,
+        absl::StrCat("cannot register ", bytes, " bytes"), error);
   }
   FabricMrHandle owned(region);
   if ((shared_->info->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
@@ -146,7 +147,10 @@ absl::StatusOr<OfiConnection::Exposed> OfiConnection::MakeExposed(
 
 absl::StatusOr<RemoteMemory> OfiConnection::Expose(std::shared_ptr<MemoryBlock> block,
                                                    size_t offset, size_t bytes) {
-  if (ep_ == nullptr) return Ended();
+  if (closed_) return Ended();
+  // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
+  if (state_ == State::kEnded) return absl::UnavailableError("ofi: the connection has ended");
+  if (ep_ == nullptr) return absl::FailedPreconditionError("ofi: the connection is not prepared");
   if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
     return absl::InvalidArgumentError("ofi: the range to expose is not within a block");
   }
@@ -382,6 +386,7 @@ void OfiConnection::End(const absl::Status& status, Why why) {
 }
 
 void OfiConnection::Close() {
+  closed_ = true;
   End(absl::CancelledError("ofi: closed"), Why::kOwner);
   // No news of a connection its owner has closed.
   std::erase_if(shared_->events,

@@ -180,6 +180,7 @@ class OfiConnection {
   ConnectionId id_;
   State state_ = State::kCreated;
   bool discard_ = false;
+  bool closed_ = false;  // by its owner
   bool initiator_ = false;
   bool reported_ = false;  // PollEvents() has returned kEstablished
   size_t read_ = 0;        // completions of the last ReadQueue()

@@ -13,6 +13,8 @@
 namespace verbena::rdma {
 namespace {
 
+constexpr size_t kMaxReadsForRange = 256;  // calls of OnReadable(): 16,384 messages
+
 absl::Status NotOpen() {
   return absl::FailedPreconditionError("shm: the connection is not established");
 }
@@ -109,9 +111,13 @@ ShmConnection::Range* ShmConnection::FindRange(const RemoteMemory& remote, uint6
 absl::StatusOr<ShmConnection::Range*> ShmConnection::RangeOf(const RemoteMemory& remote,
                                                              uint64_t bytes) {
   if (Range* range = FindRange(remote, bytes)) return range;
-  // The peer exposed it before it told us of it, so the message has been sent: read it now.
-  OnReadable();
-  if (state_ != State::kEstablished) return NotOpen();
+  // The peer sent kExpose before the write that names the range, so the message is in the socket,
+  // behind others. The limit is for a peer that sends faster than this loop reads.
+  bool more = true;
+  for (size_t i = 0; more && i < kMaxReadsForRange && !ranges_.contains(remote.key); ++i) {
+    more = OnReadable();
+    if (state_ != State::kEstablished) return NotOpen();
+  }
   if (Range* range = FindRange(remote, bytes)) return range;
   return absl::InternalError(absl::StrCat("shm: ", bytes, " bytes with key ", remote.key,
                                           " are outside the memory the peer exposed"));
@@ -259,6 +265,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
   completion.flushed = true;
   for (; consumed_ < posted_; ++consumed_) shared_->completions.push(completion);
 
+  unexposed_.clear();
   last_range_ = nullptr;
   for (const auto& range : ranges_) borrowed_.push_back(range.second->pages);
   ranges_.clear();
@@ -282,6 +289,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
 }
 
 void ShmConnection::Close() {
+  closed_ = true;
   End(absl::CancelledError("shm: closed"), Why::kOwner);
   // No news of a connection its owner has closed.
   std::erase_if(shared_->events,

@@ -13,6 +13,9 @@
 //  1. The peer's memory is mapped only while kRequested, kConnecting or kEstablished, or borrowed.
 //  2. After our half of the socket is shut down, no memory of the peer is mapped.
 //  3. What the peer can write is checked when it is looked at and never looked at twice.
+//  4. Messages for a peer that does not read wait here, at most kMaxRanges: before the hello, the
+//     exposed ranges; after it, the keys taken back. Beyond that Expose() refuses for now.
+//  5. The peer never has more than kMaxRanges ranges of this side.
 #ifndef VERBENA_RDMA_SHM_SHM_CONNECTION_H_
 #define VERBENA_RDMA_SHM_SHM_CONNECTION_H_
 
@@ -50,6 +53,7 @@ struct ShmShared {
   RingQueue<Completion> completions{256};
   std::deque<ConnectionEvent> events;
   std::vector<ConnectionId> lingering;  // ended, while memory of the peer's is borrowed
+  std::vector<ConnectionId> starved;    // messages wait for the kernel: nothing announces room
   uint64_t next_key = 1;
 };
 
@@ -85,7 +89,8 @@ class ShmConnection {
   size_t TakeReceives(absl::Span<Completion> out);
 
   // ---- driven by the endpoint ----
-  void OnReadable();             // reads a bounded number of messages
+  bool OnReadable();             // reads a bounded number of messages; whether more may be there
+  bool SendWaiting();            // to a peer that reads again; false: some still wait
   void OnTime(int64_t now_ns);   // handshaking(): retries and deadlines
   void OnEstablishedReported();  // from now on Poll() looks at the ring
   void OnSendReported() { --sends_unreported_; }
@@ -118,7 +123,8 @@ class ShmConnection {
   };
   enum class Why : uint8_t { kOwner, kError, kPeer };
   static constexpr size_t kNoSlot = ~size_t{0};
-  static constexpr size_t kMaxRanges = 4096;  // per connection: a peer cannot use up our mappings
+  // Per connection, on both sides: a peer cannot use up our mappings.
+  static constexpr size_t kMaxRanges = 4096;
 
   ShmRing* ring() const { return reinterpret_cast<ShmRing*>(ring_pages_->data()); }
   ShmRing* peer_ring() const { return reinterpret_cast<ShmRing*>(peer_ring_pages_->data()); }
@@ -129,7 +135,15 @@ class ShmConnection {
   absl::Status OpenSocket();
   absl::Status SendHello(ShmMessageType type);
   absl::Status SendExpose(const Exposed& exposed);
-  void FlushUnexposes();
+  absl::Status SendSetUp();  // exposed ranges, then the hello; resumes where it stopped
+  absl::Status SendUnexposes();
+  // Whether messages go to the socket at once. Before the hello SendSetUp() sends them.
+  bool SendsAtOnce() const {
+    return socket_.valid() && (state_ != State::kConnecting || hello_sent_);
+  }
+  // After a message that could not be sent: has SendWaiting() called when there is room.
+  void AwaitRoom(const absl::Status& status);
+  void EndAwaitingRoom();
   void OnMessage(const ShmMessage& message, std::vector<UniqueFd>* fds);
   void OnHello(const ShmMessage& message, std::vector<UniqueFd>* fds);
   absl::Status AdoptPeer(const ShmMessage& message, std::vector<UniqueFd>* fds);
@@ -166,7 +180,12 @@ class ShmConnection {
   uint64_t consumed_ = 0;
   size_t slot_index_ = kNoSlot;
   std::vector<Exposed> exposed_;
-  std::vector<uint64_t> unexposed_;  // keys the peer could not be told of yet
+  size_t exposes_sent_ = 0;  // of exposed_, before the hello
+  bool hello_sent_ = false;
+  std::vector<uint64_t> unexposed_;  // keys whose kUnexpose waits for room in the socket
+  bool awaits_room_ = false;         // EPOLLOUT is on
+  bool starved_ = false;             // it is in ShmShared::starved
+  bool closed_ = false;              // by its owner
 
   std::unique_ptr<ForeignPages> peer_ring_pages_;
   std::unique_ptr<ForeignPages> peer_state_pages_;

@@ -28,6 +28,7 @@ constexpr size_t kReceivesAtOnce = 2;
 constexpr int kEventsAtOnce = 64;
 constexpr size_t kMaxHandshakes = 256;  // more are dropped: nobody can use up our descriptors
 constexpr int64_t kRetryNs = 1'000'000;
+constexpr int64_t kStarvedRetryNs = 10'000'000;  // 100 wake-ups a second, for a kernel out of room
 
 // epoll data: connection ids, and above them these, and kWakeTag.
 constexpr uint64_t kListenerTag = uint64_t{1} << 32;
@@ -118,6 +119,7 @@ class ShmEndpoint final : public Endpoint {
   void AcceptSockets();
   void ServiceHandshakes();
   void ServiceLingering();
+  void ServiceStarved();
   void SetTimer();
   bool HasWork() const;
 
@@ -267,9 +269,12 @@ void ShmEndpoint::Service() {
       (void)bytes;  // EAGAIN: set again since; ServiceHandshakes() looks at the clock anyway
     } else if (tag != kWakeTag) {
       ShmConnection* const connection = Find(ConnectionId(static_cast<uint32_t>(tag)));
-      if (connection != nullptr) connection->OnReadable();
+      if (connection == nullptr) continue;
+      if ((ready[i].events & EPOLLOUT) != 0) connection->SendWaiting();
+      if ((ready[i].events & ~EPOLLOUT) != 0) connection->OnReadable();
     }
   }
+  if (!shared_.starved.empty()) ServiceStarved();
   if (!handshaking_.empty()) ServiceHandshakes();
 }
 
@@ -314,6 +319,16 @@ void ShmEndpoint::ServiceLingering() {
   });
 }
 
+void ShmEndpoint::ServiceStarved() {
+  std::vector<ConnectionId> still;
+  std::swap(still, shared_.starved);
+  std::erase_if(still, [&](ConnectionId id) {
+    ShmConnection* connection = Find(id);
+    return connection == nullptr || connection->SendWaiting();
+  });
+  shared_.starved.insert(shared_.starved.end(), still.begin(), still.end());
+}
+
 // ---- sleeping
 // -------------------------------------------------------------------------------------
 
@@ -340,7 +355,7 @@ bool ShmEndpoint::Arm(SleepUntil until) {
                             std::memory_order_relaxed);  // late is harmless: a wake-up too many
     return false;
   }
-  if (!handshaking_.empty()) SetTimer();
+  if (!handshaking_.empty() || !shared_.starved.empty()) SetTimer();
   return true;
 }
 
@@ -351,7 +366,7 @@ void ShmEndpoint::Disarm() {
 }
 
 void ShmEndpoint::SetTimer() {
-  int64_t when = INT64_MAX;
+  int64_t when = shared_.starved.empty() ? INT64_MAX : clock_.NowNanos() + kStarvedRetryNs;
   for (ConnectionId id : handshaking_) {
     const ShmConnection* connection = Find(id);
     if (connection == nullptr) continue;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,11 +20,14 @@ namespace {
 // How many messages of one connection are handled before others get their turn.
 constexpr int kMessagesAtOnce = 64;
 
-absl::Status Watch(int epoll, int fd, uint32_t events, uint64_t tag) {
+constexpr uint32_t kReads = EPOLLIN | EPOLLRDHUP;
+
+absl::Status Watch(int epoll, int fd, uint32_t events, uint64_t tag,
+                   int operation = EPOLL_CTL_ADD) {
   epoll_event event = {};
   event.events = events;
   event.data.u64 = tag;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (epoll_ctl(epoll, operation, fd, &event) != 0) {
     return ShmErrno(absl::StatusCode::kResourceExhausted, "epoll_ctl");
   }
   return absl::OkStatus();
@@ -37,6 +41,11 @@ bool IsEventFd(int fd) {
   if (readlink(link.c_str(), target, sizeof(target) - 1) < 0) return false;
   return std::string_view(target) == "anon_inode:[eventfd]" &&
          (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+std::string DescriptorLimit() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? absl::StrCat(limit.rlim_cur) : "unknown";
 }
 
 }  // namespace
@@ -71,8 +80,9 @@ absl::Status ShmConnection::Prepare(const ConnectionLimits& limits) {
 
 absl::StatusOr<RemoteMemory> ShmConnection::Expose(std::shared_ptr<MemoryBlock> block,
                                                    size_t offset, size_t bytes) {
-  if (state_ == State::kEnded)
-    return absl::FailedPreconditionError("shm: the connection has ended");
+  if (closed_) return absl::FailedPreconditionError("shm: the connection is closed");
+  // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
+  if (state_ == State::kEnded) return absl::UnavailableError("shm: the connection has ended");
   if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
     return absl::InvalidArgumentError("shm: the range to expose is not within a block");
   }
@@ -80,12 +90,25 @@ absl::StatusOr<RemoteMemory> ShmConnection::Expose(std::shared_ptr<MemoryBlock> 
     return absl::FailedPreconditionError(
         "shm: memory of the caller's cannot be shared with another process; allocate the region");
   }
+  absl::Status status = SendsAtOnce() ? SendUnexposes() : absl::OkStatus();
+  if (exposed_.size() >= kMaxRanges) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "shm: ", exposed_.size(),
+        " pieces of memory are exposed on this connection, the most "
+        "that it takes; free regions that are not in use, or make fewer and larger ones"));
+  }
   const uint64_t key = shared_->next_key++;
   const uint64_t address = reinterpret_cast<uint64_t>(block->data() + offset);
   Exposed exposed{key, address, offset, bytes, std::move(block)};
-  FlushUnexposes();
-  if (socket_.valid()) {
-    if (absl::Status status = SendExpose(exposed); !status.ok()) return status;
+  if (status.ok() && exposed_.size() + unexposed_.size() >= kMaxRanges) {
+    status = absl::ResourceExhaustedError("the peer has not been sent what was taken back");
+  }
+  if (status.ok() && SendsAtOnce()) status = SendExpose(exposed);
+  if (!status.ok()) {
+    AwaitRoom(status);
+    return absl::UnavailableError(absl::StrCat("shm: memory cannot be exposed to the peer now (",
+                                               std::string(status.message()),
+                                               "); it can once the peer reads again"));
   }
   exposed_.push_back(std::move(exposed));
   return RemoteMemory{address, key};
@@ -105,22 +128,74 @@ absl::Status ShmConnection::SendExpose(const Exposed& exposed) {
 }
 
 void ShmConnection::Unexpose(const RemoteMemory& memory) {
-  const size_t removed =
-      std::erase_if(exposed_, [&](const Exposed& e) { return e.key == memory.key; });
-  if (removed == 0 || !socket_.valid() || state_ == State::kEnded) return;
+  const auto it = std::find_if(exposed_.begin(), exposed_.end(),
+                               [&](const Exposed& e) { return e.key == memory.key; });
+  if (it == exposed_.end()) return;
+  const auto index = static_cast<size_t>(it - exposed_.begin());
+  const bool sent = socket_.valid() && (SendsAtOnce() || index < exposes_sent_);
+  if (index < exposes_sent_) --exposes_sent_;
+  exposed_.erase(it);
+  if (!sent || state_ == State::kEnded) return;
   unexposed_.push_back(memory.key);
-  FlushUnexposes();
+  if (!SendsAtOnce()) return;
+  // A peer that does not read keeps its mapping until it does.
+  if (absl::Status status = SendUnexposes(); !status.ok()) AwaitRoom(status);
 }
 
-void ShmConnection::FlushUnexposes() {
-  while (!unexposed_.empty() && socket_.valid()) {
+absl::Status ShmConnection::SendUnexposes() {
+  while (!unexposed_.empty()) {
     ShmMessage message;
     message.type = ShmMessageType::kUnexpose;
     message.key = unexposed_.back();
-    // A peer that does not read keeps its mapping a little longer; we come here again.
-    if (!ShmSend(socket_.get(), message, {}).ok()) return;
+    if (absl::Status s = ShmSend(socket_.get(), message, {}); !s.ok()) return s;
     unexposed_.pop_back();
   }
+  return absl::OkStatus();
+}
+
+absl::Status ShmConnection::SendSetUp() {
+  // Before the hello: the peer may accept, and write to this memory, the moment it has read that.
+  for (; exposes_sent_ < exposed_.size(); ++exposes_sent_) {
+    if (absl::Status s = SendExpose(exposed_[exposes_sent_]); !s.ok()) return s;
+  }
+  if (absl::Status s = SendHello(ShmMessageType::kHello); !s.ok()) return s;
+  hello_sent_ = true;
+  return SendUnexposes();
+}
+
+bool ShmConnection::SendWaiting() {
+  absl::Status status;
+  if (state_ != State::kEnded && socket_.valid()) {
+    status = SendsAtOnce() ? SendUnexposes() : SendSetUp();
+  }
+  // A peer that is gone: OnReadable() finds that out.
+  const bool waits = absl::IsResourceExhausted(status) || absl::IsAborted(status);
+  if (waits) {
+    AwaitRoom(status);
+  } else {
+    EndAwaitingRoom();
+  }
+  return !waits;
+}
+
+void ShmConnection::AwaitRoom(const absl::Status& status) {
+  if (absl::IsAborted(status) && !starved_) {
+    starved_ = true;
+    shared_->starved.push_back(id_);
+  } else if (absl::IsResourceExhausted(status) && !awaits_room_ && socket_.valid()) {
+    awaits_room_ = Watch(shared_->epoll.get(), socket_.get(), kReads | EPOLLOUT,
+                         static_cast<uint32_t>(id_), EPOLL_CTL_MOD)
+                       .ok();
+  }
+}
+
+void ShmConnection::EndAwaitingRoom() {
+  starved_ = false;
+  if (!awaits_room_) return;
+  awaits_room_ = false;
+  if (!socket_.valid()) return;
+  (void)Watch(shared_->epoll.get(), socket_.get(), kReads, static_cast<uint32_t>(id_),
+              EPOLL_CTL_MOD);  // cannot fail: the socket is in the set, and MOD takes no memory
 }
 
 absl::Status ShmConnection::MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds) {
@@ -171,19 +246,14 @@ absl::Status ShmConnection::OpenSocket() {
   if (!socket.ok()) return socket.status();
   absl::Status status = ShmCheckPeer(socket->get());
   if (status.ok()) {
-    status = Watch(shared_->epoll.get(), socket->get(), EPOLLIN | EPOLLRDHUP,
-                   static_cast<uint32_t>(id_));
+    status = Watch(shared_->epoll.get(), socket->get(), kReads, static_cast<uint32_t>(id_));
   }
   if (!status.ok()) return status;
   socket_ = std::move(*socket);
-  // Before the hello: the peer may accept, and write to this memory, the moment it has read that.
-  for (size_t i = 0; i < exposed_.size() && status.ok(); ++i) status = SendExpose(exposed_[i]);
-  if (status.ok()) status = SendHello(ShmMessageType::kHello);
-  if (absl::IsResourceExhausted(status)) {
-    status = absl::UnavailableError(absl::StrCat("shm: too much memory exposed before connecting (",
-                                                 exposed_.size(), " ranges)"));
-  }
-  return status;
+  status = SendSetUp();
+  if (!absl::IsResourceExhausted(status) && !absl::IsAborted(status)) return status;
+  AwaitRoom(status);
+  return absl::OkStatus();
 }
 
 absl::Status ShmConnection::SendHello(ShmMessageType type) {
@@ -205,8 +275,7 @@ void ShmConnection::AdoptSocket(UniqueFd socket, int64_t deadline_ns) {
   state_ = State::kIncoming;
   absl::Status status = ShmCheckPeer(socket_.get());
   if (status.ok()) {
-    status = Watch(shared_->epoll.get(), socket_.get(), EPOLLIN | EPOLLRDHUP,
-                   static_cast<uint32_t>(id_));
+    status = Watch(shared_->epoll.get(), socket_.get(), kReads, static_cast<uint32_t>(id_));
   }
   if (!status.ok()) End(status, Why::kError);
 }
@@ -261,22 +330,27 @@ void ShmConnection::OnTime(int64_t now_ns) {
 // ---- messages
 // -------------------------------------------------------------------------------------
 
-void ShmConnection::OnReadable() {
+bool ShmConnection::OnReadable() {
   ShmMessage message;
   std::vector<UniqueFd> fds;
   for (int i = 0; i < kMessagesAtOnce && socket_.valid(); ++i) {
     switch (ShmReceive(socket_.get(), &message, &fds)) {
       case ShmReceived::kNothing:
-        return;
+        return false;
       case ShmReceived::kGone:
         // It has unmapped our memory or is no more.
         peer_gone_ = true;
         End(absl::UnavailableError("shm: the peer closed the connection or is gone"), Why::kPeer);
         if (borrowed_.empty()) CloseSocket();
-        return;
+        return false;
       case ShmReceived::kMalformed:
-        End(absl::InternalError("shm: malformed message from the peer, or no descriptors left here "
-                                "(ulimit -n)"),
+        End(absl::InternalError("shm: malformed message from the peer"), Why::kError);
+        break;
+      case ShmReceived::kNoDescriptors:
+        End(absl::ResourceExhaustedError(
+                absl::StrCat("shm: process ", getpid(), " has no file descriptor left for the ",
+                             "memory that its peer shares (ulimit -n: ", DescriptorLimit(),
+                             "); raise the limit")),
             Why::kError);
         break;
       case ShmReceived::kMessage:
@@ -284,6 +358,7 @@ void ShmConnection::OnReadable() {
         break;
     }
   }
+  return socket_.valid();
 }
 
 void ShmConnection::OnMessage(const ShmMessage& message, std::vector<UniqueFd>* fds) {

@@ -134,9 +134,16 @@ absl::Status ShmSend(int fd, const ShmMessage& message, absl::Span<const int> fd
     std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
   }
   if (sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return absl::OkStatus();
-  const bool full = errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS || errno == ENOMEM;
-  return ShmErrno(full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
-                  "sendmsg");
+  switch (errno) {
+    case EAGAIN:
+      return ShmErrno(absl::StatusCode::kResourceExhausted, "sendmsg");
+    case ENOBUFS:
+    case ENOMEM:
+    case ETOOMANYREFS:
+      return ShmErrno(absl::StatusCode::kAborted, "sendmsg");
+    default:
+      return ShmErrno(absl::StatusCode::kUnavailable, "sendmsg");
+  }
 }
 
 ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds) {
@@ -154,6 +161,10 @@ ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds) 
   }
   TakeFds(&header, fds);  // whatever else is wrong, they are ours to close
   if (bytes == 0) return Ended(fd) ? ShmReceived::kGone : ShmReceived::kMalformed;
+  // recvmsg(2) drops the descriptors for which it finds no number, and reports only that.
+  if ((header.msg_flags & MSG_CTRUNC) != 0 && fds->size() < kMaxFds) {
+    return ShmReceived::kNoDescriptors;
+  }
   const bool whole =
       bytes == sizeof(*message) && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
   if (!whole || message->magic != kShmMagic || message->text_bytes > sizeof(message->text_data)) {

@@ -59,10 +59,13 @@ absl::StatusOr<UniqueFd> ShmConnect(const std::string& address);
 absl::Status ShmErrno(absl::StatusCode code, absl::string_view what);
 // PERMISSION_DENIED unless the process at the other end runs as our user (SO_PEERCRED).
 absl::Status ShmCheckPeer(int fd);
-// RESOURCE_EXHAUSTED: the peer has not read what was sent before. UNAVAILABLE: it is gone.
+// RESOURCE_EXHAUSTED: the peer has not read earlier messages; the socket becomes writable (poll(2))
+// when it has. ABORTED: the kernel has no memory, or too many descriptors of this user are in
+// flight; no event announces the end of that. UNAVAILABLE: the peer is gone.
 absl::Status ShmSend(int fd, const ShmMessage& message, absl::Span<const int> fds);
 
-enum class ShmReceived : uint8_t { kMessage, kNothing, kGone, kMalformed };
+// kNoDescriptors: descriptors of the message were lost, because this process has no free ones.
+enum class ShmReceived : uint8_t { kMessage, kNothing, kGone, kMalformed, kNoDescriptors };
 ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds);
 
 }  // namespace verbena::rdma

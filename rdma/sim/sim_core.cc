@@ -473,8 +473,15 @@ void SimCore::End(const LinkPtr& link, int index) {
   side->state = State::kEnded;
 }
 
+bool SimCore::RefusesExpose() {
+  if (!Chance(faults_.expose_refusal)) return false;
+  At(now() + Delay(), [] {});
+  return true;
+}
+
 void SimCore::Close(const LinkPtr& link, int index) {
   SimSide& side = link->sides[index];
+  side.closed = true;
   if (side.state == State::kEnded) return;
   End(link, index);
   Break(link, Lost("the peer closed it"));

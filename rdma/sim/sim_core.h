@@ -89,6 +89,7 @@ struct SimSide {
   std::map<uint64_t, SimExposed> exposed;
   std::deque<std::shared_ptr<SimWrite>> sends;     // not yet done for the sender
   std::deque<std::shared_ptr<SimWrite>> inflight;  // not yet in effect at the peer
+  bool closed = false;                             // by its owner
   bool lingering = false;                          // ended, and not dead yet
   int64_t dead_at = 0;                             // then
   int64_t established_at = 0;
@@ -140,6 +141,8 @@ class SimCore {
   void Post(const std::shared_ptr<SimLink>& link, int side, const WriteRequest& request,
             uint64_t total);
   void Close(const std::shared_ptr<SimLink>& link, int side);
+  // Whether Expose() refuses for now; if so, an event follows when another attempt is worth it.
+  bool RefusesExpose();
 
  private:
   class VirtualClock final : public Clock {

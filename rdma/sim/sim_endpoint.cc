@@ -69,11 +69,17 @@ absl::StatusOr<RemoteMemory> SimEndpoint::Expose(ConnectionId connection,
                                                  size_t bytes) {
   Entry* entry = Find(connection);
   if (entry == nullptr) return NoSimConnection(connection);
+  if (entry->mine().closed) {
+    return absl::FailedPreconditionError("sim: the connection is closed");
+  }
   if (entry->mine().state == State::kEnded) {
-    return absl::FailedPreconditionError("sim: the connection has ended");
+    return absl::UnavailableError("sim: the connection has ended");
   }
   if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
     return absl::InvalidArgumentError("sim: the range to expose is not within a block");
+  }
+  if (entry->mine().state == State::kEstablished && core_->RefusesExpose()) {
+    return absl::UnavailableError("sim: memory cannot be exposed to the peer now");
   }
   const uint64_t key = core_->NextKey();
   const uint64_t address = reinterpret_cast<uint64_t>(block->data() + offset);

@@ -42,6 +42,9 @@ struct SimFaults {
   // Probability that a side with nothing under way is not told of a loss: it learns so by its next
   // write. What a disconnect request lost in an outage does on soft-RoCE.
   double missed_loss = 0;
+  // Probability that Expose() refuses for now on an established connection, as shm does while the
+  // peer does not read. Another attempt is worth it up to max_delay_ns later.
+  double expose_refusal = 0;
 };
 
 // Deliberate faults in the library, switched on by tests to show that they are found.

@@ -200,6 +200,10 @@ absl::Status VerbsConnection::MakeReady(const VerbsOptions& options) {
 
 absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock> block,
                                                      size_t offset, size_t bytes) {
+  // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
+  if (state == State::kLost || failing()) {
+    return absl::UnavailableError("the connection has ended");
+  }
   if (qp_ == nullptr) {
     return absl::FailedPreconditionError("the connection has no queue pair (any more)");
   }
@@ -248,7 +252,7 @@ absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock
 absl::Status VerbsConnection::PostBind(Exposure* exposure) {
   if (absl::Status s = Flush(); !s.ok()) return s;
   if (pending_binds_ >= kBinds) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return absl::UnavailableError(absl::StrCat(
         "more than ", kBinds, " pieces of memory are being exposed on one connection at a time"));
   }
   ibv_send_wr request = {};

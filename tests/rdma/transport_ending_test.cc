@@ -56,6 +56,22 @@ TEST_CASE("closing flushes everything exactly once and only the peer hears of it
   CHECK(pair.client.Receives(pair.c).size() == 5);
 }
 
+TEST_CASE("exposing memory is refused for now on a lost connection, for good on a closed one") {
+  VERBENA_EACH_TRANSPORT();
+  Stage stage(transport);
+  Pair pair(&stage);
+  REQUIRE(pair.established);
+  const auto block = TestBlock(4096);
+  pair.server.endpoint->Close(pair.s);
+  CHECK(pair.server.endpoint->Expose(pair.s, block, 0, 4096).status().code() ==
+        absl::StatusCode::kFailedPrecondition);
+  REQUIRE(stage.Until([&] { return pair.client.Count(Kind::kLost, pair.c) == 1; }));
+  CHECK(IsNotNow(pair.client.endpoint->Expose(pair.c, block, 0, 4096).status()));
+  pair.client.endpoint->Close(pair.c);
+  CHECK(pair.client.endpoint->Expose(pair.c, block, 0, 4096).status().code() ==
+        absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_CASE("what arrived before the peer closed is still reported") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
