@@ -212,7 +212,13 @@ SimCluster::SimCluster(const ClusterOptions& options)
     : options_(options),
       network_(options.seed, options.network),
       control_(options.seed ^ 0x5eed, &network_.clock()),
-      coordinator_clock_(&network_.clock(), options.seed * 3001, options.drift_ppm) {
+      coordinator_machine_clock_(&network_.clock(), options.seed * 3001, options.drift_ppm),
+      coordinator_clock_(&coordinator_machine_clock_),
+      store_([this](int64_t ns) {
+        const int64_t until = coordinator_clock_.NowNanos() + ns;
+        coordinator_clock_.BlockUntil(until);
+        StallCoordinatorUntil(coordinator_machine_clock_.ToNetwork(until));
+      }) {
   control_.set_faults(options.control);
   RestartCoordinator();
   for (int i = 0; i < options.servers; ++i) {
@@ -227,8 +233,15 @@ SimCluster::~SimCluster() {
   servers_.clear();
 }
 
+void SimCluster::StallCoordinatorUntil(int64_t ns) {
+  coordinator_stalled_until_ = std::max(coordinator_stalled_until_, ns);
+}
+
 void SimCluster::RestartCoordinator() {
   coordinator_.reset();
+  coordinator_waiting_.clear();
+  coordinator_stalled_until_ = 0;
+  store_.set_faults({});
   server::CoordinatorOptions coordinator;
   coordinator.partitions = kSimPartitions;
   coordinator.lease_ms = options_.lease_ms;
@@ -244,30 +257,63 @@ void SimCluster::RestartCoordinator() {
 void SimCluster::ServeCoordinator() {
   control_.Serve(kCoordinatorAddress, [this](const std::string& method, const std::string& bytes,
                                              SimControl::Respond respond) {
-    server::Coordinator& c = *coordinator_;
-    const std::string name = method.substr(method.rfind('/') + 1);
-    const auto to = [&]<typename Request, typename Response>(void (server::Coordinator::*handler)(
-                        const Request&, server::Coordinator::Reply<Response>)) {
-      Dispatch<Request, Response>(bytes, std::move(respond),
-                                  [&c, handler](const Request& request, auto reply) {
-                                    (c.*handler)(request, std::move(reply));
-                                  });
-    };
-    using server::Coordinator;
-    if (name == "JoinServer") return to(&Coordinator::JoinServer);
-    if (name == "JoinWorker") return to(&Coordinator::JoinWorker);
-    if (name == "Heartbeat") return to(&Coordinator::Heartbeat);
-    if (name == "Leave") return to(&Coordinator::Leave);
-    if (name == "CreateTable") return to(&Coordinator::CreateTable);
-    if (name == "FinishRestore") return to(&Coordinator::FinishRestore);
-    if (name == "DropTable") return to(&Coordinator::DropTable);
-    if (name == "RemoveServer") return to(&Coordinator::RemoveServer);
-    if (name == "ResetTable") return to(&Coordinator::ResetTable);
-    if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
-    if (name == "GetView") return to(&Coordinator::GetView);
-    if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
-    respond(absl::UnimplementedError(method));
+    SimControl::Respond after =
+        [this, respond = std::move(respond)](absl::StatusOr<std::string> answer) mutable {
+          if (!coordinator_stalled()) return respond(std::move(answer));
+          coordinator_waiting_.push_back(
+              [respond = std::move(respond), answer = std::move(answer)]() mutable {
+                respond(std::move(answer));
+              });
+        };
+    if (!coordinator_stalled()) return HandleCoordinator(method, bytes, std::move(after));
+    coordinator_waiting_.push_back([this, method, bytes, after = std::move(after)]() mutable {
+      HandleCoordinator(method, bytes, std::move(after));
+    });
   });
+}
+
+void SimCluster::HandleCoordinator(const std::string& method, const std::string& bytes,
+                                   SimControl::Respond respond) {
+  server::Coordinator& c = *coordinator_;
+  const std::string name = method.substr(method.rfind('/') + 1);
+  const auto to = [&]<typename Request, typename Response>(void (server::Coordinator::*handler)(
+                      const Request&, server::Coordinator::Reply<Response>)) {
+    Dispatch<Request, Response>(bytes, std::move(respond),
+                                [&c, handler](const Request& request, auto reply) {
+                                  (c.*handler)(request, std::move(reply));
+                                });
+  };
+  using server::Coordinator;
+  if (name == "JoinServer") return to(&Coordinator::JoinServer);
+  if (name == "JoinWorker") return to(&Coordinator::JoinWorker);
+  if (name == "Heartbeat") return to(&Coordinator::Heartbeat);
+  if (name == "Leave") return to(&Coordinator::Leave);
+  if (name == "CreateTable") return to(&Coordinator::CreateTable);
+  if (name == "FinishRestore") return to(&Coordinator::FinishRestore);
+  if (name == "DropTable") return to(&Coordinator::DropTable);
+  if (name == "RemoveServer") return to(&Coordinator::RemoveServer);
+  if (name == "ResetTable") return to(&Coordinator::ResetTable);
+  if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
+  if (name == "GetView") return to(&Coordinator::GetView);
+  if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
+  respond(absl::UnimplementedError(method));
+}
+
+bool SimCluster::RunCoordinator() {
+  if (coordinator_stalled()) return false;
+  bool worked = coordinator_->RunOnce();
+  std::vector<absl::AnyInvocable<void()>> waiting = std::move(coordinator_waiting_);
+  coordinator_waiting_.clear();
+  for (absl::AnyInvocable<void()>& what : waiting) {
+    // A request may be one whose Save() blocks: the rest waits for that.
+    if (coordinator_stalled()) {
+      coordinator_waiting_.push_back(std::move(what));
+    } else {
+      what();
+      worked = true;
+    }
+  }
+  return worked;
 }
 
 SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Options& options) {
@@ -299,7 +345,7 @@ void SimCluster::RestartServer(int index) {
 
 bool SimCluster::RunProcesses() {
   bool worked = control_.RunOnce();
-  worked |= coordinator_->RunOnce();
+  worked |= RunCoordinator();
   for (auto& server : servers_) {
     if (server && !server->stalled(now())) worked |= server->RunOnce();
   }
@@ -310,8 +356,10 @@ bool SimCluster::RunProcesses() {
 }
 
 int64_t SimCluster::NextTimerNanos() const {
-  int64_t next = std::min(control_.NextTimerNanos(),
-                          coordinator_clock_.ToNetwork(coordinator_->NextTimerNanos()));
+  const int64_t coordinator = coordinator_machine_clock_.ToNetwork(coordinator_->NextTimerNanos());
+  int64_t next =
+      std::min(control_.NextTimerNanos(), std::max(coordinator, coordinator_stalled_until_));
+  if (!coordinator_waiting_.empty()) next = std::min(next, coordinator_stalled_until_);
   for (const auto& server : servers_) {
     if (server) next = std::min(next, std::max(server->NextTimerNanos(), server->stalled_until()));
     if (server && server->stalled(now())) next = std::min(next, server->stalled_until());

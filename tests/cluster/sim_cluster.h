@@ -22,6 +22,7 @@
 #include "server/membership.h"
 #include "tests/cluster/sim_clock.h"
 #include "tests/cluster/sim_control.h"
+#include "tests/cluster/sim_store.h"
 
 namespace verbena::test {
 
@@ -130,8 +131,13 @@ class SimCluster {
   void CrashServer(int index);
   // A new process under the same name, empty.
   void RestartServer(int index);
-  // Stops and starts the coordinator on its store.
+  // Stops and starts the coordinator on its store, whose faults end.
   void RestartCoordinator();
+  // The coordinator does nothing until then: requests to it wait, its answers leave afterwards. Its
+  // timers run before what has waited, as after SIGCONT.
+  void StallCoordinatorUntil(int64_t ns);
+  bool coordinator_stalled() const { return now() < coordinator_stalled_until_; }
+  SimStore& store() { return store_; }
 
   // Runs until `done` or the virtual time limit. Returns done().
   bool RunUntil(const std::function<bool()>& done, int64_t limit_ns);
@@ -146,14 +152,20 @@ class SimCluster {
 
  private:
   void ServeCoordinator();
+  void HandleCoordinator(const std::string& method, const std::string& bytes,
+                         SimControl::Respond respond);
+  bool RunCoordinator();
   bool RunProcesses();
   int64_t NextTimerNanos() const;
 
   ClusterOptions options_;
   rdma::SimNetwork network_;
   SimControl control_;
-  const SimClock coordinator_clock_;
-  server::MemoryStore store_;
+  const SimClock coordinator_machine_clock_;
+  BlockedClock coordinator_clock_;
+  int64_t coordinator_stalled_until_ = 0;
+  std::vector<absl::AnyInvocable<void()>> coordinator_waiting_;  // requests to it and its answers
+  SimStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
