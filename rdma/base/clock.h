@@ -17,11 +17,15 @@ class Clock {
   virtual int64_t NowNanos() const = 0;
 };
 
+// CLOCK_BOOTTIME: unlike CLOCK_MONOTONIC it also counts the time in which the machine was suspended,
+// which a lease does not survive.
 class MonotonicClock final : public Clock {
  public:
+  static constexpr clockid_t kId = CLOCK_BOOTTIME;
+
   int64_t NowNanos() const override {
     timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(kId, &t);
     return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
   }
 };

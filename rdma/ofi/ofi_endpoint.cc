@@ -173,7 +173,7 @@ absl::Status OfiEndpoint::Init() {
   shared_.sockets = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   shared_.sleepers = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!shared_.sockets.valid() || !shared_.sleepers.valid()) return Errno("epoll_create1");
-  timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  timer_ = UniqueFd(timerfd_create(MonotonicClock::kId, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer_.valid()) return Errno("timerfd_create");
   spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (absl::Status s = Add(shared_.sockets.get(), timer_.get(), kTimerTag); !s.ok()) return s;

@@ -146,7 +146,7 @@ absl::Status ShmEndpoint::Init() {
       OwnedPages::Create(sizeof(ShmState), OwnedPages::PeerMay::kRead, "verbena-shm-state");
   if (!state.ok()) return state.status();
   shared_.state = std::move(*state);
-  timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  timer_ = UniqueFd(timerfd_create(MonotonicClock::kId, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer_.valid()) return ShmErrno(absl::StatusCode::kResourceExhausted, "timerfd_create");
   spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   epoll_event event = {};
