@@ -14,9 +14,9 @@
 //     that has its only copy, or an operator removes that server.
 //  6. A change that cannot be saved has not happened: it is undone and its caller told why.
 //  7. A token that has ended is refused from that moment on, whether or not this can be saved.
-//  8. Time in which the coordinator itself did not run (stopped, out of memory) counts against
-//     nobody's lease: found more than half a lease late, RunOnce() renews all leases instead of
-//     ending any.
+//  8. Time in which the coordinator itself did not run (stopped, starved, suspended, in a slow
+//     Save()) counts against no lease: RunOnce() is due eight times a lease, and one that comes a
+//     quarter of a lease late or more extends all leases by the pause before any ends (turns.h).
 //  9. What follows from a change for the partitions' configurations (configurations.h) is part of
 //  it.
 //

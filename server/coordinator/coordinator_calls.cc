@@ -14,6 +14,10 @@
 namespace verbena::server {
 namespace {
 
+// How often the coordinator looks whether it has run, in turns a lease. Two turns are the longest
+// pause that counts against leases: with 8 a quarter of a lease, which is how often members send.
+constexpr int64_t kTurnsPerLease = 8;
+
 // A poll longer than this would outlive what routers and firewalls keep of an idle connection.
 constexpr uint32_t kMaxWaitMs = 30000;
 
@@ -106,6 +110,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const Coordinat
   impl->clock = clock;
   impl->store = store;
   if (absl::Status status = impl->TakeOffice(); !status.ok()) return status;
+  impl->turns = Turns(impl->LeaseNanos() / kTurnsPerLease, impl->Now());
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(impl)));
 }
 
@@ -264,6 +269,8 @@ void Coordinator::RevokeToken(const v1::RevokeTokenRequest& request,
 bool Coordinator::RunOnce() {
   Impl& impl = *impl_;
   const int64_t now = impl.Now();
+  const int64_t pause_ns = impl.turns.Begin(now);
+  if (pause_ns > 0) impl.ExtendLeases(pause_ns, now);
   bool ended = impl.EndLeases(now);
   ended |= impl.EndBars(now);
   ended |= impl.EndTokens(now);
@@ -275,7 +282,10 @@ bool Coordinator::RunOnce() {
 int64_t Coordinator::NextTimerNanos() const {
   // What could not be saved is tried again later, not in a loop.
   const int64_t due = std::min(impl_->leases.NextDueNanos(), impl_->bars.NextDueNanos());
-  return std::min({std::max(due, impl_->next_save_ns), impl_->next_poll_ns, impl_->next_token_ns});
+  // Without leases nothing depends on how long this has not run.
+  const int64_t turn = impl_->leases.empty() ? kNever : impl_->turns.NextDueNanos();
+  return std::min(
+      {std::max(due, impl_->next_save_ns), impl_->next_poll_ns, impl_->next_token_ns, turn});
 }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }

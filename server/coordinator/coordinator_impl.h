@@ -15,6 +15,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/leases.h"
 #include "server/coordinator/store.h"
+#include "server/coordinator/turns.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -41,6 +42,7 @@ struct Coordinator::Impl {
   v1::AccessRules access;  // the state's, and the operator's own token
   int64_t next_token_ns = kNever;
   Leases leases;
+  Turns turns;
   LearnerBars bars;
   std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
   std::vector<Poll> polls;
@@ -68,6 +70,8 @@ struct Coordinator::Impl {
   void Repeat(const CoordinatorState::Answered& before, const std::string& fingerprint,
               Reply<Response> reply);
 
+  // The turn before this one was too long ago: its leases ran on, and must not have.
+  void ExtendLeases(int64_t pause_ns, int64_t now);
   bool EndLeases(int64_t now);
   bool EndBars(int64_t now);
   bool EndTokens(int64_t now);

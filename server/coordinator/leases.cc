@@ -1,5 +1,6 @@
 #include "server/coordinator/leases.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace verbena::server {
@@ -23,11 +24,11 @@ void Leases::End(uint64_t incarnation) {
   until_.erase(it);
 }
 
-void Leases::RenewAll(int64_t until_ns) {
+void Leases::ExtendAll(int64_t ns, int64_t limit_ns) {
   order_.clear();
   for (auto& [incarnation, until] : until_) {
-    until = until_ns;
-    order_.emplace(until_ns, incarnation);
+    until = std::max(until, std::min(until + ns, limit_ns));
+    order_.emplace(until, incarnation);
   }
 }
 

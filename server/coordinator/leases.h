@@ -19,12 +19,14 @@ class Leases {
   bool Renew(uint64_t incarnation, int64_t until_ns);
   void End(uint64_t incarnation);
   bool Has(uint64_t incarnation) const { return until_.contains(incarnation); }
-  void RenewAll(int64_t until_ns);
+  // Every lease ends `ns` later, but not after `limit_ns`, unless it does so already.
+  void ExtendAll(int64_t ns, int64_t limit_ns);
   // Ends the leases of incarnations that are not in `keep`.
   void Retain(const std::set<uint64_t>& keep);
 
   std::vector<uint64_t> Due(int64_t now_ns) const;  // those that end at now_ns or before
   int64_t NextDueNanos() const;                     // INT64_MAX: there is none
+  bool empty() const { return until_.empty(); }
 
  private:
   std::map<uint64_t, int64_t> until_;

@@ -1,6 +1,7 @@
 // What survives a restart, repeated calls, and a store that cannot save.
 #include <random>
 
+#include "server/coordinator/planted_bugs.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -145,13 +146,34 @@ TEST_CASE("a change that cannot be saved has not happened") {
   REQUIRE(c->NextTimerNanos() > c.clock.NowNanos());
   REQUIRE_FALSE(c->RunOnce());
   REQUIRE(c.Heartbeat(a).ok());
-  c.clock.AdvanceTo(c->NextTimerNanos());
   store.full = false;
+  c.clock.AdvanceMs(1000);
   REQUIRE(c->RunOnce());
   REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
   REQUIRE(c.Job("job").members_size() == 0);
   REQUIRE((*poll)->value().changed());
   REQUIRE(c.Call(&Coordinator::JoinServer, join).ok());
+}
+
+TEST_CASE("regression: a slow write of the store ends no lease") {
+  for (const bool bug : {false, true}) {
+    FaultyStore store;
+    TestCoordinator c({}, &store);
+    store.clock = &c.clock;
+    const uint64_t server = c.JoinServer("a");
+    const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+    coordinator_planted_bugs().count_pauses = bug;
+    // All but the heartbeat that is due: it comes while the store is written.
+    c.clock.AdvanceMs(kLeaseMs / 4);
+    store.slow_ms = kLeaseMs * 3 / 4;
+    REQUIRE(c.JoinWorker("other", 1).ok());
+    store.slow_ms = 0;
+    c->RunOnce();
+    coordinator_planted_bugs().count_pauses = false;
+    CHECK((c.Server("a").state() == v1::Server::ALIVE) == !bug);
+    CHECK(c.Heartbeat(worker).ok() == !bug);
+    CHECK(c.Heartbeat(server).ok());
+  }
 }
 
 TEST_CASE("a state that makes no sense is DATA_LOSS") {

@@ -2,7 +2,9 @@
 #ifndef VERBENA_TESTS_SERVER_COORDINATOR_FIXTURE_H_
 #define VERBENA_TESTS_SERVER_COORDINATOR_FIXTURE_H_
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,24 +20,43 @@ inline constexpr int64_t kLeaseMs = 5000;
 class ManualClock final : public Clock {
  public:
   int64_t NowNanos() const override { return now_; }
-  void AdvanceMs(int64_t ms) { now_ += ms * 1000000; }
-  void AdvanceTo(int64_t now) { now_ = std::max(now_, now); }
+  void AdvanceMs(int64_t ms) { AdvanceTo(now_ + ms * 1000000); }
+  // What is driven takes its turns on the way, but not the one at the end.
+  void AdvanceTo(int64_t now) {
+    int64_t turn = 0;
+    while (next_turn_ && (turn = std::max(next_turn_(), now_ + 1)) < now) {
+      now_ = turn;
+      run_();
+    }
+    now_ = std::max(now_, now);
+  }
+  // Nobody takes a turn: the process is stopped, or in a call that blocks.
+  void StallMs(int64_t ms) { now_ += ms * 1000000; }
+  void Drive(std::function<int64_t()> next_turn, std::function<void()> run) {
+    next_turn_ = std::move(next_turn);
+    run_ = std::move(run);
+  }
 
  private:
+  std::function<int64_t()> next_turn_;
+  std::function<void()> run_;
   int64_t now_ = 1000000000;
 };
 
-// A MemoryStore whose disk can be full.
+// A MemoryStore whose disk can be full or slow.
 class FaultyStore final : public Store {
  public:
   absl::StatusOr<CoordinatorState> Load() override { return inner_.Load(); }
   absl::Status Save(const CoordinatorState& state,
                     const CoordinatorState::Answered* answered) override {
+    if (slow_ms > 0) clock->StallMs(slow_ms);
     if (full) return absl::UnavailableError("the disk is full");
     ++saves;
     return inner_.Save(state, answered);
   }
   bool full = false;
+  int64_t slow_ms = 0;  // how long each Save() takes, by *clock
+  ManualClock* clock = nullptr;
   int saves = 0;
 
  private:
@@ -52,7 +73,10 @@ class TestCoordinator {
       : options_(std::move(options)), store_(store != nullptr ? store : &memory_) {
     options_.cluster_id = "test";
     Restart();
+    clock.Drive([this] { return coordinator_->NextTimerNanos(); },
+                [this] { coordinator_->RunOnce(); });
   }
+  TestCoordinator(const TestCoordinator&) = delete;  // its clock runs it
 
   // What a killed and restarted process does: only the store survives.
   void Restart() {

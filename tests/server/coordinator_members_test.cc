@@ -181,8 +181,8 @@ TEST_CASE("time in which the coordinator did not run ends no lease") {
   TestCoordinator c;
   const uint64_t server = c.JoinServer("a");
   const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
-  c.clock.AdvanceMs(10 * kLeaseMs);
-  REQUIRE(c->RunOnce());
+  c.clock.StallMs(10 * kLeaseMs);
+  c->RunOnce();
   REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
   REQUIRE(c.Heartbeat(worker).ok());
   // Whoever really is gone has one more lease.
@@ -190,6 +190,28 @@ TEST_CASE("time in which the coordinator did not run ends no lease") {
   REQUIRE(c->RunOnce());
   REQUIRE(c.Server("a").state() == v1::Server::SILENT);
   REQUIRE(c.Heartbeat(server).ok());
+}
+
+TEST_CASE("regression: a stall of about a lease ends no lease, and its time is given back") {
+  for (const int64_t stall : {kLeaseMs * 3 / 4, kLeaseMs, kLeaseMs * 5 / 4}) {
+    TestCoordinator c;
+    const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+    c.clock.AdvanceMs(kLeaseMs / 4);
+    c.clock.StallMs(stall);
+    c->RunOnce();
+    // What the worker sent meanwhile is lost; the next one comes half a lease later.
+    c.clock.AdvanceMs(kLeaseMs / 2);
+    c->RunOnce();
+    REQUIRE(c.Heartbeat(worker).ok());
+    // Stalls do not add up to a lease without an end.
+    for (int i = 0; i < 4; ++i) {
+      c.clock.StallMs(kLeaseMs / 2);
+      c->RunOnce();
+      c.clock.AdvanceMs(kLeaseMs / 4);
+      c->RunOnce();
+    }
+    REQUIRE(c.Heartbeat(worker).status().code() == absl::StatusCode::kNotFound);
+  }
 }
 
 TEST_CASE("incarnations are never reused") {

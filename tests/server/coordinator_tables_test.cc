@@ -255,7 +255,7 @@ TEST_CASE("a view is watched by long polls") {
 
   // The end of a lease is news too.
   const auto silent = c.Poll(c.view().revision(), 30000);
-  c.clock.AdvanceTo(c->NextTimerNanos());
+  c.clock.AdvanceMs(kLeaseMs);
   c->RunOnce();
   REQUIRE((*silent)->value().view().servers(0).state() == v1::Server::SILENT);
 }

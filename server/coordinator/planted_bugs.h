@@ -1,0 +1,21 @@
+// Deliberate faults, switched on by tests to show that their checks find them.
+//
+// **Thread safety**: written only while no coordinator and no member runs.
+#ifndef VERBENA_SERVER_COORDINATOR_PLANTED_BUGS_H_
+#define VERBENA_SERVER_COORDINATOR_PLANTED_BUGS_H_
+
+namespace verbena::server {
+
+struct CoordinatorPlantedBugs {
+  bool count_pauses = false;  // leases run on while the coordinator does not
+};
+
+// All false outside tests.
+inline CoordinatorPlantedBugs& coordinator_planted_bugs() {
+  static CoordinatorPlantedBugs bugs;
+  return bugs;
+}
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_PLANTED_BUGS_H_
