@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/spec_text.h"
-#include "server/checkpoint/tensor_file.h"
 
 namespace verbena::checkpoint {
 
@@ -15,24 +14,29 @@ absl::StatusOr<ArrayReader> ArrayReader::Open(Disk* disk, const CheckpointReader
   reader.what_ = absl::StrCat(checkpoint.path(), ": table ", Quoted(table), ": array ", array);
   const v1::CheckpointTable* found = checkpoint.FindTable(table);
   for (const v1::CheckpointFile& file : checkpoint.manifest().files()) {
-    const size_t before = reader.pieces_.size();
+    const SafetensorsReader* opened = nullptr;
     for (const v1::CheckpointTensor& tensor : file.tensors()) {
       if (tensor.table() != table || tensor.array() != array) continue;
+      if (opened == nullptr) {
+        absl::StatusOr<SafetensorsReader> made = OpenTensorFile(disk, checkpoint.path(), file);
+        if (!made.ok()) return made.status();
+        reader.files_.push_back(std::make_unique<SafetensorsReader>(*std::move(made)));
+        opened = reader.files_.back().get();
+      }
+      absl::StatusOr<TensorCursor> cursor = TensorCursor::Open(*opened, tensor);
+      if (!cursor.ok()) return cursor.status();
+      const size_t number = reader.cursors_.size();
+      reader.cursors_.push_back(*std::move(cursor));
       reader.type_ = *ParseType(tensor.dtype());
       uint64_t at = 0;
       for (const v1::CheckpointTensor::Range& range : tensor.ranges()) {
-        reader.pieces_.push_back(
-            {range.first(), range.count(), reader.files_.size(), tensor.name(), at});
+        reader.pieces_.push_back({range.first(), range.count(), number, at});
         at += range.count();
       }
       if (!tensor.ranges().empty()) continue;
       const uint64_t all = *ElementsOf(tensor.shape(), BytesOf(reader.type_));
-      reader.pieces_.push_back({0, all, reader.files_.size(), tensor.name(), 0});
+      reader.pieces_.push_back({0, all, number, 0});
     }
-    if (reader.pieces_.size() == before) continue;
-    absl::StatusOr<SafetensorsReader> opened = OpenTensorFile(disk, checkpoint.path(), file);
-    if (!opened.ok()) return opened.status();
-    reader.files_.push_back(*std::move(opened));
   }
   if (reader.pieces_.empty() || found == nullptr || found->spec().dim() > 0) {
     return absl::NotFoundError(absl::StrCat(reader.what_, " is none of a dense table there"));
@@ -43,7 +47,7 @@ absl::StatusOr<ArrayReader> ArrayReader::Open(Disk* disk, const CheckpointReader
   return reader;
 }
 
-absl::Status ArrayReader::Read(uint64_t first, absl::Span<std::byte> to) const {
+absl::Status ArrayReader::Read(uint64_t first, absl::Span<std::byte> to) {
   const size_t element = BytesOf(type_);
   if (to.size() % element != 0 || first > elements_ || to.size() / element > elements_ - first) {
     return absl::OutOfRangeError(absl::StrCat(what_, " has ", elements_, " elements, and ",
@@ -54,11 +58,10 @@ absl::Status ArrayReader::Read(uint64_t first, absl::Span<std::byte> to) const {
                                 [](uint64_t at, const Piece& p) { return at < p.first; });
   // The manifest was checked: pieces begin at element 0 and have no holes.
   for (--piece; !to.empty(); ++piece) {
-    const SafetensorsReader& file = files_[piece->file];
     const uint64_t inside = first - piece->first;
     const uint64_t count = std::min<uint64_t>(piece->count - inside, to.size() / element);
-    const absl::Status status = file.Read(*file.Find(piece->tensor), (piece->at + inside) * element,
-                                          to.first(count * element));
+    const absl::Status status =
+        cursors_[piece->tensor].ReadAt((piece->at + inside) * element, to.first(count * element));
     if (!status.ok()) return status;
     to.remove_prefix(count * element);
     first += count;

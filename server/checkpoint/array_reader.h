@@ -1,14 +1,14 @@
 // Any part of a dense table's array, wherever its pieces lie: for what puts slices together.
 //
-// What it gives is not checked against checksums, which only a whole tensor has. So whoever reads
-// by this checks the files, too (CheckpointReader::VerifyFile()).
+// Each block of a tensor is verified before bytes of it are returned (TensorCursor).
 //
-// **Thread safety**: any threads may read at once.
+// **Thread safety**: one thread an object.
 #ifndef VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_
 #define VERBENA_SERVER_CHECKPOINT_ARRAY_READER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/tensor_file.h"
 #include "server/checkpoint/tensor_type.h"
 
 namespace verbena::checkpoint {
@@ -24,21 +25,20 @@ namespace verbena::checkpoint {
 class ArrayReader {
  public:
   // Opens the array's files and checks that their headers are as the manifest says. NOT_FOUND:
-  // there is no such array.
+  // there is no such array. The checkpoint outlives it.
   static absl::StatusOr<ArrayReader> Open(Disk* disk, const CheckpointReader& checkpoint,
                                           const std::string& table, const std::string& array);
 
   TensorType type() const { return type_; }
   uint64_t elements() const { return elements_; }
   // Elements from `first` on, as many as `to` has bytes for. OUT_OF_RANGE: there are fewer.
-  absl::Status Read(uint64_t first, absl::Span<std::byte> to) const;
+  absl::Status Read(uint64_t first, absl::Span<std::byte> to);
 
  private:
   struct Piece {
     uint64_t first = 0, count = 0;  // elements of the array
-    size_t file = 0;
-    std::string tensor;
-    uint64_t at = 0;  // element of the tensor
+    size_t tensor = 0;              // of cursors_
+    uint64_t at = 0;                // element of the tensor
   };
   ArrayReader() = default;
 
@@ -46,7 +46,9 @@ class ArrayReader {
   TensorType type_ = TensorType::kF32;
   uint64_t elements_ = 0;
   std::vector<Piece> pieces_;  // by `first`; without holes
-  std::vector<SafetensorsReader> files_;
+  // Cursors refer to files, and to entries of the checkpoint's manifest, which outlives this.
+  std::vector<std::unique_ptr<SafetensorsReader>> files_;
+  std::vector<TensorCursor> cursors_;
 };
 
 }  // namespace verbena::checkpoint

@@ -6,10 +6,12 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "proto/routing.h"
 #include "proto/spec_text.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/layout.h"
 #include "server/checkpoint/manifest_check.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/checkpoint/tensor_file.h"
 
 namespace verbena::checkpoint {
@@ -64,15 +66,17 @@ class Places {
   uint64_t element_ = 0;  // of the range, or of the array
 };
 
-// Passes on the rows of a batch whose keys are not in `seen`; `changes`: and that were not dropped.
-absl::Status GiveUnseen(const RowBatch& batch, const KeySet& seen, bool changes,
-                        const CheckpointReader::TakeRows& take) {
+// Passes on the rows of a batch of link `link` that count and whose keys are not in `seen`; of an
+// increment (`link` > 0) those that were not dropped.
+absl::Status GiveUnseen(const RowBatch& batch, const KeySet& seen, const RowFilter& filter,
+                        size_t link, const CheckpointReader::TakeRows& take) {
   const absl::Span<const uint64_t> keys = batch.keys();
   const absl::Span<const uint32_t> applies = batch.applies();
   std::vector<std::vector<std::byte>> kept(batch.columns.size());
   RowBatch rest;
   for (uint64_t row = 0; row < batch.count; ++row) {
-    if (seen.contains(keys[row]) || (changes && applies[row] == 0)) continue;
+    const bool dropped = link > 0 && applies[row] == 0;
+    if (dropped || seen.contains(keys[row]) || !filter.Counts(link, keys[row])) continue;
     ++rest.count;
     for (size_t c = 0; c < kept.size(); ++c) {
       const size_t bytes = batch.columns[c].size() / batch.count;
@@ -87,6 +91,17 @@ absl::Status GiveUnseen(const RowBatch& batch, const KeySet& seen, bool changes,
 }
 
 }  // namespace
+
+RowFilter::RowFilter(uint32_t table, std::vector<size_t> first_links)
+    : table_(table), first_links_(std::move(first_links)) {
+  for (const size_t first : first_links_) newest_first_ = std::max(newest_first_, first);
+}
+
+bool RowFilter::Counts(size_t link, uint64_t key) const {
+  if (!Drops(link)) return true;
+  const auto partitions = static_cast<uint32_t>(first_links_.size());
+  return link >= first_links_[PartitionOfKey(table_, key, partitions)];
+}
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(Disk* disk, const std::string& path) {
   CheckpointReader reader;
@@ -226,6 +241,19 @@ std::vector<RowFile> CheckpointReader::RowFiles(const std::string& table) const 
   return files;
 }
 
+RowFilter CheckpointReader::RowFilterOf(const std::string& table) const {
+  const v1::CheckpointTable* newest = FindTable(table);
+  if (newest == nullptr || links_.size() == 1 || planted_bugs().merge_key_by_key) return {};
+  std::vector<size_t> first(manifest().partitions());
+  for (size_t link = 1; link < links_.size(); ++link) {
+    const v1::CheckpointTable* here = Find(links_[link].manifest, table);
+    if (here == nullptr) continue;
+    // The chain was checked: all its manifests have as many partitions, and name some of them.
+    for (const uint32_t partition : here->whole_partitions()) first[partition] = link;
+  }
+  return {newest->id(), std::move(first)};
+}
+
 absl::Status CheckpointReader::ReadRowFile(const RowFile& file, const TakeRows& take) const {
   const Link& link = links_[file.link];
   const absl::StatusOr<SafetensorsReader> reader = OpenTensorFile(disk_, link.path, *file.file);
@@ -257,14 +285,12 @@ absl::Status CheckpointReader::ReadRowFile(const RowFile& file, const TakeRows& 
     }
     if (absl::Status status = take(batch); !status.ok()) return status;
   }
-  for (TensorCursor& column : columns) {
-    if (absl::Status status = column.Finish(); !status.ok()) return status;
-  }
   return absl::OkStatus();
 }
 
 absl::Status CheckpointReader::ReadRows(const std::string& table, const TakeRows& take) const {
   const std::vector<RowFile> files = RowFiles(table);
+  const RowFilter filter = RowFilterOf(table);
   // Links from the latest to the oldest: what a later one has said counts.
   KeySet seen;
   for (size_t link = links_.size(); link-- > 0;) {
@@ -273,7 +299,7 @@ absl::Status CheckpointReader::ReadRows(const std::string& table, const TakeRows
       if (file.link != link) continue;
       const absl::Status status = ReadRowFile(file, [&](const RowBatch& batch) {
         if (link > 0) here.insert(here.end(), batch.keys().begin(), batch.keys().end());
-        return GiveUnseen(batch, seen, link > 0, take);
+        return GiveUnseen(batch, seen, filter, link, take);
       });
       if (!status.ok()) return status;
     }

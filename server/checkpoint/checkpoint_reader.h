@@ -4,9 +4,10 @@
 // itself.
 //
 // Invariants:
-//  1. What was taken from a call counts only if the call returned OK: checksums are known at the
-//     end. Whoever restores makes nothing visible before that.
-//  2. Errors name file and tensor.
+//  1. No byte is passed on before the checksum of its block was compared; of a checkpoint of format
+//     version 1, that of its tensor.
+//  2. Errors name file, tensor and offset.
+//  3. Of a partition that a checkpoint of the chain has whole no row of an older one counts.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
 
@@ -38,6 +39,24 @@ struct RowBatch {
   absl::Span<const uint32_t> applies() const {
     return {reinterpret_cast<const uint32_t*>(columns[kAppliesColumn].data()), count};
   }
+};
+
+// Which rows of an incremental checkpoint's chain count: of each partition those of the latest
+// checkpoint that has it whole, and of later ones.
+class RowFilter {
+ public:
+  // All rows count.
+  RowFilter() = default;
+  // `first_links`: by partition, the oldest link whose rows count.
+  RowFilter(uint32_t table, std::vector<size_t> first_links);
+  bool Counts(size_t link, uint64_t key) const;
+  // False: all rows of that link count.
+  bool Drops(size_t link) const { return link < newest_first_; }
+
+ private:
+  uint32_t table_ = 0;
+  std::vector<size_t> first_links_;
+  size_t newest_first_ = 0;
 };
 
 // A file with rows of one table.
@@ -82,9 +101,10 @@ class CheckpointReader {
   absl::Status ReadArray(const std::string& table, const std::string& array,
                          const TakeElements& take) const;
 
-  // Files of an embedding table's rows. A key may be in several links: the row of the latest link
-  // counts.
+  // Files of an embedding table's rows. Of the rows that RowFilterOf() lets through a key may be in
+  // several links: the row of the latest link counts.
   std::vector<RowFile> RowFiles(const std::string& table) const;
+  RowFilter RowFilterOf(const std::string& table) const;
   using TakeRows = std::function<absl::Status(const RowBatch& rows)>;
   absl::Status ReadRowFile(const RowFile& file, const TakeRows& take) const;
   // All rows, each key once, as it is now. Memory: 8 bytes and more for each row of an incremental

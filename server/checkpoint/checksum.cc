@@ -1,7 +1,5 @@
 #include "server/checkpoint/checksum.h"
 
-// The state's members, so that it needs no allocation of its own.
-#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
 #include <algorithm>
@@ -45,38 +43,8 @@ std::string BlockHashes::ToString() const {
   return HashText(uint64_t{XXH3_64bits(hashes_.data(), hashes_.size() * sizeof(uint64_t))});
 }
 
-struct BlocksInOrder::State {
-  XXH3_state_t all, block;
-};
-
-BlocksInOrder::BlocksInOrder(uint64_t block_bytes)
-    : block_bytes_(block_bytes), state_(std::make_unique<State>()) {
-  XXH3_64bits_reset(&state_->all);
-  XXH3_64bits_reset(&state_->block);
-}
-BlocksInOrder::BlocksInOrder(BlocksInOrder&&) noexcept = default;
-BlocksInOrder::~BlocksInOrder() = default;
-
-void BlocksInOrder::Append(absl::Span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const size_t take = std::min<uint64_t>(bytes.size(), block_bytes_ - in_block_);
-    XXH3_64bits_update(&state_->block, bytes.data(), take);
-    in_block_ += take;
-    bytes.remove_prefix(take);
-    if (in_block_ == block_bytes_) EndBlock();
-  }
-}
-
-void BlocksInOrder::EndBlock() {
-  const uint64_t hash = XXH3_64bits_digest(&state_->block);
-  XXH3_64bits_update(&state_->all, &hash, sizeof(hash));
-  XXH3_64bits_reset(&state_->block);
-  in_block_ = 0;
-}
-
-std::string BlocksInOrder::Finish() {
-  if (in_block_ > 0) EndBlock();
-  return HashText(uint64_t{XXH3_64bits_digest(&state_->all)});
+std::string BlockHashes::Bytes() const {
+  return {reinterpret_cast<const char*>(hashes_.data()), hashes_.size() * sizeof(uint64_t)};
 }
 
 }  // namespace verbena::checkpoint

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,29 +33,13 @@ class BlockHashes {
   void Set(uint64_t block, uint64_t hash);
   uint64_t missing() const { return missing_; }
   std::string ToString() const;
+  // The blocks' hashes, 8 bytes each, little-endian.
+  std::string Bytes() const;
 
  private:
   uint64_t bytes_, block_bytes_, missing_;
   std::vector<uint64_t> hashes_;
   std::vector<bool> has_;
-};
-
-// The same of bytes that come in order, in pieces of any size, without keeping anything.
-class BlocksInOrder {
- public:
-  explicit BlocksInOrder(uint64_t block_bytes);
-  BlocksInOrder(BlocksInOrder&&) noexcept;
-  ~BlocksInOrder();
-  void Append(absl::Span<const std::byte> bytes);
-  // Of all that came; nothing may be appended afterwards.
-  std::string Finish();
-
- private:
-  struct State;
-  void EndBlock();
-  uint64_t block_bytes_;
-  uint64_t in_block_ = 0;
-  std::unique_ptr<State> state_;
 };
 
 }  // namespace verbena::checkpoint

@@ -27,11 +27,8 @@ class Compaction {
 
   absl::StatusOr<v1::CheckpointManifest> Run() {
     for (const v1::CheckpointFile& file : from_.manifest().files()) {
-      if (file.tensors().empty() || HasRows(file)) continue;
-      // Slices are checked here, and then read chunk by chunk.
-      const absl::Status status =
-          HasSlices(from_) ? from_.VerifyFile(from_.links() - 1, file, read_) : CopyDense(file);
-      if (!status.ok()) return status;
+      if (file.tensors().empty() || HasRows(file) || HasSlices(from_)) continue;
+      if (absl::Status status = CopyDense(file); !status.ok()) return status;
     }
     if (HasSlices(from_)) {
       if (absl::Status status = JoinSlices(); !status.ok()) return status;
@@ -94,7 +91,7 @@ class Compaction {
 
   absl::Status JoinArray(const v1::CheckpointTensor& tensor, size_t index,
                          TensorFileWriter* writer) const {
-    const absl::StatusOr<ArrayReader> array =
+    absl::StatusOr<ArrayReader> array =
         ArrayReader::Open(disk_, from_, tensor.table(), tensor.array());
     if (!array.ok()) return array.status();
     const uint64_t element = BytesOf(array->type());
@@ -104,6 +101,7 @@ class Compaction {
       buffer.resize(std::min(piece, array->elements() - first) * element);
       absl::Status status = array->Read(first, absl::MakeSpan(buffer));
       if (status.ok()) status = writer->Append(index, buffer);
+      if (status.ok()) status = read_(buffer.size());
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -122,6 +120,7 @@ class Compaction {
     const absl::StatusOr<uint64_t> rows = from.CountRows(table->spec().name());
     if (!rows.ok()) return rows.status();
     table->set_rows(*rows);
+    table->clear_whole_partitions();
     RowWriter writer(disk_, to_, table->spec(), static_cast<size_t>(index), 0, *rows, file_bytes_);
     const absl::Status status = from.ReadRows(table->spec().name(), [&](const RowBatch& batch) {
       const absl::Status written = writer.Append(batch.count, batch.columns);

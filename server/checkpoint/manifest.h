@@ -23,7 +23,9 @@
 
 namespace verbena::checkpoint {
 
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
+// From this version on an incremental checkpoint names the partitions that it has whole.
+inline constexpr uint32_t kWholePartitionsVersion = 2;
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kIndexName[] = "model.safetensors.index.json";
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 30;

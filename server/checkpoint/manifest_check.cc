@@ -1,6 +1,7 @@
 #include "server/checkpoint/manifest_check.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -84,6 +85,7 @@ class Checker {
                               ": the length of partition_versions or partition_applies"),
                  absl::StrCat(size), absl::StrCat("0 or ", manifest_.partitions()));
     }
+    if (absl::Status status = CheckWhole(table); !status.ok()) return status;
     TableParts parts;
     parts.table = &table;
     parts.dense = spec.dim() == 0;
@@ -95,6 +97,23 @@ class Checker {
     }
     if (tables_.emplace(spec.name(), std::move(parts)).second) return absl::OkStatus();
     return Bad("tables", absl::StrCat("with two named ", Quoted(spec.name())), "one of a name");
+  }
+
+  absl::Status CheckWhole(const v1::CheckpointTable& table) const {
+    const auto& whole = table.whole_partitions();
+    const bool allowed = manifest_.has_base() && table.spec().dim() > 0 &&
+                         manifest_.format_version() >= kWholePartitionsVersion;
+    const bool ascend =
+        std::adjacent_find(whole.begin(), whole.end(), std::greater_equal<>()) == whole.end();
+    if (whole.empty() || (allowed && ascend && *whole.rbegin() < manifest_.partitions())) {
+      return absl::OkStatus();
+    }
+    return Bad(absl::StrCat("table ", Quoted(table.spec().name()), ": whole_partitions"),
+               absl::StrJoin(whole, ", "),
+               absl::StrCat("none, but of an embedding table in an incremental checkpoint of "
+                            "version ",
+                            kWholePartitionsVersion, " or later ascending ones below ",
+                            manifest_.partitions()));
   }
 
   absl::Status CheckFile(const v1::CheckpointFile& file) {
@@ -124,8 +143,10 @@ class Checker {
                  absl::StrCat("more than its tensors' ", bytes));
     }
     const auto rows = tables_.find(file.tensors(0).table());
-    if (rows == tables_.end() || rows->second.dense) return CheckDense(where, file);
-    return CheckRowFile(where, file, &rows->second);
+    const bool dense = rows == tables_.end() || rows->second.dense;
+    const absl::Status status =
+        dense ? CheckDense(where, file) : CheckRowFile(where, file, &rows->second);
+    return status.ok() ? CheckBlocks(where, file) : status;
   }
 
   static absl::Status CheckTensor(const std::string& which, const v1::CheckpointTensor& tensor,
@@ -142,8 +163,27 @@ class Checker {
       return Bad(absl::StrCat(which, ": block_bytes"), absl::StrCat(tensor.block_bytes()),
                  absl::StrCat("multiples of ", size, " up to ", kMostBlockBytes));
     }
-    if (IsHashText(tensor.xxh3())) return absl::OkStatus();
-    return Bad(absl::StrCat(which, ": xxh3"), Quoted(tensor.xxh3()), "16 hexadecimal digits");
+    if (!IsHashText(tensor.xxh3())) {
+      return Bad(absl::StrCat(which, ": xxh3"), Quoted(tensor.xxh3()), "16 hexadecimal digits");
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckBlocks(const std::string& where, const v1::CheckpointFile& file) {
+    for (const v1::CheckpointTensor& tensor : file.tensors()) {
+      const size_t size = BytesOf(*ParseType(tensor.dtype()));
+      const uint64_t bytes = *ElementsOf(tensor.shape(), size) * size;
+      const uint64_t blocks =
+          bytes / tensor.block_bytes() + (bytes % tensor.block_bytes() > 0 ? 1 : 0);
+      const std::string& hashes = tensor.block_xxh3();
+      const bool as_many =
+          hashes.size() % sizeof(uint64_t) == 0 && hashes.size() / sizeof(uint64_t) == blocks;
+      if (hashes.empty() || (as_many && HashText(hashes) == tensor.xxh3())) continue;
+      return Bad(absl::StrCat(where, ", tensor ", Quoted(tensor.name()), ": block_xxh3"),
+                 absl::StrCat(hashes.size(), " bytes"),
+                 absl::StrCat("8 bytes of each of ", blocks, " blocks, with the checksum xxh3"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckDense(const std::string& where, const v1::CheckpointFile& file) {
@@ -272,6 +312,11 @@ bool IsPlainName(const std::string& name) {
 }
 
 absl::Status CheckBase(const v1::CheckpointManifest& manifest, const v1::CheckpointManifest& base) {
+  // By which the rows of a partition are found.
+  if (manifest.partitions() != base.partitions()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is of ", manifest.partitions(), " partitions, and its base of ", base.partitions()));
+  }
   for (const v1::CheckpointTable& table : manifest.tables()) {
     const v1::TableSpec& spec = table.spec();
     for (const v1::CheckpointTable& older : base.tables()) {

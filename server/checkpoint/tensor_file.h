@@ -7,7 +7,8 @@
 //     for its name. One that it did not is of no use: the directory that it is in is removed.
 //  2. Tensors are written in blocks, in any order, so that a chunk goes to its place when it comes.
 //  3. A tensor is read by its description in the manifest only where the file's own header says the
-//     same; TensorCursor says DATA_LOSS, with file and tensor, of any bit that is another.
+//     same. TensorCursor returns a byte only after it has compared the checksum of its block: of
+//     any bit that differs it says DATA_LOSS, with file, tensor and offset.
 #ifndef VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_
 #define VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_
 
@@ -72,8 +73,9 @@ class TensorFileWriter {
 absl::StatusOr<SafetensorsReader> OpenTensorFile(Disk* disk, const std::string& directory,
                                                  const v1::CheckpointFile& entry);
 
-// Reads a tensor in order and checks it: what was read counts only once Finish() returned OK. File
-// and entry outlive it.
+// Reads a tensor, or parts of it, and verifies each block that it reads before it returns bytes of
+// it. A tensor without checksums of blocks (format version 1) is read and verified whole by Open().
+// Memory: the block that was read last. File and entry outlive it.
 class TensorCursor {
  public:
   static absl::StatusOr<TensorCursor> Open(const SafetensorsReader& file,
@@ -81,24 +83,33 @@ class TensorCursor {
   const TensorInfo& tensor() const { return *tensor_; }
   uint64_t at() const { return at_; }
   uint64_t left() const { return tensor_->bytes() - at_; }
-  // The next bytes. OUT_OF_RANGE: there are fewer.
+  // The next bytes. OUT_OF_RANGE: there are fewer. DATA_LOSS: they are not what was written.
   absl::Status Read(absl::Span<std::byte> to);
-  // DATA_LOSS: it was not read to its end, or is not what was written.
-  absl::Status Finish();
+  // Bytes from `offset` on, which are the next ones afterwards.
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> to);
 
  private:
+  static constexpr uint64_t kNoBlock = UINT64_MAX;
+
   TensorCursor(const SafetensorsReader* file, const v1::CheckpointTensor* entry,
                const TensorInfo* tensor);
+  // The hashes of the blocks, as the manifest has them or from what the file has.
+  absl::Status FindHashes();
+  uint64_t BytesOf(uint64_t block) const;
+  // Reads a block whole, and compares its checksum.
+  absl::Status ReadBlock(uint64_t block, absl::Span<std::byte> to) const;
+
   const SafetensorsReader* file_;
   const v1::CheckpointTensor* entry_;
   const TensorInfo* tensor_;
   uint64_t at_ = 0;
-  BlocksInOrder hashes_;
+  std::vector<uint64_t> hashes_;
+  uint64_t last_block_ = kNoBlock;
+  std::vector<std::byte> last_;  // that block
 };
 
 // Calls `take` with the tensor's bytes in order, in pieces that are multiples of 64 bytes but for
-// the last, and checks them: what was taken counts only if this returns OK. An error of `take` ends
-// it.
+// the last, each verified before. An error of `take` ends it.
 using TakeBytes = std::function<absl::Status(uint64_t offset, absl::Span<const std::byte> bytes)>;
 absl::Status ReadChecked(const SafetensorsReader& file, const v1::CheckpointTensor& entry,
                          const TakeBytes& take);

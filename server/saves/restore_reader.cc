@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<RestoreReader>> RestoreReader::Open(checkpoint::D
 
 absl::Status RestoreReader::Plan() {
   applies_.resize(wanted_.tables.size());
+  filters_.resize(wanted_.tables.size());
   for (size_t i = 0; i < wanted_.tables.size(); ++i) {
     const std::string& name = wanted_.tables[i].name;
     const v1::CheckpointTable* table = reader_.FindTable(name);
@@ -123,6 +124,7 @@ absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& t
 
 absl::Status RestoreReader::PlanRows(size_t index, const v1::CheckpointTable& table) {
   const std::vector<checkpoint::RowFile> all = reader_.RowFiles(table.spec().name());
+  filters_[index] = reader_.RowFilterOf(table.spec().name());
   // Links may have the same keys: there are as many rows as in the largest one, or more.
   std::map<size_t, uint64_t> of_links;
   uint64_t of_table = 0;
@@ -166,7 +168,7 @@ bool RestoreReader::OursChunk(size_t table, uint64_t chunk) const {
                                        static_cast<uint32_t>(wanted_.ours.size()))];
 }
 
-bool RestoreReader::OursAny(size_t table, const std::vector<std::byte>& keys) const {
+bool RestoreReader::OursAny(size_t table, absl::Span<const std::byte> keys) const {
   const auto* key = reinterpret_cast<const uint64_t*>(keys.data());
   const auto partitions = static_cast<uint32_t>(wanted_.ours.size());
   return std::any_of(key, key + keys.size() / sizeof(uint64_t), [&](uint64_t k) {
@@ -181,32 +183,16 @@ absl::Status RestoreReader::OpenGroup() {
     auto file = checkpoint::OpenTensorFile(disk_, reader_.path_of(group.link), *group.files[i]);
     if (!file.ok()) return file.status();
     reading->files.push_back(std::make_unique<checkpoint::SafetensorsReader>(*std::move(file)));
-    // Opened, the file has what its entry says.
-    reading->tensors.push_back(reading->files.back()->Find(group.tensors[i]->name()));
   }
-  bool checks = false;
-  if (group.rows) {
-    std::vector<std::byte> first(sizeof(uint64_t));
-    absl::Status status = reading->files[0]->Read(*reading->tensors[0], 0, absl::MakeSpan(first));
-    if (!status.ok()) return status;
-    checks = OursAny(group.table, first);
-  } else {
-    checks = OursChunk(group.table, group.ranges[0].first() / group.chunk_elements);
-  }
-  for (size_t i = 0; checks && i < group.tensors.size(); ++i) {
-    auto cursor = checkpoint::TensorCursor::Open(*reading->files[i], *group.tensors[i]);
-    if (!cursor.ok()) return cursor.status();
-    reading->cursors.push_back(*std::move(cursor));
-  }
+  reading->cursors.resize(group.tensors.size());
+  reading->first_ours =
+      !group.rows && OursChunk(group.table, group.ranges[0].first() / group.chunk_elements);
   reading_ = std::move(reading);
   return absl::OkStatus();
 }
 
 absl::Status RestoreReader::CloseGroup() {
-  for (checkpoint::TensorCursor& cursor : reading_->cursors) {
-    if (absl::Status status = cursor.Finish(); !status.ok()) return status;
-  }
-  if (!reading_->cursors.empty()) checked_.push_back(static_cast<uint32_t>(group_));
+  if (reading_->first_ours) checked_.push_back(static_cast<uint32_t>(group_));
   reading_.reset();
   ++group_;
   return absl::OkStatus();
@@ -239,12 +225,17 @@ void RestoreReader::NextOfGroup(RestoreWindow* window) {
 }
 
 absl::Status RestoreReader::ReadColumn(size_t column, RestoreWindow* window) {
-  const size_t element = groups_[group_].element_bytes[column];
+  const Group& group = groups_[group_];
+  const size_t element = group.element_bytes[column];
   std::vector<std::byte>& to = window->columns[column];
   to.resize(window->count * element);
-  if (!reading_->cursors.empty()) return reading_->cursors[column].Read(absl::MakeSpan(to));
-  return reading_->files[column]->Read(*reading_->tensors[column], reading_->all * element,
-                                       absl::MakeSpan(to));
+  std::unique_ptr<checkpoint::TensorCursor>& cursor = reading_->cursors[column];
+  if (cursor == nullptr) {
+    auto opened = checkpoint::TensorCursor::Open(*reading_->files[column], *group.tensors[column]);
+    if (!opened.ok()) return opened.status();
+    cursor = std::make_unique<checkpoint::TensorCursor>(*std::move(opened));
+  }
+  return cursor->ReadAt(reading_->all * element, absl::MakeSpan(to));
 }
 
 absl::StatusOr<bool> RestoreReader::Read(RestoreWindow* window) {
@@ -254,16 +245,43 @@ absl::StatusOr<bool> RestoreReader::Read(RestoreWindow* window) {
   bool ours = false;
   if (group.rows) {
     if (absl::Status status = ReadColumn(column++, window); !status.ok()) return status;
-    ours = OursAny(group.table, window->columns[0]);
+    const absl::Span<const std::byte> keys = window->columns[0];
+    if (reading_->all == 0)
+      reading_->first_ours = OursAny(group.table, keys.first(sizeof(uint64_t)));
+    ours = OursAny(group.table, keys);
   } else {
     ours = OursChunk(group.table, window->first / group.chunk_elements);
   }
-  for (; column < group.tensors.size() && (ours || !reading_->cursors.empty()); ++column) {
+  for (; column < group.tensors.size() && ours; ++column) {
     if (absl::Status status = ReadColumn(column, window); !status.ok()) return status;
   }
   for (const size_t element : group.element_bytes) read_bytes_ += window->count * element;
   reading_->all += window->count;
-  return ours;
+  if (!ours || !group.rows) return ours;
+  DropReplaced(window);
+  return OursAny(group.table, window->columns[0]);
+}
+
+void RestoreReader::DropReplaced(RestoreWindow* window) const {
+  const Group& group = groups_[group_];
+  const checkpoint::RowFilter& filter = filters_[group.table];
+  if (!filter.Drops(group.link)) return;
+  std::vector<uint64_t> kept;
+  for (uint64_t row = 0; row < window->count; ++row) {
+    uint64_t key = 0;
+    std::memcpy(&key, window->columns[0].data() + row * sizeof(key), sizeof(key));
+    if (filter.Counts(group.link, key)) kept.push_back(row);
+  }
+  if (kept.size() == window->count) return;
+  for (size_t column = 0; column < window->columns.size(); ++column) {
+    const size_t element = group.element_bytes[column];
+    std::vector<std::byte>& bytes = window->columns[column];
+    for (size_t to = 0; to < kept.size(); ++to) {
+      std::memmove(bytes.data() + to * element, bytes.data() + kept[to] * element, element);
+    }
+    bytes.resize(kept.size() * element);
+  }
+  window->count = kept.size();
 }
 
 absl::StatusOr<bool> RestoreReader::Next(RestoreWindow* window) {

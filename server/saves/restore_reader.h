@@ -2,17 +2,18 @@
 // parameters, master copies, the optimizer's state.
 //
 // Arrays of one table that the same writer wrote have the same ranges, in the same order, so that
-// they are read side by side: they are a group. A checksum is of a whole tensor, and several shards
-// have parts of it. So the shard that has the first element or row of a group reads it in order,
-// all of it, and checks it; others read what is theirs, and unchecked. Where the same shards
-// restore that saved, each reads its own files, and no others.
+// they are read side by side: they are a group. Each shard reads the windows that have something of
+// its own, and verifies the blocks that these lie in before it uses anything of them. Where the
+// same shards restore that saved, each reads its own files, and no others.
 //
 // **Thread safety**: one thread at a time.
 //
 // Invariants:
-//  1. Windows count only once Next() has said that there are no more, and, of every group, a shard
-//     that it was right: checksums are known at the end.
-//  2. Everybody who reads the same tables of the same checkpoint numbers the groups alike.
+//  1. A window has only bytes that were verified here.
+//  2. Rows that a later checkpoint of the chain replaces, or whose partition it has whole, are in
+//  no
+//     window, but for those that a later window has again.
+//  3. Everybody who reads the same tables of the same checkpoint numbers the groups alike.
 #ifndef VERBENA_SERVER_SAVES_RESTORE_READER_H_
 #define VERBENA_SERVER_SAVES_RESTORE_READER_H_
 
@@ -24,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/record.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/disk.h"
@@ -65,13 +67,12 @@ class RestoreReader {
   // NOT_FOUND: no such table.
   static absl::StatusOr<std::unique_ptr<RestoreReader>> Open(checkpoint::Disk* disk,
                                                              const RestoreRead& wanted);
-  // A window with something of ours, and perhaps of others. False: that was all, and the checksums
-  // of the groups that were to be checked here were right. What the window has is replaced: handing
-  // in one that was read before saves making its memory anew.
+  // A window with something of ours, and perhaps of others. False: that was all. What the window
+  // has is replaced: handing in one that was read before saves making its memory anew.
   absl::StatusOr<bool> Next(RestoreWindow* window);
   uint64_t read_bytes() const { return read_bytes_; }  // or passed over
   size_t groups() const { return groups_.size(); }
-  // Those that were checked here, so far.
+  // Those whose first element or row is ours, and that were read to their end.
   const std::vector<uint32_t>& checked() const { return checked_; }
 
  private:
@@ -94,8 +95,9 @@ class RestoreReader {
   // A group that is being read.
   struct Reading {
     std::vector<std::unique_ptr<checkpoint::SafetensorsReader>> files;
-    std::vector<const checkpoint::TensorInfo*> tensors;
-    std::vector<checkpoint::TensorCursor> cursors;  // none: not checked here
+    // By column; null until something of it is ours.
+    std::vector<std::unique_ptr<checkpoint::TensorCursor>> cursors;
+    bool first_ours = false;  // the first element or row
     size_t range = 0;
     uint64_t done = 0;  // of the range; of rows: of all
     uint64_t all = 0;   // elements or rows of the tensors that are behind us
@@ -115,13 +117,16 @@ class RestoreReader {
   absl::StatusOr<bool> Read(RestoreWindow* window);
   absl::Status ReadColumn(size_t column, RestoreWindow* window);
   bool OursChunk(size_t table, uint64_t chunk) const;
-  bool OursAny(size_t table, const std::vector<std::byte>& keys) const;
+  bool OursAny(size_t table, absl::Span<const std::byte> keys) const;
+  // Removes rows that later checkpoints of the chain replace with whole partitions.
+  void DropReplaced(RestoreWindow* window) const;
 
   checkpoint::Disk* const disk_;
   const RestoreRead wanted_;
   const checkpoint::CheckpointReader reader_;
   std::vector<Group> groups_;
   std::vector<std::vector<uint64_t>> applies_;  // by table, of its chunks
+  std::vector<checkpoint::RowFilter> filters_;  // by table
   size_t group_ = 0;
   std::unique_ptr<Reading> reading_;
   std::vector<uint32_t> checked_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/manifest.h"
 #include "server/checkpoint/manifest_check.h"
 
 namespace verbena::server {
@@ -29,6 +30,8 @@ std::optional<SaveBase> ChooseBase(checkpoint::Disk* disk, const std::string& ro
   // This one, and those that it is based on.
   for (uint32_t links = 1; links < full_every; ++links) {
     if (!listed.manifest->has_base()) return base;
+    // It does not say which partitions it has whole: rows of its base that are gone may count.
+    if (listed.manifest->format_version() < checkpoint::kWholePartitionsVersion) break;
     listed = checkpoint::ReadListed(disk, checkpoint::Join(root, listed.manifest->base().name()));
     if (!listed.manifest.ok()) break;
   }

@@ -287,8 +287,12 @@ absl::Status Saver::FillTable(size_t position) {
       out->set_partition_versions(p, said.version());
       out->set_partition_applies(p, said.applies());
       out->set_rows(out->rows() + said.rows());
+      // Its server did not know what had changed since the base.
+      const bool whole = manifest_.has_base() && table.spec().dim() > 0 && !said.incremental();
+      if (whole) out->add_whole_partitions(said.partition());
     }
   }
+  std::sort(out->mutable_whole_partitions()->begin(), out->mutable_whole_partitions()->end());
   if (table.spec().consistency() == v1::CONSISTENCY_SYNC) {
     // The servers count from where the table began.
     out->set_steps(table.restored_steps() + choice_.steps()[position]);

@@ -76,7 +76,7 @@ TEST_CASE("checkpoints are listed and shown, to people and to programs") {
   CHECK(json["checkpoint"].text() == c.one);
   CHECK(json["tables"][0]["name"].text() == "tower/w");
   CHECK(json["tables"][0]["arrays"][1].text() == "exp_avg");
-  CHECK(json["format_version"].number() == 1);
+  CHECK(json["format_version"].number() == 2);
   TemporaryDirectory empty;
   CHECK(Run({"list", empty.path()}).out == "no checkpoints\n");
   CHECK_THAT(Run({"list", c.root + "/no"}, 1).err,

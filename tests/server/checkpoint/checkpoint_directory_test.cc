@@ -178,7 +178,7 @@ TEST_CASE("any part of an array is read from wherever its pieces lie") {
     const auto checkpoint = CheckpointReader::Open(&disk, path);
     REQUIRE(checkpoint.ok());
     for (const auto& [array, content] : model.dense.at("tower/w")) {
-      const auto reader = ArrayReader::Open(&disk, *checkpoint, "tower/w", array);
+      auto reader = ArrayReader::Open(&disk, *checkpoint, "tower/w", array);
       INFO(array << reader.status());
       REQUIRE(reader.ok());
       const size_t element = BytesOf(reader->type());

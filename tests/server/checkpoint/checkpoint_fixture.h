@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,12 +43,19 @@ struct Model {
   Bytes Random(size_t bytes);
 };
 
+inline constexpr uint32_t kModelPartitions = 8;
+
 struct SaveOptions {
   size_t writers = 1;
   bool slices = false;           // dense tables in parts
   uint64_t file_bytes = 4096;    // small, so that there are several
   const Listed* base = nullptr;  // set: incremental, with Model::changed
+  // Of an incremental one: partitions that have all rows, as their server did not know the changes.
+  std::set<uint32_t> whole = {};
 };
+
+// The partition of a row of a table of the model.
+uint32_t PartitionOf(const Model& model, const std::string& table, uint64_t key);
 
 // Begin to Commit; after an error Abandon(). Returns the checkpoint's name.
 absl::StatusOr<std::string> Save(Disk* disk, CheckpointDirectory* directory, const Model& model,
@@ -59,6 +67,9 @@ absl::StatusOr<std::string> Save(Disk* disk, const std::string& root, const Mode
 // Empty: every bit of the checkpoint is the model's, and it verifies.
 std::string Differs(const CheckpointReader& reader, const Model& model);
 std::string Differs(Disk* disk, const std::string& path, const Model& model);
+
+// Makes a committed checkpoint, which nothing is based on, one of format version 1.
+void MakeVersion1(Disk* disk, const std::string& path);
 
 }  // namespace verbena::checkpoint::test
 

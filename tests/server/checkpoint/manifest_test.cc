@@ -34,7 +34,7 @@ TEST_CASE("a manifest is readable JSON, and reads back as it was") {
   const v1::CheckpointManifest manifest = SavedManifest();
   const auto text = ManifestText(manifest);
   REQUIRE(text.ok());
-  CHECK_THAT(*text, Contains("\"format_version\": 1,\n") && Contains("\"name\": \"tower/w\"") &&
+  CHECK_THAT(*text, Contains("\"format_version\": 2,\n") && Contains("\"name\": \"tower/w\"") &&
                         Contains("\"seed\": \"9223372036854775809\""));
   const auto again = ParseManifest("m", *text);
   INFO(again.status());
@@ -61,15 +61,15 @@ TEST_CASE("any bit that flips in a manifest is found") {
 TEST_CASE("a manifest from the future names both versions, whatever else is in it") {
   const std::string text = *ManifestText(SavedManifest());
   const std::string later = Signed(absl::StrReplaceAll(
-      text, {{"\"format_version\": 1", "\"format_version\": 2, \"tables\": {\"not\": \"a list\"}"},
+      text, {{"\"format_version\": 2", "\"format_version\": 3, \"tables\": {\"not\": \"a list\"}"},
              {"\"tables\": [", "\"other\": ["}}));
   const auto parsed = ParseManifest("/c/manifest.json", later);
   CHECK(absl::IsFailedPrecondition(parsed.status()));
   CHECK_THAT(std::string(parsed.status().message()),
-             Contains("/c/manifest.json has format_version 2, written by \"test\"") &&
-                 Contains("versions up to 1"));
+             Contains("/c/manifest.json has format_version 3, written by \"test\"") &&
+                 Contains("versions up to 2"));
   const auto none =
-      ParseManifest("m", Signed(absl::StrReplaceAll(text, {{"\"format_version\": 1,", ""}})));
+      ParseManifest("m", Signed(absl::StrReplaceAll(text, {{"\"format_version\": 2,", ""}})));
   CHECK_THAT(std::string(none.status().message()), Contains("no format_version"));
   // Of this version there is nothing that this program does not know.
   const auto unknown =

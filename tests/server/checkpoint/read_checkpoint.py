@@ -14,14 +14,29 @@ import numpy
 import safetensors_numpy
 
 
+def partition(table, key, partitions):
+    """Of the bytes of a key: by splitmix64's finalizer."""
+    mask = 2**64 - 1
+    x = int.from_bytes(key, "little") + table.get("id", 0) * 0x9E3779B97F4A7C15 & mask
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+    x ^= x >> 31
+    return (x >> 32) * partitions >> 32
+
+
 def read(path):
     """Dense arrays by (table, array), and rows by table and key: bytes."""
     with open(os.path.join(path, "manifest.json"), encoding="utf-8") as f:
         manifest = json.load(f)
-    assert manifest["format_version"] == 1
+    assert manifest["format_version"] in (1, 2)
     dense, rows = {}, {}
     if "base" in manifest:
         rows = read(os.path.join(os.path.dirname(path), manifest["base"]["name"]))[1]
+        for table in manifest["tables"]:
+            whole = set(table.get("whole_partitions", []))
+            old = rows.get(table["spec"]["name"], {})
+            for key in [k for k in old if partition(table, k, manifest["partitions"]) in whole]:
+                del old[key]
     for file in manifest["files"]:
         if not file.get("tensors"):
             continue
