@@ -22,7 +22,7 @@ absl::StatusOr<Table> Client::CreateTable(const v1::TableSpec& spec, const CallO
   Table table;
   const DenseLayout layout = LayoutOf(info->spec());
   table.state_ =
-      std::make_shared<Table::State>(Table::State{impl_->hub.get(), *std::move(info), layout});
+      std::make_shared<Table::State>(Table::State{impl_->client_id, *std::move(info), layout});
   return table;
 }
 
@@ -35,7 +35,7 @@ absl::StatusOr<Table> Client::OpenTable(std::string_view name, const CallOptions
   Table table;
   const DenseLayout layout = LayoutOf(info->spec());
   table.state_ =
-      std::make_shared<Table::State>(Table::State{impl_->hub.get(), *std::move(info), layout});
+      std::make_shared<Table::State>(Table::State{impl_->client_id, *std::move(info), layout});
   return table;
 }
 
@@ -100,9 +100,11 @@ absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKi
 
 absl::Status Client::Impl::CheckTable(const Table& table) const {
   if (table.state_ == nullptr) return absl::InvalidArgumentError("the table is empty");
-  if (table.state_->hub == hub.get()) return absl::OkStatus();
+  if (table.state_->client == client_id) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("table '", table.name(), "' was opened by another client"));
+      absl::StrCat("table '", table.name(),
+                   "' was opened by another client, or by one that was freed; open it with this "
+                   "client (OpenTable)"));
 }
 
 absl::Status Client::Impl::CheckHandles(const Table& table, const Region& region,

@@ -36,8 +36,11 @@ struct __attribute__((visibility("hidden"))) Region::State {
   ~State() { hub->ReleaseBlock(*block); }
 };
 
+// A table handle outlives its client and keeps nothing of it alive. It names the client by an id
+// that is never used again in this process: an address may be another client's by now, of another
+// cluster, where the table's id means another table.
 struct __attribute__((visibility("hidden"))) Table::State {
-  const Hub* hub;
+  uint64_t client;
   v1::Table info;
   DenseLayout layout;
 };
@@ -103,6 +106,12 @@ struct PoolAllocator {
 
 // Hidden: what is nested in an exported class would be exported with it.
 struct __attribute__((visibility("hidden"))) Client::Impl {
+  static uint64_t NextId() {
+    static std::atomic<uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only distinct
+  }
+
+  const uint64_t client_id = NextId();
   ClientOptions options;
   std::vector<std::string> missing_transports;
   std::once_flag closed;

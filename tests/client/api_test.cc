@@ -106,6 +106,33 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   Says(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
 }
 
+// Handles named their client by its address, which the next client may get: of another cluster,
+// where the id names another table.
+TEST_CASE("a table of a freed client is refused by every later client") {
+  ProcessCluster cluster{{.servers = 1, .shards = 1}};
+  ClientOptions options;
+  options.cluster = cluster.address();
+  v1::TableSpec spec;
+  spec.set_name("stale");
+  spec.add_shape(1000);
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  std::vector<Table> stale;
+  for (int i = 0; i < 4; ++i) {
+    options.job = "job" + std::to_string(i);
+    const auto client = *Client::Connect(options);
+    Region region = *client->AllocateRegion(4000);
+    for (const Table& table : stale) {
+      Says(client->Push(table, region).Wait(), kInvalid,
+           "another client, or by one that was freed");
+      Says(client->Pull(table, region).Wait(), kInvalid, "another client");
+      Says(client->EndStep(table).Wait(), kInvalid, "another client");
+      Says(client->Scan(table).status(), kInvalid, "another client");
+    }
+    spec.set_name("stale" + std::to_string(i));
+    stale.push_back(*client->CreateTable(spec));
+  }
+}
+
 TEST_CASE("a table of 16 bits says how large it is in each direction, and trains") {
   Fixture f;
   v1::TableSpec spec;

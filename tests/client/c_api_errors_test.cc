@@ -327,6 +327,24 @@ TEST_CASE("pushes and pulls that are wrong do not start") {
   const Handle<verbena_region> theirs = Allocate(other.get(), kElements * 4);
   refuse(theirs.get(), nullptr, {"another client"});
 
+  // Handles outlive their client; with a later client, which may have its address, they are
+  // refused.
+  verbena_table* stale = nullptr;
+  {
+    options.job = "gone";
+    const Handle<verbena_client> gone = Connect(options);
+    Good(verbena_table_open(gone.get(), "weights", kDefault, &stale));
+  }
+  const Handle<verbena_table> table(stale);
+  options.job = "later";
+  const Handle<verbena_client> later = Connect(options);
+  const Handle<verbena_region> own = Allocate(later.get(), kElements * 4);
+  Says(verbena_push(later.get(), stale, own.get(), nullptr, kDefault, &ticket),
+       VERBENA_INVALID_ARGUMENT, {"another client, or by one that was freed"});
+  Says(verbena_pull(later.get(), stale, own.get(), nullptr, VERBENA_MIN_VERSION_DEFAULT, kDefault,
+                    &ticket),
+       VERBENA_INVALID_ARGUMENT, {"another client"});
+
   // One contribution a step.
   Good(verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, nullptr));
   Says(verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, &ticket),
