@@ -171,6 +171,9 @@ class Endpoint {
     return {DeviceRoute::kStaging, std::string(transport()) + " reaches memory of the host only"};
   }
 
+  // Bytes that one Expose() takes at most; the pieces of a larger block are exposed one by one.
+  virtual size_t max_exposure() const { return SIZE_MAX; }
+
   // ---- set-up -----------------------------------------------------------------------------------
   // Starts listening; returns the address peers connect to. At most once. Create() goes on working.
   virtual absl::StatusOr<std::string> Listen() = 0;

@@ -63,7 +63,9 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
   // A pull need not wait for what still uses its destination: staging can.
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
-      pull ? stream->lane->Expose(block).status() : lanes_->Register(stream, *block);
+      pull ? stream->lane->Expose(block, entry->data, entry->table->PullBytes(entry->elements))
+                 .status()
+           : lanes_->Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
   lanes_->Refuse(*stream, *block, ready);
   Touch(stream);  // a push is copied then

@@ -359,7 +359,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
     to = entry->staging;
     block = staging->BlockOf(to);
   }
-  const auto remote = stream->lane->Expose(block);
+  const auto remote = stream->lane->Expose(block, to, bytes);
   if (!remote.ok()) {
     End(entry->operation, remote.status());
     Touch(stream);

@@ -1,5 +1,6 @@
 #include "rdma/lane/worker_lane.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -182,22 +183,47 @@ const WorkerLaneCounters& WorkerLane::counters() const { return impl_->counters;
 const LaneTicket& WorkerLane::ticket() const { return impl_->ticket; }
 
 absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBlock>& block) {
-  if (const auto it = impl_->exposed.find(block->id()); it != impl_->exposed.end()) {
-    return it->second;
+  return Expose(block, block->data(), block->size());
+}
+
+absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBlock>& block,
+                                                const std::byte* data, size_t bytes) {
+  const size_t most = impl_->endpoint->max_exposure();
+  const size_t stride = block->size() <= most ? SIZE_MAX : most / 2;
+  const auto offset = static_cast<size_t>(data - block->data());
+  const size_t piece = offset / stride;
+  const size_t begin = piece == 0 ? 0 : piece * stride;
+  const size_t piece_bytes = std::min(most, block->size() - begin);
+  if (bytes > piece_bytes - (offset - begin)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lane ", impl_->ticket.lane, ": cannot expose ", bytes,
+                     " bytes at once (the transport exposes at most ", most,
+                     " bytes, or any range of half of that); use smaller chunks"));
+  }
+  const auto known = impl_->exposed.find(block->id());
+  if (known != impl_->exposed.end() && piece < known->second.size() &&
+      known->second[piece].address != 0) {
+    const RemoteMemory& memory = known->second[piece];
+    return RemoteMemory{memory.address - begin, memory.key};
   }
   if (impl_->state == State::kClosing || impl_->state == State::kDead) {
     // For now: the records of this lane go out again on another one.
     return absl::UnavailableError(absl::StrCat("lane ", impl_->ticket.lane, " is closed"));
   }
-  auto remote = impl_->endpoint->Expose(impl_->connection, block, 0, block->size());
-  if (remote.ok()) impl_->exposed.emplace(block->id(), *remote);
-  return remote;
+  const auto remote = impl_->endpoint->Expose(impl_->connection, block, begin, piece_bytes);
+  if (!remote.ok()) return remote;
+  std::vector<RemoteMemory>& pieces = impl_->exposed[block->id()];
+  if (pieces.size() <= piece) pieces.resize(piece + 1);
+  pieces[piece] = *remote;
+  return RemoteMemory{remote->address - begin, remote->key};
 }
 
 void WorkerLane::Forget(uint64_t block_id) {
   const auto it = impl_->exposed.find(block_id);
   if (it == impl_->exposed.end()) return;
-  impl_->endpoint->Unexpose(impl_->connection, it->second);
+  for (const RemoteMemory& memory : it->second) {
+    if (memory.address != 0) impl_->endpoint->Unexpose(impl_->connection, memory);
+  }
   impl_->exposed.erase(it);
 }
 

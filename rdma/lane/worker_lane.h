@@ -104,6 +104,11 @@ class WorkerLane {
   // Forget() ends it once no operation uses it. IsNotNow(): as Endpoint::Expose(), or the lane is
   // closing or dead.
   absl::StatusOr<RemoteMemory> Expose(const std::shared_ptr<MemoryBlock>& block);
+  // The same of [data, data + bytes) of a block that may be larger than the transport exposes at
+  // once (Endpoint::max_exposure()). The address is the block's, the key of a piece with the range.
+  // INVALID_ARGUMENT: the range is larger than half of max_exposure().
+  absl::StatusOr<RemoteMemory> Expose(const std::shared_ptr<MemoryBlock>& block,
+                                      const std::byte* data, size_t bytes);
   void Forget(uint64_t block_id);
 
   struct Answer {

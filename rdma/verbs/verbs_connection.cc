@@ -45,6 +45,36 @@ std::string AddressText(const sockaddr* address) {
                                         : absl::StrCat(text, ":", be16toh(port));
 }
 
+// ", RoCE v2"; empty where the library does not know.
+const char* GidTypeText(ibv_context& context, uint8_t port, uint8_t index) {
+  ibv_gid_entry entry = {};
+  if (ibv_query_gid_ex(&context, port, index, &entry, 0) != 0) return "";
+  switch (entry.gid_type) {
+    case IBV_GID_TYPE_ROCE_V1:
+      return " (RoCE v1)";
+    case IBV_GID_TYPE_ROCE_V2:
+      return " (RoCE v2)";
+    default:
+      return "";
+  }
+}
+
+// max_qp_wr is of the smallest work requests, and queues are locked memory: a device may refuse
+// with ENOMEM less than it claims to have.
+absl::Status QueuePairError(const VerbsDevice& device, uint32_t sends, uint32_t receives,
+                            int error) {
+  const std::string what =
+      absl::StrCat("verbs device ", device.name(), ": cannot make a queue pair of ", sends,
+                   " sends and ", receives, " receives (max_qp ", device.attributes().max_qp,
+                   ", max_qp_wr ", device.attributes().max_qp_wr, ")");
+  absl::Status status = ErrnoStatus(what, error);
+  if (error != ENOMEM) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(),
+                                   "; use smaller lanes (--slots, --large-slots, --operations) "
+                                   "or fewer, or raise the limit of locked memory (ulimit -l)"));
+}
+
 }  // namespace
 
 absl::StatusOr<const RegisteredMemory*> DomainView::Find(const MemoryBlock& block) {
@@ -67,24 +97,35 @@ absl::StatusOr<const RegisteredMemory*> DomainView::Find(const MemoryBlock& bloc
 
 VerbsConnection::~VerbsConnection() {
   std::vector<Completion> unreported;
-  Retire(&unreported);
+  if (!Retire(/*device_gone=*/false, &unreported).ok()) Abandon();
+}
+
+void VerbsConnection::Abandon() {
+  // The device may write to it until the process ends, so it must not become other memory.
+  (void)new std::vector<Exposure>(std::move(exposures_));
+  exposures_.clear();
+  (void)qp_.release();
+  queue_ = nullptr;
 }
 
 uint32_t VerbsConnection::CompletionEntries(const ConnectionLimits& limits) {
   return SendEntries(limits, kBinds) + limits.receive_depth;
 }
 
-absl::Status VerbsConnection::Start(const ConnectionLimits& limits, const VerbsDevice& device,
+absl::Status VerbsConnection::Start(const ConnectionLimits& limits, VerbsDevice* device,
                                     std::shared_ptr<DomainView> view, CompletionQueue* queue,
                                     std::shared_ptr<AsyncInbox> inbox,
                                     const VerbsOptions& options) {
   limits_ = limits;
   view_ = std::move(view);
-  device_name_ = device.name();
-  windows_ = device.windows();
+  device_name_ = device->name();
+  windows_ = device->windows();
+  max_window_ = options.max_window;
   queue_ = queue;
-  async_target_ = {std::move(inbox), static_cast<uint32_t>(id_)};
-  if (absl::Status s = MakeQueuePair(limits, device, options); !s.ok()) return s;
+  if (absl::Status s = MakeQueuePair(limits, *device, options); !s.ok()) return s;
+  retired_ = false;
+  device_ = device;
+  device_->Watch(qp_.get(), {std::move(inbox), static_cast<uint32_t>(id_)});
   entries_ = CompletionEntries(limits);
   queue_->used += entries_;
   return Modify(IBV_QPS_INIT, options);
@@ -111,7 +152,6 @@ absl::Status VerbsConnection::MakeQueuePair(const ConnectionLimits& limits,
   // Inline sizes cannot be asked for, only tried (ibv_create_qp(3)).
   for (uint32_t inline_bytes = options.inline_bytes;; inline_bytes /= 2) {
     ibv_qp_init_attr attributes = {};
-    attributes.qp_context = &async_target_;
     attributes.send_cq = queue_->cq.get();
     attributes.recv_cq = queue_->cq.get();
     attributes.qp_type = IBV_QPT_RC;
@@ -126,10 +166,7 @@ absl::Status VerbsConnection::MakeQueuePair(const ConnectionLimits& limits,
       break;
     }
     if (inline_bytes == 0) {
-      return ErrnoStatus(
-          absl::StrCat("cannot make a queue pair on ", device.name(), " (", sends, " sends, ",
-                       limits.receive_depth, " receives; max_qp ", has.max_qp, ")"),
-          errno);
+      return QueuePairError(device, sends, limits.receive_depth, errno);
     }
   }
   sends_.resize(sends);
@@ -157,6 +194,10 @@ absl::Status VerbsConnection::Modify(ibv_qp_state to, const VerbsOptions& option
     if (options.traffic_class >= 0) {
       attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
     }
+    // librdmacm has chosen an entry of the address; one address may have several (RoCE v1 and v2).
+    if (options.gid_index >= 0) {
+      attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(options.gid_index);
+    }
     ibv_gid local = {};
     (void)ibv_query_gid(qp_->context, attributes.ah_attr.port_num,
                         attributes.ah_attr.grh.sgid_index, &local);
@@ -168,8 +209,10 @@ absl::Status VerbsConnection::Modify(ibv_qp_state to, const VerbsOptions& option
     settings_ = absl::StrCat(
         "path MTU ", 128 << attributes.path_mtu, ", service level ", attributes.ah_attr.sl,
         ", traffic class ", attributes.ah_attr.grh.traffic_class, ", GID index ",
-        attributes.ah_attr.grh.sgid_index, ", acknowledgement timeout ", options.timeout,
-        ", retries ", options.retries, ", inline ", inline_bytes_, " bytes");
+        attributes.ah_attr.grh.sgid_index,
+        GidTypeText(*qp_->context, attributes.ah_attr.port_num, attributes.ah_attr.grh.sgid_index),
+        ", acknowledgement timeout ", options.timeout, ", retries ", options.retries, ", inline ",
+        inline_bytes_, " bytes");
   } else if (to == IBV_QPS_RTS) {
     attributes.timeout = static_cast<uint8_t>(options.timeout);
     attributes.retry_cnt = static_cast<uint8_t>(options.retries);
@@ -227,11 +270,21 @@ absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock
   }
   absl::StatusOr<const RegisteredMemory*> registered = view_->Find(*exposure.block);
   if (!registered.ok()) return registered.status();
+  const uint64_t most = std::min<uint64_t>(max_window_, (*registered)->piece_bytes);
+  if (bytes > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("verbs device ", device_name_, ": cannot expose ", bytes,
+                     " bytes at once (a memory region "
+                     "has at most ",
+                     (*registered)->piece_bytes, " bytes, a memory window ", max_window_,
+                     "); expose pieces of at most max_exposure() bytes"));
+  }
   exposure.bound_to = const_cast<ibv_mr*>((*registered)->At(data));
   if (exposure.bound_to != (*registered)->At(data + bytes - 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot expose ", bytes, " bytes at once: they lie in more than one memory region; device ",
-        device_name_, " registers at most ", (*registered)->piece_bytes, " bytes as one"));
+    absl::StatusOr<MrHandle> own = view_->domain->RegisterForWindow(*exposure.block, data, bytes);
+    if (!own.ok()) return own.status();
+    exposure.region = *std::move(own);
+    exposure.bound_to = exposure.region.get();
   }
   exposure.window.reset(ibv_alloc_mw(view_->domain->pd(), IBV_MW_TYPE_2));
   if (exposure.window == nullptr) {
@@ -307,14 +360,37 @@ void VerbsConnection::Stop() {
   (void)ibv_modify_qp(qp_.get(), &attributes, IBV_QP_STATE);
 }
 
-void VerbsConnection::Retire(std::vector<Completion>* out) {
+absl::Status VerbsConnection::Retire(bool device_gone, std::vector<Completion>* out) {
+  if (retired_) return absl::OkStatus();
+  if (device_ != nullptr) device_->Unwatch(qp_.get());
+  device_ = nullptr;
+  const auto gone = [&](int error) { return error == 0 || (error == EIO && device_gone); };
+  int failed = 0;
   // Windows before the queue pair they are bound to: a bound window holds it (rxe waits for that).
+  // One that stays is of no use to anybody without its queue pair.
   for (Exposure& exposure : exposures_) {
-    exposure.window.reset();
-    exposure.region.reset();
+    if (exposure.window != nullptr && gone(ibv_dealloc_mw(exposure.window.get()))) {
+      (void)exposure.window.release();
+    }
+    if (exposure.region == nullptr) continue;
+    const int error = ibv_dereg_mr(exposure.region.get());
+    if (gone(error)) {
+      (void)exposure.region.release();
+    } else if (!windows_) {
+      failed = error;  // other queue pairs of its domain reach it
+    }
   }
-  if (qp_ == nullptr) return;
-  qp_.reset();
+  if (qp_ != nullptr) {
+    if (const int error = ibv_destroy_qp(qp_.get()); gone(error)) {
+      (void)qp_.release();
+    } else {
+      failed = error;
+    }
+  }
+  if (failed != 0) {
+    return ErrnoStatus(absl::StrCat("cannot take down a queue pair of ", device_name_), failed);
+  }
+  retired_ = true;
   for (; first_ != next_; ++first_) {
     if (At(first_).kind != Send::Kind::kWrite) continue;
     out->push_back({id_, Completion::Kind::kSend, false, true, At(first_).wr_id, 0});
@@ -327,6 +403,7 @@ void VerbsConnection::Retire(std::vector<Completion>* out) {
   if (queue_ != nullptr) queue_->used -= entries_;
   queue_ = nullptr;
   view_.reset();
+  return absl::OkStatus();
 }
 
 PathText VerbsConnection::Path() const {

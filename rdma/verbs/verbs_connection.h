@@ -13,8 +13,9 @@
 // Invariants:
 //  1. `sends_` holds every work request posted and not known to be done, oldest first; a send
 //     completion retires all before it (a send queue completes in order, IBTA vol. 1, 10.8.5).
-//  2. Once Retire() returns there is no queue pair: the device reads and writes nothing for this
-//     connection any more, and every work request has been reported.
+//  2. Once Retire() has returned OK there is no queue pair: the device reads and writes nothing for
+//     this connection any more, and every work request has been reported. Until then retired() is
+//     false, and what is exposed is kept alive, beyond the connection itself if need be.
 #ifndef VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 #define VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 
@@ -38,8 +39,9 @@ namespace verbena::rdma {
 struct CompletionQueue {
   CqHandle cq;
   uint32_t capacity = 0;
-  uint32_t used = 0;   // entries its connections may need
-  bool armed = false;  // ibv_req_notify_cq() was called and no event has been read since
+  uint32_t used = 0;    // entries its connections may need
+  bool armed = false;   // ibv_req_notify_cq() was called and no event has been read since
+  bool broken = false;  // IBV_EVENT_CQ_ERR: it reports nothing any more; goes with its connections
 };
 
 // A domain and what this endpoint knows to be registered in it.
@@ -81,7 +83,7 @@ class VerbsConnection {
 
   // Makes the queue pair and moves it to INIT. RESOURCE_EXHAUSTED and INVALID_ARGUMENT name what
   // was asked for and what the device has.
-  absl::Status Start(const ConnectionLimits& limits, const VerbsDevice& device,
+  absl::Status Start(const ConnectionLimits& limits, VerbsDevice* device,
                      std::shared_ptr<DomainView> view, CompletionQueue* queue,
                      std::shared_ptr<AsyncInbox> inbox, const VerbsOptions& options);
   // INIT to RTR to RTS; then posts the binds that were waiting for it.
@@ -100,8 +102,14 @@ class VerbsConnection {
   void OnWorkCompletion(const ibv_wc& completion, std::vector<Completion>* out);
   // Stops the queue pair; what is complete must be polled from the queue afterwards.
   void Stop();
-  // Ends it: windows, then the queue pair. What was outstanding is appended to *out as flushed.
-  void Retire(std::vector<Completion>* out);
+  // Ends it: windows, then the queue pair. What was outstanding is appended to *out as flushed. Not
+  // OK: the device refused, so the connection is not dead; try again. `device_gone`: the kernel has
+  // taken down everything of the device, so EIO means that it is gone too.
+  absl::Status Retire(bool device_gone, std::vector<Completion>* out);
+  bool retired() const { return retired_; }
+  // Gives up on one that cannot be retired before its device is closed: never dead, and its memory
+  // is kept until the process ends.
+  void Abandon();
 
   bool binding() const { return pending_binds_ > 0; }
   bool binds_full() const { return pending_binds_ >= kBinds; }
@@ -154,7 +162,7 @@ class VerbsConnection {
     RemoteMemory memory;
     std::shared_ptr<MemoryBlock> block;
     MwHandle window;
-    MrHandle region;  // without windows
+    MrHandle region;  // without windows, or of the window where the block's own cannot serve
     ibv_mr* bound_to = nullptr;
     size_t bytes = 0;
     bool posted = false;  // its bind was
@@ -179,9 +187,10 @@ class VerbsConnection {
   std::shared_ptr<DomainView> view_;
   std::string device_name_;
   CompletionQueue* queue_ = nullptr;
-  uint32_t entries_ = 0;  // taken of queue_
-  AsyncTarget async_target_;
+  uint32_t entries_ = 0;           // taken of queue_
+  VerbsDevice* device_ = nullptr;  // that watches qp_; null: none does
   QpHandle qp_;
+  bool retired_ = true;  // there is nothing (any more) that the device could use
   bool windows_ = false;
   std::vector<Exposure> exposures_;
   uint32_t pending_binds_ = 0;
@@ -190,6 +199,7 @@ class VerbsConnection {
   uint32_t inline_bytes_ = 0;
   uint32_t max_sges_ = kMaxSegments;
   uint64_t max_message_ = 0;
+  uint64_t max_window_ = 0;
   uint32_t receives_ = 0;    // posted and not consumed
   std::vector<Send> sends_;  // ring
   uint64_t first_ = 0;       // oldest not known to be done

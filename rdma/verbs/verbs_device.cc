@@ -102,6 +102,15 @@ absl::StatusOr<MrHandle> VerbsDomain::RegisterForPeer(const MemoryBlock& block, 
   return MrHandle(*region);
 }
 
+absl::StatusOr<MrHandle> VerbsDomain::RegisterForWindow(const MemoryBlock& block, std::byte* data,
+                                                        size_t bytes) {
+  const absl::StatusOr<MemorySource> source = MemorySource::Of(block.root(), gpu_direct_.get());
+  if (!source.ok()) return source.status();
+  const absl::StatusOr<ibv_mr*> region = source->Register(pd_.get(), data, bytes, access_);
+  if (!region.ok()) return region.status();
+  return MrHandle(*region);
+}
+
 // ---- devices ------------------------------------------------------------------------------------
 
 namespace {
@@ -202,43 +211,64 @@ absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDevice::Domain(uint64_t key) {
   return domain;
 }
 
+void VerbsDevice::Watch(const void* object, AsyncTarget target) {
+  const std::lock_guard<std::mutex> lock(targets_mutex_);
+  targets_[object] = std::move(target);
+}
+
+void VerbsDevice::Unwatch(const void* object) {
+  const std::lock_guard<std::mutex> lock(targets_mutex_);
+  targets_.erase(object);
+}
+
 std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
   std::vector<std::string> texts;
   // One reader at a time; whoever does not get the lock is served by the one who has it.
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return texts;
+  const auto deliver = [&](const void* object, const ibv_cq* queue, ibv_event_type type) {
+    const std::lock_guard<std::mutex> targets_lock(targets_mutex_);
+    const auto target = targets_.find(object);
+    if (target == targets_.end()) return;
+    AsyncInbox& inbox = *target->second.inbox;
+    const std::lock_guard<std::mutex> inbox_lock(inbox.mutex);
+    inbox.events.push_back({target->second.connection, queue, type});
+    const uint64_t one = 1;
+    (void)!write(inbox.wake_fd, &one, sizeof(one));
+  };
   ibv_async_event event;
   while (ibv_get_async_event(context_, &event) == 0) {
-    switch (event.event_type) {
+    const ibv_event_type type = event.event_type;
+    switch (type) {
       case IBV_EVENT_QP_FATAL:
       case IBV_EVENT_QP_REQ_ERR:
       case IBV_EVENT_QP_ACCESS_ERR:
-      case IBV_EVENT_PATH_MIG_ERR: {
-        // The queue pair, and with it its context, lives until its events are acknowledged.
-        const auto* target = static_cast<const AsyncTarget*>(event.element.qp->qp_context);
-        const std::lock_guard<std::mutex> inbox_lock(target->inbox->mutex);
-        target->inbox->events.emplace_back(target->connection, event.event_type);
-        const uint64_t one = 1;
-        (void)!write(target->inbox->wake_fd, &one, sizeof(one));
+      case IBV_EVENT_PATH_MIG_ERR:
+        deliver(event.element.qp, nullptr, type);
         break;
-      }
+      case IBV_EVENT_CQ_ERR:
+        deliver(event.element.cq, event.element.cq, type);
+        break;
       case IBV_EVENT_DEVICE_FATAL:
-        fatal_ = true;
-        texts.push_back(
-            absl::StrCat("RDMA device ", name_, ": ", ibv_event_type_str(event.event_type)));
+        fatal_.store(true, std::memory_order_relaxed);  // as in gone()
+        texts.push_back(absl::StrCat("RDMA device ", name_, ": ", ibv_event_type_str(type)));
         break;
-      case IBV_EVENT_COMM_EST:
-      case IBV_EVENT_SQ_DRAINED:
-      case IBV_EVENT_QP_LAST_WQE_REACHED:
+      case IBV_EVENT_PORT_ACTIVE:
+      case IBV_EVENT_PORT_ERR:
+      case IBV_EVENT_LID_CHANGE:
+      case IBV_EVENT_PKEY_CHANGE:
+      case IBV_EVENT_SM_CHANGE:
+      case IBV_EVENT_CLIENT_REREGISTER:
+      case IBV_EVENT_GID_CHANGE:
+        texts.push_back(absl::StrCat("RDMA device ", name_, ": ", ibv_event_type_str(type),
+                                     " (port ", event.element.port_num, ")"));
         break;
       default:
-        texts.push_back(absl::StrCat("RDMA device ", name_, ": ",
-                                     ibv_event_type_str(event.event_type), " (port ",
-                                     event.element.port_num, ")"));
+        break;  // COMM_EST, SQ_DRAINED, LAST_WQE_REACHED; shared receive queues, which we have not
     }
     ibv_ack_async_event(&event);
   }
-  *fatal = fatal_;
+  *fatal = fatal_.load(std::memory_order_relaxed);  // as in gone()
   return texts;
 }
 

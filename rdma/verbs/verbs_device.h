@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,6 +62,9 @@ class VerbsDomain {
   bool TakesWindows(const MemoryBlock& block) const;
   // A region of its own for remote writes to a part of the block, where there are no windows.
   absl::StatusOr<MrHandle> RegisterForPeer(const MemoryBlock& block, std::byte* data, size_t bytes);
+  // A region of its own for a window, where the range lies in two regions of the block.
+  absl::StatusOr<MrHandle> RegisterForWindow(const MemoryBlock& block, std::byte* data,
+                                             size_t bytes);
 
  private:
   class Registration;
@@ -74,15 +78,20 @@ class VerbsDomain {
   std::shared_ptr<Shared> shared_;
 };
 
-// What an asynchronous event told about a connection's queue pair.
+// Asynchronous events of one endpoint's queue pairs and completion queues.
 struct AsyncInbox {
+  struct Event {
+    uint32_t connection = 0;        // of the queue pair; 0: `queue` says which completion queue
+    const ibv_cq* queue = nullptr;  // compared only
+    ibv_event_type type = IBV_EVENT_QP_FATAL;
+  };
   explicit AsyncInbox(int fd) : wake_fd(fd) {}
   std::mutex mutex;
-  std::vector<std::pair<uint32_t, ibv_event_type>> events;  // connection id, what happened
-  int wake_fd;                                              // an eventfd, written after each
+  std::vector<Event> events;
+  int wake_fd;  // an eventfd, written after each
 };
 
-// The context of a queue pair: where its events go.
+// Where the events of a queue pair (or of a completion queue: connection 0) go.
 struct AsyncTarget {
   std::shared_ptr<AsyncInbox> inbox;
   uint32_t connection = 0;
@@ -107,14 +116,26 @@ class VerbsDevice {
   // The domain for connections of `key`; with windows it is the same for all.
   absl::StatusOr<std::shared_ptr<VerbsDomain>> Domain(uint64_t key);
 
-  // Reads asynchronous events and hands them to the queue pairs' inboxes (ibv_get_async_event(3)).
+  // From Watch() to Unwatch() events of the queue pair or completion queue go to the target's
+  // inbox. The context may be shared with another library of the process (librdmacm has one for a
+  // device), so an event's object is looked up here, by its address alone, before anything of it is
+  // used. Unwatch() comes before the object is destroyed.
+  void Watch(const void* object, AsyncTarget target);
+  void Unwatch(const void* object);
+
+  // Reads asynchronous events and hands them to the inboxes (ibv_get_async_event(3)).
   // Returns what is worth logging. A port that goes down is only logged: traffic may go on, and a
-  // queue pair that fails says so itself.
+  // queue pair that fails says so itself. Events of objects that nobody watches are dropped.
   std::vector<std::string> PollAsync(bool* fatal);
   int async_fd() const { return context_->async_fd; }
 
   // The device is being removed: the context is closed when the last endpoint has let go of this.
   void SetRemoved() { removed_.store(true, std::memory_order_relaxed); }
+  // It was removed or has failed: the kernel has taken its objects down, or does.
+  bool gone() const {
+    // Relaxed: a thread that does not see it yet tries again.
+    return removed_.load(std::memory_order_relaxed) || fatal_.load(std::memory_order_relaxed);
+  }
 
  private:
   VerbsDevice(ibv_context* context, const VerbsOptions& options);
@@ -127,8 +148,10 @@ class VerbsDevice {
   bool relaxed_ordering_;
   uint64_t max_registration_;
   std::shared_ptr<GpuDirect> gpu_direct_;
-  bool fatal_ = false;
+  std::atomic<bool> fatal_{false};
   std::atomic<bool> removed_{false};
+  std::mutex targets_mutex_;  // taken after mutex_
+  std::unordered_map<const void*, AsyncTarget> targets_;
   std::mutex mutex_;
   std::map<uint64_t, std::weak_ptr<VerbsDomain>> domains_;
 };

@@ -159,7 +159,18 @@ void VerbsEndpointImpl::CloseDevice(const std::string& reason) {
     connection->DropCmId();
   }
   failing_.clear();
+  std::erase_if(stuck_, [this](VerbsConnection* connection) { return TryRetire(connection); });
+  if (!stuck_.empty()) {
+    Log(absl::StrCat("verbs on ", device(), ": ", stuck_.size(),
+                     " queue pairs could not be taken down before the device was closed; their "
+                     "memory is kept until this process ends; restart it"));
+    for (VerbsConnection* connection : stuck_) connection->Abandon();
+    stuck_.clear();
+  }
   listener_.reset();
+  for (const auto& queue : queues_) {
+    if (device_ != nullptr) device_->Unwatch(queue->cq.get());
+  }
   queues_.clear();
   common_view_.reset();
   views_.clear();
@@ -183,7 +194,7 @@ absl::Status VerbsEndpointImpl::NeedDevice() {
 
 absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entries) {
   for (const auto& queue : queues_) {
-    if (queue->capacity - queue->used >= entries) return queue.get();
+    if (!queue->broken && queue->capacity - queue->used >= entries) return queue.get();
   }
   const uint32_t most = static_cast<uint32_t>(std::max(0, device_->attributes().max_cqe));
   if (entries > most) {
@@ -203,6 +214,7 @@ absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entri
         absl::StrCat("cannot make a completion queue of ", size, " entries on ", device_->name()),
         errno);
   }
+  device_->Watch(queue->cq.get(), {inbox_, 0});
   queue->capacity = static_cast<uint32_t>(queue->cq->cqe);
   queues_.push_back(std::move(queue));
   return queues_.back().get();
@@ -249,6 +261,11 @@ DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
   return device_->gpu_direct().PathTo(device);
 }
 
+size_t VerbsEndpointImpl::max_exposure() const {
+  if (device_ == nullptr || !device_->windows()) return SIZE_MAX;
+  return std::min<uint64_t>(options_.max_window, device_->max_registration());
+}
+
 // ---- connections --------------------------------------------------------------------------------
 
 VerbsConnection* VerbsEndpointImpl::Find(ConnectionId id) const {
@@ -284,7 +301,7 @@ absl::Status VerbsEndpointImpl::StartConnection(VerbsConnection* connection,
   if (!queue.ok()) return queue.status();
   absl::StatusOr<std::shared_ptr<DomainView>> view = View(limits.domain);
   if (!view.ok()) return view.status();
-  return connection->Start(limits, *device_, *std::move(view), *queue, inbox_, options_);
+  return connection->Start(limits, device_.get(), *std::move(view), *queue, inbox_, options_);
 }
 
 absl::StatusOr<ConnectionId> VerbsEndpointImpl::Create(const ConnectionLimits& limits) {
@@ -396,8 +413,9 @@ void VerbsEndpointImpl::Close(ConnectionId id) {
 
 bool VerbsEndpointImpl::Dead(ConnectionId id) const {
   const VerbsConnection* connection = Find(id);
-  return connection == nullptr || connection->state == State::kLost ||
-         connection->state == State::kClosed;
+  if (connection == nullptr) return true;
+  const bool ended = connection->state == State::kLost || connection->state == State::kClosed;
+  return ended && connection->retired();
 }
 
 void VerbsEndpointImpl::Destroy(ConnectionId id) {
@@ -405,7 +423,12 @@ void VerbsEndpointImpl::Destroy(ConnectionId id) {
   if (connection == nullptr) return;
   Close(id);
   if (last_ == connection) last_ = nullptr;
-  connections_.erase(static_cast<uint32_t>(id));
+  const auto it = connections_.find(static_cast<uint32_t>(id));
+  if (!connection->retired()) {
+    connection->DropCmId();
+    forgotten_.push_back(std::move(it->second));
+  }
+  connections_.erase(it);
   ready_.RemoveIf([id](const Completion& completion) { return completion.connection == id; });
   events_.RemoveIf([id](const ConnectionEvent& event) { return event.connection == id; });
 }

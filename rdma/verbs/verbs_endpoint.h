@@ -47,6 +47,9 @@ struct VerbsOptions {
   int backlog = 1024;             // connection requests not looked at yet; more are refused
   int numa_node = -1;             // choose the device nearest to this node; -1: this thread's
   uint64_t max_registration = 0;  // bytes of one memory region; 0: the device's max_mr_size
+  // Bytes of one memory window, at least 4096. mlx5 refuses to bind more than 2 GiB, and no query
+  // gives a device's limit.
+  uint64_t max_window = uint64_t{1} << 31;
   std::function<void(const std::string&)> log;  // what was chosen, what failed; may be empty
 };
 

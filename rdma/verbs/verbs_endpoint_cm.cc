@@ -50,12 +50,20 @@ size_t VerbsEndpointImpl::PollEvents(absl::Span<ConnectionEvent> out) {
     if (device_ == nullptr) {
       (void)NeedDevice();
     } else {
-      PollCm();
+      // A peer whose answer waits to be read is not silent.
+      const bool read_all = PollCm();
+      if (!read_all) look_ = true;
       PollDeviceEvents();
-      CheckTimers();
+      if (read_all) CheckTimers();
     }
+    RetryStuck();
   }
   LoseFailing();
+  std::erase_if(queues_, [this](const auto& queue) {
+    if (!queue->broken || queue->used != 0) return false;
+    if (device_ != nullptr) device_->Unwatch(queue->cq.get());
+    return true;
+  });
   size_t n = 0;
   while (n < out.size() && !events_.empty()) {
     out[n] = events_.pop();
@@ -71,10 +79,10 @@ size_t VerbsEndpointImpl::PollEvents(absl::Span<ConnectionEvent> out) {
   return n;
 }
 
-void VerbsEndpointImpl::PollCm() {
+bool VerbsEndpointImpl::PollCm() {
   for (int i = 0; i < kEventsPerLook && device_ != nullptr; ++i) {
     rdma_cm_event* event = nullptr;
-    if (rdma_get_cm_event(events_channel_.get(), &event) != 0) return;
+    if (rdma_get_cm_event(events_channel_.get(), &event) != 0) return true;
     const rdma_cm_event_type type = event->event;
     const int status = event->status;
     rdma_cm_id* const id = event->id;
@@ -96,6 +104,11 @@ void VerbsEndpointImpl::PollCm() {
       OnCmEvent(static_cast<VerbsConnection*>(id->context), type, status, private_data);
     }
   }
+  return device_ == nullptr;
+}
+
+void VerbsEndpointImpl::NextStage(VerbsConnection* connection) {
+  connection->deadline_ns = DeadlineFromNow();
 }
 
 void VerbsEndpointImpl::OnRequest(rdma_cm_id* id, std::string private_data) {
@@ -116,6 +129,7 @@ void VerbsEndpointImpl::OnCmEvent(VerbsConnection* connection, rdma_cm_event_typ
   const std::string peer = connection->Path().remote;
   switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED: {
+      NextStage(connection);
       const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(options_.connect_timeout));
       if (rdma_resolve_route(connection->cm_id(), timeout_ms) != 0) {
         Lose(connection, ErrnoStatus(absl::StrCat("no route to ", peer), errno));
@@ -164,12 +178,14 @@ void VerbsEndpointImpl::Connecting(VerbsConnection* connection) {
     Lose(connection, ErrnoStatus("rdma_connect", errno));
     return;
   }
+  NextStage(connection);
   connection->state = State::kConnecting;
 }
 
 // The peer has accepted: our queue pair must be able to receive before it may write.
 void VerbsEndpointImpl::OnResponse(VerbsConnection* connection) {
   if (connection->state != State::kConnecting || !connection->initiator) return;
+  NextStage(connection);
   if (absl::Status s = connection->MakeReady(options_); !s.ok()) {
     Lose(connection, std::move(s));
   } else if (!connection->binding()) {
@@ -199,6 +215,7 @@ void VerbsEndpointImpl::FinishBinding(VerbsConnection* connection) {
     failing_.push_back(connection->id());
     return;
   }
+  NextStage(connection);
   connection->state = State::kConnecting;
 }
 
@@ -219,12 +236,16 @@ void VerbsEndpointImpl::PollDeviceEvents() {
   for (const std::string& text : device_->PollAsync(&fatal)) Log(text);
   uint64_t count = 0;
   (void)!read(wake_.get(), &count, sizeof(count));
-  std::vector<std::pair<uint32_t, ibv_event_type>> events;
+  std::vector<AsyncInbox::Event> events;
   {
     const std::lock_guard<std::mutex> lock(inbox_->mutex);
     events.swap(inbox_->events);
   }
-  for (const auto& [id, type] : events) {
+  for (const auto& [id, queue, type] : events) {
+    if (type == IBV_EVENT_CQ_ERR) {
+      OnQueueError(queue);
+      continue;
+    }
     VerbsConnection* connection = Find(static_cast<ConnectionId>(id));
     if (connection == nullptr || !connection->has_queue_pair()) continue;
     // A completion of the same failure says more: read those first.
@@ -238,6 +259,26 @@ void VerbsEndpointImpl::PollDeviceEvents() {
     failing_.push_back(connection->id());
   }
   if (fatal) CloseDevice(absl::StrCat("RDMA device ", device(), " has failed"));
+}
+
+// Completions may be missing from now on, so nothing that uses the queue can be trusted. What is in
+// it is read: it has happened.
+void VerbsEndpointImpl::OnQueueError(const ibv_cq* cq) {
+  const auto queue = std::find_if(queues_.begin(), queues_.end(),
+                                  [cq](const auto& one) { return one->cq.get() == cq; });
+  if (queue == queues_.end()) return;
+  (*queue)->broken = true;
+  DrainQueue(queue->get());
+  const std::string text = absl::StrCat(
+      "verbs on ", device(), ": a completion queue of ", (*queue)->capacity,
+      " entries has failed (IBV_EVENT_CQ_ERR: an overrun, or an error of the device; see the "
+      "kernel's log); its lanes end, and open again on a new queue");
+  Log(text);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->queue() != queue->get() || connection->state == State::kClosed) continue;
+    connection->Fail(absl::UnavailableError(text));
+    failing_.push_back(connection->id());
+  }
 }
 
 void VerbsEndpointImpl::CheckTimers() {

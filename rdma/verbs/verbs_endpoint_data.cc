@@ -10,6 +10,7 @@ namespace verbena::rdma {
 namespace {
 
 constexpr size_t kPollBatch = 32;
+constexpr int64_t kRetryStuckNanos = 100'000'000;  // between tries to take a queue pair down
 
 }  // namespace
 
@@ -115,16 +116,46 @@ void VerbsEndpointImpl::Lose(VerbsConnection* connection, absl::Status reason) {
 }
 
 void VerbsEndpointImpl::Retire(VerbsConnection* connection) {
-  if (!connection->has_queue_pair()) return;
+  if (TryRetire(connection)) return;
+  stuck_.push_back(connection);
+  next_retry_ns_ = clock_.NowNanos() + kRetryStuckNanos;
+}
+
+bool VerbsEndpointImpl::TryRetire(VerbsConnection* connection) {
+  if (connection->retired()) return true;
   CompletionQueue* const queue = connection->queue();
   connection->Stop();
   // What has arrived has arrived; after this, everything outstanding is reported as flushed.
   DrainQueue(queue);
   unread_.clear();
-  connection->Retire(&unread_);
-  for (const Completion& completion : unread_) Report(completion);
+  const bool gone = device_ != nullptr && device_->gone();
+  if (absl::Status s = connection->Retire(gone, &unread_); !s.ok()) {
+    const bool again = std::find(stuck_.begin(), stuck_.end(), connection) != stuck_.end();
+    if (!again) {
+      Log(absl::StrCat("verbs lane to ", connection->Path().remote, ": ", s.message(),
+                       "; it is not dead, and its buffers are not used again until the device "
+                       "gives it up; see the kernel's log"));
+    }
+    return false;
+  }
+  if (Find(connection->id()) == connection) {  // not forgotten
+    for (const Completion& completion : unread_) Report(completion);
+  }
   // Its entries are gone from the queue before their room is given to others.
   DrainQueue(queue);
+  return true;
+}
+
+void VerbsEndpointImpl::RetryStuck() {
+  if (stuck_.empty()) return;
+  const int64_t now = clock_.NowNanos();
+  if (now < next_retry_ns_) return;
+  next_retry_ns_ = now + kRetryStuckNanos;
+  std::erase_if(stuck_, [this](VerbsConnection* connection) {
+    if (!TryRetire(connection)) return false;
+    std::erase_if(forgotten_, [connection](const auto& one) { return one.get() == connection; });
+    return true;
+  });
 }
 
 // ---- sleeping -----------------------------------------------------------------------------------

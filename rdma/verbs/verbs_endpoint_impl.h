@@ -6,7 +6,9 @@
 // Invariants:
 //  1. A connection that fails is only marked while completions are being read; it is retired
 //     (LoseFailing()) when none of its completions is left unread.
-//  2. While device_ is held, anchor_ is bound to it, so that its context stays open.
+//  2. A connection whose queue pair the device does not destroy is not dead: it is tried again, its
+//     flushed completions are held back, and its memory is kept.
+//  3. While device_ is held, anchor_ is bound to it, so that its context stays open.
 #ifndef VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
 #define VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
 
@@ -40,6 +42,7 @@ class VerbsEndpointImpl final : public Endpoint {
                                                         std::string_view label) override;
   absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override;
   DevicePath PathTo(const Device& device) override;
+  size_t max_exposure() const override;
 
   absl::StatusOr<std::string> Listen() override;
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;
@@ -88,15 +91,17 @@ class VerbsEndpointImpl final : public Endpoint {
   }
 
   // ---- verbs_endpoint_cm.cc
-  void PollCm();
+  bool PollCm();  // whether it has read every event that was there
   void OnCmEvent(VerbsConnection* connection, rdma_cm_event_type type, int status,
                  const std::string& private_data);
   void OnRequest(rdma_cm_id* id, std::string private_data);
+  void NextStage(VerbsConnection* connection);   // connect_timeout starts anew
   void Connecting(VerbsConnection* connection);  // its route is resolved
   void OnResponse(VerbsConnection* connection);
   void FinishBinding(VerbsConnection* connection);
   void Established(VerbsConnection* connection);
   void PollDeviceEvents();
+  void OnQueueError(const ibv_cq* cq);
   void CheckTimers();
   int64_t DeadlineFromNow() const;
 
@@ -108,6 +113,8 @@ class VerbsEndpointImpl final : public Endpoint {
   void Lose(VerbsConnection* connection, absl::Status reason);
   void LoseFailing();
   void Retire(VerbsConnection* connection);
+  bool TryRetire(VerbsConnection* connection);
+  void RetryStuck();
   void Report(Completion completion);
   void Report(ConnectionEvent::Kind kind, ConnectionId id, absl::Status status = {},
               std::string private_data = {});
@@ -139,6 +146,9 @@ class VerbsEndpointImpl final : public Endpoint {
   VerbsConnection* last_ = nullptr;           // of Find(): traffic comes in bursts
   std::vector<VerbsConnection*> connecting_;  // with a deadline
   std::vector<ConnectionId> failing_;
+  std::vector<VerbsConnection*> stuck_;  // the device refused to take them down: not dead
+  std::vector<std::unique_ptr<VerbsConnection>> forgotten_;  // of these, by Destroy()
+  int64_t next_retry_ns_ = 0;
 
   RingQueue<Completion> ready_;
   RingQueue<ConnectionEvent> events_;

@@ -224,6 +224,9 @@ absl::Status ValidateVerbsOptions(const VerbsOptions& options) {
     return bad("largest registration", static_cast<int64_t>(options.max_registration),
                "0 for the device's, or at least 4096");
   }
+  if (options.max_window < 4096) {
+    return bad("largest memory window", static_cast<int64_t>(options.max_window), "at least 4096");
+  }
   return absl::OkStatus();
 }
 

@@ -44,6 +44,7 @@ class ForwardingEndpoint : public Endpoint {
     return register_status.ok() ? to_->Register(block) : register_status;
   }
   DevicePath PathTo(const Device& device) override { return to_->PathTo(device); }
+  size_t max_exposure() const override { return to_->max_exposure(); }
   absl::StatusOr<std::string> Listen() override {
     if (!listen_status.ok()) return listen_status;
     return to_->Listen();

@@ -35,6 +35,8 @@ class ScriptedEndpoint final : public Endpoint {
   std::vector<Write> writes;
   std::vector<Wakes> woken;                           // by WakePeer()
   std::vector<std::shared_ptr<MemoryBlock>> exposed;  // in order
+  std::vector<std::pair<size_t, size_t>> ranges;      // of these: offset, bytes
+  size_t unexposed = 0;
   std::string private_data;
   uint32_t receives = 0;  // posted and not consumed by Receive()
   bool closed = false;
@@ -43,6 +45,7 @@ class ScriptedEndpoint final : public Endpoint {
   // ---- what the test decides ----
   bool dead_after_close = true;
   absl::Status next_write;  // returned by the next PostWrite() unless OK
+  size_t most_exposed = SIZE_MAX;
 
   // Consumes a receive, as a peer's write with immediate does.
   Completion Receive(uint32_t immediate) {
@@ -69,12 +72,14 @@ class ScriptedEndpoint final : public Endpoint {
   absl::StatusOr<std::string> Listen() override { return "scripted"; }
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits&) override { return kConnection; }
   absl::StatusOr<RemoteMemory> Expose(ConnectionId, std::shared_ptr<MemoryBlock> block,
-                                      size_t offset, size_t) override {
+                                      size_t offset, size_t bytes) override {
+    ranges.emplace_back(offset, bytes);
     const uint64_t address = reinterpret_cast<uint64_t>(block->data()) + offset;
     exposed.push_back(std::move(block));
     return RemoteMemory{address, exposed.size()};
   }
-  void Unexpose(ConnectionId, const RemoteMemory&) override {}
+  void Unexpose(ConnectionId, const RemoteMemory&) override { ++unexposed; }
+  size_t max_exposure() const override { return most_exposed; }
   absl::Status Connect(ConnectionId, const std::string&, std::string_view data) override {
     private_data = data;
     return absl::OkStatus();

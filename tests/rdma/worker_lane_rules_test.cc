@@ -324,5 +324,38 @@ TEST_CASE("worker lane: dead only when the transport says so") {
   CHECK(rig.endpoint.destroyed);
 }
 
+TEST_CASE("a block larger than the transport exposes at once is exposed in pieces that overlap") {
+  WorkerRig rig;
+  rig.endpoint.most_exposed = 8192;
+  const auto block = *MemoryBlock::Allocate(40'000, "large");
+  const size_t before = rig.endpoint.exposed.size();
+  // Every range of half the limit lies in one piece, and names the block's own address.
+  for (const size_t offset : {0, 4095, 4096, 8000, 20'480, 35'904}) {
+    const auto memory = rig.lane->Expose(block, block->data() + offset, 4096);
+    INFO(offset << " " << memory.status());
+    REQUIRE(memory.ok());
+    CHECK(memory->address == reinterpret_cast<uint64_t>(block->data()));
+    const auto& [begin, bytes] = rig.endpoint.ranges.at(memory->key - 1);
+    CHECK(begin <= offset);
+    CHECK(offset + 4096 <= begin + bytes);
+    CHECK(bytes <= 8192);
+  }
+  CHECK(rig.endpoint.exposed.size() - before == 4);  // each piece once, and only those in use
+  CHECK(rig.lane->Expose(block, block->data(), 8193).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(rig.lane->Expose(block).status().code() == absl::StatusCode::kInvalidArgument);
+  rig.lane->Forget(block->id());
+  CHECK(rig.endpoint.unexposed == 4);
+  // A smaller block is one piece, at any range.
+  const auto small = *MemoryBlock::Allocate(8192, "small");
+  CHECK(rig.lane->Expose(small, small->data() + 4000, 4192)->key == rig.lane->Expose(small)->key);
+}
+
+TEST_CASE("a closed lane exposes nothing for now: its records go out on another one") {
+  WorkerRig rig;
+  rig.lane->Close(absl::UnavailableError("test"));
+  CHECK(IsNotNow(rig.lane->Expose(*MemoryBlock::Allocate(64, "late")).status()));
+}
+
 }  // namespace
 }  // namespace verbena::rdma

@@ -1,0 +1,58 @@
+// An RDMA device in memory, with limits and failures that soft-RoCE does not have. Linked into a
+// test, it takes the place of libibverbs and librdmacm: one device, one port, and connections of
+// queue pairs within the process, whose work requests are done when they are posted.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_RDMA_FAKE_VERBS_FAKE_VERBS_H_
+#define VERBENA_TESTS_RDMA_FAKE_VERBS_FAKE_VERBS_H_
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace verbena::rdma {
+
+struct FakeVerbs {
+  // ---- the device's limits and failures ----
+  uint64_t max_bind_bytes = 0;  // binds of more are refused with EOPNOTSUPP, as mlx5 does; 0: any
+  // The errno of ibv_create_qp(), ibv_destroy_qp(), ibv_modify_qp(); 0: it works.
+  std::function<int(const ibv_qp_init_attr& asked)> create_qp;
+  std::function<int(const ibv_qp& qp)> destroy_qp;
+  std::function<int(const ibv_qp& qp, ibv_qp_state to)> modify_qp;
+  // Called for each event of librdmacm before it is handed out.
+  std::function<void(rdma_cm_event_type type)> on_cm_event;
+  // GID index that librdmacm chooses; the table has the address at each of gid_indexes.
+  int cm_gid_index = 1;
+  std::vector<int> gid_indexes = {1};
+  int64_t skipped_ns = 0;  // added to the clocks of the process
+
+  // ---- what happened ----
+  struct Bind {
+    uint64_t bytes;
+    unsigned access;
+  };
+  std::vector<Bind> binds;
+  std::vector<ibv_qp_init_attr> queue_pairs;  // as asked for, those that were refused too
+  std::vector<int> gid_indexes_used;          // of queue pairs moved to RTR
+
+  // ---- what a test makes happen ----
+  ibv_context* context = nullptr;  // once the device is open
+  std::vector<ibv_qp*> live_queue_pairs;
+  std::vector<ibv_cq*> live_queues;
+  int completion_queues_made = 0;
+  std::vector<ibv_async_event> events;  // to be read by ibv_get_async_event()
+  int acknowledged = 0;
+};
+
+// The device of the process, as it was last reset.
+FakeVerbs& fake_verbs();
+void ResetFakeVerbs();
+
+}  // namespace verbena::rdma
+
+#endif  // VERBENA_TESTS_RDMA_FAKE_VERBS_FAKE_VERBS_H_
