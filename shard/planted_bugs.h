@@ -16,6 +16,8 @@ struct PlantedBugs {
   bool save_what_changes = false;    // an apply keeps nothing for a save that has not written it
   bool forget_cold_changes = false;  // a row that changes while it is written counts as written
   bool replicate_from_slot = false;  // a copy is sent what is in the worker's slot by then
+  bool unbounded_log = false;        // applies do not wait for the log; catch-up waits for it
+  bool skip_given_lease = false;     // a learner that becomes the primary forgets the lease it gave
   bool pull_early = false;           // a pull is answered before the push that it names is applied
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shard/planted_bugs.h"
+
 namespace verbena::server {
 namespace {
 
@@ -24,6 +26,7 @@ void ReplicaLeases::Follow(const v1::ClusterView& view, const PeerId& self, int6
     part = {};
     part.epoch = p.epoch();
     part.configuration = p.configuration();
+    part.given_until = was.given_until;
     part.primary = {p.primary(), p.shard()};
     const auto find = [&](const auto& replicas, Role role) {
       for (const v1::Replica& r : replicas) {
@@ -57,8 +60,10 @@ void ReplicaLeases::FollowPrimary(const v1::Partition& p, Part* part, const Part
                                   int64_t now) {
   part->role = Role::kPrimary;
   if (was.role == Role::kPrimary) part->serve_from = was.serve_from;
-  // The lease that it gave.
   if (was.role == Role::kFollower) part->serve_from = was.heard_ns + lease_ns_;
+  if (!shard::planted_bugs().skip_given_lease) {
+    part->serve_from = std::max(part->serve_from, part->given_until);
+  }
   const bool follower = !p.followers().empty();
   if (!follower && p.learners().empty()) return;
   const v1::Replica& replica = follower ? p.followers(0) : p.learners(0);
@@ -138,6 +143,7 @@ ReplyStatus ReplicaLeases::OnBeacon(const PeerId& from, const Group& group, int6
   if (!copy || group.sequence > part.since) return ReplyStatus::kNotReady;
   if (group.sequence < part.since) return ReplyStatus::kWrongEpoch;
   part.heard_ns = now;
+  part.given_until = std::max(part.given_until, now + lease_ns_);
   return ReplyStatus::kOk;
 }
 

@@ -13,7 +13,10 @@
 // Invariants:
 //  1. A primary with a follower, or with a learner that it has asked to be made one, reads for
 //     workers only under that one's lease.
-//  2. A shard that was a follower serves as primary only when its own lease has passed.
+//  2. A shard serves as primary only when the lease has passed that it gave with its last answer to
+//     a beacon, whatever its roles were since: a learner's answer is one, too, because its primary
+//     may have asked for it to be made a follower. One that was a follower until then also waits
+//     for a lease since it became that.
 //  3. A side that did not run for a while judges nobody by that time.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
 #define VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
@@ -74,6 +77,7 @@ class ReplicaLeases {
     uint64_t epoch = 0, configuration = 0;
     int64_t serve_from = 0;
     int64_t read_until = kNever;
+    int64_t given_until = 0;  // the lease that this shard gave as a copy; of all roles since
     // kPrimary: its copy, server 0: none.
     PeerId copy;
     uint64_t since = 0;    // also of this shard as a copy

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <vector>
 
+#include "shard/planted_bugs.h"
+
 namespace verbena::server {
 namespace {
 
@@ -283,11 +285,62 @@ TEST_CASE("leases: who was a follower serves when the lease that it gave has pas
   CHECK_FALSE(leases.active());
 }
 
-TEST_CASE("leases: who was a learner gave none, nor did another incarnation") {
+// The roles of kOne after it gave a lease at `given` as a copy of kTwo; whether it serves before
+// that lease has passed. At the end it has to serve.
+bool ServesEarly(As first, const std::vector<Partition>& then) {
+  ReplicaLeases leases;
+  leases.Follow(View({{kTwo, kOne, first}}), kOne, kStart);
+  const int64_t given = kStart + 300 * kMilli;
+  REQUIRE(leases.OnBeacon(kTwo, Of(0), given) == ReplyStatus::kOk);
+  int64_t now = given;
+  for (const Partition& partition : then) {
+    now += 10 * kMilli;
+    leases.Follow(View({partition}), kOne, now);
+  }
+  CHECK(leases.MayServe(0, given + kLeaseNanos));
+  CHECK(leases.MayRead(0, given + kLeaseNanos));
+  return leases.MayServe(0, given + kLeaseNanos - 1) || leases.MayRead(0, given + kLeaseNanos - 1);
+}
+
+struct RoleChange {
+  As first;
+  std::vector<Partition> then;
+};
+// Each ends with kOne as the primary.
+std::vector<RoleChange> RoleChanges() {
+  const Partition primary{kOne, kNobody, As::kFollower, 3, 9, 20};
+  const Partition follower{kTwo, kOne, As::kFollower, 3, 1, 8};
+  const Partition again{kTwo, kOne, As::kLearner, 5, 3, 10};
+  const Partition none{kTwo, kThree, As::kFollower, 5, 1, 9};
+  return {{As::kFollower, {primary}},
+          {As::kLearner, {primary}},
+          {As::kLearner, {follower, primary}},
+          {As::kLearner, {none, primary}},
+          {As::kFollower, {none, primary}},
+          {As::kFollower, {again, primary}},
+          {As::kLearner, {again, primary}},
+          {As::kLearner, {{kOne, kTwo, As::kLearner, 4, 2, 9}, again, primary}}};
+}
+
+TEST_CASE("regression: leases: whatever its roles were, a primary waits for the lease it gave") {
+  for (const RoleChange& change : RoleChanges()) {
+    CAPTURE(static_cast<int>(change.first), change.then.size());
+    CHECK_FALSE(ServesEarly(change.first, change.then));
+  }
+}
+
+TEST_CASE("planted bug: leases: a learner that becomes the primary forgets the lease it gave") {
+  shard::planted_bugs().skip_given_lease = true;
+  size_t early = 0;
+  for (const RoleChange& change : RoleChanges()) early += ServesEarly(change.first, change.then);
+  shard::planted_bugs().skip_given_lease = false;
+  CHECK(early >= 4);
+}
+
+TEST_CASE("leases: who answered no beacon as a learner gave none, nor did another incarnation") {
   ReplicaLeases leases;
   SECTION("a learner") {
     leases.Follow(View({{kTwo, kOne, As::kLearner}}), kOne, kStart);
-    leases.OnBeacon(kTwo, Of(0), kStart);
     leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}}), kOne, kStart);
     CHECK(leases.MayServe(0, kStart));
   }
