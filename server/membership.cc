@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cluster_history.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -74,6 +75,8 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void End(absl::Status why);
   // `why`: what the coordinator has of it, as far as is known.
   void Superseded(const std::string& why);
+  // The coordinator follows a history that this server's data does not belong to.
+  void Abandoned(absl::string_view why);
 };
 
 std::string Membership::Impl::RequestId() {
@@ -119,6 +122,8 @@ void Membership::Impl::SendHeartbeat(int64_t now) {
   heartbeat.due_ns = now + lease_ns / 4;
   v1::HeartbeatRequest request;
   request.set_incarnation(incarnation);
+  *request.mutable_seen() = SeenOf(*view);
+  request.set_server(true);
   Send("Heartbeat", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnHeartbeat);
 }
 
@@ -172,6 +177,8 @@ void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> respons
   } else if (absl::IsNotFound(response.status())) {
     Superseded(absl::StrCat("another verbenad has joined as '", options.name,
                             "', or a call said that this one leaves"));
+  } else if (absl::IsAborted(response.status())) {
+    Abandoned(response.status().message());
   } else {
     last_error = response.status();
   }
@@ -209,7 +216,8 @@ void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
 // False when it is not newer than what we have.
 bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules) {
   if (view != nullptr) {
-    if (newer->cluster_id() != view->cluster_id()) {
+    const History history = CompareHistory(*newer, *view);
+    if (history == History::kOtherCluster) {
       // Its incarnations count from 1 again: ours may soon be somebody else's.
       End(absl::FailedPreconditionError(absl::StrCat(
           "the coordinator at ", options.coordinator, " now serves cluster ", newer->cluster_id(),
@@ -218,6 +226,15 @@ bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules) 
           "empty")));
       return false;
     }
+    if (history == History::kAbandoned || history == History::kOtherIdentity) {
+      Abandoned(absl::StrCat("the coordinator at ", options.coordinator, " is at ",
+                             DescribeSeen(SeenOf(*newer)), ", whose history has no ",
+                             DescribeSeen(SeenOf(*view)), " as this server has seen it"));
+      return false;
+    }
+    // An older state was put back. The data here may be all that is left, so this server keeps it
+    // and serves its own view; the next heartbeat has the coordinator refuse.
+    if (history == History::kRolledBack || history == History::kForeign) return false;
     if (newer->revision() <= view->revision()) return false;
   }
   auto taken = std::make_shared<v1::ClusterView>();
@@ -249,6 +266,13 @@ void Membership::Impl::Superseded(const std::string& why) {
   End(absl::FailedPreconditionError(absl::StrCat(
       why, ": incarnation ", incarnation,
       " (this process) is retired, and what it holds is lost; give every server its own --name")));
+}
+
+void Membership::Impl::Abandoned(absl::string_view why) {
+  End(absl::FailedPreconditionError(absl::StrCat(
+      "server '", options.name, "' (incarnation ", incarnation,
+      "): its cluster goes on from a state without it (", why,
+      "); start it again, which makes it empty, and restore from a checkpoint what it held")));
 }
 
 bool Membership::Impl::StartCalls(int64_t now) {

@@ -5,9 +5,9 @@
 //   joining  | JoinServer OK                                 | joined
 //            | INVALID_ARGUMENT                              | ended
 //            | any other error: again after a backoff        | joining
-//   joined   | Heartbeat NOT_FOUND, or a view in which a     | ended
-//            | newer incarnation has our name, or one of     |
-//            | another cluster                               |
+//   joined   | Heartbeat NOT_FOUND or ABORTED, or a view in  | ended
+//            | which a newer incarnation has our name, or    |
+//            | one of another cluster or another history     |
 //            | any other error: again; status() says so      | joined
 //   any      | Leave()                                       | leaving
 //   leaving  | Leave answered, or its time is over           | ended
@@ -17,6 +17,9 @@
 // Invariants:
 //  1. All repetitions of one join carry one request id: the coordinator gives one incarnation.
 //  2. An incarnation that has ended is never used again: this server's data belongs to it.
+//  3. A view is given only if it continues the one given before (proto/cluster_history.h). A
+//     coordinator with an older state is not followed: its view is ignored, the data is kept, and
+//     heartbeats prove to it that the state is old.
 #ifndef VERBENA_SERVER_MEMBERSHIP_H_
 #define VERBENA_SERVER_MEMBERSHIP_H_
 

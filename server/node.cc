@@ -138,6 +138,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   CoordinatorOptions coordinator_options;
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
+  coordinator_options.accept_older_state = options.accept_older_state;
   coordinator_options.expected_servers = options.expected_servers;
   coordinator_options.replicas = options.replicas;
   coordinator_options.min_replicas = options.min_replicas;
@@ -395,6 +396,9 @@ NodeMetrics VerbenaNode::Impl::Gather() {
 }
 
 absl::Status VerbenaNode::Impl::Health() const {
+  if (coordinator != nullptr) {
+    if (absl::Status status = coordinator->status(); !status.ok()) return status;
+  }
   if (membership == nullptr) return absl::OkStatus();
   return membership->state().status;
 }

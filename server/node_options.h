@@ -29,6 +29,8 @@ struct NodeOptions {
   std::string audit_log;   // file; empty: the lines go to the daemon's log
   std::string metrics;     // host:port of /metrics and /healthz; empty: none
   std::string state;       // directory of the coordinator's state; empty: in memory
+  // Of a coordinator: the state is known to be an old one, and nothing newer is left.
+  bool accept_older_state = false;
   // Of a coordinator: each job's tables are saved below this directory (of all servers) so often,
   // and so many checkpoints of a job stay. Empty: only when an operator asks for it.
   std::string checkpoint_dir;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/cluster_history.h"
 #include "proto/table_spec.h"
 
 namespace verbena::client {
@@ -115,6 +116,14 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
       options_.cluster, Method("CreateTable"), std::move(request), deadline_ns,
       [this, done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
         if (!response.ok()) return done(response.status());
+        if (CompareHistory(response->view(), view_) == History::kRolledBack) {
+          return done(absl::FailedPreconditionError(absl::StrCat(
+              "cluster ", options_.cluster,
+              ": its coordinator has an older state than this client "
+              "has seen (",
+              DescribeSeen(SeenOf(response->view())), "; seen: ", DescribeSeen(SeenOf(view_)),
+              "); its operator must put the newer state back")));
+        }
         TakeView(std::move(*response->mutable_view()));
         done(std::move(*response->mutable_table()));
       });
@@ -166,6 +175,20 @@ void Session::ListTables(int64_t deadline_ns,
 // ---- lease and view -----------------------------------------------------------------------------
 
 void Session::TakeView(v1::ClusterView view) {
+  switch (CompareHistory(view, view_)) {
+    case History::kContinues:
+    case History::kBehind:
+      break;
+    case History::kRolledBack:
+      return;  // not followed; the next heartbeat has the coordinator refuse all calls
+    case History::kForeign:
+    case History::kAbandoned:
+    case History::kOtherIdentity:
+    case History::kOtherCluster:
+      return Expire(absl::StrCat("the coordinator: it is at ", DescribeSeen(SeenOf(view)),
+                                 " of cluster ", view.cluster_id(), ", whose history has no ",
+                                 DescribeSeen(SeenOf(view_)), " as this client has seen it"));
+  }
   // Answers of several calls cross: only a newer view counts.
   if (view.revision() <= view_.revision()) return;
   view_ = std::move(view);
@@ -194,6 +217,7 @@ void Session::Heartbeat() {
   heartbeat_at_ = kNever;
   v1::HeartbeatRequest request;
   request.set_incarnation(incarnation_);
+  *request.mutable_seen() = SeenOf(view_);
   const int64_t sent = clock_->NowNanos();
   const int64_t interval = lease_ms_ * kMillisecond / 4;
   Call<v1::HeartbeatResponse>(
@@ -204,6 +228,9 @@ void Session::Heartbeat() {
         if (state_ != State::kJoined) return;
         if (response.status().code() == absl::StatusCode::kNotFound) {
           return Expire("the coordinator");
+        }
+        if (response.status().code() == absl::StatusCode::kAborted) {
+          return Expire(absl::StrCat("the coordinator: ", response.status().message()));
         }
         // A coordinator that does not answer ends nothing: data flows on, and a new one renews
         // all leases when it takes office.

@@ -55,6 +55,11 @@ void AddMemberOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--state", node->state,
                   "Directory of the coordinator's state, made when missing (default: in memory, "
                   "lost when the coordinator ends)");
+  app->add_flag(
+      "--accept-older-state", node->accept_older_state,
+      "Begin a new history from a coordinator's state that is older than the cluster "
+      "(a backup): members of the old history end, and servers start empty. Give it once, "
+      "after the coordinator has refused the state");
   app->add_option("--name", node->name,
                   "Name of this server in its cluster; a server that comes back under its name is "
                   "known to have lost what it held (default: the host's name)");
@@ -259,6 +264,9 @@ std::string CheckTogether(const NodeOptions& node) {
   }
   if (!node.state.empty() && !node.coordinator) {
     return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
+  }
+  if (node.accept_older_state && node.state.empty()) {
+    return "--accept-older-state needs --state: it is about what is kept there";
   }
   if (!node.cold_dir.empty() && node.shards == 0) {
     return absl::StrCat("--cold-dir ", node.cold_dir, " needs shards: only they have rows");

@@ -91,7 +91,16 @@ grpc::ServerUnaryReactor* ClusterService::JoinWorker(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext* context,
                                                     const v1::HeartbeatRequest* request,
                                                     v1::HeartbeatResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::Heartbeat);
+  return Guarded(machine_, &gate_, context, request, response,
+                 [](Coordinator* coordinator, const v1::HeartbeatRequest& copy,
+                    const Principal& who, Coordinator::Reply<v1::HeartbeatResponse> reply) {
+                   v1::HeartbeatRequest judged = copy;
+                   // A job's token must not be enough to stop the coordinator.
+                   if (who.role != v1::ROLE_OPERATOR && who.role != v1::ROLE_SERVER) {
+                     judged.clear_seen();
+                   }
+                   coordinator->Heartbeat(judged, std::move(reply));
+                 });
 }
 
 grpc::ServerUnaryReactor* ClusterService::Leave(grpc::CallbackServerContext* context,

@@ -1,10 +1,14 @@
 // The coordinator with its inbox, as a driver runs it.
 //
-// **Thread safety**: inbox().Post() from any thread; the rest by the owner thread.
+// **Thread safety**: inbox().Post() and status() from any thread; the rest by the owner thread.
 #ifndef VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 #define VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 
+#include <spdlog/spdlog.h>
+
 #include <memory>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,8 +35,15 @@ class CoordinatorMachine final : public Machine {
   }
 
   bool RunOnce() override {
-    const bool worked = inbox_.RunOnce();
-    return coordinator_->RunOnce() || worked;
+    bool worked = inbox_.RunOnce();
+    worked |= coordinator_->RunOnce();
+    if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
+    return worked;
+  }
+  // Of the coordinator: not OK once it refuses all calls.
+  absl::Status status() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return status_;
   }
   bool Arm() override { return inbox_.Arm(); }
   void Disarm() override { inbox_.Disarm(); }
@@ -42,9 +53,19 @@ class CoordinatorMachine final : public Machine {
   int64_t NextTimerNanos() const override { return coordinator_->NextTimerNanos(); }
 
  private:
+  void NoteRefusal() {
+    refuses_ = true;
+    spdlog::error("{}", std::string(coordinator_->status().message()));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    status_ = coordinator_->status();
+  }
+
   Inbox inbox_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
+  bool refuses_ = false;
+  mutable std::mutex mutex_;
+  absl::Status status_;  // guarded by mutex_
 };
 
 }  // namespace verbena::server

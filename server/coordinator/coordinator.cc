@@ -7,6 +7,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "proto/cluster_history.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/placement.h"
@@ -20,6 +21,10 @@ namespace {
 // After a failed Save() of ended leases or new learners, which nobody waits for.
 constexpr int64_t kSaveRetryNanos = 1000 * kNanosPerMilli;
 constexpr int64_t kLongestTokenSleepSeconds = 60;
+// A state that is accepted although a newer one existed: more than that one can have given out.
+constexpr uint64_t kRevisionsSkipped = uint64_t{1} << 32;
+constexpr uint64_t kIncarnationsSkipped = uint64_t{1} << 32;
+constexpr uint32_t kTablesSkipped = uint32_t{1} << 20;
 
 std::string RandomClusterId() {
   absl::BitGen random;
@@ -94,6 +99,37 @@ const CoordinatorState::Answered* Coordinator::Impl::FindAnswer(
   return it == state.answered.rend() ? nullptr : &*it;
 }
 
+void Coordinator::Impl::BeginTerm() {
+  v1::ClusterView& view = state.view;
+  if (options.accept_older_state) {
+    view.set_revision(view.revision() + kRevisionsSkipped);
+    state.next_incarnation += kIncarnationsSkipped;
+    state.next_table += kTablesSkipped;
+  }
+  view.set_term(view.term() + 1);
+  v1::Term* term = view.add_terms();
+  term->set_number(view.term());
+  absl::BitGen random;
+  term->set_id(absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
+  term->set_revision(view.revision());
+  term->set_accepted(options.accept_older_state);
+  const int extra = view.terms_size() - kTermsKept;
+  if (extra > 0) view.mutable_terms()->DeleteSubrange(0, extra);
+}
+
+void Coordinator::Impl::Refuse(const v1::HeartbeatRequest& proof) {
+  refusal = absl::FailedPreconditionError(absl::StrCat(
+      "coordinator state: it is not the one that the cluster goes on from (the state is at ",
+      DescribeSeen(SeenOf(state.view)), "; ", proof.server() ? "server" : "worker", " incarnation ",
+      proof.incarnation(), " has seen ", DescribeSeen(proof.seen()),
+      ", which is not in its history); stop this coordinator and put the newer state back, or, if "
+      "there is none, start it once with --accept-older-state, start the servers again, and "
+      "restore "
+      "their tables from checkpoints"));
+  for (Poll& poll : std::exchange(polls, {})) poll.reply(refusal);
+  next_poll_ns = kNever;
+}
+
 absl::Status Coordinator::Impl::TakeOffice() {
   absl::StatusOr<CoordinatorState> loaded = store->Load();
   if (!loaded.ok()) return loaded.status();
@@ -114,7 +150,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
     // An older version wrote none.
     if (partition.configuration() == 0) partition.set_configuration(partition.epoch());
   }
-  state.view.set_term(state.view.term() + 1);
+  BeginTerm();
   state.view.set_lease_ms(options.lease_ms);
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);

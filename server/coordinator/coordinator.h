@@ -17,7 +17,9 @@
 //  8. Time in which the coordinator itself did not run (stopped, starved, suspended, in a slow
 //     Save()) counts against no lease: RunOnce() is due eight times a lease, and one that comes a
 //     quarter of a lease late or more extends all leases by the pause before any ends (turns.h).
-//  9. What follows from a change for the partitions' configurations (configurations.h) is part of
+//  9. A member that has seen a newer state than this proves that an old state was put back
+//     (proto/cluster_history.h): from then on nothing is decided and every call is refused.
+//  10. What follows from a change for the partitions' configurations (configurations.h) is part of
 //  it.
 //
 // Servers                                    | Workers
@@ -63,6 +65,9 @@ struct CoordinatorOptions {
   // What servers take for a chunk of a dense table. Empty: as much as its parameters.
   ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
+  // An operator knows that the state is an old one and that nothing newer is left: a new history
+  // begins. Members of the other one end; ids that it may have given out are skipped.
+  bool accept_older_state = false;
   // Whether calls need tokens. Who calls is asked by access() and judged by the caller of the
   // coordinator (server/access/): here every call is allowed.
   bool tokens = false;
@@ -115,6 +120,9 @@ class Coordinator {
   // Ends leases, tokens, bars of learners and long polls that are due. Returns whether anything
   // happened.
   bool RunOnce();
+  // Not OK: FAILED_PRECONDITION, as all calls since a member has proved that the state is an old
+  // one.
+  const absl::Status& status() const;
   // When RunOnce() has something to do; INT64_MAX: never.
   int64_t NextTimerNanos() const;
 

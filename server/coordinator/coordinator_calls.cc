@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cluster_history.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/placement.h"
@@ -67,6 +68,7 @@ void Coordinator::Impl::Repeat(const CoordinatorState::Answered& before,
 template <typename Request, typename Response, typename Apply>
 void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply<Response> reply,
                                Apply apply) {
+  if (!refusal.ok()) return reply(refusal);
   if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) {
     reply(std::move(status));
     return;
@@ -132,6 +134,32 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
                             Reply<v1::HeartbeatResponse> reply) {
   Impl& impl = *impl_;
   const uint64_t incarnation = request.incarnation();
+  if (!impl.refusal.ok()) return reply(impl.refusal);
+  switch (CompareHistory(impl.state.view, request.seen())) {
+    case History::kContinues:
+      break;
+    case History::kBehind:
+    case History::kRolledBack:
+      impl.Refuse(request);
+      return reply(impl.refusal);
+    case History::kForeign:
+      if (request.server()) {
+        impl.Refuse(request);
+        return reply(impl.refusal);
+      }
+      [[fallthrough]];
+    case History::kAbandoned:
+    case History::kOtherIdentity:
+      return reply(absl::AbortedError(absl::StrCat(
+          "incarnation ", incarnation, ": it has seen ", DescribeSeen(request.seen()),
+          ", which is not in the history of this cluster (the coordinator's state was replaced by "
+          "an older one); what it holds belongs to the abandoned history")));
+    case History::kOtherCluster:
+      return reply(absl::AbortedError(
+          absl::StrCat("incarnation ", incarnation, ": it joined cluster ",
+                       request.seen().cluster_id(), ", and this coordinator now serves cluster ",
+                       impl.state.view.cluster_id(), " (its state was lost or replaced)")));
+  }
   std::vector<Impl::Poll> due;
   if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
     const v1::Server* silent = FindServer(incarnation, impl.view());
@@ -223,6 +251,7 @@ void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
 
 void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply) {
   Impl& impl = *impl_;
+  if (!impl.refusal.ok()) return reply(impl.refusal);
   if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
     reply(impl.ViewAnswer(request.known_revision()));
     return;
@@ -246,6 +275,7 @@ void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
 }
 
 void Coordinator::ListTokens(const v1::ListTokensRequest&, Reply<v1::ListTokensResponse> reply) {
+  if (!impl_->refusal.ok()) return reply(impl_->refusal);
   v1::ListTokensResponse response;
   *response.mutable_tokens() = impl_->access.tokens();
   for (v1::Token& token : *response.mutable_tokens()) token.clear_hash();
@@ -268,6 +298,7 @@ void Coordinator::RevokeToken(const v1::RevokeTokenRequest& request,
 
 bool Coordinator::RunOnce() {
   Impl& impl = *impl_;
+  if (!impl.refusal.ok()) return false;
   const int64_t now = impl.Now();
   const int64_t pause_ns = impl.turns.Begin(now);
   if (pause_ns > 0) impl.ExtendLeases(pause_ns, now);
@@ -280,6 +311,7 @@ bool Coordinator::RunOnce() {
 }
 
 int64_t Coordinator::NextTimerNanos() const {
+  if (!impl_->refusal.ok()) return kNever;
   // What could not be saved is tried again later, not in a loop.
   const int64_t due = std::min(impl_->leases.NextDueNanos(), impl_->bars.NextDueNanos());
   // Without leases nothing depends on how long this has not run.
@@ -287,6 +319,8 @@ int64_t Coordinator::NextTimerNanos() const {
   return std::min(
       {std::max(due, impl_->next_save_ns), impl_->next_poll_ns, impl_->next_token_ns, turn});
 }
+
+const absl::Status& Coordinator::status() const { return impl_->refusal; }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }
 

@@ -48,12 +48,16 @@ struct Coordinator::Impl {
   std::vector<Poll> polls;
   int64_t next_poll_ns = kNever;
   int64_t next_save_ns = 0;  // after a failed Save() of what time brought
+  absl::Status refusal;      // not OK: a member has proved that this state is an old one
 
   int64_t Now() const { return clock->NowNanos(); }
   int64_t LeaseNanos() const { return options.lease_ms * kNanosPerMilli; }
   v1::ClusterView* view() { return &state.view; }
 
   absl::Status TakeOffice();
+  void BeginTerm();
+  // Every call is refused from now on, those that wait included.
+  void Refuse(const v1::HeartbeatRequest& proof);
   Undo BeginChange();
   void Restore(Undo undo);
   absl::Status EndChange(Undo undo, CoordinatorState::Answered* answered);

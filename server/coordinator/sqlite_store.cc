@@ -131,8 +131,10 @@ struct SqliteStore::Impl {
   absl::Status Damaged(const std::string& what) const {
     return absl::DataLossError(absl::StrCat(
         file, " is damaged (", what,
-        "): put a copy of it back, or move it away to start a new and empty cluster, whose tables "
-        "must be created again"));
+        "): put its newest copy back (one that servers prove to be old is refused; see "
+        "--accept-older-state), or move it away to start a new and empty cluster, whose tables "
+        "must "
+        "be created again"));
   }
   absl::Status Failed(int code) const {
     if (IsDamage(code)) return Damaged(db.Message(code));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cluster_history.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -80,6 +81,16 @@ absl::StatusOr<ShardExecutor::Impl::Peer> ShardExecutor::Impl::CheckOpen(
     return absl::FailedPreconditionError(absl::StrCat(
         "no common wire version: the caller speaks ", request.wire_version_min(), " to ",
         request.wire_version_max(), ", this server ", kWireVersion, " to ", kWireVersion));
+  }
+  // The incarnations of two histories are not the same members.
+  const History history = CompareHistory(*view, request.seen());
+  if (history != History::kContinues && history != History::kBehind) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "shard ", options.shard, ": incarnation ", request.incarnation(), " has seen ",
+        DescribeSeen(request.seen()), " of cluster ", request.seen().cluster_id(),
+        ", and this server ", DescribeSeen(SeenOf(*view)), " of cluster ", view->cluster_id(),
+        " (the coordinator's state was replaced by an older one); "
+        "the operator must put the newer state back"));
   }
   return CheckOpener(request);
 }

@@ -186,6 +186,7 @@ class PeerLinks {
   Random random_;
   uint64_t self_ = 0;
   uint64_t revision_ = 0;  // of the view
+  v1::Seen seen_;          // the same, with its history
   // Ordered: what a simulation does must follow from its seed.
   std::map<PeerId, std::unique_ptr<Link>> links_;
   absl::flat_hash_map<uint64_t, Link*> by_connection_;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/cluster_history.h"
 #include "server/coordinator/coordinator.h"
 
 namespace verbena::server {
@@ -146,9 +147,14 @@ class TestCoordinator {
     return Call(&Coordinator::JoinWorker, WorkerRequest(job, expected, rank, observer));
   }
 
-  absl::StatusOr<v1::HeartbeatResponse> Heartbeat(uint64_t incarnation) {
+  // `view`: what the member has seen; null: it does not say.
+  absl::StatusOr<v1::HeartbeatResponse> Heartbeat(uint64_t incarnation,
+                                                  const v1::ClusterView* view = nullptr,
+                                                  bool server = false) {
     v1::HeartbeatRequest request;
     request.set_incarnation(incarnation);
+    if (view != nullptr) *request.mutable_seen() = SeenOf(*view);
+    request.set_server(server);
     return Call(&Coordinator::Heartbeat, request);
   }
   absl::Status Leave(uint64_t incarnation) {

@@ -105,7 +105,8 @@ class FakeChannel final : public ControlChannel {
 // One membership, and a real coordinator behind the channel.
 class World {
  public:
-  explicit World(uint64_t seed = 1) : coordinator({.partitions = 4}), channel(&Clock(), seed) {
+  explicit World(uint64_t seed = 1)
+      : coordinator({.partitions = 4}, &store), channel(&Clock(), seed) {
     channel.handler = [this](const std::string& name, const std::string& bytes,
                              FakeChannel::Respond respond) {
       if (name == "JoinServer") return To(&Coordinator::JoinServer, bytes, respond);
@@ -167,6 +168,7 @@ class World {
     return v1::Server::STATE_UNSPECIFIED;
   }
 
+  MemoryStore store;
   TestCoordinator coordinator;
   FakeChannel channel;
   MembershipOptions options;
@@ -407,6 +409,46 @@ TEST_CASE("a coordinator with another cluster, or with an old view, is not follo
   wrong.mutable_view()->set_cluster_id("other");
   REQUIRE(world.RunFor(2000, [&] { return world.member->ended(); }));
   REQUIRE_STATUS(world.member->status(), kFailedPrecondition, "now serves cluster other");
+}
+
+TEST_CASE("regression: an older coordinator state under a live server is not followed") {
+  // The state has fewer revisions than the server has seen, as many, or more by the time it hears.
+  for (const int overtaken_by : {0, 1, 4}) {
+    INFO("changes before the server hears: " << overtaken_by);
+    World world;
+    TestCoordinator& c = world.coordinator;
+    const auto put_back = [&](const CoordinatorState& state) {
+      REQUIRE(world.store.Save(state, nullptr).ok());
+      c.Restart();
+    };
+    const auto follows = [&] { return world.views.back()->revision() == c.view().revision(); };
+    world.Start();
+    REQUIRE(world.RunFor(1000, [&] { return world.Joined() && !world.views.empty(); }));
+    const CoordinatorState backup = *world.store.Load();
+    c.Restart();
+    c.JoinServer("b");
+    REQUIRE(world.RunFor(20000, follows));
+    const CoordinatorState newest = *world.store.Load();
+    const size_t views = world.views.size();
+
+    put_back(backup);
+    for (int i = 0; i < overtaken_by; ++i) c.JoinServer("other-" + std::to_string(i));
+    world.RunFor(20000);
+    CHECK(world.views.size() == views);
+    CHECK_FALSE(world.member->ended());
+    REQUIRE_STATUS(world.member->status(), kUnavailable, "put the newer state back");
+
+    put_back(newest);
+    c.JoinServer("c");
+    CHECK(world.RunFor(20000, follows));
+    CHECK(world.member->status().ok());
+
+    c.options().accept_older_state = true;
+    put_back(backup);
+    REQUIRE(world.RunFor(20000, [&] { return world.member->ended(); }));
+    REQUIRE_STATUS(world.member->status(), kFailedPrecondition,
+                   "its cluster goes on from a state without it");
+  }
 }
 
 TEST_CASE("two lives of a server never send one request id") {

@@ -1,0 +1,79 @@
+#include "proto/cluster_history.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena {
+namespace {
+
+// Whether revision `seen.revision` of the seen term is one that the view's history went through.
+bool WentThrough(const v1::ClusterView& view, const v1::Seen& seen) {
+  const auto& terms = view.terms();
+  if (terms.empty() || seen.term_id() == 0) return true;
+  if (seen.term() < terms[0].number()) return seen.revision() < terms[0].revision();
+  const auto it = std::find_if(terms.begin(), terms.end(),
+                               [&](const v1::Term& t) { return t.number() == seen.term(); });
+  if (it == terms.end() || it->id() != seen.term_id()) return false;
+  return it + 1 == terms.end() || seen.revision() < (it + 1)->revision();
+}
+
+bool SameIdentities(const v1::ClusterView& view, const v1::ClusterView& before) {
+  std::map<uint32_t, const v1::TableSpec*> tables;
+  for (const v1::Table& table : before.tables()) tables.emplace(table.id(), &table.spec());
+  for (const v1::Table& table : view.tables()) {
+    const auto it = tables.find(table.id());
+    if (it == tables.end()) continue;
+    if (it->second->name() != table.spec().name() || it->second->job() != table.spec().job()) {
+      return false;
+    }
+  }
+  std::map<uint64_t, const std::string*> servers;
+  for (const v1::Server& s : before.servers()) servers.emplace(s.incarnation(), &s.name());
+  return std::all_of(view.servers().begin(), view.servers().end(), [&](const v1::Server& server) {
+    const auto it = servers.find(server.incarnation());
+    return it == servers.end() || *it->second == server.name();
+  });
+}
+
+}  // namespace
+
+v1::Seen SeenOf(const v1::ClusterView& view) {
+  v1::Seen seen;
+  seen.set_cluster_id(view.cluster_id());
+  seen.set_term(view.term());
+  seen.set_revision(view.revision());
+  if (!view.terms().empty()) seen.set_term_id(view.terms().rbegin()->id());
+  return seen;
+}
+
+History CompareHistory(const v1::ClusterView& view, const v1::Seen& seen) {
+  if (history_planted_bugs().one_history || seen.revision() == 0) return History::kContinues;
+  if (view.cluster_id() != seen.cluster_id()) return History::kOtherCluster;
+  if (view.revision() >= seen.revision()) {
+    if (view.term() >= seen.term() && WentThrough(view, seen)) return History::kContinues;
+    const bool accepted = std::any_of(
+        view.terms().begin(), view.terms().end(),
+        [&](const v1::Term& term) { return term.accepted() && term.revision() > seen.revision(); });
+    if (accepted) return History::kAbandoned;
+    // With a greater revision in a lower term the view is the older one all the same.
+    return view.term() < seen.term() ? History::kRolledBack : History::kForeign;
+  }
+  if (view.term() > seen.term()) return History::kRolledBack;
+  const bool other_id = view.term() == seen.term() && seen.term_id() != 0 &&
+                        !view.terms().empty() && view.terms().rbegin()->id() != seen.term_id();
+  return other_id ? History::kRolledBack : History::kBehind;
+}
+
+History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before) {
+  const History history = CompareHistory(view, SeenOf(before));
+  if (history != History::kContinues || history_planted_bugs().one_history) return history;
+  return SameIdentities(view, before) ? history : History::kOtherIdentity;
+}
+
+std::string DescribeSeen(const v1::Seen& seen) {
+  return absl::StrCat("revision ", seen.revision(), " of term ", seen.term());
+}
+
+}  // namespace verbena

@@ -1,0 +1,164 @@
+// An older state of the coordinator under live members: proved, refused, and what recovers from it.
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+// A server and a job's table; then a backup, another start, and what the backup does not have.
+class RolledBack {
+ public:
+  explicit RolledBack(int changes_after_backup = 1) : c({.partitions = 4}, &store) {
+    server = c.JoinServer("s1");
+    worker = c.JoinWorker("a", 1)->incarnation();
+    REQUIRE(c.CreateTable(c.Spec("a", 64, v1::CONSISTENCY_ASYNC, "a")).ok());
+    backup = *store.Load();
+    c.Restart();
+    for (int i = 0; i < changes_after_backup; ++i) {
+      REQUIRE(c.CreateTable(c.Spec("b" + std::to_string(i), 64, v1::CONSISTENCY_ASYNC, "a")).ok());
+    }
+    seen = c.view();
+    newest = *store.Load();
+  }
+  void PutBack(const CoordinatorState& state) {
+    REQUIRE(store.Save(state, nullptr).ok());
+    c.Restart();
+  }
+  void Change(const std::string& table) {
+    REQUIRE(c.CreateTable(c.Spec(table, 64, v1::CONSISTENCY_ASYNC, "a")).ok());
+  }
+
+  MemoryStore store;
+  TestCoordinator c;
+  uint64_t server = 0, worker = 0;
+  CoordinatorState backup, newest;
+  v1::ClusterView seen;
+};
+
+TEST_CASE(
+    "regression: a coordinator with an older state than a member has seen refuses all calls") {
+  RolledBack r;
+  r.PutBack(r.backup);
+  REQUIRE(r.c.view().revision() < r.seen.revision());
+  REQUIRE(r.c->status().ok());
+  const auto poll = r.c.Poll(r.c.view().revision(), 10000);
+  REQUIRE_STATUS(r.c.Heartbeat(r.server, &r.seen, true).status(), kFailedPrecondition,
+                 "put the newer state back");
+  CHECK(r.c->status().code() == absl::StatusCode::kFailedPrecondition);
+  REQUIRE_STATUS((*poll)->status(), kFailedPrecondition, "newer state");
+  REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kFailedPrecondition, "newer state");
+  REQUIRE_STATUS(r.c.CreateTable(r.c.Spec("c", 64)).status(), kFailedPrecondition, "newer state");
+  REQUIRE_STATUS((*r.c.Poll(0, 0))->status(), kFailedPrecondition, "newer state");
+  REQUIRE_STATUS(r.c.Heartbeat(r.worker).status(), kFailedPrecondition, "newer state");
+  // It decides nothing by time either.
+  r.c.clock.AdvanceMs(10 * kLeaseMs);
+  CHECK_FALSE(r.c->RunOnce());
+  CHECK(r.c.Server("s1").state() == v1::Server::ALIVE);
+
+  // With the newer state all goes on.
+  r.PutBack(r.newest);
+  REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+  REQUIRE(r.c.Heartbeat(r.worker, &r.seen).ok());
+  REQUIRE(r.c.JoinWorker("b", 1).ok());
+}
+
+TEST_CASE("an older state that goes unnoticed is found with the planted bug") {
+  RolledBack r;
+  r.PutBack(r.backup);
+  history_planted_bugs().one_history = true;
+  const bool answered = r.c.Heartbeat(r.server, &r.seen, true).ok();
+  // The id of another table of the history that the server has seen.
+  const absl::StatusOr<v1::Table> reused = r.c.CreateTable(r.c.Spec("c", 64));
+  history_planted_bugs().one_history = false;
+  CHECK(answered);
+  REQUIRE(reused.ok());
+  CHECK(reused->id() == r.seen.tables(1).id());
+}
+
+TEST_CASE("an older state is proved also when its revisions have overtaken what was seen") {
+  for (int more = 0; more < 4; ++more) {
+    RolledBack r(2);
+    r.PutBack(r.backup);
+    for (int i = 0; i < more; ++i) r.Change("x" + std::to_string(i));
+    INFO(r.c.view().revision() << " after " << r.seen.revision());
+    // A server's data depends on it: the coordinator stops. A worker ends instead.
+    if (r.c.view().revision() >= r.seen.revision()) {
+      REQUIRE_STATUS(r.c.Heartbeat(r.worker, &r.seen).status(), kAborted, "not in the history");
+      CHECK(r.c->status().ok());
+    }
+    REQUIRE_STATUS(r.c.Heartbeat(r.server, &r.seen, true).status(), kFailedPrecondition,
+                   "server incarnation 1 has seen revision");
+  }
+}
+
+TEST_CASE("a worker that joined an older state by mistake does not stop the right one") {
+  RolledBack r(8);
+  r.PutBack(r.backup);
+  const uint64_t stray = r.c.JoinWorker("stray", 1)->incarnation();
+  const v1::ClusterView wrong = r.c.view();
+  r.PutBack(r.newest);
+  REQUIRE_STATUS(r.c.Heartbeat(stray, &wrong).status(), kAborted, "not in the history");
+  REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+}
+
+TEST_CASE("an accepted older state begins another history, with ids that were never given out") {
+  RolledBack r;
+  r.c.options().accept_older_state = true;
+  r.PutBack(r.backup);
+  r.c.options().accept_older_state = false;
+  REQUIRE_STATUS(r.c.Heartbeat(r.server, &r.seen, true).status(), kAborted, "abandoned history");
+  REQUIRE_STATUS(r.c.Heartbeat(r.worker, &r.seen).status(), kAborted, "abandoned history");
+  CHECK(r.c->status().ok());
+  const uint64_t again = r.c.JoinServer("s1");
+  CHECK(again > r.newest.next_incarnation);
+  // What the other history held of the table is lost, not replaced by initial values.
+  CHECK(r.c.view().tables(0).lost_partitions_size() == 1);
+  const absl::StatusOr<v1::Table> made =
+      r.c.CreateTable(r.c.Spec("c", 64, v1::CONSISTENCY_ASYNC, "c"));
+  REQUIRE(made.ok());
+  CHECK(made->id() > r.newest.next_table);
+  // Members of the new history stay, also after other starts.
+  const v1::ClusterView view = r.c.view();
+  r.c.Restart();
+  CHECK(r.c.Heartbeat(again, &view, true).ok());
+}
+
+TEST_CASE("starts of one history are recognised, however many there were") {
+  RolledBack r;
+  for (int i = 0; i < 2 * kTermsKept; ++i) {
+    const v1::ClusterView before = r.c.view();
+    r.c.Restart();
+    REQUIRE(r.c.Heartbeat(r.server, &before, true).ok());
+    REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+    REQUIRE(r.c.view().terms_size() <= kTermsKept);
+  }
+  // A member that does not say is one of an earlier version.
+  REQUIRE(r.c.Heartbeat(r.server).ok());
+}
+
+TEST_CASE("a view is compared with the one before: revisions, terms, identities, clusters") {
+  RolledBack r;
+  const v1::ClusterView& view = r.c.view();
+  CHECK(CompareHistory(view, v1::ClusterView()) == History::kContinues);
+  CHECK(CompareHistory(view, r.backup.view) == History::kContinues);
+  CHECK(CompareHistory(r.backup.view, view) == History::kBehind);
+  v1::ClusterView other = view;
+  other.set_cluster_id("other");
+  CHECK(CompareHistory(view, other) == History::kOtherCluster);
+  other = view;
+  other.mutable_tables(0)->mutable_spec()->set_name("another");
+  CHECK(CompareHistory(view, other) == History::kOtherIdentity);
+  other = view;
+  other.mutable_servers(0)->set_name("another");
+  CHECK(CompareHistory(view, other) == History::kOtherIdentity);
+  other = view;
+  other.mutable_terms(other.terms_size() - 1)->set_id(1);
+  CHECK(CompareHistory(view, other) == History::kForeign);
+  other.set_revision(view.revision() + 1);
+  CHECK(CompareHistory(view, other) == History::kRolledBack);
+  other.set_term(view.term() + 1);
+  other.set_revision(view.revision() - 1);
+  CHECK(CompareHistory(view, other) == History::kRolledBack);
+}
+
+}  // namespace
+}  // namespace verbena::server
