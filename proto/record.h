@@ -156,7 +156,8 @@ struct ReplicaHeader {
   uint64_t since;            // Replica.since of the copy
   uint32_t stamp;            // kRows of a table with eviction: of the rows, afterwards
   uint32_t keep_from;        // likewise: rows with lesser stamps are dropped then
-  uint8_t reserved1[40];     // 0
+  uint32_t keep_hash;        // likewise: and of those with that stamp the ones with lesser hashes
+  uint8_t reserved1[36];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 

@@ -407,11 +407,11 @@ class Engine {
   // again, whole. Copies are told. Errors of all four: NOT_FOUND: it is not known here.
   // FAILED_PRECONDITION: it is not being restored, or has not begun, or has begun otherwise.
   // Loading: INVALID_ARGUMENT: not of the table's shape. RESOURCE_EXHAUSTED: no memory for rows.
-  // UNAVAILABLE: copies are behind; later. What was loaded of a call that failed is loaded again by
-  // the next.
+  // UNAVAILABLE: copies, or writes of cold rows, are behind; later. Rows go on where `loaded` says,
+  // which begins as RowsLoaded(); without it all of a call that failed is loaded again by the next.
   absl::Status BeginRestore(const RestoreRequest& request);
   absl::Status RestoreElements(const ElementsToRestore& elements);
-  absl::Status RestoreRows(const RowsToRestore& rows);
+  absl::Status RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded = nullptr);
   // All that is this shard's was loaded. FAILED_PRECONDITION also: something is missing. May be
   // called again.
   absl::Status FinishRestore(uint32_t table);

@@ -230,7 +230,7 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
                  [](uint32_t row) { return row != RowStore::kNone; });
     if (!table->PrepareNow(c.slice, named).ok()) return ReplyStatus::kResourceExhausted;
   }
-  table->BeginApply(c.slice, {c.header.stamp, c.header.keep_from});
+  table->BeginApply(c.slice, {c.header.stamp, c.header.keep_from, c.header.keep_hash});
   for (size_t i = 0; i < copied_rows.size(); ++i) {
     if (copied_rows[i] == RowStore::kNone) continue;  // comes later, as it is then
     const Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());

@@ -198,6 +198,8 @@ struct Engine::Impl {
   void EndRestoring(TableState* state);
   bool LoadElements(const ElementsToRestore& elements, TableState* state, uint32_t index,
                     uint32_t first, uint32_t count, uint64_t from);
+  // A batch of rows, partition by partition.
+  absl::Status LoadBatch(const RowsToRestore& rows, TableState* state, RowsLoaded* at);
   absl::Status LoadRows(const RowsToRestore& rows, TableState* state, uint32_t partition,
                         absl::Span<const uint32_t> which);
   bool TellLoaded(uint32_t partition, const TableState& state, uint32_t index);

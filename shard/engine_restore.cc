@@ -7,6 +7,7 @@
 #include "shard/engine_impl.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/prefetch.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -102,7 +103,7 @@ absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::RestoreRows(const RowsToRestore& rows) {
+absl::Status Engine::RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded) {
   Impl& e = *impl_;
   TableState* state = nullptr;
   if (absl::Status s = e.FindRestoring(rows.table, &state); !s.ok()) return s;
@@ -126,21 +127,13 @@ absl::Status Engine::RestoreRows(const RowsToRestore& rows) {
                        count * table->state_width());
     }
   }
-  std::vector<std::vector<uint32_t>>& which = e.restored.which;
-  std::vector<uint32_t>& which_partitions = e.restored.partitions;
-  which.resize(e.partitions.size());
-  for (const uint32_t p : which_partitions) which[p].clear();
-  which_partitions.clear();
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t p =
-        PartitionOfKey(table->id(), rows.keys[i], static_cast<uint32_t>(e.partitions.size()));
-    const uint32_t slice = table->slice_of(p);
-    if (!e.partitions[p].ours || slice == SlicedTable::kNone || !table->ready(slice)) continue;
-    if (which[p].empty()) which_partitions.push_back(p);
-    which[p].push_back(static_cast<uint32_t>(i));
-  }
-  for (const uint32_t p : which_partitions) {
-    if (absl::Status s = e.LoadRows(rows, state, p, which[p]); !s.ok()) return s;
+  RowsLoaded from_start;
+  RowsLoaded& at = loaded != nullptr && !planted_bugs().restart_windows ? *loaded : from_start;
+  while (at.rows < count) {
+    // As many as may be in memory together: how many that is may change between two calls.
+    if (at.end == at.rows) at.end = at.rows + std::min<size_t>(count - at.rows, table->most_rows());
+    if (absl::Status s = e.LoadBatch(rows, state, &at); !s.ok()) return s;
+    at = {at.end, at.end, 0};
   }
   return absl::OkStatus();
 }
@@ -220,6 +213,30 @@ bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* s
   if (!TellLoaded(table.partition_of(chunk.id), *state, index)) return false;
   state->restore->SetTold(chunk.slice, chunk.id);
   return true;
+}
+
+absl::Status Engine::Impl::LoadBatch(const RowsToRestore& rows, TableState* state, RowsLoaded* at) {
+  const EmbeddingTable& table = *state->rows.table;
+  const auto all = static_cast<uint32_t>(partitions.size());
+  std::vector<std::vector<uint32_t>>& which = restored.which;
+  std::vector<uint32_t>& which_partitions = restored.partitions;
+  which.resize(all);
+  for (const uint32_t p : which_partitions) which[p].clear();
+  which_partitions.clear();
+  for (size_t i = at->rows; i < at->end; ++i) {
+    const uint32_t p = PartitionOfKey(table.id(), rows.keys[i], all);
+    const uint32_t slice = table.slice_of(p);
+    const bool here = partitions[p].ours && slice != SlicedTable::kNone && table.ready(slice);
+    if (!here || p < at->partitions) continue;
+    if (which[p].empty()) which_partitions.push_back(p);
+    which[p].push_back(static_cast<uint32_t>(i));
+  }
+  std::sort(which_partitions.begin(), which_partitions.end());
+  for (const uint32_t p : which_partitions) {
+    if (absl::Status s = LoadRows(rows, state, p, which[p]); !s.ok()) return s;
+    at->partitions = p + 1;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state,

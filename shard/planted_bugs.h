@@ -19,6 +19,9 @@ struct PlantedBugs {
   bool unbounded_log = false;        // applies do not wait for the log; catch-up waits for it
   bool skip_given_lease = false;     // a learner that becomes the primary forgets the lease it gave
   bool pull_early = false;           // a pull is answered before the push that it names is applied
+  bool restart_windows = false;      // a restore that had to wait loads all of its rows again
+  bool evict_named = false;          // a sweep drops rows that its own push or step names
+  bool evict_alike = false;          // of rows with the same stamp all go as soon as one does
 };
 
 // All false outside tests.

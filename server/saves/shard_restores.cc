@@ -116,7 +116,8 @@ void ShardRestores::Ask(uint64_t id, Restore* restore) {
   });
 }
 
-absl::Status ShardRestores::LoadWindow(const Restore& restore, const RestoreWindow& window) const {
+absl::Status ShardRestores::LoadWindow(const Restore& restore, Read* read) const {
+  const RestoreWindow& window = read->window;
   const uint32_t table = restore.tables[window.table].table;
   const std::vector<std::vector<std::byte>>& columns = window.columns;
   if (window.rows) {
@@ -135,7 +136,7 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, const RestoreWind
     for (size_t i = kApplies + 1; i < columns.size(); ++i) {
       rows.state.push_back(Floats(columns[i]));
     }
-    return restore.engine->RestoreRows(rows);
+    return restore.engine->RestoreRows(rows, &read->loaded);
   }
   shard::ElementsToRestore elements;
   elements.table = table;
@@ -165,7 +166,7 @@ bool ShardRestores::Load(Restore* restore, int64_t now) {
     absl::Status status = read.status;
     // Those that were asked for behind the end come as ends, too.
     if (status.ok() && read.end) AtEnd(restore, &read);
-    if (status.ok() && !read.end) status = LoadWindow(*restore, read.window);
+    if (status.ok() && !read.end) status = LoadWindow(*restore, &read);
     if (absl::IsUnavailable(status)) {
       restore->retry_ns = now + kRetryNanos;
       break;

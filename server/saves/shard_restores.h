@@ -67,6 +67,7 @@ class ShardRestores {
     bool end = false;
     uint64_t read_bytes = 0;
     RestoreWindow window;
+    shard::RowsLoaded loaded;  // of the window
     // At the end.
     uint64_t groups = 0;
     std::vector<uint32_t> checked;
@@ -96,7 +97,7 @@ class ShardRestores {
   void Ask(uint64_t id, Restore* restore);
   bool Load(Restore* restore, int64_t now);
   static void AtEnd(Restore* restore, Read* read);
-  absl::Status LoadWindow(const Restore& restore, const RestoreWindow& window) const;
+  absl::Status LoadWindow(const Restore& restore, Read* read) const;
   bool Finish(Restore* restore, int64_t now);
   bool AnswerWaiters(Restore* restore, int64_t now);
 

@@ -216,7 +216,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);
   // Not settled: it will be sent again.
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
-  const ApplyStamp stamp = table_.Stamp(slice, told_[slice].applies);
+  const ApplyStamp stamp = table_.Stamp(slice, rows, told_[slice].applies);
   if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, stamp) || told_[slice].blocked) {
     return {ReplyStatus::kResourceExhausted, 0, version};
   }
@@ -240,7 +240,7 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   const uint64_t version = table_.slice(slice).version;
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
   const bool first = told_[slice].entries.empty();
-  const ApplyStamp stamp = table_.Stamp(slice, told_[slice].applies);
+  const ApplyStamp stamp = table_.Stamp(slice, rows, told_[slice].applies);
   const ReplicaLog::Mode mode = log.mode(partition);
   const bool tell = mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id());
   if (!tell && first && table_.Prepare(slice, rows) && table_.Prepare(slice, stamp)) {
@@ -322,6 +322,7 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
   told.header.applies = s.applies + told_[slice].applies + 1;
   told.header.stamp = stamp.seconds;
   told.header.keep_from = stamp.keep_from;
+  told.header.keep_hash = stamp.keep_hash;
   told.header.worker = push.worker;
   told.header.worker_sequence = push.group.sequence;
   told.owner = this;

@@ -89,7 +89,11 @@ bool SyncRows::Commit(uint32_t slice) {
   }
   const uint32_t listed = Listed(s);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
-  s.stamp = table_.Stamp(slice);
+  std::vector<uint32_t> named;
+  if (table_.evicts()) {
+    ForEachRow(slice, [&](uint64_t, uint32_t row) { named.push_back(row); });
+  }
+  s.stamp = table_.Stamp(slice, named);
   if (!Prepare(slice) || !table_.Prepare(slice, s.stamp)) {
     SetBlocked(&s, true);
     return false;
@@ -166,6 +170,7 @@ bool SyncRows::Tell(uint32_t slice) {
   told.header.applies = rows.applies + 1;
   told.header.stamp = s.stamp.seconds;
   told.header.keep_from = s.stamp.keep_from;
+  told.header.keep_hash = s.stamp.keep_hash;
   told.owner = this;
   told.local = slice;
   s.told_keys = keys;

@@ -146,6 +146,15 @@ struct RowsToRestore {
   std::vector<absl::Span<const float>> state;  // as a piece has them; none: zero
 };
 
+// How far a RowsToRestore is loaded. Engine::RestoreRows() says UNAVAILABLE where it cannot go on
+// now, and goes on from there when it is called with this again: each call that loads something
+// gets on, however little of a tiered table is in memory.
+struct RowsLoaded {
+  size_t rows = 0;          // those before are loaded
+  size_t end = 0;           // of the batch that begins there: rows that may be in memory together
+  uint32_t partitions = 0;  // of that batch: rows of partitions before are loaded
+};
+
 struct RestoreProgress {
   uint64_t missing_elements = 0;  // here
   uint32_t unfinished = 0;        // partitions that FinishRestore() is to be called for (again)

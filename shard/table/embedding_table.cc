@@ -12,6 +12,7 @@
 #include "shard/kernel/convert.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/kernel/gradient.h"
+#include "shard/planted_bugs.h"
 #include "shard/table/row_lookahead.h"
 #include "shard/table/row_reader.h"
 
@@ -144,15 +145,17 @@ EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const 
   return {admitted_keys_, admitted_rows_, refused_keys_};
 }
 
-ApplyStamp EmbeddingTable::Stamp(uint32_t slice, uint64_t told) {
+ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told) {
   if (!evicts()) return {};
   Slice& s = slices_[slice];
   const uint64_t apply = s.applies + told + 1;
   if (s.sweep <= s.applies) {
-    s.keep_from = eviction_.Decide(*s.rows, apply, seconds_, &s.last_sweep);
-    if (s.keep_from > 0) s.sweep = apply;
+    s.keep = eviction_.Decide(*s.rows, named, apply, seconds_, &s.last_sweep);
+    if (s.keep.keep_from > 0) s.sweep = apply;
   }
-  return {seconds_, s.sweep == apply ? s.keep_from : 0};
+  ApplyStamp stamp = s.sweep == apply ? s.keep : ApplyStamp();
+  stamp.seconds = seconds_;
+  return stamp;
 }
 
 bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
@@ -161,7 +164,7 @@ bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
   found_.clear();
   for (uint32_t row = 0; row < rows.size(); ++row) {
     rows.PrefetchStamp(row);
-    if (rows.stamp(row) < stamp.keep_from) found_.push_back(row);
+    if (Eviction::Goes(stamp, rows.stamp(row), rows.key(row))) found_.push_back(row);
   }
   // They need not be in memory, but what the apply names has to stay there.
   return watch_->BeforeChange(slice, found_);
@@ -170,6 +173,7 @@ bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
 void EmbeddingTable::BeginApply(uint32_t slice, const ApplyStamp& stamp) {
   applying_ = &slices_[slice];
   stamp_ = stamp;
+  named_.clear();
   const uint32_t by = eviction_.Rebase(applying_->applies + 1);
   if (by == 0) return;
   RowStore& rows = *applying_->rows;
@@ -202,6 +206,7 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, fl
                                        stamp_.seconds));
   }
   if (applying_->changed != nullptr) applying_->changed->Mark(row);
+  if (stamp_.keep_from > 0) named_.push_back(row);
 }
 
 void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources, float divisor) {
@@ -219,12 +224,14 @@ void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources,
 
 uint32_t EmbeddingTable::Sweep(Slice* slice) {
   RowStore& rows = *slice->rows;
+  named_rows_.assign(rows.size(), false);
+  for (const uint32_t row : named_) named_rows_[row] = !planted_bugs().evict_named;
   uint32_t dropped = 0;
   for (uint32_t row = 0; row < rows.size(); ++row) {
     rows.PrefetchStamp(row);
     const uint32_t stamp = rows.stamp(row);
     if (stamp == RowStore::kFreeStamp) continue;
-    if (stamp >= stamp_.keep_from) {
+    if (named_rows_[row] || !Eviction::Goes(stamp_, stamp, rows.key(row))) {
       rows.SetStamp(row, eviction_.Aged(stamp));
       continue;
     }
@@ -284,7 +291,8 @@ bool EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
   if (applies > 0 && !rows.MakePlace(row)) return false;
   rows.SetApplies(row, applies);
   if (shape_.stamps) {
-    rows.SetStamp(row, eviction_.Stamp(0, rows.key(row), after + 1, seconds_));
+    // One that is only known to have gone is the first to go.
+    rows.SetStamp(row, applies == 0 ? 1 : eviction_.Stamp(0, rows.key(row), after + 1, seconds_));
   }
   if (applies == 0) {
     rows.MakeFresh(row);

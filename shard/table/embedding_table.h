@@ -49,7 +49,7 @@ class EmbeddingTable final : public SlicedTable {
     // Eviction: the last apply that is to drop rows, which ones, and when they last went by
     // seconds.
     uint64_t sweep = 0;
-    uint32_t keep_from = 0;
+    ApplyStamp keep;
     uint32_t last_sweep = 0;
     uint64_t wait = 0;  // cold tier: for rows that the next apply names; 0: none
   };
@@ -129,9 +129,9 @@ class EmbeddingTable final : public SlicedTable {
   // ---- eviction ----
   // Rows may be dropped by an apply: numbers are to be looked up after the one before.
   bool evicts() const { return !eviction_.never(); }
-  // What to tell the apply that follows `told` others which are not made yet. While one of them is
-  // to drop rows, no other is; asked again of one, says the same.
-  ApplyStamp Stamp(uint32_t slice, uint64_t told = 0);
+  // What to tell the apply of the rows `named` that follows `told` others which are not made yet.
+  // While one of them is to drop rows, no other is; asked again of one, says the same.
+  ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0);
   // As the other, of the rows that the apply drops.
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);
   // Whether numbers of rows that were dropped become other rows'.
@@ -236,7 +236,9 @@ class EmbeddingTable final : public SlicedTable {
   // Of the apply under way.
   Slice* applying_ = nullptr;
   ApplyStamp stamp_;
-  std::vector<float> wide_;  // scratch of ApplyRow(): parameters of 16 bits
+  std::vector<uint32_t> named_;   // rows, if it drops others
+  std::vector<bool> named_rows_;  // scratch of Sweep(): by row
+  std::vector<float> wide_;       // scratch of ApplyRow(): parameters of 16 bits
   RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
   std::vector<uint32_t> found_;  // scratch of Scan(), Admit(), WantRows() and Intend()

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/eviction_spec.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -22,6 +23,9 @@ uint32_t StampOf(uint64_t apply) {
   const uint64_t base = apply < 2 * kHalf ? 0 : (apply / kHalf - 1) * kHalf;
   return static_cast<uint32_t>(std::min<uint64_t>(apply - base, kMostStamp));
 }
+
+// Decides among rows with the same stamp: of the key alone, so that every copy agrees.
+uint32_t HashOf(uint64_t key) { return static_cast<uint32_t>(RowIndex::Hash(key)); }
 
 uint64_t MostRows(const v1::Eviction& spec, uint32_t partitions, size_t row_bytes) {
   if (spec.max_rows() == 0 && spec.max_bytes() == 0) return UINT64_MAX;
@@ -52,47 +56,65 @@ uint32_t Eviction::Rebase(uint64_t apply) const {
   return counts && apply >= 2 * kHalf && apply % kHalf == 0 ? kHalf : 0;
 }
 
-uint32_t Eviction::Decide(const RowStore& rows, uint64_t apply, uint32_t seconds,
-                          uint32_t* last_sweep) {
+bool Eviction::Goes(const ApplyStamp& apply, uint32_t stamp, uint64_t key) {
+  if (stamp != apply.keep_from) return stamp < apply.keep_from;
+  return HashOf(key) < apply.keep_hash;
+}
+
+ApplyStamp Eviction::Decide(const RowStore& rows, absl::Span<const uint32_t> named, uint64_t apply,
+                            uint32_t seconds, uint32_t* last_sweep) {
+  ApplyStamp keep;
   switch (kind_) {
     case v1::Eviction::TTL_STEPS: {
-      if (apply % std::max<uint64_t>(ttl_ / kSweeps, 1) != 0 || Rebase(apply) != 0) return 0;
+      if (apply % std::max<uint64_t>(ttl_ / kSweeps, 1) != 0 || Rebase(apply) != 0) return keep;
       const uint32_t stamp = StampOf(apply);
-      return stamp > ttl_ ? stamp - static_cast<uint32_t>(ttl_) : 0;
+      if (stamp > ttl_) keep.keep_from = stamp - static_cast<uint32_t>(ttl_);
+      return keep;
     }
     case v1::Eviction::TTL_SECONDS:
-      if (seconds == 0 || seconds < *last_sweep + std::max<uint64_t>(ttl_ / kSweeps, 1)) return 0;
+      if (seconds == 0 || seconds < *last_sweep + std::max<uint64_t>(ttl_ / kSweeps, 1)) {
+        return keep;
+      }
       *last_sweep = seconds;
-      return seconds > ttl_ ? seconds - static_cast<uint32_t>(ttl_) : 0;
+      if (seconds > ttl_) keep.keep_from = seconds - static_cast<uint32_t>(ttl_);
+      return keep;
     case v1::Eviction::LRU:
     case v1::Eviction::LFU:
       // Not while all stamps change.
-      return rows.live() > most_rows_ && Rebase(apply) == 0 ? Threshold(rows, apply) : 0;
+      return rows.live() > most_rows_ && Rebase(apply) == 0 ? Threshold(rows, named) : keep;
     default:
-      return 0;
+      return keep;
   }
 }
 
-// A sixteenth below the limit. Of rows that are alike all go or none, whichever is nearer to that.
-// Rows that were made and not named yet are most likely those of this apply: they stay, and so do
-// all that have been named by it.
-uint32_t Eviction::Threshold(const RowStore& rows, uint64_t apply) {
-  stamps_.clear();
+// A sixteenth below the limit, without the rows that the apply names. Rows that others have made,
+// and that were not named yet, will be by an apply before this one: of LRU they are among the
+// latest then, of LFU they have been pushed once.
+ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> named) {
+  named_.assign(rows.size(), false);
+  for (const uint32_t row : named) {
+    if (row < named_.size()) named_[row] = true;
+  }
+  order_.clear();
   for (uint32_t row = 0; row < rows.size(); ++row) {
     rows.PrefetchStamp(row);
-    if (const uint32_t stamp = rows.stamp(row); stamp != RowStore::kFreeStamp) {
-      stamps_.push_back(stamp == 0 ? kMostStamp : stamp);
-    }
+    uint32_t stamp = rows.stamp(row);
+    if (stamp == RowStore::kFreeStamp || named_[row]) continue;
+    if (stamp == 0 && kind_ == v1::Eviction::LRU) continue;
+    if (stamp == 0) stamp = Stamp(0, rows.key(row), 0, 0);
+    order_.push_back(uint64_t{stamp} << 32 | HashOf(rows.key(row)));
   }
   const uint64_t target = most_rows_ - most_rows_ / kPart;
-  const auto need = static_cast<ptrdiff_t>(stamps_.size() - target);
-  const auto last = stamps_.begin() + need - 1;
-  std::nth_element(stamps_.begin(), last, stamps_.end());
-  const uint32_t stamp = *last;
-  if (stamp == kMostStamp) return kind_ == v1::Eviction::LRU ? StampOf(apply) : kPush << 16;
-  const auto lesser = std::count_if(stamps_.begin(), last, [&](uint32_t s) { return s < stamp; });
-  const auto with = lesser + std::count(stamps_.begin(), stamps_.end(), stamp);
-  return need - lesser < with - need && lesser > 0 ? stamp : stamp + 1;
+  const uint64_t need = std::min<uint64_t>(rows.live() - target, order_.size());
+  if (need == 0) return {};
+  // The first that stays; all go where there are no more.
+  const bool all = need == order_.size();
+  const auto first = order_.begin() + static_cast<ptrdiff_t>(all ? need - 1 : need);
+  std::nth_element(order_.begin(), first, order_.end());
+  const uint64_t keep = *first + (all ? 1 : 0);
+  ApplyStamp stamp{0, static_cast<uint32_t>(keep >> 32), static_cast<uint32_t>(keep)};
+  if (planted_bugs().evict_alike) stamp = {0, stamp.keep_from + 1, 0};
+  return stamp;
 }
 
 }  // namespace verbena::shard

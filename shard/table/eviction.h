@@ -4,13 +4,19 @@
 // TTL_STEPS, LRU: the apply to the slice that named the row last. TTL_SECONDS: the second of that.
 // LFU: how often it was pushed, where each sweep takes a sixteenth of all counts away, so that what
 // was is forgotten (Lee et al. 2001, "LRFU: a spectrum of policies"); below that 16 bits of the
-// key's hash, which decide among equals.
+// key's hash.
 //
 // Rows go by a sweep, which is part of an apply: the primary says from which stamp on rows are
-// kept, and every copy drops the others with the same apply. A row that was made, and that no apply
-// has named, has the least stamp: nobody has seen anything of it.
+// kept (and of rows with that stamp, from which hash of the key on), and every copy drops the
+// others with the same apply. A row that was made, and that no apply has named, has the least
+// stamp: nobody has seen anything of it.
 //
-// **Thread safety**: pure, but for what Decide() remembers: one owner thread.
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. A sweep drops no row that its own apply names.
+//  2. A sweep of LRU or LFU drops at most as many rows as the slice has over fifteen sixteenths of
+//     its limit, the least of all by (stamp, hash) but for rows that are not to be dropped.
 #ifndef VERBENA_SHARD_TABLE_EVICTION_H_
 #define VERBENA_SHARD_TABLE_EVICTION_H_
 
@@ -18,6 +24,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/table/row_store.h"
 
@@ -27,6 +34,7 @@ namespace verbena::shard {
 struct ApplyStamp {
   uint32_t seconds = 0;    // when it is made
   uint32_t keep_from = 0;  // rows with lesser stamps go after it; 0: none
+  uint32_t keep_hash = 0;  // of rows with that stamp those go whose keys have lesser hashes
 };
 
 class Eviction {
@@ -39,9 +47,12 @@ class Eviction {
   // The stamp of a row that is named by that apply, the slice's first being 1. `before`: what it
   // was.
   uint32_t Stamp(uint32_t before, uint64_t key, uint64_t apply, uint32_t seconds) const;
-  // From which stamp on rows are kept after the slice's apply number `apply`; 0: all. `last_sweep`:
-  // the second of the last time that rows went by their age.
-  uint32_t Decide(const RowStore& rows, uint64_t apply, uint32_t seconds, uint32_t* last_sweep);
+  // Which rows are kept after the slice's apply number `apply`, which names the rows `named`.
+  // `last_sweep`: the second of the last time that rows went by their age.
+  ApplyStamp Decide(const RowStore& rows, absl::Span<const uint32_t> named, uint64_t apply,
+                    uint32_t seconds, uint32_t* last_sweep);
+  // Whether a row with that stamp goes, unless the apply names it.
+  static bool Goes(const ApplyStamp& apply, uint32_t stamp, uint64_t key);
   // What a sweep makes of the stamp of a row that stays.
   uint32_t Aged(uint32_t stamp) const;
   // What is taken off all stamps before that apply; 0: nothing. Stamps of applies start again
@@ -49,12 +60,13 @@ class Eviction {
   uint32_t Rebase(uint64_t apply) const;
 
  private:
-  uint32_t Threshold(const RowStore& rows, uint64_t apply);
+  ApplyStamp Threshold(const RowStore& rows, absl::Span<const uint32_t> named);
 
   v1::Eviction::Kind kind_;
   uint64_t ttl_;
-  uint64_t most_rows_;            // that a slice may have before some go; UINT64_MAX: any
-  std::vector<uint32_t> stamps_;  // scratch of Threshold()
+  uint64_t most_rows_;           // that a slice may have before some go; UINT64_MAX: any
+  std::vector<uint64_t> order_;  // scratch of Threshold(): stamps and hashes
+  std::vector<bool> named_;      // the same: by row
 };
 
 }  // namespace verbena::shard

@@ -168,7 +168,7 @@ TEST_CASE("what a server replicates says where its part belongs") {
           r->flags = kReplicaLearner;
         }) == "accepted");
   CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
-  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[39] = 3; }), Contains("replica.reserved1"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[35] = 3; }), Contains("replica.reserved1"));
   for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
     CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
                Contains("replica.part_offset is " + std::to_string(offset)));

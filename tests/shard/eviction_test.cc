@@ -97,8 +97,12 @@ TEST_CASE("over the limit those go that were pushed longest ago, in steps too") 
   for (uint64_t key = 1000; key < 1100; ++key) many.push_back(key);
   push(step++, many);
   CHECK(KeysThere(&f) == many);
+  // And of these only so many go with the next that the limit is met again.
   push(step++, {5});
-  CHECK(KeysThere(&f) == std::vector<uint64_t>{5});
+  const std::vector<uint64_t> left = KeysThere(&f);
+  REQUIRE(left.size() == 30);
+  CHECK(left.front() == 5);
+  CHECK(std::includes(many.begin(), many.end(), left.begin() + 1, left.end()));
 }
 
 TEST_CASE("what is pushed often stays, though most keys come once and later") {
@@ -191,7 +195,8 @@ void RunAgainstMap(uint32_t seed, v1::Eviction::Kind kind) {
       }
     }
     CHECK(there.size() == known[p].size());
-    CHECK(newest_gone < oldest_there);
+    // Rows of one push may go in part.
+    CHECK(newest_gone <= oldest_there);
     if (kind == v1::Eviction::TTL_STEPS) {
       CHECK((newest_gone == 0 || newest_gone + limit < apply));
       CHECK(oldest_there + limit + limit / 8 >= apply);

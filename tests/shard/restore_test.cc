@@ -1,7 +1,9 @@
 // What was saved is loaded elsewhere, and training goes on as if nothing had been.
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <numeric>
 
+#include "shard/planted_bugs.h"
 #include "tests/shard/save_rig.h"
 
 namespace verbena::shard {
@@ -379,6 +381,50 @@ TEST_CASE("restore: rows of a shape that is not the table's are refused") {
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
   CHECK(rig.SaveIdle().rows.at(1).applies == 1);
+}
+
+// Calls of RestoreRows() until all is loaded; 0: it is not after many.
+int CallsToLoad(SaveRig* rig, const RowsToRestore& rows) {
+  RowsLoaded loaded;
+  for (int calls = 1; calls <= 1000; ++calls) {
+    const absl::Status status = rig->engine(0).RestoreRows(rows, &loaded);
+    if (status.ok()) return calls;
+    REQUIRE(absl::IsUnavailable(status));
+    // Never far more rows in memory than fit.
+    const ColdCounters cold = rig->engine(0).cold_counters();
+    REQUIRE(cold.hot_bytes <= 2 * cold.hot_limit_bytes);
+    rig->TakeEvents();  // the cold store writes what it was given
+  }
+  return 0;
+}
+
+TEST_CASE("regression: rows beyond memory are loaded, however few of them fit into it") {
+  SavePlan plan = Small(true);
+  plan.cold = plan.restoring = true;
+  plan.servers = 1;
+  plan.partitions = GENERATE(1u, 4u);
+  SaveRig rig(plan);
+  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
+  std::vector<uint64_t> keys(3000);
+  std::iota(keys.begin(), keys.end(), 0);
+  std::vector<float> numbers(keys.size() * plan.dim);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
+  RowsToRestore rows;
+  rows.table = plan.table;
+  rows.keys = keys;
+  rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
+  planted_bugs().restart_windows = true;
+  CHECK(CallsToLoad(&rig, rows) == 0);
+  planted_bugs().restart_windows = false;
+  CHECK(CallsToLoad(&rig, rows) > 1);
+  REQUIRE(rig.FinishRestore().ok());
+  rig.Serve();
+  const Saved saved = rig.SaveIdle();
+  REQUIRE(saved.rows.size() == keys.size());
+  for (const uint64_t key : keys) {
+    const auto from = numbers.begin() + static_cast<ptrdiff_t>(key * plan.dim);
+    CHECK(saved.rows.at(key).parameters == std::vector<float>(from, from + plan.dim));
+  }
 }
 
 }  // namespace

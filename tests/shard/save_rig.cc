@@ -334,8 +334,9 @@ void SaveRig::Load(const Saved& saved, ElementType dtype, uint64_t version, bool
       if (state) rows.state.emplace_back(array);
     }
     for (const auto& engine : engines_) {
-      absl::Status loaded = engine->RestoreRows(rows);
-      for (; plan.cold && absl::IsUnavailable(loaded); loaded = engine->RestoreRows(rows)) {
+      RowsLoaded at;
+      absl::Status loaded = engine->RestoreRows(rows, &at);
+      for (; plan.cold && absl::IsUnavailable(loaded); loaded = engine->RestoreRows(rows, &at)) {
         TakeEvents();  // rows that were loaded go to the cold store, or to copies
         if (plan.copies) Deliver();
       }

@@ -135,6 +135,8 @@ class SaveRig {
   std::string error;
   const SavePlan plan;
 
+  void TakeEvents();
+
  private:
   struct Stream {
     uint32_t rank;
@@ -155,7 +157,6 @@ class SaveRig {
   void Try(Stream* stream);
   ReplyStatus TryDense(Stream* stream, bool* later);
   ReplyStatus TryRows(Stream* stream, bool* later);
-  void TakeEvents();
   void Deliver();
   void ActNorms();
   void ActPins();
