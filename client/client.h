@@ -27,12 +27,13 @@
 //   NOT_FOUND (no such table); ALREADY_EXISTS; DEADLINE_EXCEEDED (says what was waited for, such as
 //   the rank that has not ended the step); UNAVAILABLE (the server is silent or gone);
 //   DATA_LOSS (the partition's only copy is gone); ABORTED (outcome unknown: this worker's lease
-//   ended); RESOURCE_EXHAUSTED (no credit or lane by the deadline; new rows at the memory limit of
-//   a server or of the job; a limit of the job: 'verbena limits');
-//   CANCELLED; FAILED_PRECONDITION (the client is closed or its lease has ended; an observer
-//   pushes); UNAUTHENTICATED (TLS: one of the two sides does not believe the other, or only one of
-//   them uses it; or the token is missing or not good: says why, and what to do);
-//   PERMISSION_DENIED (the token is not for this job, or not for this call).
+//   ended); RESOURCE_EXHAUSTED (no credit or lane by the deadline; memory that the transport
+//   refuses until then, such as by RLIMIT_MEMLOCK; new rows at the memory limit of a server or of
+//   the job; a limit of the job: 'verbena limits'); CANCELLED; FAILED_PRECONDITION (the client is
+//   closed or its lease has ended; an observer pushes); UNAUTHENTICATED (TLS: one of the two sides
+//   does not believe the other, or only one of them uses it; or the token is missing or not good:
+//   says why, and what to do); PERMISSION_DENIED (the token is not for this job, or not for this
+//   call).
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_
 

@@ -58,7 +58,10 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
   // Under the lock.
   void Finish(absl::Status result) {
     status = std::move(result);
-    if (callback) hub->AddCallback(std::move(callback), status);
+    if (callback) {
+      hub->EndExpectCallback();
+      hub->AddCallback(std::move(callback), status);
+    }
     callback = nullptr;
     done.store(true, std::memory_order_release);
   }

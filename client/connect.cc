@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <mutex>
 #include <random>
 #include <utility>
@@ -131,6 +132,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     impl->missing_transports.push_back(absl::StrCat(missing.transport, ": ", missing.reason));
   }
   core.missing = std::move(transports->missing);
+  core.log = [prefix = absl::StrCat("verbena: job '", options.job, "', worker '",
+                                    impl->options.name, "': ")](const std::string& line) {
+    std::fprintf(stderr, "%s%s\n", prefix.c_str(), line.c_str());
+  };
   core.clock = &impl->hub->clock();
   core.control = parts.control.get();
   parts.core = std::make_unique<ClientCore>(std::move(core));

@@ -90,6 +90,7 @@ void Ticket::OnDone(std::function<void(absl::Status)> done) {
     later = true;
     if (state_->callback == nullptr) {
       state_->callback = std::move(done);
+      state_->hub->ExpectCallback();
       return;
     }
     state_->callback = [first = std::move(state_->callback),

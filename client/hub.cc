@@ -74,6 +74,10 @@ absl::Status Hub::Start(Parts parts) {
   if (caller_fd_ < 0 || background_fd_ < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", strerror(errno)));
   }
+  client::LeaseKeeper& keeper = parts_.core->lease_keeper();
+  if (keeper.usable()) {
+    keeper_thread_ = std::thread([this, &keeper] { KeepLeaseAlone(&keeper); });
+  }
   thread_ = std::thread([this] { Background(); });
   return absl::OkStatus();
 }
@@ -100,6 +104,12 @@ void Hub::Stop(int64_t leave_by_ns) {
   }
   Signal(background_fd_);
   if (thread_.joinable()) thread_.join();
+  {
+    const std::lock_guard<std::mutex> keeper(keeper_mutex_);
+    keeper_stops_ = true;
+  }
+  keeper_changed_.notify_all();
+  if (keeper_thread_.joinable()) keeper_thread_.join();
   Lock lock(this);
   parts_.core.reset();
   parts_.endpoints.clear();
@@ -172,9 +182,16 @@ void Hub::HandOver() {
     return;
   }
   if (parts_.core->HasOperations()) calm_looks_ = 0;
-  if (naps_until_ != 0 && calm_looks_ < kCalmLooks && naps_until_ - Now() > kNap) {
+  if (naps_until_ == 0) return;
+  if ((background_ && expected_callbacks_ > 0) ||
+      (calm_looks_ < kCalmLooks && naps_until_ - Now() > kNap)) {
     Signal(background_fd_);
   }
+}
+
+void Hub::ExpectCallback() {
+  ++expected_callbacks_;
+  if (background_ && !caller_drives_ && naps_until_ != 0) Signal(background_fd_);
 }
 
 void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done,
@@ -306,7 +323,7 @@ void Hub::Background() {
       Nap(lock, kKeepLease);
       continue;
     }
-    if (caller_drives_ || drives_ != drives) {
+    if (caller_drives_ || (drives_ != drives && expected_callbacks_ == 0)) {
       nap = NextNap(nap, drives_ == drives);
       drives = drives_;
       Nap(lock, nap);
@@ -333,6 +350,17 @@ void Hub::BackgroundTurn(std::unique_lock<std::mutex>& lock) {
   }
   if (worked || caller_drives_ || stopping_) return;
   Sleep(lock, background_fd_, parts_.core->NextTimerNanos());
+}
+
+void Hub::KeepLeaseAlone(client::LeaseKeeper* keeper) {
+  std::unique_lock<std::mutex> lock(keeper_mutex_);
+  while (!keeper_stops_) {
+    lock.unlock();
+    const int64_t next = keeper->RunOnce(Now());
+    lock.lock();
+    keeper_changed_.wait_for(lock, std::chrono::nanoseconds(std::max<int64_t>(next - Now(), 0)),
+                             [this] { return keeper_stops_; });
+  }
 }
 
 void Hub::KeepLease() {

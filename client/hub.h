@@ -15,10 +15,18 @@
 // later, once; after that naps are short again. A caller that stops driving wakes it from a nap
 // that goes on for more than 2 ms, unless it has been so calm and nothing is under way.
 //
+// An operation with a callback is different: no thread will wait for it. While there are such
+// operations the background thread does not nap unless a caller drives, and it is woken from its
+// nap when the callback is set or the last caller stops driving.
+//
 // With Progress::kCaller the thread only keeps the lease.
 //
+// A second thread keeps the lease while the lock is held for long (registration of memory,
+// encoding, lanes): it needs neither the lock nor the core (client/core/lease_keeper.h), so nothing
+// that a caller does delays a heartbeat.
+//
 // **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are
-// atomic or constant.
+// atomic or constant, or of the second thread, which has a lock of its own.
 //
 // Invariants:
 //  1. The core is used under `mutex` only. Callbacks run without it.
@@ -77,6 +85,9 @@ class Hub {
   void AddCallback(std::function<void(absl::Status)> callback, absl::Status status) {
     callbacks_.emplace_back(std::move(callback), std::move(status));
   }
+  // An operation got a callback, or has ended and its callback is added. Under the lock.
+  void ExpectCallback();
+  void EndExpectCallback() { --expected_callbacks_; }
   // A block's last handle is gone.
   void ReleaseBlock(const rdma::MemoryBlock& block);
 
@@ -101,6 +112,7 @@ class Hub {
   int64_t NextNap(int64_t last, bool keeps);
   void BackgroundTurn(std::unique_lock<std::mutex>& lock);
   void KeepLease();
+  void KeepLeaseAlone(client::LeaseKeeper* keeper);  // the second thread
   void Nap(std::unique_lock<std::mutex>& lock, int64_t ns);
 
   const bool background_;
@@ -119,10 +131,16 @@ class Hub {
   int calm_looks_ = 0;        // of it, since something was under way that nobody waited for
   int fruitless_spins_ = 0;
   int caller_fd_ = -1, background_fd_ = -1;
+  int expected_callbacks_ = 0;  // operations in flight that have a callback
   std::vector<std::pair<std::function<void(absl::Status)>, absl::Status>> callbacks_;
   std::vector<int> descriptors_;
   std::vector<pollfd> polled_;
   std::thread thread_;
+
+  std::mutex keeper_mutex_;  // of what follows
+  std::condition_variable keeper_changed_;
+  bool keeper_stops_ = false;
+  std::thread keeper_thread_;
 };
 
 }  // namespace verbena

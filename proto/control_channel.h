@@ -52,6 +52,9 @@ class ControlChannel {
   // Runs the callbacks of calls that have ended. Returns whether there were any.
   virtual bool RunOnce() = 0;
 
+  // Whether any thread may call Unary(), also while another is in a call of this object.
+  virtual bool any_thread() const { return false; }
+
   // Readable when RunOnce() has something to do; -1 when there is none (in-process).
   virtual int wake_fd() const = 0;
 };

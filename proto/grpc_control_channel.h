@@ -47,6 +47,7 @@ class GrpcControlChannel final : public ControlChannel {
              std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
              Done done) override;
   bool RunOnce() override;
+  bool any_thread() const override { return true; }
   int wake_fd() const override;
 
  private:

@@ -81,7 +81,9 @@ enum class Wakes : uint8_t {
   kNobody,         // yet: WakePeer() follows at once
 };
 
-// What to be woken by.
+// What to be woken by. kLastAnswer is a promise about the requests that are in flight when the
+// endpoint is armed: nothing depends on their answers before the last one. A request that is posted
+// later is not covered; Endpoint::WakeOnAnything() comes before it.
 enum class SleepUntil : uint8_t { kAnything, kLastAnswer };
 
 struct WriteRequest {
@@ -238,6 +240,12 @@ class Endpoint {
   // Before sleeping: announces the sleep, then rechecks. False: there is something to poll, do not
   // sleep. True: sleep on the descriptors, then call Disarm().
   virtual bool Arm(SleepUntil until) = 0;
+  // While armed: withdraws SleepUntil::kLastAnswer, so that every later write wakes. Called before
+  // a request is posted that the sleeping thread did not count, and before one is queued; then the
+  // answer to that request wakes, because the peer sees the withdrawal before the request. False:
+  // something arrived without a wake-up; wake the sleeping thread. Transports that ignore
+  // kLastAnswer (verbs asks for every completion, ofi has one wait object) have nothing to do.
+  virtual bool WakeOnAnything() { return true; }
   virtual void Disarm() = 0;
   // Makes up for writes that woke nobody. Not kNobody.
   virtual void WakePeer(ConnectionId /*connection*/, Wakes /*wakes*/) {}

@@ -28,12 +28,13 @@ ClientCore::Impl::Impl(CoreOptions o)
       random(options.seed),
       staging(options.staging_bytes),
       packing(options.staging_bytes),
-      session(SessionOptionsOf(options), options.control, options.clock, &random,
+      keeper(options.cluster, options.control, options.clock, options.log),
+      session(SessionOptionsOf(options), options.control, options.clock, &random, &keeper,
               {[this] { OnView(); }, [this](absl::Status status) { Close(status); }}),
       journal(&session, &operations, &staging, &packing, options.clock, &random,
               options.direct_only),
       lanes(TransportsOf(options), options.missing, &session, options.control, options.clock,
-            &random, &journal) {
+            &random, keeper.current_call(), &journal) {
   journal.set_lanes(&lanes);
 }
 
@@ -83,6 +84,7 @@ void ClientCore::ListTables(int64_t deadline_ns,
 void ClientCore::Cancel(OperationId id) {
   Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr || !operation->live) return;
+  impl_->WithdrawPatience();
   impl_->journal.End(operation, absl::CancelledError("the operation was cancelled"));
 }
 
@@ -94,7 +96,11 @@ bool ClientCore::BufferReleased(OperationId id) const {
   return operation->buffers == 0;
 }
 
-void ClientCore::ReleaseBlock(uint64_t block_id) { impl_->journal.ReleaseBlock(block_id); }
+void ClientCore::ReleaseBlock(uint64_t block_id) {
+  impl_->WithdrawPatience();
+  const CurrentCall::Scope scope(impl_->keeper.current_call(), "releasing a region", 0);
+  impl_->journal.ReleaseBlock(block_id);
+}
 bool ClientCore::InUse(uint64_t block_id) const { return impl_->journal.InUse(block_id); }
 
 // ---- progress -----------------------------------------------------------------------------------
@@ -103,6 +109,7 @@ bool ClientCore::Poll() { return impl_->lanes.Poll(); }
 
 bool ClientCore::RunOnce() {
   Impl& c = *impl_;
+  c.missed = false;
   bool worked = c.options.control->RunOnce();
   worked |= c.lanes.Poll();
   const int64_t now = c.options.clock->NowNanos();
@@ -120,7 +127,7 @@ bool ClientCore::RunControl() {
 }
 
 int64_t ClientCore::NextTimerNanos() const {
-  if (impl_->operations.has_finished()) return 0;
+  if (impl_->operations.has_finished() || impl_->missed) return 0;
   return std::min({impl_->session.NextTimerNanos(), impl_->lanes.NextTimerNanos(),
                    impl_->journal.NextTimerNanos()});
 }
@@ -134,19 +141,36 @@ bool ClientCore::Busy() const {
 }
 
 bool ClientCore::Arm() {
-  // With one operation no answer but the last ends anything that somebody waits for.
+  // With one operation no answer but the last ends anything that a thread waits for.
   const Operation* const only = impl_->operations.first_live();
   const bool patient = only != nullptr && Operations::next_live(only) == nullptr &&
                        impl_->journal.OnlyAnswersLeft(only);
-  return impl_->lanes.Arm(patient ? rdma::SleepUntil::kLastAnswer : rdma::SleepUntil::kAnything);
+  const bool armed =
+      impl_->lanes.Arm(patient ? rdma::SleepUntil::kLastAnswer : rdma::SleepUntil::kAnything);
+  impl_->patient = patient && armed;
+  return armed;
 }
-void ClientCore::Disarm() { impl_->lanes.Disarm(); }
+
+void ClientCore::Disarm() {
+  impl_->patient = false;
+  impl_->lanes.Disarm();
+}
+
+// The owner holds the core for as long as this and the posts that follow take, so the endpoints
+// see the withdrawal before the requests (Endpoint::WakeOnAnything()).
+void ClientCore::Impl::WithdrawPatience() {
+  if (!patient || rdma::planted_bugs().keep_patience) return;
+  patient = false;
+  if (!lanes.WakeOnAnything()) missed = true;
+}
 
 void ClientCore::AppendDescriptors(std::vector<int>* fds) const {
   impl_->lanes.AppendDescriptors(fds);
   const int control = impl_->options.control->wake_fd();
   if (control >= 0) fds->push_back(control);
 }
+
+LeaseKeeper& ClientCore::lease_keeper() { return impl_->keeper; }
 
 uint64_t ClientCore::incarnation() const { return impl_->session.incarnation(); }
 int ClientCore::rank() const { return impl_->session.rank(); }

@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/core/bag_call.h"
+#include "client/core/lease_keeper.h"
 #include "proto/control_channel.h"
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
@@ -57,6 +58,8 @@ struct CoreOptions {
   std::vector<rdma::MissingTransport> missing;  // those it cannot use, and why: servers are told
   const Clock* clock = nullptr;
   ControlChannel* control = nullptr;
+  // Takes a line about a call that takes long; null: none. From the thread of lease_keeper().
+  std::function<void(const std::string&)> log;
 };
 
 using OperationId = uint64_t;
@@ -174,11 +177,17 @@ class ClientCore {
   bool HasOperations() const;
   // Records queued or unanswered, or calls under way.
   bool Busy() const;
-  // Sleeping, as Endpoint's: all endpoints and the control channel. Who waits for one operation of
-  // a few records is not woken by answers before the last of a lane.
+  // Sleeping, as Endpoint's: all endpoints and the control channel. While one operation of a few
+  // records is live, answers before the last one of a lane do not wake. Every call that starts or
+  // ends an operation withdraws that; NextTimerNanos() is 0 where the sleeping thread must be
+  // woken.
   bool Arm();
   void Disarm();
   void AppendDescriptors(std::vector<int>* fds) const;
+
+  // Its RunOnce() is for a thread of its own, at any time, also while another thread is in a call
+  // of this object; it lives as long as this object.
+  LeaseKeeper& lease_keeper();
 
   uint64_t incarnation() const;
   int rank() const;

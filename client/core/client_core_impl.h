@@ -66,11 +66,18 @@ struct ClientCore::Impl {
     return operations.IdOf(*operation);
   }
 
+  // Before anything is started, ended or closed: the sleeping thread's promise to wait for the last
+  // answer counted the one operation that was live when it armed the endpoints.
+  void WithdrawPatience();
+
   const CoreOptions options;
+  bool patient = false;  // armed with SleepUntil::kLastAnswer
+  bool missed = false;   // something arrived without a wake-up: RunOnce() is due at once
   Random random;
   Operations operations;
   Staging staging, packing;
   PushBuffers push_buffers;
+  LeaseKeeper keeper;
   Session session;
   Journal journal;
   LaneSet lanes;

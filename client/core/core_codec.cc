@@ -32,6 +32,8 @@ absl::Status ClientCore::Impl::Encoded(const Target& target, const Slice& slice,
   TableState* table = target.table;
   if (!table->encodes()) return absl::OkStatus();
   const DenseLayout& layout = table->layout;
+  const CurrentCall::Scope scope(keeper.current_call(), "encoding a gradient",
+                                 slice.count * sizeof(float));
   if (table->residual.empty()) table->residual.assign(layout.elements, 0);
   const uint32_t last = target.first + target.chunks - 1;
   const size_t bytes = size_t{target.chunks - 1} * table->PushBytes(layout.chunk_elements) +

@@ -135,6 +135,7 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
 
 absl::StatusOr<Operation*> ClientCore::Impl::Start(Operation::Kind kind, TableState* table,
                                                    int64_t deadline_ns, Done done) {
+  WithdrawPatience();
   Operation* operation =
       operations.Start(kind, table, options.clock->NowNanos(), deadline_ns, std::move(done));
   if (operation == nullptr) {

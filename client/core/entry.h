@@ -180,6 +180,7 @@ struct Operation {
   RangeId range = kNoRange;  // while it is live
   std::function<void(absl::Status)> done;
   absl::Status status;
+  absl::Status not_now;  // why the transport did not take a record of it at the last attempt
   uint32_t records = 0;  // unanswered or kept ones it waits for
   uint32_t commits = 0;  // commits it waits for
   bool landed = false;   // a chunk was written to memory of a device by the transport

@@ -298,7 +298,9 @@ absl::Status DataLossStatus(const Session& session, const TableState& table, uin
       absl::StrCat(message, ". An operator can reset it; or drop the table and create it again"));
 }
 
-absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now) {
+namespace {
+
+absl::Status WaitedFor(const Session& session, const Operation& operation, int64_t now) {
   const std::string what = DescribeOperation(operation);
   const Entry* waiting = nullptr;
   for (const Entry* entry = operation.entries.front(); entry != nullptr;
@@ -315,6 +317,18 @@ absl::Status DeadlineStatus(const Session& session, const Operation& operation, 
     }
   }
   return WithSilentServers(session, WaitStatus(session, what, operation, waiting, now), now);
+}
+
+}  // namespace
+
+absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now) {
+  absl::Status status = WaitedFor(session, operation, now);
+  if (operation.not_now.ok()) return status;
+  // Nothing was sent: the transport's reason is the one that helps.
+  return absl::Status(
+      operation.not_now.code(),
+      absl::StrCat(status.message(),
+                   "; the transport refused its memory until then: ", operation.not_now.message()));
 }
 
 }  // namespace verbena::client

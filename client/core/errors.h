@@ -28,7 +28,7 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);
 // The operation's deadline has passed: what it was still waiting for. UNAVAILABLE: a server does
 // not answer; RESOURCE_EXHAUSTED: no slot became free, or it grants no lane; DEADLINE_EXCEEDED:
-// another worker.
+// another worker. Where the transport refused the memory of its records, its error.
 absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now);
 
 }  // namespace verbena::client

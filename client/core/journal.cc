@@ -96,7 +96,8 @@ Staging* Journal::StagingOf(const Entry& entry) {
     return entry.device->buffers(IsPull(entry.type) ? DeviceStaging::Direction::kToDevice
                                                     : DeviceStaging::Direction::kToHost);
   }
-  const bool packs = entry.type == RecordType::kPushRows || entry.type == RecordType::kIntent;
+  const bool packs = entry.type == RecordType::kPush || entry.type == RecordType::kPushRows ||
+                     entry.type == RecordType::kIntent;
   return packs ? packing_ : entry.type == RecordType::kNorms ? &norm_staging_ : staging_;
 }
 

@@ -136,8 +136,10 @@ class Journal final : public LaneListener {
   int64_t NextTimerNanos() const;
   bool busy() const { return entries_.in_use() != 0; }
   // There is nothing to do for `operation`, the only live one, before each lane's last answer: a
-  // few records are out, none waits to be posted, none follows from an answer. (With many, answers
-  // that came first are handled meanwhile.)
+  // few records are in flight, all of this operation, none waits to be posted, none follows from an
+  // answer. (With many, answers that came first are handled meanwhile. A record of an operation
+  // that has ended may be answered much later than this one's: then the last answer comes too
+  // late.)
   bool OnlyAnswersLeft(const Operation* operation) const;
   const JournalCounters& counters() const { return counters_; }
   const Session& session() const { return *session_; }
@@ -270,6 +272,10 @@ class Journal final : public LaneListener {
   absl::Status WithNormHint(const Operation& operation, absl::Status status);
 
   // ---- posting (journal_post.cc) ----
+  // A transport's refusal is "not now": `entry`, which is queued on the stream, is tried again
+  // after a backoff, and its operation ends at its deadline with `status` as the reason. One that
+  // no other attempt can pass (INVALID_ARGUMENT, UNIMPLEMENTED) ends the operation.
+  void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
   bool PumpPulls(Stream* stream);
@@ -304,7 +310,7 @@ class Journal final : public LaneListener {
   void Cut(const Cutting& call, absl::Span<const KeyPlan::Range> ranges);
   Entry* NewRows(const Cutting& call);
   void EnqueueFilled(TableLane* lane);
-  // False: none is free now, or the operation has ended.
+  // False: none is free now, or there is no memory for it now (NotNow()).
   bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
   bool PostRowPush(Stream* stream, Entry* entry);
   bool PostLookup(Stream* stream, Entry* entry);  // of rows, or of bags

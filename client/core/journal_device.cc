@@ -63,7 +63,7 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
   // A pull need not wait for what still uses its destination: staging can.
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
-      pull ? stream->lane->Expose(block, entry->data, entry->table->PullBytes(entry->elements))
+      pull ? lanes_->Expose(stream, block, entry->data, entry->table->PullBytes(entry->elements))
                  .status()
            : lanes_->Register(stream, *block);
   if (ready.ok()) return Way::kDirect;

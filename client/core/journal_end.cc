@@ -246,7 +246,7 @@ void Journal::Lost(Entry* entry) {
       [[fallthrough]];
     case RecordType::kPush:
       // Others may go before it does.
-      if (entry->device != nullptr) GiveStaging(entry);
+      GiveStaging(entry);
       if (over) MakeEmpty(entry);
       return Enqueue(entry);
     case RecordType::kPull:

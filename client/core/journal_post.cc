@@ -1,11 +1,13 @@
 // Posting: what may go out now, and what a record says.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
 #include "proto/table_spec.h"
+#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 namespace {
@@ -24,6 +26,13 @@ bool IsTiny(const Stream& stream) {
   return config.operations < 8 || config.small_slots < 4;
 }
 
+// The end of the step that a push-pull of a whole table makes. Its pulls wait for the commit of
+// that step in every partition, so they are answered when this has been accepted.
+bool EndsStepOf(const Operation& operation, const Entry& entry) {
+  return entry.type == RecordType::kEndStep && operation.ends_step &&
+         entry.table == operation.table && entry.step == operation.step;
+}
+
 }  // namespace
 
 bool Journal::OnlyAnswersLeft(const Operation* operation) const {
@@ -36,7 +45,7 @@ bool Journal::OnlyAnswersLeft(const Operation* operation) const {
     out += stream->posted.size();
     for (const Entry* e = stream->posted.front(); e != nullptr; e = EntryQueue::Next(e)) {
       // The server may keep it for longer than `operation` takes.
-      if (IsPull(e->type) && e->operation != operation) return false;
+      if (e->operation != operation && !EndsStepOf(*operation, *e)) return false;
     }
   }
   return out == entries_.in_use();
@@ -266,6 +275,27 @@ std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& en
   return stream->lane->Refer(block, payload.data, payload.bytes);
 }
 
+void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
+  const bool final = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
+  if (entry->operation != nullptr && (final || rdma::planted_bugs().refusals_are_final)) {
+    End(entry->operation, status);
+    return Touch(stream);
+  }
+  if (entry->operation != nullptr) entry->operation->not_now = status;
+  if (IsPull(entry->type)) {
+    // Others go on.
+    stream->pulls.Remove(entry);
+    entry->retry_at = now_ + entry->backoff.Next(*random_);
+    entry->state = Entry::State::kDelayed;
+    stream->delayed.PushBack(entry);
+    NoteTimer(entry->retry_at);
+    return Touch(stream);
+  }
+  TableLane* lane = entry->table->LaneOn(stream);  // in order: those behind it wait
+  lane->retry_at = now_ + lane->backoff.Next(*random_);
+  NoteTimer(lane->retry_at);
+}
+
 bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
@@ -277,17 +307,27 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   }
   rdma::WorkerLane::Request request;
   request.payload = {entry->data, bytes, entry->block};
-  if (device && !direct) {
+  if (entry->staging != nullptr) {
     request.payload.data = entry->staging;
     request.payload.block = StagingOf(*entry)->BlockOf(entry->staging).get();
   }
   request.reference = Refer(stream, *entry, request.payload);
   if (!Fits(stream, entry, request.reference ? 0 : bytes)) return false;
   if (bytes > 0 && entry->operation != nullptr) {
-    // Before it takes its sequence: memory that cannot be registered ends the call, not the lane.
-    if (absl::Status s = lanes_->Register(stream, *request.payload.block); !s.ok()) {
-      End(entry->operation, s);
-      Touch(stream);
+    // Before it takes its sequence: memory that cannot be registered concerns the call, not the
+    // lane. The caller's goes by way of staging, which the lane may reach already.
+    absl::Status status = lanes_->Register(stream, *request.payload.block);
+    if (!status.ok() && !device && entry->staging == nullptr) {
+      if (!TakeStaging(stream, entry, packing_, bytes)) return false;
+      std::memcpy(entry->staging, entry->data, bytes);
+      request.payload.data = entry->staging;
+      request.payload.block = packing_->BlockOf(entry->staging).get();
+      request.reference.reset();  // of the caller's memory
+      if (!Fits(stream, entry, bytes)) return false;
+      status = lanes_->Register(stream, *request.payload.block);
+    }
+    if (!status.ok()) {
+      NotNow(stream, entry, status);
       return false;
     }
   }
@@ -310,7 +350,7 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
     ++counters_.pushes;
     counters_.bytes_pushed += bytes;
     if (direct) counters_.direct_bytes += bytes;
-    if (device && !direct) counters_.staged_bytes += bytes;
+    if (entry->staging != nullptr) counters_.staged_bytes += bytes;
     if (request.reference) counters_.referenced_bytes += bytes;
   }
   // What keeps the pull from being early: sync: its version. async: the push's sequence; but where
@@ -349,7 +389,13 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   }
   const bool direct = way == Way::kDirect;
   const bool unreachable = stream->needs_staging && !block->allocated();
-  if ((entry->device != nullptr && !direct) || unreachable || table->decodes()) {
+  absl::StatusOr<rdma::RemoteMemory> remote = absl::Status(absl::StatusCode::kCancelled, "");
+  if (entry->staging == nullptr && !(entry->device != nullptr && !direct) && !unreachable &&
+      !table->decodes()) {
+    remote = lanes_->Expose(stream, block, to, bytes);
+  }
+  // Also where the lane does not expose the caller's memory now: staging's it may have exposed.
+  if (!remote.ok() && !direct) {
     Staging* staging = StagingOf(*entry);
     if (entry->staging == nullptr && !HasShare(*stream, *staging, bytes)) {
       stream->stalled = true;
@@ -358,11 +404,10 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
     if (!TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
     block = staging->BlockOf(to);
+    remote = lanes_->Expose(stream, block, to, bytes);
   }
-  const auto remote = stream->lane->Expose(block, to, bytes);
   if (!remote.ok()) {
-    End(entry->operation, remote.status());
-    Touch(stream);
+    NotNow(stream, entry, remote.status());
     return false;
   }
   groups_[0] = {part.partition, entry->chunk, part.epoch, entry->step, entry->elements, 0};
@@ -438,6 +483,9 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
     lane->queue.Remove(entry);
     ++lane->outstanding;
     CountOut(*entry, 1);
+  }
+  if (entry->operation != nullptr && !entry->operation->not_now.ok()) {
+    entry->operation->not_now = absl::OkStatus();
   }
   entry->state = Entry::State::kPosted;
   entry->posted_at = now_;

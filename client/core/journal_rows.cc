@@ -197,8 +197,7 @@ bool Journal::TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t 
   GiveStaging(entry);
   Staging::Buffer buffer;
   if (absl::Status s = from->Take(static_cast<uint32_t>(bytes), &buffer); !s.ok()) {
-    End(entry->operation, s);
-    Touch(stream);
+    NotNow(stream, entry, s);
     return false;
   }
   if (buffer.data == nullptr) {
@@ -235,10 +234,10 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
   if (!empty) {
     if (!TakeStaging(stream, entry, packing_, bytes)) return false;
     const auto& block = packing_->BlockOf(entry->staging);
-    // Before it takes its sequences: memory that cannot be registered ends the call, not the lane.
+    // Before it takes its sequences: memory that cannot be registered concerns the call, not the
+    // lane.
     if (absl::Status s = lanes_->Register(stream, *block); !s.ok()) {
-      End(entry->operation, s);
-      Touch(stream);
+      NotNow(stream, entry, s);
       return false;
     }
     FillKeys(*entry, entry->staging);
@@ -280,10 +279,9 @@ bool Journal::PostLookup(Stream* stream, Entry* entry) {
   if (!Fits(stream, entry, bytes)) return false;
   if (!TakeStaging(stream, entry, staging_, answer_at + answer)) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
-  auto remote = stream->lane->Expose(block);
+  auto remote = lanes_->Expose(stream, block);
   if (absl::Status s = remote.ok() ? lanes_->Register(stream, *block) : remote.status(); !s.ok()) {
-    End(entry->operation, s);
-    Touch(stream);
+    NotNow(stream, entry, s);
     return false;
   }
   if (bags == nullptr) {
@@ -318,8 +316,7 @@ bool Journal::PostIntent(Stream* stream, Entry* entry) {
   if (!TakeStaging(stream, entry, packing_, KeyBytes(entry->elements))) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = packing_->BlockOf(entry->staging);
   if (absl::Status s = lanes_->Register(stream, *block); !s.ok()) {
-    End(entry->operation, s);
-    Touch(stream);
+    NotNow(stream, entry, s);
     return false;
   }
   FillKeys(*entry, entry->staging);
@@ -342,10 +339,9 @@ bool Journal::PostScan(Stream* stream, Entry* entry) {
   const uint64_t bytes = KeyBytes(entry->elements) + entry->elements * table->row_bytes();
   if (!TakeStaging(stream, entry, staging_, bytes)) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
-  const auto remote = stream->lane->Expose(block);
+  const auto remote = lanes_->Expose(stream, block);
   if (!remote.ok()) {
-    End(entry->operation, remote.status());
-    Touch(stream);
+    NotNow(stream, entry, remote.status());
     return false;
   }
   const PartState& part = table->parts[entry->part];

@@ -14,6 +14,7 @@ constexpr size_t kPollBatch = 64;
 constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpenTimeoutNanos);
 constexpr int kRefusalsBeforeFinal = 3;
 constexpr size_t kMostRefused = 256;
+constexpr size_t kMostMemoryRefusals = 64;
 constexpr int kOpenFailuresBeforeOther = 2;
 
 uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
@@ -40,13 +41,14 @@ bool Active(const Peer& peer) {
 
 LaneSet::LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::MissingTransport> missing,
                  Session* session, ControlChannel* control, const Clock* clock, Random* random,
-                 LaneListener* listener)
+                 CurrentCall* call, LaneListener* listener)
     : transports_(std::move(transports)),
       missing_(std::move(missing)),
       session_(session),
       control_(control),
       clock_(clock),
       random_(random),
+      call_(call),
       listener_(listener),
       completions_(kPollBatch) {
   for (const LaneTransport& transport : transports_) transport_kinds_ += transport.rail == 0;
@@ -160,12 +162,17 @@ void LaneSet::SetRails(Peer* peer, uint32_t server_rails) {
 
 void LaneSet::OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response) {
   absl::Status status = response.status();
-  if (status.ok()) status = Connect(stream, *response);
+  const bool granted = status.ok();
+  if (granted) status = Connect(stream, *response);
   if (status.ok()) return;
-  if (status.code() == absl::StatusCode::kFailedPrecondition) {
+  // What this side could not do with a grant is no refusal: it may work the next time.
+  if (!granted && status.code() == absl::StatusCode::kFailedPrecondition) {
     // Another incarnation lives there (the view will say so), or there is no way to talk to it.
+    if (stream->refusals == 0) stream->refreshes = session_->refreshes();
     session_->Refresh();
-    if (++stream->refusals >= kRefusalsBeforeFinal &&
+    // Only with a view that is newer than the first refusal: until then the server may be another
+    // one at the same address, and a coordinator that does not answer ends no call.
+    if (++stream->refusals >= kRefusalsBeforeFinal && session_->refreshes() > stream->refreshes &&
         session_->FindServer(stream->server) != nullptr && !AnyOpen(*stream->peer)) {
       listener_->OnLaneRefused(stream, status);
     }
@@ -190,6 +197,7 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   if (chosen) SetRails(peer, response.rails());
   absl::StatusOr<rdma::LaneTicket> ticket = rdma::TicketOf(response, session_->incarnation());
   if (!ticket.ok()) return ticket.status();
+  const CurrentCall::Scope scope(call_, "opening a lane", ticket->config.mailbox_bytes());
   auto lane = rdma::WorkerLane::Open(transports_[endpoint].endpoint, *ticket);
   if (!lane.ok()) {
     NoteOpenFailure(stream, response.transport(), lane.status());
@@ -228,13 +236,59 @@ void LaneSet::NoteOpenFailure(Stream* stream, const std::string& transport,
 
 absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
   if (block.id() == stream->registered_block) return absl::OkStatus();
+  if (const MemoryRefusal* refusal = Refused(*stream, block.id())) return refusal->status;
+  const CurrentCall::Scope scope(call_, "registering memory", block.size());
   // Shared ownership goes through a pointer to what is not const; nothing is changed.
   const auto shared = const_cast<rdma::MemoryBlock&>(block).shared_from_this();
-  if (absl::Status s = transports_[stream->endpoint].endpoint->Register(shared); !s.ok()) {
-    return absl::Status(s.code(), absl::StrCat("transport ", stream->transport, ": ", s.message()));
+  absl::Status status = transports_[stream->endpoint].endpoint->Register(shared);
+  if (!status.ok()) {
+    status = absl::Status(status.code(),
+                          absl::StrCat("transport ", stream->transport, ": ", status.message()));
   }
+  NoteMemory(*stream, block.id(), status);
+  if (!status.ok()) return status;
   stream->registered_block = block.id();
   return absl::OkStatus();
+}
+
+absl::StatusOr<rdma::RemoteMemory> LaneSet::Expose(Stream* stream,
+                                                   const std::shared_ptr<rdma::MemoryBlock>& block,
+                                                   const std::byte* data, size_t bytes) {
+  if (const MemoryRefusal* refusal = Refused(*stream, block->id())) return refusal->status;
+  const CurrentCall::Scope scope(call_, "exposing memory", block->size());
+  auto remote = stream->lane->Expose(block, data, bytes);
+  NoteMemory(*stream, block->id(), remote.status());
+  return remote;
+}
+
+const MemoryRefusal* LaneSet::Refused(const Stream& stream, uint64_t block) const {
+  for (const MemoryRefusal& refusal : memory_refusals_) {
+    if (refusal.endpoint != stream.endpoint || refusal.block != block) continue;
+    return clock_->NowNanos() < refusal.retry_at ? &refusal : nullptr;
+  }
+  return nullptr;
+}
+
+void LaneSet::NoteMemory(const Stream& stream, uint64_t block, const absl::Status& status) {
+  size_t i = 0;
+  while (i < memory_refusals_.size() &&
+         (memory_refusals_[i].endpoint != stream.endpoint || memory_refusals_[i].block != block)) {
+    ++i;
+  }
+  if (status.ok()) {
+    if (i < memory_refusals_.size()) {
+      memory_refusals_.erase(memory_refusals_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    return;
+  }
+  if (i == memory_refusals_.size()) {
+    // The oldest is most likely of a block that is gone.
+    if (i == kMostMemoryRefusals) memory_refusals_.erase(memory_refusals_.begin());
+    memory_refusals_.push_back({stream.endpoint, block, {}, {}, 0});
+    i = memory_refusals_.size() - 1;
+  }
+  memory_refusals_[i].status = status;
+  memory_refusals_[i].retry_at = clock_->NowNanos() + memory_refusals_[i].backoff.Next(*random_);
 }
 
 // ---- memory of devices --------------------------------------------------------------------------
@@ -349,6 +403,9 @@ void LaneSet::Advance(Stream* stream) {
       for (DeviceReach& reach : reaches_) {
         if (reach.endpoint == stream->endpoint) reach.refused.clear();
       }
+      std::erase_if(memory_refusals_, [&](const MemoryRefusal& refusal) {
+        return refusal.endpoint == stream->endpoint;
+      });
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;
@@ -464,6 +521,14 @@ bool LaneSet::Arm(rdma::SleepUntil until) {
     return false;
   }
   return true;
+}
+
+bool LaneSet::WakeOnAnything() {
+  bool nothing = true;
+  for (const LaneTransport& transport : transports_) {
+    nothing &= transport.endpoint->WakeOnAnything();
+  }
+  return nothing;
 }
 
 void LaneSet::Disarm() {

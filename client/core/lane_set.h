@@ -74,7 +74,8 @@ struct Stream {
   int64_t changed_at = 0;
   int64_t retry_at = 0;
   Backoff backoff;
-  int refusals = 0;  // FAILED_PRECONDITIONs in a row
+  int refusals = 0;        // FAILED_PRECONDITIONs in a row
+  uint64_t refreshes = 0;  // Session::refreshes() at the first of them
   absl::Status last_error;
   std::string transport, device, reason;
   rdma::LaneWatch watch;
@@ -111,6 +112,15 @@ struct DeviceReach {
   absl::Status last_refusal;
 };
 
+// Memory that a transport did not register or expose: not tried again before `retry_at`.
+struct MemoryRefusal {
+  size_t endpoint = 0;
+  uint64_t block = 0;
+  absl::Status status;
+  Backoff backoff;
+  int64_t retry_at = 0;
+};
+
 struct LaneCounters {
   uint64_t opened = 0, lost = 0, credit_stalls = 0;
 };
@@ -133,14 +143,24 @@ class LaneSet {
  public:
   LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::MissingTransport> missing,
           Session* session, ControlChannel* control, const Clock* clock, Random* random,
-          LaneListener* listener);
+          CurrentCall* call, LaneListener* listener);
   ~LaneSet();
 
   Peer* Get(uint64_t server, uint32_t shard);
   // Opens it when it has no lane, as soon as its backoff allows.
   void Want(Stream* stream);
-  // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already.
+  // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already,
+  // and where it was refused a moment ago.
   absl::Status Register(Stream* stream, const rdma::MemoryBlock& block);
+  // Lets the server write to [data, +bytes) of `block`, or to all of it, over the stream's lane,
+  // which is there.
+  absl::StatusOr<rdma::RemoteMemory> Expose(Stream* stream,
+                                            const std::shared_ptr<rdma::MemoryBlock>& block,
+                                            const std::byte* data, size_t bytes);
+  absl::StatusOr<rdma::RemoteMemory> Expose(Stream* stream,
+                                            const std::shared_ptr<rdma::MemoryBlock>& block) {
+    return Expose(stream, block, block->data(), block->size());
+  }
   // Whether the stream's lane, which is there, reads and writes this memory of a device itself.
   bool Reaches(const Stream& stream, const rdma::MemoryBlock& block);
   // It was found that it does not; `status` says why.
@@ -159,6 +179,8 @@ class LaneSet {
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
   bool Arm(rdma::SleepUntil until);
+  // While armed (Endpoint::WakeOnAnything()).
+  bool WakeOnAnything();
   void Disarm();
   void AppendDescriptors(std::vector<int>* fds) const;
 
@@ -167,6 +189,9 @@ class LaneSet {
   LaneCounters counters() const;
 
  private:
+  // Null: it was not refused, or may be tried again.
+  const MemoryRefusal* Refused(const Stream& stream, uint64_t block) const;
+  void NoteMemory(const Stream& stream, uint64_t block, const absl::Status& status);
   Stream* AddRail(Peer* peer);
   DeviceReach& ReachOf(const Stream& stream, const rdma::Device& device);
   void Ask(Stream* stream);
@@ -193,11 +218,13 @@ class LaneSet {
   ControlChannel* control_;
   const Clock* clock_;
   Random* random_;
+  CurrentCall* call_;
   LaneListener* listener_;
   size_t transport_kinds_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<DeviceReach> reaches_;  // a handful
+  std::vector<DeviceReach> reaches_;            // a handful
+  std::vector<MemoryRefusal> memory_refusals_;  // a handful; kMostMemoryRefusals at most
   std::vector<Stream*> with_lane_;
   absl::flat_hash_map<uint64_t, Stream*> by_connection_;
   uint64_t last_key_ = 0;

@@ -19,7 +19,7 @@ Operation* Operations::Start(Operation::Kind kind, TableState* table, int64_t no
   operation->range = BeginRange(operation->name(), 0);
   operation->deadline_ns = deadline_ns;
   operation->done = std::move(done);
-  operation->status = absl::OkStatus();
+  operation->status = operation->not_now = absl::OkStatus();
   operation->records = operation->commits = operation->buffers = 0;
   operation->landed = false;
   Operation* before = nullptr;

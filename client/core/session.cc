@@ -18,11 +18,12 @@ std::string Method(const char* name) { return absl::StrCat("/verbena.v1.Cluster/
 }  // namespace
 
 Session::Session(SessionOptions options, ControlChannel* control, const Clock* clock,
-                 Random* random, Listener listener)
+                 Random* random, LeaseKeeper* keeper, Listener listener)
     : options_(std::move(options)),
       control_(control),
       clock_(clock),
       random_(random),
+      keeper_(keeper),
       listener_(std::move(listener)),
       calls_(control, clock, random) {}
 
@@ -50,6 +51,7 @@ void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) 
         rank_ = response->rank();
         lease_ms_ = std::max<uint32_t>(response->lease_ms(), 1);
         heartbeat_at_ = clock_->NowNanos() + lease_ms_ * kMillisecond / 4;
+        keeper_->Start(incarnation_, lease_ms_ * kMillisecond);
         watch_at_ = 0;
         TakeView(std::move(*response->mutable_view()));
         done(absl::OkStatus());
@@ -58,6 +60,7 @@ void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) 
 
 void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done) {
   const State before = state_;
+  keeper_->Stop();
   heartbeat_at_ = watch_at_ = refresh_at_ = kNever;
   calls_.CancelAll(absl::CancelledError("the client is leaving"));
   state_ = before == State::kExpired ? State::kExpired : State::kLeaving;
@@ -80,6 +83,7 @@ void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done)
 void Session::Expire(std::string_view who) {
   if (state_ != State::kJoined) return;
   state_ = State::kExpired;
+  keeper_->Stop();
   heartbeat_at_ = watch_at_ = refresh_at_ = kNever;
   expired_ = absl::AbortedError(absl::StrCat("outcome unknown: the lease of incarnation ",
                                              incarnation_, " ended (said ",
@@ -237,6 +241,7 @@ void Session::Heartbeat() {
         const int64_t now = clock_->NowNanos();
         if (response.ok()) {
           refused_at_ = kNever;
+          keeper_->Renewed(sent);
         } else if (RefusesCaller(response.status())) {
           // The token is not good any more, so the lease is not renewed.
           refused_at_ = std::min(refused_at_, now);
@@ -310,6 +315,7 @@ bool Session::RunOnce(int64_t now) {
       refresh_out_ = false;
       if (state_ != State::kJoined) return;
       if (status.ok()) refresh_backoff_.Reset();
+      if (status.ok() && !refresh_again_) ++refreshes_;
       if (!status.ok() || refresh_again_) {
         refresh_at_ = clock_->NowNanos() + refresh_backoff_.Next(*random_);
       }

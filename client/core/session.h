@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/core/backoff.h"
 #include "client/core/calls.h"
+#include "client/core/lease_keeper.h"
 #include "proto/control_channel.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
@@ -37,8 +38,9 @@ class Session {
     std::function<void(absl::Status)> on_expired;  // ABORTED: outcome unknown
   };
 
+  // `keeper` is given the lease, and sends heartbeats when this object cannot.
   Session(SessionOptions options, ControlChannel* control, const Clock* clock, Random* random,
-          Listener listener);
+          LeaseKeeper* keeper, Listener listener);
   ~Session() { *alive_ = false; }
 
   void Join(int64_t deadline_ns, std::function<void(absl::Status)> done);
@@ -54,6 +56,9 @@ class Session {
 
   // Fetches the view at once (a reply or an error said that ours is old).
   void Refresh();
+  // Counts answers to fetches that began after every Refresh() until then: view() is as new as was
+  // asked for.
+  uint64_t refreshes() const { return refreshes_; }
   // A server answered that our incarnation is not on the roster.
   void Expire(std::string_view who);
 
@@ -85,6 +90,7 @@ class Session {
   ControlChannel* control_;
   const Clock* clock_;
   Random* random_;
+  LeaseKeeper* keeper_;
   Listener listener_;
   Calls calls_;
   State state_ = State::kNew;
@@ -96,6 +102,7 @@ class Session {
   absl::Status expired_;
 
   bool heartbeat_out_ = false, watch_out_ = false, refresh_out_ = false, refresh_again_ = false;
+  uint64_t refreshes_ = 0;
   int64_t refused_at_ = kNever;  // since when heartbeats are
   int64_t heartbeat_at_ = kNever, watch_at_ = kNever, refresh_at_ = kNever;
   Backoff watch_backoff_, refresh_backoff_;

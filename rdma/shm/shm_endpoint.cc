@@ -106,6 +106,7 @@ class ShmEndpoint final : public Endpoint {
     fds->push_back(shared_.epoll.get());
   }
   bool Arm(SleepUntil until) override;
+  bool WakeOnAnything() override;
   void Disarm() override;
 
  private:
@@ -357,6 +358,17 @@ bool ShmEndpoint::Arm(SleepUntil until) {
   }
   if (!handshaking_.empty() || !shared_.starved.empty()) SetTimer();
   return true;
+}
+
+bool ShmEndpoint::WakeOnAnything() {
+  // Relaxed: this thread alone writes it.
+  if (state()->sleeping.load(std::memory_order_relaxed) != kSleepsUntilLastAnswer) return true;
+  // seq_cst, for two orders. (1) Before the ring entry of any request that this side posts later: a
+  // peer that has read that entry (acquire) sees this store when it answers, and writes its
+  // eventfd. (2) Against an answer that is being written now, as in Arm(): either the peer's load
+  // in Wake() sees this store, or HasWork() sees the peer's entry.
+  state()->sleeping.store(kSleepsUntilAnything, std::memory_order_seq_cst);
+  return !HasWork();
 }
 
 void ShmEndpoint::Disarm() {

@@ -191,6 +191,7 @@ void SimCore::Post(const LinkPtr& link, int side, const WriteRequest& request, u
   write->wr_id = request.wr_id;
   write->signaled = request.signaled;
   write->immediate = request.immediate;
+  write->wakes = request.wakes;
   write->remote = request.remote;
   write->total = total;
   for (const Segment& segment : request.segments) {
@@ -353,7 +354,17 @@ void SimCore::ReportReceive(const LinkPtr& link, int side, const WritePtr& write
   completion.connection = target.id;
   completion.kind = Completion::Kind::kReceive;
   completion.immediate = *write->immediate;
-  target.endpoint->Push(completion);
+  target.endpoint->Push(completion, write->wakes);
+}
+
+void SimCore::WakePeer(const LinkPtr& link, int side, Wakes wakes) {
+  SimSide& source = link->sides[side];
+  const SimSide& target = link->sides[1 - side];
+  if (!source.inflight.empty()) {
+    source.inflight.back()->wakes = wakes;
+  } else if (target.endpoint != nullptr) {
+    target.endpoint->Wake(wakes);
+  }
 }
 
 bool SimCore::TakeReceive(const LinkPtr& link, int side, const WritePtr& write) {

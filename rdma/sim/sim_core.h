@@ -48,6 +48,7 @@ struct SimWrite {
   uint64_t wr_id = 0;
   bool signaled = true;
   std::optional<uint32_t> immediate;
+  Wakes wakes = Wakes::kPeer;  // of a write with an immediate
   RemoteMemory remote;
   uint64_t total = 0;
   struct Source {
@@ -143,6 +144,8 @@ class SimCore {
   void Close(const std::shared_ptr<SimLink>& link, int side);
   // Whether Expose() refuses for now; if so, an event follows when another attempt is worth it.
   bool RefusesExpose();
+  // Makes up for writes that wake nobody: takes effect with the last of them.
+  void WakePeer(const std::shared_ptr<SimLink>& link, int side, Wakes wakes);
 
  private:
   class VirtualClock final : public Clock {

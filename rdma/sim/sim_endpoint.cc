@@ -179,8 +179,36 @@ absl::Status SimEndpoint::PostWrite(ConnectionId connection, const WriteRequest&
     return absl::ResourceExhaustedError(
         absl::StrCat("sim: the send queue of ", side.limits.send_depth, " is full"));
   }
-  core_->Post(entry->link, entry->side, request, total);
+  WriteRequest weighed = request;
+  weighed.wakes = Weighed(connection, request.wakes);
+  core_->Post(entry->link, entry->side, weighed, total);
   return absl::OkStatus();
+}
+
+Wakes SimEndpoint::Weighed(ConnectionId connection, Wakes wakes) const {
+  if (wakes != Wakes::kPeerAtLast) return wakes;
+  const bool more = std::any_of(completions_.begin(), completions_.end(), [&](const Completion& c) {
+    return c.connection == connection && c.kind == Completion::Kind::kReceive;
+  });
+  return more ? Wakes::kImpatientPeer : wakes;
+}
+
+void SimEndpoint::WakePeer(ConnectionId connection, Wakes wakes) {
+  Entry* entry = Find(connection);
+  if (entry == nullptr || entry->mine().state != State::kEstablished) return;
+  core_->WakePeer(entry->link, entry->side, Weighed(connection, wakes));
+}
+
+bool SimEndpoint::Arm(SleepUntil until) {
+  if (!completions_.empty() || !events_.empty()) return false;
+  sleep_ = until;
+  woken_ = false;
+  return true;
+}
+
+bool SimEndpoint::WakeOnAnything() {
+  if (sleep_.has_value()) sleep_ = SleepUntil::kAnything;
+  return completions_.empty() && events_.empty();
 }
 
 size_t SimEndpoint::Poll(absl::Span<Completion> out) {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,13 @@ class SimEndpoint final : public Endpoint {
   bool Dead(ConnectionId connection) const override;
   void Destroy(ConnectionId connection) override;
   void AppendDescriptors(std::vector<int>*) const override {}
-  bool Arm(SleepUntil) override { return completions_.empty() && events_.empty(); }
-  void Disarm() override {}
+  bool Arm(SleepUntil until) override;
+  bool WakeOnAnything() override;
+  void Disarm() override { sleep_.reset(); }
+  void WakePeer(ConnectionId connection, Wakes wakes) override;
+  // Whether something that wakes has arrived since Arm(): a driver that sleeps in virtual time runs
+  // the owner then, or at the owner's next timer.
+  bool woken() const { return woken_; }
 
   // For the core.
   const std::string& host() const { return host_; }
@@ -53,8 +59,22 @@ class SimEndpoint final : public Endpoint {
   void MarkCrashed();
   // A new connection for a request that has arrived.
   void AddRequest(std::shared_ptr<SimLink> link, std::string private_data);
-  void Push(const Completion& completion) { completions_.push_back(completion); }
-  void Push(ConnectionEvent event) { events_.push_back(std::move(event)); }
+  void Push(const Completion& completion, Wakes wakes = Wakes::kPeer) {
+    completions_.push_back(completion);
+    // What was sent is no answer.
+    const bool sent = completion.kind == Completion::Kind::kSend && completion.ok;
+    Wake(sent ? Wakes::kImpatientPeer : wakes);
+  }
+  void Push(ConnectionEvent event) {
+    events_.push_back(std::move(event));
+    Wake(Wakes::kPeer);
+  }
+  // A write that wakes so has arrived. The rule is that of shm.
+  void Wake(Wakes wakes) {
+    if (!sleep_.has_value() || wakes == Wakes::kNobody) return;
+    if (*sleep_ == SleepUntil::kLastAnswer && wakes == Wakes::kImpatientPeer) return;
+    woken_ = true;
+  }
   // Every link of this endpoint, in order of id, with the side that is ours.
   struct Entry {
     std::shared_ptr<SimLink> link;
@@ -65,6 +85,8 @@ class SimEndpoint final : public Endpoint {
 
  private:
   Entry* Find(ConnectionId connection);
+  // `wakes`, given what of the connection has arrived here and was not polled.
+  Wakes Weighed(ConnectionId connection, Wakes wakes) const;
   absl::Status CheckSegments(const WriteRequest& request, uint64_t* total) const;
 
   std::shared_ptr<SimCore> core_;
@@ -76,6 +98,8 @@ class SimEndpoint final : public Endpoint {
   std::map<ConnectionId, Entry> connections_;
   std::deque<Completion> completions_;
   std::deque<ConnectionEvent> events_;
+  std::optional<SleepUntil> sleep_;  // armed
+  bool woken_ = false;
 };
 
 }  // namespace verbena::rdma

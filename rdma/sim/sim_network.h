@@ -55,6 +55,10 @@ struct PlantedBugs {
   bool replay_before_dead = false;          // records go out again while their old lane still lives
   bool never_probe = false;                 // a worker waits on, whether the shard is there or not
   bool trust_writes = false;                // a write that does not end is waited for
+  bool heartbeats_need_owner = false;  // no heartbeats while the client's owner is in a long call
+  bool refusals_are_final = false;     // memory that a transport refuses now ends its call
+  bool keep_patience = false;  // a sleeping client keeps its promise to wait for the last answer
+                               // when another operation starts
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 

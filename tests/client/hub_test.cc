@@ -28,13 +28,51 @@ using client::OperationId;
 constexpr uint32_t kTable = 1;  // odd: async (fake_cluster.h)
 constexpr uint64_t kElements = 8 * 1024;
 
+// A FakeControl that any thread may call, which counts heartbeats as they are sent.
+class SharedControl final : public ControlChannel {
+ public:
+  SharedControl(const Clock* clock, std::atomic<int>* sent) : to(clock), sent_(sent) {}
+  void Unary(const std::string& address, const std::string& method,
+             const google::protobuf::Message& request,
+             std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
+             Done done) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (method == "/verbena.v1.Cluster/Heartbeat") ++*sent_;
+    to.Unary(address, method, request, std::move(response), timeout, std::move(done));
+  }
+  bool RunOnce() override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    return to.RunOnce();
+  }
+  bool any_thread() const override { return true; }
+  int wake_fd() const override { return -1; }
+
+  FakeControl to;
+
+ private:
+  std::recursive_mutex mutex_;  // a callback may start a call
+  std::atomic<int>* const sent_;
+};
+
+// Registers memory when the test lets it.
+class SlowEndpoint final : public rdma::ForwardingEndpoint {
+ public:
+  using ForwardingEndpoint::ForwardingEndpoint;
+  absl::Status Register(const std::shared_ptr<rdma::MemoryBlock>& block) override {
+    if (before_register) before_register();
+    return ForwardingEndpoint::Register(block);
+  }
+  std::function<void()> before_register;
+};
+
 // A hub that has joined, and the server thread.
 class World {
  public:
   explicit World(bool background)
       : hub(background),
         server_(*rdma::NewShmEndpoint(), &clock_, 10, "server0"),
-        control_(new FakeControl(&clock_)) {
+        shared_control_(new SharedControl(&clock_, &heartbeats_sent)),
+        control_(&shared_control_->to) {
     MakeView();
     control_->Serve("JoinWorker", [this](auto&, auto&, auto* response, int64_t) {
       auto* join = static_cast<v1::JoinWorkerResponse*>(response);
@@ -103,7 +141,9 @@ class World {
   }
 
   Hub hub;
-  std::atomic<int> heartbeats{0};
+  std::atomic<int> heartbeats{0};       // answered
+  std::atomic<int> heartbeats_sent{0};  // by whichever thread
+  SlowEndpoint* endpoint = nullptr;     // the hub's
 
  private:
   void MakeView() {
@@ -131,14 +171,17 @@ class World {
   }
   void Start() {
     Hub::Parts parts;
-    parts.endpoints.push_back(*rdma::NewShmEndpoint());
-    parts.control.reset(control_);
+    auto slow = std::make_unique<SlowEndpoint>(*rdma::NewShmEndpoint());
+    slow->name = "shm";
+    endpoint = slow.get();
+    parts.endpoints.push_back(std::move(slow));
+    parts.control.reset(shared_control_);
     client::CoreOptions options;
     options.cluster = "coordinator:1";
     options.job = "job";
     options.transports.push_back({parts.endpoints[0].get(), rdma::ShmHostIdentity()});
     options.clock = &hub.clock();
-    options.control = control_;
+    options.control = shared_control_;
     parts.core = std::make_unique<ClientCore>(std::move(options));
     REQUIRE(hub.Start(std::move(parts)).ok());
     bool joined = false;
@@ -152,7 +195,8 @@ class World {
   v1::ClusterView view_;
   std::mutex server_mutex_;
   FakeServer server_;
-  FakeControl* control_;  // the hub's
+  SharedControl* shared_control_;  // the hub's
+  FakeControl* control_;           // its
   std::atomic<bool> stop_{false};
   std::thread server_thread_;
 };
@@ -260,6 +304,28 @@ TEST_CASE("without a background thread the lease is kept, and only waiting makes
   while (world.heartbeats < beats + 3) std::this_thread::yield();
   CHECK(ended == 0);
   CHECK(world.hub.WaitUntil([&] { return ended == 1; }, world.hub.Now() + 30 * kSecond));
+}
+
+TEST_CASE("registering memory that takes longer than the lease delays no heartbeat") {
+  World world(true);
+  auto block = World::Ones();
+  std::atomic<bool> asked{false};
+  world.hub.Run([&](ClientCore&) {
+    world.endpoint->before_register = [&] {
+      if (asked.exchange(true)) return;
+      // With the lock held. Five intervals: more than the lease of 400 ms.
+      const int before = world.heartbeats_sent;
+      const int64_t give_up = world.hub.Now() + 30 * kSecond;
+      while (world.heartbeats_sent < before + 5 && world.hub.Now() < give_up) {
+        std::this_thread::yield();
+      }
+      CHECK(world.heartbeats_sent >= before + 5);
+    };
+  });
+  std::atomic<int> ended{0};
+  world.Push(block, &ended);
+  CHECK(world.hub.WaitUntil([&] { return ended == 1; }, world.hub.Now() + 30 * kSecond));
+  CHECK(asked);
 }
 
 TEST_CASE("a wait ends at its time, and a cancel from another thread ends it before") {

@@ -2,6 +2,7 @@
 // of use, or what it waits for would wait for it.
 #include <catch2/catch.hpp>
 
+#include "rdma/sim/sim_endpoint.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -102,6 +103,105 @@ TEST_CASE("a step whose norm is asked for next goes on with the answers to its p
   CHECK(Sleeps(cluster) == SleepUntil::kAnything);
   cluster.servers[0]->silent = false;
   REQUIRE(cluster.Wait(call));
+}
+
+// A client asleep as the hub's threads are: only the servers and the network run.
+class Asleep {
+ public:
+  explicit Asleep(FakeCluster* cluster)
+      : cluster_(cluster), endpoint_(static_cast<rdma::SimEndpoint*>(cluster->endpoint->to())) {
+    REQUIRE(cluster_->core->Arm());
+  }
+  ~Asleep() { cluster_->core->Disarm(); }
+  // Whether an answer, or the core itself, wakes it before all is quiet.
+  bool Woken() {
+    const int64_t end = cluster_->now() + 10 * kMilli;
+    while (cluster_->now() < end) {
+      if (endpoint_->woken() || cluster_->core->NextTimerNanos() == 0) return true;
+      bool worked = false;
+      for (const auto& server : cluster_->servers) worked |= server->RunOnce();
+      if (!worked) cluster_->network.Advance(end);
+    }
+    return endpoint_->woken();
+  }
+
+ private:
+  FakeCluster* const cluster_;
+  rdma::SimEndpoint* const endpoint_;
+};
+
+// A sync table without a step, and an async one whose pulls are answered at once.
+struct TwoTables {
+  explicit TwoTables(bool observer) : cluster(With(observer)) {
+    slow = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+    quick = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+    cluster.Join();
+    slow_to = cluster.Memory(slow, 0.0f);
+    quick_to = cluster.Memory(quick, 0.0f);
+    REQUIRE(cluster.Wait(cluster.Pull(quick, quick_to)));
+  }
+  ~TwoTables() { rdma::planted_bugs() = {}; }
+  static FakeCluster::Options With(bool observer) {
+    FakeCluster::Options options;
+    options.observer = observer;
+    return options;
+  }
+
+  FakeCluster cluster;
+  uint32_t slow = 0, quick = 0;
+  client::ClientCore::Slice slow_to, quick_to;
+};
+
+TEST_CASE("an operation that starts while another sleeps for its last answer is answered awake") {
+  const bool planted = GENERATE(false, true);
+  TwoTables w(true);
+  rdma::planted_bugs().keep_patience = planted;
+  const auto waits = w.cluster.Pull(w.slow, w.slow_to, 1);
+  w.cluster.RunFor(kMilli);
+  FakeCluster::CallPtr quick;
+  {
+    Asleep asleep(&w.cluster);
+    REQUIRE(w.cluster.endpoint->last_until == SleepUntil::kLastAnswer);
+    CHECK_FALSE(asleep.Woken());
+    quick = w.cluster.Pull(w.quick, w.quick_to);
+    CHECK(asleep.Woken() == !planted);
+  }
+  REQUIRE(w.cluster.Wait(quick));
+  CHECK_FALSE(waits->done);
+}
+
+TEST_CASE("answers that woke no thread are handled when another operation starts") {
+  const bool planted = GENERATE(false, true);
+  TwoTables w(false);
+  rdma::planted_bugs().keep_patience = planted;
+  FakeServer& server = *w.cluster.servers[0];
+  server.silent = true;
+  const auto step = w.cluster.PushPull(w.slow, w.cluster.Memory(w.slow, 1.0f), w.slow_to);
+  w.cluster.RunFor(kMilli);
+  {
+    Asleep asleep(&w.cluster);
+    REQUIRE(w.cluster.endpoint->last_until == SleepUntil::kLastAnswer);
+    server.silent = false;
+    server.hold_commits = true;
+    CHECK_FALSE(asleep.Woken());  // the pushes are answered, the pulls wait for the commit
+    server.silent = true;         // no later answer makes up for it
+    const auto quick = w.cluster.Pull(w.quick, w.quick_to);
+    CHECK((w.cluster.core->NextTimerNanos() == 0) == !planted);
+  }
+  server.silent = server.hold_commits = false;
+  REQUIRE(w.cluster.Wait(step));
+}
+
+TEST_CASE("a push that was given up may be answered much later than what is waited for") {
+  World w(v1::CONSISTENCY_ASYNC);
+  const auto push = w.cluster.Push(w.table, w.from(), kMilli);
+  REQUIRE(w.cluster.Wait(push));
+  CHECK(absl::IsDeadlineExceeded(push->status));
+  const auto pull = w.cluster.Pull(w.table, w.to);
+  w.cluster.RunFor(kMilli);
+  CHECK(Sleeps(w.cluster) == SleepUntil::kAnything);
+  w.cluster.servers[0]->silent = false;
+  REQUIRE(w.cluster.Wait(pull));
 }
 
 }  // namespace

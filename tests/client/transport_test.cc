@@ -2,6 +2,10 @@
 // does not take.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/client/fake_cluster.h"
 
@@ -55,7 +59,8 @@ TEST_CASE("a transport that does not open gives way to the next one, which is sa
   CHECK(pull->status.ok());
 }
 
-TEST_CASE("memory that the device does not take ends the call that uses it, not the lane") {
+// A transport's refusal is "not now".
+TEST_CASE("memory that a transport refuses ends its call at the deadline, with the reason") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddTable(consistency, 2);
@@ -63,12 +68,16 @@ TEST_CASE("memory that the device does not take ends the call that uses it, not 
     REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
     cluster.endpoint->register_status =
         absl::ResourceExhaustedError("RLIMIT_MEMLOCK is 65536 bytes");
-    auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+    const int64_t start = cluster.now();
+    auto push = cluster.Push(table, cluster.Memory(table, 1.0f), kSecond);
     REQUIRE(cluster.Wait(push));
+    CHECK(push->ended_at - start >= kSecond);
     CHECK(absl::IsResourceExhausted(push->status));
-    CHECK(push->status.message() == "transport sim: RLIMIT_MEMLOCK is 65536 bytes");
+    CHECK_THAT(std::string(push->status.message()),
+               Contains("transport sim: RLIMIT_MEMLOCK is 65536 bytes"));
     CHECK(cluster.core->BufferReleased(push->id));
     CHECK(cluster.servers[0]->Of(RecordType::kPush).empty());
+    CHECK(cluster.endpoint->registrations < 40);  // after a backoff each time
 
     cluster.endpoint->register_status = absl::OkStatus();
     push = cluster.Push(table, cluster.Memory(table, 1.0f));
@@ -80,8 +89,94 @@ TEST_CASE("memory that the device does not take ends the call that uses it, not 
     CHECK(end->status.ok());
     CHECK(cluster.servers[0]->applied[{table, 1}] == 1.0f);
     CHECK(cluster.core->statistics().lanes_lost == 0);
-    // Ready once: every chunk of a region lies in the same memory.
-    CHECK(cluster.endpoint->registrations == 2);
+  }
+}
+
+TEST_CASE("no call ends because a transport refuses memory a few times") {
+  const bool planted = GENERATE(false, true);
+  FakeCluster cluster;
+  const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  const uint32_t rows = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, 4);
+  cluster.Join();
+  const auto gradients = FakeCluster::RowMemory(2, 4, 1.0f);
+  const auto found = FakeCluster::RowMemory(2, 4, 0.0f);
+  const auto result = std::make_shared<client::ScanResult>();
+  const std::vector<std::function<FakeCluster::CallPtr()>> calls = {
+      [&] { return cluster.Push(dense, cluster.Memory(dense, 1.0f)); },
+      [&] { return cluster.Pull(dense, cluster.Memory(dense, 0.0f)); },
+      [&] {
+        return cluster.PushRows(rows, {1, 2}, gradients);
+      },
+      [&] {
+        return cluster.Lookup(rows, {1, 2}, found);
+      },
+      [&] {
+        return cluster.Intend(rows, {1, 2});
+      },
+      [&] { return cluster.Scan(rows, 0, 0, result); }};
+  REQUIRE(cluster.Wait(calls[1]()));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    rdma::planted_bugs().refusals_are_final = planted;
+    cluster.endpoint->refusals = 7;
+    const auto call = calls[i]();
+    REQUIRE(cluster.Wait(call));
+    rdma::planted_bugs() = {};
+    INFO(i << ": " << call->status);
+    // Memory that is registered already is not refused.
+    if (cluster.endpoint->refusals == 7) continue;
+    CHECK(call->status.ok() == !planted);
+    if (!planted) CHECK(cluster.endpoint->refusals == 0);
+    cluster.endpoint->refusals = 0;
+  }
+  CHECK(cluster.core->statistics().lanes_lost == 0);
+}
+
+TEST_CASE("a refused lane ends no call while the coordinator does not answer") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.coordinator_answers = false;
+  cluster.servers[0]->open_status = absl::FailedPreconditionError("another incarnation lives here");
+  auto pull = cluster.Pull(table, cluster.Memory(table, 0.0f));
+  cluster.RunFor(5 * kSecond);
+  CHECK_FALSE(pull->done);
+  cluster.servers[0]->open_status = absl::OkStatus();
+  REQUIRE(cluster.Wait(pull));
+  INFO(pull->status);
+  CHECK(pull->status.ok());
+  // With a new view that names the server all the same, it is the server's last word.
+  cluster.coordinator_answers = true;
+  cluster.servers[0]->open_status = absl::FailedPreconditionError("no common wire version");
+  cluster.servers[0]->CloseLanes("a test");
+  pull = cluster.Pull(table, cluster.Memory(table, 0.0f));
+  const int64_t start = cluster.now();
+  REQUIRE(cluster.Wait(pull));
+  CHECK(absl::IsFailedPrecondition(pull->status));
+  CHECK(pull->ended_at - start < 5 * kSecond);
+}
+
+TEST_CASE("a region that a transport refuses is reached by way of staging") {
+  for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddTable(consistency, 2);
+    cluster.Join();
+    const auto from = cluster.Memory(table, 3.0f), to = cluster.Memory(table, 0.0f);
+    cluster.endpoint->refuse_block = from.block->id();
+    const auto push = cluster.Push(table, from);
+    const auto end = cluster.EndStep(table);
+    REQUIRE(cluster.Wait(push));
+    REQUIRE(cluster.Wait(end));
+    INFO(push->status);
+    CHECK(push->status.ok());
+    CHECK(cluster.servers[0]->applied[{table, 1}] == 3.0f);
+    CHECK(cluster.core->BufferReleased(push->id));
+    cluster.endpoint->refuse_block = to.block->id();
+    const auto pull = cluster.Pull(table, to);
+    REQUIRE(cluster.Wait(pull));
+    INFO(pull->status);
+    CHECK(pull->status.ok());
+    CHECK(reinterpret_cast<const float*>(to.block->data())[1024] == 3.0f);
+    CHECK(cluster.core->statistics().lanes_lost == 0);
   }
 }
 

@@ -23,6 +23,8 @@ class ForwardingEndpoint : public Endpoint {
   std::string device_name;
   absl::Status listen_status, register_status;
   std::optional<MemoryKind> refuse_kind;  // memory that is neither registered nor exposed
+  int refusals = 0;                       // so many calls of Register() and Expose() are refused
+  uint64_t refuse_block = 0;              // this memory is neither registered nor exposed
   bool never_dead = false;                // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
@@ -30,6 +32,8 @@ class ForwardingEndpoint : public Endpoint {
   int allocations = 0;
   SleepUntil last_until = SleepUntil::kAnything;  // of Arm()
   std::vector<Wakes> woken;                       // of WakePeer()
+
+  Endpoint* to() const { return to_.get(); }
 
   std::string_view transport() const override { return name; }
   std::string device() const override { return device_name; }
@@ -40,6 +44,7 @@ class ForwardingEndpoint : public Endpoint {
   }
   absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override {
     ++registrations;
+    if (Refuses(*block)) return absl::UnavailableError("not now");
     if (block->kind() == refuse_kind) return absl::ResourceExhaustedError("this kind is refused");
     return register_status.ok() ? to_->Register(block) : register_status;
   }
@@ -55,6 +60,7 @@ class ForwardingEndpoint : public Endpoint {
   }
   absl::StatusOr<RemoteMemory> Expose(ConnectionId connection, std::shared_ptr<MemoryBlock> block,
                                       size_t offset, size_t bytes) override {
+    if (Refuses(*block)) return absl::UnavailableError("not now");
     if (block->kind() == refuse_kind) return absl::ResourceExhaustedError("this kind is refused");
     return to_->Expose(connection, std::move(block), offset, bytes);
   }
@@ -94,6 +100,10 @@ class ForwardingEndpoint : public Endpoint {
     last_until = until;
     return to_->Arm(until);
   }
+  bool WakeOnAnything() override {
+    last_until = SleepUntil::kAnything;
+    return to_->WakeOnAnything();
+  }
   void Disarm() override { to_->Disarm(); }
   void WakePeer(ConnectionId connection, Wakes wakes) override {
     woken.push_back(wakes);
@@ -101,6 +111,10 @@ class ForwardingEndpoint : public Endpoint {
   }
 
  private:
+  bool Refuses(const MemoryBlock& block) {
+    return block.id() == refuse_block || (refusals > 0 && refusals-- > 0);
+  }
+
   std::unique_ptr<Endpoint> to_;
 };
 

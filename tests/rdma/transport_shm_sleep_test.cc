@@ -201,6 +201,18 @@ TEST_CASE("a peer that sleeps until the last answer is woken by it alone") {
   pair.server.endpoint->WakePeer(pair.s, Wakes::kImpatientPeer);
   CHECK(poll(&polled, 1, 0) == 1);
   CHECK(look());
+  // Before another request is posted, the sleep until the last answer is withdrawn.
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
+  REQUIRE(pair.client.endpoint->WakeOnAnything());
+  REQUIRE(answer(Wakes::kImpatientPeer));
+  CHECK(poll(&polled, 1, 0) == 1);
+  CHECK(look());
+  // An answer that came before that woke nobody: whoever withdraws is told to do so.
+  REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
+  REQUIRE(answer(Wakes::kImpatientPeer));
+  CHECK(poll(&polled, 1, 0) == 0);
+  CHECK_FALSE(pair.client.endpoint->WakeOnAnything());
+  CHECK(look());
   // The end of the connection wakes in any case.
   REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
   pair.server.endpoint->Close(pair.s);
