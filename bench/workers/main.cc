@@ -1,5 +1,6 @@
-// How many workers a small cluster bears: throughput and memory with 1 to 256 of them, and how long
-// a quiet one waits while others push.
+// How many workers a small cluster bears: throughput and memory with 1 to 256 of them; how long a
+// quiet one waits while others push; how long quick operations of a client take while another of
+// its threads waits for one that is not answered.
 //
 //     workers --verbenad build/release/verbenad [--case NAME...] [--clients N,...] [--json FILE]
 //
@@ -260,8 +261,50 @@ absl::Status Lanes(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
-constexpr Case<Settings> kCases[] = {
-    {"throughput", Throughput, false}, {"fairness", Fairness, false}, {"lanes", Lanes, true}};
+// Quick operations of one client while another thread of it waits for one that is not answered.
+absl::Status Mixed(const Settings& settings, Report* report) {
+  auto cluster = Cluster::Start(
+      {.verbenad = settings.verbenad, .wire = settings.wire, .servers = 1, .shards = 1});
+  if (!cluster.ok()) return cluster.status();
+  auto quiet = Quiet::Connect((*cluster)->address(), settings.wire, "mixed", kQuietBytes);
+  if (!quiet.ok()) return quiet.status();
+  constexpr int kRounds = 2000;
+  constexpr int kGapUs = 500;  // longer than a client spins: each answer has to wake it
+  const auto row = [](const char* work, const char* figure) {
+    return Row{kBench, absl::StrCat(work, " beside a waiting pull, ", figure, ", of 3x alone"),
+               "us",   Better::kLower,
+               {},     {}};
+  };
+  for (const bool callbacks : {false, true}) {
+    const char* const work = callbacks ? "64 B pull with a callback" : "64 B push + pull";
+    Row median = row(work, "p50");
+    Row p999 = row(work, "p99.9");
+    const auto measure = [&] {
+      return callbacks ? (*quiet)->MeasureCallbacks(kRounds, kGapUs)
+                       : (*quiet)->Measure(kRounds, true, kGapUs);
+    };
+    for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+      if (absl::Status status = (*quiet)->BeginLongWait(); !status.ok()) return status;
+      const auto beside = measure();
+      (*quiet)->EndLongWait();
+      if (!beside.ok()) return beside.status();
+      const auto alone = measure();
+      if (!alone.ok()) return alone.status();
+      median.value.Add(beside->median_us);
+      median.limit.Add(3 * alone->median_us);
+      p999.value.Add(beside->p999_us);
+      p999.limit.Add(3 * alone->p999_us);
+    }
+    report->Add(std::move(median));
+    report->Add(std::move(p999));
+  }
+  return absl::OkStatus();
+}
+
+constexpr Case<Settings> kCases[] = {{"throughput", Throughput, false},
+                                     {"fairness", Fairness, false},
+                                     {"mixed", Mixed, false},
+                                     {"lanes", Lanes, true}};
 
 int Run(const Settings& settings) {
   std::printf(
@@ -290,9 +333,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--device", settings.wire.device,
                  "verbs: DEVICE or DEVICE:PORT; default: the nearest usable");
-  app.add_option("--case", settings.cases, "throughput, fairness, lanes (default: all)")
+  app.add_option("--case", settings.cases, "throughput, fairness, mixed, lanes (default: all)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"throughput", "fairness", "lanes"}));
+      ->check(CLI::IsMember({"throughput", "fairness", "mixed", "lanes"}));
   app.add_option("--clients", settings.clients, "how many of them (several: by commas)")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))

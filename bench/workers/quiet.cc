@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -60,10 +61,55 @@ absl::StatusOr<Times> Quiet::Measure(int rounds, bool pull, int gap_us) {
     if (!status.ok()) return status;
     if (i >= kWarmUpRounds) seconds.push_back(NowSeconds() - begin);
   }
+  return TimesOf(std::move(seconds));
+}
+
+absl::StatusOr<Times> Quiet::MeasureCallbacks(int rounds, int gap_us) {
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<size_t>(rounds));
+  for (int i = 0; i < rounds + kWarmUpRounds; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(gap_us));
+    const double begin = NowSeconds();
+    std::promise<std::pair<absl::Status, double>> ended;
+    Ticket pull = client_->Pull(table_, result_);
+    pull.OnDone([&](absl::Status status) { ended.set_value({std::move(status), NowSeconds()}); });
+    const auto [status, end] = ended.get_future().get();
+    if (!status.ok()) return status;
+    if (i >= kWarmUpRounds) seconds.push_back(end - begin);
+  }
+  return TimesOf(std::move(seconds));
+}
+
+absl::Status Quiet::BeginLongWait() {
+  if (steps_.elements() == 0) {
+    v1::TableSpec spec = table_.spec();
+    spec.set_name(spec.name() + "-steps");
+    spec.set_consistency(v1::CONSISTENCY_SYNC);
+    auto table = client_->CreateTable(spec);
+    if (!table.ok()) return table.status();
+    steps_ = *table;
+    auto region = client_->AllocateRegion(steps_.bytes());
+    if (!region.ok()) return region.status();
+    steps_result_ = *std::move(region);
+  }
+  long_wait_ =
+      client_->Pull(steps_, steps_result_, {}, {.timeout = absl::Minutes(10), .min_version = 1});
+  waiter_ = std::thread([ticket = long_wait_]() mutable { (void)ticket.Wait(); });
+  return absl::OkStatus();
+}
+
+void Quiet::EndLongWait() {
+  if (!waiter_.joinable()) return;
+  long_wait_.Cancel();
+  waiter_.join();
+}
+
+Times Quiet::TimesOf(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   return Times{.median_us = seconds[seconds.size() / 2] * 1e6,
                .p99_us = seconds[seconds.size() * 99 / 100] * 1e6,
+               .p999_us = seconds[seconds.size() * 999 / 1000] * 1e6,
                .mean_ns = sum / static_cast<double>(seconds.size()) * 1e9};
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@ namespace verbena::bench {
 struct Times {
   double median_us = 0;
   double p99_us = 0;
+  double p999_us = 0;
   double mean_ns = 0;
 };
 
@@ -31,16 +33,27 @@ class Quiet {
   static absl::StatusOr<std::unique_ptr<Quiet>> Connect(const std::string& cluster,
                                                         const Wire& wire, const std::string& job,
                                                         size_t bytes);
+  ~Quiet() { EndLongWait(); }
   // `pull`: also pulls, and waits for both. `gap_us` of sleep before each, not measured.
   absl::StatusOr<Times> Measure(int rounds, bool pull, int gap_us);
+  // Pulls, each with a callback that ends it: no thread waits in the client.
+  absl::StatusOr<Times> MeasureCallbacks(int rounds, int gap_us);
+  // From now on another thread waits for a version of a sync table that never comes.
+  absl::Status BeginLongWait();
+  void EndLongWait();
 
  private:
   friend class Pusher;
   Quiet() = default;
+  static Times TimesOf(std::vector<double> seconds);
   std::unique_ptr<Client> client_;
   Table table_;
   Region gradient_;
   Region result_;
+  Table steps_;  // sync, without a step
+  Region steps_result_;
+  Ticket long_wait_;
+  std::thread waiter_;
 };
 
 // Pushes a large table at full rate, four pushes of the whole table in flight, until destroyed.
