@@ -8,6 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/spec_text.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/manifest.h"
 #include "server/checkpoint/manifest_check.h"
@@ -71,6 +73,14 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
 }
 
 }  // namespace
+
+std::vector<std::string> JobsOf(const std::vector<Listed>& all) {
+  std::set<std::string> jobs;
+  for (const Listed& listed : all) {
+    if (listed.manifest.ok()) jobs.insert(listed.manifest->job());
+  }
+  return {jobs.begin(), jobs.end()};
+}
 
 std::optional<uint64_t> CheckpointNumber(const std::string& name) {
   if (name.rfind(std::string(kPrefix), 0) != 0) return std::nullopt;
@@ -241,7 +251,21 @@ absl::StatusOr<std::vector<std::string>> CheckpointDirectory::WouldPrune(
   }
   const absl::StatusOr<std::vector<Listed>> all = ListCheckpoints(disk_, root_);
   if (!all.ok()) return all.status();
-  return NotKept(*all, retention);
+  const std::vector<std::string> jobs = JobsOf(*all);
+  if (retention.job.empty() && jobs.size() > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        root_, " has checkpoints of ", jobs.size(), " jobs (",
+        absl::StrJoin(jobs, ", ",
+                      [](std::string* out, const std::string& job) { *out += Quoted(job); }),
+        "); say which job's are to be removed (verbena checkpoint prune --job)"));
+  }
+  std::vector<Listed> own;
+  for (const Listed& listed : *all) {
+    const bool foreign =
+        listed.manifest.ok() && !retention.job.empty() && listed.manifest->job() != retention.job;
+    if (!foreign || planted_bugs().share_directories) own.push_back(listed);
+  }
+  return NotKept(own, retention);
 }
 
 absl::StatusOr<std::vector<std::string>> CheckpointDirectory::Prune(const Retention& retention) {

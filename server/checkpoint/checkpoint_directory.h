@@ -18,7 +18,7 @@
 //  1. A directory of a final name was complete and durable when it got it, and is never written to.
 //  2. One that is removed loses its final name first, durably, and after all that are based on it:
 //     so what has a final name can be restored as far as the disk keeps what it was given.
-//  3. The newest checkpoint, and what it is based on, is never removed.
+//  3. A job's newest checkpoint, and what it is based on, is never removed.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 
@@ -61,7 +61,12 @@ struct Retention {
   uint32_t keep_last = 3;  // 1 at least
   // Besides, of each so many steps (of checkpoints, where there are no steps) the first. 0: none.
   uint64_t keep_every = 0;
+  // Whose checkpoints are counted and removed; others stay. Empty: of the only job that has some.
+  std::string job = {};
 };
+
+// The jobs of those whose manifest can be read, each once.
+std::vector<std::string> JobsOf(const std::vector<Listed>& all);
 
 class CheckpointDirectory {
  public:
@@ -81,6 +86,7 @@ class CheckpointDirectory {
   absl::Status Abandon();
 
   // Returns the names of those that were removed. INVALID_ARGUMENT: keep_last is 0.
+  // FAILED_PRECONDITION: there are checkpoints of several jobs, and `retention` names none.
   absl::StatusOr<std::vector<std::string>> Prune(const Retention& retention);
   // What Prune() would remove.
   absl::StatusOr<std::vector<std::string>> WouldPrune(const Retention& retention) const;

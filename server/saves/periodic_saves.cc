@@ -7,7 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "server/checkpoint/checksum.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -15,17 +18,21 @@ namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr int64_t kLookNanos = 1'000'000'000;
+// Of a file's name on any file system in use: 255.
+constexpr size_t kMostNameBytes = 240;
 
 }  // namespace
 
 std::string CheckpointDirectoryOf(const std::string& job) {
-  std::string name = job;
-  for (char& c : name) {
-    if (c == '/' || c == '\0') c = '_';
+  if (checkpoint::planted_bugs().share_directories) {
+    return absl::StrReplaceAll(job, {{"/", "_"}});
   }
-  // "." and ".." are no names.
-  if (name.find_first_not_of('.') == std::string::npos) name += "_";
-  return name;
+  std::string name = absl::StrReplaceAll(job, {{"%", "%25"}, {"/", "%2F"}});
+  if (name.rfind('.', 0) == 0) name.replace(0, 1, "%2E");
+  if (name.size() <= kMostNameBytes) return name;
+  // No name of another length has two of these in a row.
+  return absl::StrCat(name.substr(0, kMostNameBytes / 2), "%%",
+                      checkpoint::HashText(std::string_view(job)));
 }
 
 PeriodicSaves::PeriodicSaves(PeriodicSavesOptions options, const Clock* clock,
@@ -123,7 +130,9 @@ void PeriodicSaves::Ended() {
   auto directory = checkpoint::CheckpointDirectory::Open(disk_, root);
   absl::Status pruned = directory.status();
   if (directory.ok()) {
-    const auto removed = (*directory)->Prune(options_.retention);
+    checkpoint::Retention retention = options_.retention;
+    retention.job = job_;
+    const auto removed = (*directory)->Prune(retention);
     pruned = removed.status();
     if (removed.ok() && !removed->empty()) {
       options_.log(absl::StrCat("removed ", absl::StrJoin(*removed, ", "), " of ", root));

@@ -43,8 +43,9 @@ struct PeriodicSavesStatistics {
   uint64_t bytes = 0;
 };
 
-// What the directory of a job's checkpoints is called: its name, with what a path would take apart
-// replaced.
+// The name of the directory of a job's checkpoints, another one for each job: the job's name with
+// `%`, `/` and a dot in front as %XX, as in a URL. One that would be longer than a file's name may
+// be ends with a checksum instead.
 std::string CheckpointDirectoryOf(const std::string& job);
 
 class PeriodicSaves {

@@ -107,7 +107,9 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
   if (options.retention.keep_last > 0) {
     auto directory = checkpoint::CheckpointDirectory::Open(checkpoint::PosixDisk(), root);
     if (!directory.ok()) return directory.status();
-    auto pruned = (*directory)->Prune(options.retention);
+    checkpoint::Retention retention = options.retention;
+    retention.job = saver.manifest().job();
+    auto pruned = (*directory)->Prune(retention);
     if (!pruned.ok()) return pruned.status();
     removed = *std::move(pruned);
   }
@@ -146,6 +148,15 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
       std::fprintf(stderr, "verbena: passed over: %s\n", Printable(why).c_str());
     }
     if (!newest.ok()) return newest.status();
+    // The newest may be another job's than the one that is meant.
+    const auto all = checkpoint::ListCheckpoints(disk, given);
+    if (!all.ok()) return all.status();
+    if (const std::vector<std::string> jobs = checkpoint::JobsOf(*all); jobs.size() > 1) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Printable(given), " has checkpoints of ", jobs.size(), " jobs (",
+                       Printable(absl::StrJoin(jobs, ", ")),
+                       "); name the checkpoint to restore, 'verbena checkpoint list' has them"));
+    }
     restorer_options.path = *newest;
   }
   restorer_options.job = options.job;

@@ -337,6 +337,10 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
       }))
       ->capture_default_str();
   prune
+      ->add_option("--job", options->retention.job,
+                   "Whose checkpoints; others stay (default: the only job that has some)")
+      ->type_name("JOB");
+  prune
       ->add_option("--keep-every", options->retention.keep_every,
                    "Besides, of each so many steps the first stays; 0: none")
       ->type_name("N")

@@ -133,5 +133,25 @@ TEST_CASE("an error names the block, and the planted bug copies what it has") {
   CHECK(Differs(&disk, "/c/" + *compacted, model) != "");
 }
 
+TEST_CASE("regression: pruning one job's checkpoints removes none of another job's") {
+  SimDisk disk(1);
+  Model model(1);
+  for (const char* job : {"a/b", "a_b", "a/b", "a_b"}) {
+    REQUIRE(Save(&disk, "/c", model, {.job = job}).ok());
+  }
+  const auto directory = CheckpointDirectory::Open(&disk, "/c");
+  REQUIRE(directory.ok());
+  const absl::Status any = (*directory)->Prune({.keep_last = 1}).status();
+  CHECK(absl::IsFailedPrecondition(any));
+  CHECK_THAT(std::string(any.message()), Contains("2 jobs (\"a/b\", \"a_b\")"));
+  planted_bugs().share_directories = true;
+  CHECK((*directory)->WouldPrune({.keep_last = 1, .job = "a_b"})->size() == 3);
+  planted_bugs().share_directories = false;
+  using Names = std::vector<std::string>;
+  CHECK(*(*directory)->Prune({.keep_last = 1, .job = "a_b"}) == Names{"checkpoint-00000002"});
+  CHECK(*(*directory)->Prune({.keep_last = 1, .job = "a/b"}) == Names{"checkpoint-00000001"});
+  CHECK(JobsOf(*ListCheckpoints(&disk, "/c")) == Names{"a/b", "a_b"});
+}
+
 }  // namespace
 }  // namespace verbena::checkpoint::test

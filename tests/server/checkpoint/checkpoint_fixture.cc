@@ -67,7 +67,7 @@ class Saver {
   Saver(Disk* disk, std::string path, const Model& model, const SaveOptions& options)
       : disk_(disk), path_(std::move(path)), model_(model), options_(options), random_(model.step) {
     manifest_.set_written_by("test");
-    manifest_.set_job("demo");
+    manifest_.set_job(options.job);
     manifest_.set_step(model.step);
     manifest_.set_partitions(kModelPartitions);
     for (const v1::TableSpec& spec : model.specs) {

@@ -50,6 +50,7 @@ struct SaveOptions {
   bool slices = false;           // dense tables in parts
   uint64_t file_bytes = 4096;    // small, so that there are several
   const Listed* base = nullptr;  // set: incremental, with Model::changed
+  std::string job = "demo";
   // Of an incremental one: partitions that have all rows, as their server did not know the changes.
   std::set<uint32_t> whole = {};
 };
