@@ -81,7 +81,7 @@ class Driver {
       memory_.Watch(FaultCluster::NameOf(member), cluster_.process(member).pid());
     }
     StartWorkers();
-    FaultInjector injector(options_, &cluster_, &ledger_, &memory_, [this] { Look(); });
+    FaultInjector injector(options_, &cluster_, &ledger_, &memory_, start_, [this] { Look(); });
     double seconds = 0;
     if (AwaitClients() && injector.AwaitRedundancy(&seconds) && Pause(options_.quiet_s)) {
       memory_.EndQuiet();
@@ -199,14 +199,14 @@ class Driver {
     std::printf(
         "%7.2f s  %d faults, %llu calls (%llu ended at a deadline meant to be short or a "
         "cancellation), longest call %.1f s, longest time to redundancy %.2f s\n"
-        "           quick calls beside a waiting one, without a fault: %llu, of which %llu took "
-        "over 0.9 s; last median %.1f ms, longest %.1f ms\n%s",
+        "           quick calls without a fault: %llu batches, %llu slow beside a waiting call; "
+        "largest third quartile %.1f ms alone, %.1f ms beside one\n%s",
         Since(), injector.done(), Calls(), static_cast<unsigned long long>(expired),
         static_cast<double>(longest) / 1000, injector.longest_seconds(),
-        static_cast<unsigned long long>(probe.quick.load()),
+        static_cast<unsigned long long>(probe.batches.load()),
         static_cast<unsigned long long>(probe.slow.load()),
-        static_cast<double>(probe.p50_us.load()) / 1000,
-        static_cast<double>(probe.longest_us.load()) / 1000, memory_.Report().c_str());
+        static_cast<double>(probe.alone_us.load()) / 1000,
+        static_cast<double>(probe.beside_us.load()) / 1000, memory_.Report().c_str());
     std::fflush(stdout);
   }
 

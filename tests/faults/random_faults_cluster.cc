@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -167,6 +168,23 @@ std::string FaultCluster::Missing() {
   return absl::StrCat("of ", view.partitions_size(), " partitions ", without_primary,
                       " have no primary that lives, ", without_follower, " no follower, ", learners,
                       " a learner");
+}
+
+std::vector<int> FaultCluster::ByPrimaries() {
+  std::vector<int> servers;
+  for (int i = 0; i < options_.servers; ++i) servers.push_back(i);
+  v1::ClusterView view;
+  std::string problem;
+  if (!ReadView(address_, &view, &problem)) return servers;
+  std::map<std::string, int> primaries;
+  for (const v1::Server& server : view.servers()) {
+    for (const v1::Partition& partition : view.partitions()) {
+      primaries[server.name()] += partition.primary() == server.incarnation() ? 1 : 0;
+    }
+  }
+  std::stable_sort(servers.begin(), servers.end(),
+                   [&](int a, int b) { return primaries[NameOf(a)] > primaries[NameOf(b)]; });
+  return servers;
 }
 
 std::string FaultCluster::End() {

@@ -48,6 +48,8 @@ class FaultCluster {
   // Empty when every partition has all of its copies on servers that live, and none is a learner;
   // else the reason why not.
   std::string Missing();
+  // Servers, those with the most primaries first; in any order where the coordinator is away.
+  std::vector<int> ByPrimaries();
   // Ends servers, then the coordinator, as an operator does. Empty, or the problem.
   std::string End();
   // Which process has ended by itself; empty: none.

@@ -21,14 +21,15 @@ double Since(Clock::time_point time) {
 }  // namespace
 
 FaultInjector::FaultInjector(const FaultOptions& options, FaultCluster* cluster, Ledger* ledger,
-                             MemoryWatch* memory, std::function<void()> look)
+                             MemoryWatch* memory, Clock::time_point start,
+                             std::function<void()> look)
     : options_(options),
       cluster_(cluster),
       ledger_(ledger),
       memory_(memory),
       look_(std::move(look)),
       draw_(options.seed ^ 0x6661756c74),
-      start_(Clock::now()) {}
+      start_(start) {}
 
 bool FaultInjector::Pause(double seconds) {
   const Clock::time_point start = Clock::now();
@@ -57,7 +58,7 @@ bool FaultInjector::AwaitRedundancy(double* seconds) {
   return !ledger_->aborted();
 }
 
-FaultInjector::Fault FaultInjector::DrawFault(bool first) {
+std::optional<FaultInjector::Fault> FaultInjector::DrawFault(bool first) {
   const double lease = options_.lease_ms / 1000.0;
   std::vector<Kind> kinds;
   const std::vector<std::string> named = absl::StrSplit(options_.kinds, ',');
@@ -68,48 +69,56 @@ FaultInjector::Fault FaultInjector::DrawFault(bool first) {
     if (kind == "coordinator-kill") kinds.push_back(Kind::kCoordinatorKill);
     if (kind == "coordinator-stop") kinds.insert(kinds.end(), 2, Kind::kCoordinatorStop);
   }
-  if (kinds.empty()) kinds.push_back(Kind::kStop);
+  if (kinds.empty()) return std::nullopt;
   Fault fault;
   fault.kind = draw_.Of(kinds);
   fault.begin = first ? 0 : lease * static_cast<double>(draw_.Between(0, 200)) / 100;
   const bool kills = fault.kind == Kind::kKill || fault.kind == Kind::kCoordinatorKill;
   fault.length =
       lease * static_cast<double>(kills ? draw_.Between(0, 150) : draw_.Between(10, 300)) / 100;
-  const bool server = fault.kind == Kind::kKill || fault.kind == Kind::kStop;
-  const int drawn = static_cast<int>(draw_.Between(0, static_cast<uint64_t>(options_.servers) - 1));
-  fault.member = server ? drawn : FaultCluster::kCoordinator;
-  fault.text = absl::StrFormat("%s %s, %s after %.2f s", kills ? "kill" : "stop",
-                               FaultCluster::NameOf(fault.member), kills ? "started" : "continued",
-                               fault.length);
+  // Half of them meet the server that answers most.
+  const auto servers = static_cast<uint64_t>(options_.servers);
+  fault.place = draw_.OneIn(2) ? 0 : draw_.Between(0, servers - 1);
   return fault;
 }
 
+bool FaultInjector::OfServer(const Fault& fault) {
+  return fault.kind == Kind::kKill || fault.kind == Kind::kStop;
+}
+
+std::string FaultInjector::Text(const Fault& fault) {
+  const bool kills = fault.kind == Kind::kKill || fault.kind == Kind::kCoordinatorKill;
+  return absl::StrFormat("%s %s, %s after %.2f s;", kills ? "kill" : "stop",
+                         FaultCluster::NameOf(fault.member), kills ? "started" : "continued",
+                         fault.length);
+}
+
 std::vector<FaultInjector::Fault> FaultInjector::DrawGroup() {
-  std::vector<Fault> group = {DrawFault(true)};
+  std::vector<Fault> group = {*DrawFault(true)};
   if (!options_.overlap || !draw_.OneIn(3) || done_ + 2 > options_.faults) return group;
-  Fault second = DrawFault(false);
-  if (second.member != group[0].member) group.push_back(second);
+  const std::optional<Fault> second = DrawFault(false);
+  if (second && (OfServer(*second) || OfServer(group[0]))) group.push_back(*second);
   return group;
 }
 
-bool FaultInjector::Begin(Fault* fault) {
-  switch (fault->kind) {
+bool FaultInjector::Begin(const Fault& fault) {
+  switch (fault.kind) {
     case Kind::kKill: {
       // A busy machine may have kept a server from its lease.
       double seconds = 0;
-      while (!cluster_->KillServer(fault->member)) {
+      while (!cluster_->KillServer(fault.member)) {
         if (!Pause(0.1) || !AwaitRedundancy(&seconds)) return false;
       }
-      memory_->Forget(FaultCluster::NameOf(fault->member));
+      memory_->Forget(FaultCluster::NameOf(fault.member));
       return true;
     }
     case Kind::kCoordinatorKill:
       cluster_->KillCoordinator();
-      memory_->Forget(FaultCluster::NameOf(fault->member));
+      memory_->Forget(FaultCluster::NameOf(fault.member));
       return true;
     case Kind::kStop:
     case Kind::kCoordinatorStop:
-      cluster_->Stop(fault->member);
+      cluster_->Stop(fault.member);
       return true;
   }
   return false;
@@ -125,6 +134,13 @@ void FaultInjector::End(const Fault& fault) {
 }
 
 bool FaultInjector::Play(std::vector<Fault>* group) {
+  std::vector<int> servers = cluster_->ByPrimaries();
+  for (Fault& fault : *group) {
+    if (!OfServer(fault)) continue;
+    const auto met = servers.begin() + static_cast<long>(std::min(fault.place, servers.size() - 1));
+    fault.member = *met;
+    servers.erase(met);
+  }
   std::vector<Action> actions;
   for (size_t i = 0; i < group->size(); ++i) {
     const Fault& fault = (*group)[i];
@@ -136,16 +152,16 @@ bool FaultInjector::Play(std::vector<Fault>* group) {
   // The first one begins when it may; the others follow it.
   Clock::time_point start;
   for (const Action& action : actions) {
-    Fault& fault = (*group)[action.fault];
+    const Fault& fault = (*group)[action.fault];
     if (&action == &actions.front()) {
-      if (!Begin(&fault)) return false;
+      if (!Begin(fault)) return false;
       start = Clock::now();
       continue;
     }
     if (!Pause(action.at - Since(start))) return false;
     if (!action.begins) {
       End(fault);
-    } else if (!Begin(&fault)) {
+    } else if (!Begin(fault)) {
       return false;
     }
   }
@@ -166,10 +182,10 @@ void FaultInjector::Run() {
     longest_ = std::max(longest_, seconds);
     for (const Fault& fault : group) {
       const std::string when =
-          back ? absl::StrFormat("redundancy is back after %.2f s", seconds)
-               : absl::StrFormat("redundancy is not back after %.2f s", seconds);
-      std::printf("%7.2f s  fault %3d: %-45s %s; %llu calls\n", at + fault.begin, ++done_,
-                  (fault.text + ";").c_str(), when.c_str(),
+          absl::StrFormat("redundancy %s %.2f s after its end, %.2f s after its begin",
+                          back ? "is back" : "is NOT back", seconds, Since(start_) - at);
+      std::printf("%7.2f s  fault %3d: %-46s %s; %llu calls\n", at + fault.begin, ++done_,
+                  Text(fault).c_str(), when.c_str(),
                   static_cast<unsigned long long>(ledger_->Calls()));
     }
     std::fflush(stdout);

@@ -5,13 +5,16 @@
 // **Invariants**
 // 1. A server is killed only when no partition can lose its last copy by it; a fault that comes
 //    before redundancy is back kills no server.
-// 2. Which faults come, to which process and how long they last are functions of the seed; when
-//    a server may be killed is not.
+// 2. Which faults come, how long they last and whether they meet the server with the most, the
+// second
+//    most, ... primaries are functions of the seed; which server that is, and when one may be
+//    killed, is not.
 #ifndef VERBENA_TESTS_FAULTS_RANDOM_FAULTS_INJECTOR_H_
 #define VERBENA_TESTS_FAULTS_RANDOM_FAULTS_INJECTOR_H_
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +29,8 @@ class FaultInjector {
  public:
   // `look` is called again and again: it reports what has ended by itself.
   FaultInjector(const FaultOptions& options, FaultCluster* cluster, Ledger* ledger,
-                MemoryWatch* memory, std::function<void()> look);
+                MemoryWatch* memory, std::chrono::steady_clock::time_point start,
+                std::function<void()> look);
 
   // Waits until redundancy is full; false: it is not in time, or the run is over.
   bool AwaitRedundancy(double* seconds);
@@ -40,10 +44,10 @@ class FaultInjector {
   enum class Kind { kKill, kStop, kCoordinatorKill, kCoordinatorStop };
   struct Fault {
     Kind kind;
-    int member;
+    size_t place;   // of the server, by the number of its primaries
     double begin;   // seconds after the first of its group
     double length;  // seconds until the process goes on, or another is started
-    std::string text;
+    int member = FaultCluster::kCoordinator;  // from Play() on
   };
   struct Action {
     double at;
@@ -52,10 +56,13 @@ class FaultInjector {
   };
 
   std::vector<Fault> DrawGroup();
-  Fault DrawFault(bool first);
+  // None: no kind that is allowed after the first may come.
+  std::optional<Fault> DrawFault(bool first);
   // False: the run is over.
   bool Play(std::vector<Fault>* group);
-  bool Begin(Fault* fault);
+  static bool OfServer(const Fault& fault);
+  static std::string Text(const Fault& fault);
+  bool Begin(const Fault& fault);
   void End(const Fault& fault);
   bool Pause(double seconds);
 

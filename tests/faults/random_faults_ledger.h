@@ -40,13 +40,14 @@ struct ClientLedger {
   std::atomic<uint64_t> longest_ms;  // of a call
 };
 
-// Quick calls to an idle table while another thread of the client waits for an answer.
+// Quick calls to an idle table, alone and while another thread of the client waits for an answer;
+// those without a fault meanwhile.
 struct ProbeLedger {
   std::atomic<uint32_t> ready;
-  std::atomic<uint64_t> quick;   // that began and ended without a fault
-  std::atomic<uint64_t> slow;    // of these, slower than kSlowMs
-  std::atomic<uint64_t> p50_us;  // of the last whole batch
-  std::atomic<uint64_t> longest_us;
+  std::atomic<uint64_t> batches;
+  std::atomic<uint64_t> slow;       // of these, by far slower beside a waiting thread
+  std::atomic<uint64_t> alone_us;   // largest third quartile of a batch
+  std::atomic<uint64_t> beside_us;  // the same beside a waiting thread
 };
 
 struct LedgerMemory {
