@@ -109,7 +109,7 @@ class Driver {
     const std::vector<std::string> options = ArgumentsOf(options_);
     argv.insert(argv.end(), options.begin(), options.end());
     argv.insert(argv.end(), {"--worker", ""});
-    for (int i = 0; i <= plan_.processes; ++i) {
+    for (int i = 0; i < plan_.processes + (options_.probe ? 1 : 0); ++i) {
       argv.back() = absl::StrCat(i);
       workers_.push_back(std::make_unique<Process>(argv));
       memory_.Watch(WorkerName(i), workers_.back()->pid());
@@ -151,7 +151,7 @@ class Driver {
   }
   bool AwaitClients() {
     return Await([&] {
-      bool ready = ledger_.memory().probe.ready.load() != 0;
+      bool ready = !options_.probe || ledger_.memory().probe.ready.load() != 0;
       for (const ClientPlan& client : plan_.clients) {
         ready &= ledger_.client(client.index).ready.load() != 0;
       }
@@ -167,7 +167,7 @@ class Driver {
   }
 
   void Check() {
-    for (int i = 0; i <= plan_.processes; ++i) memory_.Forget(WorkerName(i));
+    for (size_t i = 0; i < workers_.size(); ++i) memory_.Forget(WorkerName(static_cast<int>(i)));
     CheckSums({options_, plan_, cluster_.address(), &ledger_});
     if (ledger_.aborted()) return;
     std::printf("%7.2f s  all sums are exact\n", Since());

@@ -60,6 +60,7 @@ struct Switch {
 constexpr Switch kSwitches[] = {
     {"--no-changes", &FaultOptions::changes,
      "without tables that are made and dropped, workers and readers that join and leave"},
+    {"--no-probe", &FaultOptions::probe, "without quick calls beside a waiting one"},
     {"--no-overlap", &FaultOptions::overlap, "without a second fault before redundancy is back"},
 };
 

@@ -45,6 +45,7 @@ struct FaultOptions {
   std::string modes = "async,ssp,sync";    // consistencies to draw from
   std::string kinds = "kill,stop,coordinator-kill,coordinator-stop";  // faults to draw from
   bool changes = true;    // tables made and dropped, workers and readers that join and leave
+  bool probe = true;      // quick calls beside a waiting one
   bool overlap = true;    // a second fault before redundancy is back
   int call_s = 60;        // deadline of each call that must succeed
   int redundancy_s = 60;  // longest wait for full redundancy after a fault
