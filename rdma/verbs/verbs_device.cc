@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <unordered_set>
 #include <utility>
 
@@ -16,8 +17,15 @@ namespace verbena::rdma {
 // ---- registrations ------------------------------------------------------------------------------
 
 struct VerbsDomain::Shared {
-  std::mutex mutex;  // held while registering: two endpoints must not register one block twice
+  std::mutex mutex;  // never held while registering
   std::unordered_set<Registration*> live;
+  std::unordered_set<uint64_t> registering;  // root blocks: nobody registers one twice
+  std::condition_variable registered;        // one of them is done
+};
+
+struct VerbsDomain::Regions {
+  RegisteredMemory memory;
+  std::vector<MrHandle> handles;
 };
 
 class VerbsDomain::Registration final : public MemoryBlock::Attachment {
@@ -59,30 +67,42 @@ VerbsDomain::~VerbsDomain() {
   shared_->live.clear();
 }
 
+absl::StatusOr<VerbsDomain::Regions> VerbsDomain::MakeRegions(const MemoryBlock& root) {
+  const absl::StatusOr<MemorySource> source = MemorySource::Of(root, gpu_direct_.get());
+  if (!source.ok()) return source.status();
+  Regions made;
+  made.memory = {root.data(), std::min<size_t>(piece_bytes_, root.size()), {}};
+  for (size_t offset = 0; offset < root.size(); offset += made.memory.piece_bytes) {
+    const size_t bytes = std::min(made.memory.piece_bytes, root.size() - offset);
+    const absl::StatusOr<ibv_mr*> region =
+        source->Register(pd_.get(), root.data() + offset, bytes, access_);
+    if (!region.ok()) return region.status();
+    made.handles.emplace_back(*region);
+    made.memory.pieces.push_back(*region);
+  }
+  return made;
+}
+
 absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock& block) {
   const MemoryBlock& root = block.root();
   // Registrations take this lock when they end, so none may end (the last reference go) under it.
   std::shared_ptr<MemoryBlock::Attachment> found;
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->registered.wait(lock, [&] { return shared_->registering.count(root.id()) == 0; });
   found = root.FindAttachment(this);
   if (found != nullptr) {
     auto* registration = static_cast<Registration*>(found.get());
     if (registration->Of(shared_.get())) return &registration->memory;
   }
-  const absl::StatusOr<MemorySource> source = MemorySource::Of(root, gpu_direct_.get());
-  if (!source.ok()) return source.status();
-  std::vector<MrHandle> regions;
-  RegisteredMemory memory{root.data(), std::min<size_t>(piece_bytes_, root.size()), {}};
-  for (size_t offset = 0; offset < root.size(); offset += memory.piece_bytes) {
-    const size_t bytes = std::min(memory.piece_bytes, root.size() - offset);
-    const absl::StatusOr<ibv_mr*> region =
-        source->Register(pd_.get(), root.data() + offset, bytes, access_);
-    if (!region.ok()) return region.status();
-    regions.emplace_back(*region);
-    memory.pieces.push_back(*region);
-  }
-  auto registration = std::make_shared<Registration>(shared_, std::move(regions));
-  registration->memory = std::move(memory);
+  shared_->registering.insert(root.id());
+  lock.unlock();
+  absl::StatusOr<Regions> made = MakeRegions(root);
+  lock.lock();
+  shared_->registering.erase(root.id());
+  shared_->registered.notify_all();
+  if (!made.ok()) return made.status();
+  auto registration = std::make_shared<Registration>(shared_, std::move(made->handles));
+  registration->memory = std::move(made->memory);
   root.Attach(this, registration);
   return &registration->memory;
 }

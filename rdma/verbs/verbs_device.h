@@ -56,7 +56,8 @@ class VerbsDomain {
 
   ibv_pd* pd() const { return pd_.get(); }
   // Registers the block that `block` is a piece of, unless it is already. The result lives as long
-  // as that block and the domain do.
+  // as that block and the domain do. Takes seconds for many gigabytes, for which only other calls
+  // for the same block wait.
   absl::StatusOr<const RegisteredMemory*> Register(const MemoryBlock& block);
   // Whether windows can be bound to regions of this block, where the device has windows.
   bool TakesWindows(const MemoryBlock& block) const;
@@ -68,6 +69,8 @@ class VerbsDomain {
 
  private:
   class Registration;
+  struct Regions;
+  absl::StatusOr<Regions> MakeRegions(const MemoryBlock& root);
   // Shared with the registrations, which may outlive the domain.
   struct Shared;
 

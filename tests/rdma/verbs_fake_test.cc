@@ -329,6 +329,24 @@ TEST_CASE("the GID index that was asked for is set in the queue pair and reporte
         std::string::npos);
 }
 
+TEST_CASE("a registration that takes 8 s holds up no other") {
+  World world;
+  Party& slow = world.stage.Add("slow");
+  Party& other = world.stage.Add("other");
+  const auto large = TestBlock(1 << 20);
+  const auto small = TestBlock(4096);
+  int during = 0;
+  fake_verbs().on_registration = [&](const void* address, size_t) {
+    if (address != large->data()) return;
+    // What another thread's endpoint does meanwhile: the domain is shared.
+    CHECK(other.endpoint->Register(small).ok());
+    ++during;
+  };
+  CHECK(slow.endpoint->Register(large).ok());
+  CHECK(other.endpoint->Register(large).ok());
+  CHECK(during == 1);  // registered once
+}
+
 // ---- slow set-up --------------------------------------------------------------------------------
 
 TEST_CASE("the connect timeout is of each stage") {

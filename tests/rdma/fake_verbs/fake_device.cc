@@ -275,6 +275,7 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t /*iova*/,
                          unsigned access) {
+  if (fake_verbs().on_registration) fake_verbs().on_registration(address, bytes);
   auto* const mr = new FakeMr;
   mr->context = pd->context;
   mr->pd = pd;

@@ -24,6 +24,8 @@ struct FakeVerbs {
   std::function<int(const ibv_qp_init_attr& asked)> create_qp;
   std::function<int(const ibv_qp& qp)> destroy_qp;
   std::function<int(const ibv_qp& qp, ibv_qp_state to)> modify_qp;
+  // Called for each registration, before it is made.
+  std::function<void(const void* address, size_t bytes)> on_registration;
   // Called for each event of librdmacm before it is handed out.
   std::function<void(rdma_cm_event_type type)> on_cm_event;
   // GID index that librdmacm chooses; the table has the address at each of gid_indexes.
