@@ -120,7 +120,7 @@ class Driver {
     return i == plan_.processes ? "probe" : absl::StrCat("worker", i);
   }
 
-  // Reports what has ended by itself, and the time.
+  // Reports processes that have ended by themselves, and a run that takes too long.
   void Look() {
     if (ledger_.aborted()) return;
     const std::string ended = cluster_.Ended();

@@ -64,7 +64,7 @@ void CallCheck::EndCancelled(const Call& call, const absl::Status& status) {
 }
 
 void CallCheck::Fail(const std::string& problem) {
-  // What calls end with because the run ends is no failure.
+  // When the run ends, calls fail for that reason alone.
   if (!ledger_->aborted()) ledger_->Fail(absl::StrCat(name_, ": ", problem));
 }
 

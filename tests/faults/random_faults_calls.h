@@ -5,8 +5,8 @@
 // **Invariants**
 // 1. A call that fails before its deadline, or ends long after it, is reported to the ledger and
 //    ends the run.
-// 2. A value that is no whole number, below what was acknowledged before the call or above what was
-//    attempted before its end is reported too.
+// 2. A value that is not a whole number, is below the pushes acknowledged before the call or above
+//    the pushes attempted before its end is reported too.
 #ifndef VERBENA_TESTS_FAULTS_RANDOM_FAULTS_CALLS_H_
 #define VERBENA_TESTS_FAULTS_RANDOM_FAULTS_CALLS_H_
 

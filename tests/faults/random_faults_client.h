@@ -5,7 +5,7 @@
 //
 // **Invariants**
 // 1. The clients of the plan stay until Phase::kStop, and end at equal steps; visitors end whenever
-//    they like, and nobody waits for the steps of one that has left.
+//    they like, and no step waits for a client that has left.
 // 2. A table that comes and goes is checked for its exact sum before it is dropped.
 #ifndef VERBENA_TESTS_FAULTS_RANDOM_FAULTS_CLIENT_H_
 #define VERBENA_TESTS_FAULTS_RANDOM_FAULTS_CLIENT_H_
@@ -19,7 +19,7 @@
 
 namespace verbena::test {
 
-// What all parts of a process know.
+// The state that all parts of a process share.
 struct Run {
   FaultOptions options;
   Plan plan;

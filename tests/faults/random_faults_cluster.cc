@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/verbena/v1/cluster.grpc.pb.h"
 #include "tests/support/cluster.h"
@@ -92,11 +94,16 @@ void FaultCluster::Start(int member) {
                     "--partitions", absl::StrCat(plan_.partitions)});
     return;
   }
-  Launch(member, {VerbenadPath(), "--join", address_, "--listen", "127.0.0.1:0", "--shards",
-                  absl::StrCat(plan_.shards), "--transport", "auto", "--cold-dir",
-                  absl::StrCat(directory_, "/cold-", NameOf(member)),
-                  // So that a run that fails leaves the machine alone.
-                  "--memory-limit", absl::StrCat(uint64_t{2} << 30)});
+  std::vector<std::string> argv = {VerbenadPath(), "--join", address_, "--listen", "127.0.0.1:0",
+                                   "--shards", absl::StrCat(plan_.shards), "--transport", "auto",
+                                   "--cold-dir", absl::StrCat(directory_, "/cold-", NameOf(member)),
+                                   // So that a run that fails leaves the machine alone.
+                                   "--memory-limit", absl::StrCat(uint64_t{2} << 30)};
+  for (const absl::string_view option :
+       absl::StrSplit(options_.server_options, ' ', absl::SkipEmpty())) {
+    argv.emplace_back(option);
+  }
+  Launch(member, std::move(argv));
 }
 
 void FaultCluster::Stop(int member) { process(member).Signal(SIGSTOP); }

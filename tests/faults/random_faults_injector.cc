@@ -37,7 +37,7 @@ bool FaultInjector::Pause(double seconds) {
     look_();
     const double left = seconds - Since(start);
     if (left <= 0) return true;
-    // Between looks at what may have ended the run.
+    // Between checks for the end of the run.
     std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, 0.05)));
   }
   return false;

@@ -27,7 +27,7 @@ namespace verbena::test {
 
 class FaultInjector {
  public:
-  // `look` is called again and again: it reports what has ended by itself.
+  // `look` is called every 50 ms or more often: it reports processes that ended by themselves.
   FaultInjector(const FaultOptions& options, FaultCluster* cluster, Ledger* ledger,
                 MemoryWatch* memory, std::chrono::steady_clock::time_point start,
                 std::function<void()> look);

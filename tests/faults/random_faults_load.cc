@@ -16,6 +16,8 @@ namespace {
 // Sums of ones are exact in a float up to 2^24. Beyond half of that a table is pushed slowly.
 constexpr uint64_t kFull = uint64_t{1} << 23;
 constexpr size_t kMostRows = 512;  // of a call
+// Regions that are kept to be given back together: more than a server takes in at once.
+constexpr size_t kMostHeld = 400, kMostHeldBytes = 64 << 10;
 
 std::vector<uint64_t> UnitsFrom(uint64_t first, uint64_t count) {
   std::vector<uint64_t> units(count);
@@ -52,8 +54,8 @@ bool Pusher::Over() {
   if (!ends_steps()) return !ledger.running();
   TableLedger& table = *table_.ledger;
   if (role_ == Role::kLeader && !ledger.running() && table.stop_step.load() == 0) {
-    // Nobody can have gone further: without this worker's step no one ends a later sync step, or
-    // one more than staleness + 1 later, because each round of an ssp table ends with a pull.
+    // No worker is beyond that: without this worker's step none ends a later sync step, or an ssp
+    // step more than staleness + 1 later, because each round of an ssp table ends with a pull.
     const bool ssp = table_.plan.consistency == v1::CONSISTENCY_SSP;
     table.stop_step.store(step_ + (ssp ? table_.plan.staleness + 3 : 1));
   }
@@ -209,6 +211,15 @@ Region Reader::Memory(size_t bytes) {
   return *std::move(region);
 }
 
+void Reader::Done(Region region) {
+  if (!region.allocated() || region.size() > kMostHeldBytes) return;
+  if (held_.size() >= most_held_) {
+    held_.clear();
+    most_held_ = draw_.Between(0, kMostHeld);
+  }
+  held_.push_back(std::move(region));
+}
+
 bool Reader::Await(Ticket ticket, End end, const CallCheck::Call& call) {
   switch (end) {
     case End::kWait:
@@ -242,7 +253,7 @@ bool Reader::ReadChunks(const OpenTable& table, End end) {
   const TablePlan& plan = table.plan;
   const uint64_t first = draw_.Between(0, plan.units - 1);
   const uint64_t count = draw_.Between(1, plan.units - first);
-  const Region values = Memory(count * plan.width * sizeof(float));
+  Region values = Memory(count * plan.width * sizeof(float));
   if (values.size() == 0) return false;
   PullOptions options;
   const absl::Duration brief = absl::Milliseconds(draw_.Between(1, 200));
@@ -252,7 +263,9 @@ bool Reader::ReadChunks(const OpenTable& table, End end) {
                                                   : calls_->Begin("Pull", plan.name);
   Ticket ticket = client_->Pull(table.handle, values, RangeOf(plan, first, count), options);
   if (!Await(ticket, end, call)) return end == End::kShort || end == End::kCancel;
-  return Good(reading.Check(values.floats()));
+  const std::string problem = reading.Check(values.floats());
+  Done(std::move(values));
+  return Good(problem);
 }
 
 bool Reader::ReadRows(const OpenTable& table, End end) {
@@ -261,7 +274,7 @@ bool Reader::ReadRows(const OpenTable& table, End end) {
   const std::vector<uint64_t> keys = KeysOf(reading.units());
   const size_t bag = draw_.OneIn(3) ? draw_.Between(1, 16) : 0;
   const size_t vectors = bag > 0 ? (keys.size() + bag - 1) / bag : keys.size();
-  const Region values = Memory(vectors * plan.width * sizeof(float));
+  Region values = Memory(vectors * plan.width * sizeof(float));
   if (values.size() == 0) return false;
   const absl::Duration brief = absl::Milliseconds(draw_.Between(1, 200));
   const absl::Duration timeout = end == End::kShort ? brief : calls_->timeout();
@@ -281,7 +294,10 @@ bool Reader::ReadRows(const OpenTable& table, End end) {
     ticket = client_->Lookup(table.handle, keys, values, options);
   }
   if (!Await(ticket, end, call)) return end == End::kShort || end == End::kCancel;
-  return Good(bag > 0 ? reading.CheckBags(values.floats(), bag) : reading.Check(values.floats()));
+  const std::string problem =
+      bag > 0 ? reading.CheckBags(values.floats(), bag) : reading.Check(values.floats());
+  Done(std::move(values));
+  return Good(problem);
 }
 
 bool Reader::Announce(const OpenTable& table) {

@@ -1,4 +1,4 @@
-// What one client of random_faults does to one table: rounds of pushes, and readings.
+// The load that one client of random_faults puts on a table: rounds of pushes, and readings.
 //
 // **Thread safety**: a Pusher and a Reader belong to one thread each; both of one table may run at
 // the same time, on one client.
@@ -6,7 +6,7 @@
 // **Invariants**
 // 1. Pushes of one Pusher to a dense table do not overlap, and a client has one Pusher a table.
 // 2. All Pushers of a sync or ssp table end at the same step (TableLedger::stop_step), so that
-//    nobody waits for one that has ended.
+//    no worker waits for one that has ended.
 #ifndef VERBENA_TESTS_FAULTS_RANDOM_FAULTS_LOAD_H_
 #define VERBENA_TESTS_FAULTS_RANDOM_FAULTS_LOAD_H_
 
@@ -74,7 +74,7 @@ class Reader {
          uint64_t seed);
   // One call of a drawn kind on a drawn table, with memory made for it. False: it failed.
   bool Read();
-  // Everything in a table, with values that must be exactly what was acknowledged.
+  // Reads a whole table; its values must be the exact sums of all acknowledged pushes.
   bool ReadAll(const OpenTable& table);
 
  private:
@@ -85,6 +85,8 @@ class Reader {
   bool ScanRows(const OpenTable& table, bool all);
   // Memory for it; of either kind. Empty when it failed.
   Region Memory(size_t bytes);
+  // Gives it back, at once or later.
+  void Done(Region region);
   bool Await(Ticket ticket, End end, const CallCheck::Call& call);
   bool Good(const std::string& problem);
 
@@ -94,6 +96,9 @@ class Reader {
   bool callbacks_;
   Draw draw_;
   std::vector<float> own_;  // registered memory
+  // Small regions that were read into, given back many at once.
+  std::vector<Region> held_;
+  size_t most_held_ = 0;
 };
 
 }  // namespace verbena::test

@@ -48,6 +48,8 @@ constexpr Text kTexts[] = {
     {"--modes", &FaultOptions::modes, "async,ssp,sync", true, "consistencies to draw from"},
     {"--kinds", &FaultOptions::kinds, "kill,stop,coordinator-kill,coordinator-stop", true,
      "faults to draw from"},
+    {"--server-options", &FaultOptions::server_options, "", false,
+     "further options of each server, with spaces between: smaller bounds, say"},
     {"--keep", &FaultOptions::keep, "", false,
      "directory for the logs of all servers when the run fails"},
 };
@@ -163,19 +165,19 @@ std::string RandomFaultsHelp() {
       "(as ctest sets it), else beside this one in the build.\n"
       "\n";
   const FaultOptions defaults;
-  absl::StrAppendFormat(&help, "  %-16s %s (default %d)\n", "--seed", "of everything that is drawn",
+  absl::StrAppendFormat(&help, "  %-17s %s (default %d)\n", "--seed", "of everything that is drawn",
                         defaults.seed);
   for (const Number& option : kNumbers) {
-    absl::StrAppendFormat(&help, "  %-16s %s (default %d)\n", option.name, option.help,
+    absl::StrAppendFormat(&help, "  %-17s %s (default %d)\n", option.name, option.help,
                           defaults.*option.value);
   }
   for (const Text& option : kTexts) {
     const std::string& value = defaults.*option.value;
-    absl::StrAppendFormat(&help, "  %-16s %s (default %s)\n", option.name, option.help,
+    absl::StrAppendFormat(&help, "  %-17s %s (default %s)\n", option.name, option.help,
                           value.empty() ? "none" : value);
   }
   for (const Switch& option : kSwitches) {
-    absl::StrAppendFormat(&help, "  %-16s %s\n", option.name, option.help);
+    absl::StrAppendFormat(&help, "  %-17s %s\n", option.name, option.help);
   }
   return help;
 }

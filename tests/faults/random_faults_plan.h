@@ -44,22 +44,23 @@ struct FaultOptions {
   std::string tables = "dense,rows,cold";  // kinds to draw from
   std::string modes = "async,ssp,sync";    // consistencies to draw from
   std::string kinds = "kill,stop,coordinator-kill,coordinator-stop";  // faults to draw from
-  bool changes = true;    // tables made and dropped, workers and readers that join and leave
-  bool probe = true;      // quick calls beside a waiting one
-  bool overlap = true;    // a second fault before redundancy is back
-  int call_s = 60;        // deadline of each call that must succeed
-  int redundancy_s = 60;  // longest wait for full redundancy after a fault
-  int quiet_s = 5;        // under load and without a fault, before the first one
-  int slack_mib = 64;     // memory that each process may have beyond 1.5 times its quiet value
-  int limit_s = 0;        // of the whole run; 0: from the number of faults
-  std::string keep;       // directory for logs of a failed run; empty: none is kept
+  bool changes = true;         // tables made and dropped, workers and readers that join and leave
+  bool probe = true;           // quick calls beside a waiting one
+  bool overlap = true;         // a second fault before redundancy is back
+  int call_s = 60;             // deadline of each call that must succeed
+  int redundancy_s = 60;       // longest wait for full redundancy after a fault
+  int quiet_s = 5;             // under load and without a fault, before the first one
+  int slack_mib = 64;          // memory that each process may have beyond 1.5 times its quiet value
+  int limit_s = 0;             // of the whole run; 0: from the number of faults
+  std::string server_options;  // of verbenad, with spaces between
+  std::string keep;            // directory for logs of a failed run; empty: none is kept
 };
 
 enum class TableKind { kDense, kRows, kCold };
 const char* NameOf(TableKind kind);
 const char* NameOf(v1::Consistency consistency);
 
-// A unit is what one counter of the ledger counts pushes of: a chunk of a dense table, a row of an
+// The ledger has a counter for each unit of a table: a chunk of a dense table, a row of an
 // embedding table.
 struct TablePlan {
   int index = 0;  // in Plan::tables and in the ledger
@@ -101,7 +102,7 @@ struct Plan {
 Plan MakePlan(const FaultOptions& options);
 std::string Describe(const Plan& plan);
 
-// Every push adds one to what a table holds: it starts at zero, and sums of ones are exact.
+// A table starts at zero and every push subtracts ones (sgd with rate 1), so sums are exact.
 v1::TableSpec SpecOf(const Plan& plan, const TablePlan& table);
 
 // The key of row `unit`.

@@ -22,10 +22,10 @@ constexpr int kEntry = LedgerMemory::kClients - 2;  // in the ledger
 // deeply; the idle one has chunks on all lanes, so also on those of the others.
 constexpr uint64_t kChunk = 256, kLaterChunks = 6, kIdleChunks = 32;
 constexpr int kBatch = 8;
-// An answer that wakes nobody is seen at the next heartbeat, half a second later on average. So a
-// batch is slow when its median is above the first number, and above the median of the same calls
-// just before without a waiting thread times the second one: a machine that is busy slows down
-// both. One slow batch is chance.
+// An answer that wakes no thread is seen at the next heartbeat, half a lease later at most. So a
+// batch is slow when a quarter of its calls take longer than kSlowUs, and kSlowTimes longer than
+// the same calls just before, without a waiting thread: a busy machine slows down both. One slow
+// batch may be chance.
 constexpr uint64_t kSlowUs = 150'000, kSlowTimes = 10;
 constexpr int kSlowBatches = 3;
 
