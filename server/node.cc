@@ -195,6 +195,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.shard = i;
     shard.lane = options.lane;
     shard.lane_memory_limit = options.lane_memory_limit;
+    shard.replica_log = options.replica_log;
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };

@@ -10,6 +10,7 @@
 #include "proto/tls_options.h"
 #include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
+#include "shard/replica/log_limits.h"
 
 namespace verbena::server {
 
@@ -51,6 +52,7 @@ struct NodeOptions {
   rdma::LaneConfig lane;
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
+  shard::ReplicaLogLimits replica_log;             // of each shard
   uint64_t memory_limit = 0;                       // of all tables; 0: DefaultMemoryLimit()
   std::string cold_dir;  // of rows that are not in memory; empty: no table may have such
   bool pin = false;

@@ -18,7 +18,7 @@ Engine::Impl::Impl(EngineOptions o)
       pool(options.allocator != nullptr ? options.allocator : &heap, options.spare_buffers,
            &sink.counters.resident_bytes),
       cold(options.cold_store),
-      log(&pool, &sink) {
+      log(&pool, &sink, options.replica_log) {
   sink.log = &log;
   if (options.commit_observer) {
     sink.commit_observer = [this](const Commit& commit) { Observe(commit); };
@@ -45,6 +45,17 @@ void Engine::Impl::RetryBlocked() {
   for (auto& [id, state] : tables) {
     if (state.consistency != nullptr) state.consistency->Retry();
   }
+}
+
+void Engine::Impl::FollowRoom() {
+  if (!log.TakeRoom()) return;
+  room = true;
+  RetryBlocked();
+}
+
+bool Engine::TakeRoom() {
+  impl_->FollowRoom();
+  return std::exchange(impl_->room, false);
 }
 
 void Engine::SetSeconds(uint32_t seconds) {
@@ -84,6 +95,7 @@ void Engine::ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t)> which)
 
 bool Engine::TakeEvents(std::vector<Event>* events) {
   if (impl_->cold.has_store()) impl_->RunCold();
+  impl_->FollowRoom();
   std::vector<Event>& pending = impl_->sink.events;
   if (pending.empty()) return false;
   events->insert(events->end(), std::make_move_iterator(pending.begin()),
@@ -92,7 +104,16 @@ bool Engine::TakeEvents(std::vector<Event>* events) {
   return true;
 }
 
-const EngineCounters& Engine::counters() const { return impl_->sink.counters; }
+EngineCounters Engine::counters() const {
+  const Impl& e = *impl_;
+  EngineCounters counters = e.sink.counters;
+  counters.replica_log_bytes = e.log.bytes();
+  for (uint32_t p = 0; p < e.partitions.size(); ++p) {
+    counters.replica_log_partition_bytes =
+        std::max(counters.replica_log_partition_bytes, e.log.bytes(p));
+  }
+  return counters;
+}
 
 uint64_t Engine::Impl::StepOf(const SlicedTable& table) const {
   if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return 0;

@@ -66,6 +66,7 @@
 #include "shard/allocator.h"
 #include "shard/cold_store.h"
 #include "shard/job_memory.h"
+#include "shard/replica/log_limits.h"
 #include "shard/save/types.h"
 #include "shard/table/cold_io.h"
 #include "shard/table/hot_keys.h"
@@ -110,6 +111,10 @@ struct PushOutcome {
   bool held = false;      // true: payload stays in use; a kPushDone event follows
   bool deferred = false;  // true: payload was copied; a kReplicated event follows
   Answer answer;          // neither
+  // True: nothing was done, because the log for a copy is full; answer.status is
+  // kResourceExhausted. The caller asks again after TakeRoom(), in the order of arrival, or
+  // answers that.
+  bool no_room = false;
 };
 
 struct PullRequest {
@@ -146,6 +151,7 @@ struct GroupsOutcome {
   Answer answer;
   // One per group, when neither. Valid until the next call.
   absl::Span<const ReplyStatus> group_status;
+  bool no_room = false;  // push of rows, end-step; as PushOutcome::no_room
 };
 
 // Records about rows of an embedding table. Of a group's keys no two are alike, and they ascend.
@@ -270,6 +276,9 @@ struct EngineCounters {
   uint32_t held = 0, parked = 0;
   // ssp: pulls answered, by how many steps the slowest worker was behind the puller.
   std::array<uint64_t, kStalenessBuckets> staleness = {};
+  // Of the logs for copies (ReplicaLogLimits): bytes now, of all partitions and of the one that has
+  // most; applies that found no room.
+  uint64_t replica_log_bytes = 0, replica_log_partition_bytes = 0, replica_log_waits = 0;
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 
@@ -307,6 +316,7 @@ struct EngineOptions {
   uint64_t server = 0;
   uint32_t shard = 0;
   uint32_t spare_buffers = 16;
+  ReplicaLogLimits replica_log;
   CommitObserver commit_observer;
   // What all shards of the server have in common of a job. Empty: this shard is the only one.
   std::function<std::shared_ptr<JobMemory>(const std::string& job)> job_memory;
@@ -366,6 +376,9 @@ class Engine {
   void ReplicasLost(const CopyId& copy);
   // What the partition's copy has not answered is to be sent again.
   void ResendReplicas(uint32_t partition);
+  // Whether requests that were answered no_room may be asked again: there is room, or a view has
+  // changed what they find. Call it after everything else that may make room, TakeEvents() last.
+  bool TakeRoom();
   // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
   // be a follower.
   bool CaughtUp(uint32_t partition) const;
@@ -431,7 +444,7 @@ class Engine {
   // Moves pending events to the end of *events. Returns whether there were any.
   bool TakeEvents(std::vector<Event>* events);
 
-  const EngineCounters& counters() const;
+  EngineCounters counters() const;
   // Of tables with a cold tier.
   ColdCounters cold_counters() const;
   // Why rows could not be read, in words, since the last call: their partitions answer kDataLoss.

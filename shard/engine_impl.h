@@ -144,11 +144,16 @@ struct Engine::Impl {
   // As FindRows(), of a table whose steps need norms over several chunks.
   ReplyStatus FindNorms(uint64_t worker, uint32_t table, TableState** state, shard::Norms** norms);
   GroupsOutcome RefuseGroups(size_t groups, ReplyStatus status);
+  GroupsOutcome NoRoom(size_t groups);
   PullOutcome RefuseLookup(size_t groups, ReplyStatus status);
   void CountAnswer(ReplyStatus status);
   // Says who makes the commit, and tells of it.
   void Observe(Commit commit) const;
   void RetryBlocked();
+  // Steps that wait for room in the log go on, and TakeRoom() says so.
+  void FollowRoom();
+  // Whether a request that pushes to these groups of an async or ssp table has to wait for room.
+  bool LacksRoom(const TableState& state, absl::Span<const Group> groups);
   // What the cold store has done, and who waited for it.
   void RunCold();
   void LoseRow(const ColdIo::Failure& failure);
@@ -254,6 +259,7 @@ struct Engine::Impl {
   uint64_t revision = 0;
   uint32_t highest_table = 0;
   uint32_t seconds = 0;  // SetSeconds()
+  bool room = false;     // TakeRoom()
   std::vector<PartitionInfo> partitions;
   std::vector<CopyState> copies;          // by partition
   std::map<std::string, JobState> jobs;   // nodes do not move: tables point at them

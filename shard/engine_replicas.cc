@@ -10,11 +10,10 @@
 namespace verbena::shard {
 namespace {
 
-// What a learner may have unanswered: enough to keep its link busy, little enough for what workers
-// push meanwhile not to wait behind it.
-constexpr uint64_t kLearnerBytes = 4 << 20;
 // Of rows in one record: about a chunk.
 constexpr size_t kRowStatesBytes = 256 << 10;
+// What a restore may have in a partition's log: enough to keep its link busy.
+constexpr uint64_t kRestoreBytes = 4 << 20;
 
 }  // namespace
 
@@ -48,6 +47,7 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
       TellClocks(id);
     }
   }
+  log.NewConfiguration(learners.size());
 }
 
 // A learner is told of rows by number: what was told stays where it is.
@@ -110,20 +110,13 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
 // ---- learners -----------------------------------------------------------------------------------
 
 void Engine::Impl::TellLearners() {
-  // What they have unanswered together: their records share a link with those that workers wait
-  // for.
-  uint64_t unanswered = 0;
+  log.BeginCatchUp();
   for (const uint32_t p : learners) {
-    if (log.leads(p) && log.learning(p)) unanswered += log.unanswered_bytes(p);
-  }
-  for (const uint32_t p : learners) {
-    if (unanswered >= kLearnerBytes) break;
     if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
-    unanswered -= log.unanswered_bytes(p);
-    while (unanswered + log.unanswered_bytes(p) < kLearnerBytes && TellLearner(p)) {
+    while (log.HasRoomToCatchUp(p) && TellLearner(p)) {
     }
-    unanswered += log.unanswered_bytes(p);
   }
+  log.EndCatchUp();
 }
 
 bool Engine::Impl::TellLearner(uint32_t partition) {
@@ -236,8 +229,9 @@ size_t Engine::Impl::RowsOfRecord(const EmbeddingTable& table) {
 }
 
 bool Engine::Impl::BehindOnCopies(uint32_t partition) const {
-  return log.mode(partition) != ReplicaLog::Mode::kAlone &&
-         log.unanswered_bytes(partition) >= kLearnerBytes;
+  if (log.mode(partition) == ReplicaLog::Mode::kAlone) return false;
+  return log.bytes() >= log.limits().shard_bytes ||
+         log.bytes(partition) >= std::min(log.limits().partition_bytes, kRestoreBytes);
 }
 
 bool Engine::Impl::TellChunk(uint32_t partition, const TableState& state, uint32_t slice) {

@@ -83,6 +83,15 @@ ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTa
   return formed ? ReplyStatus::kOk : ReplyStatus::kMalformed;
 }
 
+// A sync push does not make a record; its step's commit does, and waits for room itself.
+bool Engine::Impl::LacksRoom(const TableState& state, absl::Span<const Group> groups) {
+  if (state.table->spec().consistency() == v1::CONSISTENCY_SYNC) return false;
+  return std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
+    return g.partition < partitions.size() && log.mode(g.partition) != ReplicaLog::Mode::kAlone &&
+           log.Told(g.partition, state.table->id()) && !log.HasRoom(g.partition);
+  });
+}
+
 PushOutcome Engine::Impl::Push(const PushRequest& request) {
   TableState* state = nullptr;
   const Roster::Member* member = nullptr;
@@ -96,6 +105,9 @@ PushOutcome Engine::Impl::Push(const PushRequest& request) {
   }
   if (status == ReplyStatus::kOk) status = CheckCopies(request.group.partition);
   if (status != ReplyStatus::kOk) return {false, false, {status, 0, 0}};
+  if (LacksRoom(*state, {&request.group, 1})) {
+    return {false, false, {ReplyStatus::kResourceExhausted, 0, 0}, true};
+  }
   const PushOutcome outcome = state->dense.consistency->Push(request, *member, chunk);
   if (outcome.held || outcome.answer.status == ReplyStatus::kOk) {
     sink.Pushed(request.payload.size(), &state->table->counters());
@@ -122,7 +134,7 @@ PushOutcome Engine::Push(const PushRequest& request) {
   e.log.Ask(&request.token);
   PushOutcome outcome = e.Push(request);
   outcome.deferred = e.log.EndAsk(outcome.answer, {&outcome.answer.status, 1});
-  if (!outcome.held) e.CountAnswer(outcome.answer.status);
+  if (!outcome.held && !outcome.no_room) e.CountAnswer(outcome.answer.status);
   return outcome;
 }
 
@@ -175,6 +187,11 @@ GroupsOutcome Engine::Impl::RefuseGroups(size_t groups, ReplyStatus status) {
   return {false, false, {status, 0, 0}, group_status};
 }
 
+GroupsOutcome Engine::Impl::NoRoom(size_t groups) {
+  group_status.assign(groups, ReplyStatus::kResourceExhausted);
+  return {false, false, {ReplyStatus::kResourceExhausted, 0, 0}, group_status, true};
+}
+
 GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
@@ -182,6 +199,7 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
   ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
+  if (e.LacksRoom(*state, request.groups)) return e.NoRoom(request.groups.size());
   GroupsOutcome outcome;
   e.group_status.clear();
   e.log.Ask(&request.token);

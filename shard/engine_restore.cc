@@ -314,7 +314,8 @@ bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
   if (const DenseTable* dense = state->dense.table.get()) {
     for (const uint32_t index : dense->slice(slice).chunks) {
       if (state->restore->told(slice, dense->chunk(index).id)) continue;
-      if (!TellLoaded(p, *state, index)) return false;
+      if (BehindOnCopies(p) || !TellLoaded(p, *state, index)) return false;
+      state->restore->SetTold(slice, dense->chunk(index).id);
     }
   } else {
     state->rows.table->SetVersion(slice, request.version, request.applies);

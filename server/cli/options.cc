@@ -151,6 +151,14 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
                   "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
       ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
       ->capture_default_str();
+  app->add_option("--replica-log-limit", node->replica_log.shard_bytes,
+                  "Bytes a shard may keep for replicas that have not answered; pushes wait beyond")
+      ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
+      ->capture_default_str();
+  app->add_option("--replica-log-partition-limit", node->replica_log.partition_bytes,
+                  "The same of one partition; at most --replica-log-limit counts")
+      ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
+      ->capture_default_str();
   app->add_option("--memory-limit", node->memory_limit,
                   "Bytes that parameters, optimizer state and buffers of all shards may take, "
                   "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "

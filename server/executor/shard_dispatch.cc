@@ -114,9 +114,15 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
   if (lane->slots_held[large] == capacity || lane->lane->unanswered_count() == config.operations) {
     ++counters.credit_stalls;
   }
+  Handle(lane, record);
+}
+
+void ShardExecutor::Impl::Handle(Lane* lane, const ShardLane::Arrival& record) {
+  const RecordHeader& header = record.record.header;
   if (replication->leases().active() && !lane->peer.server && !MayAnswer(record.record)) {
     return Refuse(lane, record, ReplyStatus::kNotReady);
   }
+  if (IsBehindWaiting(record.record)) return WaitForRoom(lane, record);
   switch (header.type) {
     case RecordType::kPush:
       return Push(lane, record);
@@ -176,6 +182,7 @@ void ShardExecutor::Impl::Push(Lane* lane, const ShardLane::Arrival& record) {
   request.dtype = header.dtype;
   request.payload = record.payload;
   const shard::PushOutcome outcome = lane->engine->Push(request);
+  if (outcome.no_room) return WaitForRoom(lane, record);
   if (outcome.deferred) return ReturnSlot(lane, record.slot);
   if (!outcome.held) Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
 }
@@ -244,6 +251,7 @@ void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
 
 void ShardExecutor::Impl::ReplyToGroups(Lane* lane, const ShardLane::Arrival& record,
                                         const shard::GroupsOutcome& outcome) {
+  if (outcome.no_room) return WaitForRoom(lane, record);
   if (outcome.deferred) return ReturnSlot(lane, record.slot);
   const RecordHeader& header = record.record.header;
   ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);

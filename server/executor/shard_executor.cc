@@ -144,6 +144,7 @@ void ShardExecutor::SetIncarnation(uint64_t incarnation) {
                            .server = incarnation,
                            .shard = s.options.shard,
                            .spare_buffers = s.options.spare_buffers,
+                           .replica_log = s.options.replica_log,
                            .commit_observer = s.options.commit_observer,
                            .job_memory = std::move(job_memory),
                            .cold_store = s.options.cold_store});
@@ -246,6 +247,8 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     out.set_of_server(lane->peer.server);
     out.set_source_shard(lane->peer.shard);
   }
+  snapshot.counters.waiting_for_room = s.waiting.size();
+  snapshot.counters.replica_log = s.options.replica_log;
   snapshot.missing = s.missing;
   snapshot.replicas = s.ReplicaStatistics();
   snapshot.counters.replication = s.replication->counters();
@@ -272,6 +275,7 @@ bool ShardExecutor::RunOnce() {
   worked |= s.saves.RunOnce();
   worked |= s.restores.RunOnce();
   worked |= s.DrainEngine();
+  worked |= s.RetryWaiting();
   // Tests that listen to the links themselves send themselves.
   const bool replicates = s.options.peer_listener == nullptr;
   if (replicates) worked |= s.replication->Send();
@@ -292,8 +296,8 @@ bool ShardExecutor::RunOnce() {
 
 int64_t ShardExecutor::Impl::NextTimer() const {
   int64_t next =
-      std::min({next_write_check_ns, next_pending_check_ns, peer_links->NextTimerNanos(),
-                saves.NextTimerNanos(), restores.NextTimerNanos(),
+      std::min({next_write_check_ns, next_pending_check_ns, NextWaitingNanos(),
+                peer_links->NextTimerNanos(), saves.NextTimerNanos(), restores.NextTimerNanos(),
                 options.peer_listener == nullptr ? replication->NextTimerNanos() : kNever});
   // A transport whose peer has to confirm the close says so by an event; this is for the ones
   // that do not.

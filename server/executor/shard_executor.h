@@ -19,6 +19,10 @@
 //     holds for each shard of another server.
 //  8. A lane of a server takes replicates and beacons, a worker's lane everything else; any other
 //     record closes the lane.
+//  9. A push or an end of a step that the log for a copy has no room for waits in its slot, in the
+//     order of arrival with others of its table and partition, for at most
+//     kLongestWaitForRoomNanos; then it is answered kResourceExhausted, and its worker sends it
+//     again. Reads and other partitions do not wait behind it, as long as its lane has slots.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse
@@ -83,6 +87,10 @@ struct ShardCounters {
   // Of copies of this shard's partitions: records made that followers have not, the most of a
   // partition; bytes that learners are still to be told.
   uint64_t replica_lag = 0, learner_bytes = 0;
+  // Requests that wait in their slots for room in the logs for these copies, whose bounds these
+  // are.
+  uint64_t waiting_for_room = 0;
+  shard::ReplicaLogLimits replica_log;
 };
 
 struct JobSnapshot {
@@ -113,6 +121,7 @@ struct ShardExecutorOptions {
   uint64_t lane_memory_limit = uint64_t{4} << 30;
   uint64_t seed = 0;  // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;
+  shard::ReplicaLogLimits replica_log;
   uint64_t slab_bytes = uint64_t{64} << 20;  // table memory is taken from the system in these
   // Of all shards of the server; null: no limit.
   std::shared_ptr<MemoryBudget> memory_budget;

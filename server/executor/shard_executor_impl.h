@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ namespace verbena::server {
 inline constexpr uint32_t kMaxLanes = 4096;
 // What a request may be parked for on a lane that can park no more.
 inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
+// How long a request waits in its slot for room in the log for a copy. Longer than a copy that runs
+// takes to answer; short enough for other requests of the lane to get their turn.
+inline constexpr int64_t kLongestWaitForRoomNanos = 1'000'000'000;
 // ConnectionLimits::domain of lanes between servers: no job has it (DomainOf()), and a transport's
 // own connections have it when nothing is said.
 inline constexpr uint64_t kServersDomain = 0;
@@ -162,6 +166,8 @@ struct ShardExecutor::Impl final {
   // By whose latency it counts.
   static Kind KindOf(RecordType type);
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // Answers the request, or has it wait.
+  void Handle(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Push(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Pull(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // What the engine said of a pull, a lookup, a scan or norms.
@@ -203,6 +209,18 @@ struct ShardExecutor::Impl final {
   // they break the rules, and the lane is closed.
   bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   bool TakeBagUses(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+
+  // ---- shard_waiting.cc: requests that wait for room in the log for a copy ----
+  // Whether an older request for one of its partitions, of the same table, waits.
+  bool IsBehindWaiting(const Record& record) const;
+  void WaitForRoom(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // Handles them again, in order, if there may be room.
+  bool RetryWaiting();
+  // Those that have waited for too long.
+  bool RefuseWaiting(int64_t now);
+  int64_t NextWaitingNanos() const;
+  void ForgetWaiting(const Lane* lane);
+  void CountWaiting(const Record& record, int change);
 
   // ---- shard_replication.cc: copies of partitions, there and here ----
   // Who the view says has copies of this shard's partitions.
@@ -265,6 +283,14 @@ struct ShardExecutor::Impl final {
   ShardCounters counters;
   uint64_t retired_credit_messages = 0;
   uint64_t unregistered_block = 0;  // the last one whose registration failed: told once
+
+  struct Waiting {
+    Lane* lane = nullptr;
+    rdma::ShardLane::Arrival request;
+    int64_t until_ns = 0;
+  };
+  std::deque<Waiting> waiting;  // by time of arrival; at most the slots of all lanes
+  absl::flat_hash_map<uint64_t, uint32_t> waiting_by_partition;  // and table: how many
 
   // Reused, so that the hot path does not allocate.
   std::vector<rdma::Completion> completions;

@@ -367,6 +367,7 @@ void ShardExecutor::Impl::StartClosing(Lane* lane) {
   lane->closing = true;
   // Before its ring goes: the engine may still be holding a contribution that lies in a slot.
   lane->engine->ForgetLane(lane->id);
+  ForgetWaiting(lane);
   closing.push_back(lane);
 }
 
@@ -425,7 +426,8 @@ bool ShardExecutor::Impl::RunTimers(int64_t now) {
   const bool pending_due = now >= next_pending_check_ns, writes_due = now >= next_write_check_ns;
   if (pending_due) CheckPending(now);
   if (writes_due) CheckWrites(now);
-  return peer_links->RunTimers(now) || pending_due || writes_due;
+  const bool waited = RefuseWaiting(now);
+  return peer_links->RunTimers(now) || pending_due || writes_due || waited;
 }
 
 void ShardExecutor::Impl::CheckPending(int64_t now) {

@@ -102,6 +102,7 @@ void Replication::FollowCopies() {
     }
     if (part.copy != now_is.copy || part.since != now_is.since || part.epoch != now_is.epoch) {
       refused_ -= part.refused ? 1 : 0;
+      ReleaseUnsent(part.copy, partition.id());
       part = now_is;
       part.good_ns = now;
     }
@@ -246,8 +247,28 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
   }
   if (!out.last) return;
   engine_->ReplicaAnswered(CopyOf(id), out.partition, out.sequence, reply.status);
+  if (PartOf(out) == nullptr) ReleaseUnsent(id, out.partition);
   // The learner may have everything with that.
   if (!learners_.empty()) next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
+}
+
+// After a refusal, what was queued is dropped here and stays handed over: it would be sent again,
+// but not to a copy that is none any more.
+void Replication::ReleaseUnsent(const PeerId& copy, uint32_t partition) {
+  const auto it = peers_.find(copy);
+  if (it == peers_.end()) return;
+  const Peer& peer = it->second;
+  const auto sent = [&](const auto& out) {
+    return out.second.groups.empty() && out.second.partition == partition;
+  };
+  const auto queued = [&](const shard::ReplicaRecord& record) {
+    return record.group.partition == partition;
+  };
+  if (std::any_of(peer.out.begin(), peer.out.end(), sent) ||
+      std::any_of(peer.queue.begin(), peer.queue.end(), queued)) {
+    return;
+  }
+  engine_->ReplicaAnswered(CopyOf(copy), partition, UINT64_MAX, ReplyStatus::kNotReady);
 }
 
 void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) {

@@ -112,6 +112,9 @@ class Replication final : public PeerListener {
   bool SendTo(const PeerId& id, Peer* peer);
   bool SendFirst(const PeerId& id, Peer* peer);
   void SendBeacons(int64_t now);
+  // What the engine handed over for that copy and will not be sent any more may be freed, if
+  // nothing of it is out.
+  void ReleaseUnsent(const PeerId& copy, uint32_t partition);
   void OnRefused(Peer* peer, uint32_t partition, ReplyStatus status);
   bool ResendRefused(int64_t now);
   void FollowCopies();

@@ -269,6 +269,7 @@ void Async::Replicated(uint32_t slice, uint64_t sequence) {
 bool Async::Finish(Queued* push, bool force) {
   const uint32_t slice = table_.chunk(push->chunk).slice;
   uint64_t& last = sequences_.last(slice, push->index);
+  if (push->record == 0 && !sink_.log->HasRoom(PartitionOf(slice))) return false;
   if (push->record == 0 && push->gradient.data != nullptr && push->sequence == last + 1) {
     const Telling telling = Tell(push);
     if (telling == Telling::kNoMemory) return false;
@@ -278,7 +279,8 @@ bool Async::Finish(Queued* push, bool force) {
   if (push->record != 0) {
     if (!push->acknowledged && !force) return false;
     if (!Apply(push->chunk, push->worker, push->gradient, force)) return false;
-    sink_.log->Applied(PartitionOf(slice), push->record);
+    // Not one that Tell() counts as still to be applied.
+    sink_.log->Applied(PartitionOf(slice), std::exchange(push->record, 0));
   } else if (push->sequence != last + 1) {
     status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
   } else if (push->gradient.data != nullptr && !Apply(push->chunk, push->worker, push->gradient)) {

@@ -96,7 +96,7 @@ void Sync::Advance(uint32_t chunk) {
     }
     if (norms_ != nullptr && !Totalled(chunk, sources_.size() - sums)) return;
     const Telling telling = Tell(chunk, sources_.size() - sums);
-    if (telling == Telling::kNoMemory) return;
+    if (telling == Telling::kNoMemory || telling == Telling::kNoRoom) return;
     if (telling == Telling::kNobody && !Commit(chunk)) return;
   }
 }
@@ -114,6 +114,12 @@ Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
   // With norms, the sum is there.
   if (s.cursor < ranks_) Consume(chunk, ranks_, payloads);
   if (s.cursor < ranks_) return Telling::kNoMemory;
+  // What was pushed is summed: no slot waits for room.
+  if (!log.HasRoom(partition)) {
+    SetBlocked(chunk);
+    return Telling::kNoRoom;
+  }
+  ClearBlocked(chunk);
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
   const DenseTable::Chunk& c = table_.chunk(chunk);
   ReplicaLog::Append told;
@@ -210,6 +216,7 @@ bool Sync::Commit(uint32_t chunk, bool force) {
     if (sum != nullptr) sources_.emplace_back(reinterpret_cast<const float*>(sum));
   }
   if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f, scale, force)) {
+    sink_.counters.spare_exhausted += chunks_[chunk].blocked ? 0 : 1;
     SetBlocked(chunk);
     return false;
   }
@@ -270,7 +277,6 @@ void Sync::SetBlocked(uint32_t chunk) {
   chunks_[chunk].blocked = true;
   blocked_.push_back(chunk);
   ++sink_.blocked;
-  ++sink_.counters.spare_exhausted;
 }
 
 void Sync::ClearBlocked(uint32_t chunk) {

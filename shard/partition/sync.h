@@ -116,7 +116,7 @@ class Sync final : public DenseConsistency {
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);
   // Tells the copy of a step whose contributions are all there.
-  enum class Telling : uint8_t { kNobody, kTold, kNoMemory };
+  enum class Telling : uint8_t { kNobody, kTold, kNoMemory, kNoRoom };
   Telling Tell(uint32_t chunk, size_t payloads);
   bool Commit(uint32_t chunk, bool force = false);
   uint32_t Listed(uint32_t chunk);

@@ -89,6 +89,14 @@ bool SyncRows::Commit(uint32_t slice) {
   }
   const uint32_t listed = Listed(s);
   if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  ReplicaLog& log = *sink_.log;
+  const uint32_t partition = PartitionOf(slice);
+  const ReplicaLog::Mode mode = log.mode(partition);
+  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id());
+  if (tell && !log.HasRoom(partition)) {
+    SetBlocked(&s, true);
+    return false;
+  }
   std::vector<uint32_t> named;
   if (table_.evicts()) {
     ForEachRow(slice, [&](uint64_t, uint32_t row) { named.push_back(row); });
@@ -99,9 +107,7 @@ bool SyncRows::Commit(uint32_t slice) {
     return false;
   }
   s.listed = listed;
-  ReplicaLog& log = *sink_.log;
-  const ReplicaLog::Mode mode = log.mode(PartitionOf(slice));
-  if (mode != ReplicaLog::Mode::kAlone && log.Told(PartitionOf(slice), table_.id())) {
+  if (tell) {
     const bool told = Tell(slice);
     SetBlocked(&s, !told);
     if (told) Observe(slice);

@@ -6,12 +6,19 @@
 #include "shard/planted_bugs.h"
 
 namespace verbena::shard {
+namespace {
+
+// While a learner catches up, applies and catch-up have this part of each bound. What is in the log
+// when it becomes a follower is what pushes wait behind then: not as much as there may be.
+constexpr uint64_t kCatchUpShare = 4;
+
+}  // namespace
 
 ReplicaLog::~ReplicaLog() {
   for (Partition& p : partitions_) {
     for (Entry& e : p.entries) Free(&e.data, e.accumulator);
   }
-  for (Retired& r : retired_) Free(&r.data, r.accumulator);
+  for (Retired& r : retired_) Free(&r);
 }
 
 ReplicaLog::Entry* ReplicaLog::Find(uint32_t partition, uint64_t sequence) {
@@ -35,17 +42,31 @@ void ReplicaLog::Free(Buffer* data, bool accumulator) {
   *data = {};
 }
 
+void ReplicaLog::Free(Retired* retired) {
+  Free(&retired->data, retired->accumulator);
+  Uncount(retired->catches_up, retired->bytes);
+}
+
 void ReplicaLog::Leave(uint32_t partition) {
   Partition& p = partitions_[partition];
-  for (uint64_t s = p.acked + 1; s <= p.sent; ++s) Find(partition, s)->left = p.copy;
-  p.leaving |= p.sent > p.acked;
+  for (uint64_t s = std::max(p.acked, p.released) + 1; s <= p.sent; ++s) {
+    Find(partition, s)->left = p.copy;
+    p.leaving = true;
+  }
 }
 
 void ReplicaLog::Discard(uint32_t partition, uint64_t sequence, Entry* entry) {
-  if (entry->left.server == 0) return Free(&entry->data, entry->accumulator);
-  if (entry->data.data == nullptr) return;
-  retired_.push_back({entry->left, partition, sequence, entry->data, entry->accumulator});
-  entry->data = {};
+  Partition& p = partitions_[partition];
+  (entry->catches_up ? p.catch_up_bytes : p.apply_bytes) -= entry->bytes;
+  if (entry->left.server == 0 || entry->data.data == nullptr) {
+    Free(&entry->data, entry->accumulator);
+    Uncount(entry->catches_up, entry->bytes);
+  } else {
+    retired_.push_back({entry->left, partition, sequence, entry->data, entry->accumulator,
+                        entry->catches_up, entry->bytes});
+    entry->data = {};
+  }
+  CheckCrowded(&p);
 }
 
 // ---- who has copies -----------------------------------------------------------------------------
@@ -57,7 +78,7 @@ void ReplicaLog::Lead(uint32_t partition, uint64_t epoch, uint64_t sequence) {
   if (p.leads) return;
   p.leads = true;
   p.next = sequence + 1;
-  p.sent = p.acked = sequence;
+  p.sent = p.acked = p.released = sequence;
 }
 
 void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
@@ -68,6 +89,7 @@ void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
     Finish(&e, why);
     Discard(partition, sequence++, &e);
   }
+  room_ = true;
   const bool dirty = p.dirty;
   p = {};
   p.dirty = dirty;
@@ -87,7 +109,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.since = since;
   p.cursor = {};
   if (copy.server == 0) return true;
-  p.sent = p.acked = p.next - 1;
+  p.sent = p.acked = p.released = p.next - 1;
   p.cursor.last_table = last_table;
   p.cursor.complete = !learner;
   p.cursor.begin = p.cursor.told = p.next;
@@ -119,6 +141,7 @@ void ReplicaLog::Complete(uint32_t partition) {
   p.cursor.end = Add(std::move(complete));
   p.cursor.complete = true;
   Require(&p);
+  CheckCrowded(&p);
 }
 
 bool ReplicaLog::Told(uint32_t partition, uint32_t table) const {
@@ -155,6 +178,12 @@ uint64_t ReplicaLog::Add(Append append) {
   e.group.count = append.header.count;
   const bool told = p.copy.server != 0;
   e.acked = !told;
+  if (told) {
+    e.bytes = static_cast<uint32_t>(sizeof(Entry)) + append.header.total_bytes;
+    e.catches_up = catching_up_;
+    (e.catches_up ? p.catch_up_bytes : p.apply_bytes) += e.bytes;
+    (e.catches_up ? catch_up_bytes_ : apply_bytes_) += e.bytes;
+  }
   p.entries.push_back(std::move(e));
   if ((p.required || append.waits) && asker_.token != nullptr && append.header.worker != 0) {
     AddWaiter(&p.entries.back());
@@ -206,6 +235,61 @@ void ReplicaLog::Pop(uint32_t partition) {
     p.entries.pop_front();
     Finish(&e, ReplyStatus::kOk);
   }
+}
+
+// ---- room ---------------------------------------------------------------------------------------
+
+uint64_t ReplicaLog::PartitionShare(const Partition& partition) const {
+  const bool catches_up = partition.copy.server != 0 && !partition.cursor.complete;
+  return catches_up ? limits_.partition_bytes / kCatchUpShare : limits_.partition_bytes;
+}
+
+uint64_t ReplicaLog::ShardShare() const {
+  return learners_ > 0 ? limits_.shard_bytes / kCatchUpShare : limits_.shard_bytes;
+}
+
+bool ReplicaLog::HasRoom(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  if (p.copy.server == 0 || planted_bugs().unbounded_log) return true;
+  // Without entries there is none whose end would let anybody go on.
+  p.crowded |= p.apply_bytes > 0 && p.apply_bytes >= PartitionShare(p);
+  crowded_ |= apply_bytes_ > 0 && apply_bytes_ >= ShardShare();
+  if (!p.crowded && !crowded_) return true;
+  ++sink_.counters.replica_log_waits;
+  return false;
+}
+
+bool ReplicaLog::HasRoomToCatchUp(uint32_t partition) const {
+  const Partition& p = partitions_[partition];
+  if (planted_bugs().unbounded_log) {
+    return apply_bytes_ + catch_up_bytes_ < limits_.catch_up_bytes;
+  }
+  // As much as applies have in the log: a learner's link is shared by halves. Otherwise little
+  // enough for applies of other partitions not to wait behind it.
+  const uint64_t most =
+      std::min(limits_.shard_bytes / kCatchUpShare, std::max(limits_.catch_up_bytes, apply_bytes_));
+  const uint64_t share = limits_.partition_bytes / kCatchUpShare;
+  return catch_up_bytes_ == 0 || (catch_up_bytes_ < most && p.catch_up_bytes < share);
+}
+
+void ReplicaLog::NewConfiguration(size_t learners) {
+  learners_ = learners;
+  crowded_ = false;
+  for (Partition& p : partitions_) p.crowded = false;
+  room_ = true;
+}
+
+void ReplicaLog::Uncount(bool catches_up, uint32_t bytes) {
+  (catches_up ? catch_up_bytes_ : apply_bytes_) -= bytes;
+  if (!crowded_ || apply_bytes_ > ShardShare() / 4 * 3) return;
+  crowded_ = false;
+  room_ = true;
+}
+
+void ReplicaLog::CheckCrowded(Partition* partition) {
+  if (!partition->crowded || partition->apply_bytes > PartitionShare(*partition) / 4 * 3) return;
+  partition->crowded = false;
+  room_ = true;
 }
 
 // ---- who waits ----------------------------------------------------------------------------------
@@ -287,6 +371,7 @@ bool ReplicaLog::Take(std::vector<ReplicaRecord>* records, size_t most) {
     Partition& p = partitions_[unsent_[done]];
     while (p.sent + 1 < p.next && records->size() - before < most) {
       const Entry& e = *Find(unsent_[done], ++p.sent);
+      p.released = std::min(p.released, p.sent - 1);
       records->push_back({p.copy, e.table, e.group, e.header, e.data});
       if (e.borrowed != nullptr) records->back().data.data = const_cast<std::byte*>(e.borrowed);
     }
@@ -301,11 +386,12 @@ void ReplicaLog::Released(const CopyId& from, uint32_t partition, uint64_t seque
   if (partition >= partitions_.size()) return;
   const auto released = [&](Retired& r) {
     if (r.copy != from || r.partition != partition || r.sequence > sequence) return false;
-    Free(&r.data, r.accumulator);
+    Free(&r);
     return true;
   };
   retired_.erase(std::remove_if(retired_.begin(), retired_.end(), released), retired_.end());
   Partition& p = partitions_[partition];
+  if (p.copy == from) p.released = std::max(p.released, std::min(sequence, p.sent));
   if (!std::exchange(p.leaving, false)) return;
   uint64_t at = p.next - p.entries.size();
   for (Entry& e : p.entries) {
@@ -325,11 +411,12 @@ void ReplicaLog::Answered(const CopyId& from, uint32_t partition, uint64_t seque
 void ReplicaLog::ForgetCopy(const CopyId& copy) {
   const auto forgotten = [&](Retired& r) {
     if (r.copy != copy) return false;
-    Free(&r.data, r.accumulator);
+    Free(&r);
     return true;
   };
   retired_.erase(std::remove_if(retired_.begin(), retired_.end(), forgotten), retired_.end());
   for (Partition& p : partitions_) {
+    if (p.copy == copy) p.released = p.sent;
     for (Entry& e : p.entries) {
       if (e.left == copy) e.left = {};
     }

@@ -22,12 +22,17 @@
 //  4. What was sent stays as it is until Released() or ForgetCopy(), also when it is not needed.
 //  5. A waiter is answered once: when its entry is applied here and on a required copy, or with the
 //     reason for which that will not be; never after ForgetLane().
+//  6. Bytes in the log are bounded (ReplicaLogLimits): of each kind, what workers caused and what a
+//     learner is sent of what was there before it, at most one entry more than its share. An apply
+//     asks HasRoom() first. Both kinds have a share that the other cannot take, so both go on while
+//     a copy answers. An entry counts until its memory is free.
 #ifndef VERBENA_SHARD_REPLICA_LOG_H_
 #define VERBENA_SHARD_REPLICA_LOG_H_
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -74,7 +79,8 @@ class ReplicaLog {
     }
   };
 
-  ReplicaLog(BufferPool* pool, Sink* sink) : pool_(*pool), sink_(*sink) {}
+  ReplicaLog(BufferPool* pool, Sink* sink, const ReplicaLogLimits& limits)
+      : pool_(*pool), sink_(*sink), limits_(limits) {}
   ~ReplicaLog();
 
   // ---- who has copies ----
@@ -152,6 +158,28 @@ class ReplicaLog {
   // The owner is gone, or will not apply anything before this: entries of the table are done here.
   void Disown(uint32_t table, uint32_t partition);
 
+  // ---- room ----
+  // Whether an apply may add an entry now. A partition without a copy always has room. False: wait
+  // until TakeRoom(). Once a caller was refused, later callers are refused too, until a quarter of
+  // the share is free: requests that wait are then first.
+  bool HasRoom(uint32_t partition);
+  // The same for records that catch a learner up, added between BeginCatchUp() and EndCatchUp().
+  bool HasRoomToCatchUp(uint32_t partition) const;
+  void BeginCatchUp() { catching_up_ = true; }
+  void EndCatchUp() { catching_up_ = false; }
+  // Whether there may be room since the last call where there was none. No call that makes room is
+  // missed.
+  bool TakeRoom() { return std::exchange(room_, false); }
+  // The configuration has changed: requests that wait ask again. learners: partitions of this shard
+  // that have one.
+  void NewConfiguration(size_t learners);
+  // Of a partition's entries; of all, with what may still be read for copies that were.
+  uint64_t bytes(uint32_t partition) const {
+    return partitions_[partition].apply_bytes + partitions_[partition].catch_up_bytes;
+  }
+  const ReplicaLogLimits& limits() const { return limits_; }
+  uint64_t bytes() const { return apply_bytes_ + catch_up_bytes_; }
+
   // ---- who waits ----
   // What is added from here to EndAsk() is for group `group` of the asker's record.
   void Ask(const Token* token) { asker_ = {token, 0, 0}; }
@@ -194,6 +222,8 @@ class ReplicaLog {
     bool waits = false;     // as it was appended
     bool applied = false;
     bool acked = false;
+    bool catches_up = false;  // which share it counts against
+    uint32_t bytes = 0;       // that it counts; 0: it had no copy to go to
     CopyId left;  // it is acked because it is not waited for: it may be on its way to that one
     Owner* owner = nullptr;
     uint32_t local = 0;
@@ -208,7 +238,10 @@ class ReplicaLog {
     uint64_t next = 1;  // sequence
     uint64_t sent = 0;
     uint64_t acked = 0;
+    uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the copy
     uint64_t unanswered_bytes = 0;
+    uint64_t apply_bytes = 0, catch_up_bytes = 0;
+    bool crowded = false;  // HasRoom() has refused; not yet room for those who wait
     CopyId copy;
     uint64_t since = 0;  // the copy is one
     Cursor cursor;
@@ -221,6 +254,8 @@ class ReplicaLog {
     uint64_t sequence;
     Buffer data;
     bool accumulator;
+    bool catches_up;
+    uint32_t bytes;
   };
   struct Ticket {
     Token token;
@@ -246,6 +281,14 @@ class ReplicaLog {
   void Pop(uint32_t partition);
   void Finish(Entry* entry, ReplyStatus status);
   void Free(Buffer* data, bool accumulator);
+  void Free(Retired* retired);
+  // The share of the partition's entries, of all entries, that applies may have.
+  uint64_t PartitionShare(const Partition& partition) const;
+  uint64_t ShardShare() const;
+  // Of an entry whose memory is free.
+  void Uncount(bool catches_up, uint32_t bytes);
+  // Lets those go on who wait, if there is room by now.
+  void CheckCrowded(Partition* partition);
   // What is on its way will not be waited for.
   void Leave(uint32_t partition);
   // Of an entry that is gone: frees its data, now or when it is read no more.
@@ -253,6 +296,12 @@ class ReplicaLog {
 
   BufferPool& pool_;
   Sink& sink_;
+  const ReplicaLogLimits limits_;
+  uint64_t apply_bytes_ = 0, catch_up_bytes_ = 0;
+  bool crowded_ = false;  // as Partition::crowded, by the bytes of all
+  bool room_ = false;
+  bool catching_up_ = false;
+  size_t learners_ = 0;
   std::vector<Partition> partitions_;
   std::vector<uint32_t> unsent_;
   std::vector<Retired> retired_;

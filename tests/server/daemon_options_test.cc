@@ -38,6 +38,8 @@ TEST_CASE("help explains every option, version says the version") {
                              "--large-slots",
                              "--operations",
                              "--lane-memory-limit",
+                             "--replica-log-limit",
+                             "--replica-log-partition-limit",
                              "--memory-limit",
                              "--log-level",
                              "--ready-file",

@@ -93,6 +93,7 @@ void ReplicaCluster::Start(Node* node) {
   EngineOptions options;
   options.server = node->server;
   options.spare_buffers = plan_.spares;
+  if (tight_log()) options.replica_log = kTightLog;
   node->engine = nullptr;
   node->cold = plan_.cold ? std::make_unique<FakeColdStore>(plan_.seed) : nullptr;
   options.cold_store = node->cold.get();
@@ -360,6 +361,18 @@ void ReplicaCluster::Deliver() {
   from->engine->ReplicaAnswered(it->first.second, p, m.record.group.sequence, m.status);
 }
 
+void ReplicaCluster::CheckLog(const Node& node) {
+  // One record of each kind, applies' and catch-up's, may be what goes beyond.
+  constexpr uint64_t kMore = 2 * 1024;
+  const EngineCounters counters = node.engine->counters();
+  if (!tight_log()) return;
+  if (counters.replica_log_bytes > kTightLog.shard_bytes + kMore ||
+      counters.replica_log_partition_bytes > kTightLog.partition_bytes + kMore) {
+    error = "the log for copies has " + std::to_string(counters.replica_log_bytes) + " bytes, " +
+            std::to_string(counters.replica_log_partition_bytes) + " of a partition";
+  }
+}
+
 // ---- the run ------------------------------------------------------------------------------------
 
 bool ReplicaCluster::Run() {
@@ -383,6 +396,7 @@ bool ReplicaCluster::Run() {
     Replicate(&node);
     Deliver();
     TakeEvents(&node);
+    CheckLog(node);
     const uint32_t worker = Pick(plan_.workers), partition = Pick(plan_.partitions);
     if (!done) {
       LearnCommit(worker, partition);

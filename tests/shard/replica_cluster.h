@@ -47,6 +47,8 @@ class ReplicaCluster {
   static constexpr uint32_t kChunks = 6;
   static constexpr uint32_t kElements = 16;
   static constexpr uint32_t kDim = 4;
+  // Of every other seed: a few records of a partition.
+  static constexpr ReplicaLogLimits kTightLog = {2048, 4096, 512};
 
   explicit ReplicaCluster(const ReplicaPlan& plan);
   // Until all workers have done all steps. False: no end in sight.
@@ -134,6 +136,8 @@ class ReplicaCluster {
   void CheckParked(const Event& event);
   void ForgetParked(uint64_t server);
   void Unpin(Node* node);
+  bool tight_log() const { return plan_.seed % 2 == 1 && !plan_.cold; }
+  void CheckLog(const Node& node);
   void ApplyView(Node* node);
   void Replicate(Node* node);
   void Deliver();

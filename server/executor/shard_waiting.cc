@@ -1,0 +1,85 @@
+// Requests that wait in their slots for room in the log for a copy: shard_executor.h, invariant 9.
+#include <algorithm>
+#include <utility>
+
+#include "server/executor/shard_executor_impl.h"
+
+namespace verbena::server {
+
+using rdma::ShardLane;
+
+namespace {
+
+uint64_t KeyOf(const Record& record, const Group& group) {
+  return uint64_t{record.header.table} << 32 | group.partition;
+}
+
+// These make records for copies. Of a worker, table and partition they are taken in order only.
+bool MayWait(RecordType type) {
+  return type == RecordType::kPush || type == RecordType::kPushRows || type == RecordType::kEndStep;
+}
+
+}  // namespace
+
+void ShardExecutor::Impl::CountWaiting(const Record& record, int change) {
+  for (const Group& group : record.group_span()) {
+    const uint64_t key = KeyOf(record, group);
+    const auto it = waiting_by_partition.try_emplace(key, 0).first;
+    it->second += static_cast<uint32_t>(change);
+    if (it->second == 0) waiting_by_partition.erase(it);
+  }
+}
+
+bool ShardExecutor::Impl::IsBehindWaiting(const Record& record) const {
+  if (waiting_by_partition.empty() || !MayWait(record.header.type)) return false;
+  const absl::Span<const Group> groups = record.group_span();
+  return std::any_of(groups.begin(), groups.end(), [&](const Group& group) {
+    return waiting_by_partition.contains(KeyOf(record, group));
+  });
+}
+
+void ShardExecutor::Impl::WaitForRoom(Lane* lane, const ShardLane::Arrival& record) {
+  const int64_t arrived = lane->operations[record.record.header.operation].arrived_ns;
+  CountWaiting(record.record, 1);
+  waiting.push_back({lane, record, arrived + kLongestWaitForRoomNanos});
+}
+
+bool ShardExecutor::Impl::RetryWaiting() {
+  if (engine == nullptr || !engine->TakeRoom() || waiting.empty()) return false;
+  const std::deque<Waiting> requests = std::exchange(waiting, {});
+  waiting_by_partition.clear();
+  for (const Waiting& request : requests) {
+    if (request.lane->closing) continue;  // an answer to one before it has ended the lane
+    Answering(request.lane);
+    Handle(request.lane, request.request);
+  }
+  Answering(nullptr);
+  DrainEngine();
+  return true;
+}
+
+bool ShardExecutor::Impl::RefuseWaiting(int64_t now) {
+  bool refused = false;
+  while (!waiting.empty() && waiting.front().until_ns <= now) {
+    const Waiting request = std::move(waiting.front());
+    waiting.pop_front();
+    CountWaiting(request.request.record, -1);
+    Refuse(request.lane, request.request, ReplyStatus::kResourceExhausted);
+    refused = true;
+  }
+  return refused;
+}
+
+int64_t ShardExecutor::Impl::NextWaitingNanos() const {
+  return waiting.empty() ? kNever : waiting.front().until_ns;
+}
+
+void ShardExecutor::Impl::ForgetWaiting(const Lane* lane) {
+  std::erase_if(waiting, [&](const Waiting& request) {
+    if (request.lane != lane) return false;
+    CountWaiting(request.request.record, -1);
+    return true;
+  });
+}
+
+}  // namespace verbena::server

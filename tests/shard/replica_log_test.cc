@@ -1,0 +1,436 @@
+// The bounds of the logs for copies: workers push as fast as they can, a copy applies less than
+// that, and yet catch-up ends, memory stays within the bounds, and pushes go on.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "proto/routing.h"
+#include "shard/planted_bugs.h"
+#include "tests/shard/engine_fixture.h"
+#include "tests/shard/replica_bytes.h"
+
+namespace verbena::shard {
+namespace {
+
+constexpr uint32_t kLoadRows = 8;
+constexpr uint32_t kLoadPartitions = 32;
+constexpr uint32_t kLoadChunks = 64;
+constexpr uint32_t kLoadElements = 256;  // 1 KiB
+constexpr uint32_t kLoadDim = 16;
+constexpr uint32_t kLoadKeys = 2048;
+constexpr uint32_t kLoadPushKeys = 4;
+constexpr uint64_t kLoadCopy = kServer + 1;
+// Of one record, at most: a chunk, or a group of rows, with what the log has of it.
+constexpr uint64_t kLoadRecord = 2048;
+
+struct LoadPlan {
+  uint32_t clients = 3;
+  v1::Consistency consistency = v1::CONSISTENCY_ASYNC;
+  v1::DType dtype = v1::DTYPE_F32;  // of the dense table
+  uint32_t window = 24;             // requests that a client has unanswered
+  uint64_t bytes_of_round = 32768;  // that the copy takes in a round
+  ReplicaLogLimits limits = {64 << 10, 512 << 10, 16 << 10};
+};
+
+// A primary, a copy of all its partitions, clients, and between them rounds of virtual time.
+class Load {
+ public:
+  explicit Load(const LoadPlan& plan) : plan_(plan) {
+    view_.set_revision(1);
+    for (uint32_t p = 0; p < kLoadPartitions; ++p) {
+      v1::Partition* partition = view_.add_partitions();
+      partition->set_id(p);
+      partition->set_epoch(1);
+      partition->set_primary(kServer);
+    }
+    v1::Job* job = view_.add_jobs();
+    job->set_name("job");
+    job->set_generation(1);
+    job->set_expected_workers(plan.clients);
+    for (uint32_t c = 0; c < plan.clients; ++c) {
+      v1::Worker* worker = job->add_members();
+      worker->set_incarnation(kFirstWorker + c);
+      worker->set_rank(static_cast<int>(c));
+    }
+    AddTable(kTable, false);
+    AddTable(kLoadRows, true);
+    primary_ = Start(kServer);
+    sequences_.assign(plan.clients, std::vector<uint64_t>(2 * kLoadPartitions, 0));
+    for (uint32_t c = 0; c < plan.clients; ++c) next_.push_back(c * 7);
+    out_.assign(plan.clients, 0);
+  }
+
+  // Until each key has a row.
+  void Fill() {
+    for (uint32_t round = 0; round < 4000 && filled_ < kLoadKeys; ++round) Round(true);
+    REQUIRE(filled_ == kLoadKeys);
+  }
+
+  void AddLearner() {
+    copy_ = Start(kLoadCopy);
+    for (v1::Partition& partition : *view_.mutable_partitions()) {
+      v1::Replica* learner = partition.add_learners();
+      learner->set_server(kLoadCopy);
+      learner->set_since(2);
+    }
+    Apply();
+  }
+
+  // In how many rounds all are followers; 0: not within `most`.
+  uint32_t CatchUp(bool pushes, uint32_t most) {
+    for (uint32_t round = 1; round <= most; ++round) {
+      Round(pushes);
+      bool admitted = false, all = true;
+      for (v1::Partition& partition : *view_.mutable_partitions()) {
+        if (partition.learners().empty()) continue;
+        all = false;
+        if (!primary_->CaughtUp(partition.id())) continue;
+        *partition.add_followers() = partition.learners(0);
+        partition.clear_learners();
+        admitted = true;
+      }
+      if (admitted) Apply();
+      if (all) return round;
+    }
+    return 0;
+  }
+
+  void Round(bool pushes) {
+    const uint64_t before = answered_;
+    if (primary_->TakeRoom()) RetryWaiting();
+    for (uint32_t c = 0; pushes && c < plan_.clients; ++c) {
+      for (uint32_t i = 0; i < plan_.window && out_[c] < plan_.window; ++i) Send(c);
+    }
+    TakeEvents();
+    if (copy_ != nullptr) Deliver();
+    CheckBounds();
+    idle_ = answered_ > before ? 0 : idle_ + 1;
+    most_idle_ = std::max(most_idle_, idle_);
+  }
+
+  // All that was sent is answered, and the copy has it.
+  void Drain() {
+    for (uint32_t round = 0; round < 20'000; ++round) {
+      Round(false);
+      const bool answered = std::all_of(out_.begin(), out_.end(), [](auto n) { return n == 0; });
+      if (answered && link_.empty() && Settled()) return;
+    }
+    FAIL("something is never answered");
+  }
+
+  // Every number is the sum of what was pushed.
+  void CheckSums(Engine* engine) {
+    for (uint32_t chunk = 0; chunk < kLoadChunks; ++chunk) {
+      PullRequest r;
+      r.worker = kFirstWorker;
+      r.table = kTable;
+      r.group = {DensePartition(chunk), chunk, Epoch(), 0, kLoadElements, 0};
+      if (plan_.dtype == v1::DTYPE_BF16) r.dtype = ElementType::kBf16;
+      const PullOutcome out = engine->Pull(r);
+      REQUIRE(out.kind == PullOutcome::Kind::kReady);
+      float value = 0;
+      if (plan_.dtype == v1::DTYPE_BF16) {
+        uint32_t bits = 0;
+        std::memcpy(reinterpret_cast<std::byte*>(&bits) + 2, out.view.buffer.data, 2);
+        std::memcpy(&value, &bits, sizeof(value));
+      } else {
+        std::memcpy(&value, out.view.buffer.data, sizeof(value));
+        CHECK(value == -static_cast<float>(dense_pushes_[chunk]));
+      }
+      CHECK(out.view.version == dense_pushes_[chunk]);
+      engine->Unpin(out.view.pin);
+    }
+    uint64_t rows = 0;
+    for (uint32_t p = 0; p < kLoadPartitions; ++p) {
+      const PullOutcome out =
+          engine->Scan({kFirstWorker, kLoadRows, {p, 0, Epoch(), 0, kLoadKeys, 0}});
+      REQUIRE(out.kind == PullOutcome::Kind::kReady);
+      const uint32_t count = out.answer.detail;
+      for (uint32_t i = 0; i < count; ++i) {
+        uint64_t key = 0;
+        float value = 0;
+        std::memcpy(&key, out.view.buffer.data + i * sizeof(key), sizeof(key));
+        std::memcpy(&value, out.view.buffer.data + KeyBytes(count) + i * kLoadDim * sizeof(float),
+                    sizeof(value));
+        CHECK(value == -static_cast<float>(row_pushes_[key]));
+      }
+      rows += count;
+      engine->Unpin(out.view.pin);
+    }
+    CHECK(rows == row_pushes_.size());
+  }
+
+  Engine* primary() { return primary_.get(); }
+  Engine* Promote() {
+    for (v1::Partition& partition : *view_.mutable_partitions()) {
+      REQUIRE(!partition.followers().empty());
+      partition.set_primary(kLoadCopy);
+      partition.set_epoch(2);
+      partition.clear_followers();
+    }
+    primary_.reset();
+    Apply();
+    return copy_.get();
+  }
+  uint64_t answered() const { return answered_; }
+  uint32_t most_idle() const { return most_idle_; }
+  uint64_t most_bytes() const { return most_bytes_; }
+  bool within_bounds() const { return within_bounds_; }
+
+ private:
+  struct Request {
+    uint32_t client = 0;
+    bool rows = false;
+    uint32_t chunk = 0;
+    uint32_t partition = 0;
+    uint64_t sequence = 0;
+    std::vector<uint64_t> keys;
+    std::vector<float> values;
+  };
+
+  void AddTable(uint32_t id, bool rows) {
+    v1::Table* table = view_.add_tables();
+    table->set_id(id);
+    v1::TableSpec* spec = table->mutable_spec();
+    spec->set_name(rows ? "rows" : "dense");
+    spec->set_job("job");
+    if (rows) {
+      spec->set_dim(kLoadDim);
+    } else {
+      spec->add_shape(kLoadChunks * kLoadElements);
+    }
+    spec->set_dtype(rows ? v1::DTYPE_F32 : plan_.dtype);
+    if (!rows) spec->set_gradient_dtype(plan_.dtype);
+    spec->set_consistency(plan_.consistency);
+    spec->set_staleness(1'000'000);
+    spec->set_reduction(v1::REDUCTION_SUM);
+    spec->mutable_initializer()->set_kind(v1::Initializer::CONSTANT);
+    spec->mutable_optimizer()->set_name("sgd");
+    spec->mutable_optimizer()->set_rate(1);
+    spec->set_chunk_bytes(kLoadElements * (!rows && plan_.dtype == v1::DTYPE_BF16 ? 2 : 4));
+  }
+  std::unique_ptr<Engine> Start(uint64_t server) {
+    EngineOptions options;
+    options.server = server;
+    options.replica_log = plan_.limits;
+    auto engine = std::make_unique<Engine>(options);
+    REQUIRE(engine->ApplyView(view_).ok());
+    return engine;
+  }
+  void Apply() {
+    view_.set_revision(view_.revision() + 1);
+    if (copy_ != nullptr) REQUIRE(copy_->ApplyView(view_).ok());
+    if (primary_ != nullptr) REQUIRE(primary_->ApplyView(view_).ok());
+  }
+  uint64_t Epoch() const { return view_.partitions(0).epoch(); }
+  static uint32_t DensePartition(uint32_t chunk) {
+    return PartitionOfChunk(kTable, chunk, kLoadPartitions);
+  }
+
+  // Chunks and keys in turn.
+  void Send(uint32_t c) {
+    Request r;
+    r.client = c;
+    const uint32_t turn = next_[c]++;
+    r.rows = turn % 2 == 1;
+    if (r.rows) {
+      uint64_t key = turn / 2 % kLoadKeys;
+      r.partition = PartitionOfKey(kLoadRows, key, kLoadPartitions);
+      for (; r.keys.size() < kLoadPushKeys; key = (key + 1) % (2 * kLoadKeys)) {
+        const bool here = PartitionOfKey(kLoadRows, key, kLoadPartitions) == r.partition;
+        if (here && key < kLoadKeys && (r.keys.empty() || key > r.keys.back()))
+          r.keys.push_back(key);
+        if (key > 2 * kLoadKeys - 2) break;
+      }
+      r.values.assign(r.keys.size() * kLoadDim, 1);
+    } else {
+      r.chunk = turn / 2 % kLoadChunks;
+      r.partition = DensePartition(r.chunk);
+      r.values.assign(kLoadElements, 1);
+    }
+    r.sequence = ++sequences_[c][(r.rows ? kLoadPartitions : 0) + r.partition];
+    ++out_[c];
+    if (r.rows) {
+      for (const uint64_t key : r.keys) filled_ += row_pushes_[key]++ == 0 ? 1 : 0;
+    } else {
+      ++dense_pushes_[r.chunk];
+    }
+    Handle(std::move(r));
+  }
+
+  // As a shard's executor does.
+  void Handle(Request request) {
+    const auto same = [&](const Request& r) {
+      return r.rows == request.rows && r.partition == request.partition;
+    };
+    if (std::any_of(waiting_.begin(), waiting_.end(), same)) {
+      waiting_.push_back(std::move(request));
+      return;
+    }
+    const uint32_t operation = next_operation_++;
+    const Token token = {request.client, operation, 0};
+    const auto count =
+        static_cast<uint32_t>(request.rows ? request.keys.size() : request.values.size());
+    const Group group = {request.partition, request.chunk, Epoch(), request.sequence, count, 0};
+    std::vector<std::byte> payload(request.values.size() * sizeof(float));
+    std::memcpy(payload.data(), request.values.data(), payload.size());
+    bool later = false, no_room = false;
+    ReplyStatus status;
+    if (request.rows) {
+      const GroupsOutcome out = primary_->PushRows(
+          {token, kFirstWorker + request.client, kLoadRows, {&group, 1}, request.keys, payload});
+      later = out.deferred;
+      no_room = out.no_room;
+      status = out.answer.status;
+    } else {
+      PushRequest push;
+      push.token = token;
+      push.worker = kFirstWorker + request.client;
+      push.table = kTable;
+      push.group = group;
+      if (plan_.dtype == v1::DTYPE_BF16) {
+        push.dtype = ElementType::kBf16;
+        auto* halves = reinterpret_cast<uint16_t*>(payload.data());
+        shard::Round(Isa::kBaseline, push.dtype, request.values.data(), halves,
+                     request.values.size());
+        payload.resize(payload.size() / 2);
+      }
+      push.payload = payload;
+      const PushOutcome out = primary_->Push(push);
+      REQUIRE_FALSE(out.held);
+      later = out.deferred;
+      no_room = out.no_room;
+      status = out.answer.status;
+    }
+    if (no_room) {
+      REQUIRE(status == ReplyStatus::kResourceExhausted);
+      ++waited_;
+      waiting_.push_back(std::move(request));
+      return;
+    }
+    CheckBounds();
+    asked_[operation] = request.client;
+    if (!later) Answered(operation, status);
+  }
+
+  void RetryWaiting() {
+    std::deque<Request> requests = std::exchange(waiting_, {});
+    for (Request& request : requests) Handle(std::move(request));
+  }
+
+  void Answered(uint32_t operation, ReplyStatus status) {
+    REQUIRE(status == ReplyStatus::kOk);
+    --out_[asked_.at(operation)];
+    asked_.erase(operation);
+    ++answered_;
+  }
+  void TakeEvents() {
+    std::vector<Event> events;
+    primary_->TakeEvents(&events);
+    for (const Event& event : events) Answered(event.token.operation, event.answer.status);
+  }
+
+  void Deliver() {
+    std::vector<ReplicaRecord> records;
+    while (primary_->TakeReplicas(&records, 16)) {
+    }
+    for (const ReplicaRecord& record : records) link_.push_back(record);
+    uint64_t left = plan_.bytes_of_round;
+    while (!link_.empty() && left > 0) {
+      const ReplicaRecord record = link_.front();
+      link_.pop_front();
+      const ReplicaBytes bytes(record);
+      const ReplyStatus status =
+          copy_->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+      REQUIRE(status == ReplyStatus::kOk);
+      primary_->ReplicaAnswered({kLoadCopy, 0}, record.group.partition, record.group.sequence,
+                                status);
+      left -= std::min<uint64_t>(left, 128 + record.header.total_bytes);
+    }
+  }
+  bool Settled() const {
+    for (const CopyStatus& copy : primary_->copies()) {
+      if (copy.copy.server != 0 && copy.acknowledged != copy.sequence) return false;
+    }
+    return true;
+  }
+  // One record of each kind, applies' and catch-up's, may be what goes beyond.
+  void CheckBounds() {
+    const EngineCounters counters = primary_->counters();
+    most_bytes_ = std::max(most_bytes_, counters.replica_log_bytes);
+    within_bounds_ &=
+        counters.replica_log_bytes <= plan_.limits.shard_bytes + 2 * kLoadRecord &&
+        counters.replica_log_partition_bytes <= plan_.limits.partition_bytes + 2 * kLoadRecord;
+  }
+
+  const LoadPlan plan_;
+  v1::ClusterView view_;
+  std::unique_ptr<Engine> primary_, copy_;
+  std::vector<std::vector<uint64_t>> sequences_;
+  std::vector<uint32_t> next_, out_;
+  std::map<uint32_t, uint32_t> asked_;  // client by operation
+  std::deque<Request> waiting_;
+  std::deque<ReplicaRecord> link_;
+  std::map<uint64_t, uint64_t> dense_pushes_, row_pushes_;
+  uint64_t filled_ = 0, answered_ = 0, waited_ = 0, most_bytes_ = 0;
+  uint32_t next_operation_ = 0, idle_ = 0, most_idle_ = 0;
+  bool within_bounds_ = true;
+};
+
+uint32_t RoundsWithoutLoad(const LoadPlan& plan) {
+  Load load(plan);
+  load.Fill();
+  load.Drain();
+  load.AddLearner();
+  return load.CatchUp(false, 10'000);
+}
+
+TEST_CASE("regression: replica log: catch-up ends under full load, within the bounds") {
+  LoadPlan plan;
+  plan.clients = GENERATE(3u, 16u);
+  const bool narrow = GENERATE(false, true);
+  plan.consistency = narrow ? v1::CONSISTENCY_SSP : v1::CONSISTENCY_ASYNC;
+  plan.dtype = narrow ? v1::DTYPE_BF16 : v1::DTYPE_F32;
+  const uint32_t idle = RoundsWithoutLoad(plan);
+  REQUIRE(idle > 0);
+  Load load(plan);
+  load.Fill();
+  load.AddLearner();
+  const uint64_t before = load.answered();
+  const uint32_t rounds = load.CatchUp(true, 10'000);
+  CAPTURE(plan.clients, static_cast<int>(plan.consistency), idle, rounds, load.most_bytes());
+  CHECK(rounds > 0);
+  CHECK(rounds <= 3 * idle);
+  CHECK(load.within_bounds());
+  // As many as the copy takes, about.
+  CHECK(load.answered() - before > rounds * plan.bytes_of_round / 8 / kLoadRecord);
+  // The followers have the bounds of the whole: pushes go on.
+  for (uint32_t round = 0; round < 50; ++round) load.Round(true);
+  CHECK(load.within_bounds());
+  CHECK(load.most_idle() <= 10);
+  load.Drain();
+  load.CheckSums(load.primary());
+  load.CheckSums(load.Promote());
+}
+
+TEST_CASE("planted bug: replica log: applies do not wait, and catch-up waits for the log") {
+  LoadPlan plan;
+  plan.clients = 16;
+  plan.limits = {16 << 10, 64 << 10, 16 << 10};
+  planted_bugs().unbounded_log = true;
+  const uint32_t idle = RoundsWithoutLoad(plan);
+  Load load(plan);
+  load.Fill();
+  load.AddLearner();
+  const uint32_t rounds = load.CatchUp(true, 20 * idle);
+  const bool within_bounds = load.within_bounds();
+  planted_bugs().unbounded_log = false;
+  CHECK(rounds == 0);
+  CHECK_FALSE(within_bounds);
+}
+
+}  // namespace
+}  // namespace verbena::shard
