@@ -457,6 +457,7 @@ class Engine {
   std::vector<JobStatistics> jobs() const;
 
  private:
+  friend struct EngineInspector;  // tests
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

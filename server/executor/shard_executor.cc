@@ -124,6 +124,7 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
 Inbox& ShardExecutor::inbox() { return impl_->inbox; }
 const absl::Status& ShardExecutor::view_status() const { return impl_->view_status; }
 PeerLinks& ShardExecutor::links() { return *impl_->peer_links; }
+const shard::Engine* ShardExecutor::engine() const { return impl_->engine.get(); }
 
 void ShardExecutor::SetIncarnation(uint64_t incarnation) {
   Impl& s = *impl_;

@@ -178,6 +178,7 @@ class ShardExecutor {
   // What the engine said of the last view: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;
   PeerLinks& links();  // for whoever replicates; tests
+  const shard::Engine* engine() const;  // tests. Null before the incarnation is known
 
   bool RunOnce();
   int64_t NextTimerNanos() const;

@@ -69,6 +69,10 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     executor.lane.operations = options.operations;
     executor.commit_observer = options.commit_observer;
     executor.disk = options.disk;
+    if (options.cold_stores) {
+      cold_.push_back(std::make_unique<shard::FakeColdStore>(static_cast<uint32_t>(executor.seed)));
+      executor.cold_store = cold_.back().get();
+    }
     executor.wall_seconds = [clock = &network->clock()] {
       return static_cast<uint32_t>(clock->NowNanos() / 1'000'000'000);
     };
@@ -347,7 +351,9 @@ bool SimCluster::RunProcesses() {
   bool worked = control_.RunOnce();
   worked |= RunCoordinator();
   for (auto& server : servers_) {
-    if (server && !server->stalled(now())) worked |= server->RunOnce();
+    if (!server || server->stalled(now()) || !server->RunOnce()) continue;
+    worked = true;
+    if (server->pace() > 0) server->StallUntil(now() + server->pace());
   }
   for (auto& worker : workers_) {
     if (!worker->stalled(now())) worked |= worker->core().RunOnce();

@@ -23,6 +23,7 @@
 #include "tests/cluster/sim_clock.h"
 #include "tests/cluster/sim_control.h"
 #include "tests/cluster/sim_store.h"
+#include "tests/shard/fake_cold_store.h"
 
 namespace verbena::test {
 
@@ -52,6 +53,7 @@ struct ClusterOptions {
   uint32_t large_slots = 2;
   uint32_t operations = 16;
   checkpoint::Disk* disk = nullptr;  // where checkpoints go
+  bool cold_stores = false;          // each shard has a slow one, for tables with a cold tier
   rdma::SimFaults network;
   ControlFaults control;
   shard::CommitObserver commit_observer;
@@ -73,6 +75,11 @@ class SimServer {
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
   bool stalled(int64_t now) const { return now < stalled_until_; }
   int64_t stalled_until() const { return stalled_until_; }
+  // A slow process: after each turn in which it did something it pauses that long.
+  void SetPace(int64_t ns) { pace_ns_ = ns; }
+  int64_t pace() const { return pace_ns_; }
+  uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
+  const server::ShardExecutor& shard(uint32_t index) const { return *shards_[index]; }
 
  private:
   server::ShardExecutor* FindShard(uint32_t shard);  // null: none
@@ -83,6 +90,8 @@ class SimServer {
   std::unique_ptr<ControlChannel> channel_;
   const uint32_t rails_;
   int64_t stalled_until_ = 0;
+  int64_t pace_ns_ = 0;
+  std::vector<std::unique_ptr<shard::FakeColdStore>> cold_;  // by shard, which they outlive
   std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
   std::unique_ptr<server::Membership> membership_;
 };

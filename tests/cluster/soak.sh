@@ -33,7 +33,8 @@ if ! [[ $from =~ ^[1-9][0-9]{0,8}$ ]] || [ "$from" -gt "$seeds" ]; then
 fi
 [[ $jobs =~ ^[1-9][0-9]{0,2}$ ]] || wrong "--jobs is '$jobs'; wanted: 1 to 999"
 programs=()
-for program in cluster_test cluster_replicas_test cluster_norm_test cluster_checkpoint_test; do
+for program in cluster_test cluster_replicas_test cluster_norm_test cluster_checkpoint_test \
+  cluster_swarm_test; do
   path=$build/tests/cluster/$program
   [ -x "$path" ] || wrong "there is no $path: build it first"
   # Catch2's exit status is how many there are.

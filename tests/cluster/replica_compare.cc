@@ -1,0 +1,156 @@
+#include "tests/cluster/replica_compare.h"
+
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "shard/engine_impl.h"
+#include "shard/table/row_reader.h"
+
+namespace verbena::shard {
+
+// Sees the inside of an engine.
+struct EngineInspector {
+  static const Engine::Impl& Impl(const Engine& engine) { return *engine.impl_; }
+};
+
+}  // namespace verbena::shard
+
+namespace verbena::test {
+namespace {
+
+using shard::Engine;
+using shard::EngineInspector;
+using shard::SlicedTable;
+using shard::TableState;
+
+using Content = std::map<uint64_t, std::vector<std::byte>>;  // by chunk or key
+
+void ReadChunks(const shard::DenseTable& table, uint32_t slice, Content* content) {
+  for (const uint32_t index : table.slice(slice).chunks) {
+    if (!table.resident(index)) continue;
+    std::vector<std::byte>& bytes = (*content)[table.chunk(index).id];
+    bytes.resize(table.ContentBytes());
+    table.ReadContent(index, bytes.data());
+  }
+}
+
+// Rows that no apply has changed are those of a step that is open on the primary alone.
+void ReadRows(const shard::EmbeddingTable& table, uint32_t slice, Content* content) {
+  std::vector<uint32_t> rows;
+  for (uint32_t row = 0; row < table.rows_in(slice); ++row) {
+    if (!table.rows(slice).is_free(row) && table.rows(slice).applies(row) > 0) rows.push_back(row);
+  }
+  shard::RowReader reader(table.rows(slice), rows);
+  for (const uint32_t row : rows) {
+    const std::byte* from = reader.Next();
+    std::vector<std::byte> bytes(table.content_bytes());
+    if (from == nullptr) continue;
+    uint64_t key = 0;
+    table.ReadRow(slice, row, from, &key, bytes.data());
+    (*content)[key] = std::move(bytes);
+  }
+}
+
+Content Read(const TableState& state, uint32_t slice) {
+  Content content;
+  if (slice == SlicedTable::kNone || !state.table->ready(slice)) return content;
+  if (state.dense.table != nullptr) {
+    ReadChunks(*state.dense.table, slice, &content);
+  } else {
+    ReadRows(*state.rows.table, slice, &content);
+  }
+  return content;
+}
+
+std::map<uint64_t, uint64_t> Sequences(absl::Span<const shard::WorkerMark> marks) {
+  std::map<uint64_t, uint64_t> sequences;
+  for (const shard::WorkerMark& mark : marks) {
+    if (mark.sequence > 0) sequences[mark.worker] = mark.sequence;
+  }
+  return sequences;
+}
+
+std::string CompareContent(const Content& primary, const Content& copy) {
+  size_t missing = 0, different = 0, foreign = 0;
+  std::string first;
+  for (const auto& [id, bytes] : primary) {
+    const auto it = copy.find(id);
+    if (it != copy.end() && it->second == bytes) continue;
+    ++(it == copy.end() ? missing : different);
+    if (first.empty()) first = absl::StrCat(id, it == copy.end() ? " is missing" : " differs");
+  }
+  for (const auto& [id, bytes] : copy) {
+    if (primary.contains(id)) continue;
+    ++foreign;
+    if (first.empty()) first = absl::StrCat(id, " is the copy's alone");
+  }
+  if (first.empty()) return "";
+  return absl::StrCat("of ", primary.size(), " rows or chunks the copy lacks ", missing, ", ",
+                      different, " differ, and it has ", foreign, " more: ", first);
+}
+
+std::string CompareTable(uint32_t partition, const TableState& p, const TableState& c) {
+  if (p.table == nullptr || c.table == nullptr) {
+    return p.table == c.table ? "" : "one of the two does not serve it";
+  }
+  const uint32_t slice = p.table->slice_of(partition);
+  const uint32_t copied = c.table->slice_of(partition);
+  // Lost, or it has nothing there.
+  if (slice == SlicedTable::kNone || !p.table->ready(slice)) return "";
+  std::string difference = CompareContent(Read(p, slice), Read(c, copied));
+  if (!difference.empty()) return difference;
+  const auto marks = c.marks.find(partition);
+  if (marks == c.marks.end() || marks->second.generation != p.job->roster.generation()) return "";
+  std::vector<shard::WorkerMark> known;
+  for (const auto& [worker, mark] : marks->second.workers) known.push_back(mark);
+  const auto wanted = Sequences(p.consistency->Marks(slice));
+  const auto has = Sequences(known);
+  for (const auto& [worker, sequence] : wanted) {
+    const auto it = has.find(worker);
+    // Of a worker that is gone the copy may know what the primary has forgotten, not the reverse.
+    if (it != has.end() && it->second == sequence) continue;
+    return absl::StrCat("worker ", worker, " is at sequence ", sequence, ", the copy knows ",
+                        it == has.end() ? 0 : it->second);
+  }
+  return "";
+}
+
+}  // namespace
+
+ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
+  const auto& p = EngineInspector::Impl(primary);
+  const auto& c = EngineInspector::Impl(copy);
+  ReplicaComparison result;
+  if (p.revision != c.revision || partition >= p.partitions.size()) return result;
+  if (!p.log.leads(partition) || !c.partitions[partition].copy || p.log.learning(partition)) {
+    return result;
+  }
+  const uint64_t last = p.log.last(partition);
+  if (!c.copies[partition].begun || c.copies[partition].learning ||
+      p.log.acknowledged(partition) != last || c.copies[partition].sequence != last) {
+    return result;
+  }
+  result.comparable = true;
+  for (const auto& [id, state] : p.tables) {
+    const auto it = c.tables.find(id);
+    if (it == c.tables.end()) continue;
+    const std::string difference = CompareTable(partition, state, it->second);
+    if (difference.empty()) continue;
+    result.difference = absl::StrCat("table ", id, ", partition ", partition, ", sequence ", last,
+                                     ": ", difference);
+    return result;
+  }
+  return result;
+}
+
+uint64_t UnansweredReplicaBytes(const Engine& primary, uint32_t partition) {
+  const auto& p = EngineInspector::Impl(primary);
+  if (partition >= p.partitions.size() || !p.log.leads(partition)) return 0;
+  return p.log.unanswered_bytes(partition);
+}
+
+}  // namespace verbena::test

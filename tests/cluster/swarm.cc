@@ -1,0 +1,203 @@
+#include "tests/cluster/swarm.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/swarm_checks.h"
+#include "tests/cluster/swarm_client.h"
+#include "tests/cluster/swarm_faults.h"
+#include "tests/cluster/swarm_operator.h"
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+namespace {
+
+// From the end of the faults to full redundancy, with everything that is lost reset, and used.
+constexpr int64_t kRecoveryLimit = 30 * kSecond;
+constexpr int64_t kFinishLimit = 20 * kSecond;
+
+class Swarm {
+ public:
+  explicit Swarm(uint64_t seed) {
+    world_.plan = DrawPlan(seed);
+    world_.result = &result_;
+    world_.random.seed(seed * 104'729 + 7);
+    result_.plan = world_.plan.Describe();
+    cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
+    world_.cluster = cluster_.get();
+    world_.lives.resize(static_cast<size_t>(cluster_->servers()));
+    cluster_->network().set_write_observer([this](const std::string& host, uint64_t block,
+                                                  const std::byte*, size_t bytes) {
+      if (!world_.settled.contains({ProcessOf(host), block})) return;
+      world_.Violation(absl::StrCat(bytes, " bytes were written into a settled buffer of ", host));
+    });
+    for (const SwarmJobPlan& job : world_.plan.jobs) world_.jobs.push_back({job});
+    for (const SwarmJob& job : world_.jobs) {
+      for (uint32_t w = 0; w < job.plan.workers; ++w) AddPlace(&job, w, false);
+      if (world_.has(SwarmFeature::kReaders)) AddPlace(&job, 0, true);
+    }
+    faults_ = std::make_unique<SwarmFaults>(&world_, &clients_);
+    operator_ = std::make_unique<SwarmOperator>(&world_);
+    checks_ = std::make_unique<SwarmChecks>(&world_);
+  }
+
+  SwarmResult Run() {
+    const int64_t limit = world_.plan.faults_end_ns + kRecoveryLimit + kFinishLimit + kSecond;
+    cluster_->RunUntil([this] { return Turn(); }, limit);
+    if (const uint64_t count = cluster_->network().receiver_not_ready(); count > 0) {
+      world_.Violation(absl::StrCat(count, " writes met no posted receive"));
+    }
+    clients_.clear();
+    final_readers_.clear();
+    operator_.reset();
+    cluster_.reset();
+    return std::move(result_);
+  }
+
+ private:
+  // Where a client process belongs.
+  struct Place {
+    const SwarmJob* job;
+    uint32_t slot;
+    bool observer;
+    int64_t start_at = 0;
+    int starts = 0;
+  };
+
+  void AddPlace(const SwarmJob* job, uint32_t slot, bool observer) {
+    places_.push_back({job, slot, observer, world_.Between(0, 2000) * kMilli});
+    clients_.push_back(nullptr);
+  }
+
+  void RunClients() {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      Place& place = places_[i];
+      std::unique_ptr<SwarmClient>& client = clients_[i];
+      if (client != nullptr && client->ended()) client.reset();
+      if (client == nullptr) {
+        StartClient(&place, &client);
+        continue;
+      }
+      place.start_at = world_.now() + pause_;
+      if (place.job->draining && !place.observer) client->Leave();
+      client->Run();
+    }
+    for (const auto& reader : final_readers_) reader->Run();
+  }
+
+  void StartClient(Place* place, std::unique_ptr<SwarmClient>* client) {
+    const bool drained = place->job->draining && !place->observer;
+    if (drained || world_.now() < place->start_at || world_.stage == SwarmStage::kFinish) return;
+    pause_ = world_.stage == SwarmStage::kFaults ? world_.Between(0, 1000) * kMilli : 0;
+    *client = std::make_unique<SwarmClient>(
+        &world_, place->job, place->slot, place->observer,
+        absl::StrCat(place->observer ? "reader" : "worker", "-", place->job->plan.name, "-",
+                     place->slot, "-", ++place->starts));
+  }
+
+  void Churn() {
+    if (!world_.has(SwarmFeature::kChurn) || world_.stage != SwarmStage::kFaults ||
+        world_.now() < next_churn_) {
+      return;
+    }
+    next_churn_ = world_.now() + world_.Between(100, 2000) * kMilli;
+    SwarmClient* client = clients_[world_.Pick(clients_.size())].get();
+    if (client != nullptr) client->Leave();
+  }
+
+  bool Turn() {
+    if (!result_.violations.empty()) return true;
+    checks_->Run();
+    faults_->Run();
+    operator_->Run();
+    Churn();
+    RunClients();
+    switch (world_.stage) {
+      case SwarmStage::kFaults:
+        if (world_.now() >= world_.plan.faults_end_ns) Recover();
+        return false;
+      case SwarmStage::kRecovery:
+        return EndOfRecovery();
+      case SwarmStage::kFinish:
+        return Finished();
+    }
+    return true;
+  }
+
+  void Recover() {
+    faults_->Stop();
+    world_.stage = SwarmStage::kRecovery;
+    world_.recovery_began_ns = world_.now();
+  }
+
+  // The run is over where it has not recovered.
+  bool EndOfRecovery() {
+    if (world_.now() < next_look_) return false;
+    next_look_ = world_.now() + 10 * kMilli;
+    std::string missing;
+    bool recovered = checks_->Redundant(&missing);
+    if (recovered && !operator_->idle()) {
+      recovered = false;
+      missing = operator_->Describe();
+    }
+    for (size_t i = 0; recovered && i < clients_.size(); ++i) {
+      recovered = clients_[i] != nullptr && clients_[i]->Proved(&missing);
+    }
+    if (recovered) {
+      result_.recovered_ns = world_.now() - world_.recovery_began_ns;
+      world_.stage = SwarmStage::kFinish;
+      return false;
+    }
+    if (world_.now() < world_.recovery_began_ns + kRecoveryLimit) return false;
+    world_.Violation(absl::StrCat("not recovered ", kRecoveryLimit / kSecond,
+                                  " s after the faults stopped: ", missing));
+    return true;
+  }
+
+  // Everything that was begun has ended; then every unit is read.
+  bool Finished() {
+    if (finish_limit_ == 0) finish_limit_ = world_.now() + kFinishLimit;
+    std::string missing;
+    for (const auto& client : clients_) {
+      if (client == nullptr || (client->idle() && !client->process()->core().Busy())) continue;
+      missing = absl::StrCat("unfinished: ", client->Describe());
+    }
+    if (missing.empty() && final_readers_.empty()) {
+      for (const SwarmJob& job : world_.jobs) {
+        final_readers_.push_back(std::make_unique<SwarmClient>(
+            &world_, &job, 0, true, absl::StrCat("final-", job.plan.name)));
+        final_readers_.back()->ReadAll();
+      }
+    }
+    for (const auto& reader : final_readers_) {
+      if (missing.empty() && !reader->Proved(&missing)) break;
+    }
+    if (missing.empty() && checks_->AllEqual(&missing)) return true;
+    if (world_.now() < finish_limit_) return false;
+    world_.Violation(absl::StrCat("not finished ", kFinishLimit / kSecond,
+                                  " s after the last call began: ", missing));
+    return true;
+  }
+
+  SwarmResult result_;
+  SwarmWorld world_;
+  std::unique_ptr<SimCluster> cluster_;
+  std::vector<Place> places_;
+  std::vector<std::unique_ptr<SwarmClient>> clients_;        // by place; null: none now
+  std::vector<std::unique_ptr<SwarmClient>> final_readers_;  // by job
+  std::unique_ptr<SwarmFaults> faults_;
+  std::unique_ptr<SwarmOperator> operator_;
+  std::unique_ptr<SwarmChecks> checks_;
+  int64_t pause_ = 0;  // before the next process takes a place
+  int64_t next_churn_ = 0, next_look_ = 0, finish_limit_ = 0;
+};
+
+}  // namespace
+
+SwarmResult RunSwarm(uint64_t seed) { return Swarm(seed).Run(); }
+
+}  // namespace verbena::test

@@ -1,0 +1,41 @@
+// Swarm testing of a whole cluster in the simulator: each seed draws the cluster, a subset of
+// features, and a random interleaving of training, reads, operator's calls and faults
+// (swarm_plan.h). Nothing is scripted, so that a fault can be found that nobody thought of.
+//
+// Invariants that are checked for every seed:
+//  1. A read shows every push that was acknowledged before it began, and none twice
+//  (swarm_table.h).
+//  2. A partition is lost only when the processes that had all of it are gone.
+//  3. Primary and follower are equal at the same sequence (replica_compare.h).
+//  4. Calls end by their deadline, and do not fail before it without a reason.
+//  5. No lease ends of a process that ran and was heard.
+//  6. Buffers stay within their bounds.
+//  7. From the end of the faults on, with clients at the same rate: full redundancy returns,
+//  nothing
+//     is lost, and each worker pushes and pulls each table, within a bound of virtual time.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace verbena::test {
+
+struct SwarmResult {
+  std::vector<std::string> violations;
+  std::string plan;
+  uint64_t pushes = 0, pulls = 0;  // that succeeded
+  uint64_t compared = 0;           // partitions of two servers at the same sequence
+  int created = 0, dropped = 0, reset = 0;
+  int servers_crashed = 0, servers_stalled = 0, workers_crashed = 0, coordinator_stalled = 0;
+  int64_t recovered_ns = 0;  // from the end of the faults to full redundancy
+};
+
+SwarmResult RunSwarm(uint64_t seed);
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_H_

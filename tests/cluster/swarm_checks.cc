@@ -1,0 +1,139 @@
+#include "tests/cluster/swarm_checks.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/replica_compare.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr int64_t kComparePeriod = 50 * kMilli;
+
+}  // namespace
+
+void SwarmChecks::Run() {
+  FollowServers();
+  FollowView();
+  if (world_->now() < next_compare_) return;
+  next_compare_ = world_->now() + kComparePeriod;
+  CompareAndBound();
+}
+
+void SwarmChecks::FollowServers() {
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* server = world_->cluster->server(i);
+    if (server == nullptr || server->incarnation() == 0) continue;
+    processes_[server->incarnation()] = {i, world_->lives[static_cast<size_t>(i)]};
+  }
+}
+
+void SwarmChecks::FollowView() {
+  const v1::ClusterView& view = world_->cluster->view();
+  if (view.revision() == revision_) return;
+  revision_ = view.revision();
+  std::set<uint32_t> present;
+  for (const v1::Table& table : view.tables()) {
+    present.insert(table.id());
+    const auto [it, created] = world_->tables.try_emplace(table.id(), table);
+    if (created) {
+      ++world_->result->created;
+      continue;
+    }
+    for (const uint32_t partition : it->second.Follow(table)) CheckLoss(it->second, partition);
+  }
+  for (auto& [id, table] : world_->tables) {
+    if (table.dropped() || present.contains(id)) continue;
+    table.Drop();
+    ++world_->result->dropped;
+  }
+  before_ = view;
+}
+
+// By the configuration before the one in which it is lost.
+void SwarmChecks::CheckLoss(const SwarmTable& table, uint32_t partition) {
+  if (partition >= static_cast<uint32_t>(before_.partitions_size())) return;
+  const v1::Partition& p = before_.partitions(static_cast<int>(partition));
+  std::vector<uint64_t> holders = {p.primary()};
+  for (const v1::Replica& follower : p.followers()) holders.push_back(follower.server());
+  for (const uint64_t holder : holders) {
+    const auto process = processes_.find(holder);
+    if (process == processes_.end()) continue;
+    const auto [index, life] = process->second;
+    if (world_->lives[static_cast<size_t>(index)] != life) continue;
+    world_->Violation(absl::StrCat("partition ", partition, " of table ", table.id(),
+                                   " was declared lost, though server-", index, " (incarnation ",
+                                   holder, "), which has it, lives"));
+  }
+}
+
+const shard::Engine* SwarmChecks::EngineOf(uint64_t server, uint32_t shard) const {
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    if (process == nullptr || process->incarnation() != server || shard >= process->shards()) {
+      continue;
+    }
+    return process->shard(shard).engine();
+  }
+  return nullptr;
+}
+
+void SwarmChecks::CompareAndBound() {
+  for (const v1::Partition& p : world_->cluster->view().partitions()) {
+    const shard::Engine* primary = EngineOf(p.primary(), p.shard());
+    if (primary == nullptr) continue;
+    const uint64_t bytes = UnansweredReplicaBytes(*primary, p.id());
+    if (bytes > kMaxUnansweredBytes) {
+      world_->Violation(absl::StrCat("the records for the copy of partition ", p.id(), " have ",
+                                     bytes, " bytes; the bound is ", kMaxUnansweredBytes));
+    }
+    for (const v1::Replica& follower : p.followers()) {
+      const shard::Engine* copy = EngineOf(follower.server(), follower.shard());
+      if (copy == nullptr) continue;
+      const ReplicaComparison comparison = CompareReplicas(*primary, *copy, p.id());
+      world_->result->compared += comparison.comparable ? 1 : 0;
+      if (comparison.difference.empty()) continue;
+      world_->Violation(absl::StrCat("the follower on server ", follower.server(),
+                                     " is not what its primary on server ", p.primary(),
+                                     " is: ", comparison.difference));
+      return;
+    }
+  }
+}
+
+bool SwarmChecks::Redundant(std::string* missing) const {
+  const v1::ClusterView& view = world_->cluster->view();
+  const int wanted = static_cast<int>(world_->plan.cluster.replicas) - 1;
+  int few = 0, learning = 0;
+  for (const v1::Partition& p : view.partitions()) {
+    few += p.followers_size() < wanted ? 1 : 0;
+    learning += p.learners_size();
+  }
+  if (few == 0 && learning == 0) return true;
+  *missing = absl::StrCat(few, " of ", view.partitions_size(),
+                          " partitions have too few followers, ", learning, " have learners");
+  return false;
+}
+
+bool SwarmChecks::AllEqual(std::string* missing) {
+  for (const v1::Partition& p : world_->cluster->view().partitions()) {
+    const shard::Engine* primary = EngineOf(p.primary(), p.shard());
+    for (const v1::Replica& follower : p.followers()) {
+      const shard::Engine* copy = EngineOf(follower.server(), follower.shard());
+      if (primary != nullptr && copy != nullptr) {
+        const ReplicaComparison comparison = CompareReplicas(*primary, *copy, p.id());
+        if (comparison.comparable && comparison.difference.empty()) continue;
+        *missing = comparison.difference;
+      }
+      if (missing->empty()) {
+        *missing =
+            absl::StrCat("the copy of partition ", p.id(), " is not at its primary's sequence");
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,51 @@
+// What must hold in every swarm seed whatever the clients see: the models follow the coordinator's
+// view, nothing is lost without a cause, replicas are equal, buffers are bounded, redundancy
+// returns.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_CHECKS_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_CHECKS_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "shard/engine.h"
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+
+// Of records that one partition's copy has not answered. A learner is sent the partition and the
+// records made meanwhile; pushes to it wait beyond the bound.
+inline constexpr uint64_t kMaxUnansweredBytes = uint64_t{17} << 20;
+
+class SwarmChecks {
+ public:
+  explicit SwarmChecks(SwarmWorld* world) : world_(world) {}
+  // Between turns of the cluster.
+  void Run();
+  // All that the plan wants is there: else *missing says what is not.
+  bool Redundant(std::string* missing) const;
+  // Every follower was compared with its primary, at one sequence, and is equal.
+  bool AllEqual(std::string* missing);
+
+ private:
+  void FollowServers();
+  void FollowView();
+  void CheckLoss(const SwarmTable& table, uint32_t partition);
+  const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
+  void CompareAndBound();
+
+  SwarmWorld* const world_;
+  uint64_t revision_ = 0;
+  v1::ClusterView before_;
+  // Incarnation -> process: index of the server, and which of its lives.
+  std::map<uint64_t, std::pair<int, int>> processes_;
+  int64_t next_compare_ = 0;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_CHECKS_H_

@@ -1,0 +1,363 @@
+#include "tests/cluster/swarm_client.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::test {
+namespace {
+
+// A call may end that much before or after its deadline.
+constexpr int64_t kSlack = 10 * kMilli;
+
+}  // namespace
+
+SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, bool observer,
+                         const std::string& host)
+    : world_(world), job_(job), slot_(slot), observer_(observer) {
+  SimWorker::Options options;
+  options.job = job->plan.name;
+  options.expected_workers = job->plan.workers;
+  options.observer = observer;
+  options.seed = static_cast<uint64_t>(world->Between(1, int64_t{1} << 40));
+  options.rails = world->plan.cluster.rails;
+  process_ = world->cluster->AddWorker(host, options);
+  excused_ = world->has(SwarmFeature::kControlLoss);
+}
+
+SwarmClient::~SwarmClient() { world_->cluster->CrashWorker(process_); }
+
+int64_t SwarmClient::DrawDeadline() {
+  const bool calm = world_->stage != SwarmStage::kFaults;
+  return world_->now() + (calm ? world_->Between(500, 3000) : world_->Between(1, 1500)) * kMilli;
+}
+
+// ---- the process's life -------------------------------------------------------------------------
+
+void SwarmClient::Run() {
+  if (process_->stalled(world_->now())) return;
+  Settle();
+  switch (phase_) {
+    case Phase::kStart:
+      if (leaving_ && calls_ == 0) phase_ = Phase::kEnded;
+      if (!leaving_ && world_->now() >= next_at_) Join();
+      break;
+    case Phase::kRunning:
+      if (leaving_) {
+        if (!idle()) break;
+        phase_ = Phase::kLeaving;
+        ++calls_;
+        process_->core().Leave(process_->At(world_->now() + 2 * kSecond), [this](absl::Status) {
+          --calls_;
+          phase_ = Phase::kEnded;
+        });
+      } else if (world_->stage != SwarmStage::kFinish || reads_all_) {
+        OpenTables();
+        if (phase_ == Phase::kRunning) Begin();
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+void SwarmClient::Join() {
+  phase_ = Phase::kJoining;
+  ++calls_;
+  process_->core().Join(process_->At(world_->now() + 2 * kSecond), [this](absl::Status status) {
+    --calls_;
+    last_ = status;
+    if (status.ok()) {
+      phase_ = Phase::kRunning;
+    } else if (absl::IsAborted(status)) {
+      Expired(status, "Join");
+    } else {
+      // A job without tables takes no more workers than it expects: later.
+      next_at_ = world_->now() + 100 * kMilli;
+      phase_ = Phase::kStart;
+    }
+  });
+}
+
+bool SwarmClient::Wants(const SwarmTable& table) const {
+  if (table.dropped()) return false;
+  return table.spec().job() == job_->plan.name ||
+         (observer_ && world_->has(SwarmFeature::kForeignReads));
+}
+
+void SwarmClient::OpenTables() {
+  for (const auto& [id, table] : world_->tables) {
+    const std::string& name = table.spec().name();
+    if (!Wants(table) || opened_.contains(id) || !opening_.insert(name).second) continue;
+    ++calls_;
+    process_->core().OpenTable(name, process_->At(world_->now() + kSecond),
+                               [this, name](absl::StatusOr<v1::Table> opened) {
+                                 --calls_;
+                                 opening_.erase(name);
+                                 last_ = opened.status();
+                                 if (opened.ok()) {
+                                   opened_.insert(opened->id());
+                                 } else if (absl::IsAborted(last_)) {
+                                   Expired(last_, "OpenTable");
+                                 }
+                               });
+    if (phase_ != Phase::kRunning) return;
+  }
+}
+
+void SwarmClient::Expired(const absl::Status& status, const char* call) {
+  if (phase_ != Phase::kEnded && !excused_) {
+    world_->Violation(absl::StrCat(Describe(), ": ", call,
+                                   " says that its lease has ended, though ",
+                                   "it ran and was heard: ", status.ToString()));
+  }
+  phase_ = Phase::kEnded;
+}
+
+bool SwarmClient::Proved(std::string* missing) const {
+  if (phase_ == Phase::kEnded) return true;
+  if (phase_ != Phase::kRunning) {
+    *missing = absl::StrCat(Describe(), " has not joined");
+    return false;
+  }
+  for (const auto& [id, table] : world_->tables) {
+    if (!Wants(table)) continue;
+    const auto used = used_.find(id);
+    const auto [first, end] = table.OwnedBy(slot_, job_->plan.workers);
+    bool pushes = false;
+    for (uint32_t u = first; !observer_ && u < end; ++u) pushes |= table.MayPush(u);
+    if (used != used_.end() && used->second.pulled && (used->second.pushed || !pushes)) continue;
+    *missing = absl::StrCat(Describe(), " has not used table ", id, " '", table.spec().name(), "'");
+    return false;
+  }
+  return true;
+}
+
+std::string SwarmClient::Describe() const {
+  static constexpr const char* kNames[] = {"start", "joining", "running", "leaving", "ended"};
+  return absl::StrCat(process_->host(), " (incarnation ", process_->core().incarnation(), ", ",
+                      kNames[static_cast<int>(phase_)], ", ", operations_,
+                      " operations, last: ", last_.ToString(), ")");
+}
+
+// ---- operations ---------------------------------------------------------------------------------
+
+void SwarmClient::Begin() {
+  if (operations_ >= world_->plan.operations || world_->now() < next_at_) return;
+  next_at_ = world_->now() + world_->Between(0, world_->plan.think_ns);
+  std::vector<SwarmTable*> tables;
+  for (auto& [id, table] : world_->tables) {
+    if (reads_all_ && used_.contains(id)) continue;
+    if (Wants(table) && opened_.contains(id)) tables.push_back(&table);
+  }
+  if (!tables.empty()) BeginOn(tables[world_->Pick(tables.size())]);
+}
+
+std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push) {
+  std::pair<uint32_t, uint32_t> range = {0, static_cast<uint32_t>(table.units().size())};
+  if (push) range = table.OwnedBy(slot_, job_->plan.workers);
+  std::vector<uint32_t> units;
+  if (range.first == range.second) return units;
+  if (reads_all_) {
+    units.resize(table.units().size());
+    std::iota(units.begin(), units.end(), 0);
+    return units;
+  }
+  if (!table.embedding()) {
+    const auto first = static_cast<uint32_t>(world_->Between(range.first, range.second - 1));
+    const auto last = static_cast<uint32_t>(world_->Between(first, range.second - 1));
+    for (uint32_t u = first; u <= last; ++u) units.push_back(u);
+    return units;
+  }
+  const size_t count = 1 + world_->Pick(24);
+  std::set<uint32_t> drawn;
+  for (size_t i = 0; i < count; ++i) {
+    const auto u = static_cast<uint32_t>(world_->Between(range.first, range.second - 1));
+    if (!push || table.MayPush(u)) drawn.insert(u);
+  }
+  return {drawn.begin(), drawn.end()};
+}
+
+void SwarmClient::BeginOn(SwarmTable* table) {
+  auto operation = std::make_shared<Operation>();
+  operation->table = table->id();
+  operation->pushes = !observer_ && world_->Chance(0.6);
+  operation->pulls = !operation->pushes || (!table->embedding() && world_->Chance(0.2) &&
+                                            table->spec().consistency() == v1::CONSISTENCY_ASYNC);
+  operation->units = DrawUnits(*table, operation->pushes);
+  if (operation->units.empty()) return;
+  operation->amount = operation->pushes ? world_->Between(1, 3) : 0;
+  operation->began_ns = world_->now();
+  operation->deadline_ns = DrawDeadline();
+  Fill(*table, operation.get());
+  for (const uint32_t unit : operation->units) {
+    operation->lives.push_back(table->life(table->units()[unit].partition));
+    // A push-pull shows its own push, too.
+    operation->least.push_back(table->Least(unit) + operation->amount);
+    if (operation->pushes) table->Attempt(unit, operation->amount);
+  }
+  ++operations_;
+  const absl::StatusOr<client::OperationId> id = Issue(*table, operation);
+  if (!id.ok()) return Ended(operation, id.status());
+  operation->id = *id;
+  if (operation->pushes && table->spec().consistency() == v1::CONSISTENCY_SSP) EndStep(*table);
+}
+
+void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
+  uint64_t elements = 0;
+  for (const uint32_t unit : operation->units) elements += table.elements(unit);
+  if (operation->pulls) {
+    operation->values =
+        *rdma::MemoryBlock::Allocate(elements * table.parameter_bytes(), "swarm values");
+  }
+  if (!operation->pushes) return;
+  const uint32_t bytes = table.gradient_bytes();
+  operation->gradient = *rdma::MemoryBlock::Allocate(elements * bytes, "swarm gradient");
+  const auto bits =
+      std::bit_cast<uint32_t>(-static_cast<float>(operation->amount)) >> (bytes == 2 ? 16 : 0);
+  for (uint64_t e = 0; e < elements; ++e) {
+    std::memcpy(operation->gradient->data() + e * bytes, &bits, bytes);
+  }
+}
+
+absl::StatusOr<client::OperationId> SwarmClient::Issue(
+    const SwarmTable& table, const std::shared_ptr<Operation>& operation) {
+  client::ClientCore& core = process_->core();
+  const auto done = [this, operation](absl::Status status) { Ended(operation, status); };
+  const int64_t deadline = process_->At(operation->deadline_ns);
+  if (table.embedding()) {
+    std::vector<uint64_t> keys;
+    for (const uint32_t unit : operation->units) keys.push_back(table.units()[unit].key);
+    if (operation->pushes) {
+      return core.PushRows(table.id(), keys, {operation->gradient, 0}, deadline, done);
+    }
+    return core.Lookup(table.id(), keys, {operation->values, 0}, std::nullopt, deadline, done);
+  }
+  const uint64_t first = table.first_element(operation->units.front());
+  const uint64_t count = table.first_element(operation->units.back()) +
+                         table.elements(operation->units.back()) - first;
+  const client::ClientCore::Slice gradient{operation->gradient, 0, first, count};
+  const client::ClientCore::Slice values{operation->values, 0, first, count};
+  if (operation->pushes && operation->pulls) {
+    return core.PushPull(table.id(), gradient, values, deadline, done);
+  }
+  if (operation->pushes) return core.Push(table.id(), gradient, deadline, done);
+  return core.Pull(table.id(), values, std::nullopt, deadline, done);
+}
+
+void SwarmClient::EndStep(const SwarmTable& table) {
+  auto step = std::make_shared<Operation>();
+  step->table = table.id();
+  step->began_ns = world_->now();
+  step->deadline_ns = DrawDeadline();
+  ++operations_;
+  const absl::StatusOr<client::OperationId> id =
+      process_->core().EndStep(table.id(), process_->At(step->deadline_ns),
+                               [this, step](absl::Status status) { Ended(step, status); });
+  if (!id.ok()) Ended(step, id.status());
+}
+
+void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status) {
+  --operations_;
+  last_ = status;
+  for (const auto& block : {operation->gradient, operation->values}) {
+    if (block != nullptr) unsettled_.emplace_back(operation->id, block->id());
+  }
+  SwarmTable& table = world_->tables.at(operation->table);
+  Judge(status, &table, operation->units, operation->deadline_ns,
+        operation->pushes  ? "a push"
+        : operation->pulls ? "a pull"
+                           : "an end-step");
+  if (!status.ok()) return;
+  if (operation->pushes) {
+    ++world_->result->pushes;
+    for (size_t i = 0; i < operation->units.size(); ++i) {
+      table.Acknowledge(operation->units[i], operation->amount, operation->lives[i]);
+    }
+  }
+  if (operation->pulls) {
+    ++world_->result->pulls;
+    CheckValues(*operation, &table);
+  }
+  if (world_->stage == SwarmStage::kFaults || operation->began_ns < world_->recovery_began_ns) {
+    return;
+  }
+  used_[operation->table].pushed |= operation->pushes;
+  used_[operation->table].pulled |= operation->pulls;
+}
+
+void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
+  const std::byte* from = operation.values->data();
+  const uint32_t bytes = table->parameter_bytes();
+  std::vector<float> values;
+  for (size_t i = 0; i < operation.units.size(); ++i) {
+    const uint32_t unit = operation.units[i];
+    values.resize(table->elements(unit));
+    for (float& value : values) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, from, bytes);
+      value = std::bit_cast<float>(bits << (bytes == 2 ? 16 : 0));
+      from += bytes;
+    }
+    const std::string wrong = table->Check(unit, values, operation.least[i], operation.lives[i]);
+    if (!wrong.empty()) world_->Violation(absl::StrCat(process_->host(), ": ", wrong));
+  }
+}
+
+void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
+                        absl::Span<const uint32_t> units, int64_t deadline_ns, const char* call) {
+  const int64_t now = world_->now();
+  const auto wrong = [&](const char* problem) {
+    world_->Violation(absl::StrCat(Describe(), ": ", call, " on table ", table->id(), " '",
+                                   table->spec().name(), "' ", problem, " (deadline ",
+                                   deadline_ns / kMilli, " ms): ", status.ToString()));
+  };
+  if (now > std::max(deadline_ns, process_->stalled_until()) + kSlack) {
+    wrong("ended after its deadline");
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return;
+    case absl::StatusCode::kDataLoss:
+      for (const uint32_t unit : units) {
+        if (table->ever_lost(table->units()[unit].partition)) return;
+      }
+      if (units.empty() && table->lost_any()) return;  // an end-step
+      return wrong("says that data is lost, which is not");
+    case absl::StatusCode::kNotFound:
+      if (!table->dropped()) wrong("says that a table is not there, which is");
+      return;
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kFailedPrecondition:
+      if (table->dropped()) return;
+      return Expired(status, call);
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+      if (now < deadline_ns - kSlack && !table->dropped()) wrong("failed before its deadline");
+      return;
+    default:
+      return wrong("ended in a way that it must not");
+  }
+}
+
+// Buffers that are ours again are noted, so that any later write to them shows.
+void SwarmClient::Settle() {
+  std::erase_if(unsettled_, [&](const auto& buffer) {
+    if (buffer.first != 0 && !process_->core().BufferReleased(buffer.first)) {
+      if (world_->has(SwarmFeature::kFreeRegions) && world_->Chance(0.01)) {
+        process_->core().ReleaseBlock(buffer.second);
+      }
+      return false;
+    }
+    world_->settled.emplace(process_->host(), buffer.second);
+    return true;
+  });
+}
+
+}  // namespace verbena::test

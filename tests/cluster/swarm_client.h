@@ -1,0 +1,103 @@
+// A process of the swarm that uses the client: a worker of a job, which pushes to its own units of
+// the job's tables and pulls all of them, or a reader, which only pulls. Several operations are
+// under way at once.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_CLIENT_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_CLIENT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+
+class SwarmClient {
+ public:
+  // Starts the process. `slot`: which of the job's workers it is.
+  SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, bool observer,
+              const std::string& host);
+  // The process dies.
+  ~SwarmClient();
+  SwarmClient(const SwarmClient&) = delete;
+  SwarmClient& operator=(const SwarmClient&) = delete;
+
+  // Advances the program; called between turns of the cluster.
+  void Run();
+  // Its part is over: another process takes the slot.
+  bool ended() const { return phase_ == Phase::kEnded; }
+  // Ends what it has begun, leaves, and ends.
+  void Leave() { leaving_ = true; }
+  // Reads every unit of the job's tables once, in the stage kFinish.
+  void ReadAll() { reads_all_ = true; }
+  // It was kept from renewing its lease: that may end.
+  void Excuse() { excused_ = true; }
+  SimWorker* process() const { return process_; }
+  bool observer() const { return observer_; }
+  bool idle() const { return calls_ == 0 && operations_ == 0; }
+  // Since the recovery began it has used every table that it should; else *missing says which not.
+  bool Proved(std::string* missing) const;
+  std::string Describe() const;
+
+ private:
+  enum class Phase : uint8_t { kStart, kJoining, kRunning, kLeaving, kEnded };
+  // An operation on a table.
+  struct Operation {
+    client::OperationId id = 0;
+    uint32_t table = 0;
+    bool pushes = false, pulls = false;
+    int64_t amount = 0;           // of a push
+    std::vector<uint32_t> units;  // in the order of the buffers
+    std::vector<uint32_t> lives;  // of the units' partitions, when it began
+    std::vector<int64_t> least;   // of a pull
+    std::shared_ptr<rdma::MemoryBlock> gradient, values;
+    int64_t began_ns = 0, deadline_ns = 0;
+  };
+  struct Used {
+    bool pushed = false, pulled = false;
+  };
+
+  void Join();
+  void OpenTables();
+  bool Wants(const SwarmTable& table) const;
+  void Begin();
+  void BeginOn(SwarmTable* table);
+  std::vector<uint32_t> DrawUnits(const SwarmTable& table, bool push);
+  void Fill(const SwarmTable& table, Operation* operation);
+  absl::StatusOr<client::OperationId> Issue(const SwarmTable& table,
+                                            const std::shared_ptr<Operation>& operation);
+  void EndStep(const SwarmTable& table);
+  void Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status);
+  void CheckValues(const Operation& operation, SwarmTable* table);
+  // Whether a call may end so.
+  void Judge(const absl::Status& status, const SwarmTable* table, absl::Span<const uint32_t> units,
+             int64_t deadline_ns, const char* call);
+  void Expired(const absl::Status& status, const char* call);
+  void Settle();
+  int64_t DrawDeadline();
+
+  SwarmWorld* const world_;
+  const SwarmJob* const job_;
+  const uint32_t slot_;
+  const bool observer_;
+  SimWorker* process_;
+  Phase phase_ = Phase::kStart;
+  bool leaving_ = false, excused_ = false, reads_all_ = false;
+  int64_t next_at_ = 0;
+  uint32_t calls_ = 0;       // to the coordinator
+  uint32_t operations_ = 0;  // on tables
+  std::set<uint32_t> opened_;
+  std::set<std::string> opening_;
+  std::map<uint32_t, Used> used_;                                    // since the recovery began
+  std::vector<std::pair<client::OperationId, uint64_t>> unsettled_;  // buffers of ended operations
+  absl::Status last_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_CLIENT_H_

@@ -1,0 +1,177 @@
+#include "tests/cluster/swarm_faults.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::test {
+namespace {
+
+// A slow server pauses, and is not stalled.
+constexpr int64_t kLongestPause = 20 * kMilli;
+
+}  // namespace
+
+SwarmFaults::SwarmFaults(SwarmWorld* world, std::vector<std::unique_ptr<SwarmClient>>* clients)
+    : world_(world),
+      clients_(clients),
+      slow_server_(
+          world->has(SwarmFeature::kSlowServer)
+              ? static_cast<int>(world->Pick(static_cast<size_t>(world->cluster->servers())))
+              : -1),
+      next_at_(world->Between(100, 2000) * kMilli) {
+  if (slow_server_ >= 0) world_->cluster->server(slow_server_)->SetPace(world_->plan.pace_ns);
+}
+
+void SwarmFaults::Run() {
+  while (!later_.empty() && later_.begin()->first <= world_->now()) {
+    later_.extract(later_.begin()).mapped()();
+  }
+  if (world_->stage != SwarmStage::kFaults || world_->now() < next_at_) return;
+  next_at_ = world_->now() + world_->Between(1, world_->plan.fault_pause_ns);
+  Inject();
+}
+
+void SwarmFaults::Stop() {
+  while (!later_.empty()) later_.extract(later_.begin()).mapped()();
+  world_->cluster->network().set_faults(rdma::SimFaults());
+  world_->cluster->control().set_faults(ControlFaults());
+  world_->cluster->store().set_faults({});
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    world_->cluster->server(i)->StallUntil(world_->now());
+  }
+}
+
+void SwarmFaults::Inject() {
+  static constexpr SwarmFeature kKinds[] = {
+      SwarmFeature::kServerCrashes,       SwarmFeature::kServerStalls,
+      SwarmFeature::kWorkerCrashes,       SwarmFeature::kWorkerStalls,
+      SwarmFeature::kCoordinatorRestarts, SwarmFeature::kCoordinatorStalls,
+      SwarmFeature::kPartitions,          SwarmFeature::kHangs,
+      SwarmFeature::kRailFaults,
+  };
+  std::vector<SwarmFeature> kinds;
+  std::copy_if(std::begin(kKinds), std::end(kKinds), std::back_inserter(kinds),
+               [&](SwarmFeature kind) { return world_->has(kind); });
+  if (kinds.empty()) return;
+  switch (kinds[world_->Pick(kinds.size())]) {
+    case SwarmFeature::kServerCrashes:
+      return CrashServer();
+    case SwarmFeature::kServerStalls:
+      return StallServer();
+    case SwarmFeature::kWorkerCrashes: {
+      auto& client = (*clients_)[world_->Pick(clients_->size())];
+      if (client == nullptr) return;
+      ++world_->result->workers_crashed;
+      client.reset();
+      return;
+    }
+    case SwarmFeature::kWorkerStalls:
+      return StallWorker();
+    case SwarmFeature::kCoordinatorRestarts:
+      return world_->cluster->RestartCoordinator();
+    case SwarmFeature::kCoordinatorStalls:
+      ++world_->result->coordinator_stalled;
+      return world_->cluster->StallCoordinatorUntil(world_->now() + StallTime());
+    case SwarmFeature::kPartitions:
+      return Partition();
+    case SwarmFeature::kHangs:
+      return world_->cluster->network().Hang(AnyRail());
+    case SwarmFeature::kRailFaults:
+      return RailFault();
+    default:
+      return;
+  }
+}
+
+SwarmClient* SwarmFaults::AnyClient() { return (*clients_)[world_->Pick(clients_->size())].get(); }
+
+int SwarmFaults::AnyServer() const {
+  return static_cast<int>(world_->Pick(static_cast<size_t>(world_->cluster->servers())));
+}
+
+std::string SwarmFaults::AnyRail() {
+  std::string host = absl::StrCat("server-", AnyServer());
+  SwarmClient* client = AnyClient();
+  if (client != nullptr && world_->Chance(0.5)) host = client->process()->host();
+  return RailHost(host, static_cast<uint32_t>(world_->Pick(world_->plan.cluster.rails)));
+}
+
+bool SwarmFaults::MayCrash(int index) const {
+  if (world_->has(SwarmFeature::kLosses)) return true;
+  const v1::ClusterView& view = world_->cluster->view();
+  if (world_->plan.cluster.replicas < 2 || view.partitions_size() == 0) return false;
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* server = world_->cluster->server(i);
+    if (i != index && (server == nullptr || server->stalled(world_->now() + kLongestPause)))
+      return false;
+  }
+  if (std::any_of(view.servers().begin(), view.servers().end(),
+                  [](const v1::Server& s) { return s.state() != v1::Server::ALIVE; })) {
+    return false;
+  }
+  return std::all_of(view.partitions().begin(), view.partitions().end(),
+                     [](const v1::Partition& p) { return p.followers_size() > 0; });
+}
+
+void SwarmFaults::CrashServer() {
+  const int index = AnyServer();
+  if (world_->cluster->server(index) == nullptr || !MayCrash(index)) return;
+  ++world_->result->servers_crashed;
+  ++world_->lives[static_cast<size_t>(index)];
+  world_->cluster->CrashServer(index);
+  // Before its lease ends, or after.
+  Later(StallTime(), [this, index] { RestartServer(index); });
+}
+
+void SwarmFaults::RestartServer(int index) {
+  world_->cluster->RestartServer(index);
+  if (index == slow_server_) world_->cluster->server(index)->SetPace(world_->plan.pace_ns);
+}
+
+void SwarmFaults::StallServer() {
+  SimServer* server = world_->cluster->server(AnyServer());
+  if (server == nullptr) return;
+  ++world_->result->servers_stalled;
+  const int64_t until = world_->now() + StallTime();
+  server->StallUntil(until);
+}
+
+void SwarmFaults::StallWorker() {
+  SwarmClient* client = AnyClient();
+  if (client == nullptr) return;
+  const int64_t time = StallTime();
+  client->process()->StallUntil(world_->now() + time);
+  if (time > world_->plan.lease_ns() / 4) client->Excuse();
+}
+
+// A client or a server and the coordinator, or a client and a server, do not hear one another's
+// calls for a while, or one of them does not hear the other.
+void SwarmFaults::Partition() {
+  SwarmClient* client = AnyClient();
+  std::string one = absl::StrCat("server-", AnyServer()), other = "coordinator";
+  if (client != nullptr && world_->Chance(0.5)) {
+    one = client->process()->host();
+    client->Excuse();
+    if (world_->Chance(0.3)) other = absl::StrCat("server-", AnyServer());
+  }
+  if (world_->Chance(0.5)) std::swap(one, other);
+  const bool both = world_->Chance(0.5);
+  world_->cluster->control().Cut(one, other, true);
+  if (both) world_->cluster->control().Cut(other, one, true);
+  Later(StallTime(), [this, one, other] {
+    world_->cluster->control().Cut(one, other, false);
+    world_->cluster->control().Cut(other, one, false);
+  });
+}
+
+void SwarmFaults::RailFault() {
+  const std::string rail = AnyRail();
+  const int64_t time = world_->Between(1, 2000) * kMilli;
+  if (world_->Chance(0.5)) return world_->cluster->network().Stall(rail, world_->now() + time);
+  world_->cluster->network().Cut(rail, true);
+  Later(time, [this, rail] { world_->cluster->network().Cut(rail, false); });
+}
+
+}  // namespace verbena::test

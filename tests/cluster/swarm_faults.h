@@ -1,0 +1,53 @@
+// The swarm's faults, of every process: crash, restart, stall, partition, lost lanes and rails. The
+// plan says which kinds a seed has.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_FAULTS_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_FAULTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/swarm_client.h"
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+
+class SwarmFaults {
+ public:
+  // `clients`: empty places are processes that are to be started.
+  SwarmFaults(SwarmWorld* world, std::vector<std::unique_ptr<SwarmClient>>* clients);
+  void Run();
+  // Ends all that has not ended by itself.
+  void Stop();
+
+ private:
+  void Inject();
+  void CrashServer();
+  void StallServer();
+  void StallWorker();
+  void Partition();
+  void RailFault();
+  // Whatever that server has, another one has, too, and will say so.
+  bool MayCrash(int index) const;
+  void RestartServer(int index);
+  void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
+  SwarmClient* AnyClient();
+  int AnyServer() const;
+  std::string AnyRail();
+  int64_t StallTime() { return world_->plan.lease_ns() * world_->Between(10, 300) / 100; }
+
+  SwarmWorld* const world_;
+  std::vector<std::unique_ptr<SwarmClient>>* const clients_;
+  const int slow_server_;
+  int64_t next_at_;
+  std::multimap<int64_t, std::function<void()>> later_;  // ends of faults
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_FAULTS_H_

@@ -1,0 +1,117 @@
+#include "tests/cluster/swarm_operator.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::test {
+
+SwarmOperator::SwarmOperator(SwarmWorld* world)
+    : world_(world), channel_(world->cluster->control().NewChannel("operator")) {}
+
+template <typename Request, typename Response>
+void SwarmOperator::Call(const char* method, Request request) {
+  std::string id(16, '\0');
+  for (char& c : id) c = static_cast<char>(world_->Between(0, 255));
+  request.set_request_id(id);
+  ++calls_;
+  Send<Request, Response>(method, std::make_shared<Request>(std::move(request)));
+}
+
+template <typename Request, typename Response>
+void SwarmOperator::Send(const char* method, std::shared_ptr<Request> request) {
+  channel_->Unary(kCoordinatorAddress, absl::StrCat("/verbena.v1.Cluster/", method), *request,
+                  std::make_shared<Response>(), absl::Milliseconds(500),
+                  [this, method, request](absl::Status status) {
+                    last_ = status;
+                    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+                      return Send<Request, Response>(method, request);
+                    }
+                    if (absl::IsInvalidArgument(status)) {
+                      world_->Violation(absl::StrCat("operator: ", method, ": ", status.ToString(),
+                                                     "; ", request->ShortDebugString()));
+                    }
+                    --calls_;
+                  });
+}
+
+SwarmTable* SwarmOperator::AnyTable() {
+  std::vector<SwarmTable*> tables;
+  for (auto& [id, table] : world_->tables) {
+    if (!table.dropped()) tables.push_back(&table);
+  }
+  return tables.empty() ? nullptr : tables[world_->Pick(tables.size())];
+}
+
+// A table is reset when its job has no workers: they leave first.
+bool SwarmOperator::Reset() {
+  bool lost = false;
+  for (SwarmJob& job : world_->jobs) {
+    const SwarmTable* table = nullptr;
+    for (const auto& [id, t] : world_->tables) {
+      if (!t.dropped() && t.lost_any() && t.spec().job() == job.plan.name) table = &t;
+    }
+    job.draining = table != nullptr;
+    lost |= job.draining;
+    if (!job.draining || calls_ > 0) continue;
+    const v1::ClusterView& view = world_->cluster->view();
+    const bool workers = std::any_of(view.jobs().begin(), view.jobs().end(), [&](const auto& j) {
+      return j.name() == job.plan.name &&
+             std::any_of(j.members().begin(), j.members().end(),
+                         [](const v1::Worker& w) { return w.rank() >= 0; });
+    });
+    if (workers) continue;
+    ++world_->result->reset;
+    v1::ResetTableRequest request;
+    request.set_name(table->spec().name());
+    Call<v1::ResetTableRequest, v1::ResetTableResponse>("ResetTable", std::move(request));
+  }
+  return lost;
+}
+
+void SwarmOperator::Create() {
+  v1::CreateTableRequest request;
+  *request.mutable_spec() = DrawTableSpec(world_->plan, &world_->random);
+  // Few names: those of dropped tables come again.
+  request.mutable_spec()->set_name(absl::StrCat("t", world_->Between(0, 9)));
+  request.mutable_spec()->set_job(world_->jobs[world_->Pick(world_->jobs.size())].plan.name);
+  for (const auto& [id, table] : world_->tables) {
+    if (!table.dropped() && table.spec().name() == request.spec().name()) return;
+  }
+  Call<v1::CreateTableRequest, v1::CreateTableResponse>("CreateTable", std::move(request));
+}
+
+void SwarmOperator::Drop(const SwarmTable& table) {
+  v1::DropTableRequest request;
+  request.set_name(table.spec().name());
+  Call<v1::DropTableRequest, v1::DropTableResponse>("DropTable", std::move(request));
+}
+
+void SwarmOperator::Run() {
+  channel_->RunOnce();
+  if (world_->stage == SwarmStage::kFinish || world_->now() < next_at_) return;
+  const bool faults = world_->stage == SwarmStage::kFaults;
+  next_at_ =
+      world_->now() + (faults ? world_->Between(0, world_->plan.operator_pause_ns) : 20 * kMilli);
+  if (Reset() && world_->Chance(0.5)) return;
+  if (calls_ > 0) return;
+  uint32_t tables = 0;
+  for (const auto& [id, table] : world_->tables) tables += table.dropped() ? 0 : 1;
+  if (faults ? tables < world_->plan.max_tables : tables == 0) return Create();
+  SwarmTable* table = AnyTable();
+  if (faults && world_->has(SwarmFeature::kDrops) && table != nullptr) Drop(*table);
+}
+
+bool SwarmOperator::idle() const {
+  return calls_ == 0 &&
+         std::none_of(world_->tables.begin(), world_->tables.end(),
+                      [](const auto& t) { return !t.second.dropped() && t.second.lost_any(); });
+}
+
+std::string SwarmOperator::Describe() const {
+  return absl::StrCat("operator: ", calls_, " calls, last: ", last_.ToString());
+}
+
+}  // namespace verbena::test

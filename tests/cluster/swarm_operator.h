@@ -1,0 +1,45 @@
+// The swarm's operator: creates, drops and resets tables, by calls to the coordinator that are
+// repeated with the same id until they are answered. The models follow the coordinator's view, so
+// nothing depends on when an answer comes.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_OPERATOR_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_OPERATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "proto/control_channel.h"
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+
+class SwarmOperator {
+ public:
+  explicit SwarmOperator(SwarmWorld* world);
+  void Run();
+  // Nothing is left to do for the recovery.
+  bool idle() const;
+  std::string Describe() const;
+
+ private:
+  SwarmTable* AnyTable();
+  bool Reset();  // whether a table is lost
+  void Create();
+  void Drop(const SwarmTable& table);
+  template <typename Request, typename Response>
+  void Call(const char* method, Request request);
+  template <typename Request, typename Response>
+  void Send(const char* method, std::shared_ptr<Request> request);
+
+  SwarmWorld* const world_;
+  std::unique_ptr<ControlChannel> channel_;
+  int calls_ = 0;
+  int64_t next_at_ = 0;
+  absl::Status last_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_OPERATOR_H_

@@ -1,0 +1,123 @@
+#include "tests/cluster/swarm_plan.h"
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::test {
+namespace {
+
+struct FeatureChance {
+  SwarmFeature feature;
+  const char* name;
+  double chance;
+};
+
+constexpr FeatureChance kChances[] = {
+    {SwarmFeature::kEmbedding, "embedding", 0.7},
+    {SwarmFeature::kColdTier, "cold_tier", 0.15},
+    {SwarmFeature::kHalfPrecision, "half_precision", 0.3},
+    {SwarmFeature::kCodecs, "codecs", 0.3},
+    {SwarmFeature::kAdmission, "admission", 0.2},
+    {SwarmFeature::kEviction, "eviction", 0.2},
+    {SwarmFeature::kOptimizerState, "optimizer_state", 0.2},
+    {SwarmFeature::kSsp, "ssp", 0.3},
+    {SwarmFeature::kSync, "sync", 0},
+    {SwarmFeature::kDrops, "drops", 0.5},
+    {SwarmFeature::kLosses, "losses", 0.4},
+    {SwarmFeature::kChurn, "churn", 0.4},
+    {SwarmFeature::kReaders, "readers", 0.5},
+    {SwarmFeature::kForeignReads, "foreign_reads", 0.1},
+    {SwarmFeature::kFreeRegions, "free_regions", 0.3},
+    {SwarmFeature::kServerCrashes, "server_crashes", 0.7},
+    {SwarmFeature::kServerStalls, "server_stalls", 0.4},
+    {SwarmFeature::kSlowServer, "slow_server", 0.25},
+    {SwarmFeature::kWorkerCrashes, "worker_crashes", 0.4},
+    {SwarmFeature::kWorkerStalls, "worker_stalls", 0.4},
+    {SwarmFeature::kCoordinatorRestarts, "coordinator_restarts", 0.4},
+    {SwarmFeature::kCoordinatorStalls, "coordinator_stalls", 0.25},
+    {SwarmFeature::kPartitions, "partitions", 0.3},
+    {SwarmFeature::kControlLoss, "control_loss", 0.4},
+    {SwarmFeature::kConnectionLoss, "connection_loss", 0.5},
+    {SwarmFeature::kHangs, "hangs", 0.3},
+    {SwarmFeature::kRailFaults, "rail_faults", 0.2},
+    {SwarmFeature::kClockDrift, "clock_drift", 0.4},
+};
+static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
+
+class PlanDraw {
+ public:
+  explicit PlanDraw(uint64_t seed) : random_(seed * 7919 + 13) {}
+  int64_t Between(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+  bool Chance(double p) { return std::bernoulli_distribution(p)(random_); }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
+  ClusterOptions& cluster = plan->cluster;
+  cluster.seed = plan->seed;
+  cluster.servers = static_cast<int>(draw->Between(2, 4));
+  cluster.shards = static_cast<int>(draw->Between(1, 2));
+  cluster.replicas = draw->Chance(0.75) ? 2 : 1;
+  cluster.min_replicas = cluster.replicas == 2 && draw->Chance(0.3) ? 2 : 1;
+  cluster.lease_ms = static_cast<uint32_t>(draw->Between(500, 2000));
+  cluster.rails = plan->has(SwarmFeature::kRailFaults) ? 2 : 1;
+  cluster.small_slots = static_cast<uint32_t>(draw->Between(1, 8));
+  cluster.large_slots = static_cast<uint32_t>(draw->Between(1, 2));
+  cluster.operations = static_cast<uint32_t>(draw->Between(4, 16));
+  cluster.cold_stores = plan->has(SwarmFeature::kColdTier);
+  if (plan->has(SwarmFeature::kClockDrift)) cluster.drift_ppm = 10'000;
+  if (plan->has(SwarmFeature::kControlLoss)) cluster.control.loss = 0.02;
+  if (plan->has(SwarmFeature::kConnectionLoss)) {
+    cluster.network.connection_loss = 0.002;
+    cluster.network.missed_loss = 0.2;
+    cluster.network.connect_failure = 0.1;
+    cluster.network.max_death_delay_ns = 20 * kMilli;
+  }
+}
+
+}  // namespace
+
+const char* SwarmFeatureName(SwarmFeature feature) {
+  return kChances[static_cast<size_t>(feature)].name;
+}
+
+std::string SwarmPlan::Describe() const {
+  std::string text = absl::StrCat(
+      cluster.servers, " servers, ", cluster.shards, " shards, replicas ", cluster.replicas, "/",
+      cluster.min_replicas, ", lease ", cluster.lease_ms, " ms, ", jobs.size(), " jobs, up to ",
+      max_tables, " tables, ", operations, " operations at once, think ", think_ns / 1000,
+      " us, faults until ", faults_end_ns / kMilli, " ms:");
+  for (const FeatureChance& chance : kChances) {
+    if (has(chance.feature)) absl::StrAppend(&text, " ", chance.name);
+  }
+  return text;
+}
+
+SwarmPlan DrawPlan(uint64_t seed) {
+  PlanDraw draw(seed);
+  SwarmPlan plan;
+  plan.seed = seed;
+  for (const FeatureChance& chance : kChances) {
+    plan.features[static_cast<size_t>(chance.feature)] = draw.Chance(chance.chance);
+  }
+  DrawCluster(&draw, &plan);
+  const int64_t jobs = draw.Between(1, 2);
+  for (int64_t j = 0; j < jobs; ++j) {
+    plan.jobs.push_back({absl::StrCat("job-", j), static_cast<uint32_t>(draw.Between(1, 3))});
+  }
+  plan.max_tables = static_cast<uint32_t>(draw.Between(1, 8));
+  plan.operations = static_cast<uint32_t>(draw.Between(1, 4));
+  plan.think_ns = draw.Between(1, 20) * kMilli;
+  plan.operator_pause_ns = draw.Between(50, 800) * kMilli;
+  plan.fault_pause_ns = draw.Between(100, 1500) * kMilli;
+  plan.faults_end_ns = draw.Between(4, 10) * kSecond;
+  plan.pace_ns = draw.Between(1, 10) * kMilli;
+  return plan;
+}
+
+}  // namespace verbena::test

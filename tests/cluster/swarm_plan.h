@@ -1,0 +1,83 @@
+// What one seed of the swarm draws before anything runs: the cluster, the features that take part,
+// and how often things happen. Features are chosen one by one, so that a rare one is not always
+// hidden behind a frequent one.
+//
+// A new feature is a line in SwarmFeature, its chance in DrawPlan(), and its use in one actor.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_PLAN_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_PLAN_H_
+
+#include <bitset>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/sim_cluster.h"
+
+namespace verbena::test {
+
+enum class SwarmFeature : uint32_t {
+  // Kinds of tables.
+  kEmbedding,
+  kColdTier,
+  kHalfPrecision,
+  kCodecs,
+  kAdmission,
+  kEviction,
+  kOptimizerState,
+  kSsp,
+  kSync,
+  // Life of tables and processes.
+  kDrops,
+  kLosses,  // servers die with the only copy; the operator resets the tables
+  kChurn,   // workers leave and others come
+  kReaders,
+  kForeignReads,  // readers pull tables of other jobs, too
+  kFreeRegions,   // memory is released while records use it
+  // Faults.
+  kServerCrashes,
+  kServerStalls,
+  kSlowServer,  // one server takes long for each turn, as long as the seed runs
+  kWorkerCrashes,
+  kWorkerStalls,
+  kCoordinatorRestarts,
+  kCoordinatorStalls,
+  kPartitions,  // of the control plane
+  kControlLoss,
+  kConnectionLoss,
+  kHangs,
+  kRailFaults,
+  kClockDrift,
+  kCount
+};
+const char* SwarmFeatureName(SwarmFeature feature);
+
+struct SwarmJobPlan {
+  std::string name;
+  uint32_t workers = 1;
+};
+
+struct SwarmPlan {
+  uint64_t seed = 1;
+  std::bitset<static_cast<size_t>(SwarmFeature::kCount)> features;
+  ClusterOptions cluster;
+  std::vector<SwarmJobPlan> jobs;
+  uint32_t max_tables = 1;
+  uint32_t operations = 1;  // at once, of a worker
+  int64_t think_ns = 0;     // the longest pause before a worker's next operation
+  int64_t operator_pause_ns = 0;
+  int64_t fault_pause_ns = 0;
+  int64_t faults_end_ns = 0;
+  int64_t pace_ns = 0;  // kSlowServer
+
+  bool has(SwarmFeature feature) const { return features[static_cast<size_t>(feature)]; }
+  int64_t lease_ns() const { return cluster.lease_ms * kMilli; }
+  std::string Describe() const;
+};
+
+SwarmPlan DrawPlan(uint64_t seed);
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_PLAN_H_

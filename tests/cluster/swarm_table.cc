@@ -1,0 +1,194 @@
+#include "tests/cluster/swarm_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "proto/routing.h"
+#include "proto/table_spec.h"
+
+namespace verbena::test {
+namespace {
+
+int64_t DrawBetween(std::mt19937_64* random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(*random);
+}
+bool DrawChance(std::mt19937_64* random, double p) {
+  return std::bernoulli_distribution(p)(*random);
+}
+
+// Rounds to the nearest bf16, ties to even.
+float RoundToBf16(float value) {
+  auto bits = std::bit_cast<uint32_t>(value);
+  bits += 0x7fff + ((bits >> 16) & 1);
+  return std::bit_cast<float>(bits & 0xffff0000u);
+}
+
+// How many keys the model of a table has: those of a tiered one do not fit its memory.
+uint32_t KeysOf(const v1::TableSpec& spec) {
+  return spec.has_cold_tier() ? 800 : spec.row_dtype() == v1::DTYPE_BF16 ? 160 : 60;
+}
+
+void DrawRows(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* spec) {
+  spec->set_dim(2);
+  if (plan.has(SwarmFeature::kColdTier) && DrawChance(random, 0.6)) {
+    spec->set_dim(64);
+    spec->mutable_cold_tier()->set_hot_bytes(64 << 10);
+    return;
+  }
+  if (plan.has(SwarmFeature::kHalfPrecision) && DrawChance(random, 0.5)) {
+    spec->set_row_dtype(v1::DTYPE_BF16);
+  }
+  if (plan.has(SwarmFeature::kAdmission) && DrawChance(random, 0.5)) {
+    spec->mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
+    spec->mutable_admission()->set_min_count(2);
+    spec->mutable_admission()->set_sketch_bytes(64 << 10);
+  }
+  if (plan.has(SwarmFeature::kEviction) && DrawChance(random, 0.5)) {
+    v1::Eviction* eviction = spec->mutable_eviction();
+    if (DrawChance(random, 0.5)) {
+      eviction->set_kind(v1::Eviction::TTL_STEPS);
+      eviction->set_ttl(static_cast<uint64_t>(DrawBetween(random, 5, 50)));
+    } else {
+      eviction->set_kind(DrawChance(random, 0.5) ? v1::Eviction::LRU : v1::Eviction::LFU);
+      eviction->set_max_rows(48);
+    }
+  }
+}
+
+void DrawDense(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* spec) {
+  const int64_t chunks = DrawBetween(random, 1, 8);
+  spec->add_shape(
+      static_cast<uint64_t>(chunks * (kSimChunkBytes / 4) - DrawBetween(random, 0, 900)));
+  if (plan.has(SwarmFeature::kHalfPrecision) && DrawChance(random, 0.5)) {
+    if (DrawChance(random, 0.5)) spec->set_dtype(v1::DTYPE_BF16);
+    if (DrawChance(random, 0.5)) spec->set_gradient_dtype(v1::DTYPE_BF16);
+  }
+}
+
+}  // namespace
+
+v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random) {
+  v1::TableSpec spec;
+  if (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, 0.6)) {
+    DrawRows(plan, random, &spec);
+  } else {
+    DrawDense(plan, random, &spec);
+  }
+  if (plan.has(SwarmFeature::kCodecs)) {
+    const bool pushes_f32 = spec.gradient_dtype() != v1::DTYPE_BF16;
+    if (pushes_f32 && DrawChance(random, 0.5)) spec.set_push_codec(v1::CODEC_BF16);
+    if (spec.dtype() != v1::DTYPE_BF16 && DrawChance(random, 0.5))
+      spec.set_pull_codec(v1::CODEC_BF16);
+  }
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  if (plan.has(SwarmFeature::kSsp) && DrawChance(random, 0.5)) {
+    spec.set_consistency(v1::CONSISTENCY_SSP);
+    spec.set_staleness(static_cast<uint32_t>(DrawBetween(random, 1, 20)));
+  }
+  spec.set_reduction(v1::REDUCTION_SUM);
+  spec.set_chunk_bytes(kSimChunkBytes);
+  const bool state = plan.has(SwarmFeature::kOptimizerState) && DrawChance(random, 0.5);
+  spec.mutable_optimizer()->set_name(state ? "adagrad" : "sgd");
+  spec.mutable_optimizer()->set_rate(1);
+  return spec;
+}
+
+SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.spec()) {
+  lives_.resize(kSimPartitions);
+  exact_ = spec_.optimizer().name() == "sgd";
+  keeps_rows_ = spec_.eviction().kind() <= v1::Eviction::NEVER;
+  complete_ = keeps_rows_ && spec_.admission().kind() <= v1::Admission::ALWAYS;
+  narrow_ = spec_.dtype() == v1::DTYPE_BF16 || spec_.pull_codec() == v1::CODEC_BF16;
+  most_ = spec_.row_dtype() == v1::DTYPE_BF16 ? 250 : int64_t{1} << 23;
+  if (embedding()) {
+    for (uint64_t k = 0; k < KeysOf(spec_); ++k) {
+      const uint64_t key = k * k * 1'000'003;
+      units_.push_back({key, PartitionOfKey(id_, key, kSimPartitions)});
+    }
+  } else {
+    const DenseLayout layout = LayoutOf(spec_);
+    chunk_elements_ = layout.chunk_elements;
+    elements_ = layout.elements;
+    parameter_bytes_ = ElementBytes(ParameterType(spec_));
+    gradient_bytes_ = ElementBytes(GradientType(spec_));
+    for (uint32_t c = 0; c < layout.chunks(); ++c) {
+      units_.push_back({0, PartitionOfChunk(id_, c, kSimPartitions)});
+    }
+  }
+  Follow(table);
+}
+
+uint64_t SwarmTable::elements(uint32_t unit) const {
+  if (embedding()) return spec_.dim();
+  return std::min<uint64_t>(chunk_elements_, elements_ - first_element(unit));
+}
+
+std::pair<uint32_t, uint32_t> SwarmTable::OwnedBy(uint32_t slot, uint32_t slots) const {
+  const auto count = static_cast<uint32_t>(units_.size());
+  return {slot * count / slots, (slot + 1) * count / slots};
+}
+
+std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table) {
+  std::set<uint32_t> lost(table.lost_partitions().begin(), table.lost_partitions().end());
+  std::vector<uint32_t> added;
+  std::set_difference(lost.begin(), lost.end(), lost_.begin(), lost_.end(),
+                      std::back_inserter(added));
+  for (const uint32_t partition : lost_) {
+    if (lost.contains(partition)) continue;
+    ++lives_[partition];
+    for (Unit& unit : units_) {
+      if (unit.partition != partition) continue;
+      unit.acknowledged = unit.attempted = unit.seen = 0;
+    }
+  }
+  lost_ = std::move(lost);
+  return added;
+}
+
+void SwarmTable::Acknowledge(uint32_t unit, int64_t amount, uint32_t life) {
+  if (life == lives_[units_[unit].partition]) units_[unit].acknowledged += amount;
+}
+
+int64_t SwarmTable::Least(uint32_t unit) const {
+  const Unit& u = units_[unit];
+  if (!keeps_rows_) return 0;
+  return complete_ ? std::max(u.acknowledged, u.seen) : u.seen;
+}
+
+float SwarmTable::Shown(int64_t value) const {
+  const auto exact = static_cast<float>(value);
+  return narrow_ ? RoundToBf16(exact) : exact;
+}
+
+std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, int64_t least,
+                              uint32_t life) {
+  Unit& u = units_[unit];
+  if (life != lives_[u.partition] || lost(u.partition)) return "";
+  const float value = values[0];
+  const auto wrong = [&](const char* problem) {
+    return absl::StrCat("table ", id_, " '", spec_.name(), "' ", embedding() ? "row " : "chunk ",
+                        unit, " (partition ", u.partition, "): ", problem, ": read ", value,
+                        ", at least ", least, " expected; ", u.acknowledged, " acknowledged, ",
+                        u.attempted, " attempted, ", u.seen, " seen");
+  };
+  for (const float other : values) {
+    if (other != value) return wrong("half of an update was read");
+  }
+  if (!(value >= 0)) return wrong("no value that pushes can make");
+  if (!exact_) {
+    if (value == 0 && least > 0) return wrong("initial values in place of acknowledged pushes");
+    if (value > 0 && u.attempted == 0) return wrong("an update that nobody pushed");
+    return "";
+  }
+  if (value > Shown(u.attempted)) return wrong("more than was pushed");
+  if (value < Shown(least)) {
+    return wrong(value == 0 ? "initial values in place of acknowledged pushes"
+                            : "acknowledged pushes are missing");
+  }
+  if (!narrow_) u.seen = std::max(u.seen, static_cast<int64_t>(value));
+  return "";
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,97 @@
+// What the swarm knows of one table: for each unit (a chunk, or a row) how much was pushed to it
+// and how much of that was acknowledged.
+//
+// Every push adds a small integer to all numbers of a unit, so that the unit's value is a sum that
+// f32 holds exactly. A unit has one writer at a time: its worker slot's process, or the next one.
+//
+// The model follows the coordinator's view: a partition that is lost there is lost here, and one
+// that is not lost any more starts again from initial values.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_TABLE_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "tests/cluster/swarm_plan.h"
+
+namespace verbena::test {
+
+// A specification of any kind that the plan's features allow.
+v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random);
+
+class SwarmTable {
+ public:
+  struct Unit {
+    uint64_t key = 0;  // of a row
+    uint32_t partition = 0;
+    int64_t acknowledged = 0, attempted = 0;
+    int64_t seen = 0;  // the greatest value that a read has shown
+  };
+
+  explicit SwarmTable(const v1::Table& table);
+
+  uint32_t id() const { return id_; }
+  const v1::TableSpec& spec() const { return spec_; }
+  bool embedding() const { return spec_.dim() > 0; }
+  const std::vector<Unit>& units() const { return units_; }
+  uint64_t first_element(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements_; }
+  // Numbers of a unit.
+  uint64_t elements(uint32_t unit) const;
+  uint32_t parameter_bytes() const { return parameter_bytes_; }
+  uint32_t gradient_bytes() const { return gradient_bytes_; }
+  // The units that worker slot `slot` of `slots` pushes to: [first, second).
+  std::pair<uint32_t, uint32_t> OwnedBy(uint32_t slot, uint32_t slots) const;
+
+  // ---- the view ----
+  // Of the same table in a later view. Partitions that it has newly lost.
+  std::vector<uint32_t> Follow(const v1::Table& table);
+  void Drop() { dropped_ = true; }
+  bool dropped() const { return dropped_; }
+  bool lost_any() const { return !lost_.empty(); }
+  bool lost(uint32_t partition) const { return lost_.contains(partition); }
+  bool ever_lost(uint32_t partition) const { return lost(partition) || lives_[partition] > 0; }
+  // Grows when the partition starts again.
+  uint32_t life(uint32_t partition) const { return lives_[partition]; }
+
+  // ---- pushes and reads ----
+  void Attempt(uint32_t unit, int64_t amount) { units_[unit].attempted += amount; }
+  void Acknowledge(uint32_t unit, int64_t amount, uint32_t life);
+  // Whether another push can be counted exactly.
+  bool MayPush(uint32_t unit) const { return units_[unit].attempted < most_; }
+  // What a read that begins now has to show at least.
+  int64_t Least(uint32_t unit) const;
+  // `values`: the unit's numbers. What is wrong with them, or an empty string.
+  std::string Check(uint32_t unit, absl::Span<const float> values, int64_t least, uint32_t life);
+
+ private:
+  // As a reader sees an exact value.
+  float Shown(int64_t value) const;
+
+  const uint32_t id_;
+  const v1::TableSpec spec_;
+  uint32_t chunk_elements_ = 0;
+  uint64_t elements_ = 0;
+  uint32_t parameter_bytes_ = 4, gradient_bytes_ = 4;
+  int64_t most_ = 0;      // up to it every sum is exact
+  bool exact_ = true;     // values are sums
+  bool complete_ = true;  // nothing acknowledged may be missing
+  bool keeps_rows_ = true;
+  bool narrow_ = false;  // readers see numbers rounded to bf16
+  std::vector<Unit> units_;
+  std::vector<uint32_t> lives_;  // by partition
+  std::set<uint32_t> lost_;
+  bool dropped_ = false;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_TABLE_H_

@@ -1,0 +1,49 @@
+// Random clusters with random tables, clients, operator's calls and faults (swarm.h). Seeds:
+// seeds.h.
+#include "tests/cluster/swarm.h"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <cstdio>
+
+#include "tests/cluster/seeds.h"
+
+namespace verbena::test {
+namespace {
+
+TEST_CASE("swarm: random clusters, tables and clients under faults") {
+  SwarmResult totals;
+  ForEachSeed("cluster_swarm_test 'swarm: random*'", 200, [&](uint64_t seed) {
+    const SwarmResult result = RunSwarm(seed);
+    if (!result.violations.empty() || SeedsToRun(1).replay) {
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                   result.plan.c_str());
+    }
+    totals.pushes += result.pushes, totals.pulls += result.pulls;
+    totals.compared += result.compared;
+    totals.created += result.created, totals.dropped += result.dropped;
+    totals.reset += result.reset;
+    totals.servers_crashed += result.servers_crashed;
+    totals.servers_stalled += result.servers_stalled;
+    totals.workers_crashed += result.workers_crashed;
+    totals.coordinator_stalled += result.coordinator_stalled;
+    return result.violations;
+  });
+  std::printf(
+      "%llu pushes, %llu pulls, %llu replicas compared; tables: %d created, %d dropped, %d "
+      "resets; %d servers and %d workers crashed, %d servers and %d coordinators stalled\n",
+      static_cast<unsigned long long>(totals.pushes), static_cast<unsigned long long>(totals.pulls),
+      static_cast<unsigned long long>(totals.compared), totals.created, totals.dropped,
+      totals.reset, totals.servers_crashed, totals.workers_crashed, totals.servers_stalled,
+      totals.coordinator_stalled);
+  if (SeedsToRun(1).replay) return;
+  CHECK(totals.pushes > 0);
+  CHECK(totals.pulls > 0);
+  CHECK(totals.compared > 0);
+  CHECK(totals.dropped > 0);
+  CHECK(totals.reset > 0);
+  CHECK(totals.servers_crashed > 0);
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,65 @@
+// What the actors of one swarm seed share: the plan, the cluster, the models of its tables, and
+// what was found wrong.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_WORLD_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_WORLD_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/sim_cluster.h"
+#include "tests/cluster/swarm.h"
+#include "tests/cluster/swarm_plan.h"
+#include "tests/cluster/swarm_table.h"
+
+namespace verbena::test {
+
+enum class SwarmStage : uint8_t {
+  kFaults,    // everything happens
+  kRecovery,  // no more faults, drops and crashes; clients go on at the same rate
+  kFinish,    // clients end what they have begun
+};
+
+struct SwarmJob {
+  SwarmJobPlan plan;
+  bool draining = false;  // its workers leave, so that a table can be reset
+};
+
+struct SwarmWorld {
+  SwarmPlan plan;
+  SwarmResult* result = nullptr;
+  SimCluster* cluster = nullptr;
+  std::mt19937_64 random;
+  SwarmStage stage = SwarmStage::kFaults;
+  int64_t recovery_began_ns = 0;
+  std::vector<SwarmJob> jobs;
+  std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
+  std::vector<int> lives;                 // by server: how often its process has died
+  // (host, block) of every buffer that its process has back.
+  std::set<std::pair<std::string, uint64_t>> settled;
+
+  int64_t now() const { return cluster->now(); }
+  bool has(SwarmFeature feature) const { return plan.has(feature); }
+  void Violation(const std::string& text) {
+    result->violations.push_back(absl::StrCat("at ", now() / kMilli, " ms: ", text));
+  }
+  int64_t Between(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  }
+  size_t Pick(size_t count) {
+    return static_cast<size_t>(Between(0, static_cast<int64_t>(count) - 1));
+  }
+  bool Chance(double p) { return std::bernoulli_distribution(p)(random); }
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_WORLD_H_
