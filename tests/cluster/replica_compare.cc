@@ -1,6 +1,8 @@
 #include "tests/cluster/replica_compare.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -32,9 +34,19 @@ using Content = std::map<uint64_t, std::vector<std::byte>>;  // by chunk or key
 void ReadChunks(const shard::DenseTable& table, uint32_t slice, Content* content) {
   for (const uint32_t index : table.slice(slice).chunks) {
     if (!table.resident(index)) continue;
+    std::vector<std::byte> all(table.ContentBytes());
+    table.ReadContent(index, all.data());
+    // A short chunk's arrays have a rest that means nothing.
+    const size_t elements = table.layout().elements_of(table.chunk(index).id);
+    const size_t arrays = table.state_arrays() + (table.has_master() ? 1 : 0);
+    const size_t parameters = all.size() - arrays * table.array_bytes();
     std::vector<std::byte>& bytes = (*content)[table.chunk(index).id];
-    bytes.resize(table.ContentBytes());
-    table.ReadContent(index, bytes.data());
+    bytes.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(
+                                                elements * ElementBytes(table.parameter_type())));
+    for (size_t a = 0; a < arrays; ++a) {
+      const auto from = all.begin() + static_cast<ptrdiff_t>(parameters + a * table.array_bytes());
+      bytes.insert(bytes.end(), from, from + static_cast<ptrdiff_t>(elements * sizeof(float)));
+    }
   }
 }
 
@@ -74,6 +86,20 @@ std::map<uint64_t, uint64_t> Sequences(absl::Span<const shard::WorkerMark> marks
   return sequences;
 }
 
+// As the f32 that both have there: most content is that.
+std::string FirstDifference(const std::vector<std::byte>& primary,
+                            const std::vector<std::byte>& copy) {
+  if (primary.size() != copy.size()) return " in size";
+  const auto at = std::mismatch(primary.begin(), primary.end(), copy.begin());
+  const auto offset = static_cast<size_t>(at.first - primary.begin()) / sizeof(float);
+  float is = 0, wanted = 0;
+  if ((offset + 1) * sizeof(float) > primary.size()) return "";
+  std::memcpy(&wanted, primary.data() + offset * sizeof(float), sizeof(float));
+  std::memcpy(&is, copy.data() + offset * sizeof(float), sizeof(float));
+  return absl::StrCat(" at number ", offset, " of ", primary.size() / sizeof(float), ": ", wanted,
+                      " at the primary, ", is, " at the copy");
+}
+
 std::string CompareContent(const Content& primary, const Content& copy) {
   size_t missing = 0, different = 0, foreign = 0;
   std::string first;
@@ -81,7 +107,9 @@ std::string CompareContent(const Content& primary, const Content& copy) {
     const auto it = copy.find(id);
     if (it != copy.end() && it->second == bytes) continue;
     ++(it == copy.end() ? missing : different);
-    if (first.empty()) first = absl::StrCat(id, it == copy.end() ? " is missing" : " differs");
+    if (!first.empty()) continue;
+    first = it == copy.end() ? absl::StrCat(id, " is missing")
+                             : absl::StrCat(id, " differs", FirstDifference(bytes, it->second));
   }
   for (const auto& [id, bytes] : copy) {
     if (primary.contains(id)) continue;
@@ -140,8 +168,9 @@ ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uin
     if (it == c.tables.end()) continue;
     const std::string difference = CompareTable(partition, state, it->second);
     if (difference.empty()) continue;
-    result.difference = absl::StrCat("table ", id, ", partition ", partition, ", sequence ", last,
-                                     ": ", difference);
+    result.difference = absl::StrCat(
+        "table ", id, " {", state.table == nullptr ? "" : state.table->spec().ShortDebugString(),
+        "}", ", partition ", partition, ", sequence ", last, ": ", difference);
     return result;
   }
   return result;

@@ -58,7 +58,8 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
              options.drift_ppm),
       control_(control),
       channel_(control->NewChannel(host_)),
-      rails_(options.rails) {
+      rails_(options.rails),
+      cold_io_ns_(options.cold_io_ns) {
   for (int s = 0; s < options.shards; ++s) {
     server::ShardExecutorOptions executor;
     executor.shard = s;
@@ -69,7 +70,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     executor.lane.operations = options.operations;
     executor.commit_observer = options.commit_observer;
     executor.disk = options.disk;
-    if (options.cold_stores) {
+    if (options.cold_io_ns > 0) {
       cold_.push_back(std::make_unique<shard::FakeColdStore>(static_cast<uint32_t>(executor.seed)));
       executor.cold_store = cold_.back().get();
     }
@@ -178,6 +179,10 @@ server::ShardExecutor* SimServer::FindShard(uint32_t shard) {
 }
 
 bool SimServer::RunOnce() {
+  const int64_t now = clock_.NowNanos();
+  const bool cold_is_due = now >= cold_at_;
+  if (cold_is_due) cold_at_ = now + cold_io_ns_;
+  for (auto& store : cold_) store->stopped = !cold_is_due;
   bool worked = channel_->RunOnce();
   worked |= membership_->RunOnce();
   for (auto& shard : shards_) worked |= shard->RunOnce();
@@ -186,6 +191,9 @@ bool SimServer::RunOnce() {
 
 int64_t SimServer::NextTimerNanos() const {
   int64_t next = membership_->NextTimerNanos();
+  for (const auto& store : cold_) {
+    if (store->queued_reads() + store->queued_writes() > 0) next = std::min(next, cold_at_);
+  }
   for (const auto& shard : shards_) next = std::min(next, shard->NextTimerNanos());
   return clock_.ToNetwork(next);
 }

@@ -53,7 +53,9 @@ struct ClusterOptions {
   uint32_t large_slots = 2;
   uint32_t operations = 16;
   checkpoint::Disk* disk = nullptr;  // where checkpoints go
-  bool cold_stores = false;          // each shard has a slow one, for tables with a cold tier
+  // Each shard has a cold store, which does something of what it was asked for that often; 0: none
+  // has one.
+  int64_t cold_io_ns = 0;
   rdma::SimFaults network;
   ControlFaults control;
   shard::CommitObserver commit_observer;
@@ -89,8 +91,10 @@ class SimServer {
   SimControl* control_;
   std::unique_ptr<ControlChannel> channel_;
   const uint32_t rails_;
+  const int64_t cold_io_ns_;
   int64_t stalled_until_ = 0;
   int64_t pace_ns_ = 0;
+  int64_t cold_at_ = 0;  // when the cold stores do something next
   std::vector<std::unique_ptr<shard::FakeColdStore>> cold_;  // by shard, which they outlive
   std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
   std::unique_ptr<server::Membership> membership_;

@@ -18,6 +18,8 @@ namespace {
 
 // From the end of the faults to full redundancy, with everything that is lost reset, and used.
 constexpr int64_t kRecoveryLimit = 30 * kSecond;
+// A lane whose writes hang is given up after 20 s, and another one may hang after that was opened.
+constexpr int64_t kHangLimit = 30 * kSecond;
 constexpr int64_t kFinishLimit = 20 * kSecond;
 
 class Swarm {
@@ -27,6 +29,10 @@ class Swarm {
     world_.result = &result_;
     world_.random.seed(seed * 104'729 + 7);
     result_.plan = world_.plan.Describe();
+    if (world_.has(SwarmFeature::kHangs)) {
+      recovery_limit_ += kHangLimit;
+      finish_limit_ += kHangLimit;
+    }
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();
     world_.lives.resize(static_cast<size_t>(cluster_->servers()));
@@ -46,7 +52,7 @@ class Swarm {
   }
 
   SwarmResult Run() {
-    const int64_t limit = world_.plan.faults_end_ns + kRecoveryLimit + kFinishLimit + kSecond;
+    const int64_t limit = world_.plan.faults_end_ns + recovery_limit_ + finish_limit_ + kSecond;
     cluster_->RunUntil([this] { return Turn(); }, limit);
     if (const uint64_t count = cluster_->network().receiver_not_ready(); count > 0) {
       world_.Violation(absl::StrCat(count, " writes met no posted receive"));
@@ -131,6 +137,7 @@ class Swarm {
   void Recover() {
     faults_->Stop();
     world_.stage = SwarmStage::kRecovery;
+    world_.Trace("the faults stop");
     world_.recovery_began_ns = world_.now();
   }
 
@@ -152,18 +159,23 @@ class Swarm {
       world_.stage = SwarmStage::kFinish;
       return false;
     }
-    if (world_.now() < world_.recovery_began_ns + kRecoveryLimit) return false;
-    world_.Violation(absl::StrCat("not recovered ", kRecoveryLimit / kSecond,
+    if (world_.now() < world_.recovery_began_ns + recovery_limit_) return false;
+    world_.Violation(absl::StrCat("not recovered ", recovery_limit_ / kSecond,
                                   " s after the faults stopped: ", missing));
     return true;
   }
 
+  // A lookup of an ssp table whose call is over may wait for steps that others do not end any more.
+  bool Quiet(const SwarmClient& client) const {
+    return client.idle() && (world_.has(SwarmFeature::kSsp) || !client.process()->core().Busy());
+  }
+
   // Everything that was begun has ended; then every unit is read.
   bool Finished() {
-    if (finish_limit_ == 0) finish_limit_ = world_.now() + kFinishLimit;
+    if (finish_by_ == 0) finish_by_ = world_.now() + finish_limit_;
     std::string missing;
     for (const auto& client : clients_) {
-      if (client == nullptr || (client->idle() && !client->process()->core().Busy())) continue;
+      if (client == nullptr || client->ended() || Quiet(*client)) continue;
       missing = absl::StrCat("unfinished: ", client->Describe());
     }
     if (missing.empty() && final_readers_.empty()) {
@@ -177,8 +189,8 @@ class Swarm {
       if (missing.empty() && !reader->Proved(&missing)) break;
     }
     if (missing.empty() && checks_->AllEqual(&missing)) return true;
-    if (world_.now() < finish_limit_) return false;
-    world_.Violation(absl::StrCat("not finished ", kFinishLimit / kSecond,
+    if (world_.now() < finish_by_) return false;
+    world_.Violation(absl::StrCat("not finished ", finish_limit_ / kSecond,
                                   " s after the last call began: ", missing));
     return true;
   }
@@ -192,8 +204,9 @@ class Swarm {
   std::unique_ptr<SwarmFaults> faults_;
   std::unique_ptr<SwarmOperator> operator_;
   std::unique_ptr<SwarmChecks> checks_;
+  int64_t recovery_limit_ = kRecoveryLimit, finish_limit_ = kFinishLimit;
   int64_t pause_ = 0;  // before the next process takes a place
-  int64_t next_churn_ = 0, next_look_ = 0, finish_limit_ = 0;
+  int64_t next_churn_ = 0, next_look_ = 0, finish_by_ = 0;
 };
 
 }  // namespace

@@ -46,9 +46,42 @@ void SwarmChecks::FollowView() {
   for (auto& [id, table] : world_->tables) {
     if (table.dropped() || present.contains(id)) continue;
     table.Drop();
+    world_->Trace(absl::StrCat("table ", id, ": dropped"));
     ++world_->result->dropped;
   }
+  if (world_->trace) TraceView(view);
   before_ = view;
+}
+
+void SwarmChecks::TraceView(const v1::ClusterView& view) const {
+  for (const v1::Table& table : view.tables()) {
+    const auto same = std::find_if(before_.tables().begin(), before_.tables().end(),
+                                   [&](const v1::Table& t) { return t.id() == table.id(); });
+    if (same != before_.tables().end() &&
+        same->lost_partitions_size() == table.lost_partitions_size()) {
+      continue;
+    }
+    world_->Trace(absl::StrCat("table ", table.id(), " ", table.spec().name(), " of ",
+                               table.spec().job(), ": ",
+                               same == before_.tables().end() ? "created" : "changed", ", ",
+                               table.lost_partitions_size(), " partitions lost"));
+  }
+  for (const v1::Partition& p : view.partitions()) {
+    if (p.id() < static_cast<uint32_t>(before_.partitions_size()) &&
+        before_.partitions(static_cast<int>(p.id())).configuration() == p.configuration()) {
+      continue;
+    }
+    std::string text =
+        absl::StrCat("revision ", view.revision(), ", partition ", p.id(), ": epoch ", p.epoch(),
+                     ", primary ", p.primary(), "/", p.shard());
+    for (const v1::Replica& r : p.followers()) {
+      absl::StrAppend(&text, ", follower ", r.server(), "/", r.shard(), " since ", r.since());
+    }
+    for (const v1::Replica& r : p.learners()) {
+      absl::StrAppend(&text, ", learner ", r.server(), "/", r.shard(), " since ", r.since());
+    }
+    world_->Trace(text);
+  }
 }
 
 // By the configuration before the one in which it is lost.

@@ -34,6 +34,7 @@ class SwarmChecks {
  private:
   void FollowServers();
   void FollowView();
+  void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
   void CompareAndBound();

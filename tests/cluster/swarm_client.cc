@@ -30,7 +30,10 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
   excused_ = world->has(SwarmFeature::kControlLoss);
 }
 
-SwarmClient::~SwarmClient() { world_->cluster->CrashWorker(process_); }
+SwarmClient::~SwarmClient() {
+  world_->Trace(absl::StrCat("ends: ", Describe()));
+  world_->cluster->CrashWorker(process_);
+}
 
 int64_t SwarmClient::DrawDeadline() {
   const bool calm = world_->stage != SwarmStage::kFaults;
@@ -72,6 +75,7 @@ void SwarmClient::Join() {
   process_->core().Join(process_->At(world_->now() + 2 * kSecond), [this](absl::Status status) {
     --calls_;
     last_ = status;
+    world_->Trace(absl::StrCat("joins: ", Describe()));
     if (status.ok()) {
       phase_ = Phase::kRunning;
     } else if (absl::IsAborted(status)) {
@@ -95,17 +99,18 @@ void SwarmClient::OpenTables() {
     const std::string& name = table.spec().name();
     if (!Wants(table) || opened_.contains(id) || !opening_.insert(name).second) continue;
     ++calls_;
-    process_->core().OpenTable(name, process_->At(world_->now() + kSecond),
-                               [this, name](absl::StatusOr<v1::Table> opened) {
-                                 --calls_;
-                                 opening_.erase(name);
-                                 last_ = opened.status();
-                                 if (opened.ok()) {
-                                   opened_.insert(opened->id());
-                                 } else if (absl::IsAborted(last_)) {
-                                   Expired(last_, "OpenTable");
-                                 }
-                               });
+    process_->core().OpenTable(
+        name, process_->At(world_->now() + kSecond),
+        [this, name](absl::StatusOr<v1::Table> opened) {
+          --calls_;
+          opening_.erase(name);
+          last_ = opened.status();
+          if (opened.ok()) {
+            opened_.insert(opened->id());
+          } else if (absl::IsAborted(last_) || absl::IsFailedPrecondition(last_)) {
+            Expired(last_, "OpenTable");
+          }
+        });
     if (phase_ != Phase::kRunning) return;
   }
 }
@@ -121,6 +126,9 @@ void SwarmClient::Expired(const absl::Status& status, const char* call) {
 
 bool SwarmClient::Proved(std::string* missing) const {
   if (phase_ == Phase::kEnded) return true;
+  const bool wants = std::any_of(world_->tables.begin(), world_->tables.end(),
+                                 [this](const auto& table) { return Wants(table.second); });
+  if (!wants) return true;
   if (phase_ != Phase::kRunning) {
     *missing = absl::StrCat(Describe(), " has not joined");
     return false;

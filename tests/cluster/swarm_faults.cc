@@ -55,7 +55,9 @@ void SwarmFaults::Inject() {
   std::copy_if(std::begin(kKinds), std::end(kKinds), std::back_inserter(kinds),
                [&](SwarmFeature kind) { return world_->has(kind); });
   if (kinds.empty()) return;
-  switch (kinds[world_->Pick(kinds.size())]) {
+  const SwarmFeature kind = kinds[world_->Pick(kinds.size())];
+  world_->Trace(absl::StrCat("fault: ", SwarmFeatureName(kind)));
+  switch (kind) {
     case SwarmFeature::kServerCrashes:
       return CrashServer();
     case SwarmFeature::kServerStalls:
@@ -72,8 +74,7 @@ void SwarmFaults::Inject() {
     case SwarmFeature::kCoordinatorRestarts:
       return world_->cluster->RestartCoordinator();
     case SwarmFeature::kCoordinatorStalls:
-      ++world_->result->coordinator_stalled;
-      return world_->cluster->StallCoordinatorUntil(world_->now() + StallTime());
+      return StallCoordinator();
     case SwarmFeature::kPartitions:
       return Partition();
     case SwarmFeature::kHangs:
@@ -116,9 +117,12 @@ bool SwarmFaults::MayCrash(int index) const {
 }
 
 void SwarmFaults::CrashServer() {
-  const int index = AnyServer();
+  int index = AnyServer();
+  if (world_->has(SwarmFeature::kHeavyLoad) && world_->Chance(0.5)) index = slow_server_;
   if (world_->cluster->server(index) == nullptr || !MayCrash(index)) return;
   ++world_->result->servers_crashed;
+  world_->Trace(absl::StrCat("server-", index, " (", world_->cluster->server(index)->incarnation(),
+                             ") crashes"));
   ++world_->lives[static_cast<size_t>(index)];
   world_->cluster->CrashServer(index);
   // Before its lease ends, or after.
@@ -127,7 +131,15 @@ void SwarmFaults::CrashServer() {
 
 void SwarmFaults::RestartServer(int index) {
   world_->cluster->RestartServer(index);
+  world_->Trace(absl::StrCat("server-", index, " restarts"));
   if (index == slow_server_) world_->cluster->server(index)->SetPace(world_->plan.pace_ns);
+}
+
+void SwarmFaults::StallCoordinator() {
+  ++world_->result->coordinator_stalled;
+  const int64_t until = world_->now() + StallTime();
+  world_->Trace(absl::StrCat("the coordinator stalls until ", until / kMilli, " ms"));
+  world_->cluster->StallCoordinatorUntil(until);
 }
 
 void SwarmFaults::StallServer() {
@@ -136,6 +148,7 @@ void SwarmFaults::StallServer() {
   ++world_->result->servers_stalled;
   const int64_t until = world_->now() + StallTime();
   server->StallUntil(until);
+  world_->Trace(absl::StrCat(server->host(), " stalls until ", until / kMilli, " ms"));
 }
 
 void SwarmFaults::StallWorker() {
@@ -158,6 +171,7 @@ void SwarmFaults::Partition() {
   }
   if (world_->Chance(0.5)) std::swap(one, other);
   const bool both = world_->Chance(0.5);
+  world_->Trace(absl::StrCat("cut: ", one, both ? " <-> " : " -> ", other));
   world_->cluster->control().Cut(one, other, true);
   if (both) world_->cluster->control().Cut(other, one, true);
   Later(StallTime(), [this, one, other] {

@@ -28,6 +28,7 @@ class SwarmFaults {
  private:
   void Inject();
   void CrashServer();
+  void StallCoordinator();
   void StallServer();
   void StallWorker();
   void Partition();

@@ -32,6 +32,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kServerCrashes, "server_crashes", 0.7},
     {SwarmFeature::kServerStalls, "server_stalls", 0.4},
     {SwarmFeature::kSlowServer, "slow_server", 0.25},
+    {SwarmFeature::kHeavyLoad, "heavy_load", 0.08},
     {SwarmFeature::kWorkerCrashes, "worker_crashes", 0.4},
     {SwarmFeature::kWorkerStalls, "worker_stalls", 0.4},
     {SwarmFeature::kCoordinatorRestarts, "coordinator_restarts", 0.4},
@@ -69,7 +70,7 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
   cluster.small_slots = static_cast<uint32_t>(draw->Between(1, 8));
   cluster.large_slots = static_cast<uint32_t>(draw->Between(1, 2));
   cluster.operations = static_cast<uint32_t>(draw->Between(4, 16));
-  cluster.cold_stores = plan->has(SwarmFeature::kColdTier);
+  if (plan->has(SwarmFeature::kColdTier)) cluster.cold_io_ns = draw->Between(20, 5000) * 1000;
   if (plan->has(SwarmFeature::kClockDrift)) cluster.drift_ppm = 10'000;
   if (plan->has(SwarmFeature::kControlLoss)) cluster.control.loss = 0.02;
   if (plan->has(SwarmFeature::kConnectionLoss)) {
@@ -78,6 +79,20 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
     cluster.network.connect_failure = 0.1;
     cluster.network.max_death_delay_ns = 20 * kMilli;
   }
+}
+
+// A learner that is slower than the pushes, for as long as they go on.
+void PressHard(PlanDraw* draw, SwarmPlan* plan) {
+  for (const SwarmFeature feature : {SwarmFeature::kServerCrashes, SwarmFeature::kSlowServer}) {
+    plan->features[static_cast<size_t>(feature)] = true;
+  }
+  plan->cluster.servers = static_cast<int>(draw->Between(2, 3));
+  plan->cluster.replicas = 2;
+  plan->cluster.min_replicas = 1;
+  plan->max_tables = static_cast<uint32_t>(draw->Between(1, 3));
+  plan->operations = 6;
+  plan->think_ns = 0;
+  plan->faults_end_ns = 4 * kSecond;
 }
 
 }  // namespace
@@ -103,7 +118,11 @@ SwarmPlan DrawPlan(uint64_t seed) {
   SwarmPlan plan;
   plan.seed = seed;
   for (const FeatureChance& chance : kChances) {
-    plan.features[static_cast<size_t>(chance.feature)] = draw.Chance(chance.chance);
+    // Each from a source of its own: a feature that is added changes no other seed's.
+    uint64_t source = seed * 7919;
+    for (const char* c = chance.name; *c != '\0'; ++c)
+      source = source * 31 + static_cast<uint64_t>(*c);
+    plan.features[static_cast<size_t>(chance.feature)] = PlanDraw(source).Chance(chance.chance);
   }
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);
@@ -117,6 +136,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   plan.fault_pause_ns = draw.Between(100, 1500) * kMilli;
   plan.faults_end_ns = draw.Between(4, 10) * kSecond;
   plan.pace_ns = draw.Between(1, 10) * kMilli;
+  if (plan.has(SwarmFeature::kHeavyLoad)) PressHard(&draw, &plan);
   return plan;
 }
 

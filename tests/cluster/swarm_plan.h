@@ -39,6 +39,7 @@ enum class SwarmFeature : uint32_t {
   kServerCrashes,
   kServerStalls,
   kSlowServer,  // one server takes long for each turn, as long as the seed runs
+  kHeavyLoad,   // workers push all they can, and the slow server often dies
   kWorkerCrashes,
   kWorkerStalls,
   kCoordinatorRestarts,

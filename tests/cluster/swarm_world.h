@@ -6,6 +6,8 @@
 #define VERBENA_TESTS_CLUSTER_SWARM_WORLD_H_
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
@@ -38,6 +40,7 @@ struct SwarmWorld {
   SwarmResult* result = nullptr;
   SimCluster* cluster = nullptr;
   std::mt19937_64 random;
+  const bool trace = std::getenv("VERBENA_SWARM_TRACE") != nullptr;
   SwarmStage stage = SwarmStage::kFaults;
   int64_t recovery_began_ns = 0;
   std::vector<SwarmJob> jobs;
@@ -50,6 +53,10 @@ struct SwarmWorld {
   bool has(SwarmFeature feature) const { return plan.has(feature); }
   void Violation(const std::string& text) {
     result->violations.push_back(absl::StrCat("at ", now() / kMilli, " ms: ", text));
+  }
+  // With VERBENA_SWARM_TRACE set: a line of what happens, to stderr.
+  void Trace(const std::string& text) const {
+    if (trace) std::fprintf(stderr, "%8.3f  %s\n", static_cast<double>(now()) / 1e9, text.c_str());
   }
   int64_t Between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
