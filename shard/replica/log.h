@@ -207,6 +207,8 @@ class ReplicaLog {
   void Rewind(uint32_t partition);
 
  private:
+  friend struct EngineInspector;  // tests
+
   struct Waiter {
     uint64_t ticket;
     uint32_t group;

@@ -16,6 +16,10 @@ namespace verbena::shard {
 
 // Sees the inside of an engine.
 struct EngineInspector {
+  // Records of the partition that are not applied here, or that its copy has not answered.
+  static size_t Pending(const ReplicaLog& log, uint32_t partition) {
+    return log.partitions_[partition].entries.size();
+  }
   static const Engine::Impl& Impl(const Engine& engine) { return *engine.impl_; }
 };
 
@@ -158,6 +162,7 @@ ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uin
     return result;
   }
   const uint64_t last = p.log.last(partition);
+  if (EngineInspector::Pending(p.log, partition) > 0) return result;
   if (!c.copies[partition].begun || c.copies[partition].learning ||
       p.log.acknowledged(partition) != last || c.copies[partition].sequence != last) {
     return result;

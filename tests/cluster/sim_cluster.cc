@@ -74,6 +74,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       cold_.push_back(std::make_unique<shard::FakeColdStore>(static_cast<uint32_t>(executor.seed)));
       executor.cold_store = cold_.back().get();
     }
+    executor.log = options.log;
     executor.wall_seconds = [clock = &network->clock()] {
       return static_cast<uint32_t>(clock->NowNanos() / 1'000'000'000);
     };

@@ -59,6 +59,7 @@ struct ClusterOptions {
   rdma::SimFaults network;
   ControlFaults control;
   shard::CommitObserver commit_observer;
+  std::function<void(const std::string&)> log;  // of servers; may be empty
 };
 
 // A server process.

@@ -33,6 +33,11 @@ class Swarm {
       recovery_limit_ += kHangLimit;
       finish_limit_ += kHangLimit;
     }
+    if (world_.trace) {
+      world_.plan.cluster.log = [this](const std::string& line) {
+        if (cluster_ != nullptr) world_.Trace(absl::StrCat("server: ", line));
+      };
+    }
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();
     world_.lives.resize(static_cast<size_t>(cluster_->servers()));
@@ -98,7 +103,7 @@ class Swarm {
   void StartClient(Place* place, std::unique_ptr<SwarmClient>* client) {
     const bool drained = place->job->draining && !place->observer;
     if (drained || world_.now() < place->start_at || world_.stage == SwarmStage::kFinish) return;
-    pause_ = world_.stage == SwarmStage::kFaults ? world_.Between(0, 1000) * kMilli : 0;
+    pause_ = world_.stage == SwarmStage::kFaults ? world_.Between(0, 1000) * kMilli : 200 * kMilli;
     *client = std::make_unique<SwarmClient>(
         &world_, place->job, place->slot, place->observer,
         absl::StrCat(place->observer ? "reader" : "worker", "-", place->job->plan.name, "-",

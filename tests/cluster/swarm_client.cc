@@ -202,6 +202,11 @@ void SwarmClient::BeginOn(SwarmTable* table) {
   operation->amount = operation->pushes ? world_->Between(1, 3) : 0;
   operation->began_ns = world_->now();
   operation->deadline_ns = DrawDeadline();
+  // A pull that waits for slower workers holds up the pushes that others wait for.
+  if (operation->pulls && table->spec().consistency() == v1::CONSISTENCY_SSP) {
+    operation->deadline_ns =
+        std::min(operation->deadline_ns, world_->now() + world_->Between(1, 200) * kMilli);
+  }
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
@@ -281,7 +286,11 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
         operation->pushes  ? "a push"
         : operation->pulls ? "a pull"
                            : "an end-step");
-  if (!status.ok()) return;
+  if (!status.ok()) {
+    // What fails at once is not tried again at once: time would stand still.
+    next_at_ = std::max(next_at_, world_->now() + world_->Between(1, 5) * kMilli);
+    return;
+  }
   if (operation->pushes) {
     ++world_->result->pushes;
     for (size_t i = 0; i < operation->units.size(); ++i) {

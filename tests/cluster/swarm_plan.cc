@@ -1,8 +1,12 @@
 #include "tests/cluster/swarm_plan.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace verbena::test {
 namespace {
@@ -113,6 +117,18 @@ std::string SwarmPlan::Describe() const {
   return text;
 }
 
+namespace {
+
+// VERBENA_SWARM_WITHOUT names features that no seed has: to look for what they hide.
+bool Excluded(absl::string_view name) {
+  const char* without = std::getenv("VERBENA_SWARM_WITHOUT");
+  if (without == nullptr) return false;
+  const std::vector<absl::string_view> names = absl::StrSplit(without, ',');
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
 SwarmPlan DrawPlan(uint64_t seed) {
   PlanDraw draw(seed);
   SwarmPlan plan;
@@ -122,7 +138,8 @@ SwarmPlan DrawPlan(uint64_t seed) {
     uint64_t source = seed * 7919;
     for (const char* c = chance.name; *c != '\0'; ++c)
       source = source * 31 + static_cast<uint64_t>(*c);
-    plan.features[static_cast<size_t>(chance.feature)] = PlanDraw(source).Chance(chance.chance);
+    plan.features[static_cast<size_t>(chance.feature)] =
+        PlanDraw(source).Chance(chance.chance) && !Excluded(chance.name);
   }
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);
