@@ -67,6 +67,11 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
                  .status()
            : lanes_->Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
+  if (direct_only_) {  // there is no other path: it is tried again
+    lanes_->RefuseNow(*stream, *block, ready);
+    NotNow(stream, entry, CopyStatus(*entry, lanes_->WhyNot(*stream, *block)));
+    return Way::kLater;
+  }
   lanes_->Refuse(*stream, *block, ready);
   Touch(stream);  // a push is copied then
   return WayOf(stream, entry);

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -165,6 +166,10 @@ class LaneSet {
   bool Reaches(const Stream& stream, const rdma::MemoryBlock& block);
   // It was found that it does not; `status` says why.
   void Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
+  // The same, where it is tried again all the same.
+  void RefuseNow(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
+    ReachOf(stream, *block.device()).last_refusal = std::move(status);
+  }
   // FAILED_PRECONDITION: why it does not.
   absl::Status WhyNot(const Stream& stream, const rdma::MemoryBlock& block);
   // Of each pair that there was reason to look at.

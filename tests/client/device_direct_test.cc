@@ -158,6 +158,28 @@ TEST_CASE("direct: memory that is not reached is staged, and the reason told; or
   }
 }
 
+TEST_CASE("direct: memory that is refused for a while ends no call where staging is not allowed") {
+  FakeCluster::Options options;
+  options.reaches_device = true;
+  options.direct_only = true;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  cluster.endpoint->refuse_kind = rdma::MemoryKind::kCuda;
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
+  auto pull = cluster.Pull(table, cluster.DeviceMemory(table, 1.0f));
+  cluster.RunFor(2 * kSecond);
+  CHECK_FALSE(push->done);
+  CHECK_FALSE(pull->done);
+  cluster.endpoint->refuse_kind.reset();
+  REQUIRE(cluster.Wait(push));
+  REQUIRE(cluster.Wait(pull));
+  INFO(push->status << " " << pull->status);
+  CHECK(push->status.ok());
+  CHECK(pull->status.ok());
+  CHECK(cluster.device->started[0] + cluster.device->started[1] == 0);
+}
+
 TEST_CASE("direct: a lane that does not reach the memory gets a copy of what another was to send") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);

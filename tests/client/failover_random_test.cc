@@ -1,5 +1,5 @@
-// Any mixture of pushes, failovers, servers that hang and lanes that are lost: everything counts
-// once.
+// Any mixture of pushes, failovers, servers that hang, lanes that are lost and memory that the
+// transport refuses: everything counts once.
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -75,7 +75,9 @@ class RandomFailovers {
     } else if (on_device_) {
       calls_.push_back(cluster_.Push(table, cluster_.DeviceMemory(table, 1.0f, Upto(2))));
     } else {
-      calls_.push_back(cluster_.Push(table, cluster_.Memory(table, 1.0f)));
+      const auto memory = cluster_.Memory(table, 1.0f);
+      if (Upto(3) == 0) cluster_.endpoint->refuse_block = memory.block->id();
+      calls_.push_back(cluster_.Push(table, memory));
     }
   }
 
@@ -105,6 +107,9 @@ class RandomFailovers {
         break;
       case 5:
         cluster_.servers[Upto(kServers)]->CloseLanes("a test");
+        break;
+      case 6:  // memory is refused a few times, also to lanes that are opened
+        cluster_.endpoint->refusals = static_cast<int>(Upto(6));
         break;
       default:
         break;
