@@ -69,7 +69,7 @@ struct ClientOptions {
   std::string name = {};          // shown to operators; default: host-pid
   uint32_t expected_workers = 1;  // of the job: step 0 of a sync table waits for so many
   int rank = -1;                  // -1: any free one. Sums are in rank order
-  bool observer = false;          // only pulls; counts in no step
+  bool observer = false;          // only pulls, any job's tables; counts in no step
   // How data travels. auto: to each server shard the best of shm (same host), verbs (RDMA) and ofi
   // (libfabric, over TCP) that works; a named one never falls back: Connect() says why it cannot be
   // had.

@@ -210,7 +210,7 @@ enum class ReplyStatus : uint8_t {
   kDuplicate = 1,     // already applied: as good as kOk
   kWrongEpoch = 2,    // refetch the map, resend there
   kNotReady = 3,      // the server does not know the table, job or roster yet: resend later
-  kExpired = 4,       // the incarnation is not on the roster: outcome unknown
+  kExpired = 4,       // the incarnation is a member of no job that the server knows of
   kUnknownTable = 5,  // dropped
   kOutOfRange = 6,    // chunk, count or destination outside the table
   kNonFinite = 7,     // NaN or Inf under `reject`: settled, contributed zero
@@ -227,8 +227,9 @@ enum class ReplyStatus : uint8_t {
                          // room for them, or there are more than may be in memory together
                          // (cold tier): settled, none of the group's rows changed
   kJobMemoryLimit = 17,  // the same, of the job's share of the server
+  kOtherJob = 18,        // the table is of a job that the worker is not a member of
 };
-inline constexpr uint8_t kMaxReplyStatus = 17;
+inline constexpr uint8_t kMaxReplyStatus = 18;
 
 // The most rows that a table has in one partition; and Reply::detail of a push of more.
 inline constexpr uint64_t kMaxRowsOfPartition = uint64_t{1} << 26;

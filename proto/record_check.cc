@@ -443,6 +443,8 @@ std::string_view ReplyStatusName(ReplyStatus status) {
       return "malformed";
     case ReplyStatus::kResourceExhausted:
       return "resource exhausted";
+    case ReplyStatus::kOtherJob:
+      return "other job";
     case ReplyStatus::kPermissionDenied:
       return "permission denied";
     case ReplyStatus::kUnavailable:

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "shard/engine.h"
 #include "shard/partition/dense_consistency.h"
@@ -126,6 +127,7 @@ struct Engine::Impl {
   // Table and member of a request; kOk or why not.
   ReplyStatus Find(uint64_t worker, uint32_t table, TableState** state,
                    const Roster::Member** member);
+  bool IsMember(uint64_t incarnation) const;  // of any job
   // kOk: *slice is ready, or kNone when the table has no chunk in the partition.
   ReplyStatus FindSlice(const TableState& state, const Group& group, uint32_t* slice) const;
   ReplyStatus FindChunk(const TableState& state, const Group& group, uint32_t* chunk) const;
@@ -261,7 +263,9 @@ struct Engine::Impl {
   uint32_t seconds = 0;  // SetSeconds()
   bool room = false;     // TakeRoom()
   std::vector<PartitionInfo> partitions;
-  std::vector<CopyState> copies;          // by partition
+  std::vector<CopyState> copies;  // by partition
+  // Observers that may read the tables of all jobs.
+  absl::flat_hash_set<uint64_t> readers;
   std::map<std::string, JobState> jobs;   // nodes do not move: tables point at them
   std::map<uint32_t, TableState> tables;  // ordered: a replayed run makes the same events
   SaveCounters save_counters;

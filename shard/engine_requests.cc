@@ -24,9 +24,24 @@ ReplyStatus Engine::Impl::Find(uint64_t worker, uint32_t table, TableState** sta
   if (it->second.table == nullptr) return ReplyStatus::kUnavailable;
   if (it->second.restore != nullptr) return ReplyStatus::kNotReady;
   const Roster& roster = it->second.job->roster;
-  if (!roster.known()) return ReplyStatus::kNotReady;
   *member = roster.Find(worker);
-  return *member == nullptr ? ReplyStatus::kExpired : ReplyStatus::kOk;
+  if (*member != nullptr) return ReplyStatus::kOk;
+  if (!planted_bugs().expire_other_jobs) {
+    // Reads are all that an observer may do, and no read looks at the index.
+    static constexpr Roster::Member kReader = {-1, UINT32_MAX};
+    if (readers.contains(worker)) {
+      *member = &kReader;
+      return ReplyStatus::kOk;
+    }
+    if (IsMember(worker)) return ReplyStatus::kOtherJob;
+  }
+  return roster.known() ? ReplyStatus::kExpired : ReplyStatus::kNotReady;
+}
+
+bool Engine::Impl::IsMember(uint64_t incarnation) const {
+  return std::any_of(jobs.begin(), jobs.end(), [&](const auto& job) {
+    return job.second.roster.Find(incarnation) != nullptr;
+  });
 }
 
 ReplyStatus Engine::Impl::FindSlice(const TableState& state, const Group& group,

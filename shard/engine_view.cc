@@ -127,7 +127,11 @@ void Engine::Impl::LimitJobs(const v1::ClusterView& view) {
 absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
   absl::Status status;
   absl::flat_hash_map<std::string, const v1::Job*> present;
+  readers.clear();
   for (const v1::Job& j : view.jobs()) {
+    for (const v1::Worker& member : j.members()) {
+      if (member.rank() < 0 && member.only_job().empty()) readers.insert(member.incarnation());
+    }
     if (j.expected_workers() > kMaxWorkers) {
       status.Update(absl::InvalidArgumentError(
           absl::StrCat("job \"", j.name(), "\" expects ", j.expected_workers(),
@@ -280,7 +284,8 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     state.consistency->RosterChanged();
   }
   const Roster& roster = state.job->roster;
-  state.parking->FailWorkers([&](uint64_t worker) { return roster.Find(worker) == nullptr; });
+  state.parking->FailWorkers(
+      [&](uint64_t worker) { return roster.Find(worker) == nullptr && !readers.contains(worker); });
   return placed;
 }
 

@@ -19,6 +19,7 @@ struct PlantedBugs {
   bool unbounded_log = false;        // applies do not wait for the log; catch-up waits for it
   bool skip_given_lease = false;     // a learner that becomes the primary forgets the lease it gave
   bool skip_next_table = false;      // a learner is not sent chunks of the first table made after it
+  bool expire_other_jobs = false;    // who is no member of a table's job is a member of none
   bool pull_early = false;           // a pull is answered before the push that it names is applied
   bool restart_windows = false;      // a restore that had to wait loads all of its rows again
   bool evict_named = false;          // a sweep drops rows that its own push or step names

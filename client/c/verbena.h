@@ -70,7 +70,7 @@ typedef struct verbena_connect_options {
   const char* transport;          // "auto" (default), or "shm", "verbs" or "ofi": no fall back
   uint32_t expected_workers;      // of the job, default 1: step 0 waits for so many
   int32_t rank;                   // default -1: any free one. Sums are in rank order
-  int32_t observer;               // not 0: only pulls, and counts in no step; default 0
+  int32_t observer;               // not 0: only pulls, of any job; counts in no step; default 0
   int32_t progress;               // a verbena_progress; default VERBENA_PROGRESS_BACKGROUND
   int64_t timeout_ms;             // default deadline of every call, in milliseconds; default 30000
   uint64_t staging_bytes;         // for pulls that shm cannot write, for rows; default 16 MiB

@@ -97,7 +97,12 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckTable(std::string_view what, 
     return absl::FailedPreconditionError(absl::StrCat(call, ": an observer only pulls"));
   }
   TableState* table = journal.FindTable(id);
-  if (table != nullptr) return table;
+  if (table != nullptr) {
+    if (absl::Status s = session.CheckJob(table->info); !s.ok()) {
+      return absl::Status(s.code(), absl::StrCat(call, ": ", s.message()));
+    }
+    return table;
+  }
   return absl::NotFoundError(absl::StrCat(call, ": no table with id ", id, " in cluster ",
                                           options.cluster, "; it may have been dropped"));
 }

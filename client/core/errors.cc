@@ -243,6 +243,11 @@ absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
   switch (status) {
     case ReplyStatus::kUnknownTable:
       return absl::NotFoundError(absl::StrCat("table '", entry.table->name(), "' was dropped"));
+    case ReplyStatus::kOtherJob:
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, "the table belongs to job '", entry.table->info.spec().job(),
+                       "', which this client is not a member of; connect as a worker of that job, "
+                       "or as an observer whose token names no other job"));
     case ReplyStatus::kPermissionDenied:
       return absl::PermissionDeniedError(what + "the server does not let this worker push");
     default:

@@ -23,6 +23,7 @@ bool Journal::Retryable(ReplyStatus status) {
     case ReplyStatus::kTooEarly:
     case ReplyStatus::kResourceExhausted:
     case ReplyStatus::kUnavailable:
+    case ReplyStatus::kExpired:  // the session knows soon whether its lease has ended
       return true;
     default:
       return false;
@@ -188,9 +189,6 @@ void Journal::OnAwaitAnswer(Entry* entry, const Reply& reply) {
 bool Journal::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
   TableState* table = entry->table;
   switch (status) {
-    case ReplyStatus::kExpired:
-      session_->Expire(DescribeServer(*session_, *entry->stream));
-      break;
     case ReplyStatus::kUnknownTable:
       session_->Refresh();
       DropTable(table, RefusalStatus(*entry, status));
@@ -226,6 +224,7 @@ void Journal::Retry(Entry* entry, ReplyStatus status) {
   if (entry == nullptr) return;
   entry->refused = status;
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
+  if (status == ReplyStatus::kExpired) session_->AskForLease();
   Enqueue(entry);
   TableLane* lane = entry->table->LaneOn(entry->stream);
   lane->reordering = true;
@@ -245,6 +244,7 @@ void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
   // The server had it wait for long, while others want to be asked over this lane: these first.
   if (reads && status == ReplyStatus::kTooEarly) return EnqueuePull(entry, false);
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
+  if (status == ReplyStatus::kExpired) session_->AskForLease();
   entry->retry_at = now_ + entry->backoff.Next(*random_);
   entry->state = Entry::State::kDelayed;
   stream->delayed.PushBack(entry);

@@ -25,7 +25,9 @@ Session::Session(SessionOptions options, ControlChannel* control, const Clock* c
       random_(random),
       keeper_(keeper),
       listener_(std::move(listener)),
-      calls_(control, clock, random) {}
+      calls_(control, clock, random) {
+  if (options_.job.empty()) options_.job = "default";  // as the coordinator takes it
+}
 
 // ---- joining and leaving ------------------------------------------------------------------------
 
@@ -78,6 +80,12 @@ void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done)
         state_ = State::kLeft;
         done(response.status());
       });
+}
+
+void Session::AskForLease() {
+  if (state_ != State::kJoined || heartbeat_out_) return;
+  // Each refused record asks, so not more often than 16 times between two regular heartbeats.
+  heartbeat_at_ = std::min(heartbeat_at_, beat_sent_ + lease_ms_ * kMillisecond / 64);
 }
 
 void Session::Expire(std::string_view who) {
@@ -135,11 +143,13 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
 
 void Session::OpenTable(const std::string& name, int64_t deadline_ns,
                         std::function<void(absl::StatusOr<v1::Table>)> done) {
-  ListTables(deadline_ns, [name, cluster = options_.cluster,
+  ListTables(deadline_ns, [this, name, cluster = options_.cluster,
                            done = std::move(done)](absl::StatusOr<std::vector<v1::Table>> tables) {
     if (!tables.ok()) return done(tables.status());
     for (v1::Table& table : *tables) {
-      if (table.spec().name() == name) return done(std::move(table));
+      if (table.spec().name() != name) continue;
+      if (absl::Status status = CheckJob(table); !status.ok()) return done(std::move(status));
+      return done(std::move(table));
     }
     const std::string names =
         absl::StrJoin(*tables, ", ", [](std::string* out, const v1::Table& table) {
@@ -223,6 +233,7 @@ void Session::Heartbeat() {
   request.set_incarnation(incarnation_);
   *request.mutable_seen() = SeenOf(view_);
   const int64_t sent = clock_->NowNanos();
+  beat_sent_ = sent;
   const int64_t interval = lease_ms_ * kMillisecond / 4;
   Call<v1::HeartbeatResponse>(
       *control_, options_.cluster, Method("Heartbeat"), request, absl::Nanoseconds(interval),
@@ -361,6 +372,28 @@ const v1::Job* Session::OwnJob() const {
     if (job.name() == options_.job) return &job;
   }
   return nullptr;
+}
+
+absl::Status Session::CheckJob(const v1::Table& table) const {
+  const std::string& own = options_.job;
+  const std::string& of = table.spec().job();
+  if (of == own) return absl::OkStatus();
+  if (!options_.observer) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table '", table.spec().name(), "' belongs to job '", of, "', and this client is a worker ",
+        "of job '", own, "'; connect as a worker of job '", of, "', or as an observer to read it"));
+  }
+  const v1::Job* job = OwnJob();
+  if (job == nullptr) return absl::OkStatus();
+  for (const v1::Worker& member : job->members()) {
+    if (member.incarnation() != incarnation_ || member.only_job().empty()) continue;
+    return absl::PermissionDeniedError(absl::StrCat(
+        "table '", table.spec().name(), "' belongs to job '", of, "', and the token of this ",
+        "observer is restricted to job '", member.only_job(),
+        "'; use one of role read-only that "
+        "names no job"));
+  }
+  return absl::OkStatus();
 }
 
 int64_t Session::SilentSince(uint64_t incarnation) const {

@@ -59,8 +59,9 @@ class Session {
   // Counts answers to fetches that began after every Refresh() until then: view() is as new as was
   // asked for.
   uint64_t refreshes() const { return refreshes_; }
-  // A server answered that our incarnation is not on the roster.
-  void Expire(std::string_view who);
+  // A server knows of no job that has this incarnation: the coordinator is asked soon. Only its
+  // answer ends the lease.
+  void AskForLease();
 
   bool RunOnce(int64_t now);
   int64_t NextTimerNanos() const;
@@ -77,10 +78,15 @@ class Session {
   const v1::Table* FindTable(uint32_t id) const;
   const v1::Table* FindTable(std::string_view name) const;
   const v1::Job* OwnJob() const;
+  // Whether this client may use the table: its own job's, or, without pushes, an observer's.
+  // FAILED_PRECONDITION, which names both jobs; PERMISSION_DENIED by the observer's token.
+  absl::Status CheckJob(const v1::Table& table) const;
   // When this client first saw the server SILENT; 0: it is not.
   int64_t SilentSince(uint64_t incarnation) const;
 
  private:
+  // The lease has ended: `who` says so.
+  void Expire(std::string_view who);
   void TakeView(v1::ClusterView view);
   void Heartbeat();
   void Watch();
@@ -104,6 +110,7 @@ class Session {
   bool heartbeat_out_ = false, watch_out_ = false, refresh_out_ = false, refresh_again_ = false;
   uint64_t refreshes_ = 0;
   int64_t refused_at_ = kNever;  // since when heartbeats are
+  int64_t beat_sent_ = 0;        // the last one
   int64_t heartbeat_at_ = kNever, watch_at_ = kNever, refresh_at_ = kNever;
   Backoff watch_backoff_, refresh_backoff_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

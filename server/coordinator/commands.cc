@@ -103,7 +103,12 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
     if (absl::Status status = CheckName("worker name", named.name()); !status.ok()) return status;
   }
   const uint64_t incarnation = state->next_incarnation++;
-  const absl::StatusOr<int32_t> rank = AdmitWorker(named, incarnation, token, &state->view);
+  std::string only_job;
+  for (const v1::Token& known : state->access.tokens()) {
+    if (known.id() == token) only_job = known.job();
+  }
+  const absl::StatusOr<int32_t> rank =
+      AdmitWorker(named, incarnation, token, only_job, &state->view);
   if (!rank.ok()) return rank.status();
   response->set_incarnation(incarnation);
   response->set_rank(*rank);

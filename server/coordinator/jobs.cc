@@ -146,7 +146,8 @@ void StartGeneration(v1::Job* job) {
 }
 
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
-                                    const std::string& token, v1::ClusterView* view) {
+                                    const std::string& token, const std::string& only_job,
+                                    v1::ClusterView* view) {
   v1::Job* job = FindJob(request.job(), view);
   if (job == nullptr) job = AddJob(request.job(), view);
   int32_t rank = -1;
@@ -162,6 +163,7 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
   member->set_name(request.name().empty() ? absl::StrCat("worker-", incarnation) : request.name());
   member->set_rank(rank);
   member->set_token(token);
+  member->set_only_job(only_job);
   return rank;
 }
 

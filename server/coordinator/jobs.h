@@ -35,9 +35,10 @@ bool HasWorkers(const v1::Job& job);
 void StartGeneration(v1::Job* job);
 
 // Adds the worker, who showed this token (its id), to its job (made when new) and returns its rank;
-// -1 for an observer.
+// -1 for an observer. `only_job`: the job that the token is restricted to; empty: none.
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
-                                    const std::string& token, v1::ClusterView* view);
+                                    const std::string& token, const std::string& only_job,
+                                    v1::ClusterView* view);
 
 // Removes it from its job. False when no job has it.
 bool RetireWorker(uint64_t incarnation, v1::ClusterView* view);

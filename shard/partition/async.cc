@@ -238,7 +238,7 @@ ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
 }
 
 bool Async::Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const {
-  if (sequence == 0 || planted_bugs().pull_early) return true;
+  if (sequence == 0 || member.rank < 0 || planted_bugs().pull_early) return true;
   const uint32_t slice = table_.chunk(chunk).slice;
   if (sequence > sequences_.last(slice, member.index)) return false;
   for (const Queued& q : queues_[slice]) {

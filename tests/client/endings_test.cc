@@ -165,15 +165,56 @@ TEST_CASE("the lease ends: everything is ABORTED, later calls say to connect aga
   CHECK_THAT(Text(later->status), Contains("connect again"));
 }
 
-TEST_CASE("a server that does not know the incarnation ends it, too") {
+TEST_CASE("regression: a server that does not know the incarnation ends no client by itself") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  REQUIRE(cluster.Wait(cluster.Push(table, memory)));
+  // Its lease goes on: the call is made again, and the coordinator is asked meanwhile.
+  const int beats = cluster.control.calls("Heartbeat");
   cluster.servers[0]->refuse = [](const Seen&) { return ReplyStatus::kExpired; };
-  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  auto push = cluster.Push(table, memory, 30 * kSecond);
+  CHECK_FALSE(cluster.Wait(push, 300 * kMilli));
+  CHECK(cluster.control.calls("Heartbeat") > beats);
+  cluster.servers[0]->refuse = nullptr;
   REQUIRE(cluster.Wait(push, kSecond));
-  CHECK(push->status.code() == Code::kAborted);
-  CHECK_THAT(Text(push->status), Contains("server 'ps-0'"));
+  CHECK(push->status.ok());
+
+  cluster.servers[0]->refuse = [](const Seen&) { return ReplyStatus::kExpired; };
+  auto last = cluster.Push(table, memory, 30 * kSecond);
+  cluster.lease_ended = true;
+  REQUIRE(cluster.Wait(last, kSecond));
+  CHECK(last->status.code() == Code::kAborted);
+  CHECK_THAT(Text(last->status), Contains("said the coordinator"));
+}
+
+TEST_CASE("regression: a call refused for its table's job ends that call alone") {
+  FakeCluster cluster;
+  const uint32_t own = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  const uint32_t other = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.view.mutable_tables(1)->mutable_spec()->set_job("another");
+  cluster.Publish();
+  cluster.Join();
+  auto memory = cluster.Memory(own, 1.0f);
+  auto under_way = cluster.Push(own, memory);
+  auto pull = cluster.Pull(other, cluster.Memory(other, 0.0f));
+  REQUIRE(pull->done);
+  CHECK(pull->status.code() == Code::kFailedPrecondition);
+  CHECK_THAT(Text(pull->status),
+             Contains("belongs to job 'another'") && Contains("a worker of job 'job'"));
+  REQUIRE(cluster.Wait(under_way));
+  CHECK(under_way->status.ok());
+
+  // A server that knows better than the view here.
+  cluster.servers[0]->refuse = [](const Seen&) { return ReplyStatus::kOtherJob; };
+  auto refused = cluster.Pull(own, cluster.Memory(own, 0.0f));
+  REQUIRE(cluster.Wait(refused, kSecond));
+  CHECK(refused->status.code() == Code::kFailedPrecondition);
+  cluster.servers[0]->refuse = nullptr;
+  auto push = cluster.Push(own, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
 }
 
 TEST_CASE("a coordinator that does not answer ends nothing") {

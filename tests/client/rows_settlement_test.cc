@@ -380,6 +380,7 @@ TEST_CASE("a table that is dropped, a partition that is lost and a lease that en
   const uint32_t other = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim, 4096, "other");
   cluster.RunFor(100 * kMilli);
   auto expired = cluster.PushRows(other, Keys(), Memory(1));
+  cluster.lease_ended = true;
   REQUIRE(cluster.Wait(expired));
   CHECK(expired->status.code() == Code::kAborted);
 }
