@@ -216,8 +216,8 @@ void Restorer::Ask(size_t part) {
       });
 }
 
-// Each group is checked by whoever has its first element or row. Where views differed that may have
-// been nobody.
+// Each shard verifies what it uses of a group; the one that has its first element or row lists it.
+// Where views differed no shard may have that.
 absl::Status Restorer::CheckParts() const {
   std::vector<bool> checked(parts_.front().groups);
   for (const Part& part : parts_) {

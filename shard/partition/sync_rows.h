@@ -136,6 +136,7 @@ class SyncRows final : public RowConsistency {
   std::vector<uint64_t> owners_;  // of each rank, as of the last roster
   std::vector<Head> heads_;       // scratch of ForEachRow()
   std::vector<Source> sources_;   // the same
+  std::vector<uint32_t> named_;   // scratch of Commit(): rows of the step
   std::vector<uint64_t> contributors_;
   Bookkeeping bookkeeping_;  // of slices_, for each rank
 };

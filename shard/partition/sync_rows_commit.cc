@@ -97,11 +97,13 @@ bool SyncRows::Commit(uint32_t slice) {
     SetBlocked(&s, true);
     return false;
   }
-  std::vector<uint32_t> named;
+  named_.clear();
   if (table_.evicts()) {
-    ForEachRow(slice, [&](uint64_t, uint32_t row) { named.push_back(row); });
+    for (const Contribution& x : s.contributions) {
+      if (x.count > 0) named_.insert(named_.end(), x.rows(), x.rows() + x.count);
+    }
   }
-  s.stamp = table_.Stamp(slice, named);
+  s.stamp = table_.Stamp(slice, named_);
   if (!Prepare(slice) || !table_.Prepare(slice, s.stamp)) {
     SetBlocked(&s, true);
     return false;
