@@ -98,7 +98,6 @@ class Reader {
   std::vector<float> own_;  // registered memory
   // Small regions that were read into, given back many at once.
   std::vector<Region> held_;
-  size_t most_held_ = 0;
 };
 
 }  // namespace verbena::test

@@ -5,7 +5,8 @@
 //
 // **Invariants**
 // 1. A process that is started again has the quiet value of the one before it under its name.
-// 2. Servers share one quiet value, the largest: which has how many partitions changes.
+// 2. Servers share one quiet value, the largest: which has how many partitions changes. So do
+//    worker processes: which has how many visitors changes.
 #ifndef VERBENA_TESTS_FAULTS_RANDOM_FAULTS_MEMORY_H_
 #define VERBENA_TESTS_FAULTS_RANDOM_FAULTS_MEMORY_H_
 
