@@ -101,7 +101,7 @@ absl::StatusOr<RemoteMemory> ShmConnection::Expose(std::shared_ptr<MemoryBlock> 
   const uint64_t address = reinterpret_cast<uint64_t>(block->data() + offset);
   Exposed exposed{key, address, offset, bytes, std::move(block)};
   if (status.ok() && exposed_.size() + unexposed_.size() >= kMaxRanges) {
-    status = absl::ResourceExhaustedError("the peer has not been sent what was taken back");
+    status = absl::ResourceExhaustedError("keys taken back wait to be sent");
   }
   if (status.ok() && SendsAtOnce()) status = SendExpose(exposed);
   if (!status.ok()) {

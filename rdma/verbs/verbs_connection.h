@@ -15,7 +15,7 @@
 //     completion retires all before it (a send queue completes in order, IBTA vol. 1, 10.8.5).
 //  2. Once Retire() has returned OK there is no queue pair: the device reads and writes nothing for
 //     this connection any more, and every work request has been reported. Until then retired() is
-//     false, and what is exposed is kept alive, beyond the connection itself if need be.
+//     false, and exposed memory is kept alive, beyond the connection itself if need be.
 #ifndef VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 #define VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 
@@ -102,7 +102,7 @@ class VerbsConnection {
   void OnWorkCompletion(const ibv_wc& completion, std::vector<Completion>* out);
   // Stops the queue pair; what is complete must be polled from the queue afterwards.
   void Stop();
-  // Ends it: windows, then the queue pair. What was outstanding is appended to *out as flushed. Not
+  // Ends it: windows, then the queue pair. Outstanding work is appended to *out as flushed. Not
   // OK: the device refused, so the connection is not dead; try again. `device_gone`: the kernel has
   // taken down everything of the device, so EIO means that it is gone too.
   absl::Status Retire(bool device_gone, std::vector<Completion>* out);

@@ -261,8 +261,8 @@ void VerbsEndpointImpl::PollDeviceEvents() {
   if (fatal) CloseDevice(absl::StrCat("RDMA device ", device(), " has failed"));
 }
 
-// Completions may be missing from now on, so nothing that uses the queue can be trusted. What is in
-// it is read: it has happened.
+// Completions may be missing from now on, so no connection of the queue can go on. Those that are
+// in it are read: they have happened.
 void VerbsEndpointImpl::OnQueueError(const ibv_cq* cq) {
   const auto queue = std::find_if(queues_.begin(), queues_.end(),
                                   [cq](const auto& one) { return one->cq.get() == cq; });

@@ -79,7 +79,7 @@ TEST_CASE("exposing memory to a peer that does not read is refused for now, and 
   REQUIRE(pair.established);
   stage.Settle();
   const auto block = TestBlock(4096);
-  // The server stands still. What was taken back waits here, and nothing is lost.
+  // The server stands still. Keys taken back wait here, and nothing is lost.
   std::vector<RemoteMemory> exposed;
   absl::Status refusal;
   for (int i = 0; i < kMany && refusal.ok(); ++i) {
@@ -136,7 +136,7 @@ TEST_CASE("an idle server lets go of thousands of freed regions") {
       }
       REQUIRE(IsNotNow(memory.status()));
       ++refused;
-      // It only does what ends its sleep.
+      // It only looks when its sleep ends.
       if (WouldWake(&pair.server)) Turn(&pair.server);
       Turn(&pair.client);
     }

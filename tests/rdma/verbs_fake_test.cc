@@ -1,5 +1,5 @@
-// Limits and failures of real RDMA devices that soft-RoCE does not have (fake_verbs/): what
-// happens, and what is reported.
+// Limits and failures of real RDMA devices that soft-RoCE does not have (fake_verbs/): outcome and
+// message of each.
 #include <sys/mman.h>
 
 #include <catch2/catch.hpp>
@@ -155,6 +155,26 @@ TEST_CASE("a window over two regions of one block has a region of its own") {
   REQUIRE(pair.server.endpoint->PostWrite(pair.s, write).ok());
   REQUIRE(world.stage.Until([&] { return pair.client.Immediates(pair.c).size() == 1; }));
   CHECK(HasPattern(*block, 32768, 65536, 5));
+}
+
+TEST_CASE("relaxed ordering is asked of regions alone: a provider may ignore it in windows") {
+  VerbsOptions options;
+  options.relaxed_ordering = GENERATE(true, false);
+  World world(options);
+  Pair pair(&world.stage, Receives(8, 8));
+  REQUIRE(pair.established);
+  REQUIRE(pair.Push(0, 4096, 1).ok());
+  REQUIRE(world.stage.Until([&] { return !pair.server.Immediates(pair.s).empty(); }));
+  REQUIRE_FALSE(fake_verbs().registrations.empty());
+  for (const unsigned access : fake_verbs().registrations) {
+    CHECK(((access & IBV_ACCESS_RELAXED_ORDERING) != 0) == options.relaxed_ordering);
+    CHECK((access & IBV_ACCESS_REMOTE_WRITE) == 0);
+  }
+  REQUIRE_FALSE(fake_verbs().binds.empty());
+  // No provider may refuse a bind for a flag that it does not know.
+  for (const FakeVerbs::Bind& bind : fake_verbs().binds) {
+    CHECK(bind.access == IBV_ACCESS_REMOTE_WRITE);
+  }
 }
 
 // ---- teardown that fails ------------------------------------------------------------------------
@@ -338,7 +358,7 @@ TEST_CASE("a registration that takes 8 s holds up no other") {
   int during = 0;
   fake_verbs().on_registration = [&](const void* address, size_t) {
     if (address != large->data()) return;
-    // What another thread's endpoint does meanwhile: the domain is shared.
+    // As another thread's endpoint does meanwhile: the domain is shared.
     CHECK(other.endpoint->Register(small).ok());
     ++during;
   };

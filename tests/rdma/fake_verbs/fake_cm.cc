@@ -68,7 +68,7 @@ sockaddr_in FakeAddress() {
 }  // namespace
 }  // namespace verbena::rdma
 
-using namespace verbena::rdma;  // NOLINT: what follows is the libraries' interface
+using namespace verbena::rdma;  // NOLINT: the libraries' interface is global
 
 extern "C" {
 

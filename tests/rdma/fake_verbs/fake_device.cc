@@ -208,7 +208,7 @@ ibv_context* OpenFakeDevice() {
 
 }  // namespace verbena::rdma
 
-using namespace verbena::rdma;  // NOLINT: what follows is the libraries' interface
+using namespace verbena::rdma;  // NOLINT: the libraries' interface is global
 
 extern "C" {
 
@@ -276,6 +276,7 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t /*iova*/,
                          unsigned access) {
   if (fake_verbs().on_registration) fake_verbs().on_registration(address, bytes);
+  fake_verbs().registrations.push_back(access);
   auto* const mr = new FakeMr;
   mr->context = pd->context;
   mr->pd = pd;

@@ -36,7 +36,7 @@ FakeQp* FindFakeQp(uint32_t qp_num);
 // The one context; made when it is first bound to, as librdmacm does.
 ibv_context* OpenFakeDevice();
 
-// What a function of the libraries returns that has failed.
+// The result of a library's function that has failed.
 inline int FakeError(int error) {
   errno = error;
   return -1;

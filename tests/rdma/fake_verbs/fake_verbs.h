@@ -33,16 +33,17 @@ struct FakeVerbs {
   std::vector<int> gid_indexes = {1};
   int64_t skipped_ns = 0;  // added to the clocks of the process
 
-  // ---- what happened ----
+  // ---- observations ----
   struct Bind {
     uint64_t bytes;
     unsigned access;
   };
   std::vector<Bind> binds;
+  std::vector<unsigned> registrations;        // their access flags
   std::vector<ibv_qp_init_attr> queue_pairs;  // as asked for, those that were refused too
   std::vector<int> gid_indexes_used;          // of queue pairs moved to RTR
 
-  // ---- what a test makes happen ----
+  // ---- the device's state; events to come ----
   ibv_context* context = nullptr;  // once the device is open
   std::vector<ibv_qp*> live_queue_pairs;
   std::vector<ibv_cq*> live_queues;
