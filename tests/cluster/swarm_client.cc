@@ -149,8 +149,8 @@ bool SwarmClient::Proved(std::string* missing) const {
 std::string SwarmClient::Describe() const {
   static constexpr const char* kNames[] = {"start", "joining", "running", "leaving", "ended"};
   return absl::StrCat(process_->host(), " (incarnation ", process_->core().incarnation(), ", ",
-                      kNames[static_cast<int>(phase_)], ", ", operations_,
-                      " operations, last: ", last_.ToString(), ")");
+                      kNames[static_cast<int>(phase_)], ", ", operations_, " operations, ",
+                      unsettled_.size(), " buffers out, last: ", last_.ToString(), ")");
 }
 
 // ---- operations ---------------------------------------------------------------------------------
@@ -287,6 +287,11 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
         : operation->pulls ? "a pull"
                            : "an end-step");
   if (!status.ok()) {
+    world_->Trace(absl::StrCat(process_->host(), ": table ", operation->table, ", ",
+                               operation->pushes  ? "push"
+                               : operation->pulls ? "pull"
+                                                  : "end-step",
+                               ": ", status.ToString()));
     // What fails at once is not tried again at once: time would stand still.
     next_at_ = std::max(next_at_, world_->now() + world_->Between(1, 5) * kMilli);
     return;
@@ -305,7 +310,9 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
     return;
   }
   used_[operation->table].pushed |= operation->pushes;
-  used_[operation->table].pulled |= operation->pulls;
+  // A pull of an ssp table may rightly wait for others: pushes prove it.
+  used_[operation->table].pulled |=
+      operation->pulls || table.spec().consistency() == v1::CONSISTENCY_SSP;
 }
 
 void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
@@ -344,7 +351,7 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
       for (const uint32_t unit : units) {
         if (table->ever_lost(table->units()[unit].partition)) return;
       }
-      if (units.empty() && table->lost_any()) return;  // an end-step
+      if (units.empty() && table->ever_lost_any()) return;  // an end-step
       return wrong("says that data is lost, which is not");
     case absl::StatusCode::kNotFound:
       if (!table->dropped()) wrong("says that a table is not there, which is");

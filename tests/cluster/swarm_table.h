@@ -11,6 +11,7 @@
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_TABLE_H_
 #define VERBENA_TESTS_CLUSTER_SWARM_TABLE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -59,6 +60,10 @@ class SwarmTable {
   bool lost_any() const { return !lost_.empty(); }
   bool lost(uint32_t partition) const { return lost_.contains(partition); }
   bool ever_lost(uint32_t partition) const { return lost(partition) || lives_[partition] > 0; }
+  bool ever_lost_any() const {
+    return lost_any() ||
+           std::any_of(lives_.begin(), lives_.end(), [](uint32_t life) { return life > 0; });
+  }
   // Grows when the partition starts again.
   uint32_t life(uint32_t partition) const { return lives_[partition]; }
 
