@@ -17,8 +17,8 @@ class Clock {
   virtual int64_t NowNanos() const = 0;
 };
 
-// CLOCK_BOOTTIME: unlike CLOCK_MONOTONIC it also counts the time in which the machine was suspended,
-// which a lease does not survive.
+// CLOCK_BOOTTIME: unlike CLOCK_MONOTONIC it also counts the time in which the machine was
+// suspended, which a lease does not survive.
 class MonotonicClock final : public Clock {
  public:
   static constexpr clockid_t kId = CLOCK_BOOTTIME;
