@@ -119,7 +119,8 @@ struct ShardExecutorOptions {
   // A lane whose writes to the worker do not end is closed.
   absl::Duration write_timeout = absl::Nanoseconds(rdma::WriteWatch::kTimeoutNanos);
   uint64_t lane_memory_limit = uint64_t{4} << 30;
-  uint64_t seed = 0;  // of tokens: 0 means from the system's random source
+  uint32_t max_lanes = 4096;  // of one shard, as the immediate has bits for; 1 to 4,096
+  uint64_t seed = 0;          // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;
   shard::ReplicaLogLimits replica_log;
   uint64_t slab_bytes = uint64_t{64} << 20;  // table memory is taken from the system in these
@@ -177,7 +178,7 @@ class ShardExecutor {
   ShardSnapshot Snapshot() const;
   // What the engine said of the last view: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;
-  PeerLinks& links();  // for whoever replicates; tests
+  PeerLinks& links();                   // for whoever replicates; tests
   const shard::Engine* engine() const;  // tests. Null before the incarnation is known
 
   bool RunOnce();

@@ -23,7 +23,6 @@
 namespace verbena::server {
 
 // RequestImm carries twelve bits of lane id.
-inline constexpr uint32_t kMaxLanes = 4096;
 // What a request may be parked for on a lane that can park no more.
 inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
 // How long a request waits in its slot for room in the log for a copy. Longer than a copy that runs
@@ -114,6 +113,8 @@ struct ShardExecutor::Impl final {
   absl::StatusOr<size_t> ChooseRail(size_t link, uint32_t rail) const;
   // How many there are of the link's transport.
   uint32_t RailsOf(size_t link) const;
+  // Whether a lane on this rail can be granted: rails beyond 0 leave one for rail 0 of each member.
+  absl::Status CheckFreeLanes(uint32_t rail) const;
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);

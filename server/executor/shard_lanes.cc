@@ -145,6 +145,31 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   return config;
 }
 
+absl::Status ShardExecutor::Impl::CheckFreeLanes(uint32_t rail) const {
+  const size_t free = options.max_lanes - lanes.size() + free_ids.size();
+  if (free == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("shard ", options.shard, " has all its ", options.max_lanes, " lanes in use"));
+  }
+  if (rail == 0) return absl::OkStatus();
+  absl::flat_hash_set<uint64_t> served;
+  for (const auto& lane : lanes) {
+    if (lane != nullptr && !lane->closing && links[lane->transport].rail == 0) {
+      served.insert(lane->peer.incarnation);
+    }
+  }
+  for (const auto& [token, grant] : pending) {
+    if (links[grant.transport].rail == 0) served.insert(grant.peer.incarnation);
+  }
+  const size_t members = workers.size() + servers.size();
+  const size_t reserved = members > served.size() ? members - served.size() : 0;
+  if (free > reserved) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("shard ", options.shard, ": no lane on rail ", rail, " (", free, " of ",
+                   options.max_lanes, " lanes are free, reserved for rail 0 of ", reserved,
+                   " members); use fewer rails or more shards"));
+}
+
 absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
     const v1::OpenLaneRequest& request) {
   absl::StatusOr<Peer> peer = CheckOpen(request);
@@ -162,10 +187,7 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   }
   absl::StatusOr<rdma::LaneConfig> config = FitLane();
   if (!config.ok()) return config.status();
-  if (free_ids.empty() && lanes.size() == kMaxLanes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("shard ", options.shard, " has all its ", kMaxLanes, " lanes in use"));
-  }
+  if (absl::Status status = CheckFreeLanes(request.rail()); !status.ok()) return status;
   if (free_ids.empty()) {
     grant.id = static_cast<uint32_t>(lanes.size());
     lanes.emplace_back();

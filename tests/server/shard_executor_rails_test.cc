@@ -7,8 +7,9 @@ namespace {
 using Catch::Matchers::Contains;
 
 struct Rails {
-  Rails() : network(1, rdma::SimFaults()) {
+  explicit Rails(uint32_t max_lanes = 4096, uint64_t workers = 1) : network(1, rdma::SimFaults()) {
     ShardExecutorOptions options;
+    options.max_lanes = max_lanes;
     options.seed = 1;
     options.slab_bytes = 1 << 20;
     std::vector<ShardExecutor::Transport> transports;
@@ -23,14 +24,14 @@ struct Rails {
     view->set_revision(1);
     v1::Job* job = view->add_jobs();
     job->set_name("job");
-    job->add_members()->set_incarnation(100);
+    for (uint64_t i = 0; i < workers; ++i) job->add_members()->set_incarnation(100 + i);
     shard->SetIncarnation(kServer);
     shard->ApplyView(view);
   }
 
-  absl::StatusOr<v1::OpenLaneResponse> Ask(uint32_t rail) {
+  absl::StatusOr<v1::OpenLaneResponse> Ask(uint32_t rail, uint64_t worker = 100) {
     v1::OpenLaneRequest request;
-    request.set_incarnation(100);
+    request.set_incarnation(worker);
     request.set_server_incarnation(kServer);
     request.set_wire_version_min(kWireVersion);
     request.set_wire_version_max(kWireVersion);
@@ -76,6 +77,18 @@ TEST_CASE(
   const absl::Status third = rails.Ask(2).status();
   CHECK(absl::IsInvalidArgument(third));
   CHECK_THAT(std::string(third.message()), Contains("rail 2") && Contains("allowed: 0 to 1"));
+}
+
+TEST_CASE("regression: lanes on other rails leave one on rail 0 for each worker") {
+  Rails rails(/*max_lanes=*/5, /*workers=*/3);
+  REQUIRE(rails.Ask(0, 100).ok());
+  REQUIRE(rails.Ask(1, 100).ok());
+  REQUIRE(rails.Ask(1, 101).ok());
+  const absl::Status refused = rails.Ask(1, 102).status();
+  CHECK(absl::IsResourceExhausted(refused));
+  CHECK_THAT(std::string(refused.message()), Contains("rail 1") && Contains("rail 0 of 2"));
+  CHECK(rails.Ask(0, 101).ok());
+  CHECK(rails.Ask(0, 102).ok());
 }
 
 TEST_CASE("a worker's next lane ends the one before on its rail, and no other") {
