@@ -28,7 +28,8 @@ TEST_CASE("training on replicas under faults") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const uint32_t keys = GENERATE(0u, 60u);
-  const ScenarioOptions options = ReplicaOptions(consistency, keys);
+  ScenarioOptions options = ReplicaOptions(consistency, keys);
+  options.tight_log = true;
   const Totals totals = RunSeeds("training on replicas under faults", options, 335);
   if (!SeedsToRun(1).replay) {
     CHECK(totals.servers_killed > 0);

@@ -40,6 +40,10 @@ class Scenario {
     cluster.drift_ppm = options.drift_ppm;
     cluster.replicas = options.replicas;
     cluster.min_replicas = options.min_replicas;
+    // Two chunks of a partition, four of all: pushes wait for room.
+    if (options.tight_log && options.seed % 2 == 1) {
+      cluster.replica_log = {8 << 10, 16 << 10, 4 << 10};
+    }
     cluster.servers = options.replicas > 1 ? 3 : cluster.servers;
     fault_time_ns_ = options.replicas > 1 ? 3 * kFaultsEnd : kFaultsEnd;
     cluster.commit_observer = [this](const shard::Commit& commit) { OnCommit(commit); };

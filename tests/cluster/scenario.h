@@ -52,6 +52,7 @@ struct ScenarioOptions {
   // 2: servers die, too, once all partitions have a follower again, and stall for longer than a
   // lease; new ones come in their place.
   uint32_t replicas = 1, min_replicas = 1;
+  bool tight_log = false;  // of odd seeds: logs for copies have room for few records
 };
 
 // What was found wrong; empty when every invariant held.
