@@ -136,7 +136,10 @@ class Driver {
     }
     if (interrupted != 0) ledger_.Fail("interrupted by a signal");
     const int limit = options_.limit_s > 0 ? options_.limit_s : 120 + 20 * options_.faults;
-    if (Since() > limit) ledger_.Fail(absl::StrCat("the run has not ended after ", limit, " s"));
+    if (Since() > limit) {
+      ledger_.Fail(
+          absl::StrCat("the run has not ended after ", limit, " s", ledger_.LongestPending(8)));
+    }
   }
   // Until `condition` holds; false: the run is over.
   template <typename F>

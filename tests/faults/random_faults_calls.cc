@@ -22,15 +22,21 @@ CallCheck::CallCheck(Ledger* ledger, int client, std::string name, absl::Duratio
     : ledger_(ledger), client_(client), name_(std::move(name)), timeout_(timeout) {}
 
 CallCheck::Call CallCheck::Begin(const char* name, const std::string& object) const {
-  return {absl::StrCat(name, " ", object), Clock::now(), timeout_, false};
+  const std::string text = absl::StrCat(name, " ", object);
+  const int place = ledger_->BeginCall(absl::StrCat(name_, ": ", text));
+  return {text, Clock::now(), timeout_, false, place};
 }
 
 CallCheck::Call CallCheck::BeginShort(const char* name, const std::string& object,
                                       absl::Duration timeout) const {
-  return {absl::StrCat(name, " ", object), Clock::now(), timeout, true};
+  Call call = Begin(name, object);
+  call.timeout = timeout;
+  call.may_expire = true;
+  return call;
 }
 
-void CallCheck::Count(double seconds, bool expired) {
+void CallCheck::Count(const Call& call, double seconds, bool expired) {
+  ledger_->EndCall(call.place);
   ClientLedger& client = ledger_->client(client_);
   client.calls.fetch_add(1);
   if (expired) client.expired.fetch_add(1);
@@ -43,7 +49,7 @@ void CallCheck::Count(double seconds, bool expired) {
 bool CallCheck::End(const Call& call, const absl::Status& status) {
   const double seconds = std::chrono::duration<double>(Clock::now() - call.start).count();
   const double limit = absl::ToDoubleSeconds(call.timeout);
-  Count(seconds, !status.ok());
+  Count(call, seconds, !status.ok());
   const std::string how = absl::StrCat(call.name, " with a deadline of ", limit, " s ended after ",
                                        seconds, " s with ", status.ok() ? "OK" : status.ToString());
   if (seconds > limit + kLateSeconds) {
@@ -58,7 +64,7 @@ bool CallCheck::End(const Call& call, const absl::Status& status) {
 
 void CallCheck::EndCancelled(const Call& call, const absl::Status& status) {
   const double seconds = std::chrono::duration<double>(Clock::now() - call.start).count();
-  Count(seconds, !status.ok());
+  Count(call, seconds, !status.ok());
   if (status.ok() || absl::IsCancelled(status)) return;
   Fail(absl::StrCat(call.name, ", cancelled, ended with ", status.ToString()));
 }

@@ -28,6 +28,7 @@ class CallCheck {
     std::chrono::steady_clock::time_point start;
     absl::Duration timeout;
     bool may_expire = false;
+    int place = -1;  // in the ledger
   };
 
   // `client` is its index in the ledger, `name` stands in reports.
@@ -47,7 +48,7 @@ class CallCheck {
   absl::Duration timeout() const { return timeout_; }
 
  private:
-  void Count(double seconds, bool expired);
+  void Count(const Call& call, double seconds, bool expired);
 
   Ledger* ledger_;
   int client_;

@@ -50,8 +50,15 @@ struct ProbeLedger {
   std::atomic<uint64_t> beside_us;  // the same beside a waiting thread
 };
 
+// A call that has not ended, for the report of a run that hangs.
+struct PendingLedger {
+  std::atomic<uint32_t> taken;
+  std::atomic<int64_t> since_ns;  // of the steady clock, one for all processes; 0: not set yet
+  char text[120];
+};
+
 struct LedgerMemory {
-  static constexpr int kTables = 64, kClients = 64, kFailures = 16;
+  static constexpr int kTables = 64, kClients = 64, kFailures = 16, kPending = 1024;
   std::atomic<uint32_t> phase;
   // Odd while a fault is there or redundancy is not back yet; grows with every change.
   std::atomic<uint64_t> disturbance;
@@ -61,6 +68,7 @@ struct LedgerMemory {
     char text[1000];
   } failure[kFailures];
   ProbeLedger probe;
+  PendingLedger pending[kPending];
   ClientLedger clients[kClients];
   TableLedger tables[kTables];
 };
@@ -88,6 +96,11 @@ class Ledger {
   // Ends the run. From any process.
   void Fail(const std::string& text);
   std::vector<std::string> Failures() const;
+  // Notes a call; returns its place, or -1 when there are too many.
+  int BeginCall(const std::string& text);
+  void EndCall(int place);
+  // The calls that have been waiting longest, at most `most`, for longer than 5 s.
+  std::string LongestPending(int most) const;
   uint64_t Calls() const;
 
   bool disturbed() const { return memory_->disturbance.load() % 2 == 1; }
