@@ -261,7 +261,7 @@ class Increments {
   uint32_t table_ = 0;
 };
 
-TEST_CASE("regression: chains of checkpoints have the rows of the table, whoever served them") {
+TEST_CASE("regression: chains of checkpoints have the rows of the table, on any server") {
   int chains = 0;
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     Increments increments(seed);
