@@ -379,6 +379,8 @@ void SwarmClient::Settle() {
       }
       return false;
     }
+    // The client keeps a block registered until then.
+    process_->core().ReleaseBlock(buffer.second);
     world_->settled.emplace(process_->host(), buffer.second);
     return true;
   });

@@ -94,8 +94,8 @@ void PressHard(PlanDraw* draw, SwarmPlan* plan) {
   plan->cluster.replicas = 2;
   plan->cluster.min_replicas = 1;
   plan->max_tables = static_cast<uint32_t>(draw->Between(1, 3));
-  plan->operations = 6;
-  plan->think_ns = 0;
+  plan->operations = 4;
+  plan->think_ns = 2 * kMilli;
   plan->faults_end_ns = 4 * kSecond;
 }
 
