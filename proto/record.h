@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 2;
+inline constexpr uint16_t kWireVersion = 3;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and room to spare.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -128,12 +128,23 @@ enum class ReplicaKind : uint8_t {
   kReset = 5,   // a table: versions restart with `generation` of its job
   // To learners alone.
   kSlice = 6,      // a table's slice: its versions; payload: what is known of each worker
+                   // (kReplicaToCome: the replica's slice is made new, and its contents follow)
   kChunk = 7,      // a chunk: its versions; payload: parameters, then state
   kRowStates = 8,  // `count` rows: payload: keys, zeros, then rows with their state
   kComplete = 9,   // all of it was sent
+  // To every replica. A slice takes other records only after kFresh or kSlice.
+  kFresh = 10,  // a table's slice: begins as a new one, with no rows and initial values
+  // The replica compares `digest` with its own state at this record, and changes nothing.
+  kProveRows = 11,   // `count` keys, zeros: rows with optimizer state
+  kProveChunk = 12,  // a chunk with optimizer state, and its versions
+  kProveSlice = 13,  // a slice: its versions and `rows`; payload: `count` worker marks, as kSlice
 };
-inline constexpr uint8_t kMaxReplicaKind = 9;
-inline constexpr uint8_t kReplicaLearner = 1;  // ReplicaHeader::flags, of kBegin
+inline constexpr uint8_t kMaxReplicaKind = 13;
+// ReplicaHeader::flags.
+inline constexpr uint8_t kReplicaLearner = 1;  // kBegin
+// kSlice, kRows: rows of the slice that the replica does not have are still to be sent to it, as
+// they are after this record.
+inline constexpr uint8_t kReplicaToCome = 2;
 
 // The beginning of a kReplicate's payload. What does not fit one record is cut: parts of one
 // `sequence`, in order, each with this header; the last one makes it complete.
@@ -156,8 +167,10 @@ struct ReplicaHeader {
   uint64_t since;            // Replica.since of the copy
   uint32_t stamp;            // kRows of a table with eviction: of the rows, afterwards
   uint32_t keep_from;        // likewise: rows with lesser stamps are dropped then
-  uint32_t keep_hash;        // likewise: and of those with that stamp the ones with lesser hashes
-  uint8_t reserved1[36];     // 0
+  uint64_t digest;           // kProveRows, kProveChunk
+  uint64_t rows;             // kProveSlice: rows that a push has changed; dense: chunks
+  uint32_t keep_hash;        // as stamp: and of those with that stamp the ones with lesser hashes
+  uint8_t reserved1[20];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 

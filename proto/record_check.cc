@@ -304,9 +304,11 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
   if (kind < 1 || kind > kMaxReplicaKind) {
     return Bad(kReplica, "kind", kind, absl::StrCat("1..", kMaxReplicaKind));
   }
-  const uint8_t flags = h.kind == ReplicaKind::kBegin ? kReplicaLearner : 0;
+  const bool rows = h.kind == ReplicaKind::kSlice || h.kind == ReplicaKind::kRows;
+  const uint8_t flags = h.kind == ReplicaKind::kBegin ? kReplicaLearner : rows ? kReplicaToCome : 0;
   if ((h.flags & ~flags) != 0) {
-    return Bad(kReplica, "flags", static_cast<uint32_t>(h.flags), flags == 0 ? "0" : "0, 1");
+    return Bad(kReplica, "flags", static_cast<uint32_t>(h.flags),
+               flags == 0 ? "0" : absl::StrCat("0, ", static_cast<uint32_t>(flags)));
   }
   if (h.reserved0 != 0) return BadNumber(kReplica, "reserved0", h.reserved0, 0);
   for (const uint8_t byte : h.reserved1) {

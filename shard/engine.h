@@ -385,7 +385,8 @@ class Engine {
   // As a copy: a record by the shard that is the partition's primary. kOk, kDuplicate: it is
   // applied (or, a part of one, kept). kNotReady: what the view here says is older than the record,
   // or its table is not there. kWrongEpoch: it is newer. kSequenceGap: a record or part before it
-  // is missing. kResourceExhausted: no memory. Others: it cannot be applied, ever.
+  // is missing. kResourceExhausted: no memory. kDataLoss: the copy is not equal to its primary.
+  // Others: it cannot be applied, ever.
   Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
   // Of the partitions that have a copy, or are one.
   std::vector<CopyStatus> copies() const;

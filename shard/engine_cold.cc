@@ -52,6 +52,7 @@ void Engine::Impl::LoseRow(const ColdIo::Failure& failure) {
     state.parking->FailSlice(slice, ReplyStatus::kDataLoss);
     table->Release(slice, /*gone=*/true);
     state.marks.erase(partition);
+    copies[partition].announced.erase(id);
     return;
   }
 }

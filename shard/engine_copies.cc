@@ -57,21 +57,26 @@ ReplyStatus Engine::Impl::Assemble(CopyState* copy, const ReplicaHeader& header,
 }
 
 // From what a partition is when it is new, whatever was here of it.
-ReplyStatus Engine::Impl::Begin(uint32_t partition, bool learner) {
+ReplyStatus Engine::Impl::Begin(uint32_t partition) {
+  copies[partition].announced.clear();
   for (auto& [id, state] : tables) {
     if (state.table == nullptr) continue;
-    const uint32_t slice = state.table->slice_of(partition);
-    if (slice != SlicedTable::kNone) {
-      LeaveSlice(&state, slice, ReplyStatus::kWrongEpoch);
-      state.table->Forget(slice);
-    }
-    state.marks.erase(partition);
-    if (learner) state.marks[partition].rows_complete = false;
-    state.starved |= !state.table->Acquire(state.placement).ok();
-    state.consistency->Resize();
-    if (state.starved) return ReplyStatus::kResourceExhausted;
+    const ReplyStatus status = MakeFresh(partition, &state);
+    if (status != ReplyStatus::kOk) return status;
   }
   return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::MakeFresh(uint32_t partition, TableState* state) {
+  const uint32_t slice = state->table->slice_of(partition);
+  if (slice != SlicedTable::kNone) {
+    LeaveSlice(state, slice, ReplyStatus::kWrongEpoch);
+    state->table->Forget(slice);
+  }
+  state->marks.erase(partition);
+  state->starved = !state->table->Acquire(state->placement).ok();
+  state->consistency->Resize();
+  return state->starved ? ReplyStatus::kResourceExhausted : ReplyStatus::kOk;
 }
 
 Answer Engine::Replicate(const CopyId& from, const Record& record,
@@ -100,7 +105,7 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   if (answer.status != ReplyStatus::kOk || !whole) return answer;
   const bool learner = (c.header.flags & kReplicaLearner) != 0;
   if (begin) {
-    answer.status = e.Begin(group.partition, learner);
+    answer.status = e.Begin(group.partition);
     if (answer.status == ReplyStatus::kOk) copy.begun = true;
     copy.learning = learner;
   } else if (c.header.kind == ReplicaKind::kComplete) {
@@ -115,17 +120,35 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   return answer;
 }
 
-// kOk without a state: the table was dropped.
+// kOk without a state: the table was dropped, or is new and not in the view here yet.
 ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
   const auto it = tables.find(table);
-  if (it == tables.end()) return table > highest_table ? ReplyStatus::kNotReady : ReplyStatus::kOk;
-  // Without a directory for cold rows this is no copy; else it is not served there either.
-  if (it->second.lacks_cold_store) return ReplyStatus::kNotReady;
-  if (it->second.table == nullptr) return ReplyStatus::kOk;
+  absl::flat_hash_set<uint32_t>& announced = copies[c->partition].announced;
+  const bool fresh = c->header.kind == ReplicaKind::kFresh;
+  if (it == tables.end()) {
+    if (table <= highest_table) return ReplyStatus::kOk;
+    if (!fresh) return ReplyStatus::kNotReady;
+    // The view that will name it makes it new.
+    announced.insert(table);
+    return ReplyStatus::kOk;
+  }
+  // Its primary serves it: without it, this is no copy.
+  if (it->second.lacks_cold_store || it->second.table == nullptr) return ReplyStatus::kNotReady;
   c->slice = it->second.table->slice_of(c->partition);
   // Lost by what the view here says, or there is no memory.
   if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
     return it->second.starved ? ReplyStatus::kResourceExhausted : ReplyStatus::kNotReady;
+  }
+  if (fresh || (c->header.kind == ReplicaKind::kSlice && (c->header.flags & kReplicaToCome) != 0)) {
+    // One that was not announced before is as the view made it: new.
+    if (!announced.insert(table).second) {
+      const ReplyStatus status = MakeFresh(c->partition, &it->second);
+      if (status != ReplyStatus::kOk) return status;
+      c->slice = it->second.table->slice_of(c->partition);
+    }
+  } else if (!announced.contains(table)) {
+    // An end of a step that waited on the primary: kSlice will have it.
+    return c->header.kind == ReplicaKind::kSettle ? ReplyStatus::kOk : ReplyStatus::kDataLoss;
   }
   c->state = &it->second;
   c->marks = &it->second.marks[c->partition];
@@ -154,6 +177,16 @@ ReplyStatus Engine::Impl::Copy(const Copied& c) {
       c.state->table->SetVersions(c.slice, 0);
       c.marks->workers.clear();
       break;
+    case ReplicaKind::kProveRows:
+      status = CheckRows(c);
+      break;
+    case ReplicaKind::kProveChunk:
+      status = CheckChunk(c);
+      break;
+    case ReplicaKind::kProveSlice:
+      status = CheckSlice(c);
+      break;
+    case ReplicaKind::kFresh:
     case ReplicaKind::kSettle:
     case ReplicaKind::kBegin:
     case ReplicaKind::kComplete:
@@ -184,7 +217,7 @@ ReplyStatus Engine::Impl::CopyDense(const Copied& c) {
     return ReplyStatus::kMalformed;
   }
   // Something else was applied here: it is no copy.
-  if (c.header.applies != chunk.applies + 1) return ReplyStatus::kMalformed;
+  if (c.header.applies != chunk.applies + 1) return ReplyStatus::kDataLoss;
   const Source sum = reinterpret_cast<const float*>(c.data.data());
   const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
   const StepScale scale = {c.header.gradient_scale, c.header.trust};
@@ -213,13 +246,13 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
   EmbeddingTable* table = c.state->rows.table.get();
   if (table == nullptr) return ReplyStatus::kOutOfRange;
   const std::byte* rest = nullptr;
-  if (!TakeKeys(c, table->row_bytes(), &rest) || !(c.header.divisor > 0) ||
-      c.header.applies != table->slice(c.slice).applies + 1) {
+  if (!TakeKeys(c, table->row_bytes(), &rest) || !(c.header.divisor > 0)) {
     return ReplyStatus::kMalformed;
   }
+  if (c.header.applies != table->slice(c.slice).applies + 1) return ReplyStatus::kDataLoss;
   if (table->behind()) return ReplyStatus::kResourceExhausted;
   copied_rows.resize(copied_keys.size());
-  if (!c.marks->rows_complete) {
+  if ((c.header.flags & kReplicaToCome) != 0) {
     table->Find(c.slice, copied_keys, copied_rows.data());
   } else if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
     return ReplyStatus::kResourceExhausted;
@@ -274,10 +307,6 @@ ReplyStatus Engine::Impl::CopyRowStates(const Copied& c) {
   if (table == nullptr) return ReplyStatus::kOutOfRange;
   const std::byte* rest = nullptr;
   if (!TakeKeys(c, table->content_bytes(), &rest)) return ReplyStatus::kMalformed;
-  if (copied_keys.empty()) {
-    c.marks->rows_complete = true;
-    return ReplyStatus::kOk;
-  }
   copied_rows.resize(copied_keys.size());
   if (table->behind() || !table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
     return ReplyStatus::kResourceExhausted;

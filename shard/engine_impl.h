@@ -51,6 +51,10 @@ struct PartitionInfo {
 
 // A copy of a partition that this shard has.
 struct CopyState {
+  // Tables whose slice the primary began here (kFresh, kSlice), and which was not dropped since:
+  // only those take other records. A slice that is here by the view alone may be another life of
+  // the table's partition than the primary's.
+  absl::flat_hash_set<uint32_t> announced;
   bool begun = false;     // by a kBegin in this epoch
   bool learning = false;  // and not complete
   uint64_t sequence = 0;  // of the last record
@@ -61,8 +65,7 @@ struct CopyState {
 
 // What is known of a slice that is a copy, and its table does not hold.
 struct CopyMarks {
-  uint32_t generation = 0;    // of the job, as of the last record
-  bool rows_complete = true;  // false: a row that is not here yet comes with what it has
+  uint32_t generation = 0;  // of the job, as of the last record
   std::map<uint64_t, WorkerMark> workers;
 };
 
@@ -101,6 +104,7 @@ struct TableState {
 };
 
 struct Engine::Impl {
+  struct Copied;
   explicit Impl(EngineOptions o);
   ~Impl();
 
@@ -175,8 +179,28 @@ struct Engine::Impl {
   // False: nothing more for now.
   bool TellLearner(uint32_t partition);
   bool TellSlice(uint32_t partition, const TableState& state, uint32_t slice);
+  // What is known of workers, as the record's payload. False: no memory.
+  bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
   bool TellChunk(uint32_t partition, const TableState& state, uint32_t slice);
   bool TellRows(uint32_t partition, const TableState& state, uint32_t slice);
+  // The slice has become ready: a copy that is told of it begins with the same.
+  void Announce(const TableState& state, uint32_t slice);
+  void AnnounceAll(uint32_t partition);
+  // What is here of the table in the partition is what the last record made of it. False: not yet.
+  bool AtLastRecord(uint32_t partition, const TableState& state, uint32_t slice);
+
+  // ---- engine_proof.cc: comparisons of a copy with its primary ----
+  enum class Proved : uint8_t { kSome, kWait, kAll };
+  // Adds the next record of a comparison. kWait: nothing more for now.
+  Proved Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record);
+  uint64_t ProveChunk(uint32_t partition, const TableState& state, uint32_t index);
+  uint64_t ProveRows(uint32_t partition, const TableState& state, uint32_t slice,
+                     absl::Span<const uint32_t> rows);
+  uint64_t ProveSlice(uint32_t partition, const TableState& state, uint32_t slice);
+  // As a copy: kDataLoss: it is not equal.
+  ReplyStatus CheckRows(const Copied& c);
+  ReplyStatus CheckChunk(const Copied& c);
+  ReplyStatus CheckSlice(const Copied& c);
   // A record of what is here now.
   uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
   uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
@@ -230,7 +254,9 @@ struct Engine::Impl {
   // kOk, with *data: it is whole. kOk without: a part of it was kept.
   ReplyStatus Assemble(CopyState* copy, const ReplicaHeader& header,
                        absl::Span<const std::byte>* data, bool* whole);
-  ReplyStatus Begin(uint32_t partition, bool learner);
+  ReplyStatus Begin(uint32_t partition);
+  // The table's slice becomes a new one, whatever was here of it.
+  ReplyStatus MakeFresh(uint32_t partition, TableState* state);
   ReplyStatus FindCopied(uint32_t table, Copied* copied);
   ReplyStatus Copy(const Copied& c);
   ReplyStatus CopyDense(const Copied& c);
@@ -279,6 +305,7 @@ struct Engine::Impl {
     std::vector<uint64_t> keys;
     std::vector<uint32_t> numbers;
   } restored;
+  uint64_t proof_bytes = 0;           // that may still be compared in this turn
   std::vector<uint64_t> copied_keys;  // scratch of what copies are told
   std::vector<uint32_t> copied_rows;
 };

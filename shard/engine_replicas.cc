@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shard/engine_impl.h"
+#include "shard/planted_bugs.h"
 #include "shard/table/row_reader.h"
 
 namespace verbena::shard {
@@ -14,6 +15,8 @@ namespace {
 constexpr size_t kRowStatesBytes = 256 << 10;
 // What a restore may have in a partition's log: enough to keep its link busy.
 constexpr uint64_t kRestoreBytes = 4 << 20;
+// Of contents that are compared in one turn of the shard's thread: a few hundred microseconds.
+constexpr uint64_t kProofBytes = 1 << 20;
 
 }  // namespace
 
@@ -44,6 +47,7 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
     if (learner) {
       log.cursor(id).total_bytes = BytesOf(id);
     } else {
+      AnnounceAll(id);
       TellClocks(id);
     }
   }
@@ -57,6 +61,24 @@ void Engine::Impl::KeepNumbers(uint32_t partition) {
     const uint32_t slice = state.table->slice_of(partition);
     if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
     state.rows.table->SetReuses(slice, !log.learning(partition));
+  }
+}
+
+void Engine::Impl::Announce(const TableState& state, uint32_t slice) {
+  const uint32_t p = state.table->life(slice).partition;
+  const uint32_t id = state.table->id();
+  if (!partitions[p].ours || log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, id)) return;
+  // Lost and reset while it was being sent: there is nothing more to send of it.
+  ReplicaLog::Cursor& c = log.cursor(p);
+  if (c.sends(id)) c.NextTable(id + 1);
+  log.Add(HeaderFor(ReplicaKind::kFresh, p, state));
+}
+
+void Engine::Impl::AnnounceAll(uint32_t partition) {
+  for (const auto& [id, state] : tables) {
+    if (state.table == nullptr) continue;
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice != SlicedTable::kNone && state.table->ready(slice)) Announce(state, slice);
   }
 }
 
@@ -111,6 +133,7 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
 
 void Engine::Impl::TellLearners() {
   log.BeginCatchUp();
+  proof_bytes = kProofBytes;
   for (const uint32_t p : learners) {
     if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
     while (log.HasRoomToCatchUp(p) && TellLearner(p)) {
@@ -124,6 +147,13 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
   if (c.complete) return false;
   auto it = tables.lower_bound(c.table);
   if (it == tables.end() || it->first > c.last_table) {
+    // It is admitted when it has proved that it has everything.
+    if (!planted_bugs().skip_proof) {
+      uint64_t record = 0;
+      const Proved proved = Prove(partition, &c.proof, &record);
+      if (record != 0) c.told = record;
+      if (proved != Proved::kAll) return proved == Proved::kSome;
+    }
     // Until it has answered it may be that it never will: nobody waits for it.
     if (log.acknowledged(partition) >= c.told) log.Complete(partition);
     return false;
@@ -157,18 +187,24 @@ ReplicaLog::Append Engine::Impl::HeaderFor(ReplicaKind kind, uint32_t partition,
   return told;
 }
 
-bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32_t slice) {
-  ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, partition, state);
+bool Engine::Impl::AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told) {
   const std::vector<WorkerMark> marks = state.consistency->Marks(slice);
   static_assert(sizeof(WorkerMark) == 24);
-  if (!marks.empty()) {
-    const size_t bytes = marks.size() * sizeof(WorkerMark);
-    told.data = pool.TakeScratch(bytes, state.table->account());
-    if (told.data.data == nullptr) return false;
-    std::memcpy(told.data.data, marks.data(), bytes);
-    told.header.total_bytes = static_cast<uint32_t>(bytes);
-  }
-  told.header.count = static_cast<uint32_t>(marks.size());
+  told->header.count = static_cast<uint32_t>(marks.size());
+  if (marks.empty()) return true;
+  const size_t bytes = marks.size() * sizeof(WorkerMark);
+  told->data = pool.TakeScratch(bytes, state.table->account());
+  if (told->data.data == nullptr) return false;
+  std::memcpy(told->data.data, marks.data(), bytes);
+  told->header.total_bytes = static_cast<uint32_t>(bytes);
+  return true;
+}
+
+bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32_t slice) {
+  if (!AtLastRecord(partition, state, slice)) return false;
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, partition, state);
+  told.header.flags = kReplicaToCome;
+  if (!AddMarks(state, slice, &told)) return false;
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     told.header.version = rows->slice(slice).version;
     told.header.applies = rows->slice(slice).applies;
@@ -195,31 +231,29 @@ uint64_t Engine::Impl::AddChunk(uint32_t partition, const TableState& state, uin
   return log.Add(std::move(told));
 }
 
-// The same of rows; none: these were all.
+// The same of rows.
 uint64_t Engine::Impl::AddRows(uint32_t partition, const TableState& state, uint32_t slice,
                                absl::Span<const uint32_t> rows) {
   const EmbeddingTable& table = *state.rows.table;
   const size_t content = table.content_bytes();
   ReplicaLog::Append told = HeaderFor(ReplicaKind::kRowStates, partition, state);
   told.header.count = static_cast<uint32_t>(rows.size());
-  if (!rows.empty()) {
-    const size_t bytes = KeyBytes(rows.size()) + rows.size() * content;
-    told.data = pool.TakeScratch(bytes, table.account());
-    if (told.data.data == nullptr) return 0;
-    told.header.total_bytes = static_cast<uint32_t>(bytes);
-    std::memset(told.data.data, 0, KeyBytes(rows.size()));
-    std::byte* out = told.data.data + KeyBytes(rows.size());
-    RowReader reader(table.rows(slice), rows);
-    for (size_t i = 0; i < rows.size(); ++i, out += content) {
-      const std::byte* const from = reader.Next();
-      if (from == nullptr) {
-        pool.ReturnScratch(told.data);
-        return 0;
-      }
-      uint64_t key = 0;
-      table.ReadRow(slice, rows[i], from, &key, out);
-      std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
+  const size_t bytes = KeyBytes(rows.size()) + rows.size() * content;
+  told.data = pool.TakeScratch(bytes, table.account());
+  if (told.data.data == nullptr) return 0;
+  told.header.total_bytes = static_cast<uint32_t>(bytes);
+  std::memset(told.data.data, 0, KeyBytes(rows.size()));
+  std::byte* out = told.data.data + KeyBytes(rows.size());
+  RowReader reader(table.rows(slice), rows);
+  for (size_t i = 0; i < rows.size(); ++i, out += content) {
+    const std::byte* const from = reader.Next();
+    if (from == nullptr) {
+      pool.ReturnScratch(told.data);
+      return 0;
     }
+    uint64_t key = 0;
+    table.ReadRow(slice, rows[i], from, &key, out);
+    std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
   }
   return log.Add(std::move(told));
 }
@@ -239,7 +273,11 @@ bool Engine::Impl::TellChunk(uint32_t partition, const TableState& state, uint32
   ReplicaLog::Cursor& c = log.cursor(partition);
   const std::vector<uint32_t>& chunks = table.slice(slice).chunks;
   const uint32_t index = *std::lower_bound(chunks.begin(), chunks.end(), c.chunk);
-  const uint64_t told = AddChunk(partition, state, index, table.chunk(index).version);
+  // A chunk that is loaded already gets its version when the restore is finished, unannounced.
+  const uint64_t version = state.restore != nullptr && state.restore->begun()
+                               ? state.restore->request().version
+                               : table.chunk(index).version;
+  const uint64_t told = AddChunk(partition, state, index, version);
   if (told == 0) return false;
   c.told = told;
   c.copied_bytes += table.ContentBytes();
@@ -247,23 +285,33 @@ bool Engine::Impl::TellChunk(uint32_t partition, const TableState& state, uint32
   return true;
 }
 
-// Rows that were made and not changed go, too: what they will be told of counts from there.
+bool Engine::Impl::AtLastRecord(uint32_t partition, const TableState& state, uint32_t slice) {
+  const uint32_t id = state.table->id();
+  if (!log.AllApplied(partition, id)) state.consistency->ApplyNow(slice);
+  return log.AllApplied(partition, id);
+}
+
+// Rows that were made and not changed go, too: what they will be told of counts from there. A
+// learner has skipped records of rows that it did not have, so rows are sent with those applied.
 bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_t slice) {
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
+  if (!planted_bugs().cursor_before_apply && !AtLastRecord(partition, state, slice)) return false;
   const size_t most = RowsOfRecord(table);
   uint32_t row = c.row;
   copied_rows.clear();
   for (; row < table.rows_in(slice) && copied_rows.size() < most; ++row) {
     if (!table.rows(slice).is_free(row)) copied_rows.push_back(row);
   }
+  if (copied_rows.empty()) {
+    c.NextTable(table.id() + 1);
+    return true;
+  }
   const uint64_t told = AddRows(partition, state, slice, copied_rows);
   if (told == 0) return false;
   c.told = told;
   c.row = row;
   c.copied_bytes += copied_rows.size() * (sizeof(uint64_t) + table.content_bytes());
-  // An empty one says that these were all.
-  if (copied_rows.empty()) c.NextTable(table.id() + 1);
   return true;
 }
 

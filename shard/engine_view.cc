@@ -227,11 +227,17 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     // Of what is being restored everything can be loaded again.
     sliced.Release(s, /*gone=*/!placement[p].lost && state->restore == nullptr);
     state->marks.erase(p);
+    copies[p].announced.erase(sliced.id());
   }
   if (placement == state->placement && !state->starved) return absl::OkStatus();
+  std::vector<bool> before(sliced.slices());
+  for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
   const absl::Status acquired = sliced.Acquire(placement);
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
+  for (uint32_t s = 0; s < sliced.slices(); ++s) {
+    if (sliced.ready(s) && (s >= before.size() || !before[s])) Announce(*state, s);
+  }
   state->consistency->Resize();
   return acquired;
 }

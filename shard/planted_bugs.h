@@ -24,6 +24,9 @@ struct PlantedBugs {
   bool restart_windows = false;      // a restore that had to wait loads all of its rows again
   bool evict_named = false;          // a sweep drops rows that its own push or step names
   bool evict_alike = false;          // of rows with the same stamp all go as soon as one does
+  bool rows_never_come = false;      // rows of a table made or reset under a learner stay "to come"
+  bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before
+  bool skip_proof = false;           // a learner is admitted whatever it has
 };
 
 // All false outside tests.

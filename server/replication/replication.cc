@@ -21,7 +21,8 @@ bool Good(ReplyStatus status) {
 
 // The copy will never take it: it is not equal any more, or one of the two has a bug.
 bool Broken(ReplyStatus status) {
-  return status == ReplyStatus::kMalformed || status == ReplyStatus::kOutOfRange;
+  return status == ReplyStatus::kMalformed || status == ReplyStatus::kOutOfRange ||
+         status == ReplyStatus::kDataLoss;
 }
 
 shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
@@ -275,6 +276,12 @@ void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) 
   Part& part = parts_[partition];
   ++counters_.refused;
   part.failing = true;
+  if (status == ReplyStatus::kDataLoss && !part.broken) {
+    ++counters_.mismatches;
+    Log(absl::StrCat("replica of partition ", partition, " on server ", part.copy.server,
+                     ": its contents differ from this primary's (the comparison of records failed);"
+                     " it is dropped and copied again"));
+  }
   part.broken |= Broken(status);
   if (!part.refused) {
     part.refused = true;

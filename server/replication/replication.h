@@ -42,6 +42,7 @@ struct ReplicationCounters {
   uint64_t sent_records = 0, resent = 0, refused = 0;
   uint64_t applied_records = 0;                               // as a copy
   uint64_t promotions = 0, dropped_copies = 0, admitted = 0;  // asked for, and made
+  uint64_t mismatches = 0;  // records by which a copy found that it is not equal to its primary
 };
 
 class Replication final : public PeerListener {

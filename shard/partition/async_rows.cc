@@ -85,7 +85,7 @@ class AsyncRows final : public RowConsistency {
   void Reset() override {
     for (uint32_t s = 0; s < told_.size(); ++s) {
       for (Told& t : told_[s].entries) t.acknowledged = true;
-      ApplyTold(s, /*now=*/true);
+      ApplyTold(s, /*now=*/true, /*ends=*/false);
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
@@ -102,6 +102,7 @@ class AsyncRows final : public RowConsistency {
       if (told_[s].blocked && !table_.Waits(s)) ApplyTold(s);
     }
   }
+  void ApplyNow(uint32_t slice) override { ApplyTold(slice, /*now=*/true); }
   std::vector<WorkerMark> Marks(uint32_t slice) const override;
   std::vector<WorkerMark> Applied(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override;
@@ -152,9 +153,9 @@ class AsyncRows final : public RowConsistency {
   Answer PushTiered(const RowPush& push, uint32_t slice, absl::Span<const uint64_t> refused,
                     uint64_t* last);
   void QueueEnd(const WorkerMark& mark, uint32_t slice);
-  // Those in front that the copy has, as far as a save and the cold tier allow. `now`: there is
-  // nothing to wait for.
-  void ApplyTold(uint32_t slice, bool now = false);
+  // Those in front that the copy has, as far as a save and the cold tier allow. `now`: cold rows
+  // are read at once. `ends`: ends of steps count.
+  void ApplyTold(uint32_t slice, bool now = false, bool ends = true);
   bool MayApply(const Told& entry, uint32_t slice, bool now);
   void SetBlocked(ToldQueue* told, bool blocked) {
     if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
@@ -344,7 +345,7 @@ bool AsyncRows::MayApply(const Told& entry, uint32_t slice, bool now) {
   return table_.Prepare(slice, rows) && table_.Prepare(slice, entry.stamp);
 }
 
-void AsyncRows::ApplyTold(uint32_t slice, bool now) {
+void AsyncRows::ApplyTold(uint32_t slice, bool now, bool ends) {
   ToldQueue& told = told_[slice];
   bool blocked = false;
   while (!told.entries.empty() && told.entries.front().acknowledged) {
@@ -352,7 +353,7 @@ void AsyncRows::ApplyTold(uint32_t slice, bool now) {
     blocked = !entry.end && !MayApply(entry, slice, now);
     if (blocked) break;
     told.entries.pop_front();
-    if (entry.end && !now) {
+    if (entry.end && ends) {
       const Roster::Member* member = roster_.Find(entry.push.worker);
       if (member != nullptr && clocks_->EndStep(slice, *member, entry.clock)) Release(slice);
     } else if (!entry.end) {

@@ -55,6 +55,9 @@ class Consistency : public ReplicaLog::Owner {
   // How far each worker's pushes are in what is here: up to that sequence all of them, and nothing
   // behind. Those of Marks() may be on their way.
   virtual std::vector<WorkerMark> Applied(uint32_t /*slice*/) const { return {}; }
+  // Applies at once what copies were told and nothing but memory or a disk holds up: rows that are
+  // not in memory are read and waited for. Some may stay, for want of memory.
+  virtual void ApplyNow(uint32_t /*slice*/) {}
   // A new copy that starts empty is told the clocks of workers: for one that it has not heard of
   // the next primary waits.
   virtual void TellClocks(uint32_t /*slice*/) {}

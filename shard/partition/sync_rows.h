@@ -55,6 +55,9 @@ class SyncRows final : public RowConsistency {
   void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
   void Retry() override;
   void Replicated(uint32_t slice, uint64_t sequence) override;
+  void ApplyNow(uint32_t slice) override {
+    if (slices_[slice].told != 0) Advance(slice);
+  }
 
  private:
   // What a rank has pushed to the open step of a slice by one record.

@@ -114,7 +114,10 @@ bool SyncRows::Commit(uint32_t slice) {
     SetBlocked(&s, !told);
     if (told) Observe(slice);
     if (!told || mode == ReplicaLog::Mode::kRequired) return false;
-    ApplyTold(slice);  // its rows are in memory
+    s.acknowledged = true;
+    const bool applied = ApplyTold(slice);  // its rows are in memory
+    SetBlocked(&s, !applied);
+    if (!applied) return false;
   } else {
     SetBlocked(&s, false);
     Observe(slice);

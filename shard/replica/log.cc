@@ -112,6 +112,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.sent = p.acked = p.released = p.next - 1;
   p.cursor.last_table = last_table;
   p.cursor.complete = !learner;
+  p.cursor.begun_as_learner = learner;
   p.cursor.begin = p.cursor.told = p.next;
   Append begin;
   begin.partition = partition;
@@ -178,6 +179,12 @@ uint64_t ReplicaLog::Add(Append append) {
   e.group.epoch = p.epoch;
   e.group.sequence = p.next++;
   e.group.count = append.header.count;
+  // Decided here, where it is known what the replica was sent before this record.
+  const bool to_come = p.cursor.sends(append.table) ||
+                       (planted_bugs().rows_never_come && append.table > p.cursor.last_table &&
+                        p.cursor.begun_as_learner);
+  if (append.header.kind == ReplicaKind::kRows && to_come) e.header.flags |= kReplicaToCome;
+  p.unapplied += e.applied ? 0 : 1;
   const bool told = p.copy.server != 0;
   e.acked = !told;
   if (told) {
@@ -201,17 +208,28 @@ uint64_t ReplicaLog::Add(Append append) {
 
 void ReplicaLog::Applied(uint32_t partition, uint64_t sequence) {
   if (Entry* e = Find(partition, sequence)) {
-    e->applied = true;
+    SetApplied(partition, e);
     if (!e->required) Finish(e, ReplyStatus::kOk);
   }
   Pop(partition);
+}
+
+void ReplicaLog::SetApplied(uint32_t partition, Entry* entry) {
+  if (!std::exchange(entry->applied, true)) --partitions_[partition].unapplied;
+}
+
+bool ReplicaLog::AllApplied(uint32_t partition, uint32_t table) const {
+  const Partition& p = partitions_[partition];
+  if (p.unapplied == 0) return true;
+  return std::none_of(p.entries.begin(), p.entries.end(),
+                      [&](const Entry& e) { return e.table == table && !e.applied; });
 }
 
 void ReplicaLog::Disown(uint32_t table, uint32_t partition) {
   for (Entry& e : partitions_[partition].entries) {
     if (e.table != table || e.owner == nullptr) continue;
     e.owner = nullptr;
-    e.applied = true;
+    SetApplied(partition, &e);
   }
   Pop(partition);
 }

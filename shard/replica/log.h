@@ -58,6 +58,12 @@ class ReplicaLog {
     ~Owner() = default;
   };
 
+  // How far a replica has been compared with what is here (engine_replicas.cc).
+  struct Proof {
+    uint32_t table = 0;
+    uint32_t chunk = 0;  // next local chunk of the table
+    uint32_t row = 0;    // next row of the slice
+  };
   // How far a learner has been told what was there before it (engine_replicas.cc).
   struct Cursor {
     uint32_t last_table = 0;  // of greater ids it knows everything: they came after it
@@ -71,7 +77,11 @@ class ReplicaLog {
     uint64_t end = 0;    // its kComplete
     uint64_t copied_bytes = 0;
     uint64_t total_bytes = 0;
+    bool begun_as_learner = false;
+    Proof proof;  // begins when everything was sent
 
+    // Rows of the table that were not sent yet are.
+    bool sends(uint32_t id) const { return !complete && id == table && slice_told; }
     void NextTable(uint32_t id) {
       table = id;
       slice_told = false;
@@ -153,6 +163,9 @@ class ReplicaLog {
   const ReplicaHeader& header(uint32_t partition, uint64_t sequence) const {
     return Find(partition, sequence)->header;
   }
+  // Whether everything that was added about the table in that partition is applied here: what is
+  // here is what a replica has after the last record.
+  bool AllApplied(uint32_t partition, uint32_t table) const;
   // The owner has applied it.
   void Applied(uint32_t partition, uint64_t sequence);
   // The owner is gone, or will not apply anything before this: entries of the table are done here.
@@ -244,6 +257,7 @@ class ReplicaLog {
     uint64_t unanswered_bytes = 0;
     uint64_t apply_bytes = 0, catch_up_bytes = 0;
     bool crowded = false;  // HasRoom() has refused; not yet room for those who wait
+    uint64_t unapplied = 0;  // entries
     CopyId copy;
     uint64_t since = 0;  // the copy is one
     Cursor cursor;
@@ -275,6 +289,7 @@ class ReplicaLog {
   Entry* Find(uint32_t partition, uint64_t sequence);
   const Entry* Find(uint32_t partition, uint64_t sequence) const;
   void AddWaiter(Entry* entry);
+  void SetApplied(uint32_t partition, Entry* entry);
   void MarkUnsent(uint32_t partition);
   void Require(Partition* partition);
   // The copy has everything up to `sequence`, or there is none to have it.

@@ -1,5 +1,7 @@
 #include "shard/table/dense_table.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -316,6 +318,17 @@ void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
   std::memcpy(to, pool_->buffer(c.parameters).data, parameter_buffer_bytes_);
   const size_t state = array_bytes_ * StateArrays();
   if (state > 0) std::memcpy(to + parameter_buffer_bytes_, State(c), state);
+}
+
+uint64_t DenseTable::Digest(uint32_t index) const {
+  const Chunk& c = chunks_[index];
+  // What lies behind the elements of the short last chunk is anything.
+  uint64_t digest = XXH3_64bits(pool_->buffer(c.parameters).data, c.elements * ElementBytes(type_));
+  const auto* state = reinterpret_cast<const std::byte*>(State(c));
+  for (size_t i = 0; i < StateArrays(); ++i, state += array_bytes_) {
+    digest = XXH3_64bits_withSeed(state, c.elements * sizeof(float), digest);
+  }
+  return digest;
 }
 
 void DenseTable::WriteContent(uint32_t index, const std::byte* from) {

@@ -118,6 +118,8 @@ class DenseTable final : public SlicedTable {
   uint32_t ContentBytes() const;
   void ReadContent(uint32_t index, std::byte* to) const;
   void WriteContent(uint32_t index, const std::byte* from);
+  // Of the chunk's parameters and state: equal where those are.
+  uint64_t Digest(uint32_t index) const;
   void SetVersion(uint32_t index, uint64_t version, uint64_t applies);
 
   // This chunk's part of the norms of its next Apply(), which changes nothing. gradient_scale: as

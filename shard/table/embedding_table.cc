@@ -1,5 +1,7 @@
 #include "shard/table/embedding_table.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -265,6 +267,19 @@ void EmbeddingTable::ReadRow(uint32_t slice, uint32_t row, const std::byte* from
     header += sizeof(stamp);
   }
   std::memcpy(content + header, from, content_bytes_ - header);
+}
+
+uint64_t EmbeddingTable::Digest(uint32_t slice, uint32_t row, const std::byte* from) const {
+  const RowStore& rows = *slices_[slice].rows;
+  const struct {
+    uint64_t key;
+    uint32_t applies, stamp;
+  } header = {rows.key(row), rows.applies(row), shape_.stamps ? rows.stamp(row) : 0};
+  const uint64_t seed = XXH3_64bits(&header, sizeof(header));
+  // Between parameters of 16 bits and the state there may be a gap, with anything in it.
+  const uint64_t digest = XXH3_64bits_withSeed(from, dim_ * ElementBytes(shape_.type), seed);
+  if (shape_.state == 0) return digest;
+  return XXH3_64bits_withSeed(from + shape_.parameters, shape_.state * sizeof(float), digest);
 }
 
 bool EmbeddingTable::WriteRow(uint32_t slice, uint32_t row, const std::byte* content) {

@@ -173,6 +173,8 @@ class EmbeddingTable final : public SlicedTable {
   // `from`: what a RowReader says of it.
   void ReadRow(uint32_t slice, uint32_t row, const std::byte* from, uint64_t* key,
                std::byte* content) const;
+  // Of the row's key, content, count and stamp, wherever it is: equal where those are.
+  uint64_t Digest(uint32_t slice, uint32_t row, const std::byte* from) const;
   // False: no memory.
   bool WriteRow(uint32_t slice, uint32_t row, const std::byte* content);
   void Find(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows) const {

@@ -79,6 +79,16 @@ void RowStore::SetApplies(uint32_t row, uint32_t applies) {
   applied = applies > 0 ? applied | bit : applied & ~bit;
 }
 
+uint64_t RowStore::CountApplied() const {
+  uint64_t count = 0;
+  if (shape_.counts) {
+    for (uint32_t row = 0; row < size_; ++row) count += applies(row) > 0 ? 1 : 0;
+  } else {
+    for (const Chunk& chunk : chunks_) count += static_cast<uint64_t>(std::popcount(chunk.applied));
+  }
+  return count;
+}
+
 void RowStore::Find(absl::Span<const uint64_t> keys, uint32_t* rows) const {
   if (size_ == 0) {
     std::fill_n(rows, keys.size(), kNone);

@@ -172,6 +172,8 @@ class RowStore {
     if (before < (shape_.counts ? UINT32_MAX : 1)) SetApplies(row, before + 1);
   }
   void SetApplies(uint32_t row, uint32_t applies);
+  // Rows that were changed. Looks at all of them.
+  uint64_t CountApplied() const;
 
   // ---- where rows have stamps ----
   uint32_t stamp(uint32_t row) const {

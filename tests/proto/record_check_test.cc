@@ -159,16 +159,25 @@ TEST_CASE("what a server replicates says where its part belongs") {
   };
   CHECK(check([](auto*, auto*) {}) == "accepted");
   CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(0); }),
-             Contains("replica.kind is 0; allowed: 1..9"));
-  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(10); }),
-             Contains("replica.kind is 10"));
+             Contains("replica.kind is 0; allowed: 1..13"));
+  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(14); }),
+             Contains("replica.kind is 14"));
   CHECK_THAT(check([](auto* r, auto*) { r->flags = 1; }), Contains("replica.flags is 1"));
   CHECK(check([](auto* r, auto*) {
           r->kind = ReplicaKind::kBegin;
           r->flags = kReplicaLearner;
         }) == "accepted");
+  CHECK(check([](auto* r, auto*) {
+          r->kind = ReplicaKind::kRows;
+          r->flags = kReplicaToCome;
+        }) == "accepted");
+  CHECK_THAT(check([](auto* r, auto*) {
+               r->kind = ReplicaKind::kBegin;
+               r->flags = kReplicaToCome;
+             }),
+             Contains("replica.flags is 2; allowed: 0, 1"));
   CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
-  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[35] = 3; }), Contains("replica.reserved1"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[19] = 3; }), Contains("replica.reserved1"));
   for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
     CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
                Contains("replica.part_offset is " + std::to_string(offset)));
@@ -188,7 +197,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 3; allowed: 2", [](auto* h, auto*) { h->version = 3; }},
+      {"record.version is 4; allowed: 3", [](auto* h, auto*) { h->version = 4; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
       {"record.type is 14", [](auto* h, auto*) { h->type = static_cast<RecordType>(14); }},

@@ -343,7 +343,8 @@ void ReplicaCluster::Deliver() {
     link.there.pop_front();
     const ReplicaBytes bytes(m.record, m.offset, m.bytes);
     m.status = to->engine->Replicate({it->first.first, 0}, bytes.record(), bytes.payload()).status;
-    if (m.status == ReplyStatus::kMalformed || m.status == ReplyStatus::kOutOfRange) {
+    if (m.status == ReplyStatus::kMalformed || m.status == ReplyStatus::kOutOfRange ||
+        m.status == ReplyStatus::kDataLoss) {
       error = "a copy refuses a record of kind " +
               std::to_string(static_cast<int>(m.record.header.kind)) + ": " +
               std::string(ReplyStatusName(m.status));

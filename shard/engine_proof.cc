@@ -1,0 +1,186 @@
+// Comparisons of a copy with its primary: what the primary adds to the records for it, and how the
+// copy checks that.
+//
+// The primary goes through a partition, some contents in each record, and adds a digest of each as
+// of that record. The copy compares when its turn in the order of records has come, so both sides
+// look at the same sequence, and pushes go on meanwhile. Digests of rows are sums over rows and
+// name them by key: rows may lie in another order. The number of changed rows shows rows that only
+// the copy has; both sides count them in one go, a bit or a number for each row of the partition.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "shard/engine_impl.h"
+#include "shard/table/row_reader.h"
+
+namespace verbena::shard {
+namespace {
+
+// Keys in one record: their rows are read at once.
+constexpr size_t kProofRows = 1024;
+
+}  // namespace
+
+// ---- as the primary -----------------------------------------------------------------------------
+
+Engine::Impl::Proved Engine::Impl::Prove(uint32_t partition, ReplicaLog::Proof* at,
+                                         uint64_t* record) {
+  const auto it = tables.lower_bound(at->table);
+  if (it == tables.end()) return Proved::kAll;
+  if (it->first != at->table) *at = {it->first};
+  const TableState& state = it->second;
+  const uint32_t slice =
+      state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
+  // While a table is restored its contents go ahead of what its copies are sent.
+  if (slice == SlicedTable::kNone || !state.table->ready(slice) || state.restore != nullptr) {
+    *at = {it->first + 1};
+    return Proved::kSome;
+  }
+  if (proof_bytes == 0 || !AtLastRecord(partition, state, slice)) return Proved::kWait;
+  uint64_t bytes = 0;
+  if (const DenseTable* dense = state.dense.table.get()) {
+    const std::vector<uint32_t>& chunks = dense->slice(slice).chunks;
+    const auto chunk = std::lower_bound(chunks.begin(), chunks.end(), at->chunk);
+    if (chunk != chunks.end()) {
+      *record = ProveChunk(partition, state, *chunk);
+      at->chunk = *chunk + 1;
+      bytes = dense->ContentBytes();
+    }
+  } else {
+    const EmbeddingTable& rows = *state.rows.table;
+    const size_t most = std::min(RowsOfRecord(rows), kProofRows);
+    copied_rows.clear();
+    uint32_t row = at->row;
+    for (; row < rows.rows_in(slice) && copied_rows.size() < most; ++row) {
+      if (!rows.rows(slice).is_free(row) && rows.rows(slice).applies(row) > 0) {
+        copied_rows.push_back(row);
+      }
+    }
+    if (!copied_rows.empty()) {
+      *record = ProveRows(partition, state, slice, copied_rows);
+      if (*record == 0) return Proved::kWait;
+      at->row = row;
+      bytes = copied_rows.size() * rows.content_bytes();
+    }
+  }
+  if (*record == 0) {
+    *record = ProveSlice(partition, state, slice);
+    if (*record == 0) return Proved::kWait;
+    *at = {it->first + 1};
+  }
+  proof_bytes -= std::min(proof_bytes, bytes);
+  return Proved::kSome;
+}
+
+uint64_t Engine::Impl::ProveChunk(uint32_t partition, const TableState& state, uint32_t index) {
+  const DenseTable& table = *state.dense.table;
+  const DenseTable::Chunk& chunk = table.chunk(index);
+  ReplicaLog::Append proof = HeaderFor(ReplicaKind::kProveChunk, partition, state);
+  proof.index = chunk.id;
+  proof.header.version = chunk.version;
+  proof.header.applies = chunk.applies;
+  proof.header.digest = table.Digest(index);
+  return log.Add(std::move(proof));
+}
+
+// Returns its sequence; 0: no memory, or a row that cannot be read.
+uint64_t Engine::Impl::ProveRows(uint32_t partition, const TableState& state, uint32_t slice,
+                                 absl::Span<const uint32_t> rows) {
+  const EmbeddingTable& table = *state.rows.table;
+  ReplicaLog::Append proof = HeaderFor(ReplicaKind::kProveRows, partition, state);
+  const size_t bytes = KeyBytes(rows.size());
+  proof.data = pool.TakeScratch(bytes, table.account());
+  if (proof.data.data == nullptr) return 0;
+  std::memset(proof.data.data, 0, bytes);
+  RowReader reader(table.rows(slice), rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::byte* const content = reader.Next();
+    if (content == nullptr) {
+      pool.ReturnScratch(proof.data);
+      return 0;
+    }
+    const uint64_t key = table.rows(slice).key(rows[i]);
+    std::memcpy(proof.data.data + i * sizeof(key), &key, sizeof(key));
+    proof.header.digest += table.Digest(slice, rows[i], content);
+  }
+  proof.header.count = static_cast<uint32_t>(rows.size());
+  proof.header.total_bytes = static_cast<uint32_t>(bytes);
+  return log.Add(std::move(proof));
+}
+
+uint64_t Engine::Impl::ProveSlice(uint32_t partition, const TableState& state, uint32_t slice) {
+  ReplicaLog::Append proof = HeaderFor(ReplicaKind::kProveSlice, partition, state);
+  if (!AddMarks(state, slice, &proof)) return 0;
+  if (const EmbeddingTable* table = state.rows.table.get()) {
+    proof.header.version = table->slice(slice).version;
+    proof.header.applies = table->slice(slice).applies;
+    proof.header.rows = table->rows(slice).CountApplied();
+  } else {
+    proof.header.rows = state.dense.table->slice(slice).chunks.size();
+  }
+  return log.Add(std::move(proof));
+}
+
+// ---- as a copy ----------------------------------------------------------------------------------
+
+ReplyStatus Engine::Impl::CheckRows(const Copied& c) {
+  EmbeddingTable* table = c.state->rows.table.get();
+  if (table == nullptr) return ReplyStatus::kOutOfRange;
+  const std::byte* rest = nullptr;
+  if (!TakeKeys(c, 0, &rest)) return ReplyStatus::kMalformed;
+  const RowStore& rows = table->rows(c.slice);
+  copied_rows.resize(copied_keys.size());
+  table->Find(c.slice, copied_keys, copied_rows.data());
+  const auto missing = [&](uint32_t row) {
+    return row == RowStore::kNone || rows.applies(row) == 0;
+  };
+  if (std::any_of(copied_rows.begin(), copied_rows.end(), missing)) return ReplyStatus::kDataLoss;
+  uint64_t digest = 0;
+  RowReader reader(rows, copied_rows);
+  for (const uint32_t row : copied_rows) {
+    const std::byte* const content = reader.Next();
+    if (content == nullptr) return ReplyStatus::kResourceExhausted;
+    digest += table->Digest(c.slice, row, content);
+  }
+  return digest == c.header.digest ? ReplyStatus::kOk : ReplyStatus::kDataLoss;
+}
+
+ReplyStatus Engine::Impl::CheckChunk(const Copied& c) {
+  const DenseTable* table = c.state->dense.table.get();
+  if (table == nullptr || c.group.index >= table->layout().chunks() ||
+      table->partition_of(c.group.index) != c.partition) {
+    return ReplyStatus::kOutOfRange;
+  }
+  const uint32_t index = table->local_chunk(c.group.index);
+  const DenseTable::Chunk& chunk = table->chunk(index);
+  const bool equal = chunk.version == c.header.version && chunk.applies == c.header.applies &&
+                     table->Digest(index) == c.header.digest;
+  return equal ? ReplyStatus::kOk : ReplyStatus::kDataLoss;
+}
+
+ReplyStatus Engine::Impl::CheckSlice(const Copied& c) {
+  if (c.data.size() != c.header.count * sizeof(WorkerMark)) return ReplyStatus::kMalformed;
+  if (const EmbeddingTable* table = c.state->rows.table.get()) {
+    const EmbeddingTable::Slice& slice = table->slice(c.slice);
+    if (slice.version != c.header.version || slice.applies != c.header.applies ||
+        table->rows(c.slice).CountApplied() != c.header.rows) {
+      return ReplyStatus::kDataLoss;
+    }
+  } else if (c.state->dense.table->slice(c.slice).chunks.size() != c.header.rows) {
+    return ReplyStatus::kDataLoss;
+  }
+  for (uint32_t i = 0; i < c.header.count; ++i) {
+    WorkerMark mark;
+    std::memcpy(&mark, c.data.data() + i * sizeof(mark), sizeof(mark));
+    const auto it = c.marks->workers.find(mark.worker);
+    const WorkerMark known = it == c.marks->workers.end() ? WorkerMark{} : it->second;
+    // Only tables with clocks know those of workers.
+    if (known.sequence != mark.sequence || (mark.clock != 0 && known.clock != mark.clock)) {
+      return ReplyStatus::kDataLoss;
+    }
+  }
+  return ReplyStatus::kOk;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,368 @@
+// A replica has every row that its primary acknowledged: tables that are created, lost and reset
+// while a learner begins, rows that are not in memory, and the proof before a learner is admitted.
+#include <catch2/catch.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "shard/planted_bugs.h"
+#include "tests/shard/fake_cold_store.h"
+#include "tests/shard/replica_bytes.h"
+#include "tests/shard/row_fixture.h"
+
+namespace verbena::shard {
+namespace {
+
+constexpr uint64_t kReplica = kServer + 1;
+
+// A planted bug until the end of the scope.
+class Planted {
+ public:
+  explicit Planted(bool PlantedBugs::*bug, bool on = true) : bug_(bug) {
+    planted_bugs().*bug_ = on;
+  }
+  ~Planted() { planted_bugs().*bug_ = false; }
+  Planted(const Planted&) = delete;
+  Planted& operator=(const Planted&) = delete;
+
+ private:
+  bool PlantedBugs::*bug_;
+};
+
+RowOptions OnePartition(v1::Consistency consistency) {
+  RowOptions o;
+  o.workers = 1;
+  o.partitions = 1;
+  o.consistency = consistency;
+  o.initializer.set_kind(v1::Initializer::CONSTANT);
+  o.initializer.set_a(3);
+  return o;
+}
+
+// A primary and a replica of its one partition. Both follow the primary's view.
+class Pair {
+ public:
+  // `of_replica` may have another cold store.
+  Pair(const RowOptions& o, const RowOptions& of_replica)
+      : primary(o), replica(of_replica, kReplica), sync_(o.consistency == v1::CONSISTENCY_SYNC) {}
+  explicit Pair(const RowOptions& o) : Pair(o, o) {}
+
+  // Engines without any view yet.
+  void Restart() {
+    EngineOptions options;
+    options.server = kServer;
+    primary.engine = std::make_unique<Engine>(options);
+    options.server = kReplica;
+    replica.engine = std::make_unique<Engine>(options);
+  }
+  v1::Partition* partition() { return primary.view.mutable_partitions(0); }
+  void ApplyPrimary() { REQUIRE(primary.Apply().ok()); }
+  void ApplyReplica() {
+    replica.view = primary.view;
+    REQUIRE(replica.Apply().ok());
+  }
+  void Apply() {
+    ApplyPrimary();
+    ApplyReplica();
+  }
+  void AddLearner() {
+    v1::Replica* learner = partition()->add_learners();
+    learner->set_server(kReplica);
+    learner->set_since(2);
+    partition()->set_configuration(2);
+  }
+  void Admit() {
+    *partition()->add_followers() = partition()->learners(0);
+    partition()->clear_learners();
+    partition()->set_configuration(3);
+    Apply();
+  }
+  void Promote() {
+    partition()->clear_followers();
+    partition()->clear_learners();
+    partition()->set_primary(kReplica);
+    partition()->set_epoch(2);
+    ApplyReplica();
+  }
+
+  void Take() { primary.engine->TakeReplicas(&records_, 1000); }
+  // Delivers what was taken. Records after one that is refused are lost, as with its link.
+  ReplyStatus Deliver() {
+    ReplyStatus status = ReplyStatus::kOk;
+    for (const ReplicaRecord& r : std::exchange(records_, {})) {
+      const ReplicaBytes bytes(r);
+      for (int i = 0; i < 100; ++i) {
+        status = replica.engine->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+        replica.Events();
+        if (status != ReplyStatus::kResourceExhausted) break;
+      }
+      primary.engine->ReplicaAnswered(r.to, 0, r.group.sequence, status);
+      Collect();
+      if (status != ReplyStatus::kOk) return status;
+    }
+    return status;
+  }
+  // All there is.
+  ReplyStatus Ship() {
+    for (int i = 0; i < 1000; ++i) {
+      Take();
+      if (records_.empty()) break;
+      if (const ReplyStatus status = Deliver(); status != ReplyStatus::kOk) return status;
+    }
+    return ReplyStatus::kOk;
+  }
+  void Collect() {
+    for (const Event& event : primary.Events()) {
+      acknowledged += event.kind == Event::Kind::kReplicated ? 1 : 0;
+    }
+  }
+  // A push of ones to these keys that ends its step.
+  void Push(const std::vector<uint64_t>& keys) {
+    REQUIRE(primary.PushValue(0, 0, next_, keys, 1) == ReplyStatus::kOk);
+    if (!sync_) ++next_;
+    REQUIRE(primary.EndStatus(0, 0, next_, 1, ++steps_) == ReplyStatus::kOk);
+    ++next_;
+  }
+
+  // Workers count from the first again.
+  void BeginGeneration() {
+    next_ = sync_ ? 0 : 1;
+    steps_ = 0;
+  }
+
+  RowFixture primary, replica;
+  uint64_t acknowledged = 0;
+
+ private:
+  const bool sync_;
+  uint64_t next_ = sync_ ? 0 : 1;
+  uint64_t steps_ = 0;
+  std::vector<ReplicaRecord> records_;
+};
+
+v1::Consistency AnyConsistency() {
+  return GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC, v1::CONSISTENCY_SSP);
+}
+
+// Pushes, and what the replica has of that when it has taken its primary's place.
+void CheckPromoted(Pair* pair) {
+  pair->Push({5, 6});
+  REQUIRE(pair->Ship() == ReplyStatus::kOk);
+  const Rows rows = pair->primary.Scan(0, 100);
+  CHECK(rows == Rows{{5, pair->primary.Filled(2)}, {6, pair->primary.Filled(2)}});
+  pair->Promote();
+  CHECK(pair->replica.Scan(0, 100) == rows);
+}
+
+// The primary has the learner, and then the table; the learner's first record comes under a view
+// with both.
+void CreateUnderLearner(Pair* pair) {
+  const v1::Table table = pair->primary.view.tables(0);
+  v1::Table other = table;
+  other.set_id(3);
+  other.mutable_spec()->set_name("other");
+  *pair->primary.view.mutable_tables(0) = other;
+  pair->Restart();
+  pair->Apply();
+  pair->AddLearner();
+  pair->ApplyPrimary();
+  *pair->primary.view.add_tables() = table;
+  pair->Apply();
+}
+
+TEST_CASE("a table created before a learner's first record is on the replica") {
+  Pair pair(OnePartition(AnyConsistency()));
+  CreateUnderLearner(&pair);
+  SECTION("pushed to while it learns") {
+    pair.Push({5, 6});
+    REQUIRE(pair.Ship() == ReplyStatus::kOk);
+    REQUIRE(pair.primary.engine->CaughtUp(0));
+    const Rows rows = pair.primary.Scan(0, 100);
+    CHECK(rows.size() == 2);
+    pair.Promote();
+    CHECK(pair.replica.Scan(0, 100) == rows);
+  }
+  SECTION("pushed to when it is a follower") {
+    REQUIRE(pair.Ship() == ReplyStatus::kOk);
+    REQUIRE(pair.primary.engine->CaughtUp(0));
+    pair.Admit();
+    CheckPromoted(&pair);
+  }
+  SECTION("not in the replica's view yet") {
+    v1::Table later = pair.primary.view.tables(1);
+    later.set_id(9);
+    later.mutable_spec()->set_name("later");
+    *pair.primary.view.add_tables() = later;
+    pair.ApplyPrimary();
+    // A learner is not complete before it has the table.
+    CHECK(pair.Ship() == ReplyStatus::kNotReady);
+    CHECK_FALSE(pair.primary.engine->CaughtUp(0));
+    pair.ApplyReplica();
+    pair.primary.engine->ResendReplicas(0);
+    CHECK(pair.Ship() == ReplyStatus::kOk);
+    CHECK(pair.primary.engine->CaughtUp(0));
+  }
+}
+
+TEST_CASE("a partition lost when a learner begins and reset later is on the replica") {
+  Pair pair(OnePartition(AnyConsistency()));
+  const bool pushed_before = GENERATE(false, true);
+  if (pushed_before) pair.Push({1, 2, 3});
+  pair.primary.view.mutable_tables(0)->add_lost_partitions(0);
+  pair.ApplyPrimary();
+  pair.AddLearner();
+  pair.Apply();
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  const bool admitted = GENERATE(false, true);
+  CAPTURE(pushed_before, admitted);
+  if (admitted) {
+    REQUIRE(pair.primary.engine->CaughtUp(0));
+    pair.Admit();
+  }
+  pair.primary.view.mutable_tables(0)->clear_lost_partitions();
+  pair.primary.job()->set_generation(2);
+  pair.Apply();
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  if (!admitted) {
+    REQUIRE(pair.primary.engine->CaughtUp(0));
+    pair.Admit();
+  }
+  pair.BeginGeneration();
+  CheckPromoted(&pair);
+}
+
+TEST_CASE("a partition lost and reset while its rows are sent to a learner begins anew there") {
+  RowOptions o = OnePartition(v1::CONSISTENCY_ASYNC);
+  o.dim = 1024;
+  Pair pair(o);
+  // More than a learner may have unanswered.
+  for (uint64_t key = 0; key < 2000; key += 50) {
+    std::vector<uint64_t> keys(50);
+    for (uint64_t& k : keys) k = key + static_cast<uint64_t>(&k - keys.data());
+    pair.Push(keys);
+  }
+  pair.AddLearner();
+  pair.Apply();
+  pair.Take();
+  REQUIRE(pair.Deliver() == ReplyStatus::kOk);
+  REQUIRE_FALSE(pair.primary.engine->CaughtUp(0));
+  pair.primary.view.mutable_tables(0)->add_lost_partitions(0);
+  pair.ApplyPrimary();
+  pair.primary.view.mutable_tables(0)->clear_lost_partitions();
+  pair.primary.job()->set_generation(2);
+  pair.ApplyPrimary();
+  const bool seen_lost = GENERATE(false, true);
+  CAPTURE(seen_lost);
+  if (seen_lost) {
+    v1::ClusterView lost = pair.primary.view;
+    lost.mutable_tables(0)->add_lost_partitions(0);
+    REQUIRE(pair.replica.engine->ApplyView(lost).ok());
+  }
+  pair.ApplyReplica();
+  REQUIRE(pair.primary.PushValue(0, 0, 1, {5, 5000}, 1) == ReplyStatus::kOk);
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  REQUIRE(pair.primary.engine->CaughtUp(0));
+  pair.Admit();
+  pair.Promote();
+  CHECK(pair.replica.Scan(0, 100) ==
+        Rows{{5, pair.primary.Filled(2)}, {5000, pair.primary.Filled(2)}});
+}
+
+TEST_CASE("a replica that lost what its primary has does not take records for it") {
+  Pair pair(OnePartition(AnyConsistency()));
+  pair.AddLearner();
+  pair.Apply();
+  pair.Push({1, 2});
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  pair.Admit();
+  // The view with the loss came to the replica alone.
+  v1::ClusterView lost = pair.primary.view;
+  lost.set_revision(lost.revision() + 1);
+  lost.mutable_tables(0)->add_lost_partitions(0);
+  REQUIRE(pair.replica.engine->ApplyView(lost).ok());
+  pair.Apply();
+  pair.Push({1, 2});
+  CHECK(pair.Ship() == ReplyStatus::kDataLoss);
+}
+
+// The store of rows that are not in memory, of each side.
+struct Tiered {
+  FakeColdStore of_primary{1}, of_replica{2};
+  RowOptions options, options_of_replica;
+
+  Tiered() {
+    of_primary.slow = of_replica.slow = false;
+    options = OnePartition(v1::CONSISTENCY_ASYNC);
+    options.dim = 1024;
+    options.hot_bytes = 1;
+    options.record_rows = 8;
+    options.cold = &of_primary;
+    options_of_replica = options;
+    options_of_replica.cold = &of_replica;
+  }
+};
+
+// A push to a row that is not in memory waits for it while the learner's cursor passes the row.
+// Whether the replica takes everything and has what the primary has.
+bool PassesAppliesThatWait() {
+  constexpr uint64_t kRows = 3000, kKey = 2500;
+  Tiered tiered;
+  Pair pair(tiered.options, tiered.options_of_replica);
+  uint64_t sequence = 0;
+  for (uint64_t key = 0; key < kRows; ++key) {
+    REQUIRE(pair.primary.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
+    pair.Collect();
+  }
+  pair.AddLearner();
+  pair.Apply();
+  pair.Take();  // as much as may be unanswered
+  tiered.of_primary.stopped = true;
+  const uint64_t before = pair.acknowledged;
+  const GroupsOutcome out = pair.primary.Push(0, 0, ++sequence, {{kKey, pair.primary.Filled(1)}});
+  REQUIRE(out.deferred);
+  if (pair.Ship() != ReplyStatus::kOk) return false;
+  tiered.of_primary.stopped = false;
+  for (int i = 0; i < 100; ++i) pair.Collect();
+  CHECK(pair.acknowledged == before + 1);
+  if (pair.Ship() != ReplyStatus::kOk || !pair.primary.engine->CaughtUp(0)) return false;
+  pair.Admit();
+  const Rows there = pair.primary.Scan(0, kRows);
+  REQUIRE(there.size() == kRows);
+  CHECK(there.at(kKey) == pair.primary.Filled(1));
+  pair.Promote();
+  return pair.replica.Scan(0, kRows) == there;
+}
+
+TEST_CASE("a push that waits for a cold row is in what a learner gets of the row") {
+  CHECK(PassesAppliesThatWait());
+}
+
+TEST_CASE("planted bug: a learner is sent a row without an apply it was told before") {
+  const Planted bug(&PlantedBugs::cursor_before_apply);
+  const bool skip_proof = GENERATE(false, true);
+  const Planted unproved(&PlantedBugs::skip_proof, skip_proof);
+  CHECK_FALSE(PassesAppliesThatWait());
+}
+
+TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
+  const Planted bug(&PlantedBugs::rows_never_come);
+  Pair pair(OnePartition(AnyConsistency()));
+  CreateUnderLearner(&pair);
+  SECTION("the proof finds it") {
+    pair.Push({5, 6});
+    CHECK(pair.Ship() == ReplyStatus::kDataLoss);
+    CHECK_FALSE(pair.primary.engine->CaughtUp(0));
+  }
+  SECTION("without the proof the rows are gone with the primary") {
+    const Planted unproved(&PlantedBugs::skip_proof);
+    pair.Push({5, 6});
+    CHECK(pair.Ship() == ReplyStatus::kOk);
+    CHECK(pair.primary.engine->CaughtUp(0));
+    pair.Admit();
+    pair.Promote();
+    CHECK(pair.replica.Scan(0, 100).empty());
+  }
+}
+
+}  // namespace
+}  // namespace verbena::shard
