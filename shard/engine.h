@@ -379,6 +379,10 @@ class Engine {
   // Whether requests that were answered no_room may be asked again: there is room, or a view has
   // changed what they find. Call it after everything else that may make room, TakeEvents() last.
   bool TakeRoom();
+  // Compares followers with what is here: adds records for the next about `bytes` of contents, of
+  // one partition at most, in turn. A partition whose applies wait for its follower is tried again,
+  // and passed after some times. False: no partition has a follower now.
+  bool AuditFollowers(uint64_t bytes);
   // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
   // be a follower.
   bool CaughtUp(uint32_t partition) const;

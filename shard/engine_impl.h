@@ -193,6 +193,8 @@ struct Engine::Impl {
   enum class Proved : uint8_t { kSome, kWait, kAll };
   // Adds the next record of a comparison. kWait: nothing more for now.
   Proved Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record);
+  // The part of a turn that is of the audit's partition, which has a follower.
+  void AuditPartition();
   uint64_t ProveChunk(uint32_t partition, const TableState& state, uint32_t index);
   uint64_t ProveRows(uint32_t partition, const TableState& state, uint32_t slice,
                      absl::Span<const uint32_t> rows);
@@ -305,7 +307,12 @@ struct Engine::Impl {
     std::vector<uint64_t> keys;
     std::vector<uint32_t> numbers;
   } restored;
-  uint64_t proof_bytes = 0;           // that may still be compared in this turn
+  uint64_t proof_bytes = 0;  // that may still be compared in this turn
+  struct {
+    uint32_t partition = 0;
+    uint32_t waits = 0;  // turns that found applies under way
+    ReplicaLog::Proof at;
+  } audit;
   std::vector<uint64_t> copied_keys;  // scratch of what copies are told
   std::vector<uint32_t> copied_rows;
 };

@@ -19,6 +19,8 @@ namespace {
 
 // Keys in one record: their rows are read at once.
 constexpr size_t kProofRows = 1024;
+// Turns in which an audited partition may have applies under way before the next one is audited.
+constexpr uint32_t kMostWaits = 64;
 
 }  // namespace
 
@@ -37,17 +39,20 @@ Engine::Impl::Proved Engine::Impl::Prove(uint32_t partition, ReplicaLog::Proof* 
     *at = {it->first + 1};
     return Proved::kSome;
   }
-  if (proof_bytes == 0 || !AtLastRecord(partition, state, slice)) return Proved::kWait;
+  if (proof_bytes == 0) return Proved::kWait;
   uint64_t bytes = 0;
   if (const DenseTable* dense = state.dense.table.get()) {
     const std::vector<uint32_t>& chunks = dense->slice(slice).chunks;
     const auto chunk = std::lower_bound(chunks.begin(), chunks.end(), at->chunk);
     if (chunk != chunks.end()) {
+      // Others may wait for pulls that read them: only this one is compared.
+      if (!log.AllApplied(partition, it->first, dense->chunk(*chunk).id)) return Proved::kWait;
       *record = ProveChunk(partition, state, *chunk);
       at->chunk = *chunk + 1;
       bytes = dense->ContentBytes();
     }
   } else {
+    if (!AtLastRecord(partition, state, slice)) return Proved::kWait;
     const EmbeddingTable& rows = *state.rows.table;
     const size_t most = std::min(RowsOfRecord(rows), kProofRows);
     copied_rows.clear();
@@ -120,6 +125,35 @@ uint64_t Engine::Impl::ProveSlice(uint32_t partition, const TableState& state, u
     proof.header.rows = state.dense.table->slice(slice).chunks.size();
   }
   return log.Add(std::move(proof));
+}
+
+void Engine::Impl::AuditPartition() {
+  const uint32_t p = audit.partition;
+  uint64_t record = 0;
+  Proved proved = Proved::kSome;
+  while (proved == Proved::kSome && !BehindOnCopies(p)) {
+    record = 0;
+    proved = Prove(p, &audit.at, &record);
+  }
+  const bool busy = proved != Proved::kAll && proof_bytes > 0;
+  audit.waits = busy ? audit.waits + 1 : 0;
+  if (proved != Proved::kAll && audit.waits < kMostWaits) return;
+  audit = {p + 1, 0, {}};
+}
+
+bool Engine::AuditFollowers(uint64_t bytes) {
+  Impl& e = *impl_;
+  e.proof_bytes = bytes;
+  for (size_t i = 0; i < e.partitions.size(); ++i) {
+    if (e.audit.partition >= e.partitions.size()) e.audit = {};
+    const uint32_t p = e.audit.partition;
+    if (e.log.leads(p) && e.log.mode(p) == ReplicaLog::Mode::kRequired) {
+      e.AuditPartition();
+      return true;
+    }
+    e.audit = {p + 1, 0, {}};
+  }
+  return false;
 }
 
 // ---- as a copy ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #include "server/replication/replication.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ bool Broken(ReplyStatus status) {
   return status == ReplyStatus::kMalformed || status == ReplyStatus::kOutOfRange ||
          status == ReplyStatus::kDataLoss;
 }
+
+int64_t Later(int64_t now, int64_t wait) { return wait >= kNever - now ? kNever : now + wait; }
 
 shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
 
@@ -315,6 +318,14 @@ shard::Answer Replication::OnRecord(const PeerId& from, const Record& record,
   if (engine_ == nullptr) return {ReplyStatus::kNotReady, 0, 0};
   const shard::Answer answer = engine_->Replicate(CopyOf(from), record, payload);
   if (answer.status == ReplyStatus::kOk) ++counters_.applied_records;
+  if (answer.status == ReplyStatus::kDataLoss) {
+    ReplicaHeader header;
+    std::memcpy(&header, payload.data(), sizeof(header));
+    Log(absl::StrCat("replica of partition ", record.groups[0].partition, ", table ",
+                     record.header.table, ": differs from its primary on server ", from.server,
+                     " at record ", record.groups[0].sequence, " (kind ",
+                     static_cast<uint32_t>(header.kind), "); the primary copies it again"));
+  }
   return answer;
 }
 
@@ -343,6 +354,10 @@ bool Replication::RunTimers(int64_t now) {
     worked = true;
   }
   worked |= ResendRefused(now);
+  if (next_audit_ns_ <= now) {
+    next_audit_ns_ = Later(now, options_.audit.interval_ns);
+    worked |= engine_->AuditFollowers(options_.audit.turn_bytes);
+  }
   if (next_ask_ns_ <= now) {
     next_ask_ns_ = now + leases_.lease_ns() / 16;
     Reconfigure(now);
@@ -352,7 +367,7 @@ bool Replication::RunTimers(int64_t now) {
 
 int64_t Replication::NextTimerNanos() const {
   if (engine_ == nullptr || !leases_.active()) return kNever;
-  int64_t next = std::min(leases_.NextTimerNanos(), next_ask_ns_);
+  int64_t next = std::min({leases_.NextTimerNanos(), next_ask_ns_, next_audit_ns_});
   for (uint32_t p = 0; refused_ > 0 && p < parts_.size(); ++p) {
     if (parts_[p].refused && parts_[p].out == 0) next = std::min(next, parts_[p].retry_at);
   }

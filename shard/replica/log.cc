@@ -225,6 +225,14 @@ bool ReplicaLog::AllApplied(uint32_t partition, uint32_t table) const {
                       [&](const Entry& e) { return e.table == table && !e.applied; });
 }
 
+bool ReplicaLog::AllApplied(uint32_t partition, uint32_t table, uint32_t chunk) const {
+  const Partition& p = partitions_[partition];
+  if (p.unapplied == 0) return true;
+  return std::none_of(p.entries.begin(), p.entries.end(), [&](const Entry& e) {
+    return e.table == table && e.group.index == chunk && !e.applied;
+  });
+}
+
 void ReplicaLog::Disown(uint32_t table, uint32_t partition) {
   for (Entry& e : partitions_[partition].entries) {
     if (e.table != table || e.owner == nullptr) continue;

@@ -164,8 +164,9 @@ class ReplicaLog {
     return Find(partition, sequence)->header;
   }
   // Whether everything that was added about the table in that partition is applied here: what is
-  // here is what a replica has after the last record.
+  // here is what a replica has after the last record. The same of a chunk of the table.
   bool AllApplied(uint32_t partition, uint32_t table) const;
+  bool AllApplied(uint32_t partition, uint32_t table, uint32_t chunk) const;
   // The owner has applied it.
   void Applied(uint32_t partition, uint64_t sequence);
   // The owner is gone, or will not apply anything before this: entries of the table are done here.

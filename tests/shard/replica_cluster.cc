@@ -399,6 +399,7 @@ bool ReplicaCluster::Run() {
     TakeEvents(&node);
     CheckLog(node);
     const uint32_t worker = Pick(plan_.workers), partition = Pick(plan_.partitions);
+    if (!done && turn % 64 == 0) node.engine->AuditFollowers(4096);
     if (!done) {
       LearnCommit(worker, partition);
       Post(worker, partition);

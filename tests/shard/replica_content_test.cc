@@ -364,5 +364,44 @@ TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
   }
 }
 
+// The audit has gone through the one partition a few times.
+ReplyStatus Audit(Pair* pair) {
+  ReplyStatus status = ReplyStatus::kOk;
+  for (int i = 0; i < 10 && status == ReplyStatus::kOk; ++i) {
+    REQUIRE(pair->primary.engine->AuditFollowers(4096));
+    status = pair->Ship();
+  }
+  return status;
+}
+
+TEST_CASE("the audit passes a follower that is equal, while pushes go on") {
+  Pair pair(OnePartition(AnyConsistency()));
+  CHECK_FALSE(pair.primary.engine->AuditFollowers(4096));
+  pair.AddLearner();
+  pair.Apply();
+  pair.Push({1, 2});
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  pair.Admit();
+  CHECK(Audit(&pair) == ReplyStatus::kOk);
+  pair.Push({2, 3});
+  // Its applies wait for the follower: there is nothing to compare now.
+  REQUIRE(pair.primary.engine->AuditFollowers(4096));
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  CHECK(Audit(&pair) == ReplyStatus::kOk);
+}
+
+TEST_CASE("the audit finds a follower without rows") {
+  Pair pair(OnePartition(AnyConsistency()));
+  {
+    const Planted bug(&PlantedBugs::rows_never_come), unproved(&PlantedBugs::skip_proof);
+    CreateUnderLearner(&pair);
+    pair.Push({5, 6});
+    REQUIRE(pair.Ship() == ReplyStatus::kOk);
+    REQUIRE(pair.primary.engine->CaughtUp(0));
+    pair.Admit();
+  }
+  CHECK(Audit(&pair) == ReplyStatus::kDataLoss);
+}
+
 }  // namespace
 }  // namespace verbena::shard

@@ -169,8 +169,9 @@ TEST_CASE("planted bug: forget what is parked when its partition moves") {
 }
 
 TEST_CASE("planted bug: send copies what is in the worker's slot") {
+  // The contents at the end, or the audit before.
   CHECK_THAT(FirstFinding(&PlantedBugs::replicate_from_slot, false, v1::CONSISTENCY_ASYNC, 20),
-             Catch::Contains("something else"));
+             Catch::Contains("something else") || Catch::Contains("data loss"));
 }
 
 TEST_CASE("planted bug: promote a learner") {
