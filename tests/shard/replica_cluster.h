@@ -136,7 +136,7 @@ class ReplicaCluster {
   void CheckParked(const Event& event);
   void ForgetParked(uint64_t server);
   void Unpin(Node* node);
-  bool tight_log() const { return plan_.seed % 2 == 1 && !plan_.cold; }
+  bool tight_log() const { return plan_.seed % 2 == 1; }
   void CheckLog(const Node& node);
   void ApplyView(Node* node);
   void Replicate(Node* node);
