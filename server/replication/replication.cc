@@ -59,6 +59,7 @@ std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
 
 Replication::Replication(ReplicationOptions options, ControlChannel* control, const Clock* clock)
     : options_(std::move(options)), control_(control), clock_(clock) {
+  if (options_.audit.interval_ns == kNever) next_audit_ns_ = kNever;
   if (options_.seed != 0) {
     random_.seed(options_.seed);
   } else {
