@@ -257,7 +257,7 @@ class ReplicaLog {
     uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the copy
     uint64_t unanswered_bytes = 0;
     uint64_t apply_bytes = 0, catch_up_bytes = 0;
-    bool crowded = false;  // HasRoom() has refused; not yet room for those who wait
+    bool crowded = false;    // HasRoom() has refused; not yet room for those who wait
     uint64_t unapplied = 0;  // entries
     CopyId copy;
     uint64_t since = 0;  // the copy is one

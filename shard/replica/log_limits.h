@@ -8,8 +8,8 @@
 
 namespace verbena::shard {
 
-// How much a shard keeps for copies that have not answered: applies wait beyond that, so that a copy
-// which is slower than pushes, or catches up, costs bounded memory and gets there.
+// How much a shard keeps for copies that have not answered: applies wait beyond that, so that a
+// copy which is slower than pushes, or catches up, costs bounded memory and gets there.
 struct ReplicaLogLimits {
   // Of one partition; a quarter each for applies and for catch-up while a learner catches up. Room
   // for 64 chunks of the default size: more than a link has in flight. 64 KiB to 1 TiB.
@@ -17,8 +17,8 @@ struct ReplicaLogLimits {
   // Of all partitions of the shard, likewise: 16 partitions at their bound. 64 KiB to
   // 1 TiB.
   uint64_t shard_bytes = uint64_t{256} << 20;
-  // In flight of records that catch learners up where applies have less: enough to keep a link busy,
-  // little enough for what workers push meanwhile not to wait behind it.
+  // In flight of records that catch learners up where applies have less: enough to keep a link
+  // busy, little enough for what workers push meanwhile not to wait behind it.
   uint64_t catch_up_bytes = uint64_t{4} << 20;
 };
 

@@ -332,11 +332,13 @@ TEST_CASE("pushes and pulls that are wrong do not start") {
   verbena_table* stale = nullptr;
   {
     options.job = "gone";
+    options.observer = 1;
     const Handle<verbena_client> gone = Connect(options);
     Good(verbena_table_open(gone.get(), "weights", kDefault, &stale));
   }
   const Handle<verbena_table> table(stale);
   options.job = "later";
+  options.observer = 0;
   const Handle<verbena_client> later = Connect(options);
   const Handle<verbena_region> own = Allocate(later.get(), kElements * 4);
   Says(verbena_push(later.get(), stale, own.get(), nullptr, kDefault, &ticket),

@@ -284,7 +284,7 @@ TEST_CASE(
     sync.Step(++step);
     return metric("verbena_checkpoints_total") >= 6;
   }));
-  REQUIRE(Eventually([&] { return names(root + "/team_job").size() == 2; }));
+  REQUIRE(Eventually([&] { return names(root + "/team%2Fjob").size() == 2; }));
   // One that was begun when the last step was made has it.
   const std::vector<float> last = sync.Pulled();
   const double failed = metric("verbena_checkpoint_failures_total");

@@ -305,7 +305,7 @@ struct Tiered {
 // A push to a row that is not in memory waits for it while the learner's cursor passes the row.
 // Whether the replica takes everything and has what the primary has.
 bool PassesAppliesThatWait() {
-  constexpr uint64_t kRows = 3000, kKey = 2500;
+  constexpr uint64_t kRows = 3000, kKey = 1500;
   Tiered tiered;
   Pair pair(tiered.options, tiered.options_of_replica);
   uint64_t sequence = 0;

@@ -39,9 +39,12 @@ TEST_CASE("a table whose job is not known yet is not ready") {
   f.view.mutable_tables(0)->set_id(20);
   f.view.mutable_tables(0)->mutable_spec()->set_job("another");
   REQUIRE(f.Apply().ok());
-  PushRequest r = f.PushOf(kFirstWorker, 0, 0, Filled(16, 1), 0);
+  PushRequest r = f.PushOf(4, 0, 0, Filled(16, 1), 0);
   r.table = 20;
   CHECK(f.engine->Push(r).answer.status == Status::kNotReady);
+  r = f.PushOf(kFirstWorker, 0, 0, Filled(16, 1), 0);
+  r.table = 20;
+  CHECK(f.engine->Push(r).answer.status == Status::kOtherJob);
 }
 
 TEST_CASE("an incarnation that is no member of the job has expired") {
