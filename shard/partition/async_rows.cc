@@ -66,7 +66,12 @@ class AsyncRows final : public RowConsistency {
   bool Reached(uint32_t, uint64_t) const override { return true; }
   bool Readable(uint64_t worker, uint32_t slice, uint64_t min_version,
                 Answer* answer) const override {
-    if (clocks_.has_value()) return clocks_->Readable(worker, slice, min_version, answer);
+    if (clocks_.has_value()) {
+      // An observer of another job is not in the roster, and like all observers has no clock.
+      static constexpr Roster::Member kObserver = {-1, UINT32_MAX};
+      const Roster::Member* member = roster_.Find(worker);
+      return clocks_->Readable(member != nullptr ? *member : kObserver, slice, min_version, answer);
+    }
     answer->version = table_.slice(slice).version;
     return answer->version >= min_version;
   }

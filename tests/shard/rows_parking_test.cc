@@ -190,5 +190,31 @@ TEST_CASE("an ssp lookup does not wait for who has left") {
   CHECK(events[0].kind == Event::Kind::kPullReady);
 }
 
+TEST_CASE("regression: an observer of another job looks rows of an ssp table up at once") {
+  RowOptions o;
+  o.consistency = v1::CONSISTENCY_SSP;
+  RowFixture f(o);
+  v1::Job* other = f.view.add_jobs();
+  other->set_name("other");
+  other->set_generation(1);
+  v1::Worker* observer = other->add_members();
+  observer->set_incarnation(3000);
+  observer->set_rank(-1);
+  REQUIRE(f.Apply().ok());
+  const std::vector<uint64_t> key = f.KeysIn(0, 1);
+  REQUIRE(f.PushValue(0, 0, 1, key, 1) == Status::kOk);
+  const auto read = [&] {
+    const PullOutcome out = f.Lookup(3000, key, 0);
+    REQUIRE(out.kind == Kind::kReady);
+    CHECK(f.RowsOf(f.keys, out.view).size() == 1);
+    f.engine->Unpin(out.view.pin);
+  };
+  read();
+  // Also when the table's job has ended.
+  f.job()->clear_members();
+  REQUIRE(f.Apply().ok());
+  read();
+}
+
 }  // namespace
 }  // namespace verbena::shard
