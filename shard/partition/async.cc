@@ -69,6 +69,7 @@ class Async final : public DenseConsistency {
     Source gradient;  // without data: nothing to apply, answered `answer`
     ReplyStatus answer;
     uint64_t record = 0;        // of the log, which owns it; 0: not taken yet
+    uint32_t divisor = 0;       // as the record says
     bool acknowledged = false;  // the copy has it
     bool held = false;          // its worker is told when it is applied, and has its slot back
   };
@@ -80,7 +81,8 @@ class Async final : public DenseConsistency {
   void TellSettled(uint32_t slice, uint64_t worker, uint64_t sequence, uint64_t clock) {
     TellMark(&sink_, table_, roster_, slice, {worker, sequence, clock});
   }
-  bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient, bool force = false);
+  bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint32_t divisor,
+             bool force = false);
   // False: it waits for a buffer, or for the copy.
   bool Finish(Queued* push, bool force);
   void Enqueue(Queue* queue, const Queued& push);
@@ -111,8 +113,8 @@ void Async::Resize() {
   queues_.resize(table_.slices());
 }
 
-bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient, bool force) {
-  const uint32_t divisor = AsyncDivisor(table_.spec(), roster_);
+bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint32_t divisor,
+                  bool force) {
   if (!table_.Apply(chunk, {&gradient, 1}, static_cast<float>(divisor), {}, force)) return false;
   ++sink_.counters.applies;
   if (sink_.commit_observer) {
@@ -144,7 +146,8 @@ Async::Telling Async::Tell(Queued* push) {
   told.header.generation = roster_.generation();
   told.header.count = push->elements;
   told.header.total_bytes = push->elements * static_cast<uint32_t>(sizeof(float));
-  told.header.divisor = static_cast<float>(AsyncDivisor(table_.spec(), roster_));
+  push->divisor = AsyncDivisor(table_.spec(), roster_);
+  told.header.divisor = static_cast<float>(push->divisor);
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = c.version + before + 1;
   told.header.applies = c.applies + before + 1;
@@ -208,7 +211,8 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
         Drain(c.slice);
         return answer(ReplyStatus::kOk);
       case Telling::kNobody:
-        if (queue.empty() && Apply(chunk, push.worker, push.gradient)) {
+        if (queue.empty() &&
+            Apply(chunk, push.worker, push.gradient, AsyncDivisor(table_.spec(), roster_))) {
           last = sequence;
           TellSettled(c.slice, push.worker, sequence, 0);
           return answer(ReplyStatus::kOk);
@@ -278,12 +282,14 @@ bool Async::Finish(Queued* push, bool force) {
   ReplyStatus status = push->answer;
   if (push->record != 0) {
     if (!push->acknowledged && !force) return false;
-    if (!Apply(push->chunk, push->worker, push->gradient, force)) return false;
+    // Not by the roster of now: the job may have begun again since the copy was told.
+    if (!Apply(push->chunk, push->worker, push->gradient, push->divisor, force)) return false;
     // Not one that Tell() counts as still to be applied.
     sink_.log->Applied(PartitionOf(slice), std::exchange(push->record, 0));
   } else if (push->sequence != last + 1) {
     status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
-  } else if (push->gradient.data != nullptr && !Apply(push->chunk, push->worker, push->gradient)) {
+  } else if (push->gradient.data != nullptr && !Apply(push->chunk, push->worker, push->gradient,
+                                                      AsyncDivisor(table_.spec(), roster_))) {
     return false;  // no buffer
   } else {
     last = push->sequence;

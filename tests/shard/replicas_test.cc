@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "shard/planted_bugs.h"
+#include "tests/shard/replica_bytes.h"
 #include "tests/shard/replica_cluster.h"
 
 namespace verbena::shard {
@@ -118,6 +119,49 @@ std::string FirstFinding(bool PlantedBugs::*bug, bool rows, v1::Consistency cons
     return finding;
   }
   return "";
+}
+
+TEST_CASE("regression: a mean is divided by the workers of its record, whatever begins meanwhile") {
+  FixtureOptions options;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  options.reduction = v1::REDUCTION_MEAN;
+  options.workers = 4;
+  options.partitions = options.chunks = 1;
+  Fixture f(options);
+  v1::Replica* follower = f.view.mutable_partitions(0)->add_followers();
+  follower->set_server(kServer + 1);
+  follower->set_since(2);
+  REQUIRE(f.Apply().ok());
+  EngineOptions of_replica;
+  of_replica.server = kServer + 1;
+  Engine replica(of_replica);
+  REQUIRE(replica.ApplyView(f.view).ok());
+  const auto ship = [&] {
+    ReplyStatus worst = ReplyStatus::kOk;
+    std::vector<ReplicaRecord> records;
+    f.engine->TakeReplicas(&records, 100);
+    for (const ReplicaRecord& r : records) {
+      const ReplicaBytes bytes(r);
+      const ReplyStatus status =
+          replica.Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+      f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, status);
+      worst = std::max(worst, status);
+    }
+    return worst;
+  };
+  REQUIRE(ship() == ReplyStatus::kOk);
+  REQUIRE(f.Push(0, 0, 1, 8).deferred);
+  // The job begins again with fewer workers before the follower has answered.
+  f.job()->set_generation(2);
+  f.job()->set_expected_workers(2);
+  REQUIRE(f.Apply().ok());
+  REQUIRE(replica.ApplyView(f.view).ok());
+  REQUIRE(ship() == ReplyStatus::kOk);
+  CHECK(f.Read(0) == Filled(16, -2));
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(f.engine->AuditFollowers(1 << 20));
+    CHECK(ship() == ReplyStatus::kOk);
+  }
 }
 
 TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wait, pulls do not") {
