@@ -250,9 +250,10 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
       OnRefused(&peer->second, out.partition, reply.status);
     }
   }
-  if (!out.last) return;
-  engine_->ReplicaAnswered(CopyOf(id), out.partition, out.sequence, reply.status);
+  if (out.last) engine_->ReplicaAnswered(CopyOf(id), out.partition, out.sequence, reply.status);
+  // Also after the answer to a part: the rest of its record may have been dropped here.
   if (PartOf(out) == nullptr) ReleaseUnsent(id, out.partition);
+  if (!out.last) return;
   // The learner may have everything with that.
   if (!learners_.empty()) next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
 }
