@@ -279,7 +279,11 @@ bool ShardExecutor::RunOnce() {
   worked |= s.RetryWaiting();
   // Tests that listen to the links themselves send themselves.
   const bool replicates = s.options.peer_listener == nullptr;
-  if (replicates) worked |= s.replication->Send();
+  if (replicates) {
+    worked |= s.replication->Send();
+    // A learner may have had applies made first that others wait for.
+    worked |= s.DrainEngine();
+  }
   if (!s.closing.empty()) worked |= s.ReapClosing();
   if (s.NextTimer() != kNever) {
     // With work done the batch's reading is fresh enough; an idle round must look itself, or a
