@@ -20,7 +20,7 @@
 //  8. A lane of a server takes replicates and beacons, a worker's lane everything else; any other
 //     record closes the lane.
 //  9. A push or an end of a step that the log for a copy has no room for waits in its slot, in the
-//     order of arrival with others of its table and partition, for at most
+//     order of arrival with all others of its partitions, for at most
 //     kLongestWaitForRoomNanos; then it is answered kResourceExhausted, and its worker sends it
 //     again. Reads and other partitions do not wait behind it, as long as its lane has slots.
 //

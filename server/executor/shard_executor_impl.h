@@ -212,7 +212,8 @@ struct ShardExecutor::Impl final {
   bool TakeBagUses(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
   // ---- shard_waiting.cc: requests that wait for room in the log for a copy ----
-  // Whether an older request for one of its partitions, of the same table, waits.
+  // Whether an older request for one of its partitions waits, of any table: one that names many
+  // partitions would not find room in all of them at once, if others took it in between.
   bool IsBehindWaiting(const Record& record) const;
   void WaitForRoom(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // Handles them again, in order, if there may be room.
@@ -291,7 +292,7 @@ struct ShardExecutor::Impl final {
     int64_t until_ns = 0;
   };
   std::deque<Waiting> waiting;  // by time of arrival; at most the slots of all lanes
-  absl::flat_hash_map<uint64_t, uint32_t> waiting_by_partition;  // and table: how many
+  absl::flat_hash_map<uint32_t, uint32_t> waiting_by_partition;  // how many
 
   // Reused, so that the hot path does not allocate.
   std::vector<rdma::Completion> completions;

@@ -10,10 +10,6 @@ using rdma::ShardLane;
 
 namespace {
 
-uint64_t KeyOf(const Record& record, const Group& group) {
-  return uint64_t{record.header.table} << 32 | group.partition;
-}
-
 // These make records for copies. Of a worker, table and partition they are taken in order only.
 bool MayWait(RecordType type) {
   return type == RecordType::kPush || type == RecordType::kPushRows || type == RecordType::kEndStep;
@@ -23,8 +19,7 @@ bool MayWait(RecordType type) {
 
 void ShardExecutor::Impl::CountWaiting(const Record& record, int change) {
   for (const Group& group : record.group_span()) {
-    const uint64_t key = KeyOf(record, group);
-    const auto it = waiting_by_partition.try_emplace(key, 0).first;
+    const auto it = waiting_by_partition.try_emplace(group.partition, 0).first;
     it->second += static_cast<uint32_t>(change);
     if (it->second == 0) waiting_by_partition.erase(it);
   }
@@ -34,7 +29,7 @@ bool ShardExecutor::Impl::IsBehindWaiting(const Record& record) const {
   if (waiting_by_partition.empty() || !MayWait(record.header.type)) return false;
   const absl::Span<const Group> groups = record.group_span();
   return std::any_of(groups.begin(), groups.end(), [&](const Group& group) {
-    return waiting_by_partition.contains(KeyOf(record, group));
+    return waiting_by_partition.contains(group.partition);
   });
 }
 

@@ -33,6 +33,9 @@ struct LoadPlan {
   uint32_t window = 24;             // requests that a client has unanswered
   uint64_t bytes_of_round = 32768;  // that the copy takes in a round
   ReplicaLogLimits limits = {64 << 10, 512 << 10, 16 << 10};
+  // The first client pushes rows of so many partitions at once, and the others chunks; 0: each
+  // client pushes both, of one partition at a time.
+  uint32_t wide = 0;
 };
 
 // A primary, a copy of all its partitions, clients, and between them rounds of virtual time.
@@ -176,6 +179,7 @@ class Load {
     return copy_.get();
   }
   uint64_t answered() const { return answered_; }
+  uint64_t wide_answered() const { return wide_answered_; }
   uint32_t most_idle() const { return most_idle_; }
   uint64_t most_bytes() const { return most_bytes_; }
   bool within_bounds() const { return within_bounds_; }
@@ -184,9 +188,7 @@ class Load {
   struct Request {
     uint32_t client = 0;
     bool rows = false;
-    uint32_t chunk = 0;
-    uint32_t partition = 0;
-    uint64_t sequence = 0;
+    std::vector<Group> groups;
     std::vector<uint64_t> keys;
     std::vector<float> values;
   };
@@ -235,36 +237,55 @@ class Load {
     Request r;
     r.client = c;
     const uint32_t turn = next_[c]++;
-    r.rows = turn % 2 == 1;
-    if (r.rows) {
+    r.rows = plan_.wide > 0 ? c == 0 : turn % 2 == 1;
+    uint32_t chunk = 0, partition = 0;
+    if (r.rows && plan_.wide > 0) {
+      for (partition = 0; partition < plan_.wide; ++partition) {
+        uint64_t key = 0;
+        while (PartitionOfKey(kLoadRows, key, kLoadPartitions) != partition) ++key;
+        r.keys.push_back(key);
+        r.groups.push_back({partition, 0, Epoch(), NextSequence(c, true, partition), 1, 0});
+      }
+      r.values.assign(r.keys.size() * kLoadDim, 1);
+    } else if (r.rows) {
       uint64_t key = turn / 2 % kLoadKeys;
-      r.partition = PartitionOfKey(kLoadRows, key, kLoadPartitions);
+      partition = PartitionOfKey(kLoadRows, key, kLoadPartitions);
       for (; r.keys.size() < kLoadPushKeys; key = (key + 1) % (2 * kLoadKeys)) {
-        const bool here = PartitionOfKey(kLoadRows, key, kLoadPartitions) == r.partition;
+        const bool here = PartitionOfKey(kLoadRows, key, kLoadPartitions) == partition;
         if (here && key < kLoadKeys && (r.keys.empty() || key > r.keys.back()))
           r.keys.push_back(key);
         if (key > 2 * kLoadKeys - 2) break;
       }
       r.values.assign(r.keys.size() * kLoadDim, 1);
     } else {
-      r.chunk = turn / 2 % kLoadChunks;
-      r.partition = DensePartition(r.chunk);
+      chunk = turn / 2 % kLoadChunks;
+      partition = DensePartition(chunk);
       r.values.assign(kLoadElements, 1);
     }
-    r.sequence = ++sequences_[c][(r.rows ? kLoadPartitions : 0) + r.partition];
+    if (r.groups.empty()) {
+      const auto count = static_cast<uint32_t>(r.rows ? r.keys.size() : r.values.size());
+      r.groups = {{partition, chunk, Epoch(), NextSequence(c, r.rows, partition), count, 0}};
+    }
     ++out_[c];
     if (r.rows) {
       for (const uint64_t key : r.keys) filled_ += row_pushes_[key]++ == 0 ? 1 : 0;
     } else {
-      ++dense_pushes_[r.chunk];
+      ++dense_pushes_[chunk];
     }
     Handle(std::move(r));
+  }
+
+  uint64_t NextSequence(uint32_t client, bool rows, uint32_t partition) {
+    return ++sequences_[client][(rows ? kLoadPartitions : 0) + partition];
   }
 
   // As a shard's executor does.
   void Handle(Request request) {
     const auto same = [&](const Request& r) {
-      return r.rows == request.rows && r.partition == request.partition;
+      return std::any_of(r.groups.begin(), r.groups.end(), [&](const Group& a) {
+        return std::any_of(request.groups.begin(), request.groups.end(),
+                           [&](const Group& b) { return a.partition == b.partition; });
+      });
     };
     if (std::any_of(waiting_.begin(), waiting_.end(), same)) {
       waiting_.push_back(std::move(request));
@@ -272,16 +293,13 @@ class Load {
     }
     const uint32_t operation = next_operation_++;
     const Token token = {request.client, operation, 0};
-    const auto count =
-        static_cast<uint32_t>(request.rows ? request.keys.size() : request.values.size());
-    const Group group = {request.partition, request.chunk, Epoch(), request.sequence, count, 0};
     std::vector<std::byte> payload(request.values.size() * sizeof(float));
     std::memcpy(payload.data(), request.values.data(), payload.size());
     bool later = false, no_room = false;
     ReplyStatus status;
     if (request.rows) {
       const GroupsOutcome out = primary_->PushRows(
-          {token, kFirstWorker + request.client, kLoadRows, {&group, 1}, request.keys, payload});
+          {token, kFirstWorker + request.client, kLoadRows, request.groups, request.keys, payload});
       later = out.deferred;
       no_room = out.no_room;
       status = out.answer.status;
@@ -290,7 +308,7 @@ class Load {
       push.token = token;
       push.worker = kFirstWorker + request.client;
       push.table = kTable;
-      push.group = group;
+      push.group = request.groups[0];
       if (plan_.dtype == v1::DTYPE_BF16) {
         push.dtype = ElementType::kBf16;
         auto* halves = reinterpret_cast<uint16_t*>(payload.data());
@@ -323,6 +341,7 @@ class Load {
 
   void Answered(uint32_t operation, ReplyStatus status) {
     REQUIRE(status == ReplyStatus::kOk);
+    wide_answered_ += plan_.wide > 0 && asked_.at(operation) == 0 ? 1 : 0;
     --out_[asked_.at(operation)];
     asked_.erase(operation);
     ++answered_;
@@ -375,7 +394,7 @@ class Load {
   std::deque<Request> waiting_;
   std::deque<ReplicaRecord> link_;
   std::map<uint64_t, uint64_t> dense_pushes_, row_pushes_;
-  uint64_t filled_ = 0, answered_ = 0, waited_ = 0, most_bytes_ = 0;
+  uint64_t filled_ = 0, answered_ = 0, wide_answered_ = 0, waited_ = 0, most_bytes_ = 0;
   uint32_t next_operation_ = 0, idle_ = 0, most_idle_ = 0;
   bool within_bounds_ = true;
 };
@@ -414,6 +433,22 @@ TEST_CASE("regression: replica log: catch-up ends under full load, within the bo
   load.Drain();
   load.CheckSums(load.primary());
   load.CheckSums(load.Promote());
+}
+
+TEST_CASE("regression: replica log: a push to many partitions has its turn beside another table") {
+  LoadPlan plan;
+  plan.clients = 16;
+  plan.wide = kLoadPartitions;
+  plan.limits = {4 << 10, 1 << 20, 4 << 10};
+  Load load(plan);
+  load.AddLearner();
+  REQUIRE(load.CatchUp(false, 10'000) > 0);
+  for (uint32_t round = 0; round < 100; ++round) load.Round(true);
+  const uint64_t all = load.answered(), wide = load.wide_answered();
+  CAPTURE(all, wide);
+  CHECK(all > 1000);
+  CHECK(wide >= 25);
+  load.Drain();
 }
 
 TEST_CASE("planted bug: replica log: applies do not wait, and catch-up waits for the log") {
