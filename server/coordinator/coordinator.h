@@ -17,6 +17,7 @@
 //  8. Time in which the coordinator itself did not run (stopped, starved, suspended, in a slow
 //     Save()) counts against no lease: RunOnce() is due eight times a lease, and one that comes a
 //     quarter of a lease late or more extends all leases by the pause before any ends (turns.h).
+//     Where every turn is late leases run on all the same, an eighth of a lease each turn.
 //  9. A member that has seen a newer state than this proves that an old state was put back
 //     (proto/cluster_history.h): from then on nothing is decided and every call is refused.
 //  10. What follows from a change for the partitions' configurations (configurations.h) is part of

@@ -4,6 +4,10 @@
 // The owner takes a turn at least once an interval while it has leases. A turn that begins later
 // than two intervals after the one before follows a pause.
 //
+// Where all turns are late (a host without processor time, a store that is always slow), pauses
+// would make up all time, and the lease of a member that is gone would never end. So after
+// kMostPauses in a row each turn counts as one interval.
+//
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_TURNS_H_
 #define VERBENA_SERVER_COORDINATOR_TURNS_H_
@@ -17,18 +21,29 @@ class Turns {
   Turns() = default;
   Turns(int64_t interval_ns, int64_t now_ns) : interval_ns_(interval_ns), last_ns_(now_ns) {}
 
+  static constexpr int kMostPauses = 8;
+
   // A turn begins. Returns the length of the pause before it; 0: it comes in time.
   int64_t Begin(int64_t now_ns) {
     const int64_t since = now_ns - last_ns_;
     last_ns_ = now_ns;
-    return since > 2 * interval_ns_ ? since : 0;
+    if (since <= 2 * interval_ns_) {
+      pauses_ = 0;
+      return 0;
+    }
+    if (always_late()) return since - interval_ns_;
+    ++pauses_;
+    return since;
   }
+  // The last kMostPauses turns were late.
+  bool always_late() const { return pauses_ >= kMostPauses; }
   // When the next turn is due at the latest.
   int64_t NextDueNanos() const { return last_ns_ + interval_ns_; }
 
  private:
   int64_t interval_ns_ = 0;
   int64_t last_ns_ = 0;
+  int pauses_ = 0;  // in a row, kMostPauses at most
 };
 
 }  // namespace verbena::server

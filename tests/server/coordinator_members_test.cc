@@ -1,6 +1,7 @@
 // Servers, workers, leases, ranks and generations.
 #include <set>
 
+#include "server/coordinator/turns.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -211,6 +212,21 @@ TEST_CASE("regression: a stall of about a lease ends no lease, and its time is g
       c->RunOnce();
     }
     REQUIRE(c.Heartbeat(worker).status().code() == absl::StatusCode::kNotFound);
+  }
+}
+
+TEST_CASE("regression: a member that is gone is found although every turn is late") {
+  for (const int64_t late : {kLeaseMs / 2, kLeaseMs * 3 / 2}) {
+    TestCoordinator c;
+    const uint64_t gone = c.JoinWorker("gone", 1)->incarnation();
+    const uint64_t well = c.JoinWorker("well", 1)->incarnation();
+    for (int turn = 0; turn < 2 * Turns::kMostPauses + 1; ++turn) {
+      c.clock.StallMs(late);
+      REQUIRE(c.Heartbeat(well).ok());
+      c->RunOnce();
+    }
+    CHECK(c.Heartbeat(gone).status().code() == absl::StatusCode::kNotFound);
+    CHECK(c.Heartbeat(well).ok());
   }
 }
 
