@@ -44,7 +44,10 @@ v1::Seen SeenOf(const v1::ClusterView& view) {
   seen.set_cluster_id(view.cluster_id());
   seen.set_term(view.term());
   seen.set_revision(view.revision());
-  if (!view.terms().empty()) seen.set_term_id(view.terms().rbegin()->id());
+  // A coordinator of an earlier version keeps the terms that it finds, and adds none of its own.
+  if (!view.terms().empty() && view.terms().rbegin()->number() == view.term()) {
+    seen.set_term_id(view.terms().rbegin()->id());
+  }
   return seen;
 }
 

@@ -135,6 +135,18 @@ TEST_CASE("starts of one history are recognised, however many there were") {
   REQUIRE(r.c.Heartbeat(r.server).ok());
 }
 
+TEST_CASE("regression: a term of an earlier version, which lists none, proves nothing") {
+  RolledBack r;
+  // It keeps the terms of the state that it was given.
+  CoordinatorState earlier = r.newest;
+  earlier.view.set_term(earlier.view.term() + 1);
+  earlier.view.set_revision(earlier.view.revision() + 1);
+  r.PutBack(earlier);
+  CHECK(SeenOf(earlier.view).term_id() == 0);
+  REQUIRE(r.c.Heartbeat(r.server, &earlier.view, true).ok());
+  REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+}
+
 TEST_CASE("a view is compared with the one before: revisions, terms, identities, clusters") {
   RolledBack r;
   const v1::ClusterView& view = r.c.view();
