@@ -67,9 +67,15 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
                  .status()
            : lanes_->Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
-  if (direct_only_) {  // there is no other path: it is tried again
+  if (direct_only_) {  // there is no other path: it is tried again, unless that cannot help
     lanes_->RefuseNow(*stream, *block, ready);
-    NotNow(stream, entry, CopyStatus(*entry, lanes_->WhyNot(*stream, *block)));
+    const absl::Status why = lanes_->WhyNot(*stream, *block);
+    if (absl::IsInvalidArgument(ready) || absl::IsUnimplemented(ready) ||
+        absl::IsFailedPrecondition(ready)) {
+      EndWith(stream, entry, why);
+      return Way::kEnded;
+    }
+    NotNow(stream, entry, CopyStatus(*entry, why));
     return Way::kLater;
   }
   lanes_->Refuse(*stream, *block, ready);

@@ -91,7 +91,7 @@ absl::Status DeviceRegistrationError(size_t bytes, std::string_view gpu, std::st
                       ". The kernel's log says more; nvidia_peermem must have been built for the "
                       "drivers that are loaded, and memory of cuMemCreate made with "
                       "gpuDirectRDMACapable");
-      break;
+      return absl::FailedPreconditionError(text);
     default:
       break;
   }

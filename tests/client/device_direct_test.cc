@@ -180,6 +180,22 @@ TEST_CASE("direct: memory that is refused for a while ends no call where staging
   CHECK(cluster.device->started[0] + cluster.device->started[1] == 0);
 }
 
+TEST_CASE("direct: memory that no other attempt registers ends its call at once, not late") {
+  FakeCluster::Options options;
+  options.reaches_device = true;
+  options.direct_only = true;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  OpenLane(&cluster, table);
+  cluster.endpoint->register_status = absl::FailedPreconditionError("the driver does not share it");
+  auto push = cluster.Push(table, cluster.DeviceMemory(table, 1.0f));
+  REQUIRE(cluster.Wait(push, kSecond));
+  CHECK(push->status.code() == Code::kFailedPrecondition);
+  CHECK_THAT(Message(push->status),
+             Contains("rdma.gpu_direct is required") && Contains("does not share it"));
+}
+
 TEST_CASE("direct: a lane that does not reach the memory gets a copy of what another was to send") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);
