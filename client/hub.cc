@@ -148,10 +148,15 @@ void Hub::ReleaseBlock(const rdma::MemoryBlock& block) {
 bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
   Lock guard(this);
   std::unique_lock<std::mutex>& lock = guard.get();
+  bool waited = false;
   while (parts_.core != nullptr && !stopping_) {
-    if (done()) return true;
-    const int64_t now = Now();
-    if (now >= deadline_ns) return false;
+    const bool is_done = done();
+    const int64_t now = is_done ? 0 : Now();
+    if (is_done || now >= deadline_ns) {
+      // The caller that stopped driving left the rest to this one.
+      if (waited && !caller_drives_ && waiting_ == 0) WakeFromNap();
+      return is_done;
+    }
     if (!caller_drives_) {
       Drive(lock, done, deadline_ns);
       continue;
@@ -161,6 +166,7 @@ bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
     const int64_t wait = std::min<int64_t>(deadline_ns - now, int64_t{3600} * 1'000'000'000);
     changed_.wait_for(lock, std::chrono::nanoseconds(wait));
     --waiting_;
+    waited = true;
   }
   return done();
 }
@@ -178,9 +184,13 @@ void Hub::TakeOver() {
 void Hub::HandOver() {
   caller_drives_ = false;
   if (waiting_ > 0) {
-    changed_.notify_all();  // one of them drives on
+    changed_.notify_all();  // one of them drives on, or wakes the background thread
     return;
   }
+  WakeFromNap();
+}
+
+void Hub::WakeFromNap() {
   if (parts_.core->HasOperations()) calm_looks_ = 0;
   if (naps_until_ == 0) return;
   if ((background_ && expected_callbacks_ > 0) ||

@@ -102,6 +102,7 @@ class Hub {
              int64_t deadline_ns);
   void TakeOver();
   void HandOver();
+  void WakeFromNap();  // the background thread, if its nap would be too long
   bool Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done);
   // Sleeps on the descriptors and `wake_fd` until something happens or the time.
   void Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_ns);
