@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shard/engine_impl.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -95,6 +96,10 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   if (answer.status != ReplyStatus::kOk) return answer;
   CopyState& copy = e.copies[group.partition];
   answer.version = copy.sequence;
+  if (planted_bugs().refuse_replicas) {
+    answer.status = ReplyStatus::kResourceExhausted;
+    return answer;
+  }
   const bool begin = c.header.kind == ReplicaKind::kBegin;
   if (!begin && !copy.begun) answer.status = ReplyStatus::kSequenceGap;
   if (copy.begun && group.sequence <= copy.sequence) answer.status = ReplyStatus::kDuplicate;

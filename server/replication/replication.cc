@@ -4,12 +4,14 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/nanoseconds.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::server {
 namespace {
@@ -29,31 +31,6 @@ bool Broken(ReplyStatus status) {
 int64_t Later(int64_t now, int64_t wait) { return wait >= kNever - now ? kNever : now + wait; }
 
 shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
-
-// Changes of one kind that concern the same server, and the partitions they are of.
-std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
-                     const std::vector<uint32_t>& partitions) {
-  constexpr size_t kNamed = 8;
-  std::string them = absl::StrCat("partition ", partitions[0]);
-  if (partitions.size() > 1) {
-    const auto end = partitions.begin() + std::min(partitions.size(), kNamed);
-    them = absl::StrCat(partitions.size(), " partitions (",
-                        absl::StrJoin(partitions.begin(), end, ", "),
-                        partitions.size() > kNamed ? ", ...)" : ")");
-  }
-  switch (kind) {
-    case v1::ConfigurationChange::DROP_REPLICA:
-      return absl::StrCat("server ", server, " has no copy of ", them,
-                          " any more: it did not answer for a lease");
-    case v1::ConfigurationChange::ADMIT:
-      return absl::StrCat("server ", server, " has all of ", them, " and is a follower");
-    case v1::ConfigurationChange::PROMOTE:
-      return absl::StrCat("this shard is the primary of ", them,
-                          ": the one before was silent for a lease");
-    default:
-      return them;
-  }
-}
 
 }  // namespace
 
@@ -87,7 +64,6 @@ void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t s
 }
 
 void Replication::FollowCopies() {
-  const int64_t now = clock_->NowNanos();
   std::vector<PeerId> wanted;
   parts_.resize(view_->partitions_size());
   learners_.clear();
@@ -109,7 +85,6 @@ void Replication::FollowCopies() {
       refused_ -= part.refused ? 1 : 0;
       ReleaseUnsent(part.copy, partition.id());
       part = now_is;
-      part.good_ns = now;
     }
     if (!ours) continue;
     if (!partition.learners().empty()) learners_.push_back(partition.id());
@@ -191,7 +166,7 @@ bool Replication::SendFirst(const PeerId& id, Peer* peer) {
   if (!links_->Send(id, out)) return false;
   const uint32_t partition = record.group.partition;
   Part& part = parts_[partition];
-  if (part.out++ == 0 && !part.failing) part.good_ns = clock_->NowNanos();
+  if (part.out++ == 0) part.heard_ns = clock_->NowNanos();
   peer->offset += bytes;
   const bool last = peer->offset == total;
   peer->out[out.cookie] = {partition, record.group.sequence, last, part.since, 0, {}};
@@ -237,13 +212,14 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
     }
     return;
   }
+  peer->second.heard_ns = clock_->NowNanos();
   if (Part* part = PartOf(out)) {
     --part->out;
+    part->heard_ns = clock_->NowNanos();
     if (Good(reply.status)) {
       // A part is no progress yet: the last one may be refused each time.
       if (out.last) {
-        part->good_ns = clock_->NowNanos();
-        part->failing = false;
+        part->refusals = 0;
         part->backoff.Reset();
       }
     } else {
@@ -280,7 +256,6 @@ void Replication::ReleaseUnsent(const PeerId& copy, uint32_t partition) {
 void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) {
   Part& part = parts_[partition];
   ++counters_.refused;
-  part.failing = true;
   if (status == ReplyStatus::kDataLoss && !part.broken) {
     ++counters_.mismatches;
     Log(absl::StrCat("replica of partition ", partition, " on server ", part.copy.server,
@@ -291,6 +266,9 @@ void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) 
   if (!part.refused) {
     part.refused = true;
     ++refused_;
+    // What is refused behind the first is of the same turn.
+    part.refusal = status;
+    if (part.refusals++ == 0) part.refused_since = clock_->NowNanos();
     // It was ahead of what the other side knows, or something was lost: soon.
     part.retry_at = clock_->NowNanos() + part.backoff.Next(random_) / 8;
   }
@@ -376,6 +354,33 @@ int64_t Replication::NextTimerNanos() const {
   return next;
 }
 
+// Changes of one kind that concern the same server, and the partitions they are of.
+std::string Replication::Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
+                                  const std::vector<uint32_t>& partitions, GiveUp why) {
+  constexpr size_t kNamed = 8;
+  std::string them = absl::StrCat("partition ", partitions[0]);
+  if (partitions.size() > 1) {
+    const auto end = partitions.begin() + std::min(partitions.size(), kNamed);
+    them = absl::StrCat(partitions.size(), " partitions (",
+                        absl::StrJoin(partitions.begin(), end, ", "),
+                        partitions.size() > kNamed ? ", ...)" : ")");
+  }
+  switch (kind) {
+    case v1::ConfigurationChange::DROP_REPLICA:
+      return absl::StrCat("server ", server, " has no copy of ", them, " any more: it ",
+                          why == GiveUp::kRefuses   ? "took none of its records for too long"
+                          : why == GiveUp::kDiffers ? "differs from its primary"
+                                                    : "did not answer for a lease");
+    case v1::ConfigurationChange::ADMIT:
+      return absl::StrCat("server ", server, " has all of ", them, " and is a follower");
+    case v1::ConfigurationChange::PROMOTE:
+      return absl::StrCat("this shard is the primary of ", them,
+                          ": the one before was silent for a lease");
+    default:
+      return them;
+  }
+}
+
 std::string Replication::NewRequestId() {
   std::string id;
   for (int word = 0; word < 2; ++word) {
@@ -385,22 +390,69 @@ std::string Replication::NewRequestId() {
   return id;
 }
 
+void Replication::LookForWaiting(int64_t now) {
+  const bool absent = now - looked_ns_ > leases_.lease_ns() / 2;
+  looked_ns_ = now;
+  std::vector<bool> waits(parts_.size());
+  for (const auto& [id, peer] : peers_) {
+    for (const shard::ReplicaRecord& record : peer.queue) {
+      if (parts_[record.group.partition].copy == id) waits[record.group.partition] = true;
+    }
+  }
+  for (uint32_t p = 0; p < parts_.size(); ++p) {
+    Part& part = parts_[p];
+    if (!waits[p] && part.out == 0 && !part.refused) {
+      part.waits_since = kNever;
+    } else if (absent || part.waits_since == kNever) {
+      part.waits_since = now;
+    }
+    if (!absent) continue;
+    // Answers may be there that nobody has looked at.
+    part.heard_ns = now;
+    part.refusals = 0;
+  }
+}
+
+Replication::GiveUp Replication::Judge(const Part& part, int64_t now) const {
+  if (part.broken) return GiveUp::kDiffers;
+  const auto peer = peers_.find(part.copy);
+  if (part.waits_since == kNever || peer == peers_.end()) return GiveUp::kNo;
+  const int64_t lease = leases_.lease_ns();
+  const ReplicaPatience& patience = options_.patience;
+  if (now - std::max(part.waits_since, peer->second.heard_ns) >= lease) return GiveUp::kSilent;
+  // Its record is on the way, others are answered, and it is not.
+  if (part.out > 0 && now - part.heard_ns >= patience.no_room_leases * lease) {
+    return GiveUp::kSilent;
+  }
+  const bool no_room =
+      part.refusal == ReplyStatus::kResourceExhausted && !shard::planted_bugs().drop_the_busy;
+  const int64_t leases = no_room ? patience.no_room_leases : patience.other_leases;
+  // Between its turns, which may wait behind those of other partitions, it is not refused.
+  const bool refuses = part.refused && part.refusals >= patience.fewest_turns &&
+                       now - part.refused_since >= leases * lease;
+  return refuses ? GiveUp::kRefuses : GiveUp::kNo;
+}
+
 void Replication::Reconfigure(int64_t now) {
+  LookForWaiting(now);
   std::vector<v1::ConfigurationChange> changes;
   leases_.Judge(now, &changes);
+  for (const v1::ConfigurationChange& change : changes) {
+    parts_[change.partition()].why = GiveUp::kSilent;
+  }
   for (const v1::Partition& p : view_->partitions()) {
     if (p.primary() != self_ || p.shard() != options_.shard) continue;
     if (p.followers().empty() && p.learners().empty()) continue;
     const auto same = [&](const v1::ConfigurationChange& c) { return c.partition() == p.id(); };
     if (std::any_of(changes.begin(), changes.end(), same)) continue;
-    const Part& part = parts_[p.id()];
+    Part& part = parts_[p.id()];
     const bool learner = p.followers().empty();
-    const bool stuck = part.out > 0 || part.refused;
+    part.why = Judge(part, now);
     v1::ConfigurationChange change;
     change.set_partition(p.id());
     change.set_configuration(p.configuration());
     change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
-    if (part.broken || (stuck && now - part.good_ns >= leases_.lease_ns())) {
+    if (part.why != GiveUp::kNo) {
       change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
     } else if (learner && engine_->CaughtUp(p.id())) {
       change.set_kind(v1::ConfigurationChange::ADMIT);
@@ -430,12 +482,15 @@ void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
                                  const absl::StatusOr<v1::ReconfigureResponse>& response) {
   asking_ = false;
   if (!response.ok()) return;  // the next is due soon
-  std::map<std::pair<v1::ConfigurationChange::Kind, uint64_t>, std::vector<uint32_t>> made;
+  using Made = std::tuple<v1::ConfigurationChange::Kind, uint64_t, GiveUp>;
+  std::map<Made, std::vector<uint32_t>> made;
   for (int i = 0; i < request.changes_size() && i < response->made_size(); ++i) {
     const v1::ConfigurationChange& change = request.changes(i);
+    GiveUp why = GiveUp::kNo;
     if (change.kind() == v1::ConfigurationChange::DROP_REPLICA &&
         change.partition() < parts_.size()) {
       parts_[change.partition()].broken = false;
+      why = parts_[change.partition()].why;
     }
     if (!response->made(i)) continue;
     switch (change.kind()) {
@@ -451,9 +506,12 @@ void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
       default:
         break;
     }
-    made[{change.kind(), change.server()}].push_back(change.partition());
+    made[{change.kind(), change.server(), why}].push_back(change.partition());
   }
-  for (const auto& [what, partitions] : made) Log(Describe(what.first, what.second, partitions));
+  for (const auto& [of, partitions] : made) {
+    const auto& [kind, server, why] = of;
+    Log(Describe(kind, server, partitions, why));
+  }
 }
 
 }  // namespace verbena::server

@@ -7,7 +7,11 @@
 //  1. A partition's records are sent in order, and again from the first unanswered one when one was
 //     refused, but not before all that are out are answered or their link is dead: the engine's
 //     memory is read by one of them at a time.
-//  2. At most one call to the coordinator is under way; every attempt has a request id of its own,
+//  2. A replica is given up when it answers no record of any partition for a lease while one waits
+//     for it, when it differs, or when it has refused one partition's records in each of their
+//     turns for as long as ReplicaPatience allows. A partition whose records wait behind those of
+//     others is not given up for that; one that waits has an end in each case.
+//  3. At most one call to the coordinator is under way; every attempt has a request id of its own,
 //     because each is a compare-and-set.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICATION_H_
 #define VERBENA_SERVER_REPLICATION_REPLICATION_H_
@@ -43,11 +47,25 @@ struct AuditTunables {
   uint64_t turn_bytes = 1 << 20;
 };
 
+// How long a primary keeps a replica that answers and takes no record of a partition: pushes to
+// that partition wait meanwhile. Each turn is an attempt that was sent and refused.
+struct ReplicaPatience {
+  // Leases, where it has no room for now (RESOURCE_EXHAUSTED): a cold tier that is behind its disk
+  // needs time, and a replica that is copied again needs more of it. 1 to 100.
+  int64_t no_room_leases = 4;
+  // Leases, where it refuses for another reason: it has not the primary's view, or lacks what was
+  // sent before. 1 to 100.
+  int64_t other_leases = 1;
+  // Turns, in both cases: fewer may mean that its records waited behind others. 1 to 1,000.
+  uint32_t fewest_turns = 4;
+};
+
 struct ReplicationOptions {
   uint32_t shard = 0;
   uint64_t seed = 0;  // of request ids; 0: from the system's random source
   std::function<void(const std::string&)> log;
   AuditTunables audit = {};
+  ReplicaPatience patience = {};
 };
 
 struct ReplicationCounters {
@@ -106,7 +124,9 @@ class Replication final : public PeerListener {
     uint32_t offset = 0;  // of the first: what was sent of it
     bool blocked = false;
     std::map<uint64_t, Out> out;  // by cookie
+    int64_t heard_ns = 0;         // when it last answered a record, whatever the answer
   };
+  enum class GiveUp : uint8_t { kNo, kSilent, kRefuses, kDiffers };
   struct Part {
     PeerId copy;
     uint64_t since = 0, epoch = 0;
@@ -114,10 +134,14 @@ class Replication final : public PeerListener {
     bool refused = false;  // nothing is sent before what is out has ended, and retry_at
     int64_t retry_at = 0;
     Backoff backoff;
-    // The last good answer to a whole record, or when something was sent first after one.
-    int64_t good_ns = 0;
-    bool failing = false;  // refused, and nothing good since
-    bool broken = false;   // the copy said that it cannot go on
+    // Turns refused since the last whole record that was taken, since when, and how the last one.
+    uint32_t refusals = 0;
+    int64_t refused_since = 0;
+    ReplyStatus refusal = ReplyStatus::kOk;
+    int64_t heard_ns = 0;  // the last answer to a record or part, or when one was sent after none
+    int64_t waits_since = kNever;  // when a look first found records that it has not taken
+    bool broken = false;           // the copy said that it cannot go on
+    GiveUp why = GiveUp::kNo;      // as the coordinator was last asked
   };
 
   // Where it counts; null: a beacon, or of a configuration that is over.
@@ -132,6 +156,12 @@ class Replication final : public PeerListener {
   bool ResendRefused(int64_t now);
   void FollowCopies();
   void Reconfigure(int64_t now);
+  // Sets waits_since of all partitions. After a time in which this side did not run, it begins
+  // anew.
+  void LookForWaiting(int64_t now);
+  GiveUp Judge(const Part& part, int64_t now) const;
+  static std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
+                              const std::vector<uint32_t>& partitions, GiveUp why);
   void OnReconfigured(const v1::ReconfigureRequest& request,
                       const absl::StatusOr<v1::ReconfigureResponse>& response);
   std::string NewRequestId();
@@ -156,6 +186,7 @@ class Replication final : public PeerListener {
   uint64_t last_cookie_ = 0;
   bool asking_ = false;  // the coordinator
   int64_t next_ask_ns_ = 0;
+  int64_t looked_ns_ = 0;  // LookForWaiting()
   int64_t next_audit_ns_ = 0;
   ReplicationCounters counters_;
   std::vector<shard::ReplicaRecord> records_;  // scratch of Send()

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "shard/planted_bugs.h"
 #include "tests/server/replication/peer_fixture.h"
 #include "tests/server/shard_executor_fixture.h"
 
@@ -455,6 +456,77 @@ TEST_CASE("copies: one that answers, but takes nothing for a lease, is dropped")
   CHECK(worker.Answer(first) == nullptr);
   // It keeps its lease meanwhile.
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+}
+
+// A follower that answers every record with "no room now", until the end of the scope.
+struct BusyReplicas {
+  BusyReplicas() { shard::planted_bugs().refuse_replicas = true; }
+  ~BusyReplicas() { shard::planted_bugs().refuse_replicas = false; }
+};
+
+// Of a follower without room for three leases: whether it is kept, and takes the push then.
+bool KeepsBusyReplica() {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  uint64_t first = 0;
+  {
+    const BusyReplicas busy;
+    first = copies.Push(&worker, 1, 1);
+    copies.Pass(3 * kLease);
+    CHECK(worker.Answer(first) == nullptr);
+    CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
+    if (!copies.asked.empty()) return false;
+  }
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+  CHECK(Copies::Applied(copies.b) == 3);
+  copies.Pass(2 * kLease);
+  return copies.asked.empty();
+}
+
+TEST_CASE("regression: copies: one that has no room for some leases is kept") {
+  CHECK(KeepsBusyReplica());
+  shard::planted_bugs().drop_the_busy = true;
+  const bool keeps = KeepsBusyReplica();
+  shard::planted_bugs().drop_the_busy = false;
+  CHECK_FALSE(keeps);
+}
+
+TEST_CASE("copies: one that never has room does not hold pushes back for ever") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  const BusyReplicas busy;
+  const int64_t start = copies.world.now();
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  copies.makes = [](const Change&) { return true; };
+  REQUIRE(copies.Until([&] { return Copies::counters(copies.a).dropped_copies == 1; }));
+  CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kB.server));
+  const ReplicaPatience patience;
+  CHECK(copies.Since(start, copies.asked[0]) >= patience.no_room_leases * kLease);
+  CHECK(copies.Since(start, copies.asked[0]) < (patience.no_room_leases + 1) * kLease);
+  copies.world.Apply(&copies.a, copies.View({kA, {}, {}}, 3, 0));
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+}
+
+TEST_CASE("regression: copies: a primary that did not run gives no replica up for that time") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  copies.b.paused = true;
+  const uint64_t first = copies.Push(&worker, 1, 1);
+  copies.Pass(absl::Milliseconds(10));
+  copies.a.paused = true;
+  copies.b.paused = false;
+  copies.Pass(2 * kLease);
+  copies.asked.clear();  // the follower may ask for a promotion
+  copies.a.paused = false;
+  CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
+  const auto dropped = [](const Copies::Asked& asked) {
+    return asked.change.kind() == Change::DROP_REPLICA;
+  };
+  copies.Pass(kLease / 4);
+  CHECK(std::none_of(copies.asked.begin(), copies.asked.end(), dropped));
 }
 
 }  // namespace
