@@ -202,7 +202,7 @@ void SimEndpoint::WakePeer(ConnectionId connection, Wakes wakes) {
 bool SimEndpoint::Arm(SleepUntil until) {
   if (!completions_.empty() || !events_.empty()) return false;
   sleep_ = until;
-  woken_ = false;
+  woken_ = slept_through_ = false;
   return true;
 }
 

@@ -52,6 +52,9 @@ class SimEndpoint final : public Endpoint {
   // Whether something that wakes has arrived since Arm(): a driver that sleeps in virtual time runs
   // the owner then, or at the owner's next timer.
   bool woken() const { return woken_; }
+  // Whether an answer has arrived since Arm() that did not wake, as only SleepUntil::kLastAnswer
+  // allows.
+  bool slept_through() const { return slept_through_; }
 
   // For the core.
   const std::string& host() const { return host_; }
@@ -72,7 +75,10 @@ class SimEndpoint final : public Endpoint {
   // A write that wakes so has arrived. The rule is that of shm.
   void Wake(Wakes wakes) {
     if (!sleep_.has_value() || wakes == Wakes::kNobody) return;
-    if (*sleep_ == SleepUntil::kLastAnswer && wakes == Wakes::kImpatientPeer) return;
+    if (*sleep_ == SleepUntil::kLastAnswer && wakes == Wakes::kImpatientPeer) {
+      slept_through_ = true;
+      return;
+    }
     woken_ = true;
   }
   // Every link of this endpoint, in order of id, with the side that is ours.
@@ -99,7 +105,7 @@ class SimEndpoint final : public Endpoint {
   std::deque<Completion> completions_;
   std::deque<ConnectionEvent> events_;
   std::optional<SleepUntil> sleep_;  // armed
-  bool woken_ = false;
+  bool woken_ = false, slept_through_ = false;
 };
 
 }  // namespace verbena::rdma

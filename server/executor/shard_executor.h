@@ -180,6 +180,7 @@ class ShardExecutor {
   const absl::Status& view_status() const;
   PeerLinks& links();                   // for whoever replicates; tests
   const shard::Engine* engine() const;  // tests. Null before the incarnation is known
+  const ReplicationCounters& replication_counters() const;  // tests
 
   bool RunOnce();
   int64_t NextTimerNanos() const;

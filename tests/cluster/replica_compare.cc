@@ -187,4 +187,24 @@ uint64_t UnansweredReplicaBytes(const Engine& primary, uint32_t partition) {
   return p.log.unanswered_bytes(partition);
 }
 
+uint64_t RevisionOf(const Engine& engine) { return EngineInspector::Impl(engine).revision; }
+
+std::optional<uint32_t> RowsPushed(const Engine& primary, uint64_t revision, uint32_t table,
+                                   uint32_t partition) {
+  const auto& p = EngineInspector::Impl(primary);
+  const auto it = p.tables.find(table);
+  if (p.revision != revision || it == p.tables.end() || it->second.rows.table == nullptr ||
+      !p.log.leads(partition)) {
+    return std::nullopt;
+  }
+  const shard::EmbeddingTable& rows = *it->second.rows.table;
+  const uint32_t slice = rows.slice_of(partition);
+  if (slice == SlicedTable::kNone || !rows.ready(slice)) return std::nullopt;
+  uint32_t count = 0;
+  for (uint32_t row = 0; row < rows.rows_in(slice); ++row) {
+    if (!rows.rows(slice).is_free(row) && rows.rows(slice).applies(row) > 0) ++count;
+  }
+  return count;
+}
+
 }  // namespace verbena::test

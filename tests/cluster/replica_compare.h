@@ -6,6 +6,7 @@
 #define VERBENA_TESTS_CLUSTER_REPLICA_COMPARE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "shard/engine.h"
@@ -22,6 +23,14 @@ ReplicaComparison CompareReplicas(const shard::Engine& primary, const shard::Eng
 
 // Of records that the partition's copy has not answered.
 uint64_t UnansweredReplicaBytes(const shard::Engine& primary, uint32_t partition);
+
+// Of the view that the engine has.
+uint64_t RevisionOf(const shard::Engine& engine);
+
+// Rows of an embedding table that a push has changed, by view `revision`; none where the engine has
+// another view or the partition is not ready there.
+std::optional<uint32_t> RowsPushed(const shard::Engine& primary, uint64_t revision, uint32_t table,
+                                   uint32_t partition);
 
 }  // namespace verbena::test
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/sim/sim_endpoint.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/dense_table.h"
 
@@ -203,6 +204,7 @@ int64_t SimServer::NextTimerNanos() const {
 SimWorker::SimWorker(const std::string& host, const Options& options, int drift_ppm,
                      rdma::SimNetwork* network, SimControl* control)
     : host_(host),
+      network_clock_(&network->clock()),
       clock_(&network->clock(), options.seed * 2003, drift_ppm),
       channel_(control->NewChannel(host)) {
   client::CoreOptions core;
@@ -220,6 +222,44 @@ SimWorker::SimWorker(const std::string& host, const Options& options, int drift_
   core.clock = &clock_;
   core.control = channel_.get();
   core_ = std::make_unique<client::ClientCore>(std::move(core));
+}
+
+bool SimWorker::Woken() {
+  const int64_t timer = core_->NextTimerNanos();
+  if (timer <= clock_.NowNanos() || timer < sleeps_until_ || channel_->RunOnce()) return true;
+  return std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& endpoint) {
+    return static_cast<const rdma::SimEndpoint&>(*endpoint).woken();
+  });
+}
+
+bool SimWorker::slept_through() const {
+  return asleep_ && std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& endpoint) {
+           return static_cast<const rdma::SimEndpoint&>(*endpoint).slept_through();
+         });
+}
+
+bool SimWorker::RunOnce() {
+  if (held(network_clock_->NowNanos())) {
+    const int64_t now = clock_.NowNanos();
+    if (now >= keeper_at_) keeper_at_ = core_->lease_keeper().RunOnce(now);
+    return false;
+  }
+  if (asleep_) {
+    if (!Woken()) return false;
+    asleep_ = false;
+    core_->Disarm();
+  }
+  if (core_->RunOnce()) return true;
+  if (sleeps_) {
+    asleep_ = core_->Arm();
+    sleeps_until_ = core_->NextTimerNanos();
+  }
+  return false;
+}
+
+int64_t SimWorker::NextTimerNanos() const {
+  if (!held(network_clock_->NowNanos())) return clock_.ToNetwork(core_->NextTimerNanos());
+  return std::min(held_until_, clock_.ToNetwork(keeper_at_));
 }
 
 SimCluster::SimCluster(const ClusterOptions& options)
@@ -366,7 +406,7 @@ bool SimCluster::RunProcesses() {
     if (server->pace() > 0) server->StallUntil(now() + server->pace());
   }
   for (auto& worker : workers_) {
-    if (!worker->stalled(now())) worked |= worker->core().RunOnce();
+    if (!worker->stalled(now())) worked |= worker->RunOnce();
   }
   return worked;
 }

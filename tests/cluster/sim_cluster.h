@@ -116,20 +116,37 @@ class SimWorker {
   SimWorker(const std::string& host, const Options& options, int drift_ppm,
             rdma::SimNetwork* network, SimControl* control);
   client::ClientCore& core() { return *core_; }
+  bool RunOnce();
   const std::string& host() const { return host_; }
   // What its own clock shows when the network's shows `ns`: deadlines are by that one.
   int64_t At(int64_t ns) const { return clock_.FromNetwork(ns); }
-  int64_t NextTimerNanos() const { return clock_.ToNetwork(core_->NextTimerNanos()); }
+  int64_t NextTimerNanos() const;
   uint32_t rails() const { return static_cast<uint32_t>(endpoints_.size()); }
+  // The thread that runs the core is in one call until then, as when memory is registered; the one
+  // that keeps the lease runs.
+  void HoldUntil(int64_t ns) { held_until_ = ns, keeper_at_ = 0; }
+  bool held(int64_t now) const { return now < held_until_; }
+  int64_t held_until() const { return held_until_; }
+  // The thread that runs the core sleeps where there is nothing to do, and runs it again when it is
+  // woken or at the next timer.
+  void set_sleeps(bool sleeps) { sleeps_ = sleeps; }
+  // It is asleep, and an answer came that did not wake it.
+  bool slept_through() const;
   // A stalled process does nothing until then.
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
   bool stalled(int64_t now) const { return now < stalled_until_; }
   int64_t stalled_until() const { return stalled_until_; }
 
  private:
+  bool Woken();
+
   std::string host_;
+  const Clock* const network_clock_;
   const SimClock clock_;
   int64_t stalled_until_ = 0;
+  int64_t held_until_ = 0, keeper_at_ = 0;  // the latter by its own clock
+  bool sleeps_ = false, asleep_ = false;
+  int64_t sleeps_until_ = 0;  // by its own clock
   std::unique_ptr<ControlChannel> channel_;
   std::vector<std::unique_ptr<rdma::Endpoint>> endpoints_;  // a rail each
   std::unique_ptr<client::ClientCore> core_;

@@ -1,6 +1,7 @@
 #include "tests/cluster/swarm_checks.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@ void SwarmChecks::Run() {
   if (world_->now() < next_compare_) return;
   next_compare_ = world_->now() + kComparePeriod;
   CompareAndBound();
+  CountMismatches();
 }
 
 void SwarmChecks::FollowServers() {
@@ -31,7 +33,7 @@ void SwarmChecks::FollowServers() {
 
 void SwarmChecks::FollowView() {
   const v1::ClusterView& view = world_->cluster->view();
-  if (view.revision() == revision_) return;
+  if (world_->old_state || view.revision() == revision_) return;
   revision_ = view.revision();
   std::set<uint32_t> present;
   for (const v1::Table& table : view.tables()) {
@@ -121,6 +123,7 @@ void SwarmChecks::CompareAndBound() {
       world_->Violation(absl::StrCat("the records for the copy of partition ", p.id(), " have ",
                                      bytes, " bytes; the bound is ", kMaxUnansweredBytes));
     }
+    CheckEvictions(*primary, p);
     for (const v1::Replica& follower : p.followers()) {
       const shard::Engine* copy = EngineOf(follower.server(), follower.shard());
       if (copy == nullptr) continue;
@@ -130,6 +133,36 @@ void SwarmChecks::CompareAndBound() {
       world_->Violation(absl::StrCat("the follower on server ", follower.server(),
                                      " is not what its primary on server ", p.primary(),
                                      " is: ", comparison.difference));
+      return;
+    }
+  }
+}
+
+void SwarmChecks::CheckEvictions(const shard::Engine& primary, const v1::Partition& p) {
+  const uint32_t partition = p.id();
+  for (const auto& [id, table] : world_->tables) {
+    if (table.dropped() || table.rows_left() == 0 || table.lost(partition)) continue;
+    const std::optional<uint32_t> rows = RowsPushed(primary, revision_, id, partition);
+    if (!rows.has_value()) continue;
+    const auto life = std::make_tuple(id, partition, table.life(partition), p.epoch());
+    if (*rows >= table.rows_left()) {
+      full_.insert(life);
+    } else if (full_.contains(life)) {
+      world_->Violation(absl::StrCat("partition ", partition, " of table ", id, " has ", *rows,
+                                     " rows; evictions leave ", table.rows_left()));
+    }
+  }
+}
+
+// Where the proof of admission or the audit heals a fault, the count shows it.
+void SwarmChecks::CountMismatches() {
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    for (uint32_t s = 0; process != nullptr && s < process->shards(); ++s) {
+      const uint64_t count = process->shard(s).replication_counters().mismatches;
+      if (count == 0) continue;
+      world_->Violation(absl::StrCat("shard ", s, " of ", process->host(), " has counted ", count,
+                                     " mismatches of its replicas"));
       return;
     }
   }

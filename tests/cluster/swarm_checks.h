@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "shard/engine.h"
@@ -38,6 +39,8 @@ class SwarmChecks {
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
   void CompareAndBound();
+  void CountMismatches();
+  void CheckEvictions(const shard::Engine& primary, const v1::Partition& p);
 
   SwarmWorld* const world_;
   uint64_t revision_ = 0;
@@ -45,6 +48,8 @@ class SwarmChecks {
   // Incarnation -> process: index of the server, and which of its lives.
   std::map<uint64_t, std::pair<int, int>> processes_;
   int64_t next_compare_ = 0;
+  // (table, partition, its life and epoch) that have had as many rows as an eviction leaves.
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t>> full_;
 };
 
 }  // namespace verbena::test

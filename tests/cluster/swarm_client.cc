@@ -27,7 +27,8 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
   options.seed = static_cast<uint64_t>(world->Between(1, int64_t{1} << 40));
   options.rails = world->plan.cluster.rails;
   process_ = world->cluster->AddWorker(host, options);
-  excused_ = world->has(SwarmFeature::kControlLoss);
+  process_->set_sleeps(world->has(SwarmFeature::kSleeps));
+  excused_ = world->has(SwarmFeature::kControlLoss) || world->has(SwarmFeature::kOldStates);
 }
 
 SwarmClient::~SwarmClient() {
@@ -43,7 +44,11 @@ int64_t SwarmClient::DrawDeadline() {
 // ---- the process's life -------------------------------------------------------------------------
 
 void SwarmClient::Run() {
-  if (process_->stalled(world_->now())) return;
+  if (process_->stalled(world_->now()) || process_->held(world_->now())) return;
+  // Only a client with one operation sleeps until the last answer.
+  if (operations_ > 1 && process_->slept_through()) {
+    world_->Violation(absl::StrCat(Describe(), ": an answer has woken nobody"));
+  }
   Settle();
   switch (phase_) {
     case Phase::kStart:
@@ -341,7 +346,8 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
                                    table->spec().name(), "' ", problem, " (deadline ",
                                    deadline_ns / kMilli, " ms): ", status.ToString()));
   };
-  if (now > std::max(deadline_ns, process_->stalled_until()) + kSlack) {
+  const int64_t ran_ns = std::max(process_->stalled_until(), process_->held_until());
+  if (now > std::max(deadline_ns, ran_ns) + kSlack) {
     wrong("ended after its deadline");
   }
   switch (status.code()) {

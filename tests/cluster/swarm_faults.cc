@@ -4,12 +4,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/cluster/replica_compare.h"
 
 namespace verbena::test {
 namespace {
 
 // A slow server pauses, and is not stalled.
 constexpr int64_t kLongestPause = 20 * kMilli;
+// States of the coordinator, one in so much time.
+constexpr size_t kStatesKept = 4;
+constexpr int64_t kStatePeriod = 300 * kMilli;
 
 }  // namespace
 
@@ -28,9 +32,11 @@ void SwarmFaults::Run() {
   while (!later_.empty() && later_.begin()->first <= world_->now()) {
     later_.extract(later_.begin()).mapped()();
   }
+  if (world_->has(SwarmFeature::kOldStates)) KeepState();
   if (world_->stage != SwarmStage::kFaults || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(1, world_->plan.fault_pause_ns);
-  Inject();
+  // A server that joined, or was restarted, under the older state would belong to no cluster.
+  if (!world_->old_state) Inject();
 }
 
 void SwarmFaults::Stop() {
@@ -49,7 +55,8 @@ void SwarmFaults::Inject() {
       SwarmFeature::kWorkerCrashes,       SwarmFeature::kWorkerStalls,
       SwarmFeature::kCoordinatorRestarts, SwarmFeature::kCoordinatorStalls,
       SwarmFeature::kPartitions,          SwarmFeature::kHangs,
-      SwarmFeature::kRailFaults,
+      SwarmFeature::kRailFaults,          SwarmFeature::kSlowStore,
+      SwarmFeature::kOldStates,           SwarmFeature::kLongCalls,
   };
   std::vector<SwarmFeature> kinds;
   std::copy_if(std::begin(kKinds), std::end(kKinds), std::back_inserter(kinds),
@@ -81,6 +88,12 @@ void SwarmFaults::Inject() {
       return world_->cluster->network().Hang(AnyRail());
     case SwarmFeature::kRailFaults:
       return RailFault();
+    case SwarmFeature::kSlowStore:
+      return SlowStore();
+    case SwarmFeature::kOldStates:
+      return PutOldStateBack();
+    case SwarmFeature::kLongCalls:
+      return HoldWorker();
     default:
       return;
   }
@@ -157,6 +170,64 @@ void SwarmFaults::StallWorker() {
   const int64_t time = StallTime();
   client->process()->StallUntil(world_->now() + time);
   if (time > world_->plan.lease_ns() / 4) client->Excuse();
+}
+
+// The process runs, and so its lease does not end.
+void SwarmFaults::HoldWorker() {
+  SwarmClient* client = AnyClient();
+  if (client == nullptr) return;
+  client->process()->HoldUntil(world_->now() + StallTime());
+}
+
+void SwarmFaults::SlowStore() {
+  StoreFaults faults;
+  faults.save_ns = world_->Chance(0.7) ? StallTime() : 0;
+  faults.fail_saves = faults.save_ns == 0 || world_->Chance(0.3);
+  world_->Trace(absl::StrCat("saves of the coordinator take ", faults.save_ns / kMilli, " ms",
+                             faults.fail_saves ? " and fail" : ""));
+  world_->cluster->store().set_faults(faults);
+  Later(StallTime(), [this] { world_->cluster->store().set_faults({}); });
+}
+
+void SwarmFaults::KeepState() {
+  if (world_->old_state || world_->now() < next_state_at_) return;
+  next_state_at_ = world_->now() + kStatePeriod;
+  states_.push_back(world_->cluster->store().state());
+  if (states_.size() > kStatesKept) states_.pop_front();
+}
+
+bool SwarmFaults::AllHaveSeenMore(uint64_t revision) const {
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* server = world_->cluster->server(i);
+    for (uint32_t s = 0; server == nullptr || s < server->shards(); ++s) {
+      const shard::Engine* engine = server == nullptr ? nullptr : server->shard(s).engine();
+      if (engine == nullptr || RevisionOf(*engine) <= revision) return false;
+    }
+  }
+  return true;
+}
+
+// One that no server follows: a server that did would rightly refuse the newest state afterwards.
+void SwarmFaults::PutOldStateBack() {
+  SimStore& store = world_->cluster->store();
+  const auto newest = std::make_shared<server::CoordinatorState>(store.state());
+  const server::CoordinatorState& older = states_[world_->Pick(states_.size())];
+  if (!AllHaveSeenMore(older.view.revision())) return;
+  const int64_t time = world_->plan.lease_ns() * world_->Between(10, 100) / 100;
+  world_->Trace(
+      absl::StrCat("revision ", older.view.revision(), " is put back for ", time / kMilli, " ms"));
+  for (const auto& client : *clients_) {
+    if (client != nullptr) client->Excuse();
+  }
+  world_->old_state = true;
+  store.set_state(older);
+  world_->cluster->RestartCoordinator();
+  Later(time, [this, newest] {
+    world_->Trace("the newest state is back");
+    world_->cluster->store().set_state(*newest);
+    world_->cluster->RestartCoordinator();
+    world_->old_state = false;
+  });
 }
 
 // A client or a server and the coordinator, or a client and a server, do not hear one another's

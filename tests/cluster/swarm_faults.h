@@ -6,6 +6,7 @@
 #define VERBENA_TESTS_CLUSTER_SWARM_FAULTS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,6 +32,11 @@ class SwarmFaults {
   void StallCoordinator();
   void StallServer();
   void StallWorker();
+  void SlowStore();
+  void HoldWorker();
+  void KeepState();
+  void PutOldStateBack();
+  bool AllHaveSeenMore(uint64_t revision) const;
   void Partition();
   void RailFault();
   // Whatever that server has, another one has, too, and will say so.
@@ -47,6 +53,8 @@ class SwarmFaults {
   const int slow_server_;
   int64_t next_at_;
   std::multimap<int64_t, std::function<void()>> later_;  // ends of faults
+  std::deque<server::CoordinatorState> states_;          // kOldStates: the last ones, oldest first
+  int64_t next_state_at_ = 0;
 };
 
 }  // namespace verbena::test

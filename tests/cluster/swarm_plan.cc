@@ -47,6 +47,11 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kHangs, "hangs", 0.3},
     {SwarmFeature::kRailFaults, "rail_faults", 0.2},
     {SwarmFeature::kClockDrift, "clock_drift", 0.4},
+    {SwarmFeature::kSlowStore, "slow_store", 0.2},
+    {SwarmFeature::kOldStates, "old_states", 0.08},
+    {SwarmFeature::kRefusedMemory, "refused_memory", 0.25},
+    {SwarmFeature::kLongCalls, "long_calls", 0.25},
+    {SwarmFeature::kSleeps, "sleeps", 0.3},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -77,6 +82,7 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
   if (plan->has(SwarmFeature::kColdTier)) cluster.cold_io_ns = draw->Between(20, 5000) * 1000;
   if (plan->has(SwarmFeature::kClockDrift)) cluster.drift_ppm = 10'000;
   if (plan->has(SwarmFeature::kControlLoss)) cluster.control.loss = 0.02;
+  if (plan->has(SwarmFeature::kRefusedMemory)) cluster.network.expose_refusal = 0.05;
   if (plan->has(SwarmFeature::kConnectionLoss)) {
     cluster.network.connection_loss = 0.002;
     cluster.network.missed_loss = 0.2;

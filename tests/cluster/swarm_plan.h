@@ -50,6 +50,11 @@ enum class SwarmFeature : uint32_t {
   kHangs,
   kRailFaults,
   kClockDrift,
+  kSlowStore,      // the coordinator's writes take long, or fail
+  kOldStates,      // an older state of the coordinator is put back for a while
+  kRefusedMemory,  // transports do not take memory for now
+  kLongCalls,      // a client's thread is in a long call; the one that keeps its lease runs
+  kSleeps,         // clients sleep while there is nothing to do
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

@@ -99,6 +99,9 @@ SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.sp
   lives_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
   keeps_rows_ = spec_.eviction().kind() <= v1::Eviction::NEVER;
+  // A sixteenth below the limit.
+  const uint64_t most_rows = spec_.eviction().max_rows() / kSimPartitions;
+  rows_left_ = static_cast<uint32_t>(most_rows - most_rows / 16);
   complete_ = keeps_rows_ && spec_.admission().kind() <= v1::Admission::ALWAYS;
   narrow_ = spec_.dtype() == v1::DTYPE_BF16 || spec_.pull_codec() == v1::CODEC_BF16;
   most_ = spec_.row_dtype() == v1::DTYPE_BF16 ? 250 : int64_t{1} << 23;

@@ -45,6 +45,9 @@ class SwarmTable {
   bool embedding() const { return spec_.dim() > 0; }
   const std::vector<Unit>& units() const { return units_; }
   uint64_t first_element(uint32_t chunk) const { return uint64_t{chunk} * chunk_elements_; }
+  // Rows of a partition that an eviction by number leaves, once there have been so many; 0: the
+  // table has none.
+  uint32_t rows_left() const { return rows_left_; }
   // Numbers of a unit.
   uint64_t elements(uint32_t unit) const;
   uint32_t parameter_bytes() const { return parameter_bytes_; }
@@ -90,6 +93,7 @@ class SwarmTable {
   bool exact_ = true;     // values are sums
   bool complete_ = true;  // nothing acknowledged may be missing
   bool keeps_rows_ = true;
+  uint32_t rows_left_ = 0;
   bool narrow_ = false;  // readers see numbers rounded to bf16
   std::vector<Unit> units_;
   std::vector<uint32_t> lives_;  // by partition

@@ -43,6 +43,7 @@ struct SwarmWorld {
   const bool trace = std::getenv("VERBENA_SWARM_TRACE") != nullptr;
   SwarmStage stage = SwarmStage::kFaults;
   int64_t recovery_began_ns = 0;
+  bool old_state = false;  // the coordinator has an older state: what it says now does not count
   std::vector<SwarmJob> jobs;
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
   std::vector<int> lives;                 // by server: how often its process has died
