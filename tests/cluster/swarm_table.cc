@@ -25,9 +25,11 @@ float RoundToBf16(float value) {
   return std::bit_cast<float>(bits & 0xffff0000u);
 }
 
-// How many keys the model of a table has: those of a tiered one do not fit its memory.
+// How many keys the model of a table has: those of a tiered one do not fit its memory, and those of
+// one with an eviction by number exceed it.
 uint32_t KeysOf(const v1::TableSpec& spec) {
-  return spec.has_cold_tier() ? 800 : spec.row_dtype() == v1::DTYPE_BF16 ? 160 : 60;
+  if (spec.has_cold_tier()) return 800;
+  return spec.row_dtype() == v1::DTYPE_BF16 || spec.eviction().max_rows() > 0 ? 160 : 60;
 }
 
 void DrawRows(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* spec) {
@@ -52,7 +54,7 @@ void DrawRows(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* spe
       eviction->set_ttl(static_cast<uint64_t>(DrawBetween(random, 5, 50)));
     } else {
       eviction->set_kind(DrawChance(random, 0.5) ? v1::Eviction::LRU : v1::Eviction::LFU);
-      eviction->set_max_rows(48);
+      eviction->set_max_rows(64);
     }
   }
 }
