@@ -32,6 +32,7 @@
 #include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
+#include "server/nanoseconds.h"
 #include "server/node_access.h"
 #include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
@@ -196,6 +197,9 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.lane = options.lane;
     shard.lane_memory_limit = options.lane_memory_limit;
     shard.replica_log = options.replica_log;
+    if (options.replica_audit_ms > 0) {
+      shard.audit.interval_ns = options.replica_audit_ms * kNanosPerMilli;
+    }
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
     shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };

@@ -53,6 +53,7 @@ struct NodeOptions {
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
   shard::ReplicaLogLimits replica_log;             // of each shard
+  int64_t replica_audit_ms = 1000;                 // between two turns of each shard; 0: none
   uint64_t memory_limit = 0;                       // of all tables; 0: DefaultMemoryLimit()
   std::string cold_dir;  // of rows that are not in memory; empty: no table may have such
   bool pin = false;

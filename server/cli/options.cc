@@ -159,6 +159,12 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
                   "The same of one partition; at most --replica-log-limit counts")
       ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
+  app->add_option(
+         "--replica-audit-ms", node->replica_audit_ms,
+         "How often a shard compares up to 1 MiB of what its followers have with its own; a "
+         "follower that differs is logged, counted and copied again; 0: never")
+      ->check(InRange<int64_t>(0, 3'600'000))
+      ->capture_default_str();
   app->add_option("--memory-limit", node->memory_limit,
                   "Bytes that parameters, optimizer state and buffers of all shards may take, "
                   "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "

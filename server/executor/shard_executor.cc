@@ -67,7 +67,8 @@ void ShardExecutor::Impl::MakePeerLinks(std::unique_ptr<ControlChannel> channel)
   replication = std::make_unique<Replication>(
       ReplicationOptions{.shard = options.shard,
                          .seed = options.seed == 0 ? 0 : options.seed ^ 0xd1b54a32d192ed03u,
-                         .log = options.log},
+                         .log = options.log,
+                         .audit = options.audit},
       control.get(), clock);
   PeerListener* listener =
       options.peer_listener != nullptr ? options.peer_listener : replication.get();

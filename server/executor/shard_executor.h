@@ -123,6 +123,7 @@ struct ShardExecutorOptions {
   uint64_t seed = 0;          // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;
   shard::ReplicaLogLimits replica_log;
+  AuditTunables audit;
   uint64_t slab_bytes = uint64_t{64} << 20;  // table memory is taken from the system in these
   // Of all shards of the server; null: no limit.
   std::shared_ptr<MemoryBudget> memory_budget;

@@ -70,6 +70,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
     executor.lane.large_slot_bytes = 4096 + kSimChunkBytes;
     executor.lane.operations = options.operations;
     executor.replica_log = options.replica_log;
+    executor.audit = options.audit;
     executor.commit_observer = options.commit_observer;
     executor.disk = options.disk;
     if (options.cold_io_ns > 0) {

@@ -79,6 +79,7 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
   cluster.small_slots = static_cast<uint32_t>(draw->Between(1, 8));
   cluster.large_slots = static_cast<uint32_t>(draw->Between(1, 2));
   cluster.operations = static_cast<uint32_t>(draw->Between(4, 16));
+  cluster.audit.interval_ns = 100 * kMilli;
   if (plan->has(SwarmFeature::kColdTier)) cluster.cold_io_ns = draw->Between(20, 5000) * 1000;
   if (plan->has(SwarmFeature::kClockDrift)) cluster.drift_ppm = 10'000;
   if (plan->has(SwarmFeature::kControlLoss)) cluster.control.loss = 0.02;

@@ -40,6 +40,7 @@ TEST_CASE("help explains every option, version says the version") {
                              "--lane-memory-limit",
                              "--replica-log-limit",
                              "--replica-log-partition-limit",
+                             "--replica-audit-ms",
                              "--memory-limit",
                              "--log-level",
                              "--ready-file",
