@@ -25,15 +25,8 @@ struct PlantedBugs {
   bool evict_named = false;        // a sweep drops rows that its own push or step names
   bool evict_alike = false;        // of rows with the same stamp all go as soon as one does
   bool rows_never_come = false;    // rows of a table made or reset under a learner stay "to come"
-  bool drop_the_busy = false;        // a replica without room for now is dropped after a lease
-  bool refuse_replicas = false;      // a fault: replicas have no room for any record
-  bool skip_next_table = false;      // a learner is not sent chunks of the first table made after it
-  bool expire_other_jobs = false;    // who is no member of a table's job is a member of none
-  bool pull_early = false;           // a pull is answered before the push that it names is applied
-  bool restart_windows = false;      // a restore that had to wait loads all of its rows again
-  bool evict_named = false;          // a sweep drops rows that its own push or step names
-  bool evict_alike = false;          // of rows with the same stamp all go as soon as one does
-  bool rows_never_come = false;      // rows of a table made or reset under a learner stay "to come"
+  bool drop_the_busy = false;      // a replica without room for now is dropped after a lease
+  bool refuse_replicas = false;    // a fault: replicas have no room for any record
   bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before
   bool skip_proof = false;           // a learner is admitted whatever it has
 };

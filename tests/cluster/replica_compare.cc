@@ -1,6 +1,7 @@
 #include "tests/cluster/replica_compare.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -21,6 +22,38 @@ struct EngineInspector {
     return log.partitions_[partition].entries.size();
   }
   static const Engine::Impl& Impl(const Engine& engine) { return *engine.impl_; }
+
+  // Bytes of the records that one source made.
+  struct Use {
+    uint64_t bytes = 0, largest = 0;
+    std::map<ReplicaKind, int> kinds;
+    void Add(ReplicaKind kind, uint32_t more) {
+      bytes += more;
+      ++kinds[kind];
+      largest = std::max<uint64_t>(largest, more);
+    }
+    bool Exceeds(uint64_t limit, uint64_t records) const {
+      return bytes > limit + records * largest;
+    }
+  };
+  // First of applies, then of catch-up.
+  using Uses = std::array<Use, 2>;
+  static void Count(const ReplicaLog& log, std::vector<Uses>* partitions, Uses* all) {
+    partitions->resize(log.partitions_.size());
+    for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
+      for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
+        // Views and members add records without contents, and do not ask for room.
+        if (e.header.total_bytes == 0) continue;
+        const ReplicaKind kind = e.header.kind;
+        (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes);
+        (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes);
+      }
+    }
+    // Of replicas that were: it counts for the shard alone.
+    for (const ReplicaLog::Retired& r : log.retired_) {
+      (*all)[r.catches_up ? 1 : 0].Add(ReplicaKind::kBegin, r.bytes);
+    }
+  }
 };
 
 }  // namespace verbena::shard
@@ -181,10 +214,34 @@ ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uin
   return result;
 }
 
-uint64_t UnansweredReplicaBytes(const Engine& primary, uint32_t partition) {
-  const auto& p = EngineInspector::Impl(primary);
-  if (partition >= p.partitions.size() || !p.log.leads(partition)) return 0;
-  return p.log.unanswered_bytes(partition);
+std::string ReplicaLogExcess(const Engine& engine) {
+  const shard::ReplicaLog& log = EngineInspector::Impl(engine).log;
+  const shard::ReplicaLogLimits& limits = log.limits();
+  std::vector<EngineInspector::Uses> partitions;
+  EngineInspector::Uses all;
+  EngineInspector::Count(log, &partitions, &all);
+  std::string text;
+  // `records`: as many are added between two looks at the limit.
+  const auto check = [&](const std::string& of, const EngineInspector::Uses& uses, uint64_t limit,
+                         uint64_t records) {
+    static constexpr const char* kSources[] = {" for applies", " for catch-up"};
+    for (size_t i = 0; i < uses.size(); ++i) {
+      // A quarter is catch-up's (shard/replica/log_limits.h).
+      const uint64_t most = i == 0 ? limit : limit / 4;
+      if (!uses[i].Exceeds(most, records)) continue;
+      absl::StrAppend(&text, of, kSources[i], ": ", uses[i].bytes, " bytes, the largest record ",
+                      uses[i].largest, ", limit ", most, "; ");
+      for (const auto& [kind, count] : uses[i].kinds) {
+        absl::StrAppend(&text, count, " of kind ", static_cast<int>(kind), "; ");
+      }
+    }
+  };
+  for (size_t p = 0; p < partitions.size(); ++p) {
+    check(absl::StrCat("partition ", p), partitions[p], limits.partition_bytes, 1);
+  }
+  // A request adds a record to each partition that it names.
+  check("all partitions", all, limits.shard_bytes, partitions.size());
+  return text;
 }
 
 uint64_t RevisionOf(const Engine& engine) { return EngineInspector::Impl(engine).revision; }

@@ -21,8 +21,10 @@ struct ReplicaComparison {
 ReplicaComparison CompareReplicas(const shard::Engine& primary, const shard::Engine& copy,
                                   uint32_t partition);
 
-// Of records that the partition's copy has not answered.
-uint64_t UnansweredReplicaBytes(const shard::Engine& primary, uint32_t partition);
+// Where the logs for replicas of this engine's partitions have more than their limits and one
+// record, of those with contents that applies made and of those that catch learners up. Empty:
+// nowhere.
+std::string ReplicaLogExcess(const shard::Engine& engine);
 
 // Of the view that the engine has.
 uint64_t RevisionOf(const shard::Engine& engine);

@@ -18,10 +18,6 @@
 
 namespace verbena::test {
 
-// Of records that one partition's copy has not answered. A learner is sent the partition and the
-// records made meanwhile; pushes to it wait beyond the bound.
-inline constexpr uint64_t kMaxUnansweredBytes = uint64_t{17} << 20;
-
 class SwarmChecks {
  public:
   explicit SwarmChecks(SwarmWorld* world) : world_(world) {}
@@ -38,7 +34,9 @@ class SwarmChecks {
   void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
-  void CompareAndBound();
+  void CompareReplicas();
+  // Every log for replicas is within its limits.
+  void BoundLogs();
   void CountMismatches();
   void CheckEvictions(const shard::Engine& primary, const v1::Partition& p);
 

@@ -90,6 +90,14 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
     cluster.network.connect_failure = 0.1;
     cluster.network.max_death_delay_ns = 20 * kMilli;
   }
+  PlanDraw own(plan->seed * 31 + 7);  // changes no other draw of a seed
+  if (own.Chance(0.5)) {
+    // Of a partition one chunk or a few, so that pushes wait for room.
+    cluster.replica_log.partition_bytes = static_cast<uint64_t>(own.Between(4, 64)) << 10;
+    cluster.replica_log.shard_bytes =
+        cluster.replica_log.partition_bytes * static_cast<uint64_t>(own.Between(1, 4));
+    cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(4, 32)) << 10;
+  }
 }
 
 // A learner that is slower than the pushes, for as long as they go on.
@@ -116,8 +124,9 @@ std::string SwarmPlan::Describe() const {
   std::string text = absl::StrCat(
       cluster.servers, " servers, ", cluster.shards, " shards, replicas ", cluster.replicas, "/",
       cluster.min_replicas, ", lease ", cluster.lease_ms, " ms, ", jobs.size(), " jobs, up to ",
-      max_tables, " tables, ", operations, " operations at once, think ", think_ns / 1000,
-      " us, faults until ", faults_end_ns / kMilli, " ms:");
+      max_tables, " tables, replica log ", cluster.replica_log.partition_bytes >> 10, "/",
+      cluster.replica_log.shard_bytes >> 10, " KiB, ", operations, " operations at once, think ",
+      think_ns / 1000, " us, faults until ", faults_end_ns / kMilli, " ms:");
   for (const FeatureChance& chance : kChances) {
     if (has(chance.feature)) absl::StrAppend(&text, " ", chance.name);
   }
@@ -126,11 +135,12 @@ std::string SwarmPlan::Describe() const {
 
 namespace {
 
-// VERBENA_SWARM_WITHOUT names features that no seed has: to look for what they hide.
-bool Excluded(absl::string_view name) {
-  const char* without = std::getenv("VERBENA_SWARM_WITHOUT");
-  if (without == nullptr) return false;
-  const std::vector<absl::string_view> names = absl::StrSplit(without, ',');
+// VERBENA_SWARM_WITHOUT names features that no seed has, to look for failures that they hide;
+// VERBENA_SWARM_WITH names those that all seeds have.
+bool Named(const char* variable, absl::string_view name) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) return false;
+  const std::vector<absl::string_view> names = absl::StrSplit(value, ',');
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -146,7 +156,8 @@ SwarmPlan DrawPlan(uint64_t seed) {
     for (const char* c = chance.name; *c != '\0'; ++c)
       source = source * 31 + static_cast<uint64_t>(*c);
     plan.features[static_cast<size_t>(chance.feature)] =
-        PlanDraw(source).Chance(chance.chance) && !Excluded(chance.name);
+        (PlanDraw(source).Chance(chance.chance) || Named("VERBENA_SWARM_WITH", chance.name)) &&
+        !Named("VERBENA_SWARM_WITHOUT", chance.name);
   }
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);
