@@ -292,6 +292,7 @@ struct ShardExecutor::Impl final {
     int64_t until_ns = 0;
   };
   std::deque<Waiting> waiting;  // by time of arrival; at most the slots of all lanes
+  bool waiting_left = false;    // one of several partitions is gone: others may find room
   absl::flat_hash_map<uint32_t, uint32_t> waiting_by_partition;  // how many
 
   // Reused, so that the hot path does not allocate.

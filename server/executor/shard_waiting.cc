@@ -40,7 +40,8 @@ void ShardExecutor::Impl::WaitForRoom(Lane* lane, const ShardLane::Arrival& reco
 }
 
 bool ShardExecutor::Impl::RetryWaiting() {
-  if (engine == nullptr || !engine->TakeRoom() || waiting.empty()) return false;
+  const bool left = std::exchange(waiting_left, false);
+  if (engine == nullptr || (!engine->TakeRoom() && !left) || waiting.empty()) return false;
   const std::deque<Waiting> requests = std::exchange(waiting, {});
   waiting_by_partition.clear();
   for (const Waiting& request : requests) {
@@ -60,6 +61,7 @@ bool ShardExecutor::Impl::RefuseWaiting(int64_t now) {
     waiting.pop_front();
     CountWaiting(request.request.record, -1);
     Refuse(request.lane, request.request, ReplyStatus::kResourceExhausted);
+    waiting_left |= request.request.record.header.group_count > 1;
     refused = true;
   }
   return refused;
@@ -73,6 +75,7 @@ void ShardExecutor::Impl::ForgetWaiting(const Lane* lane) {
   std::erase_if(waiting, [&](const Waiting& request) {
     if (request.lane != lane) return false;
     CountWaiting(request.request.record, -1);
+    waiting_left |= request.request.record.header.group_count > 1;
     return true;
   });
 }
