@@ -85,7 +85,13 @@ void Engine::Impl::DropTables(const v1::ClusterView& view) {
     it = tables.erase(it);
     dropped = true;
   }
-  if (dropped) pool.Trim();
+  if (!dropped) return;
+  pool.Trim();
+  // Ids are not used again: a replica would keep those of all tables that ever were.
+  for (CopyState& copy : copies) {
+    absl::erase_if(copy.announced,
+                   [&](uint32_t id) { return id <= highest_table && !tables.contains(id); });
+  }
 }
 
 JobState* Engine::Impl::JobOf(const std::string& name) {
