@@ -47,7 +47,7 @@ std::vector<PlantedFault> Faults() {
        {&shard.cursor_before_apply, &shard.skip_proof},
        0,
        content},
-      {"skip_next_table", {&shard.skip_next_table}, 0, content},
+      {"skip_next_table", {&shard.skip_next_table}, 666, content},
       {"skip_next_table, unproved", {&shard.skip_next_table, &shard.skip_proof}, 0, content},
       {"unbounded_log", {&shard.unbounded_log}, 0, {"the bound is"}},
       {"one_history", {&history_planted_bugs().one_history}, 62, {"acknowledged pushes"}},
