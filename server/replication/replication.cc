@@ -134,8 +134,9 @@ Replication::Part* Replication::PartOf(const Out& out) {
 
 bool Replication::SendTo(const PeerId& id, Peer* peer) {
   bool worked = false;
-  while (!peer->blocked && !peer->queue.empty()) {
-    if (!SendFirst(id, peer)) {
+  while (!peer->blocked && !(peer->beacons.empty() && peer->queue.empty())) {
+    // A lane with one small slot has none left for beacons while there are records to send.
+    if (!(peer->beacons.empty() ? SendFirst(id, peer) : SendBeacon(id, peer))) {
       peer->blocked = true;
       break;
     }
@@ -312,18 +313,30 @@ shard::Answer Replication::OnRecord(const PeerId& from, const Record& record,
 // ---- timers -------------------------------------------------------------------------------------
 
 void Replication::SendBeacons(int64_t now) {
-  for (const ReplicaLeases::Beacon& beacon : leases_.TakeBeacons(now)) {
+  for (auto& [id, peer] : peers_) peer.beacons.clear();
+  for (ReplicaLeases::Beacon& beacon : leases_.TakeBeacons(now)) {
     const auto it = peers_.find(beacon.to);
-    if (it == peers_.end()) continue;
-    PeerRecord out;
-    out.type = RecordType::kBeacon;
-    out.groups = beacon.groups;
-    out.cookie = ++last_cookie_;
-    // Without room, the one before is not answered; the next is due soon.
-    if (links_->Send(beacon.to, out)) {
-      it->second.out[out.cookie] = {0, 0, true, 0, now, beacon.groups};
+    if (it != peers_.end()) it->second.beacons.push_back(std::move(beacon.groups));
+  }
+  // Also where records found no room: a slot is left to beacons, where there is more than one.
+  for (auto& [id, peer] : peers_) {
+    while (!peer.beacons.empty()) {
+      if (SendBeacon(id, &peer)) continue;
+      peer.blocked = true;
+      break;
     }
   }
+}
+
+bool Replication::SendBeacon(const PeerId& id, Peer* peer) {
+  PeerRecord out;
+  out.type = RecordType::kBeacon;
+  out.groups = peer->beacons.front();
+  out.cookie = ++last_cookie_;
+  if (!links_->Send(id, out)) return false;
+  peer->out[out.cookie] = {0, 0, true, 0, clock_->NowNanos(), std::move(peer->beacons.front())};
+  peer->beacons.pop_front();
+  return true;
 }
 
 bool Replication::RunTimers(int64_t now) {

@@ -11,7 +11,8 @@
 //     for it, when it differs, or when it has refused one partition's records in each of their
 //     turns for as long as ReplicaPatience allows. A partition whose records wait behind those of
 //     others is not given up for that; one that waits has an end in each case.
-//  3. At most one call to the coordinator is under way; every attempt has a request id of its own,
+//  3. A beacon that is due goes before records: those never keep it from being sent.
+//  4. At most one call to the coordinator is under way; every attempt has a request id of its own,
 //     because each is a compare-and-set.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICATION_H_
 #define VERBENA_SERVER_REPLICATION_REPLICATION_H_
@@ -119,6 +120,8 @@ class Replication final : public PeerListener {
     std::vector<Group> groups;
   };
   struct Peer {
+    // Groups of beacons that are due and had no room yet: they go before records.
+    std::deque<std::vector<Group>> beacons;
     std::deque<shard::ReplicaRecord> queue;
     uint32_t offset = 0;  // of the first: what was sent of it
     bool blocked = false;
@@ -147,6 +150,7 @@ class Replication final : public PeerListener {
   Part* PartOf(const Out& out);
   bool SendTo(const PeerId& id, Peer* peer);
   bool SendFirst(const PeerId& id, Peer* peer);
+  bool SendBeacon(const PeerId& id, Peer* peer);
   void SendBeacons(int64_t now);
   // What the engine handed over for that copy and will not be sent any more may be freed, if
   // nothing of it is out.

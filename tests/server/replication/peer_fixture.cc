@@ -61,7 +61,7 @@ size_t SpyEndpoint::Poll(absl::Span<rdma::Completion> out) {
       continue;
     }
     const RequestImm imm = RequestImm::Decode(out[i].immediate);
-    Read(ring->second + PeerLaneConfig().slot_offset(imm.slot));
+    Read(ring->second + config.slot_offset(imm.slot));
   }
   return n;
 }
@@ -92,7 +92,7 @@ std::unique_ptr<rdma::Endpoint> PeerWorld::NewEndpoint(const std::string& host) 
   return *std::move(made);
 }
 
-PeerWorld::Node& PeerWorld::Add(const PeerId& id, bool replicates) {
+PeerWorld::Node& PeerWorld::Add(const PeerId& id, bool replicates, uint32_t small_slots) {
   Node& node = *nodes_.emplace_back(std::make_unique<Node>());
   node.id = id;
   const std::string host = absl::StrCat("server-", id.server);
@@ -103,6 +103,7 @@ PeerWorld::Node& PeerWorld::Add(const PeerId& id, bool replicates) {
   ShardExecutorOptions options;
   options.shard = id.shard;
   options.lane = PeerLaneConfig();
+  options.lane.small_slots = node.endpoint->config.small_slots = small_slots;
   options.lane.large_slot_bytes = 8192;  // the table's chunks make them larger
   options.seed = id.server * 10 + id.shard;
   options.slab_bytes = 1 << 20;

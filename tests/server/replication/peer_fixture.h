@@ -37,8 +37,9 @@ class SpyEndpoint final : public rdma::ForwardingEndpoint {
     std::vector<std::byte> data;  // behind that
   };
   std::vector<Arrived> arrived;
-  absl::Status write_status;  // of writes; OK: as the transport says
-  int destroyed_alive = 0;    // connections that were not dead
+  rdma::LaneConfig config = PeerLaneConfig();  // of the lanes that it accepted
+  absl::Status write_status;                   // of writes; OK: as the transport says
+  int destroyed_alive = 0;                     // connections that were not dead
 
   absl::Status Prepare(rdma::ConnectionId connection,
                        const rdma::ConnectionLimits& limits) override;
@@ -104,8 +105,9 @@ class PeerWorld {
             const test::ControlFaults& control);
 
   std::unique_ptr<rdma::Endpoint> NewEndpoint(const std::string& host);
-  // `replicates`: its links serve copies, instead of its recorder.
-  Node& Add(const PeerId& id, bool replicates = false);
+  // `replicates`: its links serve copies, instead of its recorder. small_slots: of lanes to it.
+  Node& Add(const PeerId& id, bool replicates = false,
+            uint32_t small_slots = PeerLaneConfig().small_slots);
   // As by a crash: nobody is told but by the transport and by calls that fail.
   void Remove(Node* node);
 

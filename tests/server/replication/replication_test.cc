@@ -30,14 +30,16 @@ class Copies {
     uint64_t server = 0;  // who
     Change change;
   };
+  const uint32_t small_slots;  // of lanes to B
   PeerWorld world{false};
   Node& a = world.Add(kA, true);
-  Node& b = world.Add(kB, true);
+  Node& b = world.Add(kB, true, small_slots);
   Node& c = world.Add(kC, true);
   std::vector<Asked> asked;
   std::function<bool(const Change&)> makes = [](const Change&) { return false; };
 
-  Copies() {
+  Copies() : Copies(PeerLaneConfig().small_slots) {}
+  explicit Copies(uint32_t small) : small_slots(small) {
     world.control().Serve(kCoordinator, [this](const std::string& method, const std::string& bytes,
                                                test::SimControl::Respond respond) {
       Reconfigure(method, bytes, std::move(respond));
@@ -490,6 +492,24 @@ TEST_CASE("regression: copies: one that has no room for some leases is kept") {
   const bool keeps = KeepsBusyReplica();
   shard::planted_bugs().drop_the_busy = false;
   CHECK_FALSE(keeps);
+}
+
+TEST_CASE("regression: copies: beacons have room on a lane with one small slot and much to send") {
+  Copies copies(1);
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  constexpr uint64_t kInFlight = 4;
+  std::vector<uint64_t> pushes;
+  const int64_t end = copies.world.now() + absl::ToInt64Nanoseconds(kLease * 5 / 4);
+  copies.Until([&] {
+    const uint64_t n = pushes.size();
+    if (n < kInFlight || worker.Answer(pushes[n - kInFlight]) != nullptr) {
+      pushes.push_back(copies.Push(&worker, n + 1, 1));
+    }
+    return copies.world.now() >= end || !copies.asked.empty() || n >= 20'000;
+  });
+  CHECK(copies.asked.empty());
+  CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
 }
 
 TEST_CASE("copies: one that never has room does not hold pushes back for ever") {
