@@ -333,8 +333,10 @@ bool Replication::SendBeacon(const PeerId& id, Peer* peer) {
   out.type = RecordType::kBeacon;
   out.groups = peer->beacons.front();
   out.cookie = ++last_cookie_;
+  // Before it is sent: the lease must not count from later than the follower's own promise.
+  const int64_t sent_ns = clock_->NowNanos();
   if (!links_->Send(id, out)) return false;
-  peer->out[out.cookie] = {0, 0, true, 0, clock_->NowNanos(), std::move(peer->beacons.front())};
+  peer->out[out.cookie] = {0, 0, true, 0, sent_ns, std::move(peer->beacons.front())};
   peer->beacons.pop_front();
   return true;
 }
