@@ -498,17 +498,20 @@ TEST_CASE("regression: copies: beacons have room on a lane with one small slot a
   Copies copies(1);
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
-  constexpr uint64_t kInFlight = 4;
-  std::vector<uint64_t> pushes;
+  std::fill_n(worker.values(), kElements, 1.0f);
+  uint64_t pushes = 0;
   const int64_t end = copies.world.now() + absl::ToInt64Nanoseconds(kLease * 5 / 4);
   copies.Until([&] {
-    const uint64_t n = pushes.size();
-    if (n < kInFlight || worker.Answer(pushes[n - kInFlight]) != nullptr) {
-      pushes.push_back(copies.Push(&worker, n + 1, 1));
+    // As many as there are slots for.
+    while (worker.lane().CanPost(1, kElements * sizeof(float))) {
+      REQUIRE(worker.Push(pushes + 1, 1'000'000 + pushes).ok());
+      ++pushes;
     }
-    return copies.world.now() >= end || !copies.asked.empty() || n >= 20'000;
+    return copies.world.now() >= end || !copies.asked.empty();
   });
   CHECK(copies.asked.empty());
+  CHECK(pushes > 1000);
+  REQUIRE(copies.Until([&] { return worker.lane().CanPost(1, kElements * sizeof(float)); }));
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
 }
 
