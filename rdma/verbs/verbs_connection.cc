@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -101,8 +102,17 @@ VerbsConnection::~VerbsConnection() {
 }
 
 void VerbsConnection::Abandon() {
-  // The device may write to it until the process ends, so it must not become other memory.
-  (void)new std::vector<Exposure>(std::move(exposures_));
+  // The device may write to it until the process ends, so it must not become other memory. Never
+  // destroyed; endpoints of several threads add to it.
+  struct Kept {
+    std::mutex mutex;
+    std::vector<std::vector<Exposure>> exposures;
+  };
+  static auto* const kept = new Kept;
+  {
+    const std::lock_guard<std::mutex> lock(kept->mutex);
+    kept->exposures.push_back(std::move(exposures_));
+  }
   exposures_.clear();
   (void)qp_.release();
   queue_ = nullptr;

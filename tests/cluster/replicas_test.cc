@@ -31,7 +31,9 @@ TEST_CASE("training on replicas under faults") {
   ScenarioOptions options = ReplicaOptions(consistency, keys);
   options.tight_log = true;
   const Totals totals = RunSeeds("training on replicas under faults", options, 335);
-  if (!SeedsToRun(1).replay) {
+  // Fewer, as under a sanitizer, need not see each kind of fault.
+  const Seeds seeds = SeedsToRun(335);
+  if (!seeds.replay && seeds.last >= 40) {
     CHECK(totals.servers_killed > 0);
     CHECK(totals.servers_stalled > 0);
     CHECK(totals.outlived > 0);

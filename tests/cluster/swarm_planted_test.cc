@@ -38,19 +38,19 @@ std::vector<PlantedFault> Faults() {
   const std::vector<std::string> content = {"is not what its primary", "acknowledged pushes",
                                             "mismatches of its replicas"};
   return {
-      {"skip_dedupe", {&shard.skip_dedupe}, 3, {"more than was pushed"}},
+      {"skip_dedupe", {&shard.skip_dedupe}, 6, {"more than was pushed"}},
       {"acknowledge_early", {&shard.acknowledge_early}, 5, content},
       {"rows_never_come", {&shard.rows_never_come}, 5, content},
-      {"rows_never_come, unproved", {&shard.rows_never_come, &shard.skip_proof}, 6, content},
+      {"rows_never_come, unproved", {&shard.rows_never_come, &shard.skip_proof}, 14, content},
       {"cursor_before_apply", {&shard.cursor_before_apply}, 0, content},
       {"cursor_before_apply, unproved",
        {&shard.cursor_before_apply, &shard.skip_proof},
        0,
        content},
-      {"skip_next_table", {&shard.skip_next_table}, 666, content},
+      {"skip_next_table", {&shard.skip_next_table}, 0, content},
       {"skip_next_table, unproved", {&shard.skip_next_table, &shard.skip_proof}, 0, content},
-      {"unbounded_log", {&shard.unbounded_log}, 0, {"the bound is"}},
-      {"one_history", {&history_planted_bugs().one_history}, 62, {"acknowledged pushes"}},
+      {"unbounded_log", {&shard.unbounded_log}, 128, {"beyond its limits"}},
+      {"one_history", {&history_planted_bugs().one_history}, 228, {"acknowledged pushes"}},
       {"count_pauses",
        {&server::coordinator_planted_bugs().count_pauses},
        3,
@@ -60,7 +60,7 @@ std::vector<PlantedFault> Faults() {
       {"keep_patience", {&client.keep_patience}, 4, {"has woken nobody"}},
       {"expire_other_jobs", {&shard.expire_other_jobs}, 88, {"has not used table"}},
       {"evict_named", {&shard.evict_named}, 51, {"evictions leave"}},
-      {"evict_alike", {&shard.evict_alike}, 28, {"evictions leave"}},
+      {"evict_alike", {&shard.evict_alike}, 32, {"evictions leave"}},
       {"skip_given_lease", {&shard.skip_given_lease}, 0, {"acknowledged pushes"}},
   };
 }
