@@ -198,7 +198,6 @@ uint64_t ReplicaLog::Add(Append append) {
     AddWaiter(&p.entries.back());
   }
   if (told) {
-    p.unanswered_bytes += append.header.total_bytes;
     MarkUnsent(append.partition);
   } else {
     p.sent = p.acked = p.next - 1;
@@ -246,7 +245,6 @@ void ReplicaLog::Advance(uint32_t partition, uint64_t sequence) {
   Partition& p = partitions_[partition];
   while (p.acked < sequence) {
     Entry* e = Find(partition, ++p.acked);
-    p.unanswered_bytes -= e->header.total_bytes;
     e->acked = true;
     // It may add entries, and end some; this one stays until it is applied.
     if (e->required && !e->applied) e->owner->Replicated(e->local, p.acked);

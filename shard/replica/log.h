@@ -120,10 +120,6 @@ class ReplicaLog {
     return p.copy.server != 0 && p.cursor.complete && p.acked >= p.cursor.end;
   }
   uint64_t acknowledged(uint32_t partition) const { return partitions_[partition].acked; }
-  // Of the entries that the copy has not answered.
-  uint64_t unanswered_bytes(uint32_t partition) const {
-    return partitions_[partition].unanswered_bytes;
-  }
   // Whether all that was added before the copy's kBegin is applied.
   bool MayCopy(uint32_t partition) const;
   // Ends what a learner is told; what is added from now on it has to have before it counts.
@@ -255,7 +251,6 @@ class ReplicaLog {
     uint64_t sent = 0;
     uint64_t acked = 0;
     uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the copy
-    uint64_t unanswered_bytes = 0;
     uint64_t apply_bytes = 0, catch_up_bytes = 0;
     bool crowded = false;    // HasRoom() has refused; not yet room for those who wait
     uint64_t unapplied = 0;  // entries
