@@ -3,15 +3,17 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include <cstring>
+#include <memory>
 #include <string>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "proto/whole_file.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
 #include "server/node.h"
@@ -35,32 +37,40 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Whole or not at all: readers wait for the file to be there.
-bool WriteReadyFile(const std::string& path, const VerbenaNode& node) {
-  const std::string draft = absl::StrCat(path, ".", getpid());
-  {
-    std::ofstream out(draft, std::ios::trunc);
-    out << "{\"address\": \"" << node.address() << "\", \"metrics\": \"" << node.metrics_address()
-        << "\", \"pid\": " << getpid() << ", \"incarnation\": " << node.incarnation() << "}\n";
-    if (!out.flush()) return false;
+absl::Status WriteReadyFile(const std::string& path, const VerbenaNode& node) {
+  absl::StatusOr<std::unique_ptr<WholeFile>> file = WholeFile::Open(path);
+  if (!file.ok()) return file.status();
+  std::fprintf((*file)->stream(),
+               "{\"address\": \"%s\", \"metrics\": \"%s\", \"pid\": %d, \"incarnation\": %llu}\n",
+               node.address().c_str(), node.metrics_address().c_str(), getpid(),
+               static_cast<unsigned long long>(node.incarnation()));
+  return (*file)->Commit();
+}
+
+// One of an earlier process says an address where nobody listens any more.
+absl::Status RemoveReadyFile(const std::string& path) {
+  struct stat there = {};
+  if (path.empty() || stat(path.c_str(), &there) != 0 || !S_ISREG(there.st_mode)) {
+    return absl::OkStatus();
   }
-  std::error_code error;
-  std::filesystem::rename(draft, path, error);
-  return !error;
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot replace ", path, ": ", strerror(errno)));
 }
 
 timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
 
-// Runs until SIGTERM, SIGINT, or until this server can be of no use any more.
+// Runs until SIGTERM, SIGINT, SIGHUP, or until this server can be of no use any more.
 int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signals) {
   bool ready = false;
   for (;;) {
     if (!ready && node->health().ok()) {
       ready = true;
       spdlog::info("ready");
-      if (!options.ready_file.empty() && !WriteReadyFile(options.ready_file, *node)) {
-        spdlog::error("cannot write --ready-file {}", options.ready_file);
-        return 1;
+      if (!options.ready_file.empty()) {
+        if (absl::Status wrote = WriteReadyFile(options.ready_file, *node); !wrote.ok()) {
+          spdlog::error("--ready-file: {}", std::string(wrote.message()));
+          return 1;
+        }
       }
     }
     if (absl::Status fatal = node->fatal(); !fatal.ok()) {
@@ -91,8 +101,17 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // As nohup(1) leaves it, it stays without effect.
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    sigaddset(&signals, SIGHUP);
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  if (absl::Status removed = RemoveReadyFile(options.ready_file); !removed.ok()) {
+    spdlog::error("--ready-file: {}", std::string(removed.message()));
+    return 1;
+  }
   absl::StatusOr<std::unique_ptr<VerbenaNode>> node = VerbenaNode::Start(options.node);
   if (!node.ok()) {
     spdlog::error("{}", std::string(node.status().message()));
@@ -105,11 +124,14 @@ int Main(int argc, char** argv) {
                n.coordinator ? "coordinator" : absl::StrCat("joining ", n.join));
   const int code = Serve(options, node->get(), signals);
   // A second signal does not wait for the drain.
-  for (const int s : {SIGTERM, SIGINT}) {
+  for (const int s : {SIGTERM, SIGINT, SIGHUP}) {
     signal(s, [](int) { _exit(1); });
   }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   (*node)->Stop();
+  if (absl::Status removed = RemoveReadyFile(options.ready_file); !removed.ok()) {
+    spdlog::warn("--ready-file: {}", std::string(removed.message()));
+  }
   spdlog::info("stopped");
   return code;
 }

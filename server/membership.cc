@@ -176,7 +176,7 @@ void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> respons
     last_error = absl::OkStatus();
   } else if (absl::IsNotFound(response.status())) {
     Superseded(absl::StrCat("another verbenad has joined as '", options.name,
-                            "', or a call said that this one leaves"));
+                            "', or this one was removed by an operator or told to leave"));
   } else if (absl::IsAborted(response.status())) {
     Abandoned(response.status().message());
   } else {

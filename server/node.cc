@@ -28,6 +28,7 @@
 #include "server/control/saves_machine.h"
 #include "server/control/shard_service.h"
 #include "server/coordinator/sqlite_store.h"
+#include "server/coordinator/watched_store.h"
 #include "server/executor/inbox_machine.h"
 #include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
@@ -94,6 +95,7 @@ struct VerbenaNode::Impl {
   std::string address;
   std::string metrics_address;
 
+  const WatchedStore* state_store = nullptr;  // the coordinator's
   std::unique_ptr<CoordinatorMachine> coordinator;
   std::unique_ptr<Driver> coordinator_driver;
   InboxMachine files;  // of checkpoints; made before the shards, which hand it their pieces
@@ -136,6 +138,11 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
     if (!opened.ok()) return opened.status();
     store = *std::move(opened);
   }
+  auto watched =
+      std::make_unique<WatchedStore>(std::move(store), [](bool failing, const std::string& text) {
+        spdlog::log(failing ? spdlog::level::err : spdlog::level::info, "{}", text);
+      });
+  state_store = watched.get();
   CoordinatorOptions coordinator_options;
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
@@ -148,9 +155,9 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
   coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
-      Coordinator::Create(coordinator_options, &clock, store.get());
+      Coordinator::Create(coordinator_options, &clock, watched.get());
   if (!created.ok()) return created.status();
-  coordinator = std::make_unique<CoordinatorMachine>(std::move(store), *std::move(created));
+  coordinator = std::make_unique<CoordinatorMachine>(std::move(watched), *std::move(created));
   coordinator_driver =
       std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
   return absl::OkStatus();
@@ -332,7 +339,9 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.every_steps = options.checkpoint_every_steps;
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
-  wanted.log = [](const std::string& text) { spdlog::info("checkpoints: {}", text); };
+  wanted.log = [](bool failed, const std::string& text) {
+    spdlog::log(failed ? spdlog::level::warn : spdlog::level::info, "checkpoints: {}", text);
+  };
   saves = std::make_unique<SavesMachine>(std::move(wanted), &clock, tls, tokens.own, disk);
   saves_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
   return saves_driver->Start();
@@ -353,7 +362,7 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   metrics.name = options.name;
   metrics.version = kVersion;
   metrics.incarnation = set.incarnation.load(std::memory_order_acquire);
-  metrics.joined = membership != nullptr && Health().ok();
+  if (membership != nullptr) metrics.joined = Health().ok();
   metrics.memory = rdma::GetMemoryStatistics();
   if (memory_budget != nullptr) {
     metrics.memory_limit = memory_budget->limit();
@@ -393,6 +402,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
           absl::ToInt64Milliseconds(kScrapeTimeout))) == std::future_status::ready) {
     try {
       metrics.coordinator = coordinator_metrics.get();
+      metrics.coordinator->save_failures = state_store->failures();
+      metrics.coordinator->save_failing = state_store->failing();
     } catch (const std::future_error&) {
       // The coordinator has retired: there is nothing to say of it.
     }

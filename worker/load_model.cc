@@ -1,19 +1,17 @@
 #include "worker/load_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/whole_file.h"
 #include "rdma/memory/cuda/cuda_device.h"
 #include "worker/criteo_reader.h"
 #include "worker/cuda_text_model.h"
@@ -26,27 +24,6 @@
 
 namespace verbena::worker {
 namespace {
-
-absl::Status WritePredictions(const std::string& path,
-                              const std::function<absl::Status(FILE*)>& fill) {
-  // Beside it and then renamed: nobody sees half a file, and workers may all write it.
-  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
-  std::FILE* file = std::fopen(partial.c_str(), "we");
-  const auto failed = [&path](const char* what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
-  };
-  if (file == nullptr) return failed("write");
-  auto remover = absl::MakeCleanup([&partial] { unlink(partial.c_str()); });
-  absl::Status status = fill(file);
-  const bool wrote = std::ferror(file) == 0;
-  const bool closed = std::fclose(file) == 0;
-  if (!status.ok()) return status;
-  if (!wrote || !closed) return failed("write");
-  if (rename(partial.c_str(), path.c_str()) != 0) return failed("rename to");
-  std::move(remover).Cancel();
-  return absl::OkStatus();
-}
 
 // "cuda": the workers of a machine take its GPUs in turn.
 absl::StatusOr<std::vector<int>> OrdinalsOf(const Options& options) {
@@ -124,6 +101,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadKeyed(const Options& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options) {
+  if (!options.predictions.empty()) {
+    if (absl::Status can = WholeFile::CanWrite(options.predictions); !can.ok()) return can;
+  }
   if (options.format == "text") return LoadText(options);
   return HasEmbeddingTable(options) ? LoadKeyed(options) : LoadLogistic(options);
 }
@@ -133,14 +113,13 @@ absl::StatusOr<Quality> EvaluateModel(const Options& options, Model* model, RowS
   Evaluation evaluation;
   evaluation.parameters = parameters;
   if (options.predictions.empty()) return EvaluateWith(model, rows, evaluation);
-  Quality quality;
-  absl::Status status = WritePredictions(options.predictions, [&](FILE* file) {
-    evaluation.predictions = file;
-    absl::StatusOr<Quality> evaluated = EvaluateWith(model, rows, evaluation);
-    if (evaluated.ok()) quality = *evaluated;
-    return evaluated.status();
-  });
-  if (!status.ok()) return status;
+  // Workers may all write it.
+  absl::StatusOr<std::unique_ptr<WholeFile>> file = WholeFile::Open(options.predictions);
+  if (!file.ok()) return file.status();
+  evaluation.predictions = (*file)->stream();
+  absl::StatusOr<Quality> quality = EvaluateWith(model, rows, evaluation);
+  if (!quality.ok()) return quality;
+  if (absl::Status wrote = (*file)->Commit(); !wrote.ok()) return wrote;
   return quality;
 }
 

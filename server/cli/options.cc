@@ -282,6 +282,10 @@ std::string CheckTogether(const NodeOptions& node) {
   if (node.accept_older_state && node.state.empty()) {
     return "--accept-older-state needs --state: it is about what is kept there";
   }
+  if (node.coordinator && node.min_replicas > node.replicas) {
+    return absl::StrCat("--min-replicas ", node.min_replicas, " is not allowed; allowed: 1 to ",
+                        "--replicas, which is ", node.replicas);
+  }
   if (!node.cold_dir.empty() && node.shards == 0) {
     return absl::StrCat("--cold-dir ", node.cold_dir, " needs shards: only they have rows");
   }

@@ -35,7 +35,9 @@ absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
     if (member.rank() != rank) continue;
     return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " of job '", job.name(),
                                                  "' is held by worker '", member.name(),
-                                                 "' (incarnation ", member.incarnation(), ")"));
+                                                 "' (incarnation ", member.incarnation(),
+                                                 "); it is free once that has left, or, if it "
+                                                 "was killed, once its lease has ended"));
   }
   if (HasDeparted(job, rank)) {
     return absl::FailedPreconditionError(
@@ -58,7 +60,7 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job.name(), "' has its ", expected,
                      " workers already (expected_workers; living or departed); more may join only "
-                     "a job whose tables are all async"));
+                     "a job without sync tables"));
   }
   const int32_t next = std::max(expected, *used.rbegin() + 1);
   if (next >= static_cast<int32_t>(kMaxWorkers)) {

@@ -152,6 +152,13 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
   AddGauge("verbena_coordinator_tables", "Tables.", D(c.tables), out);
   AddGauge("verbena_coordinator_lost_partitions", "Partitions of tables whose only copy is gone.",
            D(c.lost_partitions), out);
+  AddGauge("verbena_coordinator_state_failing",
+           "1 while the coordinator cannot save its state, so that nothing can change.",
+           c.save_failing ? 1 : 0, out);
+  MetricFamily failures = Family("verbena_coordinator_state_failures_total",
+                                 "Changes that were refused as they could not be saved.", kCounter);
+  Add(&failures, D(c.save_failures));
+  out->push_back(std::move(failures));
 }
 
 void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) {
@@ -196,8 +203,10 @@ std::string RenderMetrics(const NodeMetrics& node) {
            {{"name", node.name},
             {"incarnation", absl::StrCat(node.incarnation)},
             {"version", node.version}});
-  AddGauge("verbena_server_joined", "1 while this server is a member of its cluster.",
-           node.joined ? 1 : 0, &families);
+  if (node.joined.has_value()) {
+    AddGauge("verbena_server_joined", "1 while this server is a member of its cluster.",
+             *node.joined ? 1 : 0, &families);
+  }
   AddMemory(node.memory, &families);
   if (node.memory_limit > 0) {
     AddGauge("verbena_memory_limit_bytes", "What --memory-limit allows for tables.",

@@ -32,6 +32,8 @@ struct CoordinatorMetrics {
   uint64_t jobs = 0;
   uint64_t tables = 0;
   uint64_t lost_partitions = 0;  // of all tables
+  uint64_t save_failures = 0;    // of the state
+  bool save_failing = false;     // the last one
 };
 CoordinatorMetrics Summarise(const v1::ClusterView& view);
 
@@ -48,7 +50,7 @@ struct NodeMetrics {
   std::string name;
   std::string version;
   uint64_t incarnation = 0;
-  bool joined = false;
+  std::optional<bool> joined;  // empty: this process has no shards, so it never joins
   rdma::MemoryStatistics memory;
   uint64_t memory_limit = 0;     // 0: this process has no shards
   uint64_t memory_reserved = 0;  // of it

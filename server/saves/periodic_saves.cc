@@ -65,7 +65,7 @@ void PeriodicSaves::AskJobs() {
 void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
   asking_ = false;
   if (!response.ok()) {
-    options_.log(absl::StrCat("no checkpoints now: ", response.status().message()));
+    options_.log(true, absl::StrCat("no checkpoints now: ", response.status().message()));
     return BeginNext();
   }
   std::set<std::string> jobs;
@@ -121,11 +121,13 @@ void PeriodicSaves::Ended() {
     }
   }
   if (!saver->status().ok()) {
-    options_.log(absl::StrCat("no checkpoint of job '", job_, "': ", saver->status().message()));
+    options_.log(true,
+                 absl::StrCat("no checkpoint of job '", job_, "': ", saver->status().message()));
     return;
   }
   const std::string root = checkpoint::Join(options_.saver.root, CheckpointDirectoryOf(job_));
-  options_.log(absl::StrCat("saved ", checkpoint::Join(root, saver->name()), ": step ",
+  options_.log(false,
+               absl::StrCat("saved ", checkpoint::Join(root, saver->name()), ": step ",
                             saver->manifest().step(), ", ", (now - began_ns_) / 1'000'000, " ms"));
   auto directory = checkpoint::CheckpointDirectory::Open(disk_, root);
   absl::Status pruned = directory.status();
@@ -135,10 +137,10 @@ void PeriodicSaves::Ended() {
     const auto removed = (*directory)->Prune(retention);
     pruned = removed.status();
     if (removed.ok() && !removed->empty()) {
-      options_.log(absl::StrCat("removed ", absl::StrJoin(*removed, ", "), " of ", root));
+      options_.log(false, absl::StrCat("removed ", absl::StrJoin(*removed, ", "), " of ", root));
     }
   }
-  if (!pruned.ok()) options_.log(absl::StrCat("old checkpoints stay: ", pruned.message()));
+  if (!pruned.ok()) options_.log(true, absl::StrCat("old checkpoints stay: ", pruned.message()));
 }
 
 void PeriodicSaves::Finish(std::function<void()> done) {

@@ -32,7 +32,8 @@ struct PeriodicSavesOptions {
   int64_t every_ns = 0;  // from the beginning of one to the beginning of the next; 0: not by time
   uint64_t every_steps = 0;  // a job also when it comes past a multiple of this; 0: not by steps
   checkpoint::Retention retention = {};
-  std::function<void(const std::string&)> log = {};
+  // `failed`: something could not be made or removed.
+  std::function<void(bool failed, const std::string&)> log = {};
 };
 
 struct PeriodicSavesStatistics {

@@ -91,6 +91,8 @@ TEST_CASE("a wrong option is named with its value and what is allowed") {
            {{"--coordinator", "--listen", "h:99999"}, {"--listen", "'h:99999'", "65535"}},
            {{"--coordinator", "--log-level", "loud"}, {"--log-level", "loud", "debug"}},
            {{"--coordinator", "--slots", "200", "--large-slots", "100"}, {"300", "256"}},
+           {{"--coordinator", "--replicas", "1", "--min-replicas", "2"},
+            {"--min-replicas 2", "--replicas, which is 1"}},
            {{"--coordinator", "--memory-limit", "1000"}, {"--memory-limit 1000", "67108864"}},
            {{"--coordinator", "--memory-limit", "64G"}, {"--memory-limit", "'64G'", "integer"}},
            {{"--coordinator", "--shards", "0", "--cold-dir", "/c"}, {"--cold-dir /c", "shards"}},

@@ -1,6 +1,9 @@
 // verbenad's life as a process: what it cannot start on, what it serves, how it ends.
 #include <google/protobuf/wrappers.pb.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
 
 #include "proto/grpc_control_channel.h"
 #include "proto/record.h"
@@ -136,6 +139,22 @@ TEST_CASE("a server joins, serves metrics and health, and leaves at SIGTERM") {
              Contains("verbena_coordinator_servers{state=\"alive\"} 0"));
   coordinator.process().Signal(SIGINT);
   CHECK(coordinator.process().Wait() == 0);
+}
+
+TEST_CASE("the ready file is there while the process serves; SIGHUP ends it as SIGTERM does") {
+  TemporaryDirectory directory;
+  const std::string ready = directory.File("ready");
+  std::ofstream(ready) << "{\"address\": \"of an earlier process\"}";
+  Process process({VerbenadPath(), "--coordinator", "--shards", "0", "--listen", "127.0.0.1:0",
+                   "--metrics", "127.0.0.1:0", "--ready-file", ready});
+  REQUIRE(Eventually([&] { return ReadFile(ready).find("127.0.0.1") != std::string::npos; }));
+  // A process without shards never joins, so no alert of servers that have not joined names it.
+  CHECK_THAT(HttpGet(JsonField(ReadFile(ready), "metrics"), "/metrics").body,
+             !Contains("verbena_server_joined"));
+  process.Signal(SIGHUP);
+  CHECK(process.Wait() == 0);
+  CHECK_THAT(process.err(), Contains("draining"));
+  CHECK(access(ready.c_str(), F_OK) != 0);
 }
 
 TEST_CASE("a server without its coordinator is unhealthy and says why") {

@@ -14,6 +14,7 @@
 #include <random>
 
 #include "server/coordinator/sqlite_store.h"
+#include "server/coordinator/watched_store.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -54,6 +55,36 @@ std::unique_ptr<SqliteStore> MustOpen(const std::string& directory) {
   INFO(store.status().ToString());
   REQUIRE(store.ok());
   return *std::move(store);
+}
+
+TEST_CASE("a store that fails is said once, counted, and said again when it works") {
+  class Full final : public Store {
+   public:
+    explicit Full(const bool* full) : full_(full) {}
+    absl::StatusOr<CoordinatorState> Load() override { return CoordinatorState(); }
+    absl::Status Save(const CoordinatorState&, const CoordinatorState::Answered*) override {
+      return *full_ ? absl::UnavailableError("the disk is full") : absl::OkStatus();
+    }
+
+   private:
+    const bool* full_;
+  };
+  bool full = false;
+  std::vector<std::string> said;
+  WatchedStore store(std::make_unique<Full>(&full), [&](bool failing, const std::string& text) {
+    CHECK(failing == full);
+    said.push_back(text);
+  });
+  for (const bool now : {false, true, true, false, false}) {
+    full = now;
+    CHECK(store.Save({}, nullptr).ok() == !now);
+    CHECK(store.failing() == now);
+  }
+  CHECK(store.failures() == 2);
+  REQUIRE(said.size() == 2);
+  CHECK_THAT(said[0], Catch::Matchers::Contains("cannot save its state") &&
+                          Catch::Matchers::Contains("the disk is full"));
+  CHECK(said[1] == "the coordinator's state is saved again");
 }
 
 void Fill(TestCoordinator& c) {

@@ -21,8 +21,11 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
     const PartitionCount has = placement.OfServer(server.incarnation());
     std::string text = absl::StrCat(who, " is silent: it has left or its lease has ended");
     if (has.alone > 0) {
-      absl::StrAppend(&text, "; what it holds (", Partitions(has.alone),
-                      ") is UNAVAILABLE until it is back");
+      absl::StrAppend(
+          &text, "; what it holds (", Partitions(has.alone),
+          ") is UNAVAILABLE until this process is heard again; if it has ended, that is "
+          "gone: start a server under its name, then reset the tables or restore a "
+          "checkpoint");
     }
     if (has.partitions > has.alone) {
       absl::StrAppend(&text, "; followers have ", Partitions(has.partitions - has.alone),

@@ -1,0 +1,126 @@
+// Files written whole: what readers find, what is followed, and what stays what it is.
+#include "proto/whole_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace verbena {
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/verbena-whole-file-XXXXXX";
+    REQUIRE(mkdtemp(name) != nullptr);
+    path_ = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  int Entries() const {
+    int count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++count;
+    return count;
+  }
+
+ private:
+  std::string path_;
+};
+
+std::string Read(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+void Write(const std::string& path, const std::string& text) {
+  auto file = WholeFile::Open(path);
+  REQUIRE(file.ok());
+  std::fputs(text.c_str(), (*file)->stream());
+  REQUIRE((*file)->Commit().ok());
+}
+
+mode_t TypeOf(const std::string& path) {
+  struct stat there = {};
+  REQUIRE(lstat(path.c_str(), &there) == 0);
+  return there.st_mode & S_IFMT;
+}
+
+TEST_CASE("a file is there when it is complete, and nothing is left of one that is given up") {
+  const Folder folder;
+  Write(folder / "a", "first");
+  {
+    auto file = WholeFile::Open(folder / "a");
+    REQUIRE(file.ok());
+    std::fputs("second", (*file)->stream());
+    std::fflush((*file)->stream());
+    CHECK(Read(folder / "a") == "first");
+  }
+  CHECK(Read(folder / "a") == "first");
+  CHECK(folder.Entries() == 1);
+  Write(folder / "a", "third");
+  CHECK(Read(folder / "a") == "third");
+  CHECK(folder.Entries() == 1);
+}
+
+TEST_CASE("a symbolic link is followed, not replaced") {
+  const Folder folder;
+  Write(folder / "target", "old");
+  REQUIRE(symlink((folder / "target").c_str(), (folder / "link").c_str()) == 0);
+  Write(folder / "link", "new");
+  CHECK(TypeOf(folder / "link") == S_IFLNK);
+  CHECK(Read(folder / "target") == "new");
+}
+
+TEST_CASE("a device and a pipe stay what they are, and are written") {
+  const Folder folder;
+  // /dev/null itself is not tried: where the test fails, the machine would lose it.
+  REQUIRE(symlink("/dev/null", (folder / "null").c_str()) == 0);
+  auto file = WholeFile::Open(folder / "null");
+  REQUIRE(file.ok());
+  file->reset();
+  CHECK(TypeOf("/dev/null") == S_IFCHR);
+
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const auto nobody = WholeFile::Open(folder / "pipe");
+  CHECK(nobody.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(WholeFile::CanWrite(folder / "pipe").ok());
+  const int reader = open((folder / "pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  Write(folder / "pipe", "through");
+  char text[16] = {};
+  CHECK(read(reader, text, sizeof(text)) == 7);
+  CHECK(std::string(text) == "through");
+  close(reader);
+  CHECK(TypeOf(folder / "pipe") == S_IFIFO);
+}
+
+TEST_CASE("what cannot be written is named before and after") {
+  const Folder folder;
+  for (const std::string& path : {folder / "none/a", folder / "."}) {
+    CAPTURE(path);
+    const absl::Status can = WholeFile::CanWrite(path);
+    CHECK(can.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(can.message().find("cannot write " + path) == 0);
+    CHECK(WholeFile::Open(path).status() == can);
+  }
+  CHECK(WholeFile::CanWrite(folder / "a").ok());
+  CHECK(folder.Entries() == 0);
+  // /dev/full takes no byte; it is no regular file, so it is written in place.
+  auto full = WholeFile::Open("/dev/full");
+  REQUIRE(full.ok());
+  std::fputs("text", (*full)->stream());
+  CHECK((*full)->Commit().message() == "cannot write /dev/full: No space left on device");
+  CHECK(TypeOf("/dev/full") == S_IFCHR);
+}
+
+}  // namespace
+}  // namespace verbena
