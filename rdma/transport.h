@@ -118,8 +118,9 @@ struct ConnectionEvent {
     kRequest,      // a peer wants to connect to our listener: Accept() or Reject()
     kEstablished,  // both sides may write
     kFailed,  // connecting, or a request, came to nothing; status says why: refused by the peer
-              // FAILED_PRECONDITION, timed out DEADLINE_EXCEEDED, peer gone UNAVAILABLE. Of a
-              // request some transports know it only once it was accepted (verbs)
+              // FAILED_PRECONDITION, timed out DEADLINE_EXCEEDED, peer gone UNAVAILABLE, too many
+              // requests wait at the peer ABORTED (try again). Of a request some transports know it
+              // only once it was accepted (verbs)
     kLost,    // an established connection is in error or the peer closed it
   };
   Kind kind;

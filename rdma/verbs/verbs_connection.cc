@@ -354,6 +354,7 @@ void VerbsConnection::Unexpose(const RemoteMemory& memory) {
 // Binds complete in the order they were posted, which is that of exposures_.
 void VerbsConnection::OnBound() {
   if (pending_binds_ > 0) --pending_binds_;
+  binds_stall = false;
   const auto it = std::find_if(exposures_.begin(), exposures_.end(),
                                [](const Exposure& e) { return e.posted && !e.bound; });
   if (it == exposures_.end()) return;

@@ -132,8 +132,11 @@ class VerbsConnection {
   static bool IsReceive(uint64_t wr_id) { return (wr_id & kReceiveBit) != 0; }
 
   State state = State::kIdle;
-  int64_t deadline_ns = 0;  // of connecting
+  int64_t deadline_ns = 0;  // of this stage of connecting
+  // Overdue with events left unread: the last of librdmacm's, by number, that may be its own.
+  uint64_t last_event = 0;
   bool initiator = false;
+  bool binds_stall = false;      // none has ended since they were waited for in vain
   bool reported = false;         // PollEvents() has returned kEstablished
   std::vector<Completion> held;  // until then
   std::string private_data;      // of Connect(), until the route is resolved

@@ -241,6 +241,14 @@ void VerbsDevice::Unwatch(const void* object) {
   targets_.erase(object);
 }
 
+void VerbsDevice::WakeAll() {
+  const std::lock_guard<std::mutex> lock(targets_mutex_);
+  const uint64_t one = 1;
+  for (const auto& [object, target] : targets_) {
+    (void)!write(target.inbox->wake_fd, &one, sizeof(one));
+  }
+}
+
 std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
   std::vector<std::string> texts;
   // One reader at a time; whoever does not get the lock is served by the one who has it.
@@ -271,6 +279,7 @@ std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
         break;
       case IBV_EVENT_DEVICE_FATAL:
         fatal_.store(true, std::memory_order_relaxed);  // as in gone()
+        WakeAll();
         texts.push_back(absl::StrCat("RDMA device ", name_, ": ", ibv_event_type_str(type)));
         break;
       case IBV_EVENT_PORT_ACTIVE:

@@ -143,6 +143,7 @@ class VerbsDevice {
  private:
   VerbsDevice(ibv_context* context, const VerbsOptions& options);
   absl::Status Start();
+  void WakeAll();  // every endpoint that watches something
 
   ibv_context* context_;
   std::string name_;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kQueueEntries = 4096;  // of the first completion queue; each next doubles
 constexpr int64_t kOpenAgainNanos = 100'000'000;  // between tries to open a removed device
-constexpr int64_t kBindWaitNanos = 100'000'000;
+constexpr int64_t kBindWaitNanos = 1'000'000;
 constexpr size_t kSlabBytes = size_t{16}
                               << 20;     // about ten lanes; registered in half a millisecond
 constexpr size_t kRejectionBytes = 140;  // private data of an IB CM REJ: 148
@@ -205,14 +205,18 @@ absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entri
   auto queue = std::make_unique<CompletionQueue>();
   // Few queues to poll with many lanes, little memory with few.
   const uint64_t usual = uint64_t{kQueueEntries} << std::min<size_t>(queues_.size(), 20);
-  const auto size =
-      static_cast<uint32_t>(std::min<uint64_t>(most, std::max<uint64_t>(entries, usual)));
-  queue->cq.reset(
-      ibv_create_cq(device_->context(), static_cast<int>(size), queue.get(), channel_.get(), 0));
-  if (queue->cq == nullptr) {
-    return ErrnoStatus(
-        absl::StrCat("cannot make a completion queue of ", size, " entries on ", device_->name()),
-        errno);
+  auto size = static_cast<uint32_t>(std::min<uint64_t>(most, std::max<uint64_t>(entries, usual)));
+  while (true) {
+    queue->cq.reset(
+        ibv_create_cq(device_->context(), static_cast<int>(size), queue.get(), channel_.get(), 0));
+    if (queue->cq != nullptr) break;
+    // Queues are locked memory: a device may refuse less than max_cqe.
+    if (errno != ENOMEM || size == entries) {
+      return ErrnoStatus(
+          absl::StrCat("cannot make a completion queue of ", size, " entries on ", device_->name()),
+          errno);
+    }
+    size = std::max(entries, size / 2);
   }
   device_->Watch(queue->cq.get(), {inbox_, 0});
   queue->capacity = static_cast<uint32_t>(queue->cq->cqe);
@@ -330,12 +334,19 @@ absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
                                                        size_t offset, size_t bytes) {
   VerbsConnection* connection = Find(id);
   if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
-  // Many at once: a bind takes the device microseconds, so waiting is simpler than queueing.
-  const int64_t give_up = clock_.NowNanos() + kBindWaitNanos;
-  while (connection->binds_full() && !connection->failing() && clock_.NowNanos() < give_up) {
-    DrainQueue(connection->queue());
-  }
+  // Many at once: a bind takes the device microseconds, so waiting is simpler than queueing. Not
+  // behind writes to a peer that does not answer, for which the other lanes would wait here, too.
+  if (connection->binds_full()) WaitForBinds(connection);
   return connection->Expose(std::move(block), offset, bytes);
+}
+
+void VerbsEndpointImpl::WaitForBinds(VerbsConnection* connection) {
+  const int64_t give_up = clock_.NowNanos() + kBindWaitNanos;
+  do {
+    DrainQueue(connection->queue());
+    if (!connection->binds_full() || connection->failing()) return;
+  } while (!connection->binds_stall && clock_.NowNanos() < give_up);
+  connection->binds_stall = true;
 }
 
 void VerbsEndpointImpl::Unexpose(ConnectionId id, const RemoteMemory& memory) {

@@ -44,7 +44,9 @@ struct VerbsOptions {
   GpuDirectUse gpu_direct = GpuDirectUse::kAuto;
   std::string sysfs = "/sys";  // where to look for kernel modules and NUMA nodes of NICs
   absl::Duration connect_timeout = absl::Seconds(5);  // of each stage: address, route, connection
-  int backlog = 1024;             // connection requests not looked at yet; more are refused
+  // Connection requests that wait to be looked at; more are refused. So many are answered within
+  // the connect timeout where each takes 10 ms: of a longer queue, all would have timed out.
+  int backlog = 512;
   int numa_node = -1;             // choose the device nearest to this node; -1: this thread's
   uint64_t max_registration = 0;  // bytes of one memory region; 0: the device's max_mr_size
   // Bytes of one memory window, at least 4096. mlx5 refuses to bind more than 2 GiB, and no query

@@ -15,6 +15,10 @@ namespace {
 // Looking at a descriptor is a system call: with traffic going on, every so many turns is enough.
 constexpr uint32_t kTurnsPerLook = 64;
 constexpr int kEventsPerLook = 64;
+constexpr uint64_t kEventsOfConnection = 4;  // of librdmacm, that may wait to be read at a time
+// Events that nobody has taken yet: while there are as many, librdmacm's stay in the kernel, which
+// refuses requests beyond the backlog. So they are bounded, however many peers connect.
+constexpr size_t kMostEvents = 64;
 constexpr int kInvalidServiceId = 8;  // REJ reason codes: IBTA vol. 1, 12.6.7.2
 constexpr int kConsumerReject = 28;
 
@@ -33,6 +37,11 @@ absl::Status RejectedStatus(int reason, const std::string& private_data, const s
     return absl::UnavailableError(absl::StrCat("nothing listens at ", peer));
   }
   const std::string text = Printable(private_data);
+  // Without a text it is the kernel that refuses: its queue for the listener is full.
+  if (reason == kConsumerReject && text.empty()) {
+    return absl::AbortedError(
+        absl::StrCat("refused by ", peer, ": too many connection requests wait there; try again"));
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("refused by ", peer, text.empty() ? "" : ": ", text,
                    reason == kConsumerReject ? "" : absl::StrCat(" (REJ reason ", reason, ")")));
@@ -50,11 +59,10 @@ size_t VerbsEndpointImpl::PollEvents(absl::Span<ConnectionEvent> out) {
     if (device_ == nullptr) {
       (void)NeedDevice();
     } else {
-      // A peer whose answer waits to be read is not silent.
       const bool read_all = PollCm();
       if (!read_all) look_ = true;
       PollDeviceEvents();
-      if (read_all) CheckTimers();
+      CheckTimers(read_all);
     }
     RetryStuck();
   }
@@ -81,8 +89,10 @@ size_t VerbsEndpointImpl::PollEvents(absl::Span<ConnectionEvent> out) {
 
 bool VerbsEndpointImpl::PollCm() {
   for (int i = 0; i < kEventsPerLook && device_ != nullptr; ++i) {
+    if (events_.size() >= kMostEvents) return false;
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(events_channel_.get(), &event) != 0) return true;
+    ++cm_events_;
     const rdma_cm_event_type type = event->event;
     const int status = event->status;
     rdma_cm_id* const id = event->id;
@@ -109,12 +119,14 @@ bool VerbsEndpointImpl::PollCm() {
 
 void VerbsEndpointImpl::NextStage(VerbsConnection* connection) {
   connection->deadline_ns = DeadlineFromNow();
+  connection->last_event = 0;
 }
 
 void VerbsEndpointImpl::OnRequest(rdma_cm_id* id, std::string private_data) {
   CmIdHandle cm_id(id);
   if (id->verbs != device_->context()) {
-    (void)rdma_reject(id, nullptr, 0);
+    constexpr std::string_view kWhy = "the request came in over another device";
+    (void)rdma_reject(id, kWhy.data(), static_cast<uint8_t>(kWhy.size()));
     return;
   }
   const ConnectionId connection = Adopt(std::move(cm_id), State::kRequested);
@@ -281,12 +293,24 @@ void VerbsEndpointImpl::OnQueueError(const ibv_cq* cq) {
   }
 }
 
-void VerbsEndpointImpl::CheckTimers() {
+// A peer whose answer waits to be read is not silent. So where events are left unread, a connection
+// that is overdue waits until all those have been read that may have been there by then: events
+// come in order, and those that keep coming hold up no timer.
+bool VerbsEndpointImpl::IsLate(VerbsConnection* connection, bool read_all) const {
+  if (read_all) return true;
+  if (connection->last_event == 0) {
+    connection->last_event = cm_events_ + kEventsOfConnection * connections_.size() +
+                             static_cast<uint64_t>(options_.backlog);
+  }
+  return cm_events_ >= connection->last_event;
+}
+
+void VerbsEndpointImpl::CheckTimers(bool read_all) {
   if (connecting_.empty()) return;
   const int64_t now = clock_.NowNanos();
   for (size_t i = 0; i < connecting_.size();) {
     VerbsConnection* connection = connecting_[i];
-    if (connection->deadline_ns > now) {
+    if (connection->deadline_ns > now || !IsLate(connection, read_all)) {
       ++i;
       continue;
     }

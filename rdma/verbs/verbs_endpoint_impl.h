@@ -84,6 +84,9 @@ class VerbsEndpointImpl final : public Endpoint {
   absl::StatusOr<CompletionQueue*> QueueWithRoom(uint32_t entries);
   absl::StatusOr<std::shared_ptr<DomainView>> View(uint64_t key);
   absl::Status StartConnection(VerbsConnection* connection, const ConnectionLimits& limits);
+  // Until there is room for another bind, or for a moment; once in vain, not again before one of
+  // its binds has ended.
+  void WaitForBinds(VerbsConnection* connection);
   VerbsConnection* Find(ConnectionId id) const;
   ConnectionId Adopt(CmIdHandle cm_id, State state);
   void Log(const std::string& text) const {
@@ -102,7 +105,8 @@ class VerbsEndpointImpl final : public Endpoint {
   void Established(VerbsConnection* connection);
   void PollDeviceEvents();
   void OnQueueError(const ibv_cq* cq);
-  void CheckTimers();
+  void CheckTimers(bool read_all);
+  bool IsLate(VerbsConnection* connection, bool read_all) const;
   int64_t DeadlineFromNow() const;
 
   // ---- verbs_endpoint_data.cc
@@ -154,6 +158,7 @@ class VerbsEndpointImpl final : public Endpoint {
   RingQueue<ConnectionEvent> events_;
   std::vector<Completion> scratch_;
   std::vector<Completion> unread_;
+  uint64_t cm_events_ = 0;  // of librdmacm, read so far
   uint32_t turns_ = 0;
   bool look_ = true;  // look at the descriptors at the next PollEvents()
 };

@@ -5,66 +5,13 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 
-#include "rdma/lane/worker_lane.h"
-#include "rdma/verbs/verbs_endpoint.h"
-#include "tests/rdma/fake_verbs/fake_verbs.h"
-#include "tests/rdma/transport_conformance.h"
+#include "tests/rdma/fake_verbs/fake_world.h"
 
 namespace verbena::rdma {
 namespace {
 
 using Kind = ConnectionEvent::Kind;
-
-struct Logs {
-  std::vector<std::string> lines;
-  bool Have(const std::string& text) const {
-    for (const std::string& line : lines) {
-      if (line.find(text) != std::string::npos) return true;
-    }
-    return false;
-  }
-};
-
-class Harness final : public TransportHarness {
- public:
-  Harness(VerbsOptions options, Logs* logs) : options_(std::move(options)) {
-    options_.log = [logs](const std::string& line) { logs->lines.push_back(line); };
-  }
-  std::unique_ptr<Endpoint> NewEndpoint(const std::string&) override {
-    auto endpoint = NewVerbsEndpoint(options_);
-    INFO(endpoint.status());
-    REQUIRE(endpoint.ok());
-    return *std::move(endpoint);
-  }
-
- private:
-  VerbsOptions options_;
-};
-
-// A fresh fake device, and parties on it.
-struct World {
-  explicit World(const VerbsOptions& options = {})
-      : stage({"verbs", [this, options] { return std::make_unique<Harness>(options, &logs); }}) {}
-
-  struct Reset {
-    Reset() { ResetFakeVerbs(); }
-    ~Reset() { ResetFakeVerbs(); }
-  };
-  Reset reset;
-  Logs logs;
-  Stage stage;
-};
-
-bool Says(const absl::Status& status, const std::string& text) {
-  return std::string(status.message()).find(text) != std::string::npos;
-}
-
-Pair::Options Receives(uint32_t client, uint32_t server) {
-  Pair::Options options;
-  options.client_receives = client;
-  options.server_receives = server;
-  return options;
-}
+using World = FakeWorld;
 
 TEST_CASE("the fake device connects two endpoints and writes between them") {
   World world;
@@ -381,7 +328,9 @@ TEST_CASE("the connect timeout is of each stage") {
 }
 
 TEST_CASE("a thousand lanes at 2 ms for each event and queue pair all connect") {
-  World world;
+  VerbsOptions options;
+  options.backlog = 1000;  // those beyond it are refused for now
+  World world(options);
   fake_verbs().on_cm_event = [](rdma_cm_event_type) { fake_verbs().skipped_ns += 2'000'000; };
   fake_verbs().create_qp = [](const ibv_qp_init_attr&) {
     fake_verbs().skipped_ns += 2'000'000;

@@ -32,6 +32,7 @@ struct Id : rdma_cm_id {
   Id* peer = nullptr;
   Id* listener = nullptr;
   uint16_t listens_at = 0;
+  int backlog = 0;  // requests that may wait to be read
   uint16_t connects_to = 0;
   uint32_t qp_num = 0;
 };
@@ -52,6 +53,14 @@ void Report(Id* id, rdma_cm_event_type type, int status = 0, std::string private
   event->event.param.conn.private_data = event->private_data.data();
   event->event.param.conn.private_data_len = static_cast<uint8_t>(event->private_data.size());
   static_cast<Channel*>(id->channel)->events.push_back(event);
+}
+
+// Requests that wait to be read.
+int RequestsOf(const Id* listener) {
+  const auto& events = static_cast<Channel*>(listener->channel)->events;
+  return static_cast<int>(std::count_if(events.begin(), events.end(), [listener](const Event* e) {
+    return e->event.listen_id == listener;
+  }));
 }
 
 uint16_t PortOf(const sockaddr* address) {
@@ -127,9 +136,10 @@ int rdma_bind_addr(rdma_cm_id* id, sockaddr* address) {
   return 0;
 }
 
-int rdma_listen(rdma_cm_id* handle, int /*backlog*/) {
+int rdma_listen(rdma_cm_id* handle, int backlog) {
   static uint16_t next_port = 7000;
   auto* const id = static_cast<Id*>(handle);
+  id->backlog = backlog;
   id->listens_at = PortOf(&id->route.addr.src_addr);
   if (id->listens_at == 0) id->listens_at = ++next_port;
   return 0;
@@ -160,6 +170,11 @@ int rdma_connect(rdma_cm_id* handle, rdma_conn_param* parameters) {
   }
   rdma_cm_id* made = nullptr;
   Id* const parent = *listener;
+  // As the kernel does (ucma_connect_event_handler): without private data.
+  if (RequestsOf(parent) >= parent->backlog) {
+    Report(id, RDMA_CM_EVENT_REJECTED, 28);
+    return 0;
+  }
   rdma_create_id(parent->channel, &made, parent->context, parent->ps);
   auto* const child = static_cast<Id*>(made);
   child->verbs = parent->verbs;

@@ -125,6 +125,7 @@ int PostSend(ibv_qp* handle, ibv_send_wr* request, ibv_send_wr** bad) {
     } else {
       status = Write(qp, *request);
     }
+    if (bind && status == IBV_WC_SUCCESS && fake_verbs().binds_hang) continue;
     if (status != IBV_WC_SUCCESS || (request->send_flags & IBV_SEND_SIGNALED) != 0) {
       Complete(qp->send_cq, request->wr_id, qp->qp_num, status,
                bind ? IBV_WC_BIND_MW : IBV_WC_RDMA_WRITE);
@@ -146,6 +147,7 @@ int PostReceive(ibv_qp* handle, ibv_recv_wr* request, ibv_recv_wr** /*bad*/) {
 
 int PollQueue(ibv_cq* handle, int most, ibv_wc* out) {
   auto* const cq = static_cast<FakeCq*>(handle);
+  fake_verbs().skipped_ns += fake_verbs().poll_ns;
   int count = 0;
   for (; count < most && !cq->completions.empty(); ++count) {
     out[count] = cq->completions.front();
@@ -310,6 +312,12 @@ int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
 
 ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* user, ibv_comp_channel* channel,
                       int /*vector*/) {
+  if (fake_verbs().create_cq) {
+    if (const int error = fake_verbs().create_cq(entries); error != 0) {
+      errno = error;
+      return nullptr;
+    }
+  }
   auto* const cq = new FakeCq;
   cq->context = context;
   cq->channel = channel;

@@ -20,8 +20,10 @@ namespace verbena::rdma {
 struct FakeVerbs {
   // ---- the device's limits and failures ----
   uint64_t max_bind_bytes = 0;  // binds of more are refused with EOPNOTSUPP, as mlx5 does; 0: any
-  // The errno of ibv_create_qp(), ibv_destroy_qp(), ibv_modify_qp(); 0: it works.
+  bool binds_hang = false;      // they neither complete nor fail
+  // The errno of ibv_create_qp(), ibv_create_cq(), ibv_destroy_qp(), ibv_modify_qp(); 0: it works.
   std::function<int(const ibv_qp_init_attr& asked)> create_qp;
+  std::function<int(int entries)> create_cq;
   std::function<int(const ibv_qp& qp)> destroy_qp;
   std::function<int(const ibv_qp& qp, ibv_qp_state to)> modify_qp;
   // Called for each registration, before it is made.
@@ -32,6 +34,7 @@ struct FakeVerbs {
   int cm_gid_index = 1;
   std::vector<int> gid_indexes = {1};
   int64_t skipped_ns = 0;  // added to the clocks of the process
+  int64_t poll_ns = 0;     // the same, for each look at a completion queue
 
   // ---- observations ----
   struct Bind {
