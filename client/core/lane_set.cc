@@ -15,7 +15,6 @@ constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpen
 constexpr int kRefusalsBeforeFinal = 3;
 constexpr size_t kMostRefused = 256;
 constexpr size_t kMostMemoryRefusals = 64;
-constexpr int kOpenFailuresBeforeOther = 2;
 
 uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
   return uint64_t{endpoint} << 32 | static_cast<uint32_t>(connection);
@@ -198,15 +197,17 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   absl::StatusOr<rdma::LaneTicket> ticket = rdma::TicketOf(response, session_->incarnation());
   if (!ticket.ok()) return ticket.status();
   const CurrentCall::Scope scope(call_, "opening a lane", ticket->config.mailbox_bytes());
+  stream->failures.Begin(transports_[endpoint].opened);
   auto lane = rdma::WorkerLane::Open(transports_[endpoint].endpoint, *ticket);
   if (!lane.ok()) {
-    NoteOpenFailure(stream, response.transport(), lane.status());
+    NoteOpenFailure(stream, endpoint, lane.status());
+    Disown(*stream, *ticket);
     return lane.status();
   }
   stream->lane = *std::move(lane);
   stream->endpoint = endpoint;
   stream->needs_staging = response.transport() == "shm";
-  if (stream->transport != response.transport()) stream->open_failures = 0;
+  if (stream->transport != response.transport()) stream->failures.Reset();
   stream->transport = response.transport();
   stream->device = transports_[endpoint].endpoint->device();
   stream->registered_block = 0;
@@ -219,17 +220,17 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   return absl::OkStatus();
 }
 
-void LaneSet::NoteOpenFailure(Stream* stream, const std::string& transport,
-                              const absl::Status& status) {
-  ++stream->open_failures;
+void LaneSet::NoteOpenFailure(Stream* stream, size_t endpoint, const absl::Status& status) {
+  stream->failures.Failed(status, transports_[endpoint].opened);
   Peer* peer = stream->peer;
   // Another rail's lane shows that the transport works.
   if (transport_kinds_ < 2 || AnyOpen(*peer)) return;
   for (uint32_t i = 0; i < peer->rail_count; ++i) {
-    if (peer->rails[i]->open_failures < kOpenFailuresBeforeOther) return;
+    if (!peer->rails[i]->failures.enough()) return;
   }
-  for (Stream* rail : peer->rails) rail->open_failures = 0;
-  peer->unusable.push_back({transport, absl::StrCat("does not open: ", status.message())});
+  for (Stream* rail : peer->rails) rail->failures.Reset();
+  peer->unusable.push_back({std::string(transports_[endpoint].endpoint->transport()),
+                            absl::StrCat("does not open: ", status.message())});
   // None is left: from the start again.
   if (peer->unusable.size() >= transport_kinds_) peer->unusable.clear();
 }
@@ -367,12 +368,12 @@ void LaneSet::OnView() {
   }
 }
 
-void LaneSet::Disown(const Stream& stream) {
+void LaneSet::Disown(const Stream& stream, const rdma::LaneTicket& ticket) {
   const v1::Server* server = session_->FindServer(stream.server);
   if (server == nullptr || session_->state() != Session::State::kJoined) return;
   // Nothing depends on its coming through: the rail's next lane ends this one, too.
   Call<v1::CloseLaneResponse>(*control_, server->address(), "/verbena.v1.Shard/CloseLane",
-                              rdma::CloseRequest(stream.lane->ticket(), stream.shard), kCallTimeout,
+                              rdma::CloseRequest(ticket, stream.shard), kCallTimeout,
                               [](const absl::StatusOr<v1::CloseLaneResponse>&) {});
 }
 
@@ -397,7 +398,8 @@ void LaneSet::Advance(Stream* stream) {
       stream->was_open = true;
       stream->changed_at = clock_->NowNanos();
       stream->refusals = 0;
-      stream->open_failures = 0;
+      stream->failures.Reset();
+      ++transports_[stream->endpoint].opened;
       stream->watch.Opened(stream->changed_at);
       // What was refused may have been so because its lane was about to end.
       for (DeviceReach& reach : reaches_) {
@@ -426,9 +428,10 @@ void LaneSet::Advance(Stream* stream) {
   if (stream->was_open) {
     ++counters_.lost;
     stream->peer->unusable.clear();
-    if (AnyOpen(*stream->peer)) Disown(*stream);
-  } else if (!absl::IsCancelled(error)) {
-    NoteOpenFailure(stream, stream->transport, error);
+    if (AnyOpen(*stream->peer)) Disown(*stream, stream->lane->ticket());
+  } else {
+    if (!absl::IsCancelled(error)) NoteOpenFailure(stream, stream->endpoint, error);
+    Disown(*stream, stream->lane->ticket());
   }
   stream->was_open = false;
   Forget(stream);

@@ -39,6 +39,7 @@
 #include "rdma/base/clock.h"
 #include "rdma/choice/transports.h"
 #include "rdma/lane/lane_watch.h"
+#include "rdma/lane/open_failures.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/transport.h"
 
@@ -81,7 +82,7 @@ struct Stream {
   std::string transport, device, reason;
   rdma::LaneWatch watch;
   uint64_t registered_block = 0;   // the last one made ready for writes of this lane
-  int open_failures = 0;           // in a row, over the same transport
+  rdma::OpenFailures failures;     // over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
   // ---- the journal's ----
@@ -101,6 +102,7 @@ struct LaneTransport {
   rdma::Endpoint* endpoint;
   std::string host;
   uint32_t rail = 0;
+  uint64_t opened = 0;  // lanes over it, so far
 };
 
 // How one transport reaches memory of one device.
@@ -205,14 +207,15 @@ class LaneSet {
   size_t FindTransport(const std::string& transport, uint32_t rail) const;
   // Follows what a grant says; the rails that there are now are opened.
   void SetRails(Peer* peer, uint32_t server_rails);
-  // Tells the server that a lane is dead here, so that it waits for nothing on it any more.
-  void Disown(const Stream& stream);
+  // Tells the server that a lane is dead here, so that it waits for nothing on it any more; or that
+  // a grant is not taken up, which would keep a lane's number and memory until it expires.
+  void Disown(const Stream& stream, const rdma::LaneTicket& ticket);
   void OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response);
   absl::Status Connect(Stream* stream, const v1::OpenLaneResponse& response);
   void Failed(Stream* stream, absl::Status status);
-  // A lane over this transport did not open. Where another one is left, a second failure in a row
-  // of every rail means that the next lanes are asked for without it.
-  void NoteOpenFailure(Stream* stream, const std::string& transport, const absl::Status& status);
+  // A lane over transports_[endpoint] did not open. Where another transport is left, enough
+  // failures of every rail mean that the next lanes are asked for without this one.
+  void NoteOpenFailure(Stream* stream, size_t endpoint, const absl::Status& status);
   void Advance(Stream* stream);
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);

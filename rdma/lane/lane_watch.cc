@@ -6,8 +6,8 @@
 namespace verbena::rdma {
 
 void LaneWatch::Opening(int64_t now) {
-  open_ = false;
-  due_ = now + kOpenTimeoutNanos;
+  granting_ = open_ = false;
+  due_ = now + WriteWatch::kIntervalNanos;
 }
 
 void LaneWatch::Opened(int64_t now) {
@@ -16,9 +16,20 @@ void LaneWatch::Opened(int64_t now) {
   due_ = now + WriteWatch::kIntervalNanos;
 }
 
+absl::Status LaneWatch::CheckOpening(const WorkerLane& lane, int64_t now) {
+  if (granting_) {
+    return absl::UnavailableError(
+        absl::StrCat("the lane is connected, but its shard did not grant it within ",
+                     kOpenTimeoutNanos / 1'000'000'000, " s"));
+  }
+  granting_ = lane.state() != WorkerLane::State::kConnecting;
+  due_ = now + (granting_ ? kOpenTimeoutNanos : WriteWatch::kIntervalNanos);
+  return absl::OkStatus();
+}
+
 absl::Status LaneWatch::Check(WorkerLane* lane, std::string_view transport, int64_t now) {
   if (now < due_) return absl::OkStatus();
-  if (!open_) return absl::UnavailableError("the lane was granted but did not open");
+  if (!open_) return CheckOpening(*lane, now);
   due_ = now + WriteWatch::kIntervalNanos;
   if (heard_ != heard_before_) {
     heard_before_ = heard_;

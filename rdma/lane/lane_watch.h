@@ -1,7 +1,9 @@
 // Watches over a WorkerLane for whoever opened it: that it opens in time, that a lane which has
 // gone quiet is asked whether the shard's end is still there, that its writes end.
 //
-// States: opening -> open, as the lane's; nothing is watched once it closes.
+// States: connecting -> granting -> open, as the lane's; nothing is watched once it closes. While a
+// lane connects, its transport's own timeouts hold (Endpoint::Connect() ends in kEstablished or
+// kFailed): with many lanes at once, all stages together may take longer than any of them may.
 //
 // **Thread safety**: one owner thread, the lane's.
 //
@@ -21,7 +23,7 @@ namespace verbena::rdma {
 
 class LaneWatch {
  public:
-  // Of each stage of opening a lane: asking for it, connecting.
+  // Of a stage of opening a lane: asking for it; the grant, once it is connected.
   static constexpr int64_t kOpenTimeoutNanos = 5'000'000'000;
 
   // A lane was granted and connects.
@@ -40,6 +42,9 @@ class LaneWatch {
   int64_t heard_at() const { return heard_at_; }
 
  private:
+  absl::Status CheckOpening(const WorkerLane& lane, int64_t now);
+
+  bool granting_ = false;
   bool open_ = false;
   int64_t due_ = 0;
   uint64_t heard_ = 0;

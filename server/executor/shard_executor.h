@@ -115,7 +115,9 @@ inline constexpr size_t kCompletionBudget = 256;
 struct ShardExecutorOptions {
   uint32_t shard = 0;
   rdma::LaneConfig lane;
-  absl::Duration lane_open_timeout = absl::Seconds(10);
+  // From a grant to the connection request, and from that to the lane: more than a worker's stages
+  // (address, route, connection: 5 s each) together.
+  absl::Duration lane_open_timeout = absl::Seconds(20);
   // A lane whose writes to the worker do not end is closed.
   absl::Duration write_timeout = absl::Nanoseconds(rdma::WriteWatch::kTimeoutNanos);
   uint64_t lane_memory_limit = uint64_t{4} << 30;

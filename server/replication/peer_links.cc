@@ -17,7 +17,6 @@ constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpen
 constexpr int64_t kLookAgainNanos = 10'000'000;
 // Memory that could not be registered: whoever has used up the limit may have given some back.
 constexpr int64_t kRegisterAgainNanos = 100'000'000;
-constexpr int kOpenFailuresBeforeOther = 2;
 
 uint64_t Key(size_t transport, rdma::ConnectionId connection) {
   return uint64_t{transport} << 32 | static_cast<uint32_t>(connection);
@@ -166,14 +165,15 @@ absl::Status PeerLinks::Connect(Link* link, const v1::OpenLaneResponse& response
   }
   absl::StatusOr<rdma::LaneTicket> ticket = rdma::TicketOf(response, self_);
   if (!ticket.ok()) return ticket.status();
+  link->failures.Begin(transports_[index].opened);
   auto lane = rdma::WorkerLane::Open(transports_[index].endpoint, *ticket);
   if (!lane.ok()) {
-    NoteOpenFailure(link, response.transport(), lane.status());
+    NoteOpenFailure(link, index, lane.status());
     Disown(link->address, link->id, *ticket);
     return lane.status();
   }
   // Failures count in a row over one transport.
-  if (link->transport != index) link->open_failures = 0;
+  if (link->transport != index) link->failures.Reset();
   link->lane = *std::move(lane);
   link->transport = index;
   link->reason = response.transport_reason();
@@ -185,11 +185,12 @@ absl::Status PeerLinks::Connect(Link* link, const v1::OpenLaneResponse& response
   return absl::OkStatus();
 }
 
-void PeerLinks::NoteOpenFailure(Link* link, const std::string& transport,
-                                const absl::Status& status) {
-  if (kinds_ < 2 || ++link->open_failures < kOpenFailuresBeforeOther) return;
-  link->open_failures = 0;
-  link->unusable.push_back({transport, absl::StrCat("does not open: ", status.message())});
+void PeerLinks::NoteOpenFailure(Link* link, size_t transport, const absl::Status& status) {
+  link->failures.Failed(status, transports_[transport].opened);
+  if (kinds_ < 2 || !link->failures.enough()) return;
+  link->failures.Reset();
+  link->unusable.push_back({std::string(transports_[transport].endpoint->transport()),
+                            absl::StrCat("does not open: ", status.message())});
   // None is left: from the start again.
   if (link->unusable.size() >= kinds_) link->unusable.clear();
 }
@@ -224,7 +225,8 @@ bool PeerLinks::Advance(Link* link) {
   if (link->lane->state() == LaneState::kOpen && link->state == State::kOpening) {
     link->state = State::kOpen;
     link->watch.Opened(clock_->NowNanos());
-    link->open_failures = 0;
+    link->failures.Reset();
+    ++transports_[link->transport].opened;
     link->last_told = absl::StatusCode::kOk;
     link->stalled = false;
     link->room_at = kNoTimer;
@@ -262,7 +264,7 @@ void PeerLinks::Ended(Link* link) {
     if (link->wanted) ++counters_.lost;
     link->unusable.clear();
   } else if (!absl::IsCancelled(error)) {
-    NoteOpenFailure(link, std::string(transports_[link->transport].endpoint->transport()), error);
+    NoteOpenFailure(link, link->transport, error);
   }
   Disown(link->address, link->id, link->lane->ticket());
   by_connection_.erase(Key(link->transport, link->lane->connection()));

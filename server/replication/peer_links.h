@@ -41,6 +41,7 @@
 #include "rdma/base/clock.h"
 #include "rdma/choice/transports.h"
 #include "rdma/lane/lane_watch.h"
+#include "rdma/lane/open_failures.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/transport.h"
 
@@ -99,6 +100,7 @@ class PeerLinks {
     rdma::Endpoint* endpoint = nullptr;
     std::string host;
     uint32_t rail = 0;
+    uint64_t opened = 0;  // links over it, so far
   };
   // `control` null: no link opens. All that is pointed to outlives it.
   PeerLinks(PeerLinkOptions options, std::vector<Transport> transports,
@@ -154,7 +156,7 @@ class PeerLinks {
     absl::StatusCode last_told = {};  // of the last failure: the same one is not told again
     // Transports that did not open: not offered again until an open lane is lost.
     std::vector<rdma::MissingTransport> unusable;
-    int open_failures = 0;  // in a row, over the same transport
+    rdma::OpenFailures failures;  // over the same transport
   };
 
   Link* FindOpen(const PeerId& peer) const;
@@ -163,7 +165,7 @@ class PeerLinks {
   void Ask(Link* link);
   void OnGranted(Link* link, absl::StatusOr<v1::OpenLaneResponse> response);
   absl::Status Connect(Link* link, const v1::OpenLaneResponse& response);
-  void NoteOpenFailure(Link* link, const std::string& transport, const absl::Status& status);
+  void NoteOpenFailure(Link* link, size_t transport, const absl::Status& status);
   void Close(Link* link, absl::Status reason);
   // Follows the lane's state. Returns whether the link's changed.
   bool Advance(Link* link);
