@@ -31,8 +31,7 @@ bool SimWrite::Overlaps(const SimWrite& other) const {
          other.remote.address < remote.address + total;
 }
 
-// ---- time and chance
-// ------------------------------------------------------------------------------
+// ---- time and chance ----------------------------------------------------------------------------
 
 uint64_t SimCore::Random() {  // SplitMix64 (Steele, Lea, Flood 2014): the same on every platform
   uint64_t z = (state_ += 0x9e3779b97f4a7c15);
@@ -68,8 +67,7 @@ bool SimCore::Advance(int64_t limit_ns) {
   return true;
 }
 
-// ---- hosts
-// ----------------------------------------------------------------------------------------
+// ---- hosts --------------------------------------------------------------------------------------
 
 uint32_t SimCore::AddEndpoint(SimEndpoint* endpoint) {
   endpoints_[next_endpoint_] = endpoint;
@@ -118,8 +116,7 @@ void SimCore::Hang(const std::string& host) {
   }
 }
 
-// ---- connecting
-// -----------------------------------------------------------------------------------
+// ---- connecting ---------------------------------------------------------------------------------
 
 void SimCore::Connect(const LinkPtr& link, const std::string& address, std::string private_data) {
   At(now() + faults_.connect_timeout_ns, [this, link] {
@@ -183,8 +180,7 @@ void SimCore::Reject(const LinkPtr& link, const std::string& reason) {
   Break(link, absl::FailedPreconditionError(absl::StrCat("the peer refused: ", reason)));
 }
 
-// ---- writing
-// --------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 void SimCore::Post(const LinkPtr& link, int side, const WriteRequest& request, uint64_t total) {
   auto write = std::make_shared<SimWrite>();
@@ -414,8 +410,7 @@ void SimCore::CompleteSend(const LinkPtr& link, int side, const WritePtr& write)
   source.endpoint->Push(completion);
 }
 
-// ---- ending
-// ---------------------------------------------------------------------------------------
+// ---- ending -------------------------------------------------------------------------------------
 
 void SimCore::FailWrite(const LinkPtr& link, int side, const WritePtr& write,
                         const absl::Status& status) {
