@@ -289,6 +289,7 @@ void AddHidden(CLI::App* app, Options* o) {
   app->add_flag("--log-steps", o->log_steps)->group("");
   app->add_option("--pause-after-step", o->pause_after_step)->group("");
   app->add_option("--pause-in-step", o->pause_in_step)->group("");
+  app->add_option("--pause-until", o->pause_until)->group("");
   app->add_option("--pause-rank", o->pause_rank)->group("");
   app->add_option("--worker-channel", o->channel)->group("");
 }

@@ -78,6 +78,7 @@ struct Options {
   bool log_steps = false;
   int64_t pause_after_step = -1;
   int64_t pause_in_step = -1;
+  std::string pause_until;  // a file that ends the pause; empty: SIGCONT does
   uint32_t pause_rank = 0;
   int channel = -1;
 };

@@ -12,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "worker/channel.h"
 #include "worker/client_store.h"
 #include "worker/load_model.h"
@@ -80,10 +82,17 @@ void Say(const Options& options, const std::string& what) {
 
 void PauseSelf(const Options& options, const std::string& where) {
   Say(options, "paused " + where);
-  raise(SIGSTOP);
+  if (options.pause_until.empty()) {
+    raise(SIGSTOP);
+    return;
+  }
+  // The client's own thread goes on meanwhile.
+  while (access(options.pause_until.c_str(), F_OK) != 0 && !g_stop.load()) {
+    absl::SleepFor(absl::Milliseconds(50));
+  }
 }
 
-// Adds what tests ask for: a log of steps, and pauses that SIGCONT ends.
+// Adds what tests ask for: a log of steps, and pauses that SIGCONT or a file ends.
 TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step,
                    std::function<void(const std::string&)> note) {
   const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;

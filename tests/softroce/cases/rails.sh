@@ -29,7 +29,10 @@ both_carry() {
 
 start_cluster verbs 127.0.0.1
 count_start "$(field coordinator address)"
-train_start "$(field coordinator address)" verbs disturbed.json
+# The last steps wait, so that the training does not end, and its lanes with it, before both rails
+# carry again.
+train_start "$(field coordinator address)" verbs disturbed.json \
+  --pause-after-step $((train_steps - 5)) --pause-until "$PWD/both"
 wait_for 200 trained_steps 2
 # Three workers, two servers, two rails; servers have one lane to each other.
 wait_for 60 open_lanes $((12 + links))
@@ -46,8 +49,9 @@ wait_for 60 open_lanes $((6 + links))
 note "step $(step): rxe1 is gone, and training goes on"
 rdma link add rxe1 type rxe netdev veth1
 wait_for 60 open_lanes $((12 + links))
-both_carry
 note "step $(step): rxe1 is back"
+touch both
+both_carry
 train_wait
 count_end
 assert_at_least "lanes that the counting worker lost" "$count_lost" 2
