@@ -13,6 +13,7 @@
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/placement.h"
+#include "server/coordinator/planted_bugs.h"
 #include "server/coordinator/validation.h"
 
 namespace verbena::server {
@@ -59,6 +60,22 @@ absl::Status CheckNewTable(const v1::TableSpec& spec, const CoordinatorOptions& 
     return absl::ResourceExhaustedError("all 2^32 table ids have been used");
   }
   return absl::OkStatus();
+}
+
+// A ticket is good for so much of a lease: longer than an answer and the next request take, shorter
+// than a process takes to die and come back.
+constexpr int64_t kTicketsPerLease = 8;
+
+bool TakesRole(const v1::ConfigurationChange& change) {
+  return change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
+         change.kind() == v1::ConfigurationChange::PROMOTE;
+}
+
+bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& now,
+              int64_t good_ns) {
+  if (coordinator_planted_bugs().make_late_changes) return true;
+  return ticket.term() == now.term() && ticket.issued_ns() <= now.issued_ns() &&
+         now.issued_ns() - ticket.issued_ns() <= good_ns;
 }
 
 }  // namespace
@@ -248,8 +265,8 @@ absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, Coordina
   return Effect::kChanged;
 }
 
-absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request,
-                                            int64_t bar_until_ns, LearnerBars* bars,
+absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request, int64_t now_ns,
+                                            int64_t lease_ns, LearnerBars* bars,
                                             CoordinatorState* state,
                                             v1::ReconfigureResponse* response) {
   const v1::Server* server = FindServer(request.incarnation(), state->view);
@@ -259,10 +276,18 @@ absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& reques
                      server == nullptr ? "no server of this cluster, or none any more" : "silent",
                      "; allowed: a server's that is alive"));
   }
+  response->mutable_ticket()->set_term(state->view.term());
+  response->mutable_ticket()->set_issued_ns(now_ns);
+  const bool recent = IsRecent(request.ticket(), response->ticket(), lease_ns / kTicketsPerLease);
   bool any = false;
   for (const v1::ConfigurationChange& change : request.changes()) {
+    if (TakesRole(change) && !recent) {
+      response->add_made(false);
+      response->set_late(true);
+      continue;
+    }
     const absl::StatusOr<bool> made =
-        Reconfigure(change, request.incarnation(), bar_until_ns, bars, &state->view);
+        Reconfigure(change, request.incarnation(), now_ns + lease_ns, bars, &state->view);
     if (!made.ok()) return made.status();
     response->add_made(*made);
     any |= *made;

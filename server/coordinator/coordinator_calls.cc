@@ -237,7 +237,7 @@ void Coordinator::ResetTable(const v1::ResetTableRequest& request,
 void Coordinator::Reconfigure(const v1::ReconfigureRequest& request,
                               Reply<v1::ReconfigureResponse> reply) {
   impl_->Mutate("Reconfigure", request, std::move(reply), [&](v1::ReconfigureResponse* response) {
-    return ChangeConfigurations(request, impl_->Now() + impl_->LeaseNanos(), &impl_->bars,
+    return ChangeConfigurations(request, impl_->Now(), impl_->LeaseNanos(), &impl_->bars,
                                 &impl_->state, response);
   });
 }

@@ -7,7 +7,8 @@
 namespace verbena::server {
 
 struct CoordinatorPlantedBugs {
-  bool count_pauses = false;  // leases run on while the coordinator does not
+  bool count_pauses = false;       // leases run on while the coordinator does not
+  bool make_late_changes = false;  // of configurations, however long ago who asks lived
 };
 
 // All false outside tests.

@@ -480,6 +480,7 @@ void Replication::Reconfigure(int64_t now) {
   v1::ReconfigureRequest request;
   request.set_request_id(NewRequestId());
   request.set_incarnation(self_);
+  *request.mutable_ticket() = ticket_;
   for (v1::ConfigurationChange& change : changes) {
     if (change.kind() == v1::ConfigurationChange::ADMIT) leases_.Admitting(change.partition());
     *request.add_changes() = std::move(change);
@@ -497,13 +498,17 @@ void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
                                  const absl::StatusOr<v1::ReconfigureResponse>& response) {
   asking_ = false;
   if (!response.ok()) return;  // the next is due soon
+  ticket_ = response->ticket();
+  // At once with this ticket, but not again and again where the coordinator is slower than that.
+  if (response->late() && !late_) next_ask_ns_ = clock_->NowNanos();
+  late_ = response->late();
   using Made = std::tuple<v1::ConfigurationChange::Kind, uint64_t, GiveUp>;
   std::map<Made, std::vector<uint32_t>> made;
   for (int i = 0; i < request.changes_size() && i < response->made_size(); ++i) {
     const v1::ConfigurationChange& change = request.changes(i);
     GiveUp why = GiveUp::kNo;
     if (change.kind() == v1::ConfigurationChange::DROP_REPLICA &&
-        change.partition() < parts_.size()) {
+        change.partition() < parts_.size() && !late_) {
       parts_[change.partition()].broken = false;
       why = parts_[change.partition()].why;
     }

@@ -187,7 +187,9 @@ class Replication final : public PeerListener {
   std::vector<uint32_t> learners_;  // partitions of this shard that have one
   uint32_t refused_ = 0;            // of parts_
   uint64_t last_cookie_ = 0;
-  bool asking_ = false;  // the coordinator
+  bool asking_ = false;           // the coordinator
+  v1::ReconfigureTicket ticket_;  // of its last answer
+  bool late_ = false;             // the last answer said so
   int64_t next_ask_ns_ = 0;
   int64_t looked_ns_ = 0;  // LookForWaiting()
   int64_t next_audit_ns_ = 0;

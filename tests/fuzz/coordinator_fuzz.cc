@@ -262,6 +262,8 @@ std::vector<std::string> Seeds() {
   v1::ReconfigureRequest reconfigure;
   reconfigure.set_request_id(Id('j'));
   reconfigure.set_incarnation(2);
+  reconfigure.mutable_ticket()->set_term(1);
+  reconfigure.mutable_ticket()->set_issued_ns(ScriptClock().now);
   for (const int kind : {1, 2, 3}) {
     v1::ConfigurationChange* change = reconfigure.add_changes();
     change->set_kind(static_cast<v1::ConfigurationChange::Kind>(4 - kind));

@@ -320,6 +320,59 @@ TEST_CASE("a follower that asks becomes primary, and the old one is repaired lat
   REQUIRE(Words(c.Partition(0)) == "2?1");
 }
 
+// a asks for b's copy of partition 0 to be dropped, b for partition 2 of which a is the primary.
+// Neither is made `late_ms` after the ticket was given.
+void AskLate(TestCoordinator* c, uint64_t a, uint64_t b, const v1::ReconfigureTicket& ticket) {
+  const uint64_t revision = c->view().revision();
+  for (const auto& [who, change] :
+       {std::pair(a, c->Change(kDrop, 0, b)), std::pair(b, c->Change(kPromote, 2))}) {
+    const auto late = c->Reconfigure(who, {change}, ticket);
+    REQUIRE(late.ok());
+    CHECK_FALSE(late->made(0));
+    CHECK(late->late());
+  }
+  CHECK(c->view().revision() == revision);
+}
+
+TEST_CASE("regression: who is gone by the time it is heard takes nobody's role") {
+  for (const int64_t late_ms : {kLeaseMs / 8 + 1, 3 * kLeaseMs}) {
+    TestCoordinator c(Replicated());
+    const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+    REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+    const v1::ReconfigureTicket ticket = c.Reconfigure(a, {}, {})->ticket();
+    // What they ask now waits in a coordinator that does not run.
+    c.clock.StallMs(late_ms);
+    c->RunOnce();
+    AskLate(&c, a, b, ticket);
+    AskLate(&c, a, b, {});
+    // Who is there again under its name is empty: the other one has everything.
+    c.JoinServer("a");
+    CHECK(c.view().tables(0).lost_partitions().empty());
+  }
+}
+
+TEST_CASE("a change that takes a role is made with a recent ticket of this term alone") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  v1::ReconfigureTicket ticket = c.Reconfigure(a, {}, {})->ticket();
+  c.Restart();
+  AskLate(&c, a, b, ticket);
+  ticket = c.Reconfigure(a, {}, {})->ticket();
+  ticket.set_issued_ns(ticket.issued_ns() + 1);  // not given yet
+  AskLate(&c, a, b, ticket);
+  ticket.set_issued_ns(ticket.issued_ns() - 1);
+  c.clock.StallMs(kLeaseMs / 8);
+  const auto made = c.Reconfigure(a, {c.Change(kDrop, 0, b)}, ticket);
+  REQUIRE(made.ok());
+  CHECK(made->made(0));
+  CHECK_FALSE(made->late());
+  // A learner takes nobody's role: it is admitted however late that is.
+  PassLease(&c, {a, b});
+  REQUIRE(Words(c.Partition(0)) == "1?2");
+  CHECK(c.Reconfigure(a, {c.Change(kAdmit, 0, b)}, {})->made(0));
+}
+
 TEST_CASE("a change is made only of the configuration that it names, once") {
   TestCoordinator c(Replicated());
   const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
@@ -327,6 +380,7 @@ TEST_CASE("a change is made only of the configuration that it names, once") {
   v1::ReconfigureRequest request;
   request.set_request_id(c.NewId());
   request.set_incarnation(a);
+  *request.mutable_ticket() = c.Reconfigure(a, {}, {})->ticket();
   *request.add_changes() = c.Change(kDrop, 0, b);
   *request.add_changes() = c.Change(kDrop, 0, b);  // of one that is no more by then
   v1::ConfigurationChange late = c.Change(kDrop, 2, b);

@@ -217,12 +217,20 @@ class TestCoordinator {
     }
     return change;
   }
+  // With a ticket of this moment.
   absl::StatusOr<v1::ReconfigureResponse> Reconfigure(
       uint64_t incarnation, const std::vector<v1::ConfigurationChange>& changes) {
+    const auto asked = Reconfigure(incarnation, {}, {});
+    return asked.ok() ? Reconfigure(incarnation, changes, asked->ticket()) : asked;
+  }
+  absl::StatusOr<v1::ReconfigureResponse> Reconfigure(
+      uint64_t incarnation, const std::vector<v1::ConfigurationChange>& changes,
+      const v1::ReconfigureTicket& ticket) {
     v1::ReconfigureRequest request;
     request.set_request_id(NewId());
     request.set_incarnation(incarnation);
     request.mutable_changes()->Add(changes.begin(), changes.end());
+    *request.mutable_ticket() = ticket;
     return Call(&Coordinator::Reconfigure, request);
   }
   const v1::Partition& Partition(uint32_t id) const {
