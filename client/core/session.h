@@ -85,6 +85,9 @@ class Session {
   int64_t SilentSince(uint64_t incarnation) const;
 
  private:
+  void Confirm(int64_t began, int64_t deadline_ns, std::shared_ptr<v1::JoinWorkerResponse> granted,
+               std::function<void(absl::Status)> done);
+  void Joined(v1::JoinWorkerResponse* granted);
   // The lease has ended: `who` says so.
   void Expire(std::string_view who);
   void TakeView(v1::ClusterView view);

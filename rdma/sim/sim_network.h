@@ -59,6 +59,7 @@ struct PlantedBugs {
   bool refusals_are_final = false;     // memory that a transport refuses now ends its call
   bool keep_patience = false;  // a sleeping client keeps its promise to wait for the last answer
                                // when another operation starts
+  bool trust_late_grants = false;  // a lease counts as granted when its answer is handled
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 

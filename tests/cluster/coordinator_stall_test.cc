@@ -1,4 +1,5 @@
-// A coordinator that did not run ends no lease, however long it stood still.
+// A coordinator that did not run ends no lease, however long it stood still; a client that did not
+// run while it joined has a lease when it has.
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
@@ -114,6 +115,34 @@ TEST_CASE("regression: a slow or failing write of the coordinator's store ends n
       CHECK(server.state() == v1::Server::ALIVE);
     }
     CHECK(joined == absl::OkStatus());
+  }
+}
+
+TEST_CASE("regression: a client that did not run while it joined has a lease when it has joined") {
+  for (const bool held : {false, true}) {
+    for (const double leases : {0.3, 0.6, 1.1, 3.0}) {
+      INFO((held ? "held for " : "stalled for ") << leases << " leases");
+      Members members(5);
+      SimCluster& cluster = members.cluster();
+      SimWorker* other = cluster.AddWorker("other", {.job = "other", .seed = 99});
+      std::optional<absl::Status> joined;
+      other->core().Join(other->At(cluster.now() + 20 * kSecond),
+                         [&](absl::Status status) { joined = std::move(status); });
+      REQUIRE(cluster.RunUntil([&] { return cluster.view().jobs_size() == 2; },
+                               cluster.now() + kSecond));
+      const auto until = cluster.now() + static_cast<int64_t>(leases * kLeaseMs * kMilli);
+      if (held) other->HoldUntil(until);
+      if (!held) other->StallUntil(until);
+      REQUIRE(cluster.RunUntil([&] { return joined.has_value(); }, cluster.now() + 20 * kSecond));
+      CHECK(joined->ok());
+      members.Run(3 * kLeaseMs * kMilli);
+      std::optional<absl::Status> listed;
+      other->core().ListTables(
+          other->At(cluster.now() + kSecond),
+          [&](const absl::StatusOr<std::vector<v1::Table>>& tables) { listed = tables.status(); });
+      REQUIRE(cluster.RunUntil([&] { return listed.has_value(); }, cluster.now() + 2 * kSecond));
+      CHECK(listed->ok());
+    }
   }
 }
 
