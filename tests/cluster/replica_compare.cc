@@ -186,6 +186,18 @@ std::string CompareTable(uint32_t partition, const TableState& p, const TableSta
 
 }  // namespace
 
+std::string DescribeReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
+  const auto& p = EngineInspector::Impl(primary);
+  const auto& c = EngineInspector::Impl(copy);
+  if (partition >= p.partitions.size() || partition >= c.partitions.size()) return "no view";
+  return absl::StrCat("revisions ", p.revision, " and ", c.revision, ", last record ",
+                      p.log.last(partition), ", acknowledged ", p.log.acknowledged(partition),
+                      ", in the log ", EngineInspector::Pending(p.log, partition),
+                      ", the copy is at ", c.copies[partition].sequence,
+                      c.copies[partition].begun ? "" : " and has not begun",
+                      c.copies[partition].learning ? " and learns" : "");
+}
+
 ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
   const auto& p = EngineInspector::Impl(primary);
   const auto& c = EngineInspector::Impl(copy);

@@ -21,6 +21,10 @@ struct ReplicaComparison {
 ReplicaComparison CompareReplicas(const shard::Engine& primary, const shard::Engine& copy,
                                   uint32_t partition);
 
+// Where the two are, for a message: views, and records of the partition.
+std::string DescribeReplicas(const shard::Engine& primary, const shard::Engine& copy,
+                             uint32_t partition);
+
 // Where the logs for replicas of this engine's partitions have more than their limits and one
 // record, of those with contents that applies made and of those that catch learners up. Empty:
 // nowhere.

@@ -25,7 +25,8 @@ class SwarmChecks {
   void Run();
   // All that the plan wants is there: else *missing says what is not.
   bool Redundant(std::string* missing) const;
-  // Every follower was compared with its primary, at one sequence, and is equal.
+  // Every follower was compared with its primary, at one sequence, and is equal. Called when no
+  // client pushes any more.
   bool AllEqual(std::string* missing);
 
  private:
@@ -33,6 +34,7 @@ class SwarmChecks {
   void FollowView();
   void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
+  bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
   void CompareReplicas();
   // Every log for replicas is within its limits.
@@ -46,6 +48,7 @@ class SwarmChecks {
   // Incarnation -> process: index of the server, and which of its lives.
   std::map<uint64_t, std::pair<int, int>> processes_;
   int64_t next_compare_ = 0;
+  std::map<uint32_t, uint64_t> equal_;  // partition -> its configuration when AllEqual() saw it so
   // (table, partition, its life and epoch) that have had as many rows as an eviction leaves.
   std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t>> full_;
 };
