@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/cluster_history.h"
+#include "server/coordinator/planted_bugs.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -46,6 +47,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   int64_t good_ns = 0;      // the last good answer; before it, the start
   std::string join_id;
   Repeated join, heartbeat, poll, leave;
+  bool refreshing = false;
   uint64_t incarnation = 0;
   int64_t lease_ns = 0;
   std::shared_ptr<const v1::ClusterView> view;    // the newest
@@ -63,10 +65,12 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void SendJoin();
   void SendHeartbeat(int64_t now);
   void SendPoll();
+  void SendRefresh();
   void SendLeave(int64_t now);
   void OnJoin(absl::StatusOr<v1::JoinServerResponse> response);
   void OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> response);
   void OnPoll(absl::StatusOr<v1::GetViewResponse> response);
+  void OnRefresh(absl::StatusOr<v1::GetViewResponse> response);
   void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
   bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules);
   void GiveView();
@@ -135,6 +139,14 @@ void Membership::Impl::SendPoll() {
   Send("GetView", request, absl::Milliseconds(kPollMs) + kPollSlack, &Impl::OnPoll);
 }
 
+// A poll may be lost, and waits on for longer than a lease.
+void Membership::Impl::SendRefresh() {
+  refreshing = true;
+  v1::GetViewRequest request;
+  request.set_known_revision(view->revision());
+  Send("GetView", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnRefresh);
+}
+
 void Membership::Impl::SendLeave(int64_t now) {
   leave.under_way = true;
   v1::LeaveRequest request;
@@ -174,6 +186,8 @@ void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> respons
   if (response.ok()) {
     good_ns = clock->NowNanos();
     last_error = absl::OkStatus();
+    const bool newer = response->revision() > view->revision();
+    if (newer && !refreshing && !coordinator_planted_bugs().wait_for_polls) SendRefresh();
   } else if (absl::IsNotFound(response.status())) {
     Superseded(absl::StrCat("another verbenad has joined as '", options.name,
                             "', or this one was removed by an operator or told to leave"));
@@ -199,6 +213,13 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
   }
   poll.failures = 0;
   poll.due_ns = 0;
+}
+
+// One that fails is tried again after the next heartbeat.
+void Membership::Impl::OnRefresh(absl::StatusOr<v1::GetViewResponse> response) {
+  refreshing = false;
+  if (state != State::kJoined || !response.ok() || !response->changed()) return;
+  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr);
 }
 
 void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {

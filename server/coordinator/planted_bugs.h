@@ -9,6 +9,7 @@ namespace verbena::server {
 struct CoordinatorPlantedBugs {
   bool count_pauses = false;       // leases run on while the coordinator does not
   bool make_late_changes = false;  // of configurations, however long ago who asks lived
+  bool wait_for_polls = false;     // a server's view comes by a poll alone, which may be lost
 };
 
 // All false outside tests.

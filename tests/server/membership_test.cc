@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "server/coordinator/planted_bugs.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -385,6 +386,37 @@ TEST_CASE("lost, late and reordered answers: one incarnation, and the newest vie
     // However often the join was repeated, it counted once: nothing was taken for a restart.
     REQUIRE(world.given.size() == 1);
   }
+}
+
+// Whether each view comes soon although all polls are lost.
+bool ViewsComeWithoutPolls() {
+  World world;
+  auto inner = world.channel.handler;
+  world.channel.handler = [&](const std::string& name, const std::string& bytes,
+                              FakeChannel::Respond respond) {
+    v1::GetViewRequest request;
+    if (name == "GetView") REQUIRE(request.ParseFromString(bytes));
+    if (request.wait_ms() == 0) inner(name, bytes, respond);
+  };
+  world.Start();
+  REQUIRE(world.RunFor(1000, [&] { return world.Joined() && !world.views.empty(); }));
+  for (const char* name : {"b", "c"}) {
+    world.coordinator.JoinServer(name);
+    const auto known = [&] {
+      return world.views.back()->revision() == world.coordinator.view().revision();
+    };
+    REQUIRE_FALSE(known());
+    if (!world.RunFor(kLeaseMs / 4 + 10, known)) return false;
+  }
+  return true;
+}
+
+TEST_CASE("regression: a view whose poll is lost comes after the next heartbeat") {
+  CHECK(ViewsComeWithoutPolls());
+  coordinator_planted_bugs().wait_for_polls = true;
+  const bool come = ViewsComeWithoutPolls();
+  coordinator_planted_bugs().wait_for_polls = false;
+  CHECK_FALSE(come);
 }
 
 TEST_CASE("a coordinator with another cluster, or with an old view, is not followed") {
