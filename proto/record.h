@@ -231,7 +231,7 @@ enum class ReplyStatus : uint8_t {
   kWrongStep = 9,     // sync: the step is not the open one
   kTooEarly = 10,     // end-step listed contributions that have not arrived; a pull or lookup that
                       // waited for long, where others of its lane could not be parked: ask again
-  kDataLoss = 11,     // the partition of this table is lost
+  kDataLoss = 11,     // this server has lost its data of the partition, which the view does not say
   kMalformed = 12,
   kResourceExhausted = 13,
   kPermissionDenied = 14,  // an observer pushed

@@ -51,7 +51,11 @@ ReplyStatus Engine::Impl::FindSlice(const TableState& state, const Group& group,
   if ((!p.ours || p.epoch != group.epoch) && !planted_bugs().ignore_epoch) {
     return ReplyStatus::kWrongEpoch;
   }
-  if (state.placement[group.partition].lost) return ReplyStatus::kDataLoss;
+  // A view that is as new as this one has the loss, and its owner asks for nothing here: the
+  // caller's is newer, and has the table reset.
+  if (state.placement[group.partition].lost) {
+    return planted_bugs().lost_by_old_view ? ReplyStatus::kDataLoss : ReplyStatus::kNotReady;
+  }
   *slice = state.table->slice_of(group.partition);
   if (*slice != SlicedTable::kNone) {
     switch (state.table->life(*slice).state) {

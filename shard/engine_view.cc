@@ -220,7 +220,10 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     const uint32_t p = sliced.life(s).partition;
     const bool keep = placement[p].ours && !placement[p].lost && !partitions[p].stale;
     if (keep && !partitions[p].epoch_changed) continue;
-    const ReplyStatus why = placement[p].lost ? ReplyStatus::kDataLoss : ReplyStatus::kWrongEpoch;
+    // Also where it is lost: callers learn that from the view, which may be over in theirs.
+    const ReplyStatus why = placement[p].lost && planted_bugs().lost_by_old_view
+                                ? ReplyStatus::kDataLoss
+                                : ReplyStatus::kWrongEpoch;
     if (keep) {
       state->consistency->FailSlice(s, why, /*keep=*/true);
       // Another may have been its primary meanwhile.

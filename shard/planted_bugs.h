@@ -25,6 +25,7 @@ struct PlantedBugs {
   bool evict_named = false;        // a sweep drops rows that its own push or step names
   bool evict_alike = false;        // of rows with the same stamp all go as soon as one does
   bool rows_never_come = false;    // rows of a table made or reset under a learner stay "to come"
+  bool lost_by_old_view = false;   // a view that is older than the caller's says what is lost
   bool drop_the_busy = false;      // a replica without room for now is dropped after a lease
   bool refuse_replicas = false;    // a fault: replicas have no room for any record
   bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before

@@ -71,7 +71,7 @@ TEST_CASE("a parked lookup ends with whatever makes an answer impossible") {
   SECTION("a lost partition") {
     f.view.mutable_tables(0)->add_lost_partitions(1);
     REQUIRE(f.Apply().ok());
-    CHECK(f.OnlyEvent().answer.status == Status::kDataLoss);
+    CHECK(f.OnlyEvent().answer.status == Status::kWrongEpoch);
   }
   SECTION("its worker's lease") {
     f.job()->mutable_members()->RemoveLast();
