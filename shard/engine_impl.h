@@ -313,6 +313,7 @@ struct Engine::Impl {
     uint32_t waits = 0;  // turns that found applies under way
     ReplicaLog::Proof at;
   } audit;
+  std::vector<uint64_t> audited;      // by partition: the last record of the audit
   std::vector<uint64_t> copied_keys;  // scratch of what copies are told
   std::vector<uint32_t> copied_rows;
 };

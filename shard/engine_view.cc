@@ -47,6 +47,7 @@ const v1::Replica* Engine::Impl::FindReplica(const v1::Partition& partition) con
 void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
   partitions.resize(view.partitions_size());
   copies.resize(partitions.size());
+  audited.resize(partitions.size());
   log.Resize(static_cast<uint32_t>(partitions.size()));
   for (const v1::Partition& p : view.partitions()) {
     PartitionInfo& info = partitions[p.id()];

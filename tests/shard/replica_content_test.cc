@@ -390,6 +390,31 @@ TEST_CASE("the audit passes a follower that is equal, while pushes go on") {
   CHECK(Audit(&pair) == ReplyStatus::kOk);
 }
 
+TEST_CASE("regression: a follower that has not answered the audit gets no more of it") {
+  const bool hurry = GENERATE(false, true);
+  Pair pair(OnePartition(AnyConsistency()));
+  pair.AddLearner();
+  pair.Apply();
+  pair.Push({1, 2});
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  pair.Admit();
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  const Planted bug(&PlantedBugs::hurry_audit, hurry);
+  REQUIRE(pair.primary.engine->AuditFollowers(4096));
+  pair.Take();
+  std::vector<ReplicaRecord> more;
+  for (int i = 0; i < 10; ++i) {
+    REQUIRE(pair.primary.engine->AuditFollowers(4096));
+    pair.primary.engine->TakeReplicas(&more, 1000);
+    CHECK(more.empty() != hurry);
+  }
+  if (hurry) return;
+  REQUIRE(pair.Deliver() == ReplyStatus::kOk);
+  REQUIRE(pair.primary.engine->AuditFollowers(4096));
+  pair.primary.engine->TakeReplicas(&more, 1000);
+  CHECK_FALSE(more.empty());
+}
+
 TEST_CASE("the audit finds a follower without rows") {
   Pair pair(OnePartition(AnyConsistency()));
   {
