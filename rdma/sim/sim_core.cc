@@ -458,7 +458,8 @@ void SimCore::End(const LinkPtr& link, int index) {
     side->dead_at = now() + Between(1, faults_.max_death_delay_ns);
     At(side->dead_at, [link, side] {
       side->lingering = false;
-      if (side->endpoint == nullptr) side->exposed.clear();
+      if (side->endpoint == nullptr) return side->exposed.clear();
+      side->endpoint->Notify();
     });
   }
   Completion completion;
@@ -479,9 +480,12 @@ void SimCore::End(const LinkPtr& link, int index) {
   side->state = State::kEnded;
 }
 
-bool SimCore::RefusesExpose() {
+bool SimCore::RefusesExpose(uint32_t endpoint) {
   if (!Chance(faults_.expose_refusal)) return false;
-  At(now() + Delay(), [] {});
+  At(now() + Delay(), [this, endpoint] {
+    const auto it = endpoints_.find(endpoint);
+    if (it != endpoints_.end()) it->second->Notify();
+  });
   return true;
 }
 

@@ -142,8 +142,9 @@ class SimCore {
   void Post(const std::shared_ptr<SimLink>& link, int side, const WriteRequest& request,
             uint64_t total);
   void Close(const std::shared_ptr<SimLink>& link, int side);
-  // Whether Expose() refuses for now; if so, an event follows when another attempt is worth it.
-  bool RefusesExpose();
+  // Whether Expose() refuses for now; if so, the endpoint is notified when another attempt is worth
+  // it.
+  bool RefusesExpose(uint32_t endpoint);
   // Makes up for writes that wake nobody: takes effect with the last of them.
   void WakePeer(const std::shared_ptr<SimLink>& link, int side, Wakes wakes);
 

@@ -78,7 +78,7 @@ absl::StatusOr<RemoteMemory> SimEndpoint::Expose(ConnectionId connection,
   if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
     return absl::InvalidArgumentError("sim: the range to expose is not within a block");
   }
-  if (entry->mine().state == State::kEstablished && core_->RefusesExpose()) {
+  if (entry->mine().state == State::kEstablished && core_->RefusesExpose(number_)) {
     return absl::UnavailableError("sim: memory cannot be exposed to the peer now");
   }
   const uint64_t key = core_->NextKey();
@@ -212,6 +212,7 @@ bool SimEndpoint::WakeOnAnything() {
 }
 
 size_t SimEndpoint::Poll(absl::Span<Completion> out) {
+  news_ = false;
   size_t count = 0;
   for (auto it = completions_.begin(); it != completions_.end() && count < out.size();) {
     const Entry* entry = Find(it->connection);

@@ -55,6 +55,9 @@ class SimEndpoint final : public Endpoint {
   // Whether an answer has arrived since Arm() that did not wake, as only SleepUntil::kLastAnswer
   // allows.
   bool slept_through() const { return slept_through_; }
+  // Whether there is anything that the owner has not seen: a driver that runs it only then, and at
+  // its timers, misses nothing.
+  bool pending() const { return news_ || !completions_.empty() || !events_.empty(); }
 
   // For the core.
   const std::string& host() const { return host_; }
@@ -72,6 +75,8 @@ class SimEndpoint final : public Endpoint {
     events_.push_back(std::move(event));
     Wake(Wakes::kPeer);
   }
+  // A connection is dead, or memory may be exposed again: what no event says.
+  void Notify() { news_ = true; }
   // A write that wakes so has arrived. The rule is that of shm.
   void Wake(Wakes wakes) {
     if (!sleep_.has_value() || wakes == Wakes::kNobody) return;
@@ -79,7 +84,7 @@ class SimEndpoint final : public Endpoint {
       slept_through_ = true;
       return;
     }
-    woken_ = true;
+    woken_ = news_ = true;
   }
   // Every link of this endpoint, in order of id, with the side that is ours.
   struct Entry {
@@ -106,6 +111,7 @@ class SimEndpoint final : public Endpoint {
   std::deque<ConnectionEvent> events_;
   std::optional<SleepUntil> sleep_;  // armed
   bool woken_ = false, slept_through_ = false;
+  bool news_ = false;  // since the last Poll()
 };
 
 }  // namespace verbena::rdma

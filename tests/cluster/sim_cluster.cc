@@ -61,34 +61,8 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       channel_(control->NewChannel(host_)),
       rails_(options.rails),
       cold_io_ns_(options.cold_io_ns) {
-  for (int s = 0; s < options.shards; ++s) {
-    server::ShardExecutorOptions executor;
-    executor.shard = s;
-    executor.seed = options.seed * 1000 + index * 10 + s + 1;
-    executor.lane.small_slots = options.small_slots;
-    executor.lane.large_slots = options.large_slots;
-    executor.lane.large_slot_bytes = 4096 + kSimChunkBytes;
-    executor.lane.operations = options.operations;
-    executor.replica_log = options.replica_log;
-    executor.audit = options.audit;
-    executor.commit_observer = options.commit_observer;
-    executor.disk = options.disk;
-    if (options.cold_io_ns > 0) {
-      cold_.push_back(std::make_unique<shard::FakeColdStore>(static_cast<uint32_t>(executor.seed)));
-      executor.cold_store = cold_.back().get();
-    }
-    executor.log = options.log;
-    executor.wall_seconds = [clock = &network->clock()] {
-      return static_cast<uint32_t>(clock->NowNanos() / 1'000'000'000);
-    };
-    std::vector<server::ShardExecutor::Transport> transports;
-    for (uint32_t rail = 0; rail < rails_; ++rail) {
-      transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});
-    }
-    shards_.push_back(Must(server::ShardExecutor::Create(executor, &clock_, std::move(transports),
-                                                         control->NewChannel(host_))));
-    shards_.back()->SetCoordinator(kCoordinatorAddress);
-  }
+  for (int s = 0; s < options.shards; ++s) AddShard(options, index, s, network);
+  inputs_.Watch(channel_.get());
   server::MembershipOptions membership;
   membership.coordinator = kCoordinatorAddress;
   membership.name = host_;
@@ -102,6 +76,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
           shard->SetIncarnation(incarnation);
           shard->ApplyView(view);
         }
+        for (SimInputs& inputs : shard_inputs_) inputs.Touch();
       });
   control_->Serve(address_, [this](const std::string& method, const std::string& request,
                                    SimControl::Respond respond) {
@@ -111,8 +86,43 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
 
 SimServer::~SimServer() { control_->Stop(address_); }
 
+void SimServer::AddShard(const ClusterOptions& options, int index, int shard,
+                         rdma::SimNetwork* network) {
+  server::ShardExecutorOptions executor;
+  executor.shard = shard;
+  executor.seed = options.seed * 1000 + index * 10 + shard + 1;
+  executor.lane.small_slots = options.small_slots;
+  executor.lane.large_slots = options.large_slots;
+  executor.lane.large_slot_bytes = 4096 + kSimChunkBytes;
+  executor.lane.operations = options.operations;
+  executor.replica_log = options.replica_log;
+  executor.audit = options.audit;
+  executor.commit_observer = options.commit_observer;
+  executor.disk = options.disk;
+  if (options.cold_io_ns > 0) {
+    cold_.push_back(std::make_unique<shard::FakeColdStore>(static_cast<uint32_t>(executor.seed)));
+    executor.cold_store = cold_.back().get();
+  }
+  executor.log = options.log;
+  executor.wall_seconds = [clock = &network->clock()] {
+    return static_cast<uint32_t>(clock->NowNanos() / 1'000'000'000);
+  };
+  SimInputs& inputs = shard_inputs_.emplace_back();
+  std::vector<server::ShardExecutor::Transport> transports;
+  for (uint32_t rail = 0; rail < rails_; ++rail) {
+    transports.push_back({network->NewEndpoint(RailHost(host_, rail)), "sim", rail});
+    inputs.Watch(transports.back().endpoint.get());
+  }
+  std::unique_ptr<SimChannel> channel = control_->NewChannel(host_);
+  inputs.Watch(channel.get());
+  shards_.push_back(Must(
+      server::ShardExecutor::Create(executor, &clock_, std::move(transports), std::move(channel))));
+  shards_.back()->SetCoordinator(kCoordinatorAddress);
+}
+
 void SimServer::Handle(const std::string& method, const std::string& bytes,
                        SimControl::Respond respond) {
+  for (SimInputs& inputs : shard_inputs_) inputs.Touch();
   if (method == "/verbena.v1.Shard/OpenLane") {
     Dispatch<v1::OpenLaneRequest, v1::OpenLaneResponse>(
         bytes, std::move(respond), [this](const v1::OpenLaneRequest& request, auto reply) {
@@ -186,19 +196,34 @@ bool SimServer::RunOnce() {
   const int64_t now = clock_.NowNanos();
   const bool cold_is_due = now >= cold_at_;
   if (cold_is_due) cold_at_ = now + cold_io_ns_;
-  for (auto& store : cold_) store->stopped = !cold_is_due;
-  bool worked = channel_->RunOnce();
-  worked |= membership_->RunOnce();
-  for (auto& shard : shards_) worked |= shard->RunOnce();
+  for (size_t s = 0; s < cold_.size(); ++s) {
+    cold_[s]->stopped = !cold_is_due;
+    if (cold_is_due && cold_[s]->queued() > 0) shard_inputs_[s].Touch();
+  }
+  bool worked = false;
+  if (inputs_.Due(now)) {
+    worked = channel_->RunOnce();
+    worked |= membership_->RunOnce();
+    worked ? inputs_.Touch() : inputs_.Idle(membership_->NextTimerNanos());
+  }
+  for (size_t s = 0; s < shards_.size(); ++s) worked |= RunShard(s, now);
+  return worked;
+}
+
+bool SimServer::RunShard(size_t index, int64_t now) {
+  SimInputs& inputs = shard_inputs_[index];
+  if (!inputs.Due(now)) return false;
+  const bool worked = shards_[index]->RunOnce();
+  worked ? inputs.Touch() : inputs.Idle(shards_[index]->NextTimerNanos());
   return worked;
 }
 
 int64_t SimServer::NextTimerNanos() const {
-  int64_t next = membership_->NextTimerNanos();
+  int64_t next = inputs_.NextTimerNanos();
   for (const auto& store : cold_) {
-    if (store->queued_reads() + store->queued_writes() > 0) next = std::min(next, cold_at_);
+    if (store->queued() > 0) next = std::min(next, cold_at_);
   }
-  for (const auto& shard : shards_) next = std::min(next, shard->NextTimerNanos());
+  for (const SimInputs& inputs : shard_inputs_) next = std::min(next, inputs.NextTimerNanos());
   return clock_.ToNetwork(next);
 }
 
@@ -218,8 +243,10 @@ SimWorker::SimWorker(const std::string& host, const Options& options, int drift_
   core.seed = options.seed;
   for (uint32_t rail = 0; rail < options.rails; ++rail) {
     endpoints_.push_back(network->NewEndpoint(RailHost(host, rail)));
+    inputs_.Watch(endpoints_.back().get());
     core.transports.push_back({endpoints_.back().get(), "sim", rail});
   }
+  inputs_.Watch(channel_.get());
   core.clock = &clock_;
   core.control = channel_.get();
   core_ = std::make_unique<client::ClientCore>(std::move(core));
@@ -243,8 +270,16 @@ bool SimWorker::RunOnce() {
   if (held(network_clock_->NowNanos())) {
     const int64_t now = clock_.NowNanos();
     if (now >= keeper_at_) keeper_at_ = core_->lease_keeper().RunOnce(now);
+    inputs_.Touch();
     return false;
   }
+  if (!inputs_.Due(clock_.NowNanos())) return false;
+  const bool worked = RunCore();
+  worked ? inputs_.Touch() : inputs_.Idle(core_->NextTimerNanos());
+  return worked;
+}
+
+bool SimWorker::RunCore() {
   if (asleep_) {
     if (!Woken()) return false;
     asleep_ = false;
@@ -259,7 +294,7 @@ bool SimWorker::RunOnce() {
 }
 
 int64_t SimWorker::NextTimerNanos() const {
-  if (!held(network_clock_->NowNanos())) return clock_.ToNetwork(core_->NextTimerNanos());
+  if (!held(network_clock_->NowNanos())) return clock_.ToNetwork(inputs_.NextTimerNanos());
   return std::min(held_until_, clock_.ToNetwork(keeper_at_));
 }
 

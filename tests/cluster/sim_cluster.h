@@ -22,6 +22,7 @@
 #include "server/membership.h"
 #include "tests/cluster/sim_clock.h"
 #include "tests/cluster/sim_control.h"
+#include "tests/cluster/sim_inputs.h"
 #include "tests/cluster/sim_store.h"
 #include "tests/shard/fake_cold_store.h"
 
@@ -88,11 +89,15 @@ class SimServer {
 
  private:
   server::ShardExecutor* FindShard(uint32_t shard);  // null: none
+  void AddShard(const ClusterOptions& options, int index, int shard, rdma::SimNetwork* network);
+  bool RunShard(size_t index, int64_t now);
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
   std::string host_, address_;
   const SimClock clock_;
   SimControl* control_;
-  std::unique_ptr<ControlChannel> channel_;
+  std::unique_ptr<SimChannel> channel_;
+  SimInputs inputs_;                     // of the membership
+  std::vector<SimInputs> shard_inputs_;  // by shard
   const uint32_t rails_;
   const int64_t cold_io_ns_;
   int64_t stalled_until_ = 0;
@@ -116,7 +121,12 @@ class SimWorker {
   };
   SimWorker(const std::string& host, const Options& options, int drift_ppm,
             rdma::SimNetwork* network, SimControl* control);
-  client::ClientCore& core() { return *core_; }
+  // Not to be kept over turns of the cluster.
+  client::ClientCore& core() {
+    inputs_.Touch();
+    return *core_;
+  }
+  const client::ClientCore& core() const { return *core_; }
   bool RunOnce();
   const std::string& host() const { return host_; }
   // What its own clock shows when the network's shows `ns`: deadlines are by that one.
@@ -140,6 +150,7 @@ class SimWorker {
 
  private:
   bool Woken();
+  bool RunCore();
 
   std::string host_;
   const Clock* const network_clock_;
@@ -148,8 +159,9 @@ class SimWorker {
   int64_t held_until_ = 0, keeper_at_ = 0;  // the latter by its own clock
   bool sleeps_ = false, asleep_ = false;
   int64_t sleeps_until_ = 0;  // by its own clock
-  std::unique_ptr<ControlChannel> channel_;
+  std::unique_ptr<SimChannel> channel_;
   std::vector<std::unique_ptr<rdma::Endpoint>> endpoints_;  // a rail each
+  SimInputs inputs_;
   std::unique_ptr<client::ClientCore> core_;
 };
 

@@ -10,7 +10,7 @@ namespace verbena::test {
 
 // One process's channel. Ends of calls are queued and run in its RunOnce(), as with gRPC. A call's
 // state outlives the channel, so a late answer to a crashed process finds nobody.
-class SimControlChannel final : public ControlChannel {
+class SimControlChannel final : public SimChannel {
  public:
   SimControlChannel(SimControl* net, std::string host)
       : net_(net), host_(std::move(host)), ended_(std::make_shared<Ended>()) {}
@@ -63,6 +63,7 @@ class SimControlChannel final : public ControlChannel {
   }
 
   int wake_fd() const override { return -1; }
+  bool pending() const override { return !ended_->empty(); }
 
  private:
   using Ended = std::deque<absl::AnyInvocable<void()>>;
@@ -86,7 +87,7 @@ class SimControlChannel final : public ControlChannel {
   std::shared_ptr<Ended> ended_;
 };
 
-std::unique_ptr<ControlChannel> SimControl::NewChannel(const std::string& host) {
+std::unique_ptr<SimChannel> SimControl::NewChannel(const std::string& host) {
   return std::make_unique<SimControlChannel>(this, host);
 }
 

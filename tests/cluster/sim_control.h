@@ -28,6 +28,12 @@ struct ControlFaults {
   int64_t max_delay_ns = 2'000'000;
 };
 
+class SimChannel : public ControlChannel {
+ public:
+  // Whether a call has ended and its owner was not told.
+  virtual bool pending() const = 0;
+};
+
 class SimControl {
  public:
   // Gets a serialised request; answers with a serialised response, at once or later.
@@ -40,7 +46,7 @@ class SimControl {
   void Serve(const std::string& address, Handler handler) { handlers_[address] = handler; }
   void Stop(const std::string& address) { handlers_.erase(address); }
   // Of the process of that name.
-  std::unique_ptr<ControlChannel> NewChannel(const std::string& host);
+  std::unique_ptr<SimChannel> NewChannel(const std::string& host);
   // Nothing that `from` sends reaches `to` any more (or again): requests and answers alike, those
   // of calls under way included. Who waits is not told.
   void Cut(const std::string& from, const std::string& to, bool cut);

@@ -172,7 +172,8 @@ class Swarm {
 
   // A lookup of an ssp table whose call is over may wait for steps that others do not end any more.
   bool Quiet(const SwarmClient& client) const {
-    return client.idle() && (world_.has(SwarmFeature::kSsp) || !client.process()->core().Busy());
+    const SimWorker& process = *client.process();
+    return client.idle() && (world_.has(SwarmFeature::kSsp) || !process.core().Busy());
   }
 
   // Everything that was begun has ended; then every unit is read.

@@ -41,6 +41,7 @@ void SwarmChecks::FollowView() {
     present.insert(table.id());
     const auto [it, created] = world_->tables.try_emplace(table.id(), table);
     if (created) {
+      ++world_->table_changes;
       ++world_->result->created;
       continue;
     }
@@ -49,6 +50,7 @@ void SwarmChecks::FollowView() {
   for (auto& [id, table] : world_->tables) {
     if (table.dropped() || present.contains(id)) continue;
     table.Drop();
+    ++world_->table_changes;
     world_->Trace(absl::StrCat("table ", id, ": dropped"));
     ++world_->result->dropped;
   }

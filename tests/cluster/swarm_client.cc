@@ -100,6 +100,8 @@ bool SwarmClient::Wants(const SwarmTable& table) const {
 }
 
 void SwarmClient::OpenTables() {
+  if (tables_seen_ == world_->table_changes) return;
+  tables_seen_ = world_->table_changes;
   for (const auto& [id, table] : world_->tables) {
     const std::string& name = table.spec().name();
     if (!Wants(table) || opened_.contains(id) || !opening_.insert(name).second) continue;
@@ -109,6 +111,7 @@ void SwarmClient::OpenTables() {
         [this, name](absl::StatusOr<v1::Table> opened) {
           --calls_;
           opening_.erase(name);
+          tables_seen_ = 0;
           last_ = opened.status();
           if (opened.ok()) {
             opened_.insert(opened->id());
@@ -153,7 +156,8 @@ bool SwarmClient::Proved(std::string* missing) const {
 
 std::string SwarmClient::Describe() const {
   static constexpr const char* kNames[] = {"start", "joining", "running", "leaving", "ended"};
-  return absl::StrCat(process_->host(), " (incarnation ", process_->core().incarnation(), ", ",
+  return absl::StrCat(process_->host(), " (incarnation ",
+                      std::as_const(*process_).core().incarnation(), ", ",
                       kNames[static_cast<int>(phase_)], ", ", operations_, " operations, ",
                       unsettled_.size(), " buffers out, last: ", last_.ToString(), ")");
 }
@@ -231,12 +235,13 @@ void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
   uint64_t elements = 0;
   for (const uint32_t unit : operation->units) elements += table.elements(unit);
   if (operation->pulls) {
-    operation->values =
-        *rdma::MemoryBlock::Allocate(elements * table.parameter_bytes(), "swarm values");
+    operation->values = *rdma::MemoryBlock::AllocatePrivate(elements * table.parameter_bytes(),
+                                                            rdma::kSharedPages, "swarm values");
   }
   if (!operation->pushes) return;
   const uint32_t bytes = table.gradient_bytes();
-  operation->gradient = *rdma::MemoryBlock::Allocate(elements * bytes, "swarm gradient");
+  operation->gradient =
+      *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm gradient");
   const auto bits =
       std::bit_cast<uint32_t>(-static_cast<float>(operation->amount)) >> (bytes == 2 ? 16 : 0);
   for (uint64_t e = 0; e < elements; ++e) {
@@ -379,8 +384,9 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
 
 // Buffers that are ours again are noted, so that any later write to them shows.
 void SwarmClient::Settle() {
+  const client::ClientCore& core = std::as_const(*process_).core();
   std::erase_if(unsettled_, [&](const auto& buffer) {
-    if (buffer.first != 0 && !process_->core().BufferReleased(buffer.first)) {
+    if (buffer.first != 0 && !core.BufferReleased(buffer.first)) {
       if (world_->has(SwarmFeature::kFreeRegions) && world_->Chance(0.01)) {
         process_->core().ReleaseBlock(buffer.second);
       }

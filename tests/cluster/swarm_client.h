@@ -93,6 +93,7 @@ class SwarmClient {
   uint32_t operations_ = 0;  // on tables
   std::set<uint32_t> opened_;
   std::set<std::string> opening_;
+  uint64_t tables_seen_ = 0;  // SwarmWorld::table_changes when it last looked for tables to open
   std::map<uint32_t, Used> used_;                                    // since the recovery began
   std::vector<std::pair<client::OperationId, uint64_t>> unsettled_;  // buffers of ended operations
   absl::Status last_;

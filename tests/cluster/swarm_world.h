@@ -46,6 +46,7 @@ struct SwarmWorld {
   bool old_state = false;  // the coordinator has an older state: what it says now does not count
   std::vector<SwarmJob> jobs;
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
+  uint64_t table_changes = 1;             // grows when a table is made or dropped
   std::vector<int> lives;                 // by server: how often its process has died
   // (host, block) of every buffer that its process has back.
   std::set<std::pair<std::string, uint64_t>> settled;

@@ -76,6 +76,7 @@ class FakeColdStore final : public ColdStore {
 
   bool idle() const { return reads_.empty() && (full || writes_.empty()); }
   size_t rows() const { return rows_.size(); }
+  size_t queued() const { return reads_.size() + writes_.size(); }
   size_t queued_writes() const { return writes_.size(); }
   size_t queued_reads() const { return reads_.size(); }
 
