@@ -68,7 +68,6 @@ bool SimCore::Advance(int64_t limit_ns) {
 }
 
 // ---- hosts --------------------------------------------------------------------------------------
-
 uint32_t SimCore::AddEndpoint(SimEndpoint* endpoint) {
   endpoints_[next_endpoint_] = endpoint;
   return next_endpoint_++;
@@ -104,9 +103,11 @@ void SimCore::Cut(const std::string& host, bool cut) {
   }
 }
 
-int64_t SimCore::Moves(const std::string& host) const {
-  const auto it = stalled_.find(host);
-  return it == stalled_.end() ? now() : std::max(now(), it->second);
+int64_t SimCore::Moves(const std::string& host) {
+  const auto stalled = stalled_.find(host);
+  const auto slow = slow_.find(host);
+  return (stalled == stalled_.end() ? now() : std::max(now(), stalled->second)) +
+         (slow == slow_.end() ? 0 : Between(0, slow->second));
 }
 
 void SimCore::Hang(const std::string& host) {
@@ -181,7 +182,6 @@ void SimCore::Reject(const LinkPtr& link, const std::string& reason) {
 }
 
 // ---- writing ------------------------------------------------------------------------------------
-
 void SimCore::Post(const LinkPtr& link, int side, const WriteRequest& request, uint64_t total) {
   auto write = std::make_shared<SimWrite>();
   write->wr_id = request.wr_id;

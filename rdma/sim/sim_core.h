@@ -128,6 +128,7 @@ class SimCore {
   void Crash(const std::string& host);
   void Cut(const std::string& host, bool cut);
   void Stall(const std::string& host, int64_t until_ns) { stalled_[host] = until_ns; }
+  void Slow(const std::string& host, int64_t most_ns) { slow_[host] = most_ns; }
   void Hang(const std::string& host);
   void AddListener(const std::string& address, SimEndpoint* e) { listeners_[address] = e; }
   void RemoveListener(const std::string& address) { listeners_.erase(address); }
@@ -164,7 +165,7 @@ class SimCore {
   int64_t Between(int64_t low, int64_t high);  // both included
   bool Chance(double probability);
   // When what `host` sends or is sent may move.
-  int64_t Moves(const std::string& host) const;
+  int64_t Moves(const std::string& host);
   int64_t Delay() { return Between(faults_.min_delay_ns, faults_.max_delay_ns); }
   void At(int64_t time, std::function<void()> what);
 
@@ -204,6 +205,7 @@ class SimCore {
   std::map<std::string, SimEndpoint*> listeners_;
   std::set<std::string> cut_;
   std::map<std::string, int64_t> stalled_;  // until when
+  std::map<std::string, int64_t> slow_;     // by up to how much
 };
 
 }  // namespace verbena::rdma

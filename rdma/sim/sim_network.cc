@@ -25,6 +25,8 @@ void SimNetwork::set_faults(const SimFaults& faults) { core_->set_faults(faults)
 void SimNetwork::Crash(const std::string& host) { core_->Crash(host); }
 void SimNetwork::Cut(const std::string& host, bool cut) { core_->Cut(host, cut); }
 void SimNetwork::Stall(const std::string& host, int64_t until_ns) { core_->Stall(host, until_ns); }
+void SimNetwork::Slow(const std::string& host, int64_t most_ns) { core_->Slow(host, most_ns); }
+
 void SimNetwork::Hang(const std::string& host) { core_->Hang(host); }
 uint64_t SimNetwork::receiver_not_ready() const { return core_->receiver_not_ready(); }
 void SimNetwork::set_device_memory(DeviceMemory bytes_of) {

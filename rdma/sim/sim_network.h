@@ -55,8 +55,9 @@ struct PlantedBugs {
   bool replay_before_dead = false;          // records go out again while their old lane still lives
   bool never_probe = false;                 // a worker waits on, whether the shard is there or not
   bool trust_writes = false;                // a write that does not end is waited for
-  bool heartbeats_need_owner = false;  // no heartbeats while the client's owner is in a long call
-  bool refusals_are_final = false;     // memory that a transport refuses now ends its call
+  bool heartbeats_need_owner = false;   // no heartbeats while the client's owner is in a long call
+  bool refusals_are_final = false;      // memory that a transport refuses now ends its call
+  bool clock_stops_in_suspend = false;  // leases by a clock that does not count suspended time
   bool keep_patience = false;  // a sleeping client keeps its promise to wait for the last answer
                                // when another operation starts
   bool trust_late_grants = false;  // a lease counts as granted when its answer is handled
@@ -87,6 +88,8 @@ class SimNetwork {
   // Nothing that is posted or asked for from or to the host from now on moves before `until_ns`;
   // what is under way does, and nobody is told anything.
   void Stall(const std::string& host, int64_t until_ns);
+  // From now on each of those moves up to `most_ns` later than otherwise; 0: no longer so.
+  void Slow(const std::string& host, int64_t most_ns);
 
   // What the host posts on the connections it has never moves again: neither done nor failed, as
   // by a device that lost track of them. New ones work.

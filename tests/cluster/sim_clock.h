@@ -22,6 +22,11 @@ class SimClock final : public Clock {
     start_ = std::uniform_int_distribution<int64_t>(0, int64_t{1} << 50)(random);
   }
 
+  // The machine was suspended for so much of the network's time, and the clock did not count it.
+  void Lose(int64_t ns) {
+    start_ -= static_cast<int64_t>(static_cast<__int128>(ns) * rate_ / kMillion);
+  }
+
   int64_t NowNanos() const override { return FromNetwork(network_->NowNanos()); }
   int64_t FromNetwork(int64_t ns) const {
     return start_ + static_cast<int64_t>(static_cast<__int128>(ns) * rate_ / kMillion);

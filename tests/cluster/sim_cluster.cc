@@ -55,6 +55,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
                      SimControl* control)
     : host_(absl::StrCat("server-", index)),
       address_(absl::StrCat(host_, ":1")),
+      network_clock_(&network->clock()),
       clock_(&network->clock(), options.seed * 1009 + static_cast<uint64_t>(index),
              options.drift_ppm),
       control_(control),
@@ -80,8 +81,20 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       });
   control_->Serve(address_, [this](const std::string& method, const std::string& request,
                                    SimControl::Respond respond) {
-    Handle(method, request, std::move(respond));
+    if (!stalled(network_clock_->NowNanos())) return Handle(method, request, std::move(respond));
+    waiting_.push_back([this, method, request, respond = std::move(respond)]() mutable {
+      Handle(method, request, std::move(respond));
+    });
   });
+}
+
+void SimServer::Resume(int64_t ns) {
+  if (rdma::planted_bugs().clock_stops_in_suspend) clock_.Lose(ns);
+}
+
+void SimServer::Leave(int64_t timeout_ns) {
+  membership_->Leave(absl::Nanoseconds(timeout_ns), [](const absl::Status&) {});
+  inputs_.Touch();
 }
 
 SimServer::~SimServer() { control_->Stop(address_); }
@@ -194,6 +207,7 @@ server::ShardExecutor* SimServer::FindShard(uint32_t shard) {
 
 bool SimServer::RunOnce() {
   const int64_t now = clock_.NowNanos();
+  for (auto& call : std::exchange(waiting_, {})) call();
   const bool cold_is_due = now >= cold_at_;
   if (cold_is_due) cold_at_ = now + cold_io_ns_;
   for (size_t s = 0; s < cold_.size(); ++s) {

@@ -77,10 +77,16 @@ class SimServer {
   const std::string& host() const { return host_; }
   const std::string& address() const { return address_; }
   uint32_t rails() const { return rails_; }
-  // A stalled process does nothing until then.
+  // A stalled process does nothing until then: calls to it wait.
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
   bool stalled(int64_t now) const { return now < stalled_until_; }
   int64_t stalled_until() const { return stalled_until_; }
+  // Its machine was suspended until now, for so long.
+  void Resume(int64_t ns);
+  // As at SIGTERM: it leaves the cluster, and has ended when it has, or after `timeout_ns`.
+  void Leave(int64_t timeout_ns);
+  // The process goes by itself: it has left, or its cluster goes on without it.
+  bool ended() const { return membership_->ended(); }
   // A slow process: after each turn in which it did something it pauses that long.
   void SetPace(int64_t ns) { pace_ns_ = ns; }
   int64_t pace() const { return pace_ns_; }
@@ -93,11 +99,13 @@ class SimServer {
   bool RunShard(size_t index, int64_t now);
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
   std::string host_, address_;
-  const SimClock clock_;
+  const Clock* const network_clock_;
+  SimClock clock_;
   SimControl* control_;
   std::unique_ptr<SimChannel> channel_;
-  SimInputs inputs_;                     // of the membership
-  std::vector<SimInputs> shard_inputs_;  // by shard
+  std::vector<absl::AnyInvocable<void()>> waiting_;  // calls that came while it was stalled
+  SimInputs inputs_;                                 // of the membership
+  std::vector<SimInputs> shard_inputs_;              // by shard
   const uint32_t rails_;
   const int64_t cold_io_ns_;
   int64_t stalled_until_ = 0;

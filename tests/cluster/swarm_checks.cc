@@ -100,10 +100,18 @@ void SwarmChecks::CheckLoss(const SwarmTable& table, uint32_t partition) {
     if (process == processes_.end()) continue;
     const auto [index, life] = process->second;
     if (world_->lives[static_cast<size_t>(index)] != life) continue;
+    // The operator said that it is gone.
+    if (world_->removed.contains(absl::StrCat("server-", index)) && !Known(holder)) continue;
     world_->Violation(absl::StrCat("partition ", partition, " of table ", table.id(),
                                    " was declared lost, though server-", index, " (incarnation ",
                                    holder, "), which has it, lives"));
   }
+}
+
+bool SwarmChecks::Known(uint64_t server) const {
+  const auto& servers = world_->cluster->view().servers();
+  return std::any_of(servers.begin(), servers.end(),
+                     [server](const v1::Server& s) { return s.incarnation() == server; });
 }
 
 const shard::Engine* SwarmChecks::EngineOf(uint64_t server, uint32_t shard) const {

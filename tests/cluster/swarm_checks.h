@@ -35,6 +35,7 @@ class SwarmChecks {
   void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
+  bool Known(uint64_t server) const;  // to the coordinator
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
   void CompareReplicas();
   // Every log for replicas is within its limits.

@@ -32,7 +32,9 @@ void SwarmFaults::Run() {
   while (!later_.empty() && later_.begin()->first <= world_->now()) {
     later_.extract(later_.begin()).mapped()();
   }
+  RestartEnded();
   if (world_->has(SwarmFeature::kOldStates)) KeepState();
+  if (world_->stage == SwarmStage::kFaults && !world_->old_state) FollowLearners();
   if (world_->stage != SwarmStage::kFaults || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(1, world_->plan.fault_pause_ns);
   // A server that joined, or was restarted, under the older state would belong to no cluster.
@@ -47,16 +49,26 @@ void SwarmFaults::Stop() {
   for (int i = 0; i < world_->cluster->servers(); ++i) {
     world_->cluster->server(i)->StallUntil(world_->now());
   }
+  handover_ = {};
 }
 
 void SwarmFaults::Inject() {
   static constexpr SwarmFeature kKinds[] = {
-      SwarmFeature::kServerCrashes,       SwarmFeature::kServerStalls,
-      SwarmFeature::kWorkerCrashes,       SwarmFeature::kWorkerStalls,
-      SwarmFeature::kCoordinatorRestarts, SwarmFeature::kCoordinatorStalls,
-      SwarmFeature::kPartitions,          SwarmFeature::kHangs,
-      SwarmFeature::kRailFaults,          SwarmFeature::kSlowStore,
-      SwarmFeature::kOldStates,           SwarmFeature::kLongCalls,
+      SwarmFeature::kServerCrashes,
+      SwarmFeature::kServerStalls,
+      SwarmFeature::kWorkerCrashes,
+      SwarmFeature::kWorkerStalls,
+      SwarmFeature::kCoordinatorRestarts,
+      SwarmFeature::kCoordinatorStalls,
+      SwarmFeature::kPartitions,
+      SwarmFeature::kHangs,
+      SwarmFeature::kRailFaults,
+      SwarmFeature::kSlowStore,
+      SwarmFeature::kOldStates,
+      SwarmFeature::kLongCalls,
+      SwarmFeature::kSuspends,
+      SwarmFeature::kSlowLinks,
+      SwarmFeature::kServerLeaves,
   };
   std::vector<SwarmFeature> kinds;
   std::copy_if(std::begin(kKinds), std::end(kKinds), std::back_inserter(kinds),
@@ -94,6 +106,12 @@ void SwarmFaults::Inject() {
       return PutOldStateBack();
     case SwarmFeature::kLongCalls:
       return HoldWorker();
+    case SwarmFeature::kSuspends:
+      return Suspend();
+    case SwarmFeature::kSlowLinks:
+      return SlowLink();
+    case SwarmFeature::kServerLeaves:
+      return LeaveServer(AnyServer());
     default:
       return;
   }
@@ -103,6 +121,14 @@ SwarmClient* SwarmFaults::AnyClient() { return (*clients_)[world_->Pick(clients_
 
 int SwarmFaults::AnyServer() const {
   return static_cast<int>(world_->Pick(static_cast<size_t>(world_->cluster->servers())));
+}
+
+int SwarmFaults::ServerOf(uint64_t incarnation) const {
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* server = world_->cluster->server(i);
+    if (server != nullptr && server->incarnation() == incarnation) return i;
+  }
+  return -1;
 }
 
 std::string SwarmFaults::AnyRail() {
@@ -257,6 +283,127 @@ void SwarmFaults::RailFault() {
   if (world_->Chance(0.5)) return world_->cluster->network().Stall(rail, world_->now() + time);
   world_->cluster->network().Cut(rail, true);
   Later(time, [this, rail] { world_->cluster->network().Cut(rail, false); });
+}
+
+void SwarmFaults::SlowLink() {
+  const std::string rail = AnyRail();
+  world_->cluster->network().Slow(rail, world_->Between(1, 30) * kMilli);
+  Later(StallTime(), [this, rail] { world_->cluster->network().Slow(rail, 0); });
+}
+
+// Nothing moves from or to the machine, and its process does not run.
+void SwarmFaults::Suspend() {
+  const int64_t time = StallTime(), until = world_->now() + time;
+  SwarmClient* client = world_->Chance(0.7) ? nullptr : AnyClient();
+  std::string host;
+  if (client != nullptr) {
+    host = client->process()->host();
+    client->process()->StallUntil(until);
+    client->Excuse();
+  } else {
+    const int index = AnyServer();
+    SimServer* server = world_->cluster->server(index);
+    if (server == nullptr) return;
+    host = server->host();
+    server->StallUntil(until);
+    Later(time, [this, index, time, incarnation = server->incarnation()] {
+      SimServer* resumed = world_->cluster->server(index);
+      if (resumed != nullptr && resumed->incarnation() == incarnation) resumed->Resume(time);
+    });
+  }
+  world_->Trace(absl::StrCat(host, " is suspended until ", until / kMilli, " ms"));
+  for (uint32_t rail = 0; rail < world_->plan.cluster.rails; ++rail) {
+    world_->cluster->network().Stall(RailHost(host, rail), until);
+  }
+}
+
+void SwarmFaults::LeaveServer(int index) {
+  SimServer* server = world_->cluster->server(index);
+  if (server == nullptr || server->incarnation() == 0 || !MayCrash(index)) return;
+  world_->Trace(absl::StrCat(server->host(), " (", server->incarnation(), ") leaves"));
+  server->Leave(StallTime());
+}
+
+void SwarmFaults::RestartEnded() {
+  for (int i = 0; i < world_->cluster->servers() && !world_->old_state; ++i) {
+    const SimServer* server = world_->cluster->server(i);
+    if (server == nullptr || !server->ended() || server->stalled(world_->now())) continue;
+    world_->Trace(absl::StrCat(server->host(), " (", server->incarnation(), ") has ended"));
+    ++world_->lives[static_cast<size_t>(i)];
+    world_->cluster->CrashServer(i);
+    if (world_->stage != SwarmStage::kFaults) return RestartServer(i);
+    Later(StallTime(), [this, i] { RestartServer(i); });
+  }
+}
+
+void SwarmFaults::FollowLearners() {
+  const bool stalls = world_->has(SwarmFeature::kLearnerStalls);
+  const bool handovers = world_->has(SwarmFeature::kHandovers);
+  if (!stalls && !handovers) return;
+  if (handover_.primary != 0) ContinueHandover();
+  if (world_->now() < next_learner_at_) return;
+  std::vector<const v1::Partition*> learning;
+  for (const v1::Partition& p : world_->cluster->view().partitions()) {
+    if (p.learners_size() > 0) learning.push_back(&p);
+  }
+  if (learning.empty()) return;
+  next_learner_at_ = world_->now() + world_->Between(1, 500) * kMilli;
+  const v1::Partition& p = *learning[world_->Pick(learning.size())];
+  if (handovers && handover_.primary == 0 && (!stalls || world_->Chance(0.5))) {
+    return BeginHandover(p);
+  }
+  const int index = ServerOf(p.learners(0).server());
+  if (!stalls || index < 0) return;
+  // Less than a lease: its primary does not give it up.
+  const int64_t time = world_->plan.lease_ns() * world_->Between(5, 80) / 100;
+  Later(world_->Between(0, 20) * kMilli, [this, index, time] {
+    SimServer* server = world_->cluster->server(index);
+    if (server == nullptr) return;
+    ++world_->result->servers_stalled;
+    server->StallUntil(world_->now() + time);
+    world_->Trace(absl::StrCat(server->host(), " stalls while it catches up"));
+  });
+}
+
+// The learner's server is heard by the coordinator, and does not hear it.
+void SwarmFaults::BeginHandover(const v1::Partition& partition) {
+  const int learner = ServerOf(partition.learners(0).server());
+  if (learner < 0 || ServerOf(partition.primary()) < 0) return;
+  const int64_t time = StallTime();
+  handover_ = {partition.primary(), partition.learners(0).server(), world_->now() + time};
+  const std::string host = absl::StrCat("server-", learner);
+  world_->Trace(absl::StrCat("handover: ", host, " does not hear the coordinator"));
+  world_->cluster->control().Cut("coordinator", host, true);
+  Later(time, [this, host] { world_->cluster->control().Cut("coordinator", host, false); });
+}
+
+// Nor do the primary and a client: it leaves, and reads go on there by its lease.
+void SwarmFaults::ContinueHandover() {
+  if (world_->now() >= handover_.until_ns) {
+    handover_ = {};
+    return;
+  }
+  const int primary = ServerOf(handover_.primary), learner = ServerOf(handover_.learner);
+  const auto& partitions = world_->cluster->view().partitions();
+  const bool admitted = std::any_of(partitions.begin(), partitions.end(), [&](const auto& p) {
+    return p.primary() == handover_.primary && p.followers_size() > 0 &&
+           p.followers(0).server() == handover_.learner;
+  });
+  if (primary < 0 || learner < 0 || !admitted || !MayCrash(primary)) return;
+  handover_ = {};
+  LeaveServer(primary);
+  const auto deaf = [this](const std::string& host, int64_t time) {
+    world_->cluster->control().Cut("coordinator", host, true);
+    Later(time, [this, host] { world_->cluster->control().Cut("coordinator", host, false); });
+  };
+  deaf(absl::StrCat("server-", primary), StallTime());
+  if (SwarmClient* client = AnyClient(); client != nullptr) {
+    client->Excuse();
+    deaf(client->process()->host(), world_->plan.lease_ns() * world_->Between(10, 100) / 100);
+  }
+  const std::string host = absl::StrCat("server-", learner);
+  Later(world_->Between(1, 200) * kMilli,
+        [this, host] { world_->cluster->control().Cut("coordinator", host, false); });
 }
 
 }  // namespace verbena::test

@@ -39,12 +39,22 @@ class SwarmFaults {
   bool AllHaveSeenMore(uint64_t revision) const;
   void Partition();
   void RailFault();
+  void SlowLink();
+  void Suspend();
+  void LeaveServer(int index);
+  // Processes that have ended by themselves are started again.
+  void RestartEnded();
+  // What a learner that catches up gives cause for.
+  void FollowLearners();
+  void BeginHandover(const v1::Partition& partition);
+  void ContinueHandover();
   // Whatever that server has, another one has, too, and will say so.
   bool MayCrash(int index) const;
   void RestartServer(int index);
   void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
   SwarmClient* AnyClient();
   int AnyServer() const;
+  int ServerOf(uint64_t incarnation) const;  // -1: none that runs
   std::string AnyRail();
   int64_t StallTime() { return world_->plan.lease_ns() * world_->Between(10, 300) / 100; }
 
@@ -55,6 +65,12 @@ class SwarmFaults {
   std::multimap<int64_t, std::function<void()>> later_;  // ends of faults
   std::deque<server::CoordinatorState> states_;          // kOldStates: the last ones, oldest first
   int64_t next_state_at_ = 0;
+  int64_t next_learner_at_ = 0;  // when another learner is looked for
+  struct Handover {
+    uint64_t primary = 0, learner = 0;  // incarnations; 0: there is none
+    int64_t until_ns = 0;
+  };
+  Handover handover_;
 };
 
 }  // namespace verbena::test

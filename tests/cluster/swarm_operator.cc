@@ -89,19 +89,44 @@ void SwarmOperator::Drop(const SwarmTable& table) {
   Call<v1::DropTableRequest, v1::DropTableResponse>("DropTable", std::move(request));
 }
 
+void SwarmOperator::Remove() {
+  std::vector<std::string> silent;
+  for (const v1::Server& server : world_->cluster->view().servers()) {
+    if (server.state() == v1::Server::SILENT) silent.push_back(server.name());
+  }
+  if (silent.empty()) return;
+  v1::RemoveServerRequest request;
+  request.set_name(silent[world_->Pick(silent.size())]);
+  world_->Trace(absl::StrCat("the operator removes ", request.name()));
+  world_->removed.insert(request.name());
+  Call<v1::RemoveServerRequest, v1::RemoveServerResponse>("RemoveServer", std::move(request));
+}
+
+bool SwarmOperator::AnyLearner() const {
+  const auto& partitions = world_->cluster->view().partitions();
+  return std::any_of(partitions.begin(), partitions.end(),
+                     [](const v1::Partition& p) { return p.learners_size() > 0; });
+}
+
 void SwarmOperator::Run() {
   channel_->RunOnce();
-  if (world_->stage == SwarmStage::kFinish || world_->now() < next_at_) return;
   const bool faults = world_->stage == SwarmStage::kFaults;
+  const bool eager = faults && calls_ == 0 && world_->has(SwarmFeature::kEagerTables);
+  const bool learner = eager && AnyLearner();
+  if (world_->stage == SwarmStage::kFinish || (world_->now() < next_at_ && !learner)) return;
   next_at_ =
       world_->now() + (faults ? world_->Between(0, world_->plan.operator_pause_ns) : 20 * kMilli);
   if (Reset() && world_->Chance(0.5)) return;
   if (calls_ > 0) return;
+  if (faults && world_->has(SwarmFeature::kRemovals) && world_->Chance(0.5)) Remove();
+  if (calls_ > 0) return;
   uint32_t tables = 0;
   for (const auto& [id, table] : world_->tables) tables += table.dropped() ? 0 : 1;
-  if (faults ? tables < world_->plan.max_tables : tables == 0) return Create();
+  const uint32_t most = world_->plan.max_tables - (eager && !learner ? 1 : 0);
+  if (faults ? tables < most : tables == 0) return Create();
   SwarmTable* table = AnyTable();
-  if (faults && world_->has(SwarmFeature::kDrops) && table != nullptr) Drop(*table);
+  const bool drops = world_->has(SwarmFeature::kDrops) ? !learner : eager && tables > most;
+  if (faults && drops && table != nullptr) Drop(*table);
 }
 
 bool SwarmOperator::idle() const {

@@ -28,6 +28,9 @@ class SwarmOperator {
   bool Reset();  // whether a table is lost
   void Create();
   void Drop(const SwarmTable& table);
+  void Remove();
+  // kEagerTables: one that catches up.
+  bool AnyLearner() const;
   template <typename Request, typename Response>
   void Call(const char* method, Request request);
   template <typename Request, typename Response>

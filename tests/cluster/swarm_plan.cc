@@ -52,6 +52,14 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kRefusedMemory, "refused_memory", 0.25},
     {SwarmFeature::kLongCalls, "long_calls", 0.25},
     {SwarmFeature::kSleeps, "sleeps", 0.3},
+    {SwarmFeature::kSuspends, "suspends", 0.2},
+    {SwarmFeature::kSlowLinks, "slow_links", 0.2},
+    {SwarmFeature::kServerLeaves, "server_leaves", 0.2},
+    {SwarmFeature::kHandovers, "handovers", 0.1},
+    {SwarmFeature::kRemovals, "removals", 0.15},
+    {SwarmFeature::kEagerTables, "eager_tables", 0.15},
+    {SwarmFeature::kLearnerStalls, "learner_stalls", 0.15},
+    {SwarmFeature::kColdLearners, "cold_learners", 0.05},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -114,6 +122,22 @@ void PressHard(PlanDraw* draw, SwarmPlan* plan) {
   plan->faults_end_ns = 4 * kSecond;
 }
 
+// Rows are pushed, and sent to learners, while the disk reads them.
+void PressColdRows(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 37 + 11);  // changes no other draw of a seed
+  for (const SwarmFeature feature :
+       {SwarmFeature::kEmbedding, SwarmFeature::kColdTier, SwarmFeature::kServerCrashes}) {
+    plan->features[static_cast<size_t>(feature)] = true;
+  }
+  plan->cluster.cold_io_ns = own.Between(1, 10) * kMilli;
+  plan->cluster.servers = static_cast<int>(own.Between(2, 3));
+  plan->cluster.replicas = 2;
+  plan->cluster.min_replicas = 1;
+  plan->max_tables = static_cast<uint32_t>(own.Between(1, 3));
+  plan->operations = 4;
+  plan->think_ns = own.Between(1, 4) * kMilli;
+}
+
 }  // namespace
 
 const char* SwarmFeatureName(SwarmFeature feature) {
@@ -172,6 +196,9 @@ SwarmPlan DrawPlan(uint64_t seed) {
   plan.faults_end_ns = draw.Between(4, 10) * kSecond;
   plan.pace_ns = draw.Between(1, 10) * kMilli;
   if (plan.has(SwarmFeature::kHeavyLoad)) PressHard(&draw, &plan);
+  if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
+  // One of them is made when a learner catches up.
+  if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
   return plan;
 }
 

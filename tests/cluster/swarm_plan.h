@@ -55,6 +55,14 @@ enum class SwarmFeature : uint32_t {
   kRefusedMemory,  // transports do not take memory for now
   kLongCalls,      // a client's thread is in a long call; the one that keeps its lease runs
   kSleeps,         // clients sleep while there is nothing to do
+  kSuspends,       // a machine is suspended: its process, its rails and calls to it stand still
+  kSlowLinks,      // what a rail sends and is sent takes long
+  kServerLeaves,   // a server is stopped in order
+  kHandovers,      // one leaves as soon as its learner, which does not hear so, is a follower
+  kRemovals,       // the operator removes servers that are silent
+  kEagerTables,    // tables are made as soon as a learner catches up
+  kLearnerStalls,  // a learner stalls as soon as it catches up
+  kColdLearners,   // learners catch up with tables whose rows are read from a slow disk
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

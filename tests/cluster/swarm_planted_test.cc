@@ -63,6 +63,7 @@ std::vector<PlantedFault> Faults() {
        {&server::coordinator_planted_bugs().wait_for_polls},
        20098,
        {"not recovered"}},
+      {"clock_stops_in_suspend", {&client.clock_stops_in_suspend}, 0, {"acknowledged pushes"}},
       {"heartbeats_need_owner", {&client.heartbeats_need_owner}, 14, {"lease has ended"}},
       {"trust_late_grants", {&client.trust_late_grants}, 35860, {"lease has ended"}},
       {"refusals_are_final", {&client.refusals_are_final}, 5, {"failed before its deadline"}},

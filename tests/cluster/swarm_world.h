@@ -48,6 +48,7 @@ struct SwarmWorld {
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
   uint64_t table_changes = 1;             // grows when a table is made or dropped
   std::vector<int> lives;                 // by server: how often its process has died
+  std::set<std::string> removed;          // names of servers that the operator had removed
   // (host, block) of every buffer that its process has back.
   std::set<std::pair<std::string, uint64_t>> settled;
 
