@@ -145,6 +145,24 @@ inline constexpr size_t kMaxPrivateData = 56;  // rdma_connect(3), RDMA_PS_TCP
 // another attempt is worth it. Every other code is final for this argument on this connection.
 inline bool IsNotNow(const absl::Status& status) { return absl::IsUnavailable(status); }
 
+// Memory that is being made ready for an endpoint (Endpoint::StartRegistration()), in steps.
+//
+// **Thread safety**: Step() is for one thread at a time, any thread, also while the endpoint's
+// owner uses the endpoint; so is the destructor. The others may be called meanwhile. Ends before
+// its endpoint does.
+class Registration {
+ public:
+  // One that is not complete is given up: nothing stays registered.
+  virtual ~Registration() = default;
+
+  // Registers the next piece: of at most some 256 MiB, where the transport can cut. Errors as
+  // Endpoint::Register(), after which nothing stays registered; UNAVAILABLE: the device was closed.
+  virtual absl::Status Step() = 0;
+  // All pieces are there: Register() and Expose() find them.
+  virtual bool complete() const = 0;
+  virtual uint64_t registered_bytes() const = 0;
+};
+
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
@@ -167,6 +185,11 @@ class Endpoint {
   virtual absl::Status Register(const std::shared_ptr<MemoryBlock>& /*block*/) {
     return absl::OkStatus();
   }
+  // The same where it may take long: the steps that are left. Null: there are none, it is ready.
+  virtual absl::StatusOr<std::unique_ptr<Registration>> StartRegistration(
+      const std::shared_ptr<MemoryBlock>& /*block*/) {
+    return nullptr;
+  }
 
   // How memory of `device` is reached. Where directly, blocks of it may be registered, exposed and
   // gathered from as the host's, unless one is refused (says why); the host touches none of them.
@@ -176,6 +199,13 @@ class Endpoint {
 
   // Bytes that one Expose() takes at most; the pieces of a larger block are exposed one by one.
   virtual size_t max_exposure() const { return SIZE_MAX; }
+  // How larger blocks are best cut for that: piece i begins at i * stride and has `bytes`, so that
+  // any range of up to bytes - stride lies within one.
+  struct ExposurePieces {
+    size_t bytes = SIZE_MAX;
+    size_t stride = SIZE_MAX;
+  };
+  virtual ExposurePieces exposure_pieces() const { return {max_exposure(), max_exposure() / 2}; }
 
   // ---- set-up -----------------------------------------------------------------------------------
   // Starts listening; returns the address peers connect to. At most once. Create() goes on working.

@@ -188,8 +188,9 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
 
 absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBlock>& block,
                                                 const std::byte* data, size_t bytes) {
-  const size_t most = impl_->endpoint->max_exposure();
-  const size_t stride = block->size() <= most ? SIZE_MAX : most / 2;
+  const Endpoint::ExposurePieces pieces_of = impl_->endpoint->exposure_pieces();
+  const size_t most = pieces_of.bytes;
+  const size_t stride = block->size() <= most ? SIZE_MAX : pieces_of.stride;
   const auto offset = static_cast<size_t>(data - block->data());
   const size_t piece = offset / stride;
   const size_t begin = piece == 0 ? 0 : piece * stride;
@@ -197,8 +198,8 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
   if (bytes > piece_bytes - (offset - begin)) {
     return absl::InvalidArgumentError(
         absl::StrCat("lane ", impl_->ticket.lane, ": cannot expose ", bytes,
-                     " bytes at once (the transport exposes at most ", most,
-                     " bytes, or any range of half of that); use smaller chunks"));
+                     " bytes at once (the transport exposes pieces of ", most,
+                     " bytes, or any range of ", most - pieces_of.stride, "); use smaller chunks"));
   }
   const auto known = impl_->exposed.find(block->id());
   if (known != impl_->exposed.end() && piece < known->second.size() &&

@@ -64,8 +64,7 @@ struct WorkerLane::Impl {
   uint32_t newest = kNone;
   uint32_t in_use = 0;
   uint64_t next_serial = 1;
-  // By block. Piece i begins at i * half of max_exposure(), and has up to max_exposure() bytes, so
-  // that any range of at most half of it lies within one piece. Address 0: not exposed.
+  // By block, in Endpoint::exposure_pieces(). Address 0: not exposed.
   absl::flat_hash_map<uint64_t, std::vector<RemoteMemory>> exposed;
 
   ~Impl() {

@@ -131,6 +131,7 @@ absl::Status VerbsConnection::Start(const ConnectionLimits& limits, VerbsDevice*
   device_name_ = device->name();
   windows_ = device->windows();
   max_window_ = options.max_window;
+  max_region_ = device->max_registration();
   queue_ = queue;
   if (absl::Status s = MakeQueuePair(limits, *device, options); !s.ok()) return s;
   retired_ = false;
@@ -280,17 +281,17 @@ absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock
   }
   absl::StatusOr<const RegisteredMemory*> registered = view_->Find(*exposure.block);
   if (!registered.ok()) return registered.status();
-  const uint64_t most = std::min<uint64_t>(max_window_, (*registered)->piece_bytes);
+  const uint64_t most = std::min(max_window_, max_region_);
   if (bytes > most) {
     return absl::InvalidArgumentError(
         absl::StrCat("verbs device ", device_name_, ": cannot expose ", bytes,
                      " bytes at once (a memory region "
                      "has at most ",
-                     (*registered)->piece_bytes, " bytes, a memory window ", max_window_,
+                     max_region_, " bytes, a memory window ", max_window_,
                      "); expose pieces of at most max_exposure() bytes"));
   }
-  exposure.bound_to = const_cast<ibv_mr*>((*registered)->At(data));
-  if (exposure.bound_to != (*registered)->At(data + bytes - 1)) {
+  exposure.bound_to = (*registered)->At(data);
+  if (bytes > (*registered)->LeftAt(data)) {
     absl::StatusOr<MrHandle> own = view_->domain->RegisterForWindow(*exposure.block, data, bytes);
     if (!own.ok()) return own.status();
     exposure.region = *std::move(own);

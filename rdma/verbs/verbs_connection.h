@@ -50,6 +50,11 @@ struct DomainView {
 
   // The registration of the block that `block` is a piece of; registers it when it is not.
   absl::StatusOr<const RegisteredMemory*> Find(const MemoryBlock& block);
+  // The steps that are left of that; null: it is registered.
+  std::shared_ptr<VerbsDomain::MemorySteps> StepsOf(const MemoryBlock& block) {
+    if (known_.contains(block.root().id())) return nullptr;
+    return domain->StartRegistration(block);
+  }
 
  private:
   uint64_t last_id_ = 0;
@@ -203,6 +208,7 @@ class VerbsConnection {
   uint32_t max_sges_ = kMaxSegments;
   uint64_t max_message_ = 0;
   uint64_t max_window_ = 0;
+  uint64_t max_region_ = 0;
   uint32_t receives_ = 0;    // posted and not consumed
   std::vector<Send> sends_;  // ring
   uint64_t first_ = 0;       // oldest not known to be done

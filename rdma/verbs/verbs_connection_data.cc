@@ -82,9 +82,7 @@ absl::Status VerbsConnection::Gather(const WriteRequest& request, ibv_sge* sges,
         return absl::InvalidArgumentError(absl::StrCat("a write gathers from more than ", max_sges_,
                                                        " memory regions of ", device_name_));
       }
-      const size_t in_piece = (*memory)->piece_bytes -
-                              static_cast<size_t>(data - (*memory)->base) % (*memory)->piece_bytes;
-      const uint32_t n = static_cast<uint32_t>(std::min<size_t>(left, in_piece));
+      const auto n = static_cast<uint32_t>(std::min<size_t>(left, (*memory)->LeftAt(data)));
       sges[(*count)++] = {reinterpret_cast<uintptr_t>(data), n, (*memory)->At(data)->lkey};
       data += n;
       left -= n;

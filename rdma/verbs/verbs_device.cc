@@ -5,133 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rdma/verbs/verbs_errors.h"
 
 namespace verbena::rdma {
-
-// ---- registrations ------------------------------------------------------------------------------
-
-struct VerbsDomain::Shared {
-  std::mutex mutex;  // never held while registering
-  std::unordered_set<Registration*> live;
-  std::unordered_set<uint64_t> registering;  // root blocks: nobody registers one twice
-  std::condition_variable registered;        // one of them is done
-};
-
-struct VerbsDomain::Regions {
-  RegisteredMemory memory;
-  std::vector<MrHandle> handles;
-};
-
-class VerbsDomain::Registration final : public MemoryBlock::Attachment {
- public:
-  Registration(std::shared_ptr<Shared> shared, std::vector<MrHandle> regions)
-      : shared_(std::move(shared)), regions_(std::move(regions)) {
-    shared_->live.insert(this);
-  }
-  ~Registration() override {
-    const std::lock_guard<std::mutex> lock(shared_->mutex);
-    shared_->live.erase(this);
-    regions_.clear();
-  }
-
-  bool Of(const Shared* shared) const { return shared_.get() == shared; }
-  void End() {
-    regions_.clear();
-    memory.pieces.clear();
-  }
-
-  RegisteredMemory memory;
-
- private:
-  std::shared_ptr<Shared> shared_;
-  std::vector<MrHandle> regions_;
-};
-
-VerbsDomain::VerbsDomain(ibv_pd* pd, std::shared_ptr<GpuDirect> gpu_direct, int access,
-                         uint64_t piece_bytes)
-    : pd_(pd),
-      gpu_direct_(std::move(gpu_direct)),
-      access_(access),
-      piece_bytes_(piece_bytes),
-      shared_(std::make_shared<Shared>()) {}
-
-VerbsDomain::~VerbsDomain() {
-  const std::lock_guard<std::mutex> lock(shared_->mutex);
-  for (Registration* registration : shared_->live) registration->End();
-  shared_->live.clear();
-}
-
-absl::StatusOr<VerbsDomain::Regions> VerbsDomain::MakeRegions(const MemoryBlock& root) {
-  const absl::StatusOr<MemorySource> source = MemorySource::Of(root, gpu_direct_.get());
-  if (!source.ok()) return source.status();
-  Regions made;
-  made.memory = {root.data(), std::min<size_t>(piece_bytes_, root.size()), {}};
-  for (size_t offset = 0; offset < root.size(); offset += made.memory.piece_bytes) {
-    const size_t bytes = std::min(made.memory.piece_bytes, root.size() - offset);
-    const absl::StatusOr<ibv_mr*> region =
-        source->Register(pd_.get(), root.data() + offset, bytes, access_);
-    if (!region.ok()) return region.status();
-    made.handles.emplace_back(*region);
-    made.memory.pieces.push_back(*region);
-  }
-  return made;
-}
-
-absl::StatusOr<const RegisteredMemory*> VerbsDomain::Register(const MemoryBlock& block) {
-  const MemoryBlock& root = block.root();
-  // Registrations take this lock when they end, so none may end (the last reference go) under it.
-  std::shared_ptr<MemoryBlock::Attachment> found;
-  std::unique_lock<std::mutex> lock(shared_->mutex);
-  shared_->registered.wait(lock, [&] { return shared_->registering.count(root.id()) == 0; });
-  found = root.FindAttachment(this);
-  if (found != nullptr) {
-    auto* registration = static_cast<Registration*>(found.get());
-    if (registration->Of(shared_.get())) return &registration->memory;
-  }
-  shared_->registering.insert(root.id());
-  lock.unlock();
-  absl::StatusOr<Regions> made = MakeRegions(root);
-  lock.lock();
-  shared_->registering.erase(root.id());
-  shared_->registered.notify_all();
-  if (!made.ok()) return made.status();
-  auto registration = std::make_shared<Registration>(shared_, std::move(made->handles));
-  registration->memory = std::move(made->memory);
-  root.Attach(this, registration);
-  return &registration->memory;
-}
-
-bool VerbsDomain::TakesWindows(const MemoryBlock& block) const {
-  return block.kind() != MemoryKind::kCuda ||
-         gpu_direct_->PathTo(*block.device()).route != DeviceRoute::kDmaBuf;
-}
-
-absl::StatusOr<MrHandle> VerbsDomain::RegisterForPeer(const MemoryBlock& block, std::byte* data,
-                                                      size_t bytes) {
-  const absl::StatusOr<MemorySource> source = MemorySource::Of(block.root(), gpu_direct_.get());
-  if (!source.ok()) return source.status();
-  const absl::StatusOr<ibv_mr*> region = source->Register(
-      pd_.get(), data, bytes, access_ | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  if (!region.ok()) return region.status();
-  return MrHandle(*region);
-}
-
-absl::StatusOr<MrHandle> VerbsDomain::RegisterForWindow(const MemoryBlock& block, std::byte* data,
-                                                        size_t bytes) {
-  const absl::StatusOr<MemorySource> source = MemorySource::Of(block.root(), gpu_direct_.get());
-  if (!source.ok()) return source.status();
-  const absl::StatusOr<ibv_mr*> region = source->Register(pd_.get(), data, bytes, access_);
-  if (!region.ok()) return region.status();
-  return MrHandle(*region);
-}
-
-// ---- devices ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -144,6 +23,11 @@ Devices& AllDevices() {
   static auto* const devices = new Devices;
   return *devices;
 }
+
+// Memory is registered in pieces that take the driver some 50 ms each. Neighbours overlap by the
+// largest chunk of a table (kMaxChunkBytes), so that each chunk lies within one piece.
+constexpr uint64_t kOverlapBytes = uint64_t{8} << 20;
+constexpr uint64_t kPieceBytes = (uint64_t{256} << 20) + kOverlapBytes;
 
 bool HasWindows(const ibv_device_attr& attributes) {
   // 2B: the window works on the queue pair it was bound on alone, whatever the peer's domain
@@ -184,6 +68,7 @@ VerbsDevice::VerbsDevice(ibv_context* context, const VerbsOptions& options)
       windows_(options.memory_windows),
       relaxed_ordering_(options.relaxed_ordering),
       max_registration_(options.max_registration),
+      max_window_(options.max_window),
       gpu_direct_(std::make_shared<GpuDirect>(context, options)) {}
 
 VerbsDevice::~VerbsDevice() {
@@ -202,6 +87,9 @@ absl::Status VerbsDevice::Start() {
   windows_ = windows_ && HasWindows(attributes_);
   const uint64_t largest = attributes_.max_mr_size == 0 ? UINT64_MAX : attributes_.max_mr_size;
   max_registration_ = max_registration_ == 0 ? largest : std::min(max_registration_, largest);
+  uint64_t piece = std::min(max_registration_, kPieceBytes);
+  if (windows_) piece = std::min(piece, max_window_);
+  piece_sizes_ = {piece, piece - std::min(kOverlapBytes, piece / 2)};
   const int flags = fcntl(context_->async_fd, F_GETFL);
   if (flags < 0 || fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     return ErrnoStatus(absl::StrCat("cannot poll the events of RDMA device ", name_), errno);
@@ -226,7 +114,7 @@ absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDevice::Domain(uint64_t key) {
   // relaxed (ibv_reg_mr(3); transport.h, invariant 1). Devices and kernels without it ignore it.
   const int access = IBV_ACCESS_LOCAL_WRITE | (windows_ ? IBV_ACCESS_MW_BIND : 0) |
                      (relaxed_ordering_ ? IBV_ACCESS_RELAXED_ORDERING : 0);
-  auto domain = std::make_shared<VerbsDomain>(pd, gpu_direct_, access, max_registration_);
+  auto domain = std::make_shared<VerbsDomain>(pd, gpu_direct_, access, piece_sizes_);
   known = domain;
   return domain;
 }

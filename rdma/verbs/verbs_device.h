@@ -1,8 +1,7 @@
-// An RDMA device as this process uses it: what it can do, and the memory registered with it.
+// An RDMA device as this process uses it: its limits, domains and asynchronous events.
 //
-// There is one VerbsDevice for each open context; the endpoints on it share it. Memory is
-// registered once for each protection domain; a registration hangs on its memory block and ends
-// before the memory does, or with the device.
+// There is one VerbsDevice for each open context; the endpoints on it share it, and its protection
+// domains (verbs_domain.h).
 //
 // **Thread safety**: all of it may be used from any thread (control path: a mutex).
 //
@@ -31,55 +30,11 @@
 #include "absl/status/statusor.h"
 #include "rdma/memory/memory.h"
 #include "rdma/verbs/gpu_direct.h"
+#include "rdma/verbs/verbs_domain.h"
 #include "rdma/verbs/verbs_endpoint.h"
 #include "rdma/verbs/verbs_handles.h"
 
 namespace verbena::rdma {
-
-// Registered memory of one block in one domain, in pieces of the device's largest region.
-struct RegisteredMemory {
-  const std::byte* base = nullptr;
-  size_t piece_bytes = 0;
-  std::vector<ibv_mr*> pieces;
-
-  const ibv_mr* At(const std::byte* data) const {
-    return pieces[static_cast<size_t>(data - base) / piece_bytes];
-  }
-};
-
-class VerbsDomain {
- public:
-  VerbsDomain(ibv_pd* pd, std::shared_ptr<GpuDirect> gpu_direct, int access, uint64_t piece_bytes);
-  ~VerbsDomain();
-  VerbsDomain(const VerbsDomain&) = delete;
-  VerbsDomain& operator=(const VerbsDomain&) = delete;
-
-  ibv_pd* pd() const { return pd_.get(); }
-  // Registers the block that `block` is a piece of, unless it is already. The result lives as long
-  // as that block and the domain do. Takes seconds for many gigabytes, for which only other calls
-  // for the same block wait.
-  absl::StatusOr<const RegisteredMemory*> Register(const MemoryBlock& block);
-  // Whether windows can be bound to regions of this block, where the device has windows.
-  bool TakesWindows(const MemoryBlock& block) const;
-  // A region of its own for remote writes to a part of the block, where there are no windows.
-  absl::StatusOr<MrHandle> RegisterForPeer(const MemoryBlock& block, std::byte* data, size_t bytes);
-  // A region of its own for a window, where the range lies in two regions of the block.
-  absl::StatusOr<MrHandle> RegisterForWindow(const MemoryBlock& block, std::byte* data,
-                                             size_t bytes);
-
- private:
-  class Registration;
-  struct Regions;
-  absl::StatusOr<Regions> MakeRegions(const MemoryBlock& root);
-  // Shared with the registrations, which may outlive the domain.
-  struct Shared;
-
-  PdHandle pd_;
-  std::shared_ptr<GpuDirect> gpu_direct_;
-  int access_;
-  uint64_t piece_bytes_;
-  std::shared_ptr<Shared> shared_;
-};
 
 // Asynchronous events of one endpoint's queue pairs and completion queues.
 struct AsyncInbox {
@@ -114,6 +69,7 @@ class VerbsDevice {
   const std::string& name() const { return name_; }
   bool windows() const { return windows_; }
   uint64_t max_registration() const { return max_registration_; }
+  PieceSizes piece_sizes() const { return piece_sizes_; }
   GpuDirect& gpu_direct() const { return *gpu_direct_; }
 
   // The domain for connections of `key`; with windows it is the same for all.
@@ -151,6 +107,8 @@ class VerbsDevice {
   bool windows_;
   bool relaxed_ordering_;
   uint64_t max_registration_;
+  uint64_t max_window_;
+  PieceSizes piece_sizes_;  // in which memory is registered
   std::shared_ptr<GpuDirect> gpu_direct_;
   std::atomic<bool> fatal_{false};
   std::atomic<bool> removed_{false};

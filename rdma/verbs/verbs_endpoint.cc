@@ -258,6 +258,54 @@ absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& blo
   return absl::OkStatus();
 }
 
+namespace {
+
+// In each domain of an endpoint.
+class VerbsRegistration final : public rdma::Registration {
+ public:
+  using Steps = std::vector<std::shared_ptr<VerbsDomain::MemorySteps>>;
+  explicit VerbsRegistration(Steps steps) : steps_(std::move(steps)) {}
+
+  absl::Status Step() override {
+    for (const auto& steps : steps_) {
+      if (!steps->complete()) return steps->Step();
+    }
+    return absl::OkStatus();
+  }
+  bool complete() const override {
+    return std::all_of(steps_.begin(), steps_.end(),
+                       [](const auto& steps) { return steps->complete(); });
+  }
+  uint64_t registered_bytes() const override {
+    uint64_t least = UINT64_MAX;
+    for (const auto& steps : steps_) least = std::min(least, steps->registered_bytes());
+    return least;
+  }
+
+ private:
+  const Steps steps_;  // one at least
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartRegistration(
+    const std::shared_ptr<MemoryBlock>& block) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  VerbsRegistration::Steps all;
+  const auto add = [&](DomainView* view) {
+    if (auto steps = view->StepsOf(*block)) all.push_back(std::move(steps));
+  };
+  if (common_view_ != nullptr) {
+    add(common_view_.get());
+  } else {
+    for (const auto& [key, known] : views_) {
+      if (const std::shared_ptr<DomainView> view = known.lock()) add(view.get());
+    }
+  }
+  if (all.empty()) return nullptr;
+  return std::make_unique<VerbsRegistration>(std::move(all));
+}
+
 DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
   if (absl::Status s = NeedDevice(); !s.ok()) {
     return {DeviceRoute::kStaging, std::string(s.message())};
@@ -268,6 +316,11 @@ DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
 size_t VerbsEndpointImpl::max_exposure() const {
   if (device_ == nullptr || !device_->windows()) return SIZE_MAX;
   return std::min<uint64_t>(options_.max_window, device_->max_registration());
+}
+
+Endpoint::ExposurePieces VerbsEndpointImpl::exposure_pieces() const {
+  if (device_ == nullptr || !device_->windows()) return Endpoint::exposure_pieces();
+  return {device_->piece_sizes().bytes, device_->piece_sizes().stride};
 }
 
 // ---- connections --------------------------------------------------------------------------------

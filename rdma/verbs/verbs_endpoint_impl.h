@@ -41,8 +41,11 @@ class VerbsEndpointImpl final : public Endpoint {
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(size_t bytes,
                                                         std::string_view label) override;
   absl::Status Register(const std::shared_ptr<MemoryBlock>& block) override;
+  absl::StatusOr<std::unique_ptr<Registration>> StartRegistration(
+      const std::shared_ptr<MemoryBlock>& block) override;
   DevicePath PathTo(const Device& device) override;
   size_t max_exposure() const override;
+  ExposurePieces exposure_pieces() const override;
 
   absl::StatusOr<std::string> Listen() override;
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;

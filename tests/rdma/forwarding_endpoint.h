@@ -4,8 +4,11 @@
 #ifndef VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
 #define VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +28,13 @@ class ForwardingEndpoint : public Endpoint {
   std::optional<MemoryKind> refuse_kind;  // memory that is neither registered nor exposed
   int refusals = 0;                       // so many calls of Register() and Expose() are refused
   uint64_t refuse_block = 0;              // this memory is neither registered nor exposed
+  int steps = 1;                          // of registrations that are started
   bool never_dead = false;                // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
   int allocations = 0;
+  std::atomic<int> live_registrations{0};         // of StartRegistration()
   SleepUntil last_until = SleepUntil::kAnything;  // of Arm()
   std::vector<Wakes> woken;                       // of WakePeer()
 
@@ -48,8 +53,16 @@ class ForwardingEndpoint : public Endpoint {
     if (block->kind() == refuse_kind) return absl::ResourceExhaustedError("this kind is refused");
     return register_status.ok() ? to_->Register(block) : register_status;
   }
+  // `steps`, Register() in the last one; once for each block that it did not refuse.
+  absl::StatusOr<std::unique_ptr<Registration>> StartRegistration(
+      const std::shared_ptr<MemoryBlock>& block) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (registered_.count(block->id()) > 0) return nullptr;
+    return std::make_unique<Steps>(this, block, steps);
+  }
   DevicePath PathTo(const Device& device) override { return to_->PathTo(device); }
   size_t max_exposure() const override { return to_->max_exposure(); }
+  ExposurePieces exposure_pieces() const override { return to_->exposure_pieces(); }
   absl::StatusOr<std::string> Listen() override {
     if (!listen_status.ok()) return listen_status;
     return to_->Listen();
@@ -115,7 +128,39 @@ class ForwardingEndpoint : public Endpoint {
     return block.id() == refuse_block || (refusals > 0 && refusals-- > 0);
   }
 
+  class Steps final : public Registration {
+   public:
+    Steps(ForwardingEndpoint* endpoint, std::shared_ptr<MemoryBlock> block, int count)
+        : endpoint_(endpoint), block_(std::move(block)), count_(count) {
+      ++endpoint_->live_registrations;
+    }
+    ~Steps() override { --endpoint_->live_registrations; }
+    absl::Status Step() override {
+      if (done_ + 1 < count_) {
+        ++done_;
+        return absl::OkStatus();
+      }
+      if (absl::Status s = endpoint_->Register(block_); !s.ok()) return s;
+      const std::lock_guard<std::mutex> lock(endpoint_->mutex_);
+      endpoint_->registered_.insert(block_->id());
+      ++done_;
+      return absl::OkStatus();
+    }
+    bool complete() const override { return done_ == count_; }
+    uint64_t registered_bytes() const override {
+      return block_->size() * static_cast<uint64_t>(done_) / static_cast<uint64_t>(count_);
+    }
+
+   private:
+    ForwardingEndpoint* const endpoint_;
+    const std::shared_ptr<MemoryBlock> block_;
+    const int count_;
+    std::atomic<int> done_{0};
+  };
+
   std::unique_ptr<Endpoint> to_;
+  std::mutex mutex_;
+  std::set<uint64_t> registered_;  // blocks; under mutex_
 };
 
 }  // namespace verbena::rdma
