@@ -142,14 +142,35 @@ absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, cons
   return slice;
 }
 
+absl::StatusOr<std::unique_ptr<client::PushEncoding>> Client::Impl::Encode(std::string_view call,
+                                                                           const Table& table,
+                                                                           const Region& gradient,
+                                                                           const Range& range) {
+  absl::StatusOr<std::unique_ptr<client::PushEncoding>> encoding = nullptr;
+  if (!HasPushCodec(table.spec())) return encoding;
+  hub->Run([&](ClientCore& core) {
+    auto slice = SliceOf(table, gradient, range, "gradient", nullptr);
+    if (slice.ok()) {
+      encoding = core.StartEncoding(call, table.id(), *slice);
+    } else {
+      encoding = slice.status();
+    }
+  });
+  if (encoding.ok() && *encoding != nullptr) (*encoding)->Run();
+  return encoding;
+}
+
 Ticket Client::Push(const Table& table, const Region& gradient, const Range& range,
                     const PushOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  auto encoded = impl_->Encode("push", table, gradient, range);
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        if (!encoded.ok()) return encoded.status();
         auto slice = impl_->SliceOf(table, gradient, range, "gradient", options.stream);
         if (!slice.ok()) return slice.status();
-        return core.Push(table.id(), *slice, impl_->Deadline(options.timeout), std::move(done));
+        return core.Push(table.id(), *slice, deadline, std::move(done), *std::move(encoded));
       });
   return ticket;
 }
@@ -169,14 +190,17 @@ Ticket Client::Pull(const Table& table, const Region& destination, const Range& 
 
 Ticket Client::PushPull(const Table& table, const Region& gradient, const Region& destination,
                         const Range& range, const PushOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  auto encoded = impl_->Encode("push-pull", table, gradient, range);
   Ticket ticket;
   ticket.state_ = impl_->Launch([&](ClientCore& core,
                                     ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+    if (!encoded.ok()) return encoded.status();
     auto from = impl_->SliceOf(table, gradient, range, "gradient", options.stream);
     if (!from.ok()) return from.status();
     auto to = impl_->SliceOf(table, destination, range, "destination", options.stream);
     if (!to.ok()) return to.status();
-    return core.PushPull(table.id(), *from, *to, impl_->Deadline(options.timeout), std::move(done));
+    return core.PushPull(table.id(), *from, *to, deadline, std::move(done), *std::move(encoded));
   });
   return ticket;
 }

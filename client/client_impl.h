@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -137,6 +138,12 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
                                                     const Range& range, const char* role,
                                                     void* stream) const;
+  // The gradient of such a call, encoded by this thread without the lock. Null: the table has no
+  // push codec.
+  absl::StatusOr<std::unique_ptr<client::PushEncoding>> Encode(std::string_view call,
+                                                               const Table& table,
+                                                               const Region& gradient,
+                                                               const Range& range);
   // Runs a control call and waits for its answer.
   template <typename Result, typename F>
   Result Wait(F start);

@@ -52,6 +52,8 @@ class Hub::Lock {
     hub->contenders_.fetch_add(1, std::memory_order_relaxed);
     lock_.lock();
     hub->contenders_.fetch_sub(1, std::memory_order_relaxed);
+    ++hub->entries_;
+    if (hub->letting_in_ > 0) hub->entered_.notify_all();
   }
   std::unique_lock<std::mutex>& get() { return lock_; }
 
@@ -74,6 +76,10 @@ absl::Status Hub::Start(Parts parts) {
   if (caller_fd_ < 0 || background_fd_ < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", strerror(errno)));
   }
+  client::Registrar& registrar = parts_.core->registrar();
+  absl::Status threaded = registrar.UseThread(
+      [this, &registrar] { registrar_threads_.emplace_back([&registrar] { registrar.Run(); }); });
+  if (!threaded.ok()) return threaded;
   client::LeaseKeeper& keeper = parts_.core->lease_keeper();
   if (keeper.usable()) {
     keeper_thread_ = std::thread([this, &keeper] { KeepLeaseAlone(&keeper); });
@@ -110,10 +116,22 @@ void Hub::Stop(int64_t leave_by_ns) {
   }
   keeper_changed_.notify_all();
   if (keeper_thread_.joinable()) keeper_thread_.join();
+  StopRegistrar();
   Lock lock(this);
   parts_.core.reset();
   parts_.endpoints.clear();
   parts_.control.reset();
+}
+
+// Waits for the piece of memory that is being registered, without the lock.
+void Hub::StopRegistrar() {
+  {
+    Lock lock(this);
+    if (parts_.core == nullptr) return;
+    parts_.core->registrar().Stop();  // no call after this one starts a thread
+  }
+  for (std::thread& thread : registrar_threads_) thread.join();
+  registrar_threads_.clear();
 }
 
 bool Hub::Run(absl::FunctionRef<void(client::ClientCore&)> call) {
@@ -190,6 +208,17 @@ void Hub::HandOver() {
   WakeFromNap();
 }
 
+void Hub::LetIn(std::unique_lock<std::mutex>& lock) {
+  // Relaxed: one that is missed waits for one more turn. Who is counted waits for nothing but the
+  // lock.
+  const int waiting = contenders_.load(std::memory_order_relaxed);
+  if (waiting == 0) return;
+  const uint64_t all = entries_ + static_cast<uint64_t>(waiting);
+  ++letting_in_;
+  entered_.wait(lock, [&] { return entries_ >= all; });
+  --letting_in_;
+}
+
 void Hub::WakeFromNap() {
   if (parts_.core->HasOperations()) calm_looks_ = 0;
   if (naps_until_ == 0) return;
@@ -213,7 +242,9 @@ void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> do
     if (!callbacks_.empty() && !RunCallbacks(lock)) return;
     // The clock is read only when there is nothing else to do: it costs as much as a poll.
     if (done() || stopping_ || (!worked && Now() >= deadline_ns)) break;
-    if (contenders_.load(std::memory_order_relaxed) > 0) {
+    if (parts_.core->long_turn()) {
+      LetIn(lock);
+    } else if (contenders_.load(std::memory_order_relaxed) > 0) {
       lock.unlock();
       sched_yield();
       lock.lock();
@@ -328,6 +359,7 @@ void Hub::Background() {
   int64_t nap = kNap;
   uint64_t drives = 0;
   while (!stopping_) {
+    LetIn(lock);
     if (!background_) {
       if (!caller_drives_) KeepLease();
       Nap(lock, kKeepLease);

@@ -21,9 +21,10 @@
 //
 // With Progress::kCaller the thread only keeps the lease.
 //
-// A second thread keeps the lease while the lock is held for long (registration of memory,
-// encoding, lanes): it needs neither the lock nor the core (client/core/lease_keeper.h), so nothing
-// that a caller does delays a heartbeat.
+// A second thread keeps the lease while the lock is held for long: it needs neither the lock nor
+// the core (client/core/lease_keeper.h), so nothing that a caller does delays a heartbeat. Others
+// register memory (client/core/registrar.h), from the first region that a transport wants
+// registered.
 //
 // **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are
 // atomic or constant, or of the second thread, which has a lock of its own.
@@ -102,11 +103,14 @@ class Hub {
              int64_t deadline_ns);
   void TakeOver();
   void HandOver();
+  // Lets the threads in that wait for the lock: a mutex that is taken again at once keeps them out.
+  void LetIn(std::unique_lock<std::mutex>& lock);
   void WakeFromNap();  // the background thread, if its nap would be too long
   bool Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done);
   // Sleeps on the descriptors and `wake_fd` until something happens or the time.
   void Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_ns);
   bool RunCallbacks(std::unique_lock<std::mutex>& lock);
+  void StopRegistrar();
   void WakeSleeper();
   void Background();
   // How long after a nap of `last` it looks again. `keeps`: the same caller has driven all along.
@@ -121,6 +125,9 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> contenders_{0};
+  uint64_t entries_ = 0;             // of contenders, so far
+  int letting_in_ = 0;               // threads in LetIn()
+  std::condition_variable entered_;  // one has entered, and somebody is in LetIn()
   Parts parts_;
   bool stopping_ = false;
   bool caller_drives_ = false;
@@ -142,6 +149,7 @@ class Hub {
   std::condition_variable keeper_changed_;
   bool keeper_stops_ = false;
   std::thread keeper_thread_;
+  std::vector<std::thread> registrar_threads_;
 };
 
 }  // namespace verbena

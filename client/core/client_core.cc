@@ -28,13 +28,15 @@ ClientCore::Impl::Impl(CoreOptions o)
       random(options.seed),
       staging(options.staging_bytes),
       packing(options.staging_bytes),
-      keeper(options.cluster, options.control, options.clock, options.log),
+      keeper(options.cluster, options.control, options.clock, options.log,
+             [this](int64_t now) { registrar.Report(now); }),
+      registrar(options.clock, options.log),
       session(SessionOptionsOf(options), options.control, options.clock, &random, &keeper,
               {[this] { OnView(); }, [this](absl::Status status) { Close(status); }}),
       journal(&session, &operations, &staging, &packing, options.clock, &random,
               options.direct_only),
       lanes(TransportsOf(options), options.missing, &session, options.control, options.clock,
-            &random, keeper.current_call(), &journal) {
+            &random, keeper.current_call(), &registrar, &journal) {
   journal.set_lanes(&lanes);
 }
 
@@ -112,6 +114,7 @@ bool ClientCore::RunOnce() {
   c.missed = false;
   bool worked = c.options.control->RunOnce();
   worked |= c.lanes.Poll();
+  if (c.lanes.memory().RunOnce()) c.journal.OnMemoryReady();
   const int64_t now = c.options.clock->NowNanos();
   worked |= c.session.RunOnce(now);
   worked |= c.lanes.RunTimers(now);
@@ -120,6 +123,8 @@ bool ClientCore::RunOnce() {
   worked |= c.operations.Deliver();
   return worked;
 }
+
+bool ClientCore::long_turn() const { return impl_->journal.long_turn(); }
 
 bool ClientCore::RunControl() {
   const bool answered = impl_->options.control->RunOnce();
@@ -168,9 +173,11 @@ void ClientCore::AppendDescriptors(std::vector<int>* fds) const {
   impl_->lanes.AppendDescriptors(fds);
   const int control = impl_->options.control->wake_fd();
   if (control >= 0) fds->push_back(control);
+  if (impl_->registrar.threaded()) fds->push_back(impl_->registrar.wake_fd());
 }
 
 LeaseKeeper& ClientCore::lease_keeper() { return impl_->keeper; }
+Registrar& ClientCore::registrar() { return impl_->registrar; }
 
 uint64_t ClientCore::incarnation() const { return impl_->session.incarnation(); }
 int ClientCore::rank() const { return impl_->session.rank(); }
@@ -200,7 +207,7 @@ CoreStatistics ClientCore::statistics() const {
                                 kStates[static_cast<int>(stream->state)], stream->device,
                                 stream->rail});
   }
-  for (const DeviceReach& reach : impl_->lanes.reaches()) {
+  for (const DeviceReach& reach : impl_->lanes.memory().reaches()) {
     const rdma::Endpoint& endpoint = *impl_->options.transports[reach.endpoint].endpoint;
     statistics.device_paths.push_back({reach.device->name(), std::string(endpoint.transport()),
                                        endpoint.device(), reach.path, reach.last_refusal});

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,6 +28,8 @@
 #include "absl/types/span.h"
 #include "client/core/bag_call.h"
 #include "client/core/lease_keeper.h"
+#include "client/core/push_encoding.h"
+#include "client/core/registrar.h"
 #include "proto/control_channel.h"
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"
@@ -58,7 +61,8 @@ struct CoreOptions {
   std::vector<rdma::MissingTransport> missing;  // those it cannot use, and why: servers are told
   const Clock* clock = nullptr;
   ControlChannel* control = nullptr;
-  // Takes a line about a call that takes long; null: none. From the thread of lease_keeper().
+  // Takes a line about a call that takes long; null: none. From the threads of lease_keeper() and
+  // registrar().
   std::function<void(const std::string&)> log;
 };
 
@@ -124,13 +128,19 @@ class ClientCore {
     // Memory of a device: it is not touched before this has passed; null: at once.
     std::shared_ptr<rdma::Device::Mark> after = nullptr;
   };
+  // Of a table with a push codec: what encodes the gradient of such a `call` ("push",
+  // "push-pull"); its Run() is for the caller's thread, without this object, and then it is handed
+  // to the call. Null: the table has none. Without it the call encodes by itself.
+  absl::StatusOr<std::unique_ptr<PushEncoding>> StartEncoding(std::string_view call, uint32_t table,
+                                                              const Slice& gradient);
   absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
-                                   Done done);
+                                   Done done, std::unique_ptr<PushEncoding> encoded = nullptr);
   absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
                                    std::optional<uint64_t> min_version, int64_t deadline_ns,
                                    Done done);
   absl::StatusOr<OperationId> PushPull(uint32_t table, const Slice& gradient,
-                                       const Slice& destination, int64_t deadline_ns, Done done);
+                                       const Slice& destination, int64_t deadline_ns, Done done,
+                                       std::unique_ptr<PushEncoding> encoded = nullptr);
   absl::StatusOr<OperationId> EndStep(uint32_t table, int64_t deadline_ns, Done done);
   // Of embedding tables: one row after the other, in the order of `keys`, which are copied.
   struct Rows {
@@ -169,6 +179,8 @@ class ClientCore {
   bool Poll();
   // Makes progress: events, completions, control answers, timers. Returns whether it did anything.
   bool RunOnce();
+  // The last RunOnce() took long, and more of that kind may follow: others are to be let in first.
+  bool long_turn() const;
   // The part of it that keeps the lease and follows the view: no data, no `done` of operations.
   bool RunControl();
   // When RunOnce() has something to do even if nothing arrives; INT64_MAX: never.
@@ -188,6 +200,8 @@ class ClientCore {
   // Its RunOnce() is for a thread of its own, at any time, also while another thread is in a call
   // of this object; it lives as long as this object.
   LeaseKeeper& lease_keeper();
+  // The same of its Run(). Until UseThread() memory is registered in the calls that need it.
+  Registrar& registrar();
 
   uint64_t incarnation() const;
   int rank() const;

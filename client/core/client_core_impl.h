@@ -16,6 +16,7 @@
 #include "client/core/journal.h"
 #include "client/core/lane_set.h"
 #include "client/core/operations.h"
+#include "client/core/registrar.h"
 #include "client/core/session.h"
 #include "client/staging/push_buffers.h"
 #include "client/staging/staging.h"
@@ -54,10 +55,14 @@ struct ClientCore::Impl {
   absl::Status CheckMemory(const TableState& table, const Slice& slice, bool push) const;
   // Of a table with a codec: the slice lies where it can be encoded (`push`), or decoded to.
   static absl::Status CheckCodec(const TableState& table, const Slice& slice, bool push);
+  // Of such a table: what is to be run before the call.
+  absl::StatusOr<std::unique_ptr<PushEncoding>> NewEncoding(const Target& target,
+                                                            const Slice& slice);
   // What `operation` pushes: of such a table the slice encoded, chunk after chunk, with what
-  // earlier pushes have left; then *offset is where it begins. Others: as it is.
-  absl::Status Encoded(const Target& target, const Slice& slice, Operation* operation,
-                       size_t* offset);
+  // earlier pushes have left; then *offset is where it begins. Others: as it is. `encoded` was run;
+  // null: it is encoded here.
+  absl::Status Encoded(const Target& target, const Slice& slice,
+                       std::unique_ptr<PushEncoding> encoded, Operation* operation, size_t* offset);
   absl::StatusOr<Operation*> Start(Operation::Kind kind, TableState* table, int64_t deadline_ns,
                                    Done done);
   OperationId Started(Operation* operation) {
@@ -78,6 +83,7 @@ struct ClientCore::Impl {
   Staging staging, packing;
   PushBuffers push_buffers;
   LeaseKeeper keeper;
+  Registrar registrar;
   Session session;
   Journal journal;
   LaneSet lanes;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
 #include "proto/table_spec.h"
-#include "shard/codec/codec.h"
 
 namespace verbena::client {
 
@@ -27,30 +26,42 @@ absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& 
                    ", whose gradients are encoded in host memory: allowed: regions of the host"));
 }
 
-absl::Status ClientCore::Impl::Encoded(const Target& target, const Slice& slice,
-                                       Operation* operation, size_t* offset) {
+absl::StatusOr<std::unique_ptr<PushEncoding>> ClientCore::Impl::NewEncoding(const Target& target,
+                                                                            const Slice& slice) {
   TableState* table = target.table;
-  if (!table->encodes()) return absl::OkStatus();
   const DenseLayout& layout = table->layout;
-  const CurrentCall::Scope scope(keeper.current_call(), "encoding a gradient",
-                                 slice.count * sizeof(float));
-  if (table->residual.empty()) table->residual.assign(layout.elements, 0);
-  const uint32_t last = target.first + target.chunks - 1;
+  if (table->residual == nullptr) table->residual = std::make_shared<Residual>(table->chunks());
   const size_t bytes = size_t{target.chunks - 1} * table->PushBytes(layout.chunk_elements) +
-                       table->PushBytes(layout.elements_of(last));
+                       table->PushBytes(layout.elements_of(target.first + target.chunks - 1));
   auto block = push_buffers.Take(bytes);
   if (!block.ok()) return block.status();
-  std::byte* to = (*block)->data();
-  const auto* from = reinterpret_cast<const float*>(slice.block->data() + slice.offset);
-  const TracedBlock traced("encode", bytes);
-  for (uint32_t c = target.first; c <= last; ++c) {
-    const uint32_t elements = layout.elements_of(c);
-    codec::Encode(shard::BestIsa(), table->push_type, from,
-                  table->residual.data() + layout.first_element(c), to, elements);
-    from += elements;
-    to += table->PushBytes(elements);
+  return std::make_unique<PushEncoding>(
+      PushEncoding::Call{table->residual, layout, table->push_type, target.first, target.chunks,
+                         slice.block, slice.offset, *std::move(block)});
+}
+
+absl::StatusOr<std::unique_ptr<PushEncoding>> ClientCore::StartEncoding(std::string_view call,
+                                                                        uint32_t table,
+                                                                        const Slice& gradient) {
+  auto target = impl_->Check(call, table, gradient, true);
+  if (!target.ok()) return target.status();
+  if (!target->table->encodes()) return nullptr;
+  return impl_->NewEncoding(*target, gradient);
+}
+
+absl::Status ClientCore::Impl::Encoded(const Target& target, const Slice& slice,
+                                       std::unique_ptr<PushEncoding> encoded, Operation* operation,
+                                       size_t* offset) {
+  if (!target.table->encodes()) return absl::OkStatus();
+  if (encoded == nullptr) {
+    const CurrentCall::Scope scope(keeper.current_call(), "encoding a gradient",
+                                   slice.count * sizeof(float));
+    auto own = NewEncoding(target, slice);
+    if (!own.ok()) return own.status();
+    (*own)->Run();
+    encoded = *std::move(own);
   }
-  operation->blocks[0] = *std::move(block);
+  operation->blocks[0] = encoded->block();
   *offset = 0;
   return absl::OkStatus();
 }

@@ -154,7 +154,8 @@ absl::StatusOr<Operation*> ClientCore::Impl::Start(Operation::Kind kind, TableSt
 // ---- data ---------------------------------------------------------------------------------------
 
 absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
-                                             int64_t deadline_ns, Done done) {
+                                             int64_t deadline_ns, Done done,
+                                             std::unique_ptr<PushEncoding> encoded) {
   Impl& c = *impl_;
   auto target = c.Check("push", table, slice, true);
   if (!target.ok()) return target.status();
@@ -168,7 +169,8 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   (*operation)->blocks[0] = slice.block;
   (*operation)->marks[0] = slice.after;
   size_t offset = slice.offset;
-  if (absl::Status s = c.Encoded(*target, slice, *operation, &offset); !s.ok()) {
+  if (absl::Status s = c.Encoded(*target, slice, std::move(encoded), *operation, &offset);
+      !s.ok()) {
     c.journal.End(*operation, s);
     return c.operations.IdOf(**operation);
   }
@@ -202,7 +204,7 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
 
 absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gradient,
                                                  const Slice& destination, int64_t deadline_ns,
-                                                 Done done) {
+                                                 Done done, std::unique_ptr<PushEncoding> encoded) {
   Impl& c = *impl_;
   auto target = c.Check("push-pull", table, gradient, true);
   if (!target.ok()) return target.status();
@@ -234,7 +236,8 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   (*operation)->marks[0] = gradient.after;
   (*operation)->marks[1] = destination.after;
   size_t offset = gradient.offset;
-  if (absl::Status s = c.Encoded(*target, gradient, *operation, &offset); !s.ok()) {
+  if (absl::Status s = c.Encoded(*target, gradient, std::move(encoded), *operation, &offset);
+      !s.ok()) {
     c.journal.End(*operation, s);
     return c.operations.IdOf(**operation);
   }

@@ -131,6 +131,8 @@ class Journal final : public LaneListener {
 
   // ---- progress ----
   void OnView();
+  // Memory that was being registered is ready, or refused.
+  void OnMemoryReady();
   bool Pump();
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
@@ -143,6 +145,13 @@ class Journal final : public LaneListener {
   bool OnlyAnswersLeft(const Operation* operation) const;
   const JournalCounters& counters() const { return counters_; }
   const Session& session() const { return *session_; }
+
+  // A turn is full when so many bytes were decoded or copied in it: a few milliseconds' work.
+  static constexpr uint64_t kTurnBytes = 4 << 20;
+  void BeginTurn() override { turn_bytes_ = 0; }
+  bool TurnIsFull() const override { return turn_bytes_ >= kTurnBytes; }
+  // It has taken much longer than a poll.
+  bool long_turn() const { return turn_bytes_ >= kTurnBytes / 4; }
 
   void OnLaneOpen(Stream* stream) override;
   void OnCredit(Stream* stream) override {
@@ -274,7 +283,9 @@ class Journal final : public LaneListener {
   // ---- posting (journal_post.cc) ----
   // A transport's refusal is "not now": `entry`, which is queued on the stream, is tried again
   // after a backoff, and its operation ends at its deadline with `status` as the reason. One that
-  // no other attempt can pass (INVALID_ARGUMENT, UNIMPLEMENTED) ends the operation.
+  // no other attempt can pass (IsFinal()) ends the operation. Memory that is being registered
+  // (LaneMemory) is waited for.
+  static bool IsFinal(const absl::Status& status);
   void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
@@ -388,6 +399,7 @@ class Journal final : public LaneListener {
   uint64_t order_ = 0;
   int64_t timer_ = kNever;  // not later than the next retry
   int64_t now_ = 0;
+  uint64_t turn_bytes_ = 0;
   JournalCounters counters_;
   std::vector<Group> groups_ = std::vector<Group>(kMaxGroups);
   std::vector<ReplyStatus> statuses_ = std::vector<ReplyStatus>(kMaxGroups);

@@ -110,6 +110,7 @@ void Journal::OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, con
     const uint32_t bytes = table->PullBytes(entry->elements);
     ++counters_.pulls;
     counters_.bytes_pulled += bytes;
+    if (entry->staging != nullptr) turn_bytes_ += uint64_t{entry->elements} * sizeof(float);
     if (live && table->decodes()) {
       const TracedBlock traced("decode", bytes);
       codec::Decode(shard::BestIsa(), table->pull_type, entry->staging, 0,

@@ -42,7 +42,8 @@ void Journal::EndWith(Stream* stream, Entry* entry, const absl::Status& status) 
 // ---- without a copy -----------------------------------------------------------------------------
 
 bool Journal::GoesDirect(const Stream& stream, const Entry& entry) const {
-  return (entry.posts < kDirectPosts || direct_only_) && lanes_->Reaches(stream, *entry.block);
+  return (entry.posts < kDirectPosts || direct_only_) &&
+         lanes_->memory().Reaches(stream, *entry.block);
 }
 
 Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
@@ -51,7 +52,7 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
   entry->direct = GoesDirect(*stream, *entry);
   if (!entry->direct) {
     if (!direct_only_) return Way::kStaged;
-    EndWith(stream, entry, lanes_->WhyNot(*stream, *block));
+    EndWith(stream, entry, lanes_->memory().WhyNot(*stream, *block));
     return Way::kEnded;
   }
   const absl::StatusOr<bool> passed =
@@ -63,22 +64,26 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
   // A pull need not wait for what still uses its destination: staging can.
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
-      pull ? lanes_->Expose(stream, block, entry->data, entry->table->PullBytes(entry->elements))
+      pull ? lanes_->memory()
+                 .Expose(stream, block, entry->data, entry->table->PullBytes(entry->elements))
                  .status()
-           : lanes_->Register(stream, *block);
+           : lanes_->memory().Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
+  if (lanes_->memory().BeingRegistered(*stream, *block)) {
+    NotNow(stream, entry, CopyStatus(*entry, ready));
+    return Way::kLater;
+  }
   if (direct_only_) {  // there is no other path: it is tried again, unless that cannot help
-    lanes_->RefuseNow(*stream, *block, ready);
-    const absl::Status why = lanes_->WhyNot(*stream, *block);
-    if (absl::IsInvalidArgument(ready) || absl::IsUnimplemented(ready) ||
-        absl::IsFailedPrecondition(ready)) {
+    lanes_->memory().RefuseNow(*stream, *block, ready);
+    const absl::Status why = lanes_->memory().WhyNot(*stream, *block);
+    if (IsFinal(ready)) {
       EndWith(stream, entry, why);
       return Way::kEnded;
     }
     NotNow(stream, entry, CopyStatus(*entry, why));
     return Way::kLater;
   }
-  lanes_->Refuse(*stream, *block, ready);
+  lanes_->memory().Refuse(*stream, *block, ready);
   Touch(stream);  // a push is copied then
   return WayOf(stream, entry);
 }
@@ -103,7 +108,7 @@ void Journal::CopyAhead(Stream* stream, TableLane* lane) {
 bool Journal::StartCopy(Stream* stream, Entry* entry) {
   DeviceStaging* device = entry->device;
   if (direct_only_) {
-    EndWith(stream, entry, lanes_->WhyNot(*stream, *entry->block));
+    EndWith(stream, entry, lanes_->memory().WhyNot(*stream, *entry->block));
     return false;
   }
   const absl::StatusOr<bool> passed = device->Passed(entry->operation->marks[0], now_);

@@ -291,6 +291,7 @@ void Journal::OnLaneRefused(Stream* stream, const absl::Status& status) {
 // ---- memory -------------------------------------------------------------------------------------
 
 void Journal::ReleaseBlock(uint64_t block_id) {
+  lanes_->memory().ReleaseBlock(block_id);
   for (Operation* operation = operations_->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
     for (const auto& block : operation->blocks) {
@@ -325,7 +326,7 @@ bool Journal::InUse(uint64_t block_id) const {
       if (entry->holds_buffer && entry->block->id() == block_id) return true;
     }
   }
-  return CopiesUse(block_id);
+  return CopiesUse(block_id) || lanes_->memory().InUse(block_id);
 }
 
 // ---- timers -------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ bool Journal::PostNorms(Stream* stream, Entry* entry) {
     entry->staging_bytes = bytes;
   }
   const std::shared_ptr<rdma::MemoryBlock> block = norm_staging_.BlockOf(entry->staging);
-  const auto remote = lanes_->Expose(stream, block);
+  const auto remote = lanes_->memory().Expose(stream, block);
   if (!remote.ok()) {
     stream->norms.Remove(entry);
     RetryPull(stream, entry, ReplyStatus::kResourceExhausted);

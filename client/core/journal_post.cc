@@ -275,25 +275,54 @@ std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& en
   return stream->lane->Refer(block, payload.data, payload.bytes);
 }
 
+// What no waiting mends.
+bool Journal::IsFinal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
+}
+
 void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
-  const bool final = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
-  if (entry->operation != nullptr && (final || rdma::planted_bugs().refusals_are_final)) {
-    End(entry->operation, status);
+  if (entry->operation != nullptr && (IsFinal(status) || rdma::planted_bugs().refusals_are_final)) {
+    End(entry->operation, absl::Status(status.code(), absl::StrCat(DescribeEntry(*entry), ": ",
+                                                                   std::string(status.message()))));
     return Touch(stream);
   }
   if (entry->operation != nullptr) entry->operation->not_now = status;
+  // Memory that is being registered: OnMemoryReady() comes before that.
+  const bool pending = absl::IsAborted(status);
+  const auto wait = [&](Backoff* backoff) {
+    return pending ? LaneMemory::kPatienceNanos : backoff->Next(*random_);
+  };
   if (IsPull(entry->type)) {
     // Others go on.
     stream->pulls.Remove(entry);
-    entry->retry_at = now_ + entry->backoff.Next(*random_);
+    entry->retry_at = now_ + wait(&entry->backoff);
     entry->state = Entry::State::kDelayed;
     stream->delayed.PushBack(entry);
     NoteTimer(entry->retry_at);
     return Touch(stream);
   }
   TableLane* lane = entry->table->LaneOn(stream);  // in order: those behind it wait
-  lane->retry_at = now_ + lane->backoff.Next(*random_);
+  lane->retry_at = now_ + wait(&lane->backoff);
   NoteTimer(lane->retry_at);
+}
+
+void Journal::OnMemoryReady() {
+  now_ = clock_->NowNanos();
+  const auto waits = [](const Entry* entry) {
+    return entry != nullptr && entry->operation != nullptr && !entry->operation->not_now.ok();
+  };
+  for (const auto& stream : lanes_->streams()) {
+    for (Entry* entry = stream->delayed.front(); entry != nullptr;
+         entry = EntryQueue::Next(entry)) {
+      if (waits(entry)) entry->retry_at = now_;
+    }
+    for (TableLane* lane : stream->table_lanes) {
+      if (waits(lane->queue.front())) lane->retry_at = now_;
+    }
+    Touch(stream.get());
+  }
+  NoteTimer(now_);
 }
 
 bool Journal::PostPush(Stream* stream, Entry* entry) {
@@ -316,15 +345,15 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   if (bytes > 0 && entry->operation != nullptr) {
     // Before it takes its sequence: memory that cannot be registered concerns the call, not the
     // lane. The caller's goes by way of staging, which the lane may reach already.
-    absl::Status status = lanes_->Register(stream, *request.payload.block);
-    if (!status.ok() && !device && entry->staging == nullptr) {
+    absl::Status status = lanes_->memory().Register(stream, *request.payload.block);
+    if (!status.ok() && !absl::IsAborted(status) && !device && entry->staging == nullptr) {
       if (!TakeStaging(stream, entry, packing_, bytes)) return false;
       std::memcpy(entry->staging, entry->data, bytes);
       request.payload.data = entry->staging;
       request.payload.block = packing_->BlockOf(entry->staging).get();
       request.reference.reset();  // of the caller's memory
       if (!Fits(stream, entry, bytes)) return false;
-      status = lanes_->Register(stream, *request.payload.block);
+      status = lanes_->memory().Register(stream, *request.payload.block);
     }
     if (!status.ok()) {
       NotNow(stream, entry, status);
@@ -392,10 +421,10 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   absl::StatusOr<rdma::RemoteMemory> remote = absl::Status(absl::StatusCode::kCancelled, "");
   if (entry->staging == nullptr && !(entry->device != nullptr && !direct) && !unreachable &&
       !table->decodes()) {
-    remote = lanes_->Expose(stream, block, to, bytes);
+    remote = lanes_->memory().Expose(stream, block, to, bytes);
   }
   // Also where the lane does not expose the caller's memory now: staging's it may have exposed.
-  if (!remote.ok() && !direct) {
+  if (!remote.ok() && !direct && !absl::IsAborted(remote.status())) {
     Staging* staging = StagingOf(*entry);
     if (entry->staging == nullptr && !HasShare(*stream, *staging, bytes)) {
       stream->stalled = true;
@@ -404,7 +433,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
     if (!TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
     block = staging->BlockOf(to);
-    remote = lanes_->Expose(stream, block, to, bytes);
+    remote = lanes_->memory().Expose(stream, block, to, bytes);
   }
   if (!remote.ok()) {
     NotNow(stream, entry, remote.status());

@@ -139,6 +139,7 @@ void Journal::OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   const ReplyStatus worst = WorstOf(*entry, reply, &part);
   if (Accepted(worst)) {
     ++counters_.pulls;
+    turn_bytes_ += entry->elements * table->row_bytes();
     const bool bags = entry->type == RecordType::kLookupBags;
     counters_.bytes_pulled +=
         bags ? entry->chunk * table->row_bytes() : entry->elements * table->PulledRowBytes();

@@ -236,7 +236,7 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
     const auto& block = packing_->BlockOf(entry->staging);
     // Before it takes its sequences: memory that cannot be registered concerns the call, not the
     // lane.
-    if (absl::Status s = lanes_->Register(stream, *block); !s.ok()) {
+    if (absl::Status s = lanes_->memory().Register(stream, *block); !s.ok()) {
       NotNow(stream, entry, s);
       return false;
     }
@@ -279,8 +279,9 @@ bool Journal::PostLookup(Stream* stream, Entry* entry) {
   if (!Fits(stream, entry, bytes)) return false;
   if (!TakeStaging(stream, entry, staging_, answer_at + answer)) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
-  auto remote = lanes_->Expose(stream, block);
-  if (absl::Status s = remote.ok() ? lanes_->Register(stream, *block) : remote.status(); !s.ok()) {
+  auto remote = lanes_->memory().Expose(stream, block);
+  if (absl::Status s = remote.ok() ? lanes_->memory().Register(stream, *block) : remote.status();
+      !s.ok()) {
     NotNow(stream, entry, s);
     return false;
   }
@@ -315,7 +316,7 @@ bool Journal::PostIntent(Stream* stream, Entry* entry) {
   if (!Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
   if (!TakeStaging(stream, entry, packing_, KeyBytes(entry->elements))) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = packing_->BlockOf(entry->staging);
-  if (absl::Status s = lanes_->Register(stream, *block); !s.ok()) {
+  if (absl::Status s = lanes_->memory().Register(stream, *block); !s.ok()) {
     NotNow(stream, entry, s);
     return false;
   }
@@ -339,7 +340,7 @@ bool Journal::PostScan(Stream* stream, Entry* entry) {
   const uint64_t bytes = KeyBytes(entry->elements) + entry->elements * table->row_bytes();
   if (!TakeStaging(stream, entry, staging_, bytes)) return false;
   const std::shared_ptr<rdma::MemoryBlock> block = staging_->BlockOf(entry->staging);
-  const auto remote = lanes_->Expose(stream, block);
+  const auto remote = lanes_->memory().Expose(stream, block);
   if (!remote.ok()) {
     NotNow(stream, entry, remote.status());
     return false;

@@ -13,8 +13,6 @@ namespace {
 constexpr size_t kPollBatch = 64;
 constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpenTimeoutNanos);
 constexpr int kRefusalsBeforeFinal = 3;
-constexpr size_t kMostRefused = 256;
-constexpr size_t kMostMemoryRefusals = 64;
 
 uint64_t Key(size_t endpoint, rdma::ConnectionId connection) {
   return uint64_t{endpoint} << 32 | static_cast<uint32_t>(connection);
@@ -40,7 +38,7 @@ bool Active(const Peer& peer) {
 
 LaneSet::LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::MissingTransport> missing,
                  Session* session, ControlChannel* control, const Clock* clock, Random* random,
-                 CurrentCall* call, LaneListener* listener)
+                 CurrentCall* call, Registrar* registrar, LaneListener* listener)
     : transports_(std::move(transports)),
       missing_(std::move(missing)),
       session_(session),
@@ -49,6 +47,7 @@ LaneSet::LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::Missin
       random_(random),
       call_(call),
       listener_(listener),
+      memory_(&transports_, registrar, clock, random, call),
       completions_(kPollBatch) {
   for (const LaneTransport& transport : transports_) transport_kinds_ += transport.rail == 0;
 }
@@ -210,7 +209,7 @@ absl::Status LaneSet::Connect(Stream* stream, const v1::OpenLaneResponse& respon
   if (stream->transport != response.transport()) stream->failures.Reset();
   stream->transport = response.transport();
   stream->device = transports_[endpoint].endpoint->device();
-  stream->registered_block = 0;
+  stream->registered_block = stream->exposed_block = 0;
   stream->reason = response.transport_reason();
   stream->state = Stream::State::kOpening;
   stream->changed_at = clock_->NowNanos();
@@ -233,96 +232,6 @@ void LaneSet::NoteOpenFailure(Stream* stream, size_t endpoint, const absl::Statu
                             absl::StrCat("does not open: ", status.message())});
   // None is left: from the start again.
   if (peer->unusable.size() >= transport_kinds_) peer->unusable.clear();
-}
-
-absl::Status LaneSet::Register(Stream* stream, const rdma::MemoryBlock& block) {
-  if (block.id() == stream->registered_block) return absl::OkStatus();
-  if (const MemoryRefusal* refusal = Refused(*stream, block.id())) return refusal->status;
-  const CurrentCall::Scope scope(call_, "registering memory", block.size());
-  // Shared ownership goes through a pointer to what is not const; nothing is changed.
-  const auto shared = const_cast<rdma::MemoryBlock&>(block).shared_from_this();
-  absl::Status status = transports_[stream->endpoint].endpoint->Register(shared);
-  if (!status.ok()) {
-    status = absl::Status(status.code(),
-                          absl::StrCat("transport ", stream->transport, ": ", status.message()));
-  }
-  NoteMemory(*stream, block.id(), status);
-  if (!status.ok()) return status;
-  stream->registered_block = block.id();
-  return absl::OkStatus();
-}
-
-absl::StatusOr<rdma::RemoteMemory> LaneSet::Expose(Stream* stream,
-                                                   const std::shared_ptr<rdma::MemoryBlock>& block,
-                                                   const std::byte* data, size_t bytes) {
-  if (const MemoryRefusal* refusal = Refused(*stream, block->id())) return refusal->status;
-  const CurrentCall::Scope scope(call_, "exposing memory", block->size());
-  auto remote = stream->lane->Expose(block, data, bytes);
-  NoteMemory(*stream, block->id(), remote.status());
-  return remote;
-}
-
-const MemoryRefusal* LaneSet::Refused(const Stream& stream, uint64_t block) const {
-  for (const MemoryRefusal& refusal : memory_refusals_) {
-    if (refusal.endpoint != stream.endpoint || refusal.block != block) continue;
-    return clock_->NowNanos() < refusal.retry_at ? &refusal : nullptr;
-  }
-  return nullptr;
-}
-
-void LaneSet::NoteMemory(const Stream& stream, uint64_t block, const absl::Status& status) {
-  size_t i = 0;
-  while (i < memory_refusals_.size() &&
-         (memory_refusals_[i].endpoint != stream.endpoint || memory_refusals_[i].block != block)) {
-    ++i;
-  }
-  if (status.ok()) {
-    if (i < memory_refusals_.size()) {
-      memory_refusals_.erase(memory_refusals_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-    return;
-  }
-  if (i == memory_refusals_.size()) {
-    // The oldest is most likely of a block that is gone.
-    if (i == kMostMemoryRefusals) memory_refusals_.erase(memory_refusals_.begin());
-    memory_refusals_.push_back({stream.endpoint, block, {}, {}, 0});
-    i = memory_refusals_.size() - 1;
-  }
-  memory_refusals_[i].status = status;
-  memory_refusals_[i].retry_at = clock_->NowNanos() + memory_refusals_[i].backoff.Next(*random_);
-}
-
-// ---- memory of devices --------------------------------------------------------------------------
-
-DeviceReach& LaneSet::ReachOf(const Stream& stream, const rdma::Device& device) {
-  for (DeviceReach& reach : reaches_) {
-    if (reach.endpoint == stream.endpoint && reach.device == &device) return reach;
-  }
-  const rdma::DevicePath path = transports_[stream.endpoint].endpoint->PathTo(device);
-  return reaches_.emplace_back(DeviceReach{stream.endpoint, &device, path, {}, {}});
-}
-
-bool LaneSet::Reaches(const Stream& stream, const rdma::MemoryBlock& block) {
-  const DeviceReach& reach = ReachOf(stream, *block.device());
-  return reach.path.direct() &&
-         std::find(reach.refused.begin(), reach.refused.end(), block.id()) == reach.refused.end();
-}
-
-void LaneSet::Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
-  DeviceReach& reach = ReachOf(stream, *block.device());
-  // Of blocks that are gone: ids are never used again.
-  if (reach.refused.size() >= kMostRefused) reach.refused.erase(reach.refused.begin());
-  reach.refused.push_back(block.id());
-  reach.last_refusal = std::move(status);
-}
-
-absl::Status LaneSet::WhyNot(const Stream& stream, const rdma::MemoryBlock& block) {
-  const DeviceReach& reach = ReachOf(stream, *block.device());
-  return absl::FailedPreconditionError(absl::StrCat(
-      "rdma.gpu_direct is required, and transport ", stream.transport,
-      stream.device.empty() ? "" : " on ", stream.device, " does not reach memory of ",
-      reach.device->name(), ": ",
-      reach.path.direct() ? reach.last_refusal.message() : absl::string_view(reach.path.reason)));
 }
 
 void LaneSet::Failed(Stream* stream, absl::Status status) {
@@ -401,13 +310,7 @@ void LaneSet::Advance(Stream* stream) {
       stream->failures.Reset();
       ++transports_[stream->endpoint].opened;
       stream->watch.Opened(stream->changed_at);
-      // What was refused may have been so because its lane was about to end.
-      for (DeviceReach& reach : reaches_) {
-        if (reach.endpoint == stream->endpoint) reach.refused.clear();
-      }
-      std::erase_if(memory_refusals_, [&](const MemoryRefusal& refusal) {
-        return refusal.endpoint == stream->endpoint;
-      });
+      memory_.OnLaneOpen(stream->endpoint);
       ++counters_.opened;
       listener_->OnLaneOpen(stream);
       return;
@@ -451,31 +354,45 @@ Stream* LaneSet::Find(size_t endpoint, rdma::ConnectionId connection) {
   return it->second;
 }
 
+bool LaneSet::HandleCompletions() {
+  const bool worked = handled_ < polled_;
+  while (handled_ < polled_ && !listener_->TurnIsFull()) {
+    const rdma::Completion& completion = completions_[handled_++];
+    Stream* stream = Find(polled_from_, completion.connection);
+    if (stream == nullptr) continue;  // of a lane that is gone
+    stream->watch.Heard();
+    answers_.clear();
+    stream->lane->OnCompletion(completion, &answers_);
+    for (const rdma::WorkerLane::Answer& answer : answers_) {
+      listener_->OnAnswer(stream, answer.cookie, answer.reply);
+      if (stream->lane == nullptr) break;  // closed meanwhile: its records came back unanswered
+    }
+    listener_->OnCredit(stream);
+  }
+  return worked;
+}
+
 bool LaneSet::Poll() {
-  bool worked = false;
-  for (size_t e = 0; e < transports_.size(); ++e) {
-    rdma::Endpoint* endpoint = transports_[e].endpoint;
+  listener_->BeginTurn();
+  bool worked = HandleCompletions();  // of the last turn
+  const size_t first = std::exchange(poll_first_, 0);
+  for (size_t i = 0; i < transports_.size() && handled_ == polled_; ++i) {
+    polled_from_ = (first + i) % transports_.size();
+    rdma::Endpoint* endpoint = transports_[polled_from_].endpoint;
     events_.resize(8);
     const size_t events = endpoint->PollEvents(absl::MakeSpan(events_));
-    for (size_t i = 0; i < events; ++i) {
+    for (size_t j = 0; j < events; ++j) {
       worked = true;
-      if (Stream* stream = Find(e, events_[i].connection)) stream->lane->OnEvent(events_[i]);
-    }
-    const size_t completions = endpoint->Poll(absl::MakeSpan(completions_));
-    for (size_t i = 0; i < completions; ++i) {
-      worked = true;
-      Stream* stream = Find(e, completions_[i].connection);
-      if (stream == nullptr) continue;  // of a lane that is gone
-      stream->watch.Heard();
-      answers_.clear();
-      stream->lane->OnCompletion(completions_[i], &answers_);
-      for (const rdma::WorkerLane::Answer& answer : answers_) {
-        listener_->OnAnswer(stream, answer.cookie, answer.reply);
-        if (stream->lane == nullptr) break;  // closed meanwhile: its records came back unanswered
+      if (Stream* stream = Find(polled_from_, events_[j].connection)) {
+        stream->lane->OnEvent(events_[j]);
       }
-      listener_->OnCredit(stream);
     }
+    handled_ = 0;
+    polled_ = endpoint->Poll(absl::MakeSpan(completions_));
+    worked |= HandleCompletions();
   }
+  // The first ones must not fill every turn.
+  if (handled_ < polled_) poll_first_ = (polled_from_ + 1) % transports_.size();
   for (size_t i = 0; i < with_lane_.size();) {
     Stream* stream = with_lane_[i];
     const auto before = stream->state;
@@ -518,6 +435,7 @@ int64_t LaneSet::NextTimerNanos() const {
 }
 
 bool LaneSet::Arm(rdma::SleepUntil until) {
+  if (handled_ < polled_) return false;
   for (size_t i = 0; i < transports_.size(); ++i) {
     if (transports_[i].endpoint->Arm(until)) continue;
     for (size_t j = 0; j < i; ++j) transports_[j].endpoint->Disarm();

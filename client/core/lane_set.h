@@ -31,6 +31,7 @@
 #include "absl/status/status.h"
 #include "client/core/backoff.h"
 #include "client/core/entry.h"
+#include "client/core/lane_memory.h"
 #include "client/core/rails.h"
 #include "client/core/session.h"
 #include "client/core/table_state.h"
@@ -82,6 +83,7 @@ struct Stream {
   std::string transport, device, reason;
   rdma::LaneWatch watch;
   uint64_t registered_block = 0;   // the last one made ready for writes of this lane
+  uint64_t exposed_block = 0;      // the last one of which it has exposed something
   rdma::OpenFailures failures;     // over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
@@ -98,38 +100,15 @@ struct Stream {
   bool open() const { return state == State::kOpen; }
 };
 
-struct LaneTransport {
-  rdma::Endpoint* endpoint;
-  std::string host;
-  uint32_t rail = 0;
-  uint64_t opened = 0;  // lanes over it, so far
-};
-
-// How one transport reaches memory of one device.
-struct DeviceReach {
-  size_t endpoint = 0;
-  const rdma::Device* device = nullptr;  // which the journal keeps
-  rdma::DevicePath path;
-  std::vector<uint64_t>
-      refused;  // blocks that it does not reach, though others; until a lane opens
-  absl::Status last_refusal;
-};
-
-// Memory that a transport did not register or expose: not tried again before `retry_at`.
-struct MemoryRefusal {
-  size_t endpoint = 0;
-  uint64_t block = 0;
-  absl::Status status;
-  Backoff backoff;
-  int64_t retry_at = 0;
-};
-
 struct LaneCounters {
   uint64_t opened = 0, lost = 0, credit_stalls = 0;
 };
 
 class LaneListener {
  public:
+  // Answers are handled until the turn is full; what is left is handled in the next one.
+  virtual void BeginTurn() = 0;
+  virtual bool TurnIsFull() const = 0;
   virtual void OnLaneOpen(Stream* stream) = 0;
   virtual void OnCredit(Stream* stream) = 0;
   virtual void OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) = 0;
@@ -146,36 +125,15 @@ class LaneSet {
  public:
   LaneSet(std::vector<LaneTransport> transports, std::vector<rdma::MissingTransport> missing,
           Session* session, ControlChannel* control, const Clock* clock, Random* random,
-          CurrentCall* call, LaneListener* listener);
+          CurrentCall* call, Registrar* registrar, LaneListener* listener);
   ~LaneSet();
 
   Peer* Get(uint64_t server, uint32_t shard);
   // Opens it when it has no lane, as soon as its backoff allows.
   void Want(Stream* stream);
-  // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already,
-  // and where it was refused a moment ago.
-  absl::Status Register(Stream* stream, const rdma::MemoryBlock& block);
-  // Lets the server write to [data, +bytes) of `block`, or to all of it, over the stream's lane,
-  // which is there.
-  absl::StatusOr<rdma::RemoteMemory> Expose(Stream* stream,
-                                            const std::shared_ptr<rdma::MemoryBlock>& block,
-                                            const std::byte* data, size_t bytes);
-  absl::StatusOr<rdma::RemoteMemory> Expose(Stream* stream,
-                                            const std::shared_ptr<rdma::MemoryBlock>& block) {
-    return Expose(stream, block, block->data(), block->size());
-  }
-  // Whether the stream's lane, which is there, reads and writes this memory of a device itself.
-  bool Reaches(const Stream& stream, const rdma::MemoryBlock& block);
-  // It was found that it does not; `status` says why.
-  void Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
-  // The same, where it is tried again all the same.
-  void RefuseNow(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
-    ReachOf(stream, *block.device()).last_refusal = std::move(status);
-  }
-  // FAILED_PRECONDITION: why it does not.
-  absl::Status WhyNot(const Stream& stream, const rdma::MemoryBlock& block);
-  // Of each pair that there was reason to look at.
-  const std::vector<DeviceReach>& reaches() const { return reaches_; }
+  // What the streams' lanes do with memory.
+  LaneMemory& memory() { return memory_; }
+  const LaneMemory& memory() const { return memory_; }
   // The lane, if any, is closed; its records come back through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);
@@ -196,11 +154,7 @@ class LaneSet {
   LaneCounters counters() const;
 
  private:
-  // Null: it was not refused, or may be tried again.
-  const MemoryRefusal* Refused(const Stream& stream, uint64_t block) const;
-  void NoteMemory(const Stream& stream, uint64_t block, const absl::Status& status);
   Stream* AddRail(Peer* peer);
-  DeviceReach& ReachOf(const Stream& stream, const rdma::Device& device);
   void Ask(Stream* stream);
   void AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const;
   // Into transports_; its size: there is none.
@@ -217,6 +171,7 @@ class LaneSet {
   // failures of every rail mean that the next lanes are asked for without this one.
   void NoteOpenFailure(Stream* stream, size_t endpoint, const absl::Status& status);
   void Advance(Stream* stream);
+  bool HandleCompletions();  // those that were polled, until the turn is full
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);
 
@@ -228,11 +183,10 @@ class LaneSet {
   Random* random_;
   CurrentCall* call_;
   LaneListener* listener_;
+  LaneMemory memory_;
   size_t transport_kinds_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<DeviceReach> reaches_;            // a handful
-  std::vector<MemoryRefusal> memory_refusals_;  // a handful; kMostMemoryRefusals at most
   std::vector<Stream*> with_lane_;
   absl::flat_hash_map<uint64_t, Stream*> by_connection_;
   uint64_t last_key_ = 0;
@@ -240,6 +194,9 @@ class LaneSet {
   uint64_t asks_ = 0;
   LaneCounters counters_;
   std::vector<rdma::Completion> completions_;
+  size_t polled_ = 0, handled_ = 0;  // of completions_
+  size_t polled_from_ = 0;           // the endpoint that they are of
+  size_t poll_first_ = 0;            // the endpoint to poll next
   std::vector<rdma::ConnectionEvent> events_;
   std::vector<rdma::WorkerLane::Answer> answers_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

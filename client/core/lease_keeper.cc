@@ -46,11 +46,13 @@ struct LeaseKeeper::State {
   int64_t sent_ns = 0;     // the last one that RunOnce() sent
 };
 
-LeaseKeeper::LeaseKeeper(std::string cluster, ControlChannel* control, const Clock* clock, Log log)
+LeaseKeeper::LeaseKeeper(std::string cluster, ControlChannel* control, const Clock* clock, Log log,
+                         std::function<void(int64_t now)> report)
     : cluster_(std::move(cluster)),
       control_(control),
       clock_(clock),
       log_(std::move(log)),
+      report_(std::move(report)),
       state_(std::make_shared<State>()) {}
 
 LeaseKeeper::~LeaseKeeper() { Stop(); }
@@ -100,6 +102,7 @@ int64_t LeaseKeeper::RunOnce(int64_t now) {
 }
 
 void LeaseKeeper::Report(int64_t now) {
+  if (report_ != nullptr) report_(now);
   const CurrentCall::Reading call = call_.Get();
   if (call.what == nullptr || call.number != seen_number_) {
     seen_number_ = call.number;

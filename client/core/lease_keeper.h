@@ -1,5 +1,5 @@
-// Heartbeats while the owner of the core is in a call that takes long: registering memory,
-// encoding a large gradient, opening lanes, releasing regions.
+// Heartbeats while the owner of the core is in a call that takes long, such as opening lanes or
+// releasing regions.
 //
 // The session sends the heartbeats of a client, so they need the core, which its owner holds during
 // such a call. This object is a second sender that needs neither: it knows the incarnation, the
@@ -75,8 +75,10 @@ class LeaseKeeper {
   static constexpr int64_t kJoinLookNanos = 100'000'000;
 
   using Log = std::function<void(const std::string&)>;
-  // `log` may be null. All must outlive this object.
-  LeaseKeeper(std::string cluster, ControlChannel* control, const Clock* clock, Log log);
+  // `log` and `report` may be null; the latter is called with each look for a long call. All must
+  // outlive this object.
+  LeaseKeeper(std::string cluster, ControlChannel* control, const Clock* clock, Log log,
+              std::function<void(int64_t now)> report = nullptr);
   ~LeaseKeeper();
 
   // ---- the session's ----
@@ -101,6 +103,7 @@ class LeaseKeeper {
   ControlChannel* const control_;
   const Clock* const clock_;
   const Log log_;
+  const std::function<void(int64_t now)> report_;
   // Shared with answers that come when this object is gone.
   std::shared_ptr<State> state_;
   CurrentCall call_;

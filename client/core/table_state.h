@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "client/core/entry.h"
+#include "client/core/push_encoding.h"
 #include "proto/record.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
@@ -75,9 +76,8 @@ struct TableState {
   DenseLayout layout = {};
   ElementType push_type = ElementType::kF32;  // what records of pushes carry, also of rows
   ElementType pull_type = ElementType::kF32;  // and what comes with pulls
-  // With a push codec: what encoding has lost so far of each element, added to its next gradient.
-  // Empty before the first push.
-  std::vector<float> residual;
+  // With a push codec; null before the first push.
+  std::shared_ptr<Residual> residual;
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
@@ -118,9 +118,8 @@ struct TableState {
   }
   // From one chunk's gradient to the next one's in the memory that is pushed from.
   size_t PushBytes(uint32_t elements) const {
-    const size_t bytes = PayloadBytes(push_type, elements);
-    if (!encodes()) return bytes;
-    return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+    return encodes() ? PushEncoding::Stride(push_type, elements)
+                     : PayloadBytes(push_type, elements);
   }
   size_t row_bytes() const { return size_t{dim} * sizeof(float); }
   size_t PushedRowBytes() const { return RowBytes(push_type, dim); }

@@ -12,13 +12,16 @@ constexpr size_t kMostFree = 64;
 
 absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> PushBuffers::Take(size_t bytes) {
   std::shared_ptr<rdma::MemoryBlock> whole;
-  for (auto& block : *free_) {
-    // Not one that is much too large: that is another table's.
-    if (block->size() < bytes || block->size() / 4 > bytes) continue;
-    whole = std::move(block);
-    block = std::move(free_->back());
-    free_->pop_back();
-    break;
+  {
+    const std::lock_guard<std::mutex> lock(free_->mutex);
+    for (auto& block : free_->blocks) {
+      // Not one that is much too large: that is another table's.
+      if (block->size() < bytes || block->size() / 4 > bytes) continue;
+      whole = std::move(block);
+      block = std::move(free_->blocks.back());
+      free_->blocks.pop_back();
+      break;
+    }
   }
   if (whole == nullptr) {
     auto made = rdma::MemoryBlock::AllocatePrivate(bytes, rdma::kSharedPages, "verbena-push");
@@ -27,7 +30,8 @@ absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> PushBuffers::Take(size_t byte
   }
   // The piece keeps `whole` until it is gone itself, so it is the closure that hands it back.
   return rdma::MemoryBlock::Piece(whole, 0, bytes, [free = free_, whole] {
-    if (free->size() < kMostFree) free->push_back(whole);
+    const std::lock_guard<std::mutex> lock(free->mutex);
+    if (free->blocks.size() < kMostFree) free->blocks.push_back(whole);
   });
 }
 

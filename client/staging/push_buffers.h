@@ -1,12 +1,13 @@
 // Push buffers: host memory that encoded gradients lie in from their call until their records are
 // settled, and which is used again then. Pieces, which no peer maps: they come and go.
 //
-// **Thread safety**: one owner at a time, which is also who drops the last reference to a buffer.
+// **Thread safety**: thread-safe.
 #ifndef VERBENA_CLIENT_STAGING_PUSH_BUFFERS_H_
 #define VERBENA_CLIENT_STAGING_PUSH_BUFFERS_H_
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,8 +21,11 @@ class PushBuffers {
   absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> Take(size_t bytes);
 
  private:
-  using Blocks = std::vector<std::shared_ptr<rdma::MemoryBlock>>;
-  const std::shared_ptr<Blocks> free_ = std::make_shared<Blocks>();
+  struct Free {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<rdma::MemoryBlock>> blocks;
+  };
+  const std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };
 
 }  // namespace verbena::client

@@ -7,6 +7,8 @@ namespace verbena::client {
 namespace {
 
 constexpr uint32_t kSmallest = 4096;
+// Areas are registered and exposed whole.
+constexpr size_t kMostArea = size_t{64} << 20;
 
 }  // namespace
 
@@ -32,7 +34,8 @@ absl::Status Staging::Take(uint32_t bytes, Buffer* buffer) {
 absl::Status Staging::Grow(size_t buffer_bytes, SizeClass* size_class) {
   const size_t room = limit_ > allocated_ ? limit_ - allocated_ : 0;
   const size_t wanted = std::max(buffer_bytes, std::min(room, std::max(limit_ / 4, buffer_bytes)));
-  const size_t bytes = wanted / buffer_bytes * buffer_bytes;
+  const size_t most = std::max(buffer_bytes, kMostArea);
+  const size_t bytes = std::min(wanted, most) / buffer_bytes * buffer_bytes;
   auto block = allocate_(bytes);
   if (!block.ok()) return block.status();
   allocated_ += bytes;

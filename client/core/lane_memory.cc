@@ -1,0 +1,170 @@
+#include "client/core/lane_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/lane_set.h"
+
+namespace verbena::client {
+namespace {
+
+constexpr size_t kMostRefusedOfDevice = 256;
+constexpr size_t kMostRefusals = 64;
+
+}  // namespace
+
+rdma::Endpoint* LaneMemory::EndpointOf(const Stream& stream) const {
+  return (*transports_)[stream.endpoint].endpoint;
+}
+
+// ---- registering and exposing -------------------------------------------------------------------
+
+absl::Status LaneMemory::Register(Stream* stream, const rdma::MemoryBlock& block) {
+  if (block.id() == stream->registered_block) return absl::OkStatus();
+  absl::Status status = Ready(stream, block);
+  if (status.ok()) stream->registered_block = block.id();
+  return status;
+}
+
+absl::StatusOr<rdma::RemoteMemory> LaneMemory::Expose(
+    Stream* stream, const std::shared_ptr<rdma::MemoryBlock>& block, const std::byte* data,
+    size_t bytes) {
+  if (block->id() != stream->exposed_block) {
+    if (absl::Status s = Ready(stream, *block); !s.ok()) return s;
+  }
+  if (const Refusal* refusal = Refused(*stream, block->id())) return refusal->status;
+  const CurrentCall::Scope scope(call_, "exposing memory", block->size());
+  auto remote = stream->lane->Expose(block, data, bytes);
+  Note(stream->endpoint, block->id(), remote.status());
+  if (remote.ok()) stream->exposed_block = block->id();
+  return remote;
+}
+
+// The root is what is registered, and a piece must not end in another thread.
+absl::Status LaneMemory::Ready(Stream* stream, const rdma::MemoryBlock& block) {
+  const rdma::MemoryBlock& root = block.root();
+  if (const Refusal* refusal = Refused(*stream, root.id())) return refusal->status;
+  // Shared ownership goes through a pointer to what is not const; nothing is changed.
+  const auto shared = const_cast<rdma::MemoryBlock&>(root).shared_from_this();
+  auto steps = EndpointOf(*stream)->StartRegistration(shared);
+  absl::Status status = steps.status();
+  if (status.ok() && *steps == nullptr) return absl::OkStatus();
+  if (status.ok() && registrar_->threaded()) {
+    if (const auto progress = registrar_->Find(stream->endpoint, root.id())) {
+      return Pending(*stream, *progress);
+    }
+    if (registrar_->Start(stream->endpoint, stream->transport, shared, *std::move(steps))) {
+      return Pending(*stream, {clock_->NowNanos(), 0, root.size()});
+    }
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(Registrar::kMostJobs, " regions are being registered; wait for some"));
+  }
+  if (status.ok()) {
+    const CurrentCall::Scope scope(call_, "registering memory", root.size());
+    while (status.ok() && !(*steps)->complete()) status = (*steps)->Step();
+  }
+  if (!status.ok()) {
+    status = absl::Status(status.code(),
+                          absl::StrCat("transport ", stream->transport, ": ", status.message()));
+  }
+  Note(stream->endpoint, root.id(), status);
+  return status;
+}
+
+absl::Status LaneMemory::Pending(const Stream& stream, const Registrar::Progress& progress) const {
+  const int64_t ns = clock_->NowNanos() - progress.started_ns;
+  const std::string text = absl::StrCat(
+      "transport ", stream.transport, ": the memory is being registered: ", progress.registered,
+      " of ", progress.bytes, " bytes after ", ns / kMillisecond, " ms");
+  return ns < kPatienceNanos ? absl::AbortedError(text) : absl::UnavailableError(text);
+}
+
+bool LaneMemory::BeingRegistered(const Stream& stream, const rdma::MemoryBlock& block) const {
+  return registrar_->Find(stream.endpoint, block.root().id()).has_value();
+}
+
+bool LaneMemory::RunOnce() {
+  const std::vector<Registrar::Over> over = registrar_->TakeOver();
+  for (const Registrar::Over& job : over) {
+    if (absl::IsCancelled(job.status)) continue;  // the block is gone
+    const rdma::Endpoint& endpoint = *(*transports_)[job.endpoint].endpoint;
+    Note(job.endpoint, job.block,
+         job.status.ok()
+             ? job.status
+             : absl::Status(job.status.code(),
+                            absl::StrCat("transport ", std::string(endpoint.transport()), ": ",
+                                         job.status.message())));
+  }
+  return !over.empty();
+}
+
+// ---- refusals -----------------------------------------------------------------------------------
+
+const LaneMemory::Refusal* LaneMemory::Refused(const Stream& stream, uint64_t block) const {
+  for (const Refusal& refusal : refusals_) {
+    if (refusal.endpoint != stream.endpoint || refusal.block != block) continue;
+    return clock_->NowNanos() < refusal.retry_at ? &refusal : nullptr;
+  }
+  return nullptr;
+}
+
+void LaneMemory::Note(size_t endpoint, uint64_t block, const absl::Status& status) {
+  if (status.ok() && refusals_.empty()) return;
+  const auto same = [&](const Refusal& r) { return r.endpoint == endpoint && r.block == block; };
+  auto refusal = std::find_if(refusals_.begin(), refusals_.end(), same);
+  if (status.ok()) {
+    if (refusal != refusals_.end()) refusals_.erase(refusal);
+    return;
+  }
+  if (refusal == refusals_.end()) {
+    // The oldest is most likely of a block that is gone.
+    if (refusals_.size() == kMostRefusals) refusals_.erase(refusals_.begin());
+    refusals_.push_back({endpoint, block, {}, {}, 0});
+    refusal = std::prev(refusals_.end());
+  }
+  refusal->status = status;
+  refusal->retry_at = clock_->NowNanos() + refusal->backoff.Next(*random_);
+}
+
+void LaneMemory::OnLaneOpen(size_t endpoint) {
+  for (DeviceReach& reach : reaches_) {
+    if (reach.endpoint == endpoint) reach.refused.clear();
+  }
+  std::erase_if(refusals_, [&](const Refusal& r) { return r.endpoint == endpoint; });
+}
+
+// ---- memory of devices --------------------------------------------------------------------------
+
+DeviceReach& LaneMemory::ReachOf(const Stream& stream, const rdma::Device& device) {
+  for (DeviceReach& reach : reaches_) {
+    if (reach.endpoint == stream.endpoint && reach.device == &device) return reach;
+  }
+  const rdma::DevicePath path = EndpointOf(stream)->PathTo(device);
+  return reaches_.emplace_back(DeviceReach{stream.endpoint, &device, path, {}, {}});
+}
+
+bool LaneMemory::Reaches(const Stream& stream, const rdma::MemoryBlock& block) {
+  const DeviceReach& reach = ReachOf(stream, *block.device());
+  return reach.path.direct() &&
+         std::find(reach.refused.begin(), reach.refused.end(), block.id()) == reach.refused.end();
+}
+
+void LaneMemory::Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
+  DeviceReach& reach = ReachOf(stream, *block.device());
+  // Of blocks that are gone: ids are never used again.
+  if (reach.refused.size() >= kMostRefusedOfDevice) reach.refused.erase(reach.refused.begin());
+  reach.refused.push_back(block.id());
+  reach.last_refusal = std::move(status);
+}
+
+absl::Status LaneMemory::WhyNot(const Stream& stream, const rdma::MemoryBlock& block) {
+  const DeviceReach& reach = ReachOf(stream, *block.device());
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rdma.gpu_direct is required, and transport ", stream.transport,
+      stream.device.empty() ? "" : " on ", stream.device, " does not reach memory of ",
+      reach.device->name(), ": ",
+      reach.path.direct() ? reach.last_refusal.message() : absl::string_view(reach.path.reason)));
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,258 @@
+// Memory that is registered while other calls go on: which job goes first, what calls do until
+// their memory is ready, what is left of memory that goes away meanwhile, and the lines in the log.
+#include "client/core/registrar.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/client/fake_cluster.h"
+
+namespace verbena::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using client::Registrar;
+
+std::shared_ptr<rdma::MemoryBlock> Block(size_t bytes) {
+  return *rdma::MemoryBlock::Allocate(bytes, "test-region");
+}
+
+// ---- jobs ---------------------------------------------------------------------------------------
+
+// Of a block, in steps that the test counts.
+struct Steps final : rdma::Registration {
+  Steps(uint64_t all, uint64_t each, int* count) : bytes(all), step(each), live(count) { ++*live; }
+  ~Steps() override { --*live; }
+  absl::Status Step() override {
+    done = std::min(bytes, done + step);
+    return result;
+  }
+  bool complete() const override { return done == bytes; }
+  uint64_t registered_bytes() const override { return done; }
+
+  uint64_t bytes, step, done = 0;
+  int* live;
+  absl::Status result;
+};
+
+struct Jobs {
+  Jobs() { REQUIRE(registrar.UseThread(nullptr).ok()); }
+  Steps* Start(const std::shared_ptr<rdma::MemoryBlock>& block, uint64_t step) {
+    auto steps = std::make_unique<Steps>(block->size(), step, &live);
+    Steps* const raw = steps.get();
+    REQUIRE(registrar.Start(0, "verbs", block, std::move(steps)));
+    return raw;
+  }
+  // Once a second, as the lease keeper does.
+  void RunFor(int64_t ns) {
+    const int64_t end = network.clock().NowNanos() + ns;
+    while (network.clock().NowNanos() < end) {
+      network.Advance(std::min(end, network.clock().NowNanos() + kSecond));
+      registrar.Report(network.clock().NowNanos());
+    }
+  }
+
+  rdma::SimNetwork network{1, {}};
+  std::vector<std::string> lines;
+  int live = 0;
+  Registrar registrar{&network.clock(), [this](const std::string& line) { lines.push_back(line); }};
+};
+
+TEST_CASE("a small region waits for two steps of larger ones at most") {
+  Jobs jobs;
+  const auto large = Block(1 << 20), larger = Block(2 << 20), small = Block(4096);
+  const Steps* const first = jobs.Start(large, 4096);
+  const Steps* const second = jobs.Start(larger, 4096);
+  for (int i = 0; i < 10; ++i) REQUIRE(jobs.registrar.RunOnce());
+  CHECK(second->done > 0);  // they take turns
+  const uint64_t before = first->done + second->done;
+  jobs.Start(small, 4096);
+  for (int i = 0; i < 3 && jobs.registrar.Holds(small->id()); ++i) {
+    REQUIRE(jobs.registrar.RunOnce());
+  }
+  CHECK_FALSE(jobs.registrar.Holds(small->id()));
+  CHECK(first->done + second->done <= before + 2 * 4096);
+  const std::vector<Registrar::Over> over = jobs.registrar.TakeOver();
+  REQUIRE(over.size() == 1);
+  CHECK(over[0].block == small->id());
+  CHECK(over[0].status.ok());
+  CHECK(jobs.registrar.TakeOver().empty());
+  CHECK(jobs.registrar.Find(0, large->id())->registered == first->done);
+}
+
+TEST_CASE("memory that is given up is let go of at the next step, before anything else") {
+  Jobs jobs;
+  auto gone = Block(1 << 20);
+  const auto other = Block(1 << 20);
+  jobs.Start(other, 4096);
+  jobs.Start(gone, 4096);
+  for (int i = 0; i < 4; ++i) REQUIRE(jobs.registrar.RunOnce());
+  jobs.registrar.GiveUp(gone->id());
+  CHECK(jobs.registrar.Holds(gone->id()));
+  REQUIRE(jobs.registrar.RunOnce());
+  CHECK_FALSE(jobs.registrar.Holds(gone->id()));
+  CHECK(jobs.live == 1);
+  CHECK(gone.use_count() == 1);
+  const std::vector<Registrar::Over> over = jobs.registrar.TakeOver();
+  REQUIRE(over.size() == 1);
+  CHECK(absl::IsCancelled(over[0].status));
+  jobs.registrar.Stop();
+  jobs.registrar.Run();  // returns
+  CHECK(jobs.live == 0);
+  CHECK(other.use_count() == 1);
+  CHECK_FALSE(jobs.registrar.Start(0, "verbs", other, std::make_unique<Steps>(1, 1, &jobs.live)));
+}
+
+TEST_CASE("a registration that takes long says how far it is, every five seconds at most") {
+  Jobs jobs;
+  const auto block = Block(1 << 20);
+  Steps* const steps = jobs.Start(block, 1 << 18);
+  jobs.RunFor(kSecond);
+  REQUIRE(jobs.registrar.RunOnce());
+  CHECK(jobs.lines.empty());
+  jobs.RunFor(kSecond);
+  REQUIRE(jobs.lines.size() == 1);
+  CHECK_THAT(jobs.lines[0], Contains("verbs: 262144 of 1048576 bytes after 2 s"));
+  REQUIRE(jobs.registrar.RunOnce());
+  jobs.RunFor(20 * kSecond);
+  CHECK(jobs.lines.size() == 5);
+  CHECK_THAT(jobs.lines[1], Contains("524288 of 1048576 bytes after 7 s"));
+  SECTION("it is done") {
+    while (jobs.registrar.RunOnce()) {
+    }
+    CHECK_THAT(jobs.lines.back(), Contains("1048576 of 1048576 bytes after 22 s: done"));
+  }
+  SECTION("it fails") {
+    steps->result = absl::ResourceExhaustedError("RLIMIT_MEMLOCK");
+    REQUIRE(jobs.registrar.RunOnce());
+    CHECK_THAT(jobs.lines.back(), Contains("after 22 s: RLIMIT_MEMLOCK"));
+  }
+  CHECK(jobs.lines.size() == 6);
+  jobs.RunFor(20 * kSecond);
+  CHECK(jobs.lines.size() == 6);
+}
+
+TEST_CASE("there is a bound on how many regions are registered at a time") {
+  Jobs jobs;
+  const auto block = Block(4096);
+  for (size_t i = 0; i < Registrar::kMostJobs; ++i) jobs.Start(block, 1);
+  CHECK_FALSE(jobs.registrar.Start(0, "verbs", block, std::make_unique<Steps>(1, 1, &jobs.live)));
+}
+
+// ---- calls --------------------------------------------------------------------------------------
+
+// A client whose registrations are stepped by the test.
+struct World {
+  World() {
+    table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+    other = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+    cluster.Join();
+    REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));  // a lane is open
+    REQUIRE(cluster.core->registrar().UseThread(nullptr).ok());
+  }
+  Registrar& registrar() { return cluster.core->registrar(); }
+  // The region takes many more steps than any call is waited for.
+  client::ClientCore::Slice Slow(float value) {
+    slow = cluster.Memory(table, value);
+    cluster.endpoint->steps = 1 << 20;
+    return slow;
+  }
+  bool Pending() { return registrar().Find(0, slow.block->id()).has_value(); }
+  bool Wait(const FakeCluster::CallPtr& call) {
+    for (int i = 0; i < 10'000 && !call->done; ++i) {
+      cluster.RunFor(kMilli);
+      registrar().RunOnce();
+      cluster.endpoint->steps = 1;  // those that are started from now on
+    }
+    return call->done;
+  }
+
+  FakeCluster cluster;
+  uint32_t table = 0, other = 0;
+  client::ClientCore::Slice slow;
+};
+
+TEST_CASE("calls on a region that is being registered end before it is ready, and so do others") {
+  World w;
+  const auto push = w.cluster.Push(w.table, w.Slow(3.0f));
+  w.cluster.RunFor(kMilli);
+  REQUIRE(w.Pending());
+  // Another caller's, with memory of its own.
+  const auto others = w.cluster.Push(w.other, w.cluster.Memory(w.other, 5.0f));
+  REQUIRE(w.Wait(others));
+  REQUIRE(w.Wait(push));
+  const auto pull = w.cluster.Pull(w.table, w.slow);
+  REQUIRE(w.Wait(pull));
+  for (const auto& call : {push, others, pull}) {
+    INFO(call->status);
+    CHECK(call->status.ok());
+  }
+  CHECK(w.Pending());
+  CHECK(w.cluster.servers[0]->applied[{w.table, 1}] == 3.0f);
+  CHECK(w.cluster.servers[0]->applied[{w.other, 1}] == 5.0f);
+  CHECK(w.cluster.core->statistics().staged_bytes > 0);
+}
+
+TEST_CASE("a call waits for its region for a moment, and goes on when that is ready") {
+  World w;
+  w.cluster.endpoint->steps = 3;
+  const auto memory = w.cluster.Memory(w.table, 3.0f);
+  const auto push = w.cluster.Push(w.table, memory);
+  w.cluster.RunFor(50 * kMilli);
+  CHECK_FALSE(push->done);
+  while (w.registrar().RunOnce()) {
+  }
+  // Not by a timer.
+  CHECK(w.cluster.core->NextTimerNanos() > w.cluster.now());
+  const int64_t ready = w.cluster.now();
+  REQUIRE(w.cluster.Wait(push));
+  CHECK(push->status.ok());
+  CHECK(push->ended_at - ready < 10 * kMilli);  // of the simulated clock
+  CHECK(w.cluster.core->statistics().staged_bytes == 0);
+  const auto pull = w.cluster.Pull(w.table, memory);
+  REQUIRE(w.cluster.Wait(pull));
+  CHECK(w.cluster.core->statistics().staged_bytes == 0);
+}
+
+TEST_CASE(
+    "a region that cannot be registered is reached by way of staging, and says why at the end") {
+  World w;
+  w.cluster.endpoint->register_status = absl::ResourceExhaustedError("RLIMIT_MEMLOCK is 65536");
+  const auto push = w.cluster.Push(w.table, w.cluster.Memory(w.table, 3.0f), kSecond);
+  REQUIRE(w.Wait(push));
+  CHECK(absl::IsResourceExhausted(push->status));
+  CHECK_THAT(std::string(push->status.message()), Contains("transport sim: RLIMIT_MEMLOCK"));
+}
+
+TEST_CASE("a region that is freed while it is registered is let go of") {
+  World w;
+  const auto push = w.cluster.Push(w.table, w.Slow(3.0f));
+  w.cluster.RunFor(kMilli);
+  REQUIRE(w.Pending());
+  const uint64_t id = w.slow.block->id();
+  w.cluster.core->ReleaseBlock(id);
+  CHECK(w.cluster.core->InUse(id));
+  REQUIRE(w.cluster.Wait(push));
+  CHECK(absl::IsCancelled(push->status));
+  REQUIRE(w.registrar().RunOnce());
+  CHECK_FALSE(w.cluster.core->InUse(id));
+  CHECK(w.cluster.endpoint->live_registrations == 0);
+  w.cluster.RunFor(kMilli);
+  CHECK(w.slow.block.use_count() == 1);
+}
+
+TEST_CASE("a client that ends while a region is registered leaves nothing of it") {
+  World w;
+  (void)w.cluster.Push(w.table, w.Slow(3.0f));
+  w.cluster.RunFor(kMilli);
+  REQUIRE(w.Pending());
+  w.registrar().Stop();
+  w.registrar().Run();
+  CHECK(w.cluster.endpoint->live_registrations == 0);
+  w.cluster.core.reset();
+  CHECK(w.slow.block.use_count() == 1);
+}
+
+}  // namespace
+}  // namespace verbena::test
