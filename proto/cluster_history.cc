@@ -8,11 +8,12 @@
 namespace verbena {
 namespace {
 
-// Whether revision `seen.revision` of the seen term is one that the view's history went through.
-bool WentThrough(const v1::ClusterView& view, const v1::Seen& seen) {
-  const auto& terms = view.terms();
+// Whether revision `seen.revision` of the seen term is one that the history went through.
+bool WentThrough(const Terms& terms, const v1::Seen& seen) {
   if (terms.empty() || seen.term_id() == 0) return true;
-  if (seen.term() < terms[0].number()) return seen.revision() < terms[0].revision();
+  if (seen.term() < terms[0].number()) {
+    return terms.size() < kTermsRecorded && seen.revision() < terms[0].revision();
+  }
   const auto it = std::find_if(terms.begin(), terms.end(),
                                [&](const v1::Term& t) { return t.number() == seen.term(); });
   if (it == terms.end() || it->id() != seen.term_id()) return false;
@@ -52,13 +53,17 @@ v1::Seen SeenOf(const v1::ClusterView& view) {
 }
 
 History CompareHistory(const v1::ClusterView& view, const v1::Seen& seen) {
+  return CompareHistory(view, view.terms(), seen);
+}
+
+History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1::Seen& seen) {
   if (history_planted_bugs().one_history || seen.revision() == 0) return History::kContinues;
   if (view.cluster_id() != seen.cluster_id()) return History::kOtherCluster;
   if (view.revision() >= seen.revision()) {
-    if (view.term() >= seen.term() && WentThrough(view, seen)) return History::kContinues;
-    const bool accepted = std::any_of(
-        view.terms().begin(), view.terms().end(),
-        [&](const v1::Term& term) { return term.accepted() && term.revision() > seen.revision(); });
+    if (view.term() >= seen.term() && WentThrough(terms, seen)) return History::kContinues;
+    const bool accepted = std::any_of(terms.begin(), terms.end(), [&](const v1::Term& term) {
+      return term.accepted() && term.revision() > seen.revision();
+    });
     if (accepted) return History::kAbandoned;
     // With a greater revision in a lower term the view is the older one all the same.
     return view.term() < seen.term() ? History::kRolledBack : History::kForeign;

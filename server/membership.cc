@@ -136,6 +136,9 @@ void Membership::Impl::SendPoll() {
   v1::GetViewRequest request;
   request.set_known_revision(view->revision());
   request.set_wait_ms(kPollMs);
+  request.set_incarnation(incarnation);
+  *request.mutable_seen() = SeenOf(*view);
+  request.set_server(true);
   Send("GetView", request, absl::Milliseconds(kPollMs) + kPollSlack, &Impl::OnPoll);
 }
 

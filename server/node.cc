@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -146,7 +147,10 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   CoordinatorOptions coordinator_options;
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
-  coordinator_options.accept_older_state = options.accept_older_state;
+  if (!options.accept_older_state.empty() &&
+      !absl::SimpleHexAtoi(options.accept_older_state, &coordinator_options.accept_older_state)) {
+    return absl::InvalidArgumentError("--accept-older-state: wanted are 16 hexadecimal digits");
+  }
   coordinator_options.expected_servers = options.expected_servers;
   coordinator_options.replicas = options.replicas;
   coordinator_options.min_replicas = options.min_replicas;
@@ -157,6 +161,12 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   absl::StatusOr<std::unique_ptr<Coordinator>> created =
       Coordinator::Create(coordinator_options, &clock, watched.get());
   if (!created.ok()) return created.status();
+  if (!options.accept_older_state.empty() && !(*created)->view().terms().rbegin()->accepted()) {
+    spdlog::warn(
+        "--accept-older-state {}: without effect: the state has no such term, or was "
+        "accepted before",
+        options.accept_older_state);
+  }
   coordinator = std::make_unique<CoordinatorMachine>(std::move(watched), *std::move(created));
   coordinator_driver =
       std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());

@@ -31,7 +31,7 @@ struct NodeOptions {
   std::string metrics;     // host:port of /metrics and /healthz; empty: none
   std::string state;       // directory of the coordinator's state; empty: in memory
   // Of a coordinator: the state is known to be an old one, and nothing newer is left.
-  bool accept_older_state = false;
+  std::string accept_older_state;  // 16 hexadecimal digits; empty: none
   // Of a coordinator: each job's tables are saved below this directory (of all servers) so often,
   // and so many checkpoints of a job stay. Empty: only when an operator asks for it.
   std::string checkpoint_dir;

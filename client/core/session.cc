@@ -207,8 +207,7 @@ void Session::DropTable(const std::string& name, int64_t deadline_ns,
 
 void Session::ListTables(int64_t deadline_ns,
                          std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done) {
-  v1::GetViewRequest request;
-  request.set_known_revision(view_.revision());
+  v1::GetViewRequest request = ViewRequest();
   calls_.Start<v1::GetViewResponse>(
       options_.cluster, Method("GetView"), std::move(request), deadline_ns,
       [this, done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
@@ -300,9 +299,16 @@ void Session::Heartbeat() {
       });
 }
 
-void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) {
+v1::GetViewRequest Session::ViewRequest() const {
   v1::GetViewRequest request;
   request.set_known_revision(view_.revision());
+  request.set_incarnation(incarnation_);
+  *request.mutable_seen() = SeenOf(view_);
+  return request;
+}
+
+void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) {
+  v1::GetViewRequest request = ViewRequest();
   request.set_wait_ms(wait_ms);
   Call<v1::GetViewResponse>(
       *control_, options_.cluster, Method("GetView"), request,

@@ -93,6 +93,8 @@ class Session {
   void TakeView(v1::ClusterView view);
   void Heartbeat();
   void Watch();
+  // For what is newer than the view here.
+  v1::GetViewRequest ViewRequest() const;
   void GetView(uint32_t wait_ms, std::function<void(absl::Status)> done);
 
   SessionOptions options_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/cli/network_options.h"
 #include "server/cli/toml_config.h"
@@ -26,6 +27,18 @@ CLI::Validator Transport() {
   check.description("auto|shm|verbs|ofi");
   check.operation([](std::string& text) -> std::string {
     return std::string(rdma::CheckTransport(text).message());
+  });
+  return check;
+}
+
+CLI::Validator TermId() {
+  CLI::Validator check;
+  check.operation([](std::string& text) -> std::string {
+    uint64_t id = 0;
+    if (text.size() == 16 && absl::SimpleHexAtoi(text, &id) && id != 0) return "";
+    return absl::StrCat("'", text,
+                        "' is no id of a state: 16 hexadecimal digits, as the coordinator's "
+                        "refusal names them");
   });
   return check;
 }
@@ -55,11 +68,13 @@ void AddMemberOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--state", node->state,
                   "Directory of the coordinator's state, made when missing (default: in memory, "
                   "lost when the coordinator ends)");
-  app->add_flag(
-      "--accept-older-state", node->accept_older_state,
-      "Begin a new history from a coordinator's state that is older than the cluster "
-      "(a backup): members of the old history end, and servers start empty. Give it once, "
-      "after the coordinator has refused the state");
+  app->add_option(
+         "--accept-older-state", node->accept_older_state,
+         "Begin a new history from a coordinator's state that is older than the cluster "
+         "(a backup): members of the old history end, and servers start empty. ID is what "
+         "the coordinator's refusal of the state names; it is accepted once, and no other state is")
+      ->type_name("ID")
+      ->check(TermId());
   app->add_option("--name", node->name,
                   "Name of this server in its cluster; a server that comes back under its name is "
                   "known to have lost what it held (default: the host's name)");
@@ -279,7 +294,7 @@ std::string CheckTogether(const NodeOptions& node) {
   if (!node.state.empty() && !node.coordinator) {
     return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
   }
-  if (node.accept_older_state && node.state.empty()) {
+  if (!node.accept_older_state.empty() && node.state.empty()) {
     return "--accept-older-state needs --state: it is about what is kept there";
   }
   if (node.coordinator && node.min_replicas > node.replicas) {

@@ -56,18 +56,23 @@ grpc::ServerUnaryReactor* Guarded(CoordinatorMachine* machine, const Gate* gate,
       });
 }
 
+// A job's token must not be enough to stop the coordinator.
+template <typename Request>
+Request WithProof(const Request& request, const Principal& who) {
+  Request judged = request;
+  if (!ChecksTokens(who)) judged.clear_seen();
+  return judged;
+}
+
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* Forward(CoordinatorMachine* machine, const Gate* gate,
                                   grpc::CallbackServerContext* context, const Request* request,
-                                  Response* response, Method<Request, Response> method,
-                                  absl::Duration timeout = kTimeout) {
-  return Guarded(
-      machine, gate, context, request, response,
-      [method](Coordinator* coordinator, const Request& copy, const Principal&,
-               Coordinator::Reply<Response> reply) {
-        (coordinator->*method)(copy, std::move(reply));
-      },
-      timeout);
+                                  Response* response, Method<Request, Response> method) {
+  return Guarded(machine, gate, context, request, response,
+                 [method](Coordinator* coordinator, const Request& copy, const Principal&,
+                          Coordinator::Reply<Response> reply) {
+                   (coordinator->*method)(copy, std::move(reply));
+                 });
 }
 
 }  // namespace
@@ -94,12 +99,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   return Guarded(machine_, &gate_, context, request, response,
                  [](Coordinator* coordinator, const v1::HeartbeatRequest& copy,
                     const Principal& who, Coordinator::Reply<v1::HeartbeatResponse> reply) {
-                   v1::HeartbeatRequest judged = copy;
-                   // A job's token must not be enough to stop the coordinator.
-                   if (who.role != v1::ROLE_OPERATOR && who.role != v1::ROLE_SERVER) {
-                     judged.clear_seen();
-                   }
-                   coordinator->Heartbeat(judged, std::move(reply));
+                   coordinator->Heartbeat(WithProof(copy, who), std::move(reply));
                  });
 }
 
@@ -148,9 +148,14 @@ grpc::ServerUnaryReactor* ClusterService::Reconfigure(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* ClusterService::GetView(grpc::CallbackServerContext* context,
                                                   const v1::GetViewRequest* request,
                                                   v1::GetViewResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::GetView,
-                 // Held until something changes: that long, and the usual on top.
-                 kTimeout + absl::Milliseconds(request->wait_ms()));
+  return Guarded(
+      machine_, &gate_, context, request, response,
+      [](Coordinator* coordinator, const v1::GetViewRequest& copy, const Principal& who,
+         Coordinator::Reply<v1::GetViewResponse> reply) {
+        coordinator->GetView(WithProof(copy, who), std::move(reply));
+      },
+      // Held until something changes: that long, and the usual on top.
+      kTimeout + absl::Milliseconds(request->wait_ms()));
 }
 
 grpc::ServerUnaryReactor* ClusterService::CreateToken(grpc::CallbackServerContext* context,

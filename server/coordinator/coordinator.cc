@@ -1,6 +1,7 @@
 #include "server/coordinator/coordinator.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -99,33 +100,85 @@ const CoordinatorState::Answered* Coordinator::Impl::FindAnswer(
   return it == state.answered.rend() ? nullptr : &*it;
 }
 
-void Coordinator::Impl::BeginTerm() {
+bool Coordinator::Impl::AcceptsState() const {
+  const Terms& terms = state.terms;
+  auto it = std::find_if(terms.begin(), terms.end(), [&](const v1::Term& term) {
+    return options.accept_older_state != 0 && term.id() == options.accept_older_state;
+  });
+  if (it == terms.end()) return false;
+  return std::none_of(++it, terms.end(), [](const v1::Term& term) { return term.accepted(); });
+}
+
+absl::Status Coordinator::Impl::BeginTerm() {
   v1::ClusterView& view = state.view;
-  if (options.accept_older_state) {
+  // An earlier version kept only what the view lists.
+  if (state.terms.empty()) state.terms = view.terms();
+  const bool accepts = AcceptsState();
+  if (accepts) {
+    if (state.next_table > std::numeric_limits<uint32_t>::max() - kTablesSkipped) {
+      return absl::ResourceExhaustedError(
+          "coordinator state: it cannot be accepted (no table ids are left that were never given "
+          "out); move the state directory away to start a new and empty cluster");
+    }
     view.set_revision(view.revision() + kRevisionsSkipped);
     state.next_incarnation += kIncarnationsSkipped;
     state.next_table += kTablesSkipped;
   }
   view.set_term(view.term() + 1);
-  v1::Term* term = view.add_terms();
+  v1::Term* term = state.terms.Add();
   term->set_number(view.term());
   absl::BitGen random;
   term->set_id(absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
   term->set_revision(view.revision());
-  term->set_accepted(options.accept_older_state);
-  const int extra = view.terms_size() - kTermsKept;
-  if (extra > 0) view.mutable_terms()->DeleteSubrange(0, extra);
+  term->set_accepted(accepts);
+  *view.add_terms() = *term;
+  const int extra = state.terms.size() - kTermsRecorded;
+  if (extra > 0) state.terms.DeleteSubrange(0, extra);
+  const int unlisted = view.terms_size() - options.terms_listed;
+  if (unlisted > 0) view.mutable_terms()->DeleteSubrange(0, unlisted);
+  return absl::OkStatus();
 }
 
-void Coordinator::Impl::Refuse(const v1::HeartbeatRequest& proof) {
+absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation) {
+  if (!refusal.ok()) return refusal;
+  const Terms& terms = history_planted_bugs().forgets_terms ? state.view.terms() : state.terms;
+  switch (CompareHistory(state.view, terms, seen)) {
+    case History::kContinues:
+      return absl::OkStatus();
+    case History::kBehind:
+    case History::kRolledBack:
+      Refuse(seen, server, incarnation);
+      return refusal;
+    case History::kForeign:
+      if (server) {
+        Refuse(seen, server, incarnation);
+        return refusal;
+      }
+      [[fallthrough]];
+    case History::kAbandoned:
+    case History::kOtherIdentity:
+      return absl::AbortedError(absl::StrCat(
+          "incarnation ", incarnation, ": it has seen ", DescribeSeen(seen),
+          ", which is not in the history of this cluster (the coordinator's state was replaced by "
+          "an older one); what it holds belongs to the abandoned history"));
+    case History::kOtherCluster:
+      return absl::AbortedError(
+          absl::StrCat("incarnation ", incarnation, ": it joined cluster ", seen.cluster_id(),
+                       ", and this coordinator now serves cluster ", state.view.cluster_id(),
+                       " (its state was lost or replaced)"));
+  }
+  return absl::OkStatus();
+}
+
+void Coordinator::Impl::Refuse(const v1::Seen& seen, bool server, uint64_t incarnation) {
   refusal = absl::FailedPreconditionError(absl::StrCat(
       "coordinator state: it is not the one that the cluster goes on from (the state is at ",
-      DescribeSeen(SeenOf(state.view)), "; ", proof.server() ? "server" : "worker", " incarnation ",
-      proof.incarnation(), " has seen ", DescribeSeen(proof.seen()),
+      DescribeSeen(SeenOf(state.view)), "; ", server ? "server" : "worker", " incarnation ",
+      incarnation, " has seen ", DescribeSeen(seen),
       ", which is not in its history); stop this coordinator and put the newer state back, or, if "
-      "there is none, start it once with --accept-older-state, start the servers again, and "
-      "restore "
-      "their tables from checkpoints"));
+      "there is none, start it with --accept-older-state=",
+      absl::Hex(state.terms.rbegin()->id(), absl::kZeroPad16),
+      ", start the servers again, and restore their tables from checkpoints"));
   for (Poll& poll : std::exchange(polls, {})) poll.reply(refusal);
   next_poll_ns = kNever;
 }
@@ -150,7 +203,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
     // An older version wrote none.
     if (partition.configuration() == 0) partition.set_configuration(partition.epoch());
   }
-  BeginTerm();
+  if (absl::Status status = BeginTerm(); !status.ok()) return status;
   state.view.set_lease_ms(options.lease_ms);
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);

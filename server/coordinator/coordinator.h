@@ -19,7 +19,8 @@
 //     quarter of a lease late or more extends all leases by the pause before any ends (turns.h).
 //     Where every turn is late leases run on all the same, an eighth of a lease each turn.
 //  9. A member that has seen a newer state than this proves that an old state was put back
-//     (proto/cluster_history.h): from then on nothing is decided and every call is refused.
+//     (proto/cluster_history.h): from then on nothing is decided and every call is refused. The
+//     same proof holds after any number of starts: terms are not forgotten.
 //  10. What follows from a change for the partitions' configurations (configurations.h) is part of
 //  it.
 //
@@ -43,6 +44,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/cluster_history.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/clock.h"
 #include "server/coordinator/job_limits.h"
@@ -66,9 +68,13 @@ struct CoordinatorOptions {
   // What servers take for a chunk of a dense table. Empty: as much as its parameters.
   ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
-  // An operator knows that the state is an old one and that nothing newer is left: a new history
-  // begins. Members of the other one end; ids that it may have given out are skipped.
-  bool accept_older_state = false;
+  // How many terms the view lists: 1 to kTermsListed.
+  int terms_listed = kTermsListed;
+  // Id of a term; 0: none. An operator knows that the state with this term is an old one and that
+  // nothing newer is left: a new history begins. Members of the other one end; ids that it may have
+  // given out are skipped. Without effect where the history has no such term, or has accepted it
+  // before: it may be given at every start.
+  uint64_t accept_older_state = 0;
   // Whether calls need tokens. Who calls is asked by access() and judged by the caller of the
   // coordinator (server/access/): here every call is allowed.
   bool tokens = false;

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/placement.h"
@@ -134,31 +133,9 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
                             Reply<v1::HeartbeatResponse> reply) {
   Impl& impl = *impl_;
   const uint64_t incarnation = request.incarnation();
-  if (!impl.refusal.ok()) return reply(impl.refusal);
-  switch (CompareHistory(impl.state.view, request.seen())) {
-    case History::kContinues:
-      break;
-    case History::kBehind:
-    case History::kRolledBack:
-      impl.Refuse(request);
-      return reply(impl.refusal);
-    case History::kForeign:
-      if (request.server()) {
-        impl.Refuse(request);
-        return reply(impl.refusal);
-      }
-      [[fallthrough]];
-    case History::kAbandoned:
-    case History::kOtherIdentity:
-      return reply(absl::AbortedError(absl::StrCat(
-          "incarnation ", incarnation, ": it has seen ", DescribeSeen(request.seen()),
-          ", which is not in the history of this cluster (the coordinator's state was replaced by "
-          "an older one); what it holds belongs to the abandoned history")));
-    case History::kOtherCluster:
-      return reply(absl::AbortedError(
-          absl::StrCat("incarnation ", incarnation, ": it joined cluster ",
-                       request.seen().cluster_id(), ", and this coordinator now serves cluster ",
-                       impl.state.view.cluster_id(), " (its state was lost or replaced)")));
+  if (absl::Status status = impl.CheckSeen(request.seen(), request.server(), incarnation);
+      !status.ok()) {
+    return reply(std::move(status));
   }
   std::vector<Impl::Poll> due;
   if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
@@ -251,7 +228,10 @@ void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
 
 void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply) {
   Impl& impl = *impl_;
-  if (!impl.refusal.ok()) return reply(impl.refusal);
+  if (absl::Status status = impl.CheckSeen(request.seen(), request.server(), request.incarnation());
+      !status.ok()) {
+    return reply(std::move(status));
+  }
   if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
     reply(impl.ViewAnswer(request.known_revision()));
     return;

@@ -55,9 +55,14 @@ struct Coordinator::Impl {
   v1::ClusterView* view() { return &state.view; }
 
   absl::Status TakeOffice();
-  void BeginTerm();
+  absl::Status BeginTerm();
+  // Whether the operator has named this state as one to go on from, for the first time.
+  bool AcceptsState() const;
+  // Whether the state continues what a member has seen; else why it gets no answer. May prove that
+  // the state is an old one.
+  absl::Status CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation);
   // Every call is refused from now on, those that wait included.
-  void Refuse(const v1::HeartbeatRequest& proof);
+  void Refuse(const v1::Seen& seen, bool server, uint64_t incarnation);
   Undo BeginChange();
   void Restore(Undo undo);
   absl::Status EndChange(Undo undo, CoordinatorState::Answered* answered);

@@ -17,7 +17,7 @@
 namespace verbena::server {
 namespace {
 
-constexpr int kSchemaVersion = 2;
+constexpr int kSchemaVersion = 3;
 constexpr int kApplicationId = 0x56524243;  // "VRBC"
 
 // `state` has exactly one row, from the first moment. Answers have numbers without gaps.
@@ -37,13 +37,9 @@ constexpr char kSchema[] = R"(
     response BLOB NOT NULL,
     checksum INTEGER NOT NULL);
 )";
-// Since version 2. It has exactly one row, too.
-constexpr char kTokensSchema[] = R"(
-  CREATE TABLE tokens(
-    one INTEGER PRIMARY KEY CHECK(one = 1),
-    content BLOB NOT NULL,
-    checksum INTEGER NOT NULL);
-  INSERT INTO tokens(one, content, checksum) VALUES(1, x'', )";
+// Since version 2, and 3. Each has exactly one row, too, which begins empty.
+constexpr char kTokens[] = "tokens";
+constexpr char kTerms[] = "terms";
 
 class Checksum {
  public:
@@ -63,8 +59,13 @@ class Checksum {
   std::string bytes_;
 };
 
-std::string NoTokens() {
-  return absl::StrCat(kTokensSchema, Checksum().Add(std::string()).value(), ")");
+// A table with one row, which is empty: a message of that name.
+std::string MakeEmpty(const char* table) {
+  return absl::StrCat("CREATE TABLE ", table,
+                      "(one INTEGER PRIMARY KEY CHECK(one = 1), content BLOB NOT NULL, checksum "
+                      "INTEGER NOT NULL); INSERT INTO ",
+                      table, "(one, content, checksum) VALUES(1, x'', ",
+                      Checksum().Add(std::string()).value(), ");");
 }
 
 int64_t AnswerChecksum(int64_t number, const CoordinatorState::Answered& answer) {
@@ -111,6 +112,14 @@ int WriteState(sqlite::Statement* statement, const std::string& view, const Ids&
   return code;
 }
 
+int WriteRow(sqlite::Statement* statement, const std::string& content) {
+  statement->BindBlob(1, content);
+  statement->BindInt(2, Checksum().Add(content).value());
+  const int code = statement->Step();
+  statement->Reset();
+  return code;
+}
+
 constexpr char kWriteState[] =
     "INSERT OR REPLACE INTO state(one, view, next_incarnation, next_table, first_answer, "
     "end_answer, checksum) VALUES(1, ?, ?, ?, ?, ?, ?)";
@@ -122,9 +131,10 @@ struct SqliteStore::Impl {
   std::string file;
   // Declared before the statements: they go first.
   sqlite::Database db;
-  sqlite::Statement write_state, write_tokens, add_answer, forget_answers;
+  sqlite::Statement write_state, write_tokens, write_terms, add_answer, forget_answers;
   Ids ids;
-  std::string tokens;  // as they are in the file
+  std::string tokens;      // as they are in the file
+  uint64_t last_term = 0;  // in the file
 
   Impl(StateDirectory d) : directory(std::move(d)), file(directory.File("coordinator.db")) {}
 
@@ -147,11 +157,14 @@ struct SqliteStore::Impl {
   absl::Status MakeFile();
   absl::Status OpenFile();
   absl::Status CheckVersion();
-  absl::Status Upgrade();
-  int WriteTokens(const std::string& next);
-  int WriteAll(const std::string& view, const std::string& next_tokens, const Ids& next,
+  absl::Status Upgrade(int version);
+  absl::Status PrepareAll();
+  int WriteTerms(const Terms& terms);
+  int WriteAnswer(const CoordinatorState::Answered& answered, const Ids& next);
+  int WriteAll(const CoordinatorState& state, const std::string& next_tokens, const Ids& next,
                const CoordinatorState::Answered* answered);
-  absl::Status LoadTokens(v1::AccessRules* access);
+  // The one row of such a table; *content as it is in the file.
+  absl::Status LoadRow(const char* table, std::string* content, google::protobuf::Message* into);
   absl::Status LoadAnswers(std::vector<CoordinatorState::Answered>* answered);
 };
 
@@ -166,7 +179,8 @@ absl::Status SqliteStore::Impl::MakeFile() {
   int code = fresh.Open(made);
   if (code == SQLITE_OK) code = fresh.Execute("PRAGMA synchronous=FULL; BEGIN");
   if (code == SQLITE_OK) code = fresh.Execute(kSchema);
-  if (code == SQLITE_OK) code = fresh.Execute(NoTokens());
+  if (code == SQLITE_OK) code = fresh.Execute(MakeEmpty(kTokens));
+  if (code == SQLITE_OK) code = fresh.Execute(MakeEmpty(kTerms));
   if (code == SQLITE_OK) {
     code = fresh.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion,
                                       "; PRAGMA application_id=", kApplicationId));
@@ -202,13 +216,14 @@ absl::Status SqliteStore::Impl::CheckVersion() {
                      kSchemaVersion, ": a newer version wrote it; use that one"));
   }
   if (version < 1) return Damaged("it has no schema version");
-  return version < kSchemaVersion ? Upgrade() : absl::OkStatus();
+  return version < kSchemaVersion ? Upgrade(version) : absl::OkStatus();
 }
 
 // In one transaction: a crash leaves one version or the other.
-absl::Status SqliteStore::Impl::Upgrade() {
+absl::Status SqliteStore::Impl::Upgrade(int version) {
   int code = db.Execute("BEGIN IMMEDIATE");
-  if (code == SQLITE_OK) code = db.Execute(NoTokens());
+  if (code == SQLITE_OK && version < 2) code = db.Execute(MakeEmpty(kTokens));
+  if (code == SQLITE_OK) code = db.Execute(MakeEmpty(kTerms));
   if (code == SQLITE_OK) {
     code = db.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion, "; COMMIT"));
   }
@@ -241,7 +256,11 @@ absl::Status SqliteStore::Impl::OpenFile() {
   code = db.Query("PRAGMA quick_check(1)", &text);
   if (code != SQLITE_OK) return Failed(code);
   if (text != "ok") return Damaged(text);
-  code = db.Prepare(kWriteState, &write_state);
+  return PrepareAll();
+}
+
+absl::Status SqliteStore::Impl::PrepareAll() {
+  int code = db.Prepare(kWriteState, &write_state);
   if (code == SQLITE_OK) {
     code = db.Prepare("UPDATE tokens SET content = ?, checksum = ?", &write_tokens);
   }
@@ -253,6 +272,9 @@ absl::Status SqliteStore::Impl::OpenFile() {
   }
   if (code == SQLITE_OK) {
     code = db.Prepare("DELETE FROM answered WHERE number < ?", &forget_answers);
+  }
+  if (code == SQLITE_OK) {
+    code = db.Prepare("UPDATE terms SET content = ?, checksum = ?", &write_terms);
   }
   return code == SQLITE_OK ? absl::OkStatus() : Failed(code);
 }
@@ -287,16 +309,21 @@ absl::Status SqliteStore::Impl::LoadAnswers(std::vector<CoordinatorState::Answer
   return absl::OkStatus();
 }
 
-absl::Status SqliteStore::Impl::LoadTokens(v1::AccessRules* access) {
+absl::Status SqliteStore::Impl::LoadRow(const char* table, std::string* content,
+                                        google::protobuf::Message* into) {
   sqlite::Statement read;
-  int code = db.Prepare("SELECT content, checksum FROM tokens", &read);
+  int code = db.Prepare(absl::StrCat("SELECT content, checksum FROM ", table).c_str(), &read);
   if (code != SQLITE_OK) return Failed(code);
   code = read.Step();
-  if (code == SQLITE_DONE) return Damaged("it has no tokens, not even none");
+  if (code == SQLITE_DONE) return Damaged(absl::StrCat("it has no ", table, ", not even none"));
   if (code != SQLITE_ROW) return Failed(code);
-  tokens = read.Blob(0);
-  if (read.Int(1) != Checksum().Add(tokens).value()) return Damaged("checksum of the tokens");
-  if (!access->ParseFromString(tokens)) return Damaged("the tokens are unreadable");
+  *content = read.Blob(0);
+  if (read.Int(1) != Checksum().Add(*content).value()) {
+    return Damaged(absl::StrCat("checksum of the ", table));
+  }
+  if (!into->ParseFromString(*content)) {
+    return Damaged(absl::StrCat("the ", table, " are unreadable"));
+  }
   return absl::OkStatus();
 }
 
@@ -318,45 +345,49 @@ absl::StatusOr<CoordinatorState> SqliteStore::Load() {
   state.next_incarnation = static_cast<uint64_t>(ids.next_incarnation);
   state.next_table = static_cast<uint32_t>(ids.next_table);
   impl.ids = ids;
-  if (absl::Status status = impl.LoadTokens(&state.access); !status.ok()) return status;
+  v1::History history;
+  std::string content;
+  if (absl::Status s = impl.LoadRow(kTerms, &content, &history); !s.ok()) return s;
+  state.terms.Swap(history.mutable_terms());
+  if (!state.terms.empty()) impl.last_term = state.terms.rbegin()->number();
+  if (absl::Status s = impl.LoadRow(kTokens, &impl.tokens, &state.access); !s.ok()) return s;
   if (absl::Status status = impl.LoadAnswers(&state.answered); !status.ok()) return status;
   return state;
 }
 
-int SqliteStore::Impl::WriteTokens(const std::string& next) {
-  write_tokens.BindBlob(1, next);
-  write_tokens.BindInt(2, Checksum().Add(next).value());
-  const int code = write_tokens.Step();
-  write_tokens.Reset();
+// They change once a start.
+int SqliteStore::Impl::WriteTerms(const Terms& terms) {
+  if (terms.empty() || terms.rbegin()->number() == last_term) return SQLITE_DONE;
+  v1::History history;
+  *history.mutable_terms() = terms;
+  return WriteRow(&write_terms, history.SerializeAsString());
+}
+
+int SqliteStore::Impl::WriteAnswer(const CoordinatorState::Answered& answered, const Ids& next) {
+  const int64_t number = next.end_answer - 1;
+  add_answer.BindInt(1, number);
+  add_answer.BindBlob(2, answered.request_id);
+  add_answer.BindBlob(3, answered.method);
+  add_answer.BindBlob(4, answered.response);
+  add_answer.BindInt(5, AnswerChecksum(number, answered));
+  int code = add_answer.Step();
+  add_answer.Reset();
+  if (code != SQLITE_DONE) return code;
+  forget_answers.BindInt(1, next.first_answer);
+  code = forget_answers.Step();
+  forget_answers.Reset();
   return code;
 }
 
-int SqliteStore::Impl::WriteAll(const std::string& view, const std::string& next_tokens,
+int SqliteStore::Impl::WriteAll(const CoordinatorState& state, const std::string& next_tokens,
                                 const Ids& next, const CoordinatorState::Answered* answered) {
   int code = db.Execute("BEGIN IMMEDIATE");
   if (code != SQLITE_OK) return code;
-  if (answered != nullptr) {
-    const int64_t number = next.end_answer - 1;
-    add_answer.BindInt(1, number);
-    add_answer.BindBlob(2, answered->request_id);
-    add_answer.BindBlob(3, answered->method);
-    add_answer.BindBlob(4, answered->response);
-    add_answer.BindInt(5, AnswerChecksum(number, *answered));
-    code = add_answer.Step();
-    add_answer.Reset();
-    if (code != SQLITE_DONE) return code;
-    forget_answers.BindInt(1, next.first_answer);
-    code = forget_answers.Step();
-    forget_answers.Reset();
-    if (code != SQLITE_DONE) return code;
-  }
-  code = WriteState(&write_state, view, next);
-  if (code != SQLITE_DONE) return code;
-  if (next_tokens != tokens) {
-    code = WriteTokens(next_tokens);
-    if (code != SQLITE_DONE) return code;
-  }
-  return db.Execute("COMMIT");
+  code = answered != nullptr ? WriteAnswer(*answered, next) : SQLITE_DONE;
+  if (code == SQLITE_DONE) code = WriteTerms(state.terms);
+  if (code == SQLITE_DONE) code = WriteState(&write_state, state.view.SerializeAsString(), next);
+  if (code == SQLITE_DONE && next_tokens != tokens) code = WriteRow(&write_tokens, next_tokens);
+  return code == SQLITE_DONE ? db.Execute("COMMIT") : code;
 }
 
 absl::Status SqliteStore::Save(const CoordinatorState& state,
@@ -371,10 +402,11 @@ absl::Status SqliteStore::Save(const CoordinatorState& state,
     if (next.end_answer - next.first_answer > kept) next.first_answer = next.end_answer - kept;
   }
   std::string tokens = state.access.SerializeAsString();
-  const int code = impl.WriteAll(state.view.SerializeAsString(), tokens, next, answered);
+  const int code = impl.WriteAll(state, tokens, next, answered);
   if (code == SQLITE_OK) {
     impl.ids = next;
     impl.tokens = std::move(tokens);
+    if (!state.terms.empty()) impl.last_term = state.terms.rbegin()->number();
     return absl::OkStatus();
   }
   const std::string message = impl.db.Message(code);

@@ -10,14 +10,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/cluster_history.h"
 #include "proto/verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 
-// Everything that must survive a restart: the view, the tokens, the next ids, the answers to
-// request ids.
+// Everything that must survive a restart: the view, the terms, the tokens, the next ids, the
+// answers to request ids.
 struct CoordinatorState {
   v1::ClusterView view;
+  // Of the whole history, oldest first; the last kTermsRecorded are kept. The view lists the last
+  // of them. Added to at the end only.
+  Terms terms;
   v1::AccessRules access;  // without the operator's token, which a file has
   uint64_t next_incarnation = 1;
   uint32_t next_table = 1;
@@ -35,7 +39,8 @@ class Store {
   virtual ~Store() = default;
   // An empty state when there is none yet. DATA_LOSS with the file's name when it is corrupt.
   virtual absl::StatusOr<CoordinatorState> Load() = 0;
-  // Durable when it returns. Writes the view, the tokens, the ids and `answered` (may be null).
+  // Durable when it returns. Writes the view, new terms, the tokens, the ids and `answered` (may be
+  // null).
   virtual absl::Status Save(const CoordinatorState& state,
                             const CoordinatorState::Answered* answered) = 0;
 };

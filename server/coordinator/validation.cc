@@ -56,6 +56,21 @@ absl::Status CheckIncarnations(const CoordinatorState& state) {
   return absl::OkStatus();
 }
 
+// The view lists the last of them.
+absl::Status CheckTerms(const CoordinatorState& state) {
+  const Terms& listed = state.view.terms();
+  if (state.terms.empty()) return absl::OkStatus();  // of an earlier version
+  for (int i = 1; i < state.terms.size(); ++i) {
+    if (state.terms[i].number() <= state.terms[i - 1].number()) return Senseless("terms");
+  }
+  const int before = state.terms.size() - listed.size();
+  if (before < 0) return Senseless("terms are missing");
+  for (int i = 0; i < listed.size(); ++i) {
+    if (listed[i].id() != state.terms[before + i].id()) return Senseless("terms");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckOptions(const CoordinatorOptions& options) {
@@ -79,6 +94,10 @@ absl::Status CheckOptions(const CoordinatorOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("min_replicas is ", options.min_replicas,
                                                    "; allowed: 1 to replicas, which is ",
                                                    options.replicas));
+  }
+  if (options.terms_listed < 1 || options.terms_listed > kTermsListed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("terms_listed is ", options.terms_listed, "; allowed: 1 to ", kTermsListed));
   }
   return absl::OkStatus();
 }
@@ -122,6 +141,7 @@ absl::Status CheckState(const CoordinatorState& state) {
   if (view.partitions_size() == 0 || view.partitions_size() > static_cast<int>(kMaxPartitions)) {
     return Senseless("number of partitions");
   }
+  if (absl::Status status = CheckTerms(state); !status.ok()) return status;
   if (absl::Status status = CheckIncarnations(state); !status.ok()) return status;
   for (int i = 0; i < view.partitions_size(); ++i) {
     if (view.partitions(i).id() != static_cast<uint32_t>(i)) return Senseless("partition ids");

@@ -352,6 +352,7 @@ void SimCluster::RestartCoordinator() {
   coordinator.expected_servers = options_.servers;
   coordinator.replicas = options_.replicas;
   coordinator.min_replicas = options_.min_replicas;
+  coordinator.terms_listed = options_.terms_listed;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
   coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
   coordinator_ = Must(server::Coordinator::Create(coordinator, &coordinator_clock_, &store_));

@@ -55,6 +55,7 @@ struct ClusterOptions {
   uint32_t operations = 16;
   shard::ReplicaLogLimits replica_log;
   server::AuditTunables audit;
+  int terms_listed = kTermsListed;   // by the coordinator's view
   checkpoint::Disk* disk = nullptr;  // where checkpoints go
   // Each shard has a cold store, which does something of what it was asked for that often; 0: none
   // has one.

@@ -106,6 +106,8 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
         cluster.replica_log.partition_bytes * static_cast<uint64_t>(own.Between(1, 4));
     cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(4, 32)) << 10;
   }
+  PlanDraw terms(plan->seed * 37 + 11);
+  if (terms.Chance(0.7)) cluster.terms_listed = static_cast<int>(terms.Between(1, 3));
 }
 
 // A learner that is slower than the pushes, for as long as they go on.

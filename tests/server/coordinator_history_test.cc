@@ -1,4 +1,8 @@
 // An older state of the coordinator under live members: proved, refused, and what recovers from it.
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/numbers.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -21,6 +25,16 @@ class RolledBack {
   }
   void PutBack(const CoordinatorState& state) {
     REQUIRE(store.Save(state, nullptr).ok());
+    c.Restart();
+  }
+  // As an operator does: the refusal names what is to be accepted.
+  void Accept() {
+    PutBack(backup);
+    const absl::Status refused = c.Heartbeat(server, &seen, true).status();
+    REQUIRE_STATUS(refused, kFailedPrecondition, "--accept-older-state=");
+    const std::string text(refused.message());
+    const size_t at = text.find("--accept-older-state=") + strlen("--accept-older-state=");
+    REQUIRE(absl::SimpleHexAtoi(text.substr(at, 16), &c.options().accept_older_state));
     c.Restart();
   }
   void Change(const std::string& table) {
@@ -102,9 +116,7 @@ TEST_CASE("a worker that joined an older state by mistake does not stop the righ
 
 TEST_CASE("an accepted older state begins another history, with ids that were never given out") {
   RolledBack r;
-  r.c.options().accept_older_state = true;
-  r.PutBack(r.backup);
-  r.c.options().accept_older_state = false;
+  r.Accept();
   REQUIRE_STATUS(r.c.Heartbeat(r.server, &r.seen, true).status(), kAborted, "abandoned history");
   REQUIRE_STATUS(r.c.Heartbeat(r.worker, &r.seen).status(), kAborted, "abandoned history");
   CHECK(r.c->status().ok());
@@ -122,14 +134,77 @@ TEST_CASE("an accepted older state begins another history, with ids that were ne
   CHECK(r.c.Heartbeat(again, &view, true).ok());
 }
 
+TEST_CASE("regression: an option that accepts an older state may be left on") {
+  RolledBack r;
+  r.Accept();
+  const uint64_t again = r.c.JoinServer("s1");
+  const uint32_t next_table = r.store.Load()->next_table;
+  // 4,096 acceptances would use up the table ids.
+  for (int i = 0; i < 3; ++i) {
+    const v1::ClusterView before = r.c.view();
+    r.c.Restart();
+    CHECK(r.c.view().revision() == before.revision() + 1);
+    CHECK(r.c.Heartbeat(again, &before, true).ok());
+  }
+  CHECK(r.store.Load()->next_table == next_table);
+  // Neither is another state accepted, nor the one that was when it is put back once more.
+  const v1::ClusterView seen = r.c.view();
+  for (const CoordinatorState& state : {r.newest, r.backup}) {
+    r.PutBack(state);
+    REQUIRE_STATUS(r.c.Heartbeat(again, &seen, true).status(), kFailedPrecondition,
+                   "put the newer state back");
+  }
+}
+
+TEST_CASE("regression: an older state is refused after any number of starts") {
+  const int changes = GENERATE(1, 50);
+  RolledBack r(changes);
+  r.PutBack(r.backup);
+  for (int i = 0; i < 2 * kTermsListed; ++i) r.c.Restart();
+  INFO("at revision " << r.c.view().revision() << ", seen " << r.seen.revision());
+  REQUIRE(CompareHistory(r.c.view(), r.seen) != History::kForeign);  // the view alone cannot tell
+  const auto poll = r.c.Call(&Coordinator::GetView, [&] {
+    v1::GetViewRequest request;
+    request.set_incarnation(r.server);
+    *request.mutable_seen() = SeenOf(r.seen);
+    request.set_server(true);
+    return request;
+  }());
+  REQUIRE_STATUS(poll.status(), kFailedPrecondition, "put the newer state back");
+  for (int i = 0; i < 3; ++i) {
+    r.c.Restart();
+    REQUIRE_STATUS(r.c.Heartbeat(r.server, &r.seen, true).status(), kFailedPrecondition,
+                   "put the newer state back");
+  }
+}
+
+TEST_CASE("a coordinator that forgets terms is found") {
+  RolledBack r;
+  r.PutBack(r.backup);
+  for (int i = 0; i < 2 * kTermsListed; ++i) r.c.Restart();
+  history_planted_bugs().forgets_terms = true;
+  CHECK(r.c.Heartbeat(r.server, &r.seen, true).ok());
+  history_planted_bugs().forgets_terms = false;
+}
+
+TEST_CASE("an older state is not accepted where no table ids are left for another history") {
+  RolledBack r;
+  r.backup.next_table = std::numeric_limits<uint32_t>::max() - 1000;
+  r.PutBack(r.backup);
+  CoordinatorOptions options = r.c.options();
+  options.accept_older_state = r.c.view().terms().rbegin()->id();
+  REQUIRE_STATUS(Coordinator::Create(options, &r.c.clock, &r.store).status(), kResourceExhausted,
+                 "no table ids are left");
+}
+
 TEST_CASE("starts of one history are recognised, however many there were") {
   RolledBack r;
-  for (int i = 0; i < 2 * kTermsKept; ++i) {
+  for (int i = 0; i < 2 * kTermsListed; ++i) {
     const v1::ClusterView before = r.c.view();
     r.c.Restart();
     REQUIRE(r.c.Heartbeat(r.server, &before, true).ok());
     REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
-    REQUIRE(r.c.view().terms_size() <= kTermsKept);
+    REQUIRE(r.c.view().terms_size() <= kTermsListed);
   }
   // A member that does not say is one of an earlier version.
   REQUIRE(r.c.Heartbeat(r.server).ok());

@@ -475,8 +475,9 @@ TEST_CASE("regression: an older coordinator state under a live server is not fol
     CHECK(world.RunFor(20000, follows));
     CHECK(world.member->status().ok());
 
-    c.options().accept_older_state = true;
     put_back(backup);
+    c.options().accept_older_state = c.view().terms().rbegin()->id();
+    put_back(*world.store.Load());
     REQUIRE(world.RunFor(20000, [&] { return world.member->ended(); }));
     REQUIRE_STATUS(world.member->status(), kFailedPrecondition,
                    "its cluster goes on from a state without it");

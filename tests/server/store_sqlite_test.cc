@@ -99,6 +99,9 @@ void Fill(TestCoordinator& c) {
 bool Same(const CoordinatorState& a, const CoordinatorState& b) {
   if (a.view.SerializeAsString() != b.view.SerializeAsString()) return false;
   if (a.access.SerializeAsString() != b.access.SerializeAsString()) return false;
+  v1::History a_terms, b_terms;
+  *a_terms.mutable_terms() = a.terms, *b_terms.mutable_terms() = b.terms;
+  if (a_terms.SerializeAsString() != b_terms.SerializeAsString()) return false;
   if (a.next_incarnation != b.next_incarnation || a.next_table != b.next_table) return false;
   if (a.answered.size() != b.answered.size()) return false;
   for (size_t i = 0; i < a.answered.size(); ++i) {
@@ -241,12 +244,13 @@ TEST_CASE("a file of a newer version is refused") {
   { MustOpen(dir.path()); }
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(dir.File("coordinator.db").c_str(), &db) == SQLITE_OK);
-  REQUIRE(sqlite3_exec(db, "PRAGMA user_version=3", nullptr, nullptr, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(db, "PRAGMA user_version=4", nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(db);
-  REQUIRE_STATUS(SqliteStore::Open(dir.path()).status(), kFailedPrecondition, "schema version 3");
+  REQUIRE_STATUS(SqliteStore::Open(dir.path()).status(), kFailedPrecondition, "schema version 4");
 }
 
-TEST_CASE("a file of version 1 is taken over, and has tokens from then on") {
+TEST_CASE("a file of an earlier version is taken over, and has tokens and terms from then on") {
+  const int version = GENERATE(1, 2);
   TempDirectory dir;
   CoordinatorState good;
   {
@@ -257,10 +261,20 @@ TEST_CASE("a file of version 1 is taken over, and has tokens from then on") {
   }
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(dir.File("coordinator.db").c_str(), &db) == SQLITE_OK);
-  REQUIRE(sqlite3_exec(db, "DROP TABLE tokens; PRAGMA user_version=1", nullptr, nullptr, nullptr) ==
-          SQLITE_OK);
+  const char* const back = version == 1
+                               ? "DROP TABLE terms; DROP TABLE tokens; PRAGMA user_version=1"
+                               : "DROP TABLE terms; PRAGMA user_version=2";
+  REQUIRE(sqlite3_exec(db, back, nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(db);
-  REQUIRE(Same(*Load(dir.path()), good));
+  CoordinatorState earlier = good;
+  earlier.terms.Clear();
+  REQUIRE(Same(*Load(dir.path()), earlier));
+  {
+    const auto store = MustOpen(dir.path());
+    TestCoordinator c({.partitions = 16}, store.get());
+    good = *store->Load();
+    REQUIRE(good.terms.size() == earlier.view.terms_size() + 1);
+  }
   v1::Token* token = good.access.add_tokens();
   token->set_id("0123456789ab");
   token->set_hash(std::string(32, 'h'));
@@ -328,7 +342,7 @@ TEST_CASE("a damaged file is named, never read as an older or empty state") {
       damaged[at] = static_cast<char>(damaged[at] ^ (1 << (random() % 8)));
       check(damaged);
     }
-    for (int i = 0; i < 400; ++i) {
+    for (int i = 0; i < 480; ++i) {
       std::string damaged = bytes;
       const size_t at = random() % damaged.size();
       damaged[at] = static_cast<char>(damaged[at] ^ (1 + random() % 255));
@@ -375,6 +389,8 @@ TEST_CASE("rows that are gone from a sound database are noticed") {
   REQUIRE_STATUS(with("DELETE FROM answered WHERE number = (SELECT max(number) FROM answered)"),
                  kDataLoss, "answers are missing");
   REQUIRE_STATUS(with("UPDATE answered SET response = x'00'"), kDataLoss, "answer 0");
+  REQUIRE_STATUS(with("DELETE FROM terms"), kDataLoss, "no terms");
+  REQUIRE_STATUS(with("UPDATE terms SET content = x'00'"), kDataLoss, "checksum of the terms");
   REQUIRE_STATUS(with("DROP TABLE answered"), kDataLoss, "damaged");
 }
 
