@@ -138,8 +138,10 @@ enum class ReplicaKind : uint8_t {
   kProveRows = 11,   // `count` keys, zeros: rows with optimizer state
   kProveChunk = 12,  // a chunk with optimizer state, and its versions
   kProveSlice = 13,  // a slice: its versions and `rows`; payload: `count` worker marks, as kSlice
+  kMakeRows = 14,    // `count` keys, zeros: they have rows with initial values from here on, which
+                     // are not "to come"
 };
-inline constexpr uint8_t kMaxReplicaKind = 13;
+inline constexpr uint8_t kMaxReplicaKind = 14;
 // ReplicaHeader::flags.
 inline constexpr uint8_t kReplicaLearner = 1;  // kBegin
 // kSlice, kRows: rows of the slice that the replica does not have are still to be sent to it, as

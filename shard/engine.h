@@ -366,7 +366,7 @@ class Engine {
 
   // ---- copies (engine_replicas.cc) ----
   // Moves records for copies to the end of *records, at most about `most`. Returns whether there
-  // were any. May make more: what a learner has not been told yet.
+  // were any, or there is more to do at once. May make more: what a learner has not been told yet.
   bool TakeReplicas(std::vector<ReplicaRecord>* records, size_t most);
   // A copy has answered the record, of which nothing is read any more, nor of those before it. kOk,
   // kDuplicate: it has it, and all before it. Events may follow.
@@ -386,6 +386,8 @@ class Engine {
   // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
   // be a follower.
   bool CaughtUp(uint32_t partition) const;
+  // The copy was told of an apply that could not be made here: it is to be copied again.
+  bool ReplicaDiffers(uint32_t partition) const;
   // As a copy: a record by the shard that is the partition's primary. kOk, kDuplicate: it is
   // applied (or, a part of one, kept). kNotReady: what the view here says is older than the record,
   // or its table is not there. kWrongEpoch: it is newer. kSequenceGap: a record or part before it

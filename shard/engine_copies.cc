@@ -178,6 +178,9 @@ ReplyStatus Engine::Impl::Copy(const Copied& c) {
     case ReplicaKind::kRowStates:
       status = CopyRowStates(c);
       break;
+    case ReplicaKind::kMakeRows:
+      status = MakeRows(c);
+      break;
     case ReplicaKind::kReset:
       c.state->table->SetVersions(c.slice, 0);
       c.marks->workers.clear();
@@ -305,6 +308,17 @@ ReplyStatus Engine::Impl::CopyChunk(const Copied& c) {
   table->WriteContent(index, c.data.data());
   table->SetVersion(index, c.header.version, c.header.applies);
   return ReplyStatus::kOk;
+}
+
+ReplyStatus Engine::Impl::MakeRows(const Copied& c) {
+  EmbeddingTable* table = c.state->rows.table.get();
+  if (table == nullptr) return ReplyStatus::kOutOfRange;
+  const std::byte* rest = nullptr;
+  if (!TakeKeys(c, 0, &rest)) return ReplyStatus::kMalformed;
+  copied_rows.resize(copied_keys.size());
+  const bool made =
+      !table->behind() && table->FindOrCreate(c.slice, copied_keys, copied_rows.data());
+  return made ? ReplyStatus::kOk : ReplyStatus::kResourceExhausted;
 }
 
 ReplyStatus Engine::Impl::CopyRowStates(const Copied& c) {

@@ -175,7 +175,10 @@ struct Engine::Impl {
   // Slices that were copies until this view.
   void Adopt(TableState* state);
   // Tells learners more of what was there before them.
-  void TellLearners();
+  // Whether rows are left that this turn did not look at.
+  bool TellLearners();
+  // Of `rows`, from `from` on, those before it may be looked at in this turn.
+  uint32_t EndOfLook(uint32_t from, uint32_t rows) const;
   // False: nothing more for now.
   bool TellLearner(uint32_t partition);
   bool TellSlice(uint32_t partition, const TableState& state, uint32_t slice);
@@ -193,6 +196,9 @@ struct Engine::Impl {
   enum class Proved : uint8_t { kSome, kWait, kAll };
   // Adds the next record of a comparison. kWait: nothing more for now.
   Proved Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record);
+  // Compares once more, in one turn, what the learner has before it becomes a follower: of every
+  // table the versions, rows and marks, and contents as far as a turn allows. False: not now.
+  bool ProveAgain(uint32_t partition);
   // The part of a turn that is of the audit's partition, which has a follower.
   void AuditPartition();
   uint64_t ProveChunk(uint32_t partition, const TableState& state, uint32_t index);
@@ -266,6 +272,7 @@ struct Engine::Impl {
   ReplyStatus CopySlice(const Copied& c);
   ReplyStatus CopyChunk(const Copied& c);
   ReplyStatus CopyRowStates(const Copied& c);
+  ReplyStatus MakeRows(const Copied& c);
   // Of a group: the keys in front of its data, copied to `keys`, and what follows; `each` bytes for
   // every key. False: it is not of that shape, or keys are not the partition's.
   bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
@@ -307,7 +314,11 @@ struct Engine::Impl {
     std::vector<uint64_t> keys;
     std::vector<uint32_t> numbers;
   } restored;
-  uint64_t proof_bytes = 0;  // that may still be compared in this turn
+  // Of contents that are compared in one turn of the shard's thread: a few hundred microseconds.
+  static constexpr uint64_t kProofBytesOfTurn = 1 << 20;
+  uint64_t proof_bytes = 0;        // that may still be compared in this turn
+  uint64_t proof_again_bytes = 0;  // the same of ProveAgain(), which does not wait for others
+  uint32_t rows_looked_at = 0;     // in this turn
   struct {
     uint32_t partition = 0;
     uint32_t waits = 0;  // turns that found applies under way

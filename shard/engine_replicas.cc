@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kRowStatesBytes = 256 << 10;
 // What a restore may have in a partition's log: enough to keep its link busy.
 constexpr uint64_t kRestoreBytes = 4 << 20;
-// Of contents that are compared in one turn of the shard's thread: a few hundred microseconds.
-constexpr uint64_t kProofBytes = 1 << 20;
+// Rows that are looked at in one turn for those that are to be told or compared: about as long.
+constexpr uint32_t kRowsOfTurn = 1 << 16;
 
 }  // namespace
 
@@ -71,7 +71,7 @@ void Engine::Impl::Announce(const TableState& state, uint32_t slice) {
   // Lost and reset while it was being sent: there is nothing more to send of it.
   ReplicaLog::Cursor& c = log.cursor(p);
   if (c.sends(id)) c.NextTable(id + 1);
-  log.Add(HeaderFor(ReplicaKind::kFresh, p, state));
+  log.Note(p, id, HeaderFor(ReplicaKind::kFresh, p, state).header);
 }
 
 void Engine::Impl::AnnounceAll(uint32_t partition) {
@@ -131,15 +131,22 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
 
 // ---- learners -----------------------------------------------------------------------------------
 
-void Engine::Impl::TellLearners() {
+uint32_t Engine::Impl::EndOfLook(uint32_t from, uint32_t rows) const {
+  const uint32_t left = kRowsOfTurn - std::min(rows_looked_at, kRowsOfTurn);
+  return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{from} + left, rows));
+}
+
+bool Engine::Impl::TellLearners() {
   log.BeginCatchUp();
-  proof_bytes = kProofBytes;
+  proof_bytes = proof_again_bytes = kProofBytesOfTurn;
+  rows_looked_at = 0;
   for (const uint32_t p : learners) {
     if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
     while (log.HasRoomToCatchUp(p) && TellLearner(p)) {
     }
   }
   log.EndCatchUp();
+  return rows_looked_at >= kRowsOfTurn;
 }
 
 bool Engine::Impl::TellLearner(uint32_t partition) {
@@ -153,9 +160,12 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
       const Proved proved = Prove(partition, &c.proof, &record);
       if (record != 0) c.told = record;
       if (proved != Proved::kAll) return proved == Proved::kSome;
+      c.proved = true;
     }
+    if (log.HasNotes(partition)) return false;
     // Until it has answered it may be that it never will: nobody waits for it.
-    if (log.acknowledged(partition) >= c.told) log.Complete(partition);
+    if (log.acknowledged(partition) < c.told || !ProveAgain(partition)) return false;
+    log.Complete(partition);
     return false;
   }
   if (it->first != c.table) c.NextTable(it->first);
@@ -212,6 +222,9 @@ bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32
   ReplicaLog::Cursor& c = log.cursor(partition);
   c.told = log.Add(std::move(told));
   c.slice_told = true;
+  if (const EmbeddingTable* rows = state.rows.table.get()) {
+    c.rows_end = c.rows_made = rows->rows_in(slice);
+  }
   return true;
 }
 
@@ -264,7 +277,7 @@ size_t Engine::Impl::RowsOfRecord(const EmbeddingTable& table) {
 
 bool Engine::Impl::BehindOnCopies(uint32_t partition) const {
   if (log.mode(partition) == ReplicaLog::Mode::kAlone) return false;
-  return log.bytes() >= log.limits().shard_bytes ||
+  return log.HasNotes(partition) || log.bytes() >= log.limits().shard_bytes ||
          log.bytes(partition) >= std::min(log.limits().partition_bytes, kRestoreBytes);
 }
 
@@ -297,29 +310,42 @@ bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
   if (!planted_bugs().cursor_before_apply && !AtLastRecord(partition, state, slice)) return false;
+  // Those that were made for no record that the learner was told, as by a step that is open.
+  if (c.row >= c.rows_end && c.rows_made < table.rows_in(slice)) {
+    c.row = c.rows_made;
+    c.rows_end = c.rows_made = table.rows_in(slice);
+  }
   const size_t most = RowsOfRecord(table);
   uint32_t row = c.row;
   copied_rows.clear();
-  for (; row < table.rows_in(slice) && copied_rows.size() < most; ++row) {
+  const uint32_t end = EndOfLook(row, c.rows_end);
+  for (; row < end && copied_rows.size() < most; ++row) {
     if (!table.rows(slice).is_free(row)) copied_rows.push_back(row);
   }
-  if (copied_rows.empty()) {
-    c.NextTable(table.id() + 1);
+  rows_looked_at += row - std::min(row, c.row);
+  if (!copied_rows.empty()) {
+    const uint64_t told = AddRows(partition, state, slice, copied_rows);
+    if (told == 0) return false;
+    c.told = told;
+    c.row = row;
+    c.copied_bytes += copied_rows.size() * (sizeof(uint64_t) + table.content_bytes());
     return true;
   }
-  const uint64_t told = AddRows(partition, state, slice, copied_rows);
-  if (told == 0) return false;
-  c.told = told;
-  c.row = row;
-  c.copied_bytes += copied_rows.size() * (sizeof(uint64_t) + table.content_bytes());
+  if (row < c.rows_end) {
+    c.row = row;  // of those before it all are free
+    return false;
+  }
+  c.NextTable(table.id() + 1);
   return true;
 }
 
 // ---- the link -----------------------------------------------------------------------------------
 
 bool Engine::TakeReplicas(std::vector<ReplicaRecord>* records, size_t most) {
-  impl_->TellLearners();
-  return impl_->log.Take(records, most);
+  impl_->log.AddNotes();
+  // There is more to look at, though there may be nothing to send.
+  const bool more = impl_->TellLearners();
+  return impl_->log.Take(records, most) || more;
 }
 
 void Engine::ReplicaAnswered(const CopyId& from, uint32_t partition, uint64_t sequence,
@@ -343,6 +369,11 @@ void Engine::ResendReplicas(uint32_t partition) { impl_->log.Rewind(partition); 
 bool Engine::CaughtUp(uint32_t partition) const {
   const Impl& e = *impl_;
   return partition < e.partitions.size() && e.log.CaughtUp(partition);
+}
+
+bool Engine::ReplicaDiffers(uint32_t partition) const {
+  const Impl& e = *impl_;
+  return partition < e.partitions.size() && e.log.differs(partition);
 }
 
 std::vector<CopyStatus> Engine::copies() const {

@@ -83,6 +83,7 @@ void Engine::Impl::DropTables(const v1::ClusterView& view) {
       }
       state.parking->FailAll(ReplyStatus::kUnknownTable);
     }
+    log.ForgetNotes(it->first);
     it = tables.erase(it);
     dropped = true;
   }
@@ -262,7 +263,8 @@ void Engine::Impl::ResetTable(TableState* state) {
     const bool restoring = state->restore != nullptr;
     if (!restoring) state->table->SetVersions(s, 0);
     if (log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, state->table->id())) continue;
-    log.Add(HeaderFor(restoring ? ReplicaKind::kSettle : ReplicaKind::kReset, p, *state));
+    const ReplicaKind kind = restoring ? ReplicaKind::kSettle : ReplicaKind::kReset;
+    log.Note(p, state->table->id(), HeaderFor(kind, p, *state).header);
   }
 }
 

@@ -126,7 +126,7 @@ Inbox& ShardExecutor::inbox() { return impl_->inbox; }
 const absl::Status& ShardExecutor::view_status() const { return impl_->view_status; }
 PeerLinks& ShardExecutor::links() { return *impl_->peer_links; }
 const shard::Engine* ShardExecutor::engine() const { return impl_->engine.get(); }
-const ReplicationCounters& ShardExecutor::replication_counters() const {
+ReplicationCounters ShardExecutor::replication_counters() const {
   return impl_->replication->counters();
 }
 

@@ -181,9 +181,9 @@ class ShardExecutor {
   ShardSnapshot Snapshot() const;
   // What the engine said of the last view: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;
-  PeerLinks& links();                   // for whoever replicates; tests
-  const shard::Engine* engine() const;  // tests. Null before the incarnation is known
-  const ReplicationCounters& replication_counters() const;  // tests
+  PeerLinks& links();                                // for whoever replicates; tests
+  const shard::Engine* engine() const;               // tests. Null before the incarnation is known
+  ReplicationCounters replication_counters() const;  // tests
 
   bool RunOnce();
   int64_t NextTimerNanos() const;

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "server/nanoseconds.h"
 #include "shard/planted_bugs.h"
 
@@ -35,7 +32,7 @@ shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
 }  // namespace
 
 Replication::Replication(ReplicationOptions options, ControlChannel* control, const Clock* clock)
-    : options_(std::move(options)), control_(control), clock_(clock) {
+    : options_(std::move(options)), clock_(clock), calls_(control, &random_, options_.log) {
   if (options_.audit.interval_ns == kNever) next_audit_ns_ = kNever;
   if (options_.seed != 0) {
     random_.seed(options_.seed);
@@ -45,8 +42,6 @@ Replication::Replication(ReplicationOptions options, ControlChannel* control, co
     random_.seed(words);
   }
 }
-
-Replication::~Replication() { *alive_ = false; }
 
 void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t self,
                          std::shared_ptr<shard::Engine> engine) {
@@ -369,42 +364,6 @@ int64_t Replication::NextTimerNanos() const {
   return next;
 }
 
-// Changes of one kind that concern the same server, and the partitions they are of.
-std::string Replication::Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
-                                  const std::vector<uint32_t>& partitions, GiveUp why) {
-  constexpr size_t kNamed = 8;
-  std::string them = absl::StrCat("partition ", partitions[0]);
-  if (partitions.size() > 1) {
-    const auto end = partitions.begin() + std::min(partitions.size(), kNamed);
-    them = absl::StrCat(partitions.size(), " partitions (",
-                        absl::StrJoin(partitions.begin(), end, ", "),
-                        partitions.size() > kNamed ? ", ...)" : ")");
-  }
-  switch (kind) {
-    case v1::ConfigurationChange::DROP_REPLICA:
-      return absl::StrCat("server ", server, " has no copy of ", them, " any more: it ",
-                          why == GiveUp::kRefuses   ? "took none of its records for too long"
-                          : why == GiveUp::kDiffers ? "differs from its primary"
-                                                    : "did not answer for a lease");
-    case v1::ConfigurationChange::ADMIT:
-      return absl::StrCat("server ", server, " has all of ", them, " and is a follower");
-    case v1::ConfigurationChange::PROMOTE:
-      return absl::StrCat("this shard is the primary of ", them,
-                          ": the one before was silent for a lease");
-    default:
-      return them;
-  }
-}
-
-std::string Replication::NewRequestId() {
-  std::string id;
-  for (int word = 0; word < 2; ++word) {
-    const uint64_t bits = random_();
-    id.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
-  }
-  return id;
-}
-
 void Replication::LookForWaiting(int64_t now) {
   const bool absent = now - looked_ns_ > leases_.lease_ns() / 2;
   looked_ns_ = now;
@@ -428,8 +387,9 @@ void Replication::LookForWaiting(int64_t now) {
   }
 }
 
-Replication::GiveUp Replication::Judge(const Part& part, int64_t now) const {
-  if (part.broken) return GiveUp::kDiffers;
+GiveUp Replication::Judge(uint32_t partition, int64_t now) const {
+  const Part& part = parts_[partition];
+  if (part.broken || engine_->ReplicaDiffers(partition)) return GiveUp::kDiffers;
   const auto peer = peers_.find(part.copy);
   if (part.waits_since == kNever || peer == peers_.end()) return GiveUp::kNo;
   const int64_t lease = leases_.lease_ns();
@@ -450,88 +410,46 @@ Replication::GiveUp Replication::Judge(const Part& part, int64_t now) const {
 
 void Replication::Reconfigure(int64_t now) {
   LookForWaiting(now);
-  std::vector<v1::ConfigurationChange> changes;
-  leases_.Judge(now, &changes);
-  for (const v1::ConfigurationChange& change : changes) {
-    parts_[change.partition()].why = GiveUp::kSilent;
+  std::vector<v1::ConfigurationChange> by_leases;
+  leases_.Judge(now, &by_leases);
+  std::vector<WantedChange> wanted;
+  for (v1::ConfigurationChange& change : by_leases) {
+    wanted.push_back({std::move(change), GiveUp::kSilent});
   }
   for (const v1::Partition& p : view_->partitions()) {
     if (p.primary() != self_ || p.shard() != options_.shard) continue;
     if (p.followers().empty() && p.learners().empty()) continue;
-    const auto same = [&](const v1::ConfigurationChange& c) { return c.partition() == p.id(); };
-    if (std::any_of(changes.begin(), changes.end(), same)) continue;
-    Part& part = parts_[p.id()];
+    const auto same = [&](const WantedChange& w) { return w.change.partition() == p.id(); };
+    if (std::any_of(wanted.begin(), wanted.end(), same)) continue;
     const bool learner = p.followers().empty();
-    part.why = Judge(part, now);
-    v1::ConfigurationChange change;
-    change.set_partition(p.id());
-    change.set_configuration(p.configuration());
-    change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
-    if (part.why != GiveUp::kNo) {
-      change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
+    WantedChange w;
+    w.why = Judge(p.id(), now);
+    w.change.set_partition(p.id());
+    w.change.set_configuration(p.configuration());
+    w.change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
+    if (w.why != GiveUp::kNo) {
+      w.change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
     } else if (learner && engine_->CaughtUp(p.id())) {
-      change.set_kind(v1::ConfigurationChange::ADMIT);
+      w.change.set_kind(v1::ConfigurationChange::ADMIT);
     } else {
       continue;
     }
-    changes.push_back(change);
+    wanted.push_back(std::move(w));
   }
-  if (changes.empty() || asking_ || control_ == nullptr || coordinator_.empty()) return;
-  v1::ReconfigureRequest request;
-  request.set_request_id(NewRequestId());
-  request.set_incarnation(self_);
-  *request.mutable_ticket() = ticket_;
-  for (v1::ConfigurationChange& change : changes) {
-    if (change.kind() == v1::ConfigurationChange::ADMIT) leases_.Admitting(change.partition());
-    *request.add_changes() = std::move(change);
+  if (wanted.empty() || !calls_.ready()) return;
+  for (const WantedChange& w : wanted) {
+    if (w.change.kind() == v1::ConfigurationChange::ADMIT) leases_.Admitting(w.change.partition());
   }
-  asking_ = true;
-  Call<v1::ReconfigureResponse>(
-      *control_, coordinator_, "/verbena.v1.Cluster/Reconfigure", request,
-      absl::Nanoseconds(leases_.lease_ns() / 2),
-      [this, request, alive = alive_](absl::StatusOr<v1::ReconfigureResponse> response) {
-        if (*alive) OnReconfigured(request, response);
-      });
-}
-
-void Replication::OnReconfigured(const v1::ReconfigureRequest& request,
-                                 const absl::StatusOr<v1::ReconfigureResponse>& response) {
-  asking_ = false;
-  if (!response.ok()) return;  // the next is due soon
-  ticket_ = response->ticket();
-  // At once with this ticket, but not again and again where the coordinator is slower than that.
-  if (response->late() && !late_) next_ask_ns_ = clock_->NowNanos();
-  late_ = response->late();
-  using Made = std::tuple<v1::ConfigurationChange::Kind, uint64_t, GiveUp>;
-  std::map<Made, std::vector<uint32_t>> made;
-  for (int i = 0; i < request.changes_size() && i < response->made_size(); ++i) {
-    const v1::ConfigurationChange& change = request.changes(i);
-    GiveUp why = GiveUp::kNo;
-    if (change.kind() == v1::ConfigurationChange::DROP_REPLICA &&
-        change.partition() < parts_.size() && !late_) {
-      parts_[change.partition()].broken = false;
-      why = parts_[change.partition()].why;
-    }
-    if (!response->made(i)) continue;
-    switch (change.kind()) {
-      case v1::ConfigurationChange::DROP_REPLICA:
-        ++counters_.dropped_copies;
-        break;
-      case v1::ConfigurationChange::ADMIT:
-        ++counters_.admitted;
-        break;
-      case v1::ConfigurationChange::PROMOTE:
-        ++counters_.promotions;
-        break;
-      default:
-        break;
-    }
-    made[{change.kind(), change.server(), why}].push_back(change.partition());
-  }
-  for (const auto& [of, partitions] : made) {
-    const auto& [kind, server, why] = of;
-    Log(Describe(kind, server, partitions, why));
-  }
+  calls_.Ask(self_, std::move(wanted), absl::Nanoseconds(leases_.lease_ns() / 2),
+             [this](const std::vector<WantedChange>& asked, ConfigurationCalls::Answer answer) {
+               if (answer.again) next_ask_ns_ = clock_->NowNanos();
+               if (answer.late) return;
+               for (const WantedChange& w : asked) {
+                 if (w.change.kind() != v1::ConfigurationChange::DROP_REPLICA) continue;
+                 const uint32_t partition = w.change.partition();
+                 if (partition < parts_.size()) parts_[partition].broken = false;
+               }
+             });
 }
 
 }  // namespace verbena::server

@@ -12,8 +12,6 @@
 //     turns for as long as ReplicaPatience allows. A partition whose records wait behind those of
 //     others is not given up for that; one that waits has an end in each case.
 //  3. A beacon that is due goes before records: those never keep it from being sent.
-//  4. At most one call to the coordinator is under way; every attempt has a request id of its own,
-//     because each is a compare-and-set.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICATION_H_
 #define VERBENA_SERVER_REPLICATION_REPLICATION_H_
 
@@ -31,6 +29,7 @@
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/base/backoff.h"
 #include "rdma/base/clock.h"
+#include "server/replication/configuration_calls.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replica_leases.h"
 #include "shard/engine.h"
@@ -68,10 +67,9 @@ struct ReplicationOptions {
   ReplicaPatience patience = {};
 };
 
-struct ReplicationCounters {
+struct ReplicationCounters : ConfigurationCounters {
   uint64_t sent_records = 0, resent = 0, refused = 0;
-  uint64_t applied_records = 0;                               // as a copy
-  uint64_t promotions = 0, dropped_copies = 0, admitted = 0;  // asked for, and made
+  uint64_t applied_records = 0;  // as a copy
   uint64_t mismatches = 0;  // records by which a copy found that it is not equal to its primary
 };
 
@@ -79,17 +77,20 @@ class Replication final : public PeerListener {
  public:
   // `control` null: configurations are not changed from here.
   Replication(ReplicationOptions options, ControlChannel* control, const Clock* clock);
-  ~Replication();
   // Before anything else. It outlives this.
   void SetLinks(PeerLinks* links) { links_ = links; }
   // host:port. Before that, configurations are not changed from here.
-  void SetCoordinator(std::string address) { coordinator_ = std::move(address); }
+  void SetCoordinator(std::string address) { calls_.SetCoordinator(std::move(address)); }
 
   // As server `self` of a view that the engine has.
   void Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t self,
               std::shared_ptr<shard::Engine> engine);
   ReplicaLeases& leases() { return leases_; }
-  const ReplicationCounters& counters() const { return counters_; }
+  ReplicationCounters counters() const {
+    ReplicationCounters all = counters_;
+    static_cast<ConfigurationCounters&>(all) = calls_.counters();
+    return all;
+  }
 
   // Sends what there is to send, as far as there is room.
   bool Send();
@@ -128,7 +129,6 @@ class Replication final : public PeerListener {
     std::map<uint64_t, Out> out;  // by cookie
     int64_t heard_ns = 0;         // when it last answered a record, whatever the answer
   };
-  enum class GiveUp : uint8_t { kNo, kSilent, kRefuses, kDiffers };
   struct Part {
     PeerId copy;
     uint64_t since = 0, epoch = 0;
@@ -143,7 +143,6 @@ class Replication final : public PeerListener {
     int64_t heard_ns = 0;  // the last answer to a record or part, or when one was sent after none
     int64_t waits_since = kNever;  // when a look first found records that it has not taken
     bool broken = false;           // the copy said that it cannot go on
-    GiveUp why = GiveUp::kNo;      // as the coordinator was last asked
   };
 
   // Where it counts; null: a beacon, or of a configuration that is over.
@@ -162,22 +161,16 @@ class Replication final : public PeerListener {
   // Sets waits_since of all partitions. After a time in which this side did not run, it begins
   // anew.
   void LookForWaiting(int64_t now);
-  GiveUp Judge(const Part& part, int64_t now) const;
-  static std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
-                              const std::vector<uint32_t>& partitions, GiveUp why);
-  void OnReconfigured(const v1::ReconfigureRequest& request,
-                      const absl::StatusOr<v1::ReconfigureResponse>& response);
-  std::string NewRequestId();
+  GiveUp Judge(uint32_t partition, int64_t now) const;
   void Log(const std::string& text) const {
     if (options_.log) options_.log(text);
   }
 
   const ReplicationOptions options_;
-  ControlChannel* const control_;
   const Clock* const clock_;
   PeerLinks* links_ = nullptr;
-  std::string coordinator_;
   Random random_;
+  ConfigurationCalls calls_;
   uint64_t self_ = 0;
   std::shared_ptr<const v1::ClusterView> view_;
   std::shared_ptr<shard::Engine> engine_;
@@ -187,15 +180,11 @@ class Replication final : public PeerListener {
   std::vector<uint32_t> learners_;  // partitions of this shard that have one
   uint32_t refused_ = 0;            // of parts_
   uint64_t last_cookie_ = 0;
-  bool asking_ = false;           // the coordinator
-  v1::ReconfigureTicket ticket_;  // of its last answer
-  bool late_ = false;             // the last answer said so
   int64_t next_ask_ns_ = 0;
   int64_t looked_ns_ = 0;  // LookForWaiting()
   int64_t next_audit_ns_ = 0;
   ReplicationCounters counters_;
   std::vector<shard::ReplicaRecord> records_;  // scratch of Send()
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace verbena::server

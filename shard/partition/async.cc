@@ -345,10 +345,11 @@ void Async::RosterChanged() {
 
 void Async::Reset() {
   const ReplyStatus why = ReplyStatus::kExpired;
-  for (Queue& queue : queues_) {
-    for (Queued& q : queue) {
-      if (q.record != 0) Finish(&q, /*force=*/true);
-    }
+  for (uint32_t slice = 0; slice < queues_.size(); ++slice) {
+    Queue& queue = queues_[slice];
+    bool all = true;
+    for (Queued& q : queue) all &= q.record == 0 || Finish(&q, /*force=*/true);
+    if (!all) sink_.log->Abandon(table_.id(), PartitionOf(slice), ReplyStatus::kResourceExhausted);
     RemoveQueued(&queue, &why, /*owned=*/true, [](const Queued&) { return true; });
   }
   sequences_.Reset();

@@ -38,7 +38,7 @@ class AsyncRows final : public RowConsistency {
     const v1::TableSpec& spec = table_.spec();
     if (spec.consistency() == v1::CONSISTENCY_SSP) {
       clocks_.emplace(&roster_, spec.staleness(), [this](uint32_t slice, const WorkerMark& mark) {
-        TellMark(&sink_, table_, roster_, slice, mark);
+        NoteMark(&sink_, table_, roster_, slice, mark);
       });
     }
     Resize();
@@ -91,6 +91,10 @@ class AsyncRows final : public RowConsistency {
     for (uint32_t s = 0; s < told_.size(); ++s) {
       for (Told& t : told_[s].entries) t.acknowledged = true;
       ApplyTold(s, /*now=*/true, /*ends=*/false);
+      if (told_[s].entries.empty()) continue;
+      if (table_.ready(s)) table_.Unprepare(s);
+      FailSlice(s, ReplyStatus::kResourceExhausted, /*keep=*/false);
+      sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
@@ -294,6 +298,7 @@ void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
 
 bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
                      ReplicaLog::Mode mode) {
+  if (!TellNewRows({&table_, &parking_, &pool_, &roster_, &sink_}, slice)) return false;
   const size_t count = push.keys.size();
   const size_t bytes = KeyBytes(count) + count * table_.row_bytes();
   ReplicaLog::Append told;

@@ -17,20 +17,39 @@ bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink*
   return true;
 }
 
+namespace {
+
+// Whether the copy is to be told of the slice; with what, if so.
+bool MarkFor(const Sink& sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
+             const WorkerMark& mark, ReplicaLog::Append* told) {
+  const ReplicaLog& log = *sink.log;
+  told->table = table.id();
+  told->partition = table.life(slice).partition;
+  if (log.mode(told->partition) == ReplicaLog::Mode::kAlone ||
+      !log.Told(told->partition, table.id())) {
+    return false;
+  }
+  told->header.kind = ReplicaKind::kSettle;
+  told->header.generation = roster.generation();
+  told->header.worker = mark.worker;
+  told->header.worker_sequence = mark.sequence;
+  told->header.worker_clock = mark.clock;
+  return true;
+}
+
+}  // namespace
+
 void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
               const WorkerMark& mark) {
-  ReplicaLog& log = *sink->log;
-  const uint32_t partition = table.life(slice).partition;
-  if (log.mode(partition) == ReplicaLog::Mode::kAlone || !log.Told(partition, table.id())) return;
   ReplicaLog::Append told;
-  told.table = table.id();
-  told.partition = partition;
-  told.header.kind = ReplicaKind::kSettle;
-  told.header.generation = roster.generation();
-  told.header.worker = mark.worker;
-  told.header.worker_sequence = mark.sequence;
-  told.header.worker_clock = mark.clock;
-  log.Add(std::move(told));
+  if (MarkFor(*sink, table, roster, slice, mark, &told)) sink->log->Add(std::move(told));
+}
+
+void NoteMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
+              const WorkerMark& mark) {
+  ReplicaLog::Append told;
+  if (!MarkFor(*sink, table, roster, slice, mark, &told)) return;
+  sink->log->Note(told.partition, told.table, told.header);
 }
 
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster) {

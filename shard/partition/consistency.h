@@ -76,6 +76,9 @@ bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink*
 // worker now.
 void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
               const WorkerMark& mark);
+// The same of what a view has changed, for which nobody has asked for room.
+void NoteMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
+              const WorkerMark& mark);
 
 // By what a mean divides where every push is an apply of its own.
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster);

@@ -57,6 +57,11 @@ class RowConsistency : public Consistency {
 std::unique_ptr<RowConsistency> MakeSyncRows(const RowParts& parts);
 std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, too
 
+// Before a record of rows: a learner that is being sent the slice is told which rows were made
+// since it began with it. It makes them itself, so that the cursor has an end however many there
+// are. False: no memory.
+bool TellNewRows(const RowParts& parts, uint32_t slice);
+
 // What a push says when rows could just not be made.
 inline ReplyStatus NoRoom(const BufferPool& pool) {
   return pool.refused_by_job() ? ReplyStatus::kJobMemoryLimit : ReplyStatus::kMemoryLimit;

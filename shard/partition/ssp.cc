@@ -17,7 +17,7 @@ class Ssp final : public DenseConsistency {
         sink_(*parts.sink),
         clocks_(parts.roster, parts.table->spec().staleness(),
                 [this](uint32_t slice, const WorkerMark& mark) {
-                  TellMark(&sink_, table_, roster_, slice, mark);
+                  NoteMark(&sink_, table_, roster_, slice, mark);
                 }) {
     Follow();
   }

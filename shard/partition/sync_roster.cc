@@ -1,5 +1,6 @@
 // What happens around the steps of a sync table: workers and lanes come and go, slices move, the
 // job begins again.
+#include <set>
 #include <vector>
 
 #include "shard/partition/sync.h"
@@ -46,14 +47,21 @@ void Sync::RosterChanged() {
 
 void Sync::Reset() {
   const ReplyStatus why = ReplyStatus::kExpired;
+  std::set<uint32_t> unapplied;  // partitions
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     // Copies have been told: they apply it, whoever is there to see it.
-    if (chunks_[chunk].told != 0) Commit(chunk, /*force=*/true);
+    if (chunks_[chunk].told != 0 && !Commit(chunk, /*force=*/true)) {
+      unapplied.insert(PartitionOf(chunk));
+    }
     for (uint32_t r = 0; r < ranks_; ++r) {
       if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kNone, &why);
     }
     ClearBlocked(chunk);
     DropAccumulator(&chunks_[chunk]);
+  }
+  // Not before: what others apply is in the log.
+  for (const uint32_t partition : unapplied) {
+    sink_.log->Abandon(table_.id(), partition, ReplyStatus::kResourceExhausted);
   }
   chunks_.clear();
   // With their memory: the next run may have fewer workers.

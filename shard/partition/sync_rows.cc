@@ -149,7 +149,9 @@ void SyncRows::RosterChanged() {
 void SyncRows::Reset() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
     // Copies have been told: they apply it, whoever is there to see it.
-    if (slices_[s].told != 0) ApplyTold(s, /*now=*/true);
+    if (slices_[s].told != 0 && !ApplyTold(s, /*now=*/true)) {
+      sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
+    }
     if (table_.ready(s)) table_.Unprepare(s);
     Drop(&slices_[s]);
   }

@@ -151,6 +151,7 @@ void SyncRows::Observe(uint32_t slice) {
 }
 
 bool SyncRows::Tell(uint32_t slice) {
+  if (!TellNewRows({&table_, &parking_, &pool_, &roster_, &sink_}, slice)) return false;
   Slice& s = slices_[slice];
   uint32_t keys = 0;
   ForEachRow(slice, [&](uint64_t, uint32_t) { ++keys; });

@@ -107,6 +107,8 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   Advance(partition, p.next - 1);
   p.copy = copy;
   p.since = since;
+  p.differs = false;
+  p.notes = {};
   p.cursor = {};
   if (copy.server == 0) return true;
   p.sent = p.acked = p.released = p.next - 1;
@@ -182,7 +184,8 @@ uint64_t ReplicaLog::Add(Append append) {
   // Decided here, where it is known what the replica was sent before this record.
   const bool to_come = p.cursor.sends(append.table) ||
                        (planted_bugs().rows_never_come && append.table > p.cursor.last_table &&
-                        p.cursor.begun_as_learner);
+                        p.cursor.begun_as_learner) ||
+                       (planted_bugs().forget_proved && p.cursor.proved && !p.cursor.complete);
   if (append.header.kind == ReplicaKind::kRows && to_come) e.header.flags |= kReplicaToCome;
   p.unapplied += e.applied ? 0 : 1;
   const bool told = p.copy.server != 0;
@@ -263,6 +266,54 @@ void ReplicaLog::Pop(uint32_t partition) {
   }
 }
 
+void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
+  FailWaiters(table, partition, why);
+  Disown(table, partition);
+  Partition& p = partitions_[partition];
+  p.differs = p.copy.server != 0;
+}
+
+// ---- notes --------------------------------------------------------------------------------------
+
+void ReplicaLog::Note(uint32_t partition, uint32_t table, const ReplicaHeader& header) {
+  partitions_[partition].notes.Put(table, header);
+  noted_.insert(partition);
+  AddNotes(partition);
+}
+
+void ReplicaLog::AddNotes(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  if (p.notes.empty()) return;
+  // Nobody has asked for these.
+  const Asker asker = std::exchange(asker_, {});
+  const bool catching_up = std::exchange(catching_up_, false);
+  const bool unbounded = planted_bugs().unbounded_log || planted_bugs().unbounded_notes;
+  while (!p.notes.empty() && (unbounded || !Full(p))) {
+    const ReplicaNotes::Note note = p.notes.Take();
+    Append told;
+    told.table = note.table;
+    told.partition = partition;
+    told.header = note.header;
+    Add(std::move(told));
+  }
+  if (p.notes.empty()) noted_.erase(partition);
+  catching_up_ = catching_up;
+  asker_ = asker;
+}
+
+void ReplicaLog::AddNotes() {
+  const std::vector<uint32_t> noted(noted_.begin(), noted_.end());
+  for (const uint32_t partition : noted) {
+    // Its copy has changed since.
+    if (partitions_[partition].notes.empty()) noted_.erase(partition);
+    AddNotes(partition);
+  }
+}
+
+void ReplicaLog::ForgetNotes(uint32_t table) {
+  for (const uint32_t partition : noted_) partitions_[partition].notes.ForgetTable(table);
+}
+
 // ---- room ---------------------------------------------------------------------------------------
 
 uint64_t ReplicaLog::PartitionShare(const Partition& partition) const {
@@ -274,10 +325,17 @@ uint64_t ReplicaLog::ShardShare() const {
   return learners_ > 0 ? limits_.shard_bytes / kCatchUpShare : limits_.shard_bytes;
 }
 
+bool ReplicaLog::Full(const Partition& partition) const {
+  // Without entries there is none whose end would let anybody go on.
+  return (partition.apply_bytes > 0 && partition.apply_bytes >= PartitionShare(partition)) ||
+         (apply_bytes_ > 0 && apply_bytes_ >= ShardShare());
+}
+
 bool ReplicaLog::HasRoom(uint32_t partition) {
   Partition& p = partitions_[partition];
-  if (p.copy.server == 0 || planted_bugs().unbounded_log) return true;
-  // Without entries there is none whose end would let anybody go on.
+  if (p.copy.server == 0) return true;
+  AddNotes(partition);
+  if (planted_bugs().unbounded_log) return true;
   p.crowded |= p.apply_bytes > 0 && p.apply_bytes >= PartitionShare(p);
   crowded_ |= apply_bytes_ > 0 && apply_bytes_ >= ShardShare();
   if (!p.crowded && !crowded_) return true;

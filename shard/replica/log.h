@@ -24,14 +24,16 @@
 //     reason for which that will not be; never after ForgetLane().
 //  6. Bytes in the log are bounded (ReplicaLogLimits): of each kind, what workers caused and what a
 //     learner is sent of what was there before it, at most one entry more than its share. An apply
-//     asks HasRoom() first. Both kinds have a share that the other cannot take, so both go on while
-//     a copy answers. An entry counts until its memory is free.
+//     asks HasRoom() first; what a view changes is noted, and added when there is room (notes.h).
+//     kBegin and kComplete are one each of a copy. Both kinds have a share that the other cannot
+//     take, so both go on while a copy answers. An entry counts until its memory is free.
 #ifndef VERBENA_SHARD_REPLICA_LOG_H_
 #define VERBENA_SHARD_REPLICA_LOG_H_
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,7 @@
 #include "proto/record.h"
 #include "shard/engine.h"
 #include "shard/partition/sink.h"
+#include "shard/replica/notes.h"
 #include "shard/table/buffer_pool.h"
 
 namespace verbena::shard {
@@ -71,6 +74,9 @@ class ReplicaLog {
     bool slice_told = false;
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
+    // Rows of the slice from rows_end on were made when it had been told, so that the learner makes
+    // them, too; up to rows_made it was told to.
+    uint32_t rows_end = 0, rows_made = 0;
     bool complete = false;
     uint64_t begin = 0;  // its kBegin; what was added before it is applied before anything is read
     uint64_t told = 0;   // the last record that was made for it alone
@@ -78,7 +84,8 @@ class ReplicaLog {
     uint64_t copied_bytes = 0;
     uint64_t total_bytes = 0;
     bool begun_as_learner = false;
-    Proof proof;  // begins when everything was sent
+    Proof proof;          // begins when everything was sent
+    bool proved = false;  // it has ended
 
     // Rows of the table that were not sent yet are.
     bool sends(uint32_t id) const { return !complete && id == table && slice_told; }
@@ -150,6 +157,15 @@ class ReplicaLog {
     // partition without any it is an entry that is told to nobody.
     bool waits = false;
   };
+  // A view has changed that of the table: a record without data that nobody applies here, added now
+  // or when there is room. Before it no other record of the partition's applies is added.
+  void Note(uint32_t partition, uint32_t table, const ReplicaHeader& header);
+  // What was noted, as far as there is room. Otherwise HasRoom() does it.
+  void AddNotes();
+  // Until they are added the copy is not told all that is so here.
+  bool HasNotes(uint32_t partition) const { return !partitions_[partition].notes.empty(); }
+  // The table is no more.
+  void ForgetNotes(uint32_t table);
   // Its sequence. header.total_bytes of data are sent. The asker, if any, waits for it, if it is of
   // a worker.
   uint64_t Add(Append append);
@@ -167,6 +183,10 @@ class ReplicaLog {
   void Applied(uint32_t partition, uint64_t sequence);
   // The owner is gone, or will not apply anything before this: entries of the table are done here.
   void Disown(uint32_t table, uint32_t partition);
+  // The owner cannot apply what the copy was told: whoever waits for it is answered `why`, and the
+  // copy differs from what is here until there is another one.
+  void Abandon(uint32_t table, uint32_t partition, ReplyStatus why);
+  bool differs(uint32_t partition) const { return partitions_[partition].differs; }
 
   // ---- room ----
   // Whether an apply may add an entry now. A partition without a copy always has room. False: wait
@@ -256,7 +276,9 @@ class ReplicaLog {
     uint64_t unapplied = 0;  // entries
     CopyId copy;
     uint64_t since = 0;  // the copy is one
+    bool differs = false;
     Cursor cursor;
+    ReplicaNotes notes;
     std::deque<Entry> entries;  // the last has sequence next - 1
   };
   // Data of an entry that is gone, which may still be read.
@@ -298,6 +320,9 @@ class ReplicaLog {
   // The share of the partition's entries, of all entries, that applies may have.
   uint64_t PartitionShare(const Partition& partition) const;
   uint64_t ShardShare() const;
+  // Whether applies have their share.
+  bool Full(const Partition& partition) const;
+  void AddNotes(uint32_t partition);
   // Of an entry whose memory is free.
   void Uncount(bool catches_up, uint32_t bytes);
   // Lets those go on who wait, if there is room by now.
@@ -317,6 +342,7 @@ class ReplicaLog {
   size_t learners_ = 0;
   std::vector<Partition> partitions_;
   std::vector<uint32_t> unsent_;
+  std::set<uint32_t> noted_;  // partitions
   std::vector<Retired> retired_;
   absl::flat_hash_map<uint64_t, Ticket> tickets_;
   uint64_t last_ticket_ = 0;

@@ -1,7 +1,6 @@
 #include "shard/table/row_store.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "shard/kernel/prefetch.h"
 #include "shard/table/initializer.h"
@@ -69,7 +68,7 @@ RowStore::~RowStore() {
   for (std::byte* few : tail_) arena_->Give(RowArena::kFew, few);
 }
 
-void RowStore::SetApplies(uint32_t row, uint32_t applies) {
+void RowStore::WriteApplies(uint32_t row, uint32_t applies) {
   if (shape_.counts) {
     std::memcpy(At(row) + sizeof(uint64_t), &applies, sizeof(applies));
     return;
@@ -79,14 +78,10 @@ void RowStore::SetApplies(uint32_t row, uint32_t applies) {
   applied = applies > 0 ? applied | bit : applied & ~bit;
 }
 
-uint64_t RowStore::CountApplied() const {
-  uint64_t count = 0;
-  if (shape_.counts) {
-    for (uint32_t row = 0; row < size_; ++row) count += applies(row) > 0 ? 1 : 0;
-  } else {
-    for (const Chunk& chunk : chunks_) count += static_cast<uint64_t>(std::popcount(chunk.applied));
-  }
-  return count;
+void RowStore::SetApplies(uint32_t row, uint32_t applies_of_row) {
+  applied_rows_ -= applies(row) > 0 ? 1 : 0;
+  applied_rows_ += applies_of_row > 0 ? 1 : 0;
+  WriteApplies(row, applies_of_row);
 }
 
 void RowStore::Find(absl::Span<const uint64_t> keys, uint32_t* rows) const {
@@ -246,7 +241,7 @@ uint32_t RowStore::Insert(uint64_t key, Fresh fresh, uint64_t coming) {
   }
   std::byte* const at = At(row);
   std::memcpy(at, &key, sizeof(key));
-  SetApplies(row, 0);
+  WriteApplies(row, 0);
   if (shape_.stamps) SetStamp(row, 0);
   if (shape_.tiered) {
     set_frame(row, HotRows::kFresh);

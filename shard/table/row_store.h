@@ -172,8 +172,8 @@ class RowStore {
     if (before < (shape_.counts ? UINT32_MAX : 1)) SetApplies(row, before + 1);
   }
   void SetApplies(uint32_t row, uint32_t applies);
-  // Rows that were changed. Looks at all of them.
-  uint64_t CountApplied() const;
+  // Rows that were changed.
+  uint32_t applied_rows() const { return applied_rows_; }
 
   // ---- where rows have stamps ----
   uint32_t stamp(uint32_t row) const {
@@ -305,6 +305,7 @@ class RowStore {
     return index_.Find(hash, [this, key](uint32_t row) { return this->key(row) == key; });
   }
   void SetInitialParameters(uint64_t key, std::byte* to) const;
+  void WriteApplies(uint32_t row, uint32_t applies);
   // The row's content is nobody's any more, in a frame, cold or being read.
   void LeaveFrame(uint32_t row);
   void HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const;
@@ -327,6 +328,7 @@ class RowStore {
   HotRows* const hot_;
   const uint32_t life_;
   uint32_t size_ = 0;
+  uint32_t applied_rows_ = 0;
   uint32_t free_ =
       kNone;  // the first number that is free; in each is the next, as its first number
   uint32_t free_count_ = 0;

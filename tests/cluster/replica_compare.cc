@@ -42,8 +42,6 @@ struct EngineInspector {
     partitions->resize(log.partitions_.size());
     for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
       for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
-        // Views and members add records without contents, and do not ask for room.
-        if (e.header.total_bytes == 0) continue;
         const ReplicaKind kind = e.header.kind;
         (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes);
         (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes);

@@ -364,6 +364,37 @@ TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
   }
 }
 
+// Rows that are made when the learner was compared, and before it is admitted.
+ReplyStatus PushAfterProof(Pair* pair) {
+  pair->Apply();
+  pair->Push({5, 6});
+  pair->AddLearner();
+  pair->Apply();
+  pair->Take();  // contents, and what compares them
+  pair->Push({7, 8});
+  return pair->Ship();
+}
+
+TEST_CASE("regression: a learner is compared once more right before it is admitted") {
+  const bool bug = GENERATE(false, true);
+  const bool once = GENERATE(false, true);
+  const Planted forgets(&PlantedBugs::forget_proved, bug);
+  const Planted unproved(&PlantedBugs::prove_once, once);
+  Pair pair(OnePartition(AnyConsistency()));
+  const ReplyStatus shipped = PushAfterProof(&pair);
+  if (bug && !once) {
+    CHECK(shipped == ReplyStatus::kDataLoss);
+    CHECK_FALSE(pair.primary.engine->CaughtUp(0));
+    return;
+  }
+  CHECK(shipped == ReplyStatus::kOk);
+  CHECK(pair.primary.engine->CaughtUp(0));
+  const Rows rows = pair.primary.Scan(0, 100);
+  pair.Admit();
+  pair.Promote();
+  CHECK((pair.replica.Scan(0, 100) == rows) == !bug);
+}
+
 // The audit has gone through the one partition a few times.
 ReplyStatus Audit(Pair* pair) {
   ReplyStatus status = ReplyStatus::kOk;

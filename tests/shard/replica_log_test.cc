@@ -9,6 +9,7 @@
 
 #include "proto/routing.h"
 #include "shard/planted_bugs.h"
+#include "shard/replica/notes.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_bytes.h"
 
@@ -22,6 +23,7 @@ constexpr uint32_t kLoadElements = 256;  // 1 KiB
 constexpr uint32_t kLoadDim = 16;
 constexpr uint32_t kLoadKeys = 2048;
 constexpr uint32_t kLoadPushKeys = 4;
+constexpr uint32_t kGrowingPushKeys = 32;
 constexpr uint64_t kLoadCopy = kServer + 1;
 // Of one record, at most: a chunk, or a group of rows, with what the log has of it.
 constexpr uint64_t kLoadRecord = 2048;
@@ -36,6 +38,8 @@ struct LoadPlan {
   // The first client pushes rows of so many partitions at once, and the others chunks; 0: each
   // client pushes both, of one partition at a time.
   uint32_t wide = 0;
+  // Each push of rows makes some, with so many arrays of optimizer state.
+  bool grows = false;
 };
 
 // A primary, a copy of all its partitions, clients, and between them rounds of virtual time.
@@ -114,6 +118,17 @@ class Load {
     most_idle_ = std::max(most_idle_, idle_);
   }
 
+  // The job begins again and again, while nothing reaches the copy.
+  void BeginGenerations(uint32_t times) {
+    for (uint32_t i = 0; i < times; ++i) {
+      v1::Job* job = view_.mutable_jobs(0);
+      job->set_generation(job->generation() + 1);
+      Apply();
+      CheckBounds();
+    }
+    sequences_.assign(plan_.clients, std::vector<uint64_t>(2 * kLoadPartitions, 0));
+  }
+
   // All that was sent is answered, and the copy has it.
   void Drain() {
     for (uint32_t round = 0; round < 20'000; ++round) {
@@ -166,6 +181,28 @@ class Load {
     CHECK(rows == row_pushes_.size());
   }
 
+  // All rows of the partition.
+  void ScanInto(Engine* engine, uint32_t partition, std::map<uint64_t, std::vector<float>>* rows) {
+    // What is scanned begins behind `index` rows.
+    for (uint32_t from = 0;; from += kLoadKeys) {
+      const PullOutcome out =
+          engine->Scan({kFirstWorker, kLoadRows, {partition, from, Epoch(), 0, kLoadKeys, 0}});
+      REQUIRE(out.kind == PullOutcome::Kind::kReady);
+      const uint32_t count = out.answer.detail;
+      for (uint32_t i = 0; i < count; ++i) {
+        uint64_t key = 0;
+        std::memcpy(&key, out.view.buffer.data + i * sizeof(key), sizeof(key));
+        std::vector<float>& row = (*rows)[key];
+        row.resize(kLoadDim);
+        std::memcpy(row.data(),
+                    out.view.buffer.data + KeyBytes(count) + i * kLoadDim * sizeof(float),
+                    kLoadDim * sizeof(float));
+      }
+      engine->Unpin(out.view.pin);
+      if (count < kLoadKeys) return;
+    }
+  }
+
   Engine* primary() { return primary_.get(); }
   Engine* Promote() {
     for (v1::Partition& partition : *view_.mutable_partitions()) {
@@ -210,7 +247,7 @@ class Load {
     spec->set_staleness(1'000'000);
     spec->set_reduction(v1::REDUCTION_SUM);
     spec->mutable_initializer()->set_kind(v1::Initializer::CONSTANT);
-    spec->mutable_optimizer()->set_name("sgd");
+    spec->mutable_optimizer()->set_name(rows && plan_.grows ? "adam" : "sgd");
     spec->mutable_optimizer()->set_rate(1);
     spec->set_chunk_bytes(kLoadElements * (!rows && plan_.dtype == v1::DTYPE_BF16 ? 2 : 4));
   }
@@ -245,6 +282,14 @@ class Load {
         while (PartitionOfKey(kLoadRows, key, kLoadPartitions) != partition) ++key;
         r.keys.push_back(key);
         r.groups.push_back({partition, 0, Epoch(), NextSequence(c, true, partition), 1, 0});
+      }
+      r.values.assign(r.keys.size() * kLoadDim, 1);
+    } else if (r.rows && plan_.grows) {
+      partition = turn / 2 % kLoadPartitions;
+      for (; r.keys.size() < kGrowingPushKeys; ++next_key_) {
+        if (PartitionOfKey(kLoadRows, next_key_, kLoadPartitions) == partition) {
+          r.keys.push_back(next_key_);
+        }
       }
       r.values.assign(r.keys.size() * kLoadDim, 1);
     } else if (r.rows) {
@@ -394,6 +439,7 @@ class Load {
   std::deque<Request> waiting_;
   std::deque<ReplicaRecord> link_;
   std::map<uint64_t, uint64_t> dense_pushes_, row_pushes_;
+  uint64_t next_key_ = 0;
   uint64_t filled_ = 0, answered_ = 0, wide_answered_ = 0, waited_ = 0, most_bytes_ = 0;
   uint32_t next_operation_ = 0, idle_ = 0, most_idle_ = 0;
   bool within_bounds_ = true;
@@ -435,6 +481,57 @@ TEST_CASE("regression: replica log: catch-up ends under full load, within the bo
   load.CheckSums(load.Promote());
 }
 
+LoadPlan GrowingPlan(uint32_t clients) {
+  LoadPlan plan;
+  plan.clients = clients;
+  plan.grows = true;
+  plan.bytes_of_round = 256 << 10;  // about a record of rows with their state
+  plan.limits = {1 << 20, 8 << 20, 256 << 10};
+  return plan;
+}
+
+// There are rows, and a learner begins.
+void GrowAndLearn(Load* load) {
+  for (uint32_t round = 0; round < 5; ++round) load->Round(true);
+  load->Drain();
+  load->AddLearner();
+}
+
+TEST_CASE("regression: replica log: catch-up ends while pushes make rows with much state") {
+  const LoadPlan plan = GrowingPlan(GENERATE(3u, 16u));
+  Load quiet(plan), load(plan);
+  GrowAndLearn(&quiet);
+  const uint32_t idle = quiet.CatchUp(false, 10'000);
+  GrowAndLearn(&load);
+  const uint32_t rounds = load.CatchUp(true, 10'000);
+  CAPTURE(plan.clients, idle, rounds);
+  REQUIRE(idle > 0);
+  CHECK(rounds > 0);
+  CHECK(rounds <= 3 * idle);
+  for (uint32_t round = 0; round < 20; ++round) load.Round(true);
+  load.Drain();
+  const auto scan = [&](Engine* engine) {
+    std::map<uint64_t, std::vector<float>> rows;
+    for (uint32_t p = 0; p < kLoadPartitions; ++p) load.ScanInto(engine, p, &rows);
+    return rows;
+  };
+  const auto before = scan(load.primary());
+  CHECK(before.size() > 1000);
+  CHECK(scan(load.Promote()) == before);
+}
+
+TEST_CASE("planted bug: replica log: the cursor chases rows that pushes make") {
+  const LoadPlan plan = GrowingPlan(16);
+  planted_bugs().chase_new_rows = true;
+  Load quiet(plan), load(plan);
+  GrowAndLearn(&quiet);
+  const uint32_t idle = quiet.CatchUp(false, 10'000);
+  GrowAndLearn(&load);
+  const uint32_t rounds = load.CatchUp(true, 3 * idle);
+  planted_bugs().chase_new_rows = false;
+  CHECK(rounds == 0);
+}
+
 TEST_CASE("regression: replica log: a push to many partitions has its turn beside another table") {
   LoadPlan plan;
   plan.clients = 16;
@@ -449,6 +546,70 @@ TEST_CASE("regression: replica log: a push to many partitions has its turn besid
   CHECK(all > 1000);
   CHECK(wide >= 25);
   load.Drain();
+}
+
+// Views change the same things for as long as a copy does not answer.
+bool ViewsStayWithinBounds() {
+  LoadPlan plan;
+  plan.consistency = v1::CONSISTENCY_SSP;
+  plan.limits = {16 << 10, 128 << 10, 16 << 10};
+  Load load(plan);
+  load.AddLearner();
+  REQUIRE(load.CatchUp(false, 10'000) > 0);
+  load.BeginGenerations(50);
+  const bool within_bounds = load.within_bounds();
+  // The copy hears of all of it, in the right order: it takes what comes next.
+  for (uint32_t round = 0; round < 100; ++round) load.Round(true);
+  load.Drain();
+  CHECK(load.answered() > 100);
+  return within_bounds;
+}
+
+TEST_CASE("regression: replica log: what views change stays within the bounds, too") {
+  CHECK(ViewsStayWithinBounds());
+}
+
+TEST_CASE("planted bug: replica log: what views change asks for no room") {
+  planted_bugs().unbounded_notes = true;
+  const bool within_bounds = ViewsStayWithinBounds();
+  planted_bugs().unbounded_notes = false;
+  CHECK_FALSE(within_bounds);
+}
+
+TEST_CASE("replica notes: a later one takes the place of an earlier one") {
+  ReplicaNotes notes;
+  const auto put = [&](uint32_t table, ReplicaKind kind, uint32_t generation, uint64_t worker = 0,
+                       uint64_t clock = 0) {
+    ReplicaHeader header = {};
+    header.kind = kind;
+    header.generation = generation;
+    header.worker = worker;
+    header.worker_clock = clock;
+    notes.Put(table, header);
+  };
+  put(2, ReplicaKind::kReset, 1);
+  put(1, ReplicaKind::kSettle, 1, 7, 3);
+  put(1, ReplicaKind::kSettle, 1, 7, 5);
+  put(1, ReplicaKind::kSettle, 1);  // a restore: workers stay
+  put(2, ReplicaKind::kSettle, 1, 8, 1);
+  put(2, ReplicaKind::kFresh, 2);  // as new: its workers are not known any more
+  put(2, ReplicaKind::kReset, 3);
+  put(3, ReplicaKind::kFresh, 1);
+  notes.ForgetTable(3);
+  const auto take = [&](uint32_t table, ReplicaKind kind, uint32_t generation, uint64_t worker,
+                        uint64_t clock) {
+    REQUIRE_FALSE(notes.empty());
+    const ReplicaNotes::Note note = notes.Take();
+    CHECK(note.table == table);
+    CHECK(note.header.kind == kind);
+    CHECK(note.header.generation == generation);
+    CHECK(note.header.worker == worker);
+    CHECK(note.header.worker_clock == clock);
+  };
+  take(1, ReplicaKind::kSettle, 1, 0, 0);
+  take(1, ReplicaKind::kSettle, 1, 7, 5);
+  take(2, ReplicaKind::kFresh, 3, 0, 0);
+  CHECK(notes.empty());
 }
 
 TEST_CASE("planted bug: replica log: applies do not wait, and catch-up waits for the log") {

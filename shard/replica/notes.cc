@@ -1,0 +1,47 @@
+#include "shard/replica/notes.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace verbena::shard {
+namespace {
+
+// What includes what: a new slice has no versions and knows no workers.
+int Strength(ReplicaKind kind) {
+  return kind == ReplicaKind::kFresh ? 2 : kind == ReplicaKind::kReset ? 1 : 0;
+}
+
+}  // namespace
+
+void ReplicaNotes::Put(uint32_t table, ReplicaHeader header) {
+  const auto [it, is_new] = notes_.try_emplace({table, header.worker}, header);
+  if (header.worker != 0) {
+    ReplicaHeader& noted = it->second;
+    noted.generation = header.generation;
+    noted.worker_sequence = std::max(noted.worker_sequence, header.worker_sequence);
+    noted.worker_clock = std::max(noted.worker_clock, header.worker_clock);
+    return;
+  }
+  // Those of workers are of what was before.
+  const auto end = notes_.upper_bound({table, std::numeric_limits<uint64_t>::max()});
+  for (auto worker = std::next(it); worker != end;) {
+    const bool over = Strength(header.kind) > 0 || worker->second.generation != header.generation;
+    worker = over ? notes_.erase(worker) : std::next(worker);
+  }
+  if (!is_new && Strength(it->second.kind) > Strength(header.kind)) header.kind = it->second.kind;
+  it->second = header;
+}
+
+ReplicaNotes::Note ReplicaNotes::Take() {
+  const auto first = notes_.begin();
+  const Note note = {first->first.first, first->second};
+  notes_.erase(first);
+  return note;
+}
+
+void ReplicaNotes::ForgetTable(uint32_t table) {
+  notes_.erase(notes_.lower_bound({table, 0}),
+               notes_.upper_bound({table, std::numeric_limits<uint64_t>::max()}));
+}
+
+}  // namespace verbena::shard
