@@ -179,7 +179,7 @@ class PeerLinks {
   }
 
   const PeerLinkOptions options_;
-  const std::vector<Transport> transports_;
+  std::vector<Transport> transports_;
   const size_t kinds_;  // of these
   const std::vector<rdma::MissingTransport> missing_;
   ControlChannel* const control_;
