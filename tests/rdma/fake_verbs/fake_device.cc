@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "tests/rdma/fake_verbs/fake_verbs.h"
@@ -24,7 +25,8 @@ struct Objects {
   uint32_t next_number = 100;
   std::map<uint32_t, FakeQp*> queue_pairs;
   std::map<uint32_t, FakeMw*> windows;  // by the key they are bound with
-  std::map<uint32_t, FakeMr*> regions;  // by rkey
+  std::mutex regions_mutex;
+  std::map<uint32_t, FakeMr*> regions;  // by rkey; under regions_mutex
 };
 
 Objects& objects() {
@@ -61,6 +63,7 @@ bool MayWrite(const FakeQp& peer, uint32_t key, uint64_t address, uint64_t bytes
     return mw.qp_num == peer.qp_num && address >= mw.address &&
            address + bytes <= mw.address + mw.bytes;
   }
+  const std::lock_guard<std::mutex> lock(objects().regions_mutex);
   const auto region = objects().regions.find(key);
   if (region == objects().regions.end()) return false;
   const FakeMr& mr = *region->second;
@@ -208,6 +211,11 @@ ibv_context* OpenFakeDevice() {
   return fake_verbs().context;
 }
 
+size_t LiveFakeRegions() {
+  const std::lock_guard<std::mutex> lock(objects().regions_mutex);
+  return objects().regions.size();
+}
+
 }  // namespace verbena::rdma
 
 using namespace verbena::rdma;  // NOLINT: the libraries' interface is global
@@ -278,7 +286,9 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t /*iova*/,
                          unsigned access) {
   if (fake_verbs().on_registration) fake_verbs().on_registration(address, bytes);
+  const std::lock_guard<std::mutex> lock(objects().regions_mutex);
   fake_verbs().registrations.push_back(access);
+  fake_verbs().registered_bytes.push_back(bytes);
   auto* const mr = new FakeMr;
   mr->context = pd->context;
   mr->pd = pd;
@@ -293,6 +303,7 @@ ibv_mr*(ibv_reg_mr)(ibv_pd* pd, void* address, size_t bytes, int access) {
   return ibv_reg_mr_iova2(pd, address, bytes, 0, static_cast<unsigned>(access));
 }
 int ibv_dereg_mr(ibv_mr* mr) {
+  const std::lock_guard<std::mutex> lock(objects().regions_mutex);
   objects().regions.erase(mr->rkey);
   delete static_cast<FakeMr*>(mr);
   return 0;

@@ -2,7 +2,7 @@
 // test, it takes the place of libibverbs and librdmacm: one device, one port, and connections of
 // queue pairs within the process, whose work requests are done when they are posted.
 //
-// **Thread safety**: one thread.
+// **Thread safety**: one thread; regions may be registered and deregistered by any.
 #ifndef VERBENA_TESTS_RDMA_FAKE_VERBS_FAKE_VERBS_H_
 #define VERBENA_TESTS_RDMA_FAKE_VERBS_FAKE_VERBS_H_
 
@@ -26,7 +26,7 @@ struct FakeVerbs {
   std::function<int(int entries)> create_cq;
   std::function<int(const ibv_qp& qp)> destroy_qp;
   std::function<int(const ibv_qp& qp, ibv_qp_state to)> modify_qp;
-  // Called for each registration, before it is made.
+  // Called for each registration, before it is made, by the thread that asks for it.
   std::function<void(const void* address, size_t bytes)> on_registration;
   // Called for each event of librdmacm before it is handed out.
   std::function<void(rdma_cm_event_type type)> on_cm_event;
@@ -43,6 +43,7 @@ struct FakeVerbs {
   };
   std::vector<Bind> binds;
   std::vector<unsigned> registrations;        // their access flags
+  std::vector<size_t> registered_bytes;       // their sizes
   std::vector<ibv_qp_init_attr> queue_pairs;  // as asked for, those that were refused too
   std::vector<int> gid_indexes_used;          // of queue pairs moved to RTR
 
@@ -58,6 +59,8 @@ struct FakeVerbs {
 // The device of the process, as it was last reset.
 FakeVerbs& fake_verbs();
 void ResetFakeVerbs();
+// Regions that are registered now.
+size_t LiveFakeRegions();
 
 }  // namespace verbena::rdma
 
