@@ -28,6 +28,7 @@ struct TableLane;
 struct Operation;
 struct ScanResult;
 class DeviceStaging;
+class Staging;
 
 // One record, from the moment it is needed until it is settled.
 //
@@ -76,6 +77,8 @@ struct Entry {
   uint32_t elements = 0;         // rows: how many keys
   std::byte* staging = nullptr;  // pull: where the server writes instead. Else: what is sent
   uint32_t staging_bytes = 0;
+  const Staging* awaited_from = nullptr;  // there was no buffer of so many bytes
+  uint32_t awaited_bytes = 0;
   // Whose memory `data` is. Null: the host's, or, once it is posted, memory that its lane reaches
   // itself.
   DeviceStaging* device = nullptr;

@@ -24,6 +24,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->step = entry->min_version = entry->norm = 0;
   entry->block = nullptr;
   entry->data = entry->staging = nullptr;
+  entry->awaited_from = nullptr;
   entry->device = nullptr;
   entry->direct = false;
   entry->copy = Entry::Copy::kNone;
@@ -107,7 +108,10 @@ void Journal::GiveStaging(Entry* entry) {
   StagingOf(*entry)->Give(entry->staging, entry->staging_bytes);
   entry->staging = nullptr;
   entry->copy = Entry::Copy::kNone;
-  // A record may have waited for it, on any lane.
+  TouchStalled();  // a record may have waited for it, on any lane
+}
+
+void Journal::TouchStalled() {
   for (const auto& stream : lanes_->streams()) {
     if (stream->stalled || !stream->pulls.empty() || !stream->norms.empty()) Touch(stream.get());
   }
@@ -115,6 +119,7 @@ void Journal::GiveStaging(Entry* entry) {
 
 // Not in any queue.
 void Journal::Free(Entry* entry) {
+  StopAwaiting(entry);
   Detach(entry);
   GiveStaging(entry);
   entry->state = Entry::State::kFree;

@@ -182,6 +182,7 @@ class Journal final : public LaneListener {
   void ReleaseBuffer(Entry* entry);
   Staging* StagingOf(const Entry& entry);
   void GiveStaging(Entry* entry);
+  void TouchStalled();
   // `more`: not in any queue; goes with what is.
   void Reroute(TableState* table, std::vector<Entry*> more = {});
   void Touch(Stream* stream);
@@ -321,6 +322,9 @@ class Journal final : public LaneListener {
   void Cut(const Cutting& call, absl::Span<const KeyPlan::Range> ranges);
   Entry* NewRows(const Cutting& call);
   void EnqueueFilled(TableLane* lane);
+  bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
+  void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
+  void StopAwaiting(Entry* entry);
   // False: none is free now, or there is no memory for it now (NotNow()).
   bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
   bool PostRowPush(Stream* stream, Entry* entry);
@@ -390,6 +394,7 @@ class Journal final : public LaneListener {
   // By device; a handful at most.
   std::vector<std::unique_ptr<DeviceStaging>> devices_;
   Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
+  std::vector<Entry*> awaits_staging_;  // a handful: one for each lane and table
   size_t lanes_pulling_ = 0;       // lanes with pulls that wait, in this Pump(); 0: not counted
   bool norms_dirty_ = false;       // RunNorms() may have something to do
   bool moves_dirty_ = false;       // RunMoves() may

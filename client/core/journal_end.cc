@@ -102,6 +102,7 @@ bool Journal::Over(const Entry& entry) {
 // contribution is owed; async: its sequence is next), so it is sent again with no elements, which
 // settles it and contributes zero.
 void Journal::MakeEmpty(Entry* entry) {
+  StopAwaiting(entry);
   Detach(entry);
   GiveStaging(entry);
   entry->device = nullptr;

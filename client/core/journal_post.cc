@@ -287,6 +287,7 @@ void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
                                                                    std::string(status.message()))));
     return Touch(stream);
   }
+  StopAwaiting(entry);
   if (entry->operation != nullptr) entry->operation->not_now = status;
   // Memory that is being registered: OnMemoryReady() comes before that.
   const bool pending = absl::IsAborted(status);
@@ -427,6 +428,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
   if (!remote.ok() && !direct && !absl::IsAborted(remote.status())) {
     Staging* staging = StagingOf(*entry);
     if (entry->staging == nullptr && !HasShare(*stream, *staging, bytes)) {
+      StopAwaiting(entry);  // its lane's turn comes first
       stream->stalled = true;
       return false;
     }
@@ -502,6 +504,7 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
     }
     return false;
   }
+  StopAwaiting(entry);
   // The entry is in a queue of this stream: Post() is called for what is queued only.
   if (IsPull(entry->type)) {
     stream->pulls.Remove(entry);

@@ -131,6 +131,66 @@ TEST_CASE("no call ends because a transport refuses memory a few times") {
   CHECK(cluster.core->statistics().lanes_lost == 0);
 }
 
+// What no waiting mends.
+TEST_CASE("a transport that may not use memory at all ends a call at once, and says which") {
+  const bool early = GENERATE(true, false);
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
+  cluster.Join();
+  REQUIRE(cluster.Wait(cluster.Pull(table, cluster.Memory(table, 0.0f))));
+  cluster.endpoint->register_status =
+      early ? absl::PermissionDeniedError("no access to /dev/infiniband/uverbs0")
+            : absl::FailedPreconditionError("the device takes no such memory");
+  const int64_t start = cluster.now();
+  const auto memory = cluster.Memory(table, 1.0f);
+  for (const auto& call : {cluster.Push(table, memory), cluster.Pull(table, memory)}) {
+    REQUIRE(cluster.Wait(call));
+    INFO(call->status);
+    CHECK(call->status.code() == cluster.endpoint->register_status.code());
+    CHECK(call->ended_at - start < kSecond);  // of 30, of the simulated clock
+    CHECK_THAT(std::string(call->status.message()),
+               Contains("chunk 0 of table 'weights'") && Contains("transport sim: "));
+    CHECK(cluster.core->BufferReleased(call->id));
+  }
+  cluster.endpoint->register_status = absl::OkStatus();
+  cluster.RunFor(kSecond);  // a refusal is remembered for as long as a backoff
+  const auto push = cluster.Push(table, memory);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.ok());
+  CHECK(cluster.core->statistics().lanes_lost == 0);
+}
+
+TEST_CASE("of records that wait for a staging buffer the oldest gets the last one") {
+  FakeCluster::Options options;
+  options.servers = 2;
+  options.partitions = 2;
+  options.staging_bytes = 8192;  // two buffers
+  FakeCluster cluster(options);
+  v1::TableSpec spec;
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  spec.set_pull_codec(v1::CODEC_BF16);  // comes to staging
+  spec.set_chunk_bytes(4096);
+  const uint32_t table = cluster.AddTyped(spec, 2 * 1024);
+  cluster.Join();
+  const auto whole = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, whole)));
+  for (const uint32_t busy : {0u, 1u}) {  // of one server
+    const auto many = FakeCluster::Chunk(whole, busy, 1024);
+    const auto one = FakeCluster::Chunk(whole, 1 - busy, 1024);
+    std::vector<FakeCluster::CallPtr> before, after;
+    for (int i = 0; i < 20; ++i) before.push_back(cluster.Pull(table, many));
+    const auto call = cluster.Pull(table, one);
+    for (int i = 0; i < 20; ++i) after.push_back(cluster.Pull(table, many));
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.ok());
+    const auto ended =
+        std::count_if(after.begin(), after.end(), [](const auto& c) { return c->done; });
+    CHECK(ended <= 2);  // as many as there are buffers
+    for (const auto& each : before) REQUIRE(cluster.Wait(each));
+    for (const auto& each : after) REQUIRE(cluster.Wait(each));
+  }
+}
+
 TEST_CASE("a refused lane ends no call while the coordinator does not answer") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
