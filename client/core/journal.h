@@ -281,13 +281,21 @@ class Journal final : public LaneListener {
   void OnTotalsAnswer(Stream* stream, Entry* entry, const Reply& reply);
   absl::Status WithNormHint(const Operation& operation, absl::Status status);
 
-  // ---- posting (journal_post.cc) ----
+  // ---- memory for records (journal_memory.cc) ----
   // A transport's refusal is "not now": `entry`, which is queued on the stream, is tried again
   // after a backoff, and its operation ends at its deadline with `status` as the reason. One that
   // no other attempt can pass (IsFinal()) ends the operation. Memory that is being registered
   // (LaneMemory) is waited for.
   static bool IsFinal(const absl::Status& status);
   void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
+  bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
+  bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
+  void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
+  void StopAwaiting(Entry* entry);
+  // False: none is free now, or there is no memory for it now (NotNow()).
+  bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
+
+  // ---- posting (journal_post.cc) ----
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
   bool PumpPulls(Stream* stream);
@@ -296,7 +304,6 @@ class Journal final : public LaneListener {
   std::optional<rdma::RemoteMemory> Refer(Stream* stream, const Entry& entry,
                                           const rdma::Segment& payload);
   bool PostPush(Stream* stream, Entry* entry);
-  bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
   bool PostPull(Stream* stream, Entry* entry);
   bool PostGroups(Stream* stream, Entry* entry);
   static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const Entry& entry, bool oldest);
@@ -322,11 +329,6 @@ class Journal final : public LaneListener {
   void Cut(const Cutting& call, absl::Span<const KeyPlan::Range> ranges);
   Entry* NewRows(const Cutting& call);
   void EnqueueFilled(TableLane* lane);
-  bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
-  void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
-  void StopAwaiting(Entry* entry);
-  // False: none is free now, or there is no memory for it now (NotNow()).
-  bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
   bool PostRowPush(Stream* stream, Entry* entry);
   bool PostLookup(Stream* stream, Entry* entry);  // of rows, or of bags
   bool PostIntent(Stream* stream, Entry* entry);

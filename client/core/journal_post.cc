@@ -7,7 +7,6 @@
 #include "client/core/errors.h"
 #include "client/core/journal.h"
 #include "proto/table_spec.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 namespace {
@@ -275,57 +274,6 @@ std::optional<rdma::RemoteMemory> Journal::Refer(Stream* stream, const Entry& en
   return stream->lane->Refer(block, payload.data, payload.bytes);
 }
 
-// What no waiting mends.
-bool Journal::IsFinal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
-         absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
-}
-
-void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
-  if (entry->operation != nullptr && (IsFinal(status) || rdma::planted_bugs().refusals_are_final)) {
-    End(entry->operation, absl::Status(status.code(), absl::StrCat(DescribeEntry(*entry), ": ",
-                                                                   std::string(status.message()))));
-    return Touch(stream);
-  }
-  StopAwaiting(entry);
-  if (entry->operation != nullptr) entry->operation->not_now = status;
-  // Memory that is being registered: OnMemoryReady() comes before that.
-  const bool pending = absl::IsAborted(status);
-  const auto wait = [&](Backoff* backoff) {
-    return pending ? LaneMemory::kPatienceNanos : backoff->Next(*random_);
-  };
-  if (IsPull(entry->type)) {
-    // Others go on.
-    stream->pulls.Remove(entry);
-    entry->retry_at = now_ + wait(&entry->backoff);
-    entry->state = Entry::State::kDelayed;
-    stream->delayed.PushBack(entry);
-    NoteTimer(entry->retry_at);
-    return Touch(stream);
-  }
-  TableLane* lane = entry->table->LaneOn(stream);  // in order: those behind it wait
-  lane->retry_at = now_ + wait(&lane->backoff);
-  NoteTimer(lane->retry_at);
-}
-
-void Journal::OnMemoryReady() {
-  now_ = clock_->NowNanos();
-  const auto waits = [](const Entry* entry) {
-    return entry != nullptr && entry->operation != nullptr && !entry->operation->not_now.ok();
-  };
-  for (const auto& stream : lanes_->streams()) {
-    for (Entry* entry = stream->delayed.front(); entry != nullptr;
-         entry = EntryQueue::Next(entry)) {
-      if (waits(entry)) entry->retry_at = now_;
-    }
-    for (TableLane* lane : stream->table_lanes) {
-      if (waits(lane->queue.front())) lane->retry_at = now_;
-    }
-    Touch(stream.get());
-  }
-  NoteTimer(now_);
-}
-
 bool Journal::PostPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
@@ -390,19 +338,6 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
     EnqueuePull(std::exchange(entry->follow, nullptr), false);
   }
   return true;
-}
-
-// Whether the lane may pull into one more buffer. When half of them are taken, those that pull
-// share the other half, or what one lane took would leave the other servers idle, and nothing for
-// what has come and is copied on to a device.
-bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes) {
-  const size_t half = buffers.Capacity(bytes) / 2;
-  if (buffers.Left(bytes) > half) return true;
-  if (lanes_pulling_ == 0) {
-    for (const auto& other : lanes_->streams()) lanes_pulling_ += other->pulls.empty() ? 0 : 1;
-  }
-  const size_t share = half / std::max<size_t>(lanes_pulling_, 1);
-  return stream.pulls_out < std::max<size_t>(share, 2);
 }
 
 bool Journal::PostPull(Stream* stream, Entry* entry) {

@@ -191,53 +191,6 @@ void Journal::AddScan(Operation* operation, uint32_t part, uint64_t cursor) {
 
 // ---- posting ------------------------------------------------------------------------------------
 
-// The last buffer of a size is left to the record that was made first of those that wait for one:
-// lanes that are pumped more often must not take every buffer that comes back.
-bool Journal::MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const {
-  if (from.Left(bytes) > 1) return true;
-  return std::none_of(awaits_staging_.begin(), awaits_staging_.end(), [&](const Entry* other) {
-    // A pull of a lane that is closed holds up nothing that others need to go on.
-    return other->awaited_from == &from && other->order < entry.order &&
-           (other->stream->open() || !IsPull(other->type)) &&
-           Staging::SameSize(other->awaited_bytes, bytes);
-  });
-}
-
-void Journal::AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes) {
-  stream->stalled = true;
-  if (entry->awaited_from == nullptr) awaits_staging_.push_back(entry);
-  entry->awaited_from = from;
-  entry->awaited_bytes = bytes;
-}
-
-void Journal::StopAwaiting(Entry* entry) {
-  if (std::exchange(entry->awaited_from, nullptr) == nullptr) return;
-  std::erase(awaits_staging_, entry);
-  TouchStalled();  // it may have held back others
-}
-
-bool Journal::TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes) {
-  // It may have some from an attempt that the lane did not take.
-  if (entry->staging != nullptr && entry->staging_bytes == bytes) return true;
-  GiveStaging(entry);
-  const auto size = static_cast<uint32_t>(bytes);
-  Staging::Buffer buffer;
-  if (MayTake(*entry, *from, size)) {
-    if (absl::Status s = from->Take(size, &buffer); !s.ok()) {
-      NotNow(stream, entry, s);
-      return false;
-    }
-  }
-  if (buffer.data == nullptr) {
-    AwaitStaging(stream, entry, from, size);
-    return false;
-  }
-  StopAwaiting(entry);
-  entry->staging = buffer.data;
-  entry->staging_bytes = size;
-  return true;
-}
-
 void Journal::NumberRows(Entry* entry) const {
   if (std::exchange(entry->numbered, true)) return;
   TableState* table = entry->table;

@@ -319,7 +319,7 @@ size_t VerbsEndpointImpl::max_exposure() const {
 }
 
 Endpoint::ExposurePieces VerbsEndpointImpl::exposure_pieces() const {
-  if (device_ == nullptr || !device_->windows()) return Endpoint::exposure_pieces();
+  if (device_ == nullptr) return Endpoint::exposure_pieces();
   return {device_->piece_sizes().bytes, device_->piece_sizes().stride};
 }
 

@@ -1,0 +1,127 @@
+// Memory that records need to be posted: staging buffers, and what a transport refuses.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+#include "rdma/sim/sim_network.h"
+
+namespace verbena::client {
+
+// ---- refusals -----------------------------------------------------------------------------------
+
+// What no waiting mends.
+bool Journal::IsFinal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
+}
+
+void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
+  if (entry->operation != nullptr && (IsFinal(status) || rdma::planted_bugs().refusals_are_final)) {
+    End(entry->operation, absl::Status(status.code(), absl::StrCat(DescribeEntry(*entry), ": ",
+                                                                   std::string(status.message()))));
+    return Touch(stream);
+  }
+  StopAwaiting(entry);
+  if (entry->operation != nullptr) entry->operation->not_now = status;
+  // Memory that is being registered: OnMemoryReady() comes before that.
+  const bool pending = absl::IsAborted(status);
+  const auto wait = [&](Backoff* backoff) {
+    return pending ? LaneMemory::kPatienceNanos : backoff->Next(*random_);
+  };
+  if (IsPull(entry->type)) {
+    // Others go on.
+    stream->pulls.Remove(entry);
+    entry->retry_at = now_ + wait(&entry->backoff);
+    entry->state = Entry::State::kDelayed;
+    stream->delayed.PushBack(entry);
+    NoteTimer(entry->retry_at);
+    return Touch(stream);
+  }
+  TableLane* lane = entry->table->LaneOn(stream);  // in order: those behind it wait
+  lane->retry_at = now_ + wait(&lane->backoff);
+  NoteTimer(lane->retry_at);
+}
+
+void Journal::OnMemoryReady() {
+  now_ = clock_->NowNanos();
+  const auto waits = [](const Entry* entry) {
+    return entry != nullptr && entry->operation != nullptr && !entry->operation->not_now.ok();
+  };
+  for (const auto& stream : lanes_->streams()) {
+    for (Entry* entry = stream->delayed.front(); entry != nullptr;
+         entry = EntryQueue::Next(entry)) {
+      if (waits(entry)) entry->retry_at = now_;
+    }
+    for (TableLane* lane : stream->table_lanes) {
+      if (waits(lane->queue.front())) lane->retry_at = now_;
+    }
+    Touch(stream.get());
+  }
+  NoteTimer(now_);
+}
+
+// ---- staging ------------------------------------------------------------------------------------
+
+// Whether the lane may pull into one more buffer. When half of them are taken, those that pull
+// share the other half, or what one lane took would leave the other servers idle, and nothing for
+// what has come and is copied on to a device.
+bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes) {
+  const size_t half = buffers.Capacity(bytes) / 2;
+  if (buffers.Left(bytes) > half) return true;
+  if (lanes_pulling_ == 0) {
+    for (const auto& other : lanes_->streams()) lanes_pulling_ += other->pulls.empty() ? 0 : 1;
+  }
+  const size_t share = half / std::max<size_t>(lanes_pulling_, 1);
+  return stream.pulls_out < std::max<size_t>(share, 2);
+}
+
+// The last buffer of a size is left to the record that was made first of those that wait for one:
+// lanes that are pumped more often must not take every buffer that comes back.
+bool Journal::MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const {
+  if (from.Left(bytes) > 1) return true;
+  return std::none_of(awaits_staging_.begin(), awaits_staging_.end(), [&](const Entry* other) {
+    // A pull of a lane that is closed holds up nothing that others need to go on.
+    return other->awaited_from == &from && other->order < entry.order &&
+           (other->stream->open() || !IsPull(other->type)) &&
+           Staging::SameSize(other->awaited_bytes, bytes);
+  });
+}
+
+void Journal::AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes) {
+  stream->stalled = true;
+  if (entry->awaited_from == nullptr) awaits_staging_.push_back(entry);
+  entry->awaited_from = from;
+  entry->awaited_bytes = bytes;
+}
+
+void Journal::StopAwaiting(Entry* entry) {
+  if (std::exchange(entry->awaited_from, nullptr) == nullptr) return;
+  std::erase(awaits_staging_, entry);
+  TouchStalled();  // it may have held back others
+}
+
+bool Journal::TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes) {
+  // It may have some from an attempt that the lane did not take.
+  if (entry->staging != nullptr && entry->staging_bytes == bytes) return true;
+  GiveStaging(entry);
+  const auto size = static_cast<uint32_t>(bytes);
+  Staging::Buffer buffer;
+  if (MayTake(*entry, *from, size)) {
+    if (absl::Status s = from->Take(size, &buffer); !s.ok()) {
+      NotNow(stream, entry, s);
+      return false;
+    }
+  }
+  if (buffer.data == nullptr) {
+    AwaitStaging(stream, entry, from, size);
+    return false;
+  }
+  StopAwaiting(entry);
+  entry->staging = buffer.data;
+  entry->staging_bytes = size;
+  return true;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,144 @@
+// Memory that is registered while threads use the hub, free the memory, or stop the hub.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tests/client/hub_world.h"
+
+namespace verbena::test {
+namespace {
+
+// Holds up the registration of one block, in the thread that registers it.
+class Held {
+ public:
+  // Of what is started after this.
+  Held(World* world, uint64_t block) : world_(world) {
+    world_->hub.Run([&](ClientCore&) {
+      world_->endpoint->before_register = [this, block](uint64_t id) {
+        if (id != block) return;
+        std::unique_lock<std::mutex> lock(mutex_);
+        reached_ = true;
+        changed_.notify_all();
+        changed_.wait(lock, [this] { return released_; });
+        passed_ = true;
+      };
+    });
+  }
+  ~Held() { Release(); }
+  void WaitUntilReached() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return reached_; });
+  }
+  void Release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+  bool passed() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return passed_;
+  }
+
+ private:
+  World* const world_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false, released_ = false, passed_ = false;
+};
+
+TEST_CASE("while a region is registered, calls of other threads end, and heartbeats go on") {
+  World world(true);
+  const auto block = World::Ones(), other = World::Ones();
+  Held held(&world, block->id());
+  std::atomic<int> ended{0}, others{0};
+  std::thread thread([&] {
+    world.Push(block, &ended);
+    world.hub.WaitUntil([&] { return ended > 0; }, world.hub.Now() + 30 * kSecond);
+  });
+  held.WaitUntilReached();
+  // More than the lease of 400 ms.
+  const int before = world.heartbeats_sent;
+  while (world.heartbeats_sent < before + 5) {
+    std::atomic<int> mine{0};
+    world.Push(other, &mine);
+    if (!world.hub.WaitUntil([&] { return mine == 1; }, world.hub.Now() + 30 * kSecond)) break;
+    ++others;
+  }
+  CHECK(world.heartbeats_sent >= before + 5);
+  CHECK(others > 0);
+  thread.join();  // its own call has gone by way of staging
+  CHECK(ended == 1);
+  CHECK_FALSE(held.passed());
+  held.Release();
+  std::atomic<int> last{0};
+  world.Push(block, &last);
+  CHECK(world.hub.WaitUntil([&] { return last == 1; }, world.hub.Now() + 30 * kSecond));
+}
+
+TEST_CASE("who waits for a region is woken when it is ready") {
+  World world(true);
+  const auto block = World::Ones();
+  for (int i = 0; i < 20; ++i) {
+    const auto fresh = World::Ones();
+    std::promise<void> called;
+    world.PushThenCall(fresh, &called);
+    REQUIRE(called.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  }
+}
+
+TEST_CASE("a region that is freed while it is registered is let go of before its memory goes") {
+  World world(true);
+  std::vector<float> memory(kElements, 1.0f);
+  std::weak_ptr<rdma::MemoryBlock> weak;
+  std::atomic<int> ended{0};
+  {
+    auto block = *rdma::MemoryBlock::Register(memory.data(), memory.size() * sizeof(float));
+    weak = block;
+    Held held(&world, block->id());
+    world.Push(block, &ended);
+    held.WaitUntilReached();
+    std::thread thread([&] {
+      // The caller waits for it, which ends only by this.
+      world.hub.WaitUntil([&] { return ended > 0; }, world.hub.Now() + 30 * kSecond);
+      held.Release();
+    });
+    world.hub.ReleaseBlock(*block);
+    thread.join();
+    world.hub.WaitUntil([&] { return held.passed(); }, world.hub.Now() + 30 * kSecond);
+    world.hub.Run([&](ClientCore&) { world.endpoint->before_register = nullptr; });
+  }
+  CHECK(ended == 1000);  // cancelled
+  CHECK(world.hub.WaitUntil([&] { return world.endpoint->live_registrations == 0; },
+                            world.hub.Now() + 30 * kSecond));
+  CHECK(world.hub.WaitUntil([&] { return weak.expired(); }, world.hub.Now() + 30 * kSecond));
+}
+
+TEST_CASE("a stop while a region is registered waits for the step, and leaves nothing of it") {
+  World world(true);
+  auto block = World::Ones();
+  std::weak_ptr<rdma::MemoryBlock> weak = block;
+  Held held(&world, block->id());
+  std::atomic<int> ended{0};
+  world.Push(block, &ended);
+  block.reset();
+  held.WaitUntilReached();
+  std::thread thread([&] {
+    // Tickets end first; the step may take its time.
+    world.hub.WaitUntil([&] { return ended > 0; }, world.hub.Now() + 30 * kSecond);
+    held.Release();
+  });
+  world.hub.Stop(world.hub.Now() + kSecond);
+  thread.join();
+  CHECK(held.passed());
+  CHECK(ended == 1000);
+  CHECK(weak.expired());
+}
+
+}  // namespace
+}  // namespace verbena::test

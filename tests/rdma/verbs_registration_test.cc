@@ -1,0 +1,181 @@
+// Registration of memory with an RDMA device: in pieces, by several threads, given up.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "rdma/verbs/verbs_endpoint.h"
+#include "tests/rdma/fake_verbs/fake_verbs.h"
+#include "tests/rdma/fake_verbs/fake_world.h"
+
+namespace verbena::rdma {
+namespace {
+
+using Kind = ConnectionEvent::Kind;
+using World = FakeWorld;
+
+TEST_CASE("a registration that takes 8 s holds up no other") {
+  World world;
+  Party& slow = world.stage.Add("slow");
+  Party& other = world.stage.Add("other");
+  const auto large = TestBlock(1 << 20);
+  const auto small = TestBlock(4096);
+  int during = 0;
+  fake_verbs().on_registration = [&](const void* address, size_t) {
+    if (address != large->data()) return;
+    // As another thread's endpoint does meanwhile: the domain is shared.
+    CHECK(other.endpoint->Register(small).ok());
+    ++during;
+  };
+  CHECK(slow.endpoint->Register(large).ok());
+  CHECK(other.endpoint->Register(large).ok());
+  CHECK(during == 1);  // registered once
+}
+
+// A region whose pages nobody touches: they take no memory.
+class Untouched {
+ public:
+  explicit Untouched(size_t bytes) : bytes_(bytes) {
+    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    REQUIRE(data_ != MAP_FAILED);
+    block = MemoryBlock::Register(data_, bytes).value();
+  }
+  ~Untouched() {
+    block.reset();
+    munmap(data_, bytes_);
+  }
+  std::shared_ptr<MemoryBlock> block;
+
+ private:
+  const size_t bytes_;
+  void* data_ = nullptr;
+};
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST_CASE("a region of gigabytes is registered in pieces, and each chunk lies within one of them") {
+  World world;
+  Pair pair(&world.stage, Receives(8, 8));
+  REQUIRE(pair.established);
+  const Untouched region(1100 * kMiB);
+  const auto& block = region.block;
+  const size_t before = LiveFakeRegions();
+  fake_verbs().registered_bytes.clear();
+  auto steps = pair.client.endpoint->StartRegistration(block);
+  REQUIRE(steps.ok());
+  REQUIRE(*steps != nullptr);
+  uint64_t last = 0;
+  while (!(*steps)->complete()) {
+    // Nobody finds it before all of it is there.
+    CHECK(*pair.client.endpoint->StartRegistration(block) != nullptr);
+    REQUIRE((*steps)->Step().ok());
+    CHECK((*steps)->registered_bytes() > last);
+    last = (*steps)->registered_bytes();
+  }
+  CHECK(last == block->size());
+  CHECK(*pair.client.endpoint->StartRegistration(block) == nullptr);
+  CHECK(LiveFakeRegions() == before + 5);
+  for (const size_t bytes : fake_verbs().registered_bytes) CHECK(bytes <= 264 * kMiB);
+
+  // Across a border of two pieces: what is written, and what is exposed as lanes do.
+  const auto sizes = pair.client.endpoint->exposure_pieces();
+  CHECK(sizes.bytes - sizes.stride == 8 * kMiB);
+  const size_t at = sizes.stride - 2048;
+  FillPattern(*block, at, 4096, 3);
+  const Segment segment = {block->data() + at, 4096, block.get()};
+  WriteRequest write;
+  write.segments = absl::MakeConstSpan(&segment, 1);
+  write.remote = pair.At(0);
+  write.immediate = 1;
+  REQUIRE(pair.client.endpoint->PostWrite(pair.c, write).ok());
+  REQUIRE(world.stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
+  CHECK(std::equal(block->data() + at, block->data() + at + 4096, pair.server_block->data()));
+  for (size_t begin = 0; begin < block->size(); begin += sizes.stride) {
+    const size_t bytes = std::min(sizes.bytes, block->size() - begin);
+    CHECK(pair.client.endpoint->Expose(pair.c, block, begin, bytes).ok());
+  }
+  CHECK(fake_verbs().registered_bytes.size() == 5);  // nothing was registered for that
+}
+
+TEST_CASE("a registration that is given up, or fails, leaves nothing registered") {
+  World world;
+  Party& party = world.stage.Add("a");
+  const Untouched region(600 * kMiB);
+  const size_t before = LiveFakeRegions();
+  auto steps = *party.endpoint->StartRegistration(region.block);
+  REQUIRE(steps->Step().ok());
+  CHECK(LiveFakeRegions() == before + 1);
+  SECTION("given up") { steps.reset(); }
+  SECTION("shared: given up by one, completed by the other") {
+    auto other = *party.endpoint->StartRegistration(region.block);
+    CHECK(other->registered_bytes() == 264 * kMiB);
+    steps.reset();
+    while (!other->complete()) REQUIRE(other->Step().ok());
+    CHECK(LiveFakeRegions() == before + 3);
+    return;
+  }
+  SECTION("the endpoint is gone first") {
+    party.endpoint.reset();
+    CHECK(LiveFakeRegions() == 0);
+    CHECK(absl::IsUnavailable(steps->Step()));
+    return;
+  }
+  CHECK(LiveFakeRegions() == before);
+  CHECK(region.block.use_count() == 1);
+  CHECK(party.endpoint->Register(region.block).ok());
+  CHECK(LiveFakeRegions() == before + 3);
+}
+
+TEST_CASE(
+    "while one thread registers, the endpoint's owner goes on, and its end waits for the step") {
+  World world;
+  Pair pair(&world.stage, Receives(8, 8));
+  REQUIRE(pair.established);
+  const auto large = TestBlock(1 << 20), small = TestBlock(4096);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool reached = false, released = false;
+  fake_verbs().on_registration = [&](const void* address, size_t) {
+    if (address != large->data()) return;
+    std::unique_lock<std::mutex> lock(mutex);
+    reached = true;
+    changed.notify_all();
+    changed.wait(lock, [&] { return released; });
+  };
+  auto steps = *pair.client.endpoint->StartRegistration(large);
+  std::thread thread([&] { (void)steps->Step(); });
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return reached; });
+  }
+  CHECK(pair.client.endpoint->Register(small).ok());
+  CHECK(pair.Push(0, 4096, 9).ok());
+  CHECK(world.stage.Until([&] { return !pair.server.Immediates(pair.s).empty(); }));
+  std::atomic<bool> gone{false};
+  std::thread end([&] {
+    pair.client.endpoint.reset();
+    pair.server.endpoint.reset();
+    gone = true;
+  });
+  // It cannot be gone while the piece is being registered, however long this thread looks.
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  CHECK_FALSE(gone);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    released = true;
+    changed.notify_all();
+  }
+  thread.join();
+  end.join();
+  steps.reset();
+  CHECK(LiveFakeRegions() == 0);
+}
+
+}  // namespace
+}  // namespace verbena::rdma
