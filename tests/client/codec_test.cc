@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/staging/push_buffers.h"
@@ -177,6 +179,43 @@ TEST_CASE("push-pull encodes, too, also over its own gradient") {
   REQUIRE(cluster.Wait(call));
   REQUIRE(call->status.ok());
   CheckPushed(*cluster.servers[0], table, expected);
+}
+
+TEST_CASE("a push that was encoded before its call, without the core, has the same bits") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTyped(Spec(v1::CODEC_INT8, v1::CONSISTENCY_ASYNC), kElements);
+  const uint32_t plain =
+      cluster.AddTyped(Spec(v1::CODEC_NONE, v1::CONSISTENCY_ASYNC), kElements, "plain");
+  cluster.Join();
+  Model model(ElementType::kInt8);
+  for (uint32_t push = 0; push < 4; ++push) {
+    const auto gradient = Gradient(push);
+    const Slice slice = {gradient, 0, 0, kElements};
+    const std::vector<Bytes> expected = model.Push(*gradient);
+    auto encoded = cluster.core->StartEncoding("push", table, slice);
+    REQUIRE(encoded.ok());
+    REQUIRE(*encoded != nullptr);
+    std::thread([&] { (*encoded)->Run(); }).join();
+    std::memset(gradient->data(), 0x41, gradient->size());  // it was read
+    bool done = false;
+    absl::Status status;
+    const auto id = cluster.core->Push(
+        table, slice, cluster.now() + 30 * kSecond,
+        [&](absl::Status s) {
+          status = std::move(s);
+          done = true;
+        },
+        *std::move(encoded));
+    REQUIRE(id.ok());
+    REQUIRE(cluster.RunUntil([&] { return done; }));
+    REQUIRE(status.ok());
+    CheckPushed(*cluster.servers[0], table, expected);
+  }
+  const Slice slice = {Gradient(1), 0, 0, kElements};
+  CHECK(*cluster.core->StartEncoding("push", plain, slice) == nullptr);
+  const auto wrong =
+      cluster.core->StartEncoding("push-pull", table, {slice.block, 0, 1, kElements});
+  CHECK_THAT(std::string(wrong.status().message()), Contains("push-pull: the range"));
 }
 
 TEST_CASE("buffers of encoded pushes are used again, not made without end") {

@@ -178,5 +178,35 @@ TEST_CASE("a pull with a codec into memory of a device is refused, and says what
   CHECK(push->status.ok());
 }
 
+TEST_CASE("parameters are decoded in bounded turns, in which other calls may come") {
+  FakeCluster::Options options;
+  options.staging_bytes = 64 << 20;
+  FakeCluster cluster(options);
+  v1::TableSpec spec;
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  spec.set_pull_codec(v1::CODEC_BF16);
+  spec.set_chunk_bytes(1 << 20);
+  const uint32_t table = cluster.AddTyped(spec, 32 * (1 << 18));
+  cluster.Join();
+  const auto to = cluster.Memory(table, 0.0f);
+  REQUIRE(cluster.Wait(cluster.Pull(table, FakeCluster::Chunk(to, 0, 1 << 18))));
+  const auto pull = cluster.Pull(table, to);
+  uint64_t most = 0;
+  while (!pull->done) {
+    // All that can be answered is there before the client looks.
+    for (int i = 0; i < 100; ++i) {
+      cluster.servers[0]->RunOnce();
+      cluster.network.Advance(cluster.now() + kMilli);
+    }
+    for (bool worked = true; worked;) {
+      const uint64_t before = cluster.core->statistics().pulls;
+      worked = cluster.core->RunOnce();
+      most = std::max(most, cluster.core->statistics().pulls - before);
+    }
+  }
+  CHECK(pull->status.ok());
+  CHECK(most == 4);  // of 1 MiB; more were there at a time
+}
+
 }  // namespace
 }  // namespace verbena::test
