@@ -29,9 +29,9 @@ std::string ReadAll(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The value of "address" in a ready file.
-std::string AddressIn(const std::string& json) {
-  const size_t key = json.find("\"address\"");
+// The value of `name` in a ready file.
+std::string AddressIn(const std::string& json, const std::string& name = "address") {
+  const size_t key = json.find("\"" + name + "\"");
   if (key == std::string::npos || json.find('}') == std::string::npos) return "";
   const size_t colon = json.find(':', key);
   const size_t open = json.find('"', colon);
@@ -185,11 +185,11 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
 void Cluster::KillServer(int index) {
   kill(pids_[index + 1], SIGKILL);
   waitpid(pids_[index + 1], nullptr, 0);
+  std::filesystem::remove(absl::StrCat(folder_, "/server-", index, ".ready"));
 }
 
 absl::Status Cluster::RestartServer(int index) {
   const std::string name = absl::StrCat("server-", index);
-  std::filesystem::remove(absl::StrCat(folder_, "/", name, ".ready"));
   absl::StatusOr<pid_t> pid = SpawnServer(index);
   if (!pid.ok()) return pid.status();
   pids_[index + 1] = *pid;
@@ -207,6 +207,10 @@ Cluster::~Cluster() {
   }
   std::error_code ignored;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+std::string Cluster::MetricsAddress(int index) const {
+  return AddressIn(ReadAll(absl::StrCat(folder_, "/server-", index, ".ready")), "metrics");
 }
 
 int64_t Cluster::CpuNanos() const {

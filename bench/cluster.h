@@ -48,6 +48,8 @@ class Cluster {
   void KillServer(int index);
   // Starts a server in place of one that was killed; returns once it has joined.
   absl::Status RestartServer(int index);
+  // host:port of a server's metrics; empty: it is not running.
+  std::string MetricsAddress(int index) const;
   // CPU time all processes of the cluster have used.
   int64_t CpuNanos() const;
   // Memory that the processes have in use, pages of files and of shared memory included

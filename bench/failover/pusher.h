@@ -1,25 +1,19 @@
-// A worker that pushes to one async table, and the view of its cluster.
+// A worker that pushes to one async table.
 //
 // **Thread safety**: as verbena::Client.
 #ifndef VERBENA_BENCH_FAILOVER_PUSHER_H_
 #define VERBENA_BENCH_FAILOVER_PUSHER_H_
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "bench/cluster.h"
+#include "bench/cluster_view.h"
 #include "client/client.h"
-#include "proto/verbena/v1/cluster.pb.h"
 
 namespace verbena::bench {
-
-using std::chrono::steady_clock;
-
-double MillisecondsSince(steady_clock::time_point start);
 
 class Pusher {
  public:
@@ -37,10 +31,6 @@ class Pusher {
   Table table_;
   Region region_;
 };
-
-absl::StatusOr<v1::ClusterView> ViewOf(const Cluster& cluster);
-// Waits until all servers are alive and all partitions have their copies, none of them a learner.
-absl::Status AwaitCopies(const Cluster& cluster);
 
 }  // namespace verbena::bench
 
