@@ -220,6 +220,7 @@ class Load {
   uint32_t most_idle() const { return most_idle_; }
   uint64_t most_bytes() const { return most_bytes_; }
   bool within_bounds() const { return within_bounds_; }
+  bool differs() const { return differs_; }  // with a planted bug: the copy has said so
 
  private:
   struct Request {
@@ -409,6 +410,10 @@ class Load {
       const ReplicaBytes bytes(record);
       const ReplyStatus status =
           copy_->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+      if (planted_bugs().forget_new_rows && status == ReplyStatus::kDataLoss) {
+        differs_ = true;
+        return;
+      }
       REQUIRE(status == ReplyStatus::kOk);
       primary_->ReplicaAnswered({kLoadCopy, 0}, record.group.partition, record.group.sequence,
                                 status);
@@ -442,7 +447,7 @@ class Load {
   uint64_t next_key_ = 0;
   uint64_t filled_ = 0, answered_ = 0, wide_answered_ = 0, waited_ = 0, most_bytes_ = 0;
   uint32_t next_operation_ = 0, idle_ = 0, most_idle_ = 0;
-  bool within_bounds_ = true;
+  bool within_bounds_ = true, differs_ = false;
 };
 
 uint32_t RoundsWithoutLoad(const LoadPlan& plan) {
@@ -518,6 +523,15 @@ TEST_CASE("regression: replica log: catch-up ends while pushes make rows with mu
   const auto before = scan(load.primary());
   CHECK(before.size() > 1000);
   CHECK(scan(load.Promote()) == before);
+}
+
+TEST_CASE("planted bug: replica log: a learner is not told which rows to make") {
+  planted_bugs().forget_new_rows = true;
+  Load load(GrowingPlan(16));
+  GrowAndLearn(&load);
+  for (uint32_t round = 0; round < 200 && !load.differs(); ++round) load.Round(true);
+  planted_bugs().forget_new_rows = false;
+  CHECK(load.differs());
 }
 
 TEST_CASE("planted bug: replica log: the cursor chases rows that pushes make") {
