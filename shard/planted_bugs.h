@@ -18,6 +18,7 @@ struct PlantedBugs {
   bool replicate_from_slot = false;  // a copy is sent what is in the worker's slot by then
   bool unbounded_log = false;        // applies do not wait for the log; catch-up waits for it
   bool unbounded_notes = false;      // what views change is added to the log whatever is in it
+  bool forget_unapplied = false;     // a job that begins anew forgets what it could not apply
   bool skip_given_lease = false;     // a learner that becomes the primary forgets the lease it gave
   bool skip_next_table = false;    // a learner is not sent chunks of the first table made after it
   bool expire_other_jobs = false;  // who is no member of a table's job is a member of none
@@ -32,7 +33,7 @@ struct PlantedBugs {
   bool refuse_replicas = false;    // a fault: replicas have no room for any record
   bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before
   bool forget_new_rows = false;  // a learner is not told to make rows that the cursor leaves out
-  bool chase_new_rows = false;       // the cursor sends rows that pushes make meanwhile
+  bool chase_new_rows = false;   // the cursor sends rows that pushes make meanwhile
   bool skip_proof = false;       // a learner is admitted whatever it has
   bool prove_once = false;       // it is not compared again before it is admitted
   bool forget_proved = false;    // rows made after the first comparison stay "to come"

@@ -267,6 +267,7 @@ void ReplicaLog::Pop(uint32_t partition) {
 }
 
 void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
+  if (planted_bugs().forget_unapplied) return;
   FailWaiters(table, partition, why);
   Disown(table, partition);
   Partition& p = partitions_[partition];

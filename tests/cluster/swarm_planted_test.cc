@@ -49,7 +49,7 @@ std::vector<PlantedFault> Faults() {
        content},
       {"skip_next_table", {&shard.skip_next_table}, 0, content},
       {"skip_next_table, unproved", {&shard.skip_next_table, &shard.skip_proof}, 0, content},
-      {"forget_proved", {&shard.forget_proved}, 4, content},
+      {"forget_proved", {&shard.forget_proved}, 0, content},
       {"forget_proved, proved once", {&shard.forget_proved, &shard.prove_once}, 4, content},
       {"unbounded_notes", {&shard.unbounded_notes}, 1816, {"beyond its limits"}},
       {"unbounded_log", {&shard.unbounded_log}, 128, {"beyond its limits"}},

@@ -1,5 +1,6 @@
 // A replica has every row that its primary acknowledged: tables that are created, lost and reset
 // while a learner begins, rows that are not in memory, and the proof before a learner is admitted.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <utility>
@@ -335,6 +336,45 @@ bool PassesAppliesThatWait() {
 
 TEST_CASE("a push that waits for a cold row is in what a learner gets of the row") {
   CHECK(PassesAppliesThatWait());
+}
+
+// A push that its follower was told waits for a cold row that cannot be read, and the job begins
+// anew. Whether the primary knows that the follower has more.
+bool KnowsThatReplicaDiffers() {
+  constexpr uint64_t kRows = 3000, kKey = 1500;
+  Tiered tiered;
+  Pair pair(tiered.options, tiered.options_of_replica);
+  uint64_t sequence = 0;
+  for (uint64_t key = 0; key < kRows; ++key) {
+    REQUIRE(pair.primary.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
+    pair.Collect();
+  }
+  pair.AddLearner();
+  pair.Apply();
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  REQUIRE(pair.primary.engine->CaughtUp(0));
+  pair.Admit();
+  tiered.of_primary.stopped = tiered.of_primary.lose_all = true;
+  const GroupsOutcome out = pair.primary.Push(0, 0, ++sequence, {{kKey, pair.primary.Filled(1)}});
+  REQUIRE(out.deferred);
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  v1::Job* job = pair.primary.view.mutable_jobs(0);
+  job->set_generation(job->generation() + 1);
+  pair.primary.Apply().IgnoreError();
+  const std::vector<Event> events = pair.primary.Events();
+  const bool refused = std::any_of(events.begin(), events.end(), [](const Event& event) {
+    return event.kind == Event::Kind::kReplicated && event.answer.status != ReplyStatus::kOk;
+  });
+  return refused && pair.primary.engine->ReplicaDiffers(0);
+}
+
+TEST_CASE("regression: an apply that a follower was told and that cannot be made costs it") {
+  CHECK(KnowsThatReplicaDiffers());
+}
+
+TEST_CASE("planted bug: what cannot be applied when a job begins anew is forgotten") {
+  const Planted bug(&PlantedBugs::forget_unapplied);
+  CHECK_FALSE(KnowsThatReplicaDiffers());
 }
 
 TEST_CASE("planted bug: a learner is sent a row without an apply it was told before") {
