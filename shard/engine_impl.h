@@ -46,6 +46,9 @@ struct PartitionInfo {
   // By the view being applied:
   bool epoch_changed = false;
   bool promoted = false;  // from a copy to the primary
+  // It is the primary without having been promoted: what it had was lost, and reset since, in views
+  // that this shard has not seen.
+  bool renewed = false;
   bool stale = false;  // what is here is not what is wanted: it was the primary's, or a learner's
 };
 

@@ -60,9 +60,14 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
     info.copy = here != nullptr;
     info.since = info.copy ? here->since() : 0;
     info.enough = 1 + static_cast<uint32_t>(p.followers_size()) >= view.min_replicas();
-    info.promoted = was.copy && info.ours;
+    // Content goes from a copy to the next epoch; one whose content is lost skips an epoch
+    // (server/coordinator/configurations.cc).
+    const bool follows = was.copy && (p.epoch() <= was.epoch + 1 || planted_bugs().keep_lost);
+    info.renewed = info.ours && !was.ours && was.epoch > 0 && !follows;
+    info.promoted = was.copy && info.ours && !info.renewed;
     const bool again = was.copy && info.copy && was.since != info.since;
-    info.stale = again || (was.ours && info.copy) || (info.promoted && copies[p.id()].learning);
+    info.stale = again || (was.ours && info.copy) || info.renewed ||
+                 (info.promoted && copies[p.id()].learning);
     if (!info.ours && (!info.copy || info.epoch_changed || again)) ForgetCopy(p.id());
   }
 }
@@ -217,9 +222,12 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     if (p < placement.size()) placement[p].lost = true;
   }
   SlicedTable& sliced = *state->table;
+  bool renewed = false;
   for (uint32_t s = 0; s < sliced.slices(); ++s) {
-    if (!sliced.ready(s)) continue;
     const uint32_t p = sliced.life(s).partition;
+    renewed |= partitions[p].renewed;
+    if (partitions[p].renewed && sliced.gone(s)) sliced.Forget(s);
+    if (!sliced.ready(s)) continue;
     const bool keep = placement[p].ours && !placement[p].lost && !partitions[p].stale;
     if (keep && !partitions[p].epoch_changed) continue;
     // Also where it is lost: callers learn that from the view, which may be over in theirs.
@@ -236,11 +244,12 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     if (!planted_bugs().forget_parked) state->parking->FailSlice(s, why);
     if (keep) continue;
     // Of what is being restored everything can be loaded again.
-    sliced.Release(s, /*gone=*/!placement[p].lost && state->restore == nullptr);
+    const bool fresh = placement[p].lost || partitions[p].renewed || state->restore != nullptr;
+    sliced.Release(s, /*gone=*/!fresh);
     state->marks.erase(p);
     copies[p].announced.erase(sliced.id());
   }
-  if (placement == state->placement && !state->starved) return absl::OkStatus();
+  if (placement == state->placement && !state->starved && !renewed) return absl::OkStatus();
   std::vector<bool> before(sliced.slices());
   for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
   const absl::Status acquired = sliced.Acquire(placement);

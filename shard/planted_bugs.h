@@ -37,6 +37,7 @@ struct PlantedBugs {
   bool skip_proof = false;       // a learner is admitted whatever it has
   bool prove_once = false;       // it is not compared again before it is admitted
   bool forget_proved = false;    // rows made after the first comparison stay "to come"
+  bool keep_lost = false;  // a copy that missed that its partition was lost and reset keeps it
 };
 
 // All false outside tests.

@@ -42,6 +42,13 @@ void MakePrimary(uint64_t server, uint32_t shard, v1::Partition* partition) {
   Grow(partition);
 }
 
+// Its content is lost. The new primary may be a copy of it that hears of this only when the
+// partition has been reset: it has not been promoted, because a promotion is to the next epoch.
+void SkipEpoch(v1::Partition* partition) {
+  partition->set_epoch(partition->epoch() + 1);
+  Grow(partition);
+}
+
 // By value: the partition's own are cleared.
 void Promote(v1::Replica follower, v1::Partition* partition) {
   MakePrimary(follower.server(), follower.shard(), partition);
@@ -259,6 +266,7 @@ absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, v1::Clust
   for (v1::Partition* partition : sole) {
     const v1::Replica place = loads.ForPrimary().value_or(v1::Replica());
     MakePrimary(place.server(), place.shard(), partition);
+    SkipEpoch(partition);
     loads.Add(*partition);
     Lose(partition->id(), view, &lost);
   }

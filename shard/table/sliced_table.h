@@ -8,7 +8,7 @@
 //     ready    --(lost)------------>  absent
 //     ready    --(not owned)------->  gone     (answers DATA_LOSS should it come back: its
 //                                              parameters must not silently be initial ones)
-//     gone     --(lost)------------>  absent
+//     gone     --(lost, or renewed)->  absent
 #ifndef VERBENA_SHARD_TABLE_SLICED_TABLE_H_
 #define VERBENA_SHARD_TABLE_SLICED_TABLE_H_
 

@@ -89,5 +89,44 @@ TEST_CASE(
   CHECK_FALSE(reaches);
 }
 
+// What a copy that has all of its primary serves, where it next hears that it is the primary itself
+// of a partition that was lost and reset meanwhile.
+std::vector<float> ServedAfterReset(uint64_t epochs) {
+  FixtureOptions options;
+  options.workers = options.partitions = options.chunks = 1;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  Pair pair(options);
+  pair.Apply();
+  v1::Replica* learner = pair.partition()->add_learners();
+  learner->set_server(kCopy);
+  learner->set_since(2);
+  pair.partition()->set_configuration(2);
+  pair.Apply();
+  REQUIRE(pair.primary.Push(0, 0, 1, 1.0f).answer.status == ReplyStatus::kOk);
+  for (int i = 0; i < 5; ++i) {
+    pair.Take();
+    REQUIRE(pair.Deliver());
+  }
+  REQUIRE(pair.primary.engine->CaughtUp(0));
+  pair.copy.view = pair.primary.view;
+  v1::Partition* partition = pair.copy.view.mutable_partitions(0);
+  partition->clear_learners();
+  partition->set_primary(kCopy);
+  partition->set_epoch(partition->epoch() + epochs);
+  partition->set_configuration(5);
+  REQUIRE(pair.copy.Apply().ok());
+  return pair.copy.Read(0);
+}
+
+TEST_CASE("regression: a copy that missed that its partition was lost and reset starts anew") {
+  // Promoted, it goes on with what it has.
+  CHECK(ServedAfterReset(1).front() == -1);
+  CHECK(ServedAfterReset(2).front() == 0);
+  planted_bugs().keep_lost = true;
+  const std::vector<float> kept = ServedAfterReset(2);
+  planted_bugs().keep_lost = false;
+  CHECK(kept.front() == -1);
+}
+
 }  // namespace
 }  // namespace verbena::shard

@@ -188,7 +188,7 @@ class History {
     const absl::Status sound = CheckConfigurations(after);
     if (!sound.ok()) violations_.push_back(sound.ToString());
     for (uint32_t id = 0; id < kPartitions; ++id) {
-      CheckNumbers(before.partitions(id), after.partitions(id));
+      CheckNumbers(before, after, id);
       CheckHeir(before, after, id);
       CheckLost(before, after, id);
       CheckFollowers(before, after, id);
@@ -197,9 +197,16 @@ class History {
     }
   }
 
-  void CheckNumbers(const v1::Partition& b, const v1::Partition& a) {
+  // One whose server is forgotten with its content skips an epoch.
+  void CheckNumbers(const v1::ClusterView& before, const v1::ClusterView& after, uint32_t id) {
+    const v1::Partition& b = before.partitions(id);
+    const v1::Partition& a = after.partitions(id);
     const bool moved = b.primary() != a.primary() || b.shard() != a.shard();
-    if (a.epoch() != b.epoch() + (moved ? 1 : 0)) Violated(a, "epoch");
+    const bool known = a.primary() == 0 || FindServer(a.primary(), before) != nullptr;
+    const bool forgotten = moved && known && b.primary() != 0 &&
+                           FindServer(b.primary(), after) == nullptr &&
+                           !Servers(b.followers()).contains(a.primary());
+    if (a.epoch() != b.epoch() + (forgotten ? 2 : moved ? 1 : 0)) Violated(a, "epoch");
     v1::Partition same = a;
     same.set_configuration(b.configuration());
     const bool changed = same.SerializeAsString() != b.SerializeAsString();
