@@ -316,6 +316,12 @@ void SwarmFaults::Suspend() {
       SimServer* resumed = world_->cluster->server(index);
       if (resumed != nullptr && resumed->incarnation() == incarnation) resumed->Resume(time);
     });
+    // Who hears that another is the primary reads there.
+    SwarmClient* deaf = world_->Chance(0.5) ? AnyClient() : nullptr;
+    if (deaf != nullptr) {
+      deaf->Excuse();
+      Deafen(deaf->process()->host(), time + world_->plan.lease_ns() / 10);
+    }
   }
   world_->Trace(absl::StrCat(host, " is suspended until ", until / kMilli, " ms"));
   for (uint32_t rail = 0; rail < world_->plan.cluster.rails; ++rail) {
@@ -371,43 +377,48 @@ void SwarmFaults::FollowLearners() {
   });
 }
 
-// The learner's server is heard by the coordinator, and does not hear it.
-void SwarmFaults::BeginHandover(const v1::Partition& partition) {
-  const int learner = ServerOf(partition.learners(0).server());
-  if (learner < 0 || ServerOf(partition.primary()) < 0) return;
-  const int64_t time = StallTime();
-  handover_ = {partition.primary(), partition.learners(0).server(), world_->now() + time};
-  const std::string host = absl::StrCat("server-", learner);
-  world_->Trace(absl::StrCat("handover: ", host, " does not hear the coordinator"));
+void SwarmFaults::Deafen(const std::string& host, int64_t time) {
+  world_->Trace(absl::StrCat(host, " does not hear the coordinator for ", time / kMilli, " ms"));
   world_->cluster->control().Cut("coordinator", host, true);
   Later(time, [this, host] { world_->cluster->control().Cut("coordinator", host, false); });
 }
 
-// Nor do the primary and a client: it leaves, and reads go on there by its lease.
+void SwarmFaults::BeginHandover(const v1::Partition& partition) {
+  handover_ = {.primary = partition.primary(),
+               .learner = partition.learners(0).server(),
+               .partition = static_cast<int>(partition.id()),
+               .revision = world_->cluster->view().revision(),
+               .until_ns = world_->now() + StallTime()};
+}
+
+// The learner's server hears that it is one, and nothing more. Once it is a follower the primary
+// leaves, and does not hear the answer; nor does a client, so that reads go on there by its lease.
 void SwarmFaults::ContinueHandover() {
-  if (world_->now() >= handover_.until_ns) {
-    handover_ = {};
+  Handover& h = handover_;
+  const int primary = ServerOf(h.primary), learner = ServerOf(h.learner);
+  const v1::Partition& p = world_->cluster->view().partitions(h.partition);
+  const bool learns = p.learners_size() > 0 && p.learners(0).server() == h.learner;
+  const bool admitted = p.followers_size() > 0 && p.followers(0).server() == h.learner;
+  const bool over = world_->now() >= h.until_ns || p.primary() != h.primary ||
+                    (!learns && !(admitted && h.deaf)) || primary < 0 || learner < 0;
+  if (over) {
+    h = {};
     return;
   }
-  const int primary = ServerOf(handover_.primary), learner = ServerOf(handover_.learner);
-  const auto& partitions = world_->cluster->view().partitions();
-  const bool admitted = std::any_of(partitions.begin(), partitions.end(), [&](const auto& p) {
-    return p.primary() == handover_.primary && p.followers_size() > 0 &&
-           p.followers(0).server() == handover_.learner;
-  });
-  if (primary < 0 || learner < 0 || !admitted || !MayCrash(primary)) return;
-  handover_ = {};
+  const std::string host = absl::StrCat("server-", learner);
+  const shard::Engine* engine = world_->cluster->server(learner)->shard(0).engine();
+  if (!h.deaf && engine != nullptr && RevisionOf(*engine) >= h.revision) {
+    h.deaf = true;
+    Deafen(host, h.until_ns - world_->now());
+  }
+  if (!admitted || !MayCrash(primary)) return;
+  h = {};
   LeaveServer(primary);
-  const auto deaf = [this](const std::string& host, int64_t time) {
-    world_->cluster->control().Cut("coordinator", host, true);
-    Later(time, [this, host] { world_->cluster->control().Cut("coordinator", host, false); });
-  };
-  deaf(absl::StrCat("server-", primary), StallTime());
+  Deafen(absl::StrCat("server-", primary), StallTime());
   if (SwarmClient* client = AnyClient(); client != nullptr) {
     client->Excuse();
-    deaf(client->process()->host(), world_->plan.lease_ns() * world_->Between(10, 100) / 100);
+    Deafen(client->process()->host(), world_->plan.lease_ns() * world_->Between(10, 100) / 100);
   }
-  const std::string host = absl::StrCat("server-", learner);
   Later(world_->Between(1, 200) * kMilli,
         [this, host] { world_->cluster->control().Cut("coordinator", host, false); });
 }

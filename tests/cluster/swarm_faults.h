@@ -48,6 +48,8 @@ class SwarmFaults {
   void FollowLearners();
   void BeginHandover(const v1::Partition& partition);
   void ContinueHandover();
+  // Does not hear the coordinator for so long, and is heard.
+  void Deafen(const std::string& host, int64_t time);
   // Whatever that server has, another one has, too, and will say so.
   bool MayCrash(int index) const;
   void RestartServer(int index);
@@ -68,6 +70,9 @@ class SwarmFaults {
   int64_t next_learner_at_ = 0;  // when another learner is looked for
   struct Handover {
     uint64_t primary = 0, learner = 0;  // incarnations; 0: there is none
+    int partition = 0;
+    uint64_t revision = 0;  // in which it is one
+    bool deaf = false;
     int64_t until_ns = 0;
   };
   Handover handover_;

@@ -74,6 +74,11 @@ bool SwarmOperator::Reset() {
 void SwarmOperator::Create() {
   v1::CreateTableRequest request;
   *request.mutable_spec() = DrawTableSpec(world_->plan, &world_->random);
+  // Chunks are pushed to before they have been read; rows are made by pushes.
+  for (int i = 0; i < 3 && world_->has(SwarmFeature::kEagerTables) && request.spec().dim() > 0;
+       ++i) {
+    *request.mutable_spec() = DrawTableSpec(world_->plan, &world_->random);
+  }
   // Few names: those of dropped tables come again.
   request.mutable_spec()->set_name(absl::StrCat("t", world_->Between(0, 9)));
   request.mutable_spec()->set_job(world_->jobs[world_->Pick(world_->jobs.size())].plan.name);
@@ -125,6 +130,8 @@ void SwarmOperator::Run() {
   const uint32_t most = world_->plan.max_tables - (eager && !learner ? 1 : 0);
   if (faults ? tables < most : tables == 0) return Create();
   SwarmTable* table = AnyTable();
+  // Numbers of tables are to be without a gap between what a learner has and what is made then.
+  if (eager && table != nullptr && table->id() == world_->tables.rbegin()->first) return;
   const bool drops = world_->has(SwarmFeature::kDrops) ? !learner : eager && tables > most;
   if (faults && drops && table != nullptr) Drop(*table);
 }

@@ -55,11 +55,11 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kSuspends, "suspends", 0.2},
     {SwarmFeature::kSlowLinks, "slow_links", 0.2},
     {SwarmFeature::kServerLeaves, "server_leaves", 0.2},
-    {SwarmFeature::kHandovers, "handovers", 0.1},
+    {SwarmFeature::kHandovers, "handovers", 0.2},
     {SwarmFeature::kRemovals, "removals", 0.15},
-    {SwarmFeature::kEagerTables, "eager_tables", 0.15},
-    {SwarmFeature::kLearnerStalls, "learner_stalls", 0.15},
-    {SwarmFeature::kColdLearners, "cold_learners", 0.05},
+    {SwarmFeature::kEagerTables, "eager_tables", 0.3},
+    {SwarmFeature::kLearnerStalls, "learner_stalls", 0.3},
+    {SwarmFeature::kColdLearners, "cold_learners", 0.08},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 

@@ -79,6 +79,7 @@ std::vector<PlantedFault> Faults() {
        {"has not used table"}},
       {"evict_named", {&shard.evict_named}, 51, {"evictions leave"}},
       {"evict_alike", {&shard.evict_alike}, 32, {"evictions leave"}},
+      {"keep_lost", {&shard.keep_lost}, 0, {"more than was pushed"}},
       {"skip_given_lease", {&shard.skip_given_lease}, 0, {"acknowledged pushes"}},
   };
 }
