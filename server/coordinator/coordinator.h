@@ -16,7 +16,8 @@
 //  7. A token that has ended is refused from that moment on, whether or not this can be saved.
 //  8. Time in which the coordinator itself did not run (stopped, starved, suspended, in a slow
 //     Save()) counts against no lease: RunOnce() is due eight times a lease, and one that comes a
-//     quarter of a lease late or more extends all leases by the pause before any ends (turns.h).
+//     quarter of a lease late or more extends all leases by the pause before any ends; one that
+//     comes a sixteenth late or more by what it is late (turns.h).
 //     Where every turn is late leases run on all the same, an eighth of a lease each turn.
 //  9. A member that has seen a newer state than this proves that an old state was put back
 //     (proto/cluster_history.h): from then on nothing is decided and every call is refused. The

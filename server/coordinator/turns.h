@@ -2,7 +2,9 @@
 // blocked in a slow write of its store.
 //
 // The owner takes a turn at least once an interval while it has leases. A turn that begins later
-// than two intervals after the one before follows a pause.
+// than two intervals after the one before follows a pause. A turn that is late by half an
+// interval or more follows a delay of what it is late: many of them, as in a store that is a little
+// slow, add up to more than a lease.
 //
 // Where all turns are late (a host without processor time, a store that is always slow), pauses
 // would make up all time, and the lease of a member that is gone would never end. So after
@@ -23,13 +25,13 @@ class Turns {
 
   static constexpr int kMostPauses = 8;
 
-  // A turn begins. Returns the length of the pause before it; 0: it comes in time.
+  // A turn begins. Returns how long the owner did not run before it; 0: it comes in time.
   int64_t Begin(int64_t now_ns) {
     const int64_t since = now_ns - last_ns_;
     last_ns_ = now_ns;
     if (since <= 2 * interval_ns_) {
       pauses_ = 0;
-      return 0;
+      return since - interval_ns_ > interval_ns_ / 2 ? since - interval_ns_ : 0;
     }
     if (always_late()) return since - interval_ns_;
     ++pauses_;

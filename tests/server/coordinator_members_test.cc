@@ -215,8 +215,19 @@ TEST_CASE("regression: a stall of about a lease ends no lease, and its time is g
   }
 }
 
+// Each of them is too short to be a pause.
+TEST_CASE("regression: delays of turns that add up to a lease end none") {
+  TestCoordinator c;
+  const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+  for (int turn = 0; turn < 7; ++turn) {
+    c.clock.StallMs(kLeaseMs / 4);
+    c->RunOnce();
+  }
+  CHECK(c.Heartbeat(worker).ok());
+}
+
 TEST_CASE("regression: a member that is gone is found although every turn is late") {
-  for (const int64_t late : {kLeaseMs / 2, kLeaseMs * 3 / 2}) {
+  for (const int64_t late : {kLeaseMs / 4, kLeaseMs / 2, kLeaseMs * 3 / 2}) {
     TestCoordinator c;
     const uint64_t gone = c.JoinWorker("gone", 1)->incarnation();
     const uint64_t well = c.JoinWorker("well", 1)->incarnation();
