@@ -336,8 +336,8 @@ void Engine::Impl::EndRestoring(TableState* state) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     if (!state->table->ready(s) || state->restore->finished(s)) continue;
     const PartitionInfo& p = partitions[state->table->life(s).partition];
-    // One that has become the primary since then had everything before that was said.
-    if (!p.ours || p.promoted) continue;
+    // One that has become the primary, by this view or before, had everything when that was said.
+    if (!p.ours || p.promoted || state->restore->inherited(s)) continue;
     LeaveSlice(state, s, ReplyStatus::kDataLoss);
     state->table->Release(s, /*gone=*/true);
   }

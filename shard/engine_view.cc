@@ -282,7 +282,9 @@ void Engine::Impl::FollowRestore(const v1::Table& table, TableState* state) {
   if (!table.restoring()) return EndRestoring(state);
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const PartitionInfo& p = partitions[state->table->life(s).partition];
-    if (!p.ours || p.epoch_changed || !state->table->ready(s)) state->restore->Forget(s);
+    const bool ready = state->table->ready(s);
+    if (!p.ours || p.epoch_changed || !ready) state->restore->Forget(s);
+    if (p.promoted && ready && !planted_bugs().forget_inherited) state->restore->Inherit(s);
   }
 }
 

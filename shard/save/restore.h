@@ -5,6 +5,7 @@
 // A slice is
 //     empty  --(ranges or rows are loaded)-->  empty, in part  --(FinishRestore())-->  finished
 //     finished, empty  --(a new epoch, or it has come from elsewhere)-->  empty
+//     empty  --(it was a copy, and is the primary)-->  inherited  --(a restore is begun)-->  empty
 #ifndef VERBENA_SHARD_SAVE_RESTORE_H_
 #define VERBENA_SHARD_SAVE_RESTORE_H_
 
@@ -36,6 +37,7 @@ class Restore {
   void Begin(const RestoreRequest& request) {
     request_ = request;
     begun_ = true;
+    for (Slice& slice : slices_) slice.inherited = false;
   }
 
   // Elements of a chunk, by its number in the table. Returns how many are loaded now.
@@ -60,12 +62,18 @@ class Restore {
   // Of the replica log: what its copy is to have.
   uint64_t last_record(uint32_t slice) { return at(slice).last_record; }
   void Forget(uint32_t slice) { at(slice) = {}; }
+  // It was the copy of a primary that is gone. Until a restore is begun here, whoever says that all
+  // is loaded has it from that primary, whose copy had all of it.
+  void Inherit(uint32_t slice) { at(slice).inherited = true; }
+  bool inherited(uint32_t slice) const {
+    return slice < slices_.size() && slices_[slice].inherited;
+  }
 
  private:
   struct Slice {
     std::map<uint32_t, Ranges> chunks;
     absl::flat_hash_set<uint32_t> told;
-    bool finished = false;
+    bool finished = false, inherited = false;
     uint64_t last_record = 0;
   };
   Slice& at(uint32_t slice) {

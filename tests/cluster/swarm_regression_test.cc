@@ -128,5 +128,57 @@ TEST_CASE("regression: a copy that missed that its partition was lost and reset 
   CHECK(kept.front() == -1);
 }
 
+// Whether a copy that becomes the primary after its table was loaded, and before that is said, has
+// what was loaded.
+bool CopyKeepsWhatWasRestored() {
+  FixtureOptions options;
+  options.workers = options.partitions = options.chunks = 1;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  Pair pair(options);
+  pair.primary.view.mutable_tables(0)->set_restoring(true);
+  v1::Replica* follower = pair.partition()->add_followers();
+  follower->set_server(kCopy);
+  follower->set_since(1);
+  pair.partition()->set_configuration(1);
+  pair.Apply();
+  const std::vector<float> values(options.chunk_elements, 3.0f);
+  ElementsToRestore elements;
+  elements.table = kTable;
+  elements.count = values.size();
+  elements.parameters = {reinterpret_cast<const std::byte*>(values.data()),
+                         values.size() * sizeof(float)};
+  elements.applies = 1;
+  RestoreRequest request;
+  request.table = kTable;
+  REQUIRE(pair.primary.engine->BeginRestore(request).ok());
+  for (int i = 0; i < 4; ++i) {
+    (void)pair.primary.engine->RestoreElements(elements);
+    (void)pair.primary.engine->FinishRestore(kTable);
+    pair.Take();
+    REQUIRE(pair.Deliver());
+  }
+  REQUIRE(pair.primary.engine->restore_progress(kTable)->complete());
+  pair.partition()->clear_followers();
+  pair.partition()->set_primary(kCopy);
+  pair.partition()->set_epoch(2);
+  pair.partition()->set_configuration(2);
+  v1::ClusterView& view = pair.primary.view;
+  view.set_revision(view.revision() + 1);
+  REQUIRE(pair.copy.engine->ApplyView(view).ok());
+  view.mutable_tables(0)->set_restoring(false);
+  view.set_revision(view.revision() + 1);
+  REQUIRE(pair.copy.engine->ApplyView(view).ok());
+  pair.copy.view = view;
+  return pair.copy.Read(0) == values;
+}
+
+TEST_CASE("regression: a copy that becomes the primary during a restore has what was loaded") {
+  CHECK(CopyKeepsWhatWasRestored());
+  planted_bugs().forget_inherited = true;
+  const bool keeps = CopyKeepsWhatWasRestored();
+  planted_bugs().forget_inherited = false;
+  CHECK_FALSE(keeps);
+}
+
 }  // namespace
 }  // namespace verbena::shard
