@@ -58,8 +58,12 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
     kept.insert(i->name);
     ++last;
   }
-  // From the newest on: a base is older than what is based on it.
+  // From the newest on: a base is older than what is based on it. What one is based on whose
+  // manifest cannot be read is not known: all older ones stay.
+  bool unread = false;
   for (auto i = all.rbegin(); i != all.rend(); ++i) {
+    unread |= !i->manifest.ok() && !planted_bugs().prune_unread;
+    if (unread) kept.insert(i->name);
     if (kept.contains(i->name) && i->manifest.ok() && i->manifest->has_base() &&
         !planted_bugs().prune_bases) {
       kept.insert(i->manifest->base().name());

@@ -18,7 +18,8 @@
 //  1. A directory of a final name was complete and durable when it got it, and is never written to.
 //  2. One that is removed loses its final name first, durably, and after all that are based on it:
 //     so what has a final name can be restored as far as the disk keeps what it was given.
-//  3. A job's newest checkpoint, and what it is based on, is never removed.
+//  3. A job's newest checkpoint, and what it is based on, is never removed; nor is what one may be
+//     based on whose manifest cannot be read now.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "server/checkpoint/planted_bugs.h"
 
 namespace verbena::checkpoint {
 
@@ -26,7 +27,7 @@ absl::Status WriteWhole(Disk* disk, const std::string& path, const std::string& 
   if (!file.ok()) return file.status();
   absl::Status status =
       (*file)->WriteAt(0, {reinterpret_cast<const std::byte*>(content.data()), content.size()});
-  if (status.ok()) status = (*file)->Sync();
+  if (status.ok() && !planted_bugs().commit_unsynced) status = (*file)->Sync();
   if (status.ok()) status = (*file)->Close();
   return status;
 }

@@ -9,8 +9,10 @@ namespace verbena::checkpoint {
 struct PlantedBugs {
   bool compact_oldest = false;    // a compacted checkpoint has the rows of its chain's oldest alone
   bool prune_bases = false;       // what a kept checkpoint is based on is removed
+  bool prune_unread = false;      // the same of one whose manifest cannot be read for a while
   bool merge_key_by_key = false;  // a partition that was saved whole does not replace older rows
   bool read_unverified = false;   // the checksums of blocks that are used are not compared
+  bool commit_unsynced = false;   // files of a checkpoint that is committed are not durable
   bool share_directories = false;  // jobs "a/b" and "a_b" save into one directory
 };
 

@@ -153,7 +153,7 @@ absl::StatusOr<v1::CheckpointFile> TensorFileWriter::Finish() {
     tensor.entry.set_block_xxh3(tensor.hashes.Bytes());
     *entry.add_tensors() = tensor.entry;
   }
-  absl::Status status = file_->Sync();
+  absl::Status status = planted_bugs().commit_unsynced ? absl::OkStatus() : file_->Sync();
   if (status.ok()) status = file_->Close();
   if (!status.ok()) return status;
   return entry;

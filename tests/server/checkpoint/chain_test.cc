@@ -133,6 +133,25 @@ TEST_CASE("an error names the block, and the planted bug copies what it has") {
   CHECK(Differs(&disk, "/c/" + *compacted, model) != "");
 }
 
+TEST_CASE("regression: what may be based on is kept while a manifest cannot be read") {
+  SimDisk disk(1);
+  Model model(1);
+  SaveChain(&disk, &model, 1);
+  const std::string middle = "/c/checkpoint-00000002/manifest.json";
+  disk.FlipBit(middle, 100);
+  const auto directory = CheckpointDirectory::Open(&disk, "/c");
+  REQUIRE(directory.ok());
+  CHECK((*directory)->WouldPrune({.keep_last = 1})->empty());
+  planted_bugs().prune_unread = true;
+  CHECK((*directory)->WouldPrune({.keep_last = 1})->size() == 1);
+  planted_bugs().prune_unread = false;
+  CHECK((*directory)->Prune({.keep_last = 1})->empty());
+  disk.FlipBit(middle, 100);
+  const auto reader = CheckpointReader::Open(&disk, "/c/checkpoint-00000003");
+  INFO(reader.status());
+  CHECK(reader.ok());
+}
+
 TEST_CASE("regression: pruning one job's checkpoints removes none of another job's") {
   SimDisk disk(1);
   Model model(1);
