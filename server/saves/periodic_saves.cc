@@ -99,6 +99,8 @@ void PeriodicSaves::BeginNext() {
   SaverOptions options = options_.saver;
   options.job = job_;
   options.root = checkpoint::Join(options.root, CheckpointDirectoryOf(job_));
+  // No two saves have the same id.
+  if (options.seed != 0) options.seed += ++begun_;
   began_ns_ = clock_->NowNanos();
   saver_ = std::make_unique<Saver>(std::move(options), clock_, &control_, disk_);
 }

@@ -83,6 +83,7 @@ class PeriodicSaves {
   std::deque<std::string> jobs_;    // still to be saved this time
   std::unique_ptr<Saver> saver_;    // null: none runs
   std::string job_;                 // that it saves
+  uint64_t begun_ = 0;              // savers
   int64_t began_ns_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   mutable std::mutex mutex_;
