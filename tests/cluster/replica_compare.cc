@@ -182,6 +182,43 @@ std::string CompareTable(uint32_t partition, const TableState& p, const TableSta
   return "";
 }
 
+void Append(const void* from, size_t bytes, UnitContent* to) {
+  to->append(static_cast<const char*>(from), bytes);
+}
+
+// Stamps are no part of a checkpoint.
+void SavedRows(const shard::EmbeddingTable& table, uint32_t slice, TableContent* content) {
+  const shard::RowStore& rows = table.rows(slice);
+  std::vector<uint32_t> all;
+  for (uint32_t row = 0; row < table.rows_in(slice); ++row) {
+    if (!rows.is_free(row) && rows.applies(row) > 0) all.push_back(row);
+  }
+  shard::RowReader reader(rows, all);
+  std::vector<float> wide(table.dim());
+  for (const uint32_t row : all) {
+    const std::byte* from = reader.Next();
+    if (from == nullptr) continue;
+    UnitContent& unit = (*content)[rows.key(row)];
+    const uint64_t applies = rows.applies(row);
+    Append(&applies, sizeof(applies), &unit);
+    Append(rows.WidenedContent(from, wide.data()), table.dim() * sizeof(float), &unit);
+    Append(rows.StateOfContent(from), table.state_arrays() * table.state_width() * sizeof(float),
+           &unit);
+  }
+}
+
+void SavedChunks(const shard::DenseTable& table, uint32_t slice, TableContent* content) {
+  Content chunks;
+  ReadChunks(table, slice, &chunks);
+  for (const uint32_t index : table.slice(slice).chunks) {
+    const shard::DenseTable::Chunk& chunk = table.chunk(index);
+    UnitContent& unit = (*content)[chunk.id];
+    Append(&chunk.applies, sizeof(chunk.applies), &unit);
+    const std::vector<std::byte>& bytes = chunks[chunk.id];
+    Append(bytes.data(), bytes.size(), &unit);
+  }
+}
+
 }  // namespace
 
 std::string DescribeReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
@@ -272,6 +309,27 @@ std::optional<uint32_t> RowsPushed(const Engine& primary, uint64_t revision, uin
     if (!rows.rows(slice).is_free(row) && rows.rows(slice).applies(row) > 0) ++count;
   }
   return count;
+}
+
+std::map<uint32_t, TableContent> ReadTable(const Engine& primary, uint32_t table) {
+  std::map<uint32_t, TableContent> content;
+  const auto& p = EngineInspector::Impl(primary);
+  const auto it = p.tables.find(table);
+  if (it == p.tables.end() || it->second.table == nullptr) return content;
+  const TableState& state = it->second;
+  for (uint32_t partition = 0; partition < p.partitions.size(); ++partition) {
+    const uint32_t slice = state.table->slice_of(partition);
+    if (!p.log.leads(partition) || slice == SlicedTable::kNone || !state.table->ready(slice)) {
+      continue;
+    }
+    TableContent& of_partition = content[partition];
+    if (state.dense.table != nullptr) {
+      SavedChunks(*state.dense.table, slice, &of_partition);
+    } else {
+      SavedRows(*state.rows.table, slice, &of_partition);
+    }
+  }
+  return content;
 }
 
 }  // namespace verbena::test

@@ -6,6 +6,7 @@
 #define VERBENA_TESTS_CLUSTER_REPLICA_COMPARE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -37,6 +38,14 @@ uint64_t RevisionOf(const shard::Engine& engine);
 // another view or the partition is not ready there.
 std::optional<uint32_t> RowsPushed(const shard::Engine& primary, uint64_t revision, uint32_t table,
                                    uint32_t partition);
+
+// What a checkpoint has of a row or a chunk: how often it was applied to (8 bytes), its parameters,
+// of rows as f32, the optimizer's arrays, and the f32 copies of a dense table's 16-bit parameters.
+using UnitContent = std::string;
+// By key of a row, or number of a chunk. Rows that no push has changed are not in it.
+using TableContent = std::map<uint64_t, UnitContent>;
+// What the engine has of the table in partitions that it leads, by partition.
+std::map<uint32_t, TableContent> ReadTable(const shard::Engine& primary, uint32_t table);
 
 }  // namespace verbena::test
 

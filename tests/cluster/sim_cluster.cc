@@ -61,7 +61,11 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       control_(control),
       channel_(control->NewChannel(host_)),
       rails_(options.rails),
-      cold_io_ns_(options.cold_io_ns) {
+      cold_io_ns_(options.cold_io_ns),
+      file_io_ns_(options.file_io_ns),
+      save_begun_(options.save_begun),
+      restore_begun_(options.restore_begun),
+      files_(static_cast<size_t>(options.shards)) {
   for (int s = 0; s < options.shards; ++s) AddShard(options, index, s, network);
   inputs_.Watch(channel_.get());
   server::MembershipOptions membership;
@@ -112,6 +116,13 @@ void SimServer::AddShard(const ClusterOptions& options, int index, int shard,
   executor.audit = options.audit;
   executor.commit_observer = options.commit_observer;
   executor.disk = options.disk;
+  if (file_io_ns_) {
+    executor.file_io = [this, shard](server::Inbox::Closure what) {
+      std::deque<FileWork>& files = files_[static_cast<size_t>(shard)];
+      const int64_t after = files.empty() ? clock_.NowNanos() : files.back().at;
+      files.push_back({std::max(after, clock_.NowNanos()) + file_io_ns_(), std::move(what)});
+    };
+  }
   if (options.cold_io_ns > 0) {
     cold_.push_back(std::make_unique<shard::FakeColdStore>(static_cast<uint32_t>(executor.seed)));
     executor.cold_store = cold_.back().get();
@@ -162,7 +173,10 @@ void SimServer::Handle(const std::string& method, const std::string& bytes,
         bytes, std::move(respond), [this](const v1::BeginSaveRequest& request, auto reply) {
           server::ShardExecutor* shard = FindShard(request.shard());
           if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
-          reply(shard->BeginSave(request));
+          auto begun = shard->BeginSave(request);
+          const bool writes = begun.ok() && !request.only_look() && !begun->too_late();
+          if (writes && save_begun_) save_begun_(request, *shard->engine());
+          reply(std::move(begun));
         });
   } else if (method == "/verbena.v1.Shard/WaitSave") {
     Dispatch<v1::WaitSaveRequest, v1::WaitSaveResponse>(
@@ -176,6 +190,7 @@ void SimServer::Handle(const std::string& method, const std::string& bytes,
         bytes, std::move(respond), [this](const v1::BeginRestoreRequest& request, auto reply) {
           server::ShardExecutor* shard = FindShard(request.shard());
           if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
+          if (restore_begun_) restore_begun_(request);
           const absl::Status status = shard->BeginRestore(request);
           if (!status.ok()) return reply(status);
           reply(v1::BeginRestoreResponse());
@@ -205,6 +220,25 @@ server::ShardExecutor* SimServer::FindShard(uint32_t shard) {
   return shard < shards_.size() ? shards_[shard].get() : nullptr;
 }
 
+void SimServer::SetColdFull(bool full) {
+  for (auto& store : cold_) store->full = full;
+}
+
+bool SimServer::RunFiles(int64_t now) {
+  bool worked = false;
+  for (size_t s = 0; s < files_.size(); ++s) {
+    std::deque<FileWork>& files = files_[s];
+    while (!files.empty() && files.front().at <= now) {
+      server::Inbox::Closure what = std::move(files.front().what);
+      files.pop_front();
+      what();
+      shard_inputs_[s].Touch();
+      worked = true;
+    }
+  }
+  return worked;
+}
+
 bool SimServer::RunOnce() {
   const int64_t now = clock_.NowNanos();
   for (auto& call : std::exchange(waiting_, {})) call();
@@ -212,9 +246,9 @@ bool SimServer::RunOnce() {
   if (cold_is_due) cold_at_ = now + cold_io_ns_;
   for (size_t s = 0; s < cold_.size(); ++s) {
     cold_[s]->stopped = !cold_is_due;
-    if (cold_is_due && cold_[s]->queued() > 0) shard_inputs_[s].Touch();
+    if (cold_is_due && !cold_[s]->idle()) shard_inputs_[s].Touch();
   }
-  bool worked = false;
+  bool worked = RunFiles(now);
   if (inputs_.Due(now)) {
     worked = channel_->RunOnce();
     worked |= membership_->RunOnce();
@@ -235,7 +269,10 @@ bool SimServer::RunShard(size_t index, int64_t now) {
 int64_t SimServer::NextTimerNanos() const {
   int64_t next = inputs_.NextTimerNanos();
   for (const auto& store : cold_) {
-    if (store->queued() > 0) next = std::min(next, cold_at_);
+    if (!store->idle()) next = std::min(next, cold_at_);
+  }
+  for (const auto& files : files_) {
+    if (!files.empty()) next = std::min(next, files.front().at);
   }
   for (const SimInputs& inputs : shard_inputs_) next = std::min(next, inputs.NextTimerNanos());
   return clock_.ToNetwork(next);

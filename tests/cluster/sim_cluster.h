@@ -6,6 +6,7 @@
 #define VERBENA_TESTS_CLUSTER_SIM_CLUSTER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <random>
@@ -57,6 +58,11 @@ struct ClusterOptions {
   server::AuditTunables audit;
   int terms_listed = kTermsListed;   // by the coordinator's view
   checkpoint::Disk* disk = nullptr;  // where checkpoints go
+  // How long the next thing takes that a shard's thread for files does; empty: no time.
+  std::function<int64_t()> file_io_ns;
+  // Called when a shard has begun a save, and when it is asked to begin a restore; may be empty.
+  std::function<void(const v1::BeginSaveRequest&, const shard::Engine&)> save_begun;
+  std::function<void(const v1::BeginRestoreRequest&)> restore_begun;
   // Each shard has a cold store, which does something of what it was asked for that often; 0: none
   // has one.
   int64_t cold_io_ns = 0;
@@ -91,6 +97,9 @@ class SimServer {
   // A slow process: after each turn in which it did something it pauses that long.
   void SetPace(int64_t ns) { pace_ns_ = ns; }
   int64_t pace() const { return pace_ns_; }
+  // Of the disk of its cold stores: nothing is written; how often they do something.
+  void SetColdFull(bool full);
+  void SetColdIo(int64_t ns) { cold_io_ns_ = ns; }
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
   const server::ShardExecutor& shard(uint32_t index) const { return *shards_[index]; }
 
@@ -99,6 +108,12 @@ class SimServer {
   void AddShard(const ClusterOptions& options, int index, int shard, rdma::SimNetwork* network);
   bool RunShard(size_t index, int64_t now);
   void Handle(const std::string& method, const std::string& request, SimControl::Respond respond);
+  bool RunFiles(int64_t now);
+
+  struct FileWork {
+    int64_t at;
+    server::Inbox::Closure what;
+  };
   std::string host_, address_;
   const Clock* const network_clock_;
   SimClock clock_;
@@ -108,10 +123,14 @@ class SimServer {
   SimInputs inputs_;                                 // of the membership
   std::vector<SimInputs> shard_inputs_;              // by shard
   const uint32_t rails_;
-  const int64_t cold_io_ns_;
+  int64_t cold_io_ns_;
+  const std::function<int64_t()> file_io_ns_;
+  const std::function<void(const v1::BeginSaveRequest&, const shard::Engine&)> save_begun_;
+  const std::function<void(const v1::BeginRestoreRequest&)> restore_begun_;
   int64_t stalled_until_ = 0;
   int64_t pace_ns_ = 0;
-  int64_t cold_at_ = 0;  // when the cold stores do something next
+  int64_t cold_at_ = 0;                      // when the cold stores do something next
+  std::vector<std::deque<FileWork>> files_;  // by shard: what its thread for files has to do
   std::vector<std::unique_ptr<shard::FakeColdStore>> cold_;  // by shard, which they outlive
   std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
   std::unique_ptr<server::Membership> membership_;

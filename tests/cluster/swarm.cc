@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/cluster/swarm_checkpoints.h"
 #include "tests/cluster/swarm_checks.h"
 #include "tests/cluster/swarm_client.h"
+#include "tests/cluster/swarm_disks.h"
 #include "tests/cluster/swarm_faults.h"
 #include "tests/cluster/swarm_operator.h"
 #include "tests/cluster/swarm_world.h"
@@ -21,6 +23,8 @@ constexpr int64_t kRecoveryLimit = 30 * kSecond;
 // A lane whose writes hang is given up after 20 s, and another one may hang after that was opened.
 constexpr int64_t kHangLimit = 30 * kSecond;
 constexpr int64_t kFinishLimit = 20 * kSecond;
+// A save that is given up may keep its tables for 5 s, and pauses between tries.
+constexpr int64_t kSaveLimit = 20 * kSecond;
 
 class Swarm {
  public:
@@ -37,6 +41,13 @@ class Swarm {
       world_.plan.cluster.log = [this](const std::string& line) {
         if (cluster_ != nullptr) world_.Trace(absl::StrCat("server: ", line));
       };
+    }
+    if (world_.has(SwarmFeature::kCheckpoints)) {
+      checkpoints_ = std::make_unique<SwarmCheckpoints>(&world_);
+      recovery_limit_ += kSaveLimit;
+    }
+    if (world_.has(SwarmFeature::kDiskFaults)) {
+      disks_ = std::make_unique<SwarmDisks>(&world_, checkpoints_.get());
     }
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();
@@ -65,7 +76,15 @@ class Swarm {
     clients_.clear();
     final_readers_.clear();
     operator_.reset();
+    checks_.reset();
+    if (checkpoints_ != nullptr) {
+      result_.checkpoints = checkpoints_->saved().checked();
+      result_.restored_partitions = checkpoints_->saved().compared();
+      checkpoints_->Stop();
+    }
     cluster_.reset();
+    disks_.reset();
+    checkpoints_.reset();
     return std::move(result_);
   }
 
@@ -106,7 +125,7 @@ class Swarm {
     pause_ = world_.stage == SwarmStage::kFaults ? world_.Between(0, 1000) * kMilli : 200 * kMilli;
     *client = std::make_unique<SwarmClient>(
         &world_, place->job, place->slot, place->observer,
-        absl::StrCat(place->observer ? "reader" : "worker", "-", place->job->plan.name, "-",
+        absl::StrCat(place->observer ? "reader" : "worker", "-", place->job->plan.host, "-",
                      place->slot, "-", ++place->starts));
   }
 
@@ -123,6 +142,8 @@ class Swarm {
   bool Turn() {
     if (!result_.violations.empty()) return true;
     checks_->Run();
+    if (checkpoints_ != nullptr) checkpoints_->Run(*checks_);
+    if (disks_ != nullptr) disks_->Run();
     faults_->Run();
     operator_->Run();
     Churn();
@@ -141,7 +162,9 @@ class Swarm {
 
   void Recover() {
     faults_->Stop();
+    if (disks_ != nullptr) disks_->Stop();
     world_.stage = SwarmStage::kRecovery;
+    if (checkpoints_ != nullptr) checkpoints_->StopFaults();
     world_.Trace("the faults stop");
     world_.recovery_began_ns = world_.now();
   }
@@ -156,6 +179,7 @@ class Swarm {
       recovered = false;
       missing = operator_->Describe();
     }
+    if (recovered && checkpoints_ != nullptr) recovered = checkpoints_->Proved(&missing);
     for (size_t i = 0; recovered && i < clients_.size(); ++i) {
       recovered = clients_[i] != nullptr && clients_[i]->Proved(&missing);
     }
@@ -187,7 +211,7 @@ class Swarm {
     if (missing.empty() && final_readers_.empty()) {
       for (const SwarmJob& job : world_.jobs) {
         final_readers_.push_back(std::make_unique<SwarmClient>(
-            &world_, &job, 0, true, absl::StrCat("final-", job.plan.name)));
+            &world_, &job, 0, true, absl::StrCat("final-", job.plan.host)));
         final_readers_.back()->ReadAll();
       }
     }
@@ -203,6 +227,8 @@ class Swarm {
 
   SwarmResult result_;
   SwarmWorld world_;
+  std::unique_ptr<SwarmCheckpoints> checkpoints_;  // null: the seed has none
+  std::unique_ptr<SwarmDisks> disks_;              // the same
   std::unique_ptr<SimCluster> cluster_;
   std::vector<Place> places_;
   std::vector<std::unique_ptr<SwarmClient>> clients_;        // by place; null: none now

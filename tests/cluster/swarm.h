@@ -35,7 +35,10 @@ struct SwarmResult {
   uint64_t compared = 0;           // partitions of two servers at the same sequence
   int created = 0, dropped = 0, reset = 0;
   int servers_crashed = 0, servers_stalled = 0, workers_crashed = 0, coordinator_stalled = 0;
-  int64_t recovered_ns = 0;  // from the end of the faults to full redundancy
+  int saved = 0, compacted = 0, pruned = 0, restored = 0;  // checkpoints, as was said
+  int checkpoints = 0;          // whose content was compared with what shards had
+  int restored_partitions = 0;  // that were compared with their checkpoint
+  int64_t recovered_ns = 0;     // from the end of the faults to full redundancy
 };
 
 SwarmResult RunSwarm(uint64_t seed);

@@ -28,6 +28,8 @@ class SwarmChecks {
   // Every follower was compared with its primary, at one sequence, and is equal. Called when no
   // client pushes any more.
   bool AllEqual(std::string* missing);
+  // Of the shard of the server with that incarnation; null: none runs.
+  const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
 
  private:
   void FollowServers();
@@ -36,7 +38,6 @@ class SwarmChecks {
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   bool Known(uint64_t server) const;  // to the coordinator
-  const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
   void CompareReplicas();
   // Every log for replicas is within its limits.
   void BoundLogs();

@@ -60,6 +60,8 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kEagerTables, "eager_tables", 0.3},
     {SwarmFeature::kLearnerStalls, "learner_stalls", 0.3},
     {SwarmFeature::kColdLearners, "cold_learners", 0.08},
+    {SwarmFeature::kCheckpoints, "checkpoints", 0.25},
+    {SwarmFeature::kDiskFaults, "disk_faults", 0.25},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -188,7 +190,11 @@ SwarmPlan DrawPlan(uint64_t seed) {
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {
-    plan.jobs.push_back({absl::StrCat("job-", j), static_cast<uint32_t>(draw.Between(1, 3))});
+    // Names that are one another's but for a letter, for directories of checkpoints.
+    static constexpr const char* kSimilar[] = {"job/x", "job_x"};
+    const std::string host = absl::StrCat("job-", j);
+    plan.jobs.push_back({plan.has(SwarmFeature::kCheckpoints) ? kSimilar[j] : host, host,
+                         static_cast<uint32_t>(draw.Between(1, 3))});
   }
   plan.max_tables = static_cast<uint32_t>(draw.Between(1, 8));
   plan.operations = static_cast<uint32_t>(draw.Between(1, 4));

@@ -63,12 +63,15 @@ enum class SwarmFeature : uint32_t {
   kEagerTables,    // tables are made as soon as a learner catches up
   kLearnerStalls,  // a learner stalls as soon as it catches up
   kColdLearners,   // learners catch up with tables whose rows are read from a slow disk
+  kCheckpoints,    // tables are saved and restored, checkpoints compacted and removed
+  kDiskFaults,     // disks of checkpoints and cold tiers are full, slow, and fail
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);
 
 struct SwarmJobPlan {
   std::string name;
+  std::string host;  // its processes' names have that
   uint32_t workers = 1;
 };
 

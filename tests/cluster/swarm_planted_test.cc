@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/cluster_history.h"
 #include "rdma/sim/sim_network.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/coordinator/planted_bugs.h"
 #include "shard/planted_bugs.h"
 #include "tests/cluster/swarm.h"
@@ -35,8 +36,10 @@ constexpr uint64_t kSeedsAtMost = 40;
 std::vector<PlantedFault> Faults() {
   shard::PlantedBugs& shard = shard::planted_bugs();
   rdma::PlantedBugs& client = rdma::planted_bugs();
+  checkpoint::PlantedBugs& saves = checkpoint::planted_bugs();
   const std::vector<std::string> content = {"is not what its primary", "acknowledged pushes",
                                             "mismatches of its replicas"};
+  const std::vector<std::string> saved = {"is not what its shard had", "of which it was made"};
   return {
       {"skip_dedupe", {&shard.skip_dedupe}, 3, {"more than was pushed"}},
       {"acknowledge_early", {&shard.acknowledge_early}, 5, content},
@@ -80,6 +83,18 @@ std::vector<PlantedFault> Faults() {
       {"evict_named", {&shard.evict_named}, 51, {"evictions leave"}},
       {"evict_alike", {&shard.evict_alike}, 32, {"evictions leave"}},
       {"keep_lost", {&shard.keep_lost}, 611, {"more than was pushed"}},
+      {"save_what_changes", {&shard.save_what_changes}, 6, saved},
+      {"forget_changed_rows", {&shard.forget_changed_rows}, 19, saved},
+      {"compact_oldest", {&saves.compact_oldest}, 23, {"of which it was made"}},
+      {"prune_bases", {&saves.prune_bases}, 27, {"/checkpoint-"}},
+      {"prune_unread", {&saves.prune_unread}, 0, {"and is gone"}},
+      {"merge_key_by_key", {&saves.merge_key_by_key}, 869, saved},
+      {"read_unverified", {&saves.read_unverified}, 10, {"/checkpoint-"}},
+      {"share_directories", {&saves.share_directories}, 6, {"and is gone"}},
+      {"commit_unsynced", {&saves.commit_unsynced}, 77, {"/checkpoint-"}},
+      {"forget_inherited", {&shard.forget_inherited}, 0, {"says that data is lost"}},
+      {"restart_windows", {&shard.restart_windows}, 0, {"nothing was restored", "being restored"}},
+      {"forget_cold_changes", {&shard.forget_cold_changes}, 6, content},
       {"skip_given_lease", {&shard.skip_given_lease}, 0, {"acknowledged pushes"}},
   };
 }

@@ -123,6 +123,21 @@ SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.sp
     }
   }
   Follow(table);
+  restoring_ = table.restoring();
+}
+
+void SwarmTable::Restored(const std::vector<float>& values) {
+  restoring_ = false;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    if (lost(units_[i].partition)) continue;
+    Unit& unit = units_[i];
+    unit.start = values[i];
+    if (!exact_) continue;
+    // What was pushed before it was there may be applied now.
+    unit.attempted += static_cast<int64_t>(values[i]);
+    unit.acknowledged += static_cast<int64_t>(values[i]);
+    unit.seen = narrow_ ? 0 : static_cast<int64_t>(values[i]);
+  }
 }
 
 uint64_t SwarmTable::elements(uint32_t unit) const {
@@ -146,6 +161,7 @@ std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table) {
     for (Unit& unit : units_) {
       if (unit.partition != partition) continue;
       unit.acknowledged = unit.attempted = unit.seen = 0;
+      unit.start = 0;
     }
   }
   lost_ = std::move(lost);
@@ -182,9 +198,14 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, int
     if (other != value) return wrong("half of an update was read");
   }
   if (!(value >= 0)) return wrong("no value that pushes can make");
+  if (restoring_) return wrong("a table that is being restored was read");
   if (!exact_) {
+    const float start = narrow_ ? RoundToBf16(u.start) : u.start;
+    if (value < start && (keeps_rows_ || value > 0)) {
+      return wrong("less than what it was restored with");
+    }
     if (value == 0 && least > 0) return wrong("initial values in place of acknowledged pushes");
-    if (value > 0 && u.attempted == 0) return wrong("an update that nobody pushed");
+    if (value > start && u.attempted == 0) return wrong("an update that nobody pushed");
     return "";
   }
   if (value > Shown(u.attempted)) return wrong("more than was pushed");
@@ -194,6 +215,20 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, int
   }
   if (!narrow_) u.seen = std::max(u.seen, static_cast<int64_t>(value));
   return "";
+}
+
+std::string SwarmTable::CheckSaved(uint32_t unit, float value, int64_t least, uint32_t life) const {
+  const Unit& u = units_[unit];
+  if (!exact_ || life != lives_[u.partition] || lost(u.partition)) return "";
+  const char* wrong = nullptr;
+  if (value != std::floor(value) || value < 0) wrong = "no value that pushes can make";
+  if (value > static_cast<float>(u.attempted)) wrong = "more than was pushed";
+  if (value < static_cast<float>(least)) wrong = "acknowledged pushes are missing";
+  if (wrong == nullptr) return "";
+  return absl::StrCat("table ", id_, " '", spec_.name(), "' ", embedding() ? "row " : "chunk ",
+                      unit, " (partition ", u.partition, "): ", wrong, ": it has ", value,
+                      ", at least ", least, " expected; ", u.acknowledged, " acknowledged, ",
+                      u.attempted, " attempted");
 }
 
 }  // namespace verbena::test

@@ -36,6 +36,7 @@ class SwarmTable {
     uint32_t partition = 0;
     int64_t acknowledged = 0, attempted = 0;
     int64_t seen = 0;  // the greatest value that a read has shown
+    float start = 0;   // what it began with
   };
 
   explicit SwarmTable(const v1::Table& table);
@@ -58,6 +59,10 @@ class SwarmTable {
   // ---- the view ----
   // Of the same table in a later view. Partitions that it has newly lost.
   std::vector<uint32_t> Follow(const v1::Table& table);
+  // It is made from a checkpoint, and read by nobody before it has all of that.
+  bool restoring() const { return restoring_; }
+  // All of it is there: by unit what each began with.
+  void Restored(const std::vector<float>& values);
   void Drop() { dropped_ = true; }
   bool dropped() const { return dropped_; }
   bool lost_any() const { return !lost_.empty(); }
@@ -79,6 +84,8 @@ class SwarmTable {
   int64_t Least(uint32_t unit) const;
   // `values`: the unit's numbers. What is wrong with them, or an empty string.
   std::string Check(uint32_t unit, absl::Span<const float> values, int64_t least, uint32_t life);
+  // The same of what a checkpoint has, whose numbers are not rounded to what readers see.
+  std::string CheckSaved(uint32_t unit, float value, int64_t least, uint32_t life) const;
 
  private:
   // As a reader sees an exact value.
@@ -99,6 +106,7 @@ class SwarmTable {
   std::vector<uint32_t> lives_;  // by partition
   std::set<uint32_t> lost_;
   bool dropped_ = false;
+  bool restoring_ = false;
 };
 
 }  // namespace verbena::test

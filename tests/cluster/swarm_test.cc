@@ -23,6 +23,10 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
     totals.compared += result.compared;
     totals.created += result.created, totals.dropped += result.dropped;
     totals.reset += result.reset;
+    totals.saved += result.saved, totals.compacted += result.compacted;
+    totals.pruned += result.pruned, totals.restored += result.restored;
+    totals.checkpoints += result.checkpoints;
+    totals.restored_partitions += result.restored_partitions;
     totals.servers_crashed += result.servers_crashed;
     totals.servers_stalled += result.servers_stalled;
     totals.workers_crashed += result.workers_crashed;
@@ -36,6 +40,12 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
       static_cast<unsigned long long>(totals.compared), totals.created, totals.dropped,
       totals.reset, totals.servers_crashed, totals.workers_crashed, totals.servers_stalled,
       totals.coordinator_stalled);
+  std::printf(
+      "%d saves, %d compactions, %d checkpoints removed, %d restores; %d checkpoints and %d "
+      "restored "
+      "partitions compared\n",
+      totals.saved, totals.compacted, totals.pruned, totals.restored, totals.checkpoints,
+      totals.restored_partitions);
   if (SeedsToRun(1).replay) return;
   CHECK(totals.pushes > 0);
   CHECK(totals.pulls > 0);
@@ -43,6 +53,10 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
   CHECK(totals.dropped > 0);
   CHECK(totals.reset > 0);
   CHECK(totals.servers_crashed > 0);
+  CHECK(totals.saved > 0);
+  CHECK(totals.compacted > 0);
+  CHECK(totals.pruned > 0);
+  CHECK(totals.restored_partitions > 0);
 }
 
 }  // namespace

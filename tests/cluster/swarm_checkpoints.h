@@ -1,0 +1,104 @@
+// Who makes checkpoints of the swarm's tables, and tables of its checkpoints: saves every so often,
+// as beside a coordinator, and an operator who saves, restores, compacts and removes. Each may die
+// at any moment.
+//
+// Invariants, beside those of swarm_saved.h:
+//  1. A save or restore fails only for a reason, and leaves the earlier checkpoints whole.
+//  2. From the end of the faults on a save of every job succeeds within a bound of virtual time,
+//  and
+//     so does a restore.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_CHECKPOINTS_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+
+#include "proto/control_channel.h"
+#include "server/saves/periodic_saves.h"
+#include "server/saves/restorer.h"
+#include "server/saves/saver.h"
+#include "tests/cluster/swarm_checks.h"
+#include "tests/cluster/swarm_saved.h"
+#include "tests/cluster/swarm_world.h"
+#include "tests/server/checkpoint/sim_disk.h"
+
+namespace verbena::test {
+
+class SwarmCheckpoints {
+ public:
+  // Before the cluster is made, whose options get the disk.
+  explicit SwarmCheckpoints(SwarmWorld* world);
+
+  // Between turns of the cluster, after `checks`.
+  void Run(const SwarmChecks& checks);
+  void StopFaults();
+  // Whoever saves or restores is gone; before the cluster is.
+  void Stop();
+  // Since the faults stopped every job with tables was saved, and something was restored.
+  bool Proved(std::string* missing) const;
+
+  checkpoint::test::SimDisk& disk() { return disk_; }
+  SwarmSaved& saved() { return saved_; }
+
+ private:
+  int64_t Between(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+  size_t Pick(size_t count) {
+    return static_cast<size_t>(Between(0, static_cast<int64_t>(count) - 1));
+  }
+  bool Chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  bool faults() const { return world_->stage == SwarmStage::kFaults; }
+  int64_t DrawDeath();
+  std::unique_ptr<ControlChannel> NewChannel(const std::string& host);
+  // Jobs with tables that can be saved.
+  std::set<std::string> Jobs() const;
+  std::string AnyRoot();
+
+  void StartPeriodic();
+  void RunPeriodic();
+  void OnPeriodic(const std::string& line);
+  void StartSave();
+  void RunSave();
+  void StartRestore();
+  void RunRestore();
+  void DropLeftBehind();
+  void Compact(const std::string& root);
+  void Prune();
+  void RunDisk();
+  // Whether a call of a saver or restorer may end so.
+  void Judge(const char* what, const absl::Status& status);
+
+  SwarmWorld* const world_;
+  std::mt19937_64 random_;  // its own: it changes no other draw of a seed
+  checkpoint::test::SimDisk disk_;
+  SwarmSaved saved_;
+  std::unique_ptr<ControlChannel> operator_channel_;
+  std::unique_ptr<ControlChannel> periodic_channel_, save_channel_, restore_channel_;
+  std::unique_ptr<server::PeriodicSaves> periodic_;
+  checkpoint::Retention periodic_retention_;
+  std::unique_ptr<server::Saver> saver_;
+  std::string save_root_, save_job_;
+  bool save_proves_ = false;
+  std::unique_ptr<server::Restorer> restorer_;
+  std::shared_ptr<const SavedCheckpoint> restores_;
+  bool restore_proves_ = false;
+  bool removed_ = false;  // checkpoints, while the restore was under way
+  int64_t periodic_dies_at_ = 0, saver_dies_at_ = 0, restorer_dies_at_ = 0;
+  int64_t next_periodic_ = 0, next_save_ = 0, next_restore_ = 0, next_upkeep_ = 0;
+  int64_t next_drop_ = 0, reboot_at_ = 0;
+  uint64_t actors_ = 0;  // for seeds and names
+  std::set<std::string> proved_jobs_;
+  bool proved_restore_ = false;
+  absl::Status last_;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_CHECKPOINTS_H_

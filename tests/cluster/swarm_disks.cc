@@ -1,0 +1,112 @@
+#include "tests/cluster/swarm_disks.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::test {
+
+SwarmDisks::SwarmDisks(SwarmWorld* world, SwarmCheckpoints* checkpoints)
+    : world_(world), checkpoints_(checkpoints), random_(world->plan.seed * 32'452'843 + 5) {
+  if (checkpoints_ == nullptr) return;
+  world_->plan.cluster.file_io_ns = [this] { return file_io_ns_; };
+}
+
+void SwarmDisks::Run() {
+  while (!later_.empty() && later_.begin()->first <= world_->now()) {
+    later_.extract(later_.begin()).mapped()();
+  }
+  if (world_->stage != SwarmStage::kFaults || world_->now() < next_at_) return;
+  next_at_ = world_->now() + Between(50, 1500) * kMilli;
+  const bool cold = world_->has(SwarmFeature::kColdTier);
+  if (cold && (checkpoints_ == nullptr || Between(0, 2) == 0)) return ColdFault();
+  if (checkpoints_ != nullptr) CheckpointFault();
+}
+
+void SwarmDisks::Stop() {
+  while (!later_.empty()) later_.extract(later_.begin()).mapped()();
+  file_io_ns_ = 0;
+}
+
+// Of a server's process: that of its next life has a new store.
+void SwarmDisks::ColdFault() {
+  const int index = static_cast<int>(Pick(static_cast<size_t>(world_->cluster->servers())));
+  SimServer* server = world_->cluster->server(index);
+  if (server == nullptr) return;
+  const bool full = Between(0, 1) == 0;
+  world_->Trace(
+      absl::StrCat("fault: the cold disk of ", server->host(), full ? " is full" : " is slow"));
+  if (full) {
+    server->SetColdFull(true);
+  } else {
+    server->SetColdIo(world_->plan.cluster.cold_io_ns * Between(10, 50));
+  }
+  Later([this, index] {
+    SimServer* same = world_->cluster->server(index);
+    if (same == nullptr) return;
+    same->SetColdFull(false);
+    same->SetColdIo(world_->plan.cluster.cold_io_ns);
+  });
+}
+
+void SwarmDisks::CheckpointFault() {
+  checkpoint::test::SimDisk& disk = checkpoints_->disk();
+  if (disk.crashed()) return;
+  const int64_t kind = Between(0, 6);
+  world_->Trace(absl::StrCat("fault: the disk with checkpoints, ", kind));
+  switch (kind) {
+    case 0:
+    case 1:
+      return disk.CrashAt(disk.operations() + static_cast<uint64_t>(Between(1, 200)));
+    case 2:
+      return disk.FailSync(static_cast<uint64_t>(Between(1, 40)));
+    case 3:
+    case 4:
+      return Fill();
+    case 5:
+      file_io_ns_ = Between(1, 40) * kMilli;
+      return Later([this] { file_io_ns_ = 0; });
+    default:
+      return WrongBit();
+  }
+}
+
+void SwarmDisks::Fill() {
+  checkpoint::test::SimDisk& disk = checkpoints_->disk();
+  disk.SetCapacity(UINT64_MAX);
+  const uint64_t used = UINT64_MAX - *disk.FreeBytes("/");
+  disk.SetCapacity(used + static_cast<uint64_t>(Between(0, 100'000)));
+  Later([&disk] { disk.SetCapacity(UINT64_MAX); });
+}
+
+void SwarmDisks::WrongBit() {
+  checkpoint::test::SimDisk& disk = checkpoints_->disk();
+  std::vector<std::string> paths;
+  for (const std::string& root : checkpoints_->saved().roots()) {
+    for (const auto& known : checkpoints_->saved().Known(root)) paths.push_back(known->path);
+  }
+  if (paths.empty() || checkpoints_->saved().damaged_any()) return;
+  const std::string path = paths[Pick(paths.size())];
+  const auto files = disk.List(path);
+  if (!files.ok() || files->empty()) return;
+  const std::string file = checkpoint::Join(path, (*files)[Pick(files->size())].name);
+  const std::string content = disk.Content(file);
+  if (content.empty()) return;
+  const uint64_t bit = Pick(content.size() * 8);
+  disk.FlipBit(file, bit);
+  world_->Trace(absl::StrCat("bit ", bit, " of ", file, " is wrong"));
+  checkpoints_->saved().Damage(path, true);
+  checkpoints_->saved().Look(checkpoint::ParentOf(path), true);
+  Later([this, path, file, bit] {
+    // A crash has put the right one back; what was removed is not there any more.
+    checkpoint::test::SimDisk& device = checkpoints_->disk();
+    if (!checkpoints_->saved().damaged(path)) return;
+    checkpoints_->saved().Damage(path, false);
+    if (!device.crashed() && device.Open(file).ok()) device.FlipBit(file, bit);
+    checkpoints_->saved().Look(checkpoint::ParentOf(path), true);
+  });
+}
+
+}  // namespace verbena::test

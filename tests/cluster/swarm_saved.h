@@ -1,0 +1,122 @@
+// What the swarm knows of checkpoints: which were said to be complete, what each has to hold, and
+// which tables were made from them.
+//
+// A shard's cut of a table is read out of its engine at the moment when the shard begins the save.
+// The checkpoint has to have that, byte for byte; and a table that is restored has to have what the
+// checkpoint has, before anybody uses it.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_SAVED_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_SAVED_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/verbena/v1/shard.pb.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_reader.h"
+#include "tests/cluster/replica_compare.h"
+#include "tests/cluster/swarm_checks.h"
+#include "tests/cluster/swarm_world.h"
+#include "tests/server/checkpoint/sim_disk.h"
+
+namespace verbena::test {
+
+// By table and unit: what has to be in a checkpoint at least, and the life that this is of.
+using SavedLeast = std::map<uint32_t, std::vector<std::pair<int64_t, uint32_t>>>;
+
+struct SavedTable {
+  uint32_t id = 0;
+  v1::TableSpec spec;
+  TableContent content;
+};
+
+struct SavedCheckpoint {
+  std::string path;
+  std::string job;
+  std::map<std::string, SavedTable> tables;  // by name
+};
+
+class SwarmSaved {
+ public:
+  SwarmSaved(SwarmWorld* world, checkpoint::test::SimDisk* disk) : world_(world), disk_(*disk) {}
+
+  // ---- as it happens ----
+  // What is acknowledged now.
+  std::shared_ptr<const SavedLeast> Acknowledged() const;
+  // A saver that asked for the view at `least` has sent requests with this id.
+  void SaveSent(uint64_t save, std::shared_ptr<const SavedLeast> least);
+  void SaveBegun(const v1::BeginSaveRequest& request, const shard::Engine& engine);
+  void RestoreBegun(const v1::BeginRestoreRequest& request);
+  // It was said to be complete.
+  void Reported(const std::string& path) { reported_.insert(path); }
+  // What is new in its directory from now on, and no save's, has what it has. Null: nothing may be.
+  void Compacts(std::shared_ptr<const SavedCheckpoint> from) { compacts_ = std::move(from); }
+  // A removal of old checkpoints begins: those that it may take.
+  void Prunes(const std::string& root, const checkpoint::Retention& retention);
+  // A bit of a file of this checkpoint is wrong, or right again.
+  void Damage(const std::string& path, bool damaged);
+  bool damaged(const std::string& path) const { return damaged_.contains(path); }
+  bool damaged_any() const { return !damaged_.empty(); }
+  void ForgetDamage() { damaged_.clear(); }
+
+  // ---- checks ----
+  // Compares tables that are served since the last call with what they were made from.
+  void FollowRestores(const SwarmChecks& checks);
+  // Looks at all checkpoints of a directory: at each new one's content, and with `verify` at every
+  // byte of the others, too.
+  void Look(const std::string& root, bool verify);
+  void LookAll(bool verify);
+
+  const std::set<std::string>& roots() const { return roots_; }
+  // Complete ones of a directory whose content is known, oldest first.
+  std::vector<std::shared_ptr<const SavedCheckpoint>> Known(const std::string& root) const;
+  // Whether a bit is wrong of it, or of what it may be based on.
+  bool Doubtful(const std::string& path) const;
+  int checked() const { return checked_; }
+  int compared() const { return compared_; }
+
+ private:
+  // A save that shards have begun.
+  struct Begun {
+    uint64_t id = 0;
+    std::string directory;
+    std::shared_ptr<const SavedLeast> least;
+    // By table and partition what it had. Two shards may both take themselves for its primary.
+    std::map<uint32_t, std::map<uint32_t, std::vector<TableContent>>> cut;
+  };
+
+  void LookAtNew(const std::string& root, const checkpoint::Listed& listed);
+  absl::StatusOr<SavedCheckpoint> ReadAll(const checkpoint::CheckpointReader& reader) const;
+  std::string CompareWithCut(const SavedCheckpoint& saved, const Begun& begun) const;
+  std::string CheckValues(const SavedTable& table, const SavedLeast& least) const;
+  void CheckServed(SwarmTable* table, const v1::ClusterView& view, const SwarmChecks& checks);
+  std::map<uint32_t, TableContent> ByPartition(uint32_t id, const v1::TableSpec& spec,
+                                               const TableContent& content) const;
+  std::vector<float> ValuesOf(const SwarmTable& table, const SavedTable& saved) const;
+
+  SwarmWorld* const world_;
+  checkpoint::test::SimDisk& disk_;
+  std::set<std::string> roots_;
+  std::map<uint64_t, std::shared_ptr<const SavedLeast>> sent_;
+  std::deque<Begun> begun_;
+  std::shared_ptr<const SavedCheckpoint> compacts_;
+  std::set<std::string> reported_, may_go_, damaged_;  // paths
+  // By path, and the manifest's checksum: names that a crash took away are used again.
+  std::map<std::string, std::pair<std::string, std::shared_ptr<const SavedCheckpoint>>> known_;
+  // By the id of a table that is being restored: the checkpoint, and the table's name there.
+  std::map<uint32_t, std::pair<std::shared_ptr<const SavedCheckpoint>, std::string>> restores_;
+  uint64_t revision_ = 0;
+  int checked_ = 0, compared_ = 0;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_SAVED_H_
