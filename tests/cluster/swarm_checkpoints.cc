@@ -146,6 +146,7 @@ void SwarmCheckpoints::StartPeriodic() {
 // "saved PATH: ...": then old ones are removed.
 void SwarmCheckpoints::OnPeriodic(const std::string& line) {
   world_->Trace(absl::StrCat("saves: ", line));
+  if (line.rfind("removed ", 0) == 0) ++world_->result->pruned;
   if (line.rfind("saved ", 0) != 0) return;
   const std::string path = line.substr(6, line.find(": ") - 6);
   const std::string root = checkpoint::ParentOf(path);

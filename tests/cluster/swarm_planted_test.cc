@@ -88,7 +88,7 @@ std::vector<PlantedFault> Faults() {
       {"compact_oldest", {&saves.compact_oldest}, 23, {"of which it was made"}},
       {"prune_bases", {&saves.prune_bases}, 27, {"/checkpoint-"}},
       {"prune_unread", {&saves.prune_unread}, 0, {"and is gone"}},
-      {"merge_key_by_key", {&saves.merge_key_by_key}, 869, saved},
+      {"merge_key_by_key", {&saves.merge_key_by_key}, 0, saved},
       {"read_unverified", {&saves.read_unverified}, 10, {"/checkpoint-"}},
       {"share_directories", {&saves.share_directories}, 6, {"and is gone"}},
       {"commit_unsynced", {&saves.commit_unsynced}, 77, {"/checkpoint-"}},
