@@ -38,7 +38,9 @@ struct PlantedBugs {
   bool skip_proof = false;       // a learner is admitted whatever it has
   bool prove_once = false;       // it is not compared again before it is admitted
   bool forget_proved = false;    // rows made after the first comparison stay "to come"
-  bool keep_lost = false;  // a copy that missed that its partition was lost and reset keeps it
+  bool keep_lost = false;    // a copy that missed that its partition was lost and reset keeps it
+  bool forget_owed = false;  // what a lane that died held for a sync step is not waited for
+  bool pass_early = false;   // a rank that has ended the step before this one is passed
 };
 
 // All false outside tests.

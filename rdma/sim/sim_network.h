@@ -60,7 +60,8 @@ struct PlantedBugs {
   bool clock_stops_in_suspend = false;  // leases by a clock that does not count suspended time
   bool keep_patience = false;  // a sleeping client keeps its promise to wait for the last answer
                                // when another operation starts
-  bool trust_late_grants = false;  // a lease counts as granted when its answer is handled
+  bool trust_late_grants = false;    // a lease counts as granted when its answer is handled
+  bool norm_of_first_table = false;  // a worker tells the norm of the first table as that of all
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shard/partition/sync.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 
@@ -96,7 +97,7 @@ void Sync::ForgetLane(uint32_t lane) {
     for (uint32_t r = 0; r < ranks_; ++r) {
       const Contribution& x = At(chunk, r);
       if (x.state == State::kHeld && x.token.lane == lane) {
-        Drop(chunk, r, State::kOwed, nullptr);
+        Drop(chunk, r, planted_bugs().forget_owed ? State::kNone : State::kOwed, nullptr);
       }
     }
   }

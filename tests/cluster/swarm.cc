@@ -37,6 +37,10 @@ class Swarm {
       recovery_limit_ += kHangLimit;
       finish_limit_ += kHangLimit;
     }
+    // A step takes as many turns of a slow server as all workers make.
+    if (world_.plan.has_steps() && world_.has(SwarmFeature::kSlowServer)) {
+      recovery_limit_ += kRecoveryLimit;
+    }
     if (world_.trace) {
       world_.plan.cluster.log = [this](const std::string& line) {
         if (cluster_ != nullptr) world_.Trace(absl::StrCat("server: ", line));
@@ -49,6 +53,9 @@ class Swarm {
     if (world_.has(SwarmFeature::kDiskFaults)) {
       disks_ = std::make_unique<SwarmDisks>(&world_, checkpoints_.get());
     }
+    world_.plan.cluster.commit_observer = [this](const shard::Commit& commit) {
+      checks_->Observe(commit);
+    };
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();
     world_.lives.resize(static_cast<size_t>(cluster_->servers()));
@@ -57,7 +64,7 @@ class Swarm {
       if (!world_.settled.contains({ProcessOf(host), block})) return;
       world_.Violation(absl::StrCat(bytes, " bytes were written into a settled buffer of ", host));
     });
-    for (const SwarmJobPlan& job : world_.plan.jobs) world_.jobs.push_back({job});
+    for (const SwarmJobPlan& job : world_.plan.jobs) world_.jobs.push_back({job, false, false, {}});
     for (const SwarmJob& job : world_.jobs) {
       for (uint32_t w = 0; w < job.plan.workers; ++w) AddPlace(&job, w, false);
       if (world_.has(SwarmFeature::kReaders)) AddPlace(&job, 0, true);
@@ -163,6 +170,12 @@ class Swarm {
   void Recover() {
     faults_->Stop();
     if (disks_ != nullptr) disks_->Stop();
+    // Nobody promises that a step with a norm ends when a server that had committed its part died
+    // with all workers that had told the totals: a new run of the job does.
+    const bool norms = world_.has(SwarmFeature::kNorms);
+    for (SwarmJob& job : world_.jobs) {
+      job.restart |= job.plan.steps && (norms || world_.Chance(0.5));
+    }
     world_.stage = SwarmStage::kRecovery;
     if (checkpoints_ != nullptr) checkpoints_->StopFaults();
     world_.Trace("the faults stop");
@@ -194,10 +207,11 @@ class Swarm {
     return true;
   }
 
-  // A lookup of an ssp table whose call is over may wait for steps that others do not end any more.
+  // What waits for a step that others do not end any more may wait on when its call is over.
   bool Quiet(const SwarmClient& client) const {
     const SimWorker& process = *client.process();
-    return client.idle() && (world_.has(SwarmFeature::kSsp) || !process.core().Busy());
+    const bool may_wait = world_.has(SwarmFeature::kSsp) || world_.plan.has_steps();
+    return client.idle() && (may_wait || !process.core().Busy());
   }
 
   // Everything that was begun has ended; then every unit is read.

@@ -32,6 +32,7 @@ struct SwarmResult {
   std::vector<std::string> violations;
   std::string plan;
   uint64_t pushes = 0, pulls = 0;  // that succeeded
+  uint64_t steps = 0;              // of sync tables, ended by workers and committed
   uint64_t compared = 0;           // partitions of two servers at the same sequence
   int created = 0, dropped = 0, reset = 0;
   int servers_crashed = 0, servers_stalled = 0, workers_crashed = 0, coordinator_stalled = 0;

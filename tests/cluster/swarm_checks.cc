@@ -24,6 +24,15 @@ void SwarmChecks::Run() {
   CountMismatches();
 }
 
+void SwarmChecks::Observe(const shard::Commit& commit) {
+  const auto [it, first] =
+      primaries_.try_emplace({commit.table, commit.chunk, commit.epoch}, commit.server);
+  if (commit.epoch != 0 && it->second == commit.server) return;
+  world_->Violation(absl::StrCat("chunk ", commit.chunk, " of table ", commit.table,
+                                 " was changed by server ", commit.server, " in epoch ",
+                                 commit.epoch, " of server ", commit.epoch == 0 ? 0 : it->second));
+}
+
 void SwarmChecks::FollowServers() {
   for (int i = 0; i < world_->cluster->servers(); ++i) {
     const SimServer* server = world_->cluster->server(i);
@@ -43,19 +52,50 @@ void SwarmChecks::FollowView() {
     if (created) {
       ++world_->table_changes;
       ++world_->result->created;
+      if (SwarmNorm* norm = NormOf(it->second)) {
+        it->second.steps()->Clip(norm, table.spec().optimizer().clip_global_norm());
+        norm->Add(it->second.steps());
+      }
       continue;
     }
-    for (const uint32_t partition : it->second.Follow(table)) CheckLoss(it->second, partition);
+    for (const uint32_t partition : it->second.Follow(table)) {
+      CheckLoss(it->second, partition);
+      if (SwarmNorm* norm = NormOf(it->second)) norm->Disturb(it->second.steps(), false);
+    }
   }
   for (auto& [id, table] : world_->tables) {
     if (table.dropped() || present.contains(id)) continue;
     table.Drop();
     ++world_->table_changes;
+    if (SwarmNorm* norm = NormOf(table)) norm->Disturb(table.steps(), true);
     world_->Trace(absl::StrCat("table ", id, ": dropped"));
     ++world_->result->dropped;
   }
+  FollowJobs(view);
   if (world_->trace) TraceView(view);
   before_ = view;
+}
+
+SwarmNorm* SwarmChecks::NormOf(const SwarmTable& table) {
+  if (!table.clipped()) return nullptr;
+  const auto job = std::find_if(world_->jobs.begin(), world_->jobs.end(), [&](const SwarmJob& j) {
+    return j.plan.name == table.spec().job();
+  });
+  return job == world_->jobs.end() ? nullptr : &job->norm;
+}
+
+void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
+  if (!world_->plan.has_steps()) return;
+  for (const v1::Job& job : view.jobs()) {
+    uint32_t departed = 0;
+    for (const int32_t rank : job.departed_ranks()) {
+      departed += rank < static_cast<int32_t>(job.expected_workers()) ? 1 : 0;
+    }
+    for (auto& [id, table] : world_->tables) {
+      if (table.steps() == nullptr || table.dropped() || table.spec().job() != job.name()) continue;
+      table.steps()->FollowJob(job.generation(), job.expected_workers(), departed);
+    }
+  }
 }
 
 void SwarmChecks::TraceView(const v1::ClusterView& view) const {

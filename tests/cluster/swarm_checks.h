@@ -21,6 +21,8 @@ namespace verbena::test {
 class SwarmChecks {
  public:
   explicit SwarmChecks(SwarmWorld* world) : world_(world) {}
+  // A partition is changed by one server in each epoch.
+  void Observe(const shard::Commit& commit);
   // Between turns of the cluster.
   void Run();
   // All that the plan wants is there: else *missing says what is not.
@@ -34,6 +36,9 @@ class SwarmChecks {
  private:
   void FollowServers();
   void FollowView();
+  // The runs of jobs, and the tables of their norms.
+  void FollowJobs(const v1::ClusterView& view);
+  SwarmNorm* NormOf(const SwarmTable& table);
   void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
@@ -49,6 +54,8 @@ class SwarmChecks {
   v1::ClusterView before_;
   // Incarnation -> process: index of the server, and which of its lives.
   std::map<uint64_t, std::pair<int, int>> processes_;
+  // By table, chunk or partition of rows, and epoch.
+  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_compare_ = 0;
   std::map<uint32_t, uint64_t> equal_;  // partition -> its configuration when AllEqual() saw it so
   // (table, partition, its life and epoch) that have had as many rows as an eviction leaves.

@@ -14,12 +14,13 @@ namespace {
 
 // A call may end that much before or after its deadline.
 constexpr int64_t kSlack = 10 * kMilli;
+constexpr int kScribble = 0x4b;  // numbers of about 13 million
 
 }  // namespace
 
 SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, bool observer,
                          const std::string& host)
-    : world_(world), job_(job), slot_(slot), observer_(observer) {
+    : world_(world), job_(job), slot_(slot), observer_(observer), stepper_(world, job) {
   SimWorker::Options options;
   options.job = job->plan.name;
   options.expected_workers = job->plan.workers;
@@ -33,12 +34,34 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
 
 SwarmClient::~SwarmClient() {
   world_->Trace(absl::StrCat("ends: ", Describe()));
+  CheckStaleness();
   world_->cluster->CrashWorker(process_);
+}
+
+// Pulls are counted by how many steps the slowest worker was behind.
+void SwarmClient::CheckStaleness() const {
+  if (!world_->has(SwarmFeature::kSsp)) return;
+  uint32_t bound = 0;
+  for (const auto& [id, table] : world_->tables) {
+    bound = std::max(bound, table.spec().staleness());
+  }
+  const auto counts = process_->core().statistics().staleness;
+  for (uint32_t s = bound + 1; s < counts.size(); ++s) {
+    if (counts[s] == 0) continue;
+    world_->Violation(absl::StrCat(Describe(), ": ", counts[s], " pulls at staleness ", s,
+                                   "; at most ", bound, " is allowed"));
+  }
 }
 
 int64_t SwarmClient::DrawDeadline() {
   const bool calm = world_->stage != SwarmStage::kFaults;
   return world_->now() + (calm ? world_->Between(500, 3000) : world_->Between(1, 1500)) * kMilli;
+}
+
+// A step takes as long as its slowest worker.
+int64_t SwarmClient::DrawStepDeadline() {
+  const bool calm = world_->stage != SwarmStage::kFaults;
+  return calm ? world_->now() + world_->Between(1000, 8000) * kMilli : DrawDeadline();
 }
 
 // ---- the process's life -------------------------------------------------------------------------
@@ -83,6 +106,9 @@ void SwarmClient::Join() {
     world_->Trace(absl::StrCat("joins: ", Describe()));
     if (status.ok()) {
       phase_ = Phase::kRunning;
+      for (const v1::Job& job : process_->core().view().jobs()) {
+        if (job.name() == job_->plan.name) stepper_.Join(job.generation());
+      }
     } else if (absl::IsAborted(status)) {
       Expired(status, "Join");
     } else {
@@ -132,12 +158,27 @@ void SwarmClient::Expired(const absl::Status& status, const char* call) {
   phase_ = Phase::kEnded;
 }
 
+bool SwarmClient::Full() const {
+  const bool steps =
+      std::any_of(world_->tables.begin(), world_->tables.end(), [this](const auto& table) {
+        return !table.second.dropped() && table.second.steps() != nullptr &&
+               table.second.spec().job() == job_->plan.name;
+      });
+  const auto& jobs = world_->cluster->view().jobs();
+  return steps && std::any_of(jobs.begin(), jobs.end(), [this](const v1::Job& job) {
+           auto ranks = static_cast<uint32_t>(job.departed_ranks_size());
+           for (const v1::Worker& member : job.members()) ranks += member.rank() >= 0 ? 1 : 0;
+           return job.name() == job_->plan.name && ranks >= job.expected_workers();
+         });
+}
+
 bool SwarmClient::Proved(std::string* missing) const {
   if (phase_ == Phase::kEnded) return true;
   const bool wants = std::any_of(world_->tables.begin(), world_->tables.end(),
                                  [this](const auto& table) { return Wants(table.second); });
   if (!wants) return true;
   if (phase_ != Phase::kRunning) {
+    if (!observer_ && Full()) return true;
     *missing = absl::StrCat(Describe(), " has not joined");
     return false;
   }
@@ -145,7 +186,7 @@ bool SwarmClient::Proved(std::string* missing) const {
     if (!Wants(table)) continue;
     const auto used = used_.find(id);
     const auto [first, end] = table.OwnedBy(slot_, job_->plan.workers);
-    bool pushes = false;
+    bool pushes = table.steps() != nullptr && !observer_;
     for (uint32_t u = first; !observer_ && u < end; ++u) pushes |= table.MayPush(u);
     if (used != used_.end() && used->second.pulled && (used->second.pushed || !pushes)) continue;
     *missing = absl::StrCat(Describe(), " has not used table ", id, " '", table.spec().name(), "'");
@@ -165,7 +206,8 @@ std::string SwarmClient::Describe() const {
 // ---- operations ---------------------------------------------------------------------------------
 
 void SwarmClient::Begin() {
-  if (operations_ >= world_->plan.operations || world_->now() < next_at_) return;
+  // Whoever let steps of one table wait for those of another would hold up all.
+  if (operations_ - waiting_ >= world_->plan.operations || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(0, world_->plan.think_ns);
   std::vector<SwarmTable*> tables;
   for (auto& [id, table] : world_->tables) {
@@ -177,7 +219,7 @@ void SwarmClient::Begin() {
 
 std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push) {
   std::pair<uint32_t, uint32_t> range = {0, static_cast<uint32_t>(table.units().size())};
-  if (push) range = table.OwnedBy(slot_, job_->plan.workers);
+  if (push && table.steps() == nullptr) range = table.OwnedBy(slot_, job_->plan.workers);
   std::vector<uint32_t> units;
   if (range.first == range.second) return units;
   if (reads_all_) {
@@ -201,15 +243,13 @@ std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push)
 }
 
 void SwarmClient::BeginOn(SwarmTable* table) {
+  if (table->steps() != nullptr && !observer_) return BeginStep(table);
   auto operation = std::make_shared<Operation>();
-  operation->table = table->id();
   operation->pushes = !observer_ && world_->Chance(0.6);
   operation->pulls = !operation->pushes || (!table->embedding() && world_->Chance(0.2) &&
                                             table->spec().consistency() == v1::CONSISTENCY_ASYNC);
   operation->units = DrawUnits(*table, operation->pushes);
   if (operation->units.empty()) return;
-  operation->amount = operation->pushes ? world_->Between(1, 3) : 0;
-  operation->began_ns = world_->now();
   operation->deadline_ns = DrawDeadline();
   // A pull that waits for slower workers holds up the pushes that others wait for. Not one of all
   // units at the end, when nobody pushes: many of its rows may have to come from the disk.
@@ -217,18 +257,68 @@ void SwarmClient::BeginOn(SwarmTable* table) {
     operation->deadline_ns =
         std::min(operation->deadline_ns, world_->now() + world_->Between(1, 200) * kMilli);
   }
+  const bool begun = Start(table, operation);
+  if (begun && operation->pushes && table->spec().consistency() == v1::CONSISTENCY_SSP) {
+    EndStep(table);
+  }
+}
+
+void SwarmClient::BeginStep(SwarmTable* table) {
+  const SwarmStepper::Turn turn = stepper_.Draw(*table, process_->core().view());
+  auto operation = std::make_shared<Operation>();
+  operation->step = stepper_.step(table->id());
+  operation->pushes = turn.push || turn.push_pull;
+  operation->pulls = turn.read || turn.push_pull;
+  operation->ends = turn.push_pull;
+  operation->whole = turn.whole || turn.push_pull;
+  operation->deadline_ns = DrawStepDeadline();
+  if (operation->pulls) operation->version = operation->step + (turn.push_pull ? 1 : 0);
+  if (operation->whole) {
+    operation->units.resize(table->units().size());
+    std::iota(operation->units.begin(), operation->units.end(), 0);
+  } else if (operation->pushes || operation->pulls) {
+    operation->units = DrawUnits(*table, operation->pushes);
+    if (operation->pushes) operation->units = stepper_.Unpushed(*table, operation->units);
+  }
+  if (!operation->units.empty()) {
+    if (operation->pulls) stepper_.Reads(true);
+    if (!Start(table, operation)) return;
+    if (operation->pushes) stepper_.Pushed(table->id(), operation->units);
+    if (operation->ends) {
+      table->steps()->End(stepper_.generation(), operation->step);
+      stepper_.End(table->id());
+    }
+  }
+  if (turn.end) EndStep(table);
+}
+
+bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& operation) {
+  operation->table = table->id();
+  operation->amount =
+      operation->pushes ? table->PushedAmount(world_->Between(1, 3), job_->plan.workers) : 0;
+  operation->began_ns = world_->now();
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
+    operation->least.push_back(table->Least(unit));
     // A push-pull shows its own push, too.
-    operation->least.push_back(table->Least(unit) + operation->amount);
+    if (table->steps() == nullptr) {
+      operation->least.back() += static_cast<double>(operation->amount);
+    }
     if (operation->pushes) table->Attempt(unit, operation->amount);
+    if (operation->pushes && table->steps() != nullptr) {
+      table->steps()->Attempt(stepper_.generation(), operation->step, unit, operation->amount);
+    }
   }
   ++operations_;
+  waiting_ += WaitsForOthers(*table) ? 1 : 0;
   const absl::StatusOr<client::OperationId> id = Issue(*table, operation);
-  if (!id.ok()) return Ended(operation, id.status());
+  if (!id.ok()) {
+    Ended(operation, id.status());
+    return false;
+  }
   operation->id = *id;
-  if (operation->pushes && table->spec().consistency() == v1::CONSISTENCY_SSP) EndStep(*table);
+  return true;
 }
 
 void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
@@ -260,7 +350,7 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
     if (operation->pushes) {
       return core.PushRows(table.id(), keys, {operation->gradient, 0}, deadline, done);
     }
-    return core.Lookup(table.id(), keys, {operation->values, 0}, std::nullopt, deadline, done);
+    return Lookup(table, operation, keys);
   }
   const uint64_t first = table.first_element(operation->units.front());
   const uint64_t count = table.first_element(operation->units.back()) +
@@ -274,25 +364,57 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
   return core.Pull(table.id(), values, std::nullopt, deadline, done);
 }
 
-void SwarmClient::EndStep(const SwarmTable& table) {
+// Of rows, or of bags that are the rows: each has one of them, and another one times zero.
+absl::StatusOr<client::OperationId> SwarmClient::Lookup(const SwarmTable& table,
+                                                        const std::shared_ptr<Operation>& operation,
+                                                        absl::Span<const uint64_t> keys) {
+  client::ClientCore& core = process_->core();
+  const auto done = [this, operation](absl::Status status) { Ended(operation, status); };
+  const int64_t deadline = process_->At(operation->deadline_ns);
+  if (!world_->has(SwarmFeature::kBags) || world_->Chance(0.5)) {
+    return core.Lookup(table.id(), keys, {operation->values, 0}, std::nullopt, deadline, done);
+  }
+  std::vector<uint64_t> pairs, offsets;
+  std::vector<float> weights;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    offsets.push_back(pairs.size());
+    pairs.insert(pairs.end(), {keys[(i * 7 + 3) % keys.size()], keys[i]});
+    weights.insert(weights.end(), {0, 1});
+  }
+  return core.LookupBags(table.id(), {pairs, offsets, weights, client::BagMode::kSum},
+                         {operation->values, 0}, std::nullopt, deadline, done);
+}
+
+void SwarmClient::EndStep(SwarmTable* table) {
   auto step = std::make_shared<Operation>();
-  step->table = table.id();
+  step->table = table->id();
+  step->ends = true;
+  step->step = stepper_.step(table->id());
   step->began_ns = world_->now();
-  step->deadline_ns = DrawDeadline();
+  step->deadline_ns = table->steps() == nullptr ? DrawDeadline() : DrawStepDeadline();
   ++operations_;
+  waiting_ += WaitsForOthers(*table) ? 1 : 0;
   const absl::StatusOr<client::OperationId> id =
-      process_->core().EndStep(table.id(), process_->At(step->deadline_ns),
+      process_->core().EndStep(table->id(), process_->At(step->deadline_ns),
                                [this, step](absl::Status status) { Ended(step, status); });
-  if (!id.ok()) Ended(step, id.status());
+  if (!id.ok()) return Ended(step, id.status());
+  if (table->steps() == nullptr) return;
+  table->steps()->End(stepper_.generation(), step->step);
+  stepper_.End(table->id());
 }
 
 void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status) {
   --operations_;
   last_ = status;
+  if (std::exchange(operation->done, true)) {
+    world_->Violation(absl::StrCat(Describe(), ": an operation ended twice"));
+  }
   for (const auto& block : {operation->gradient, operation->values}) {
-    if (block != nullptr) unsettled_.emplace_back(operation->id, block->id());
+    if (block != nullptr) unsettled_.emplace_back(operation->id, block);
   }
   SwarmTable& table = world_->tables.at(operation->table);
+  waiting_ -= WaitsForOthers(table) ? 1 : 0;
+  if (operation->version.has_value()) stepper_.Reads(false);
   Judge(status, &table, operation->units, operation->deadline_ns,
         operation->pushes  ? "a push"
         : operation->pulls ? "a pull"
@@ -307,23 +429,52 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
     next_at_ = std::max(next_at_, world_->now() + world_->Between(1, 5) * kMilli);
     return;
   }
-  if (operation->pushes) {
+  Succeeded(*operation, &table);
+}
+
+void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
+  if (table->steps() != nullptr) Committed(operation, table);
+  if (operation.pushes) {
     ++world_->result->pushes;
-    for (size_t i = 0; i < operation->units.size(); ++i) {
-      table.Acknowledge(operation->units[i], operation->amount, operation->lives[i]);
+    for (size_t i = 0; i < operation.units.size(); ++i) {
+      table->Acknowledge(operation.units[i], operation.amount, operation.lives[i]);
     }
   }
-  if (operation->pulls) {
+  if (operation.pulls) {
     ++world_->result->pulls;
-    CheckValues(*operation, &table);
+    CheckValues(operation, table);
   }
-  if (world_->stage == SwarmStage::kFaults || operation->began_ns < world_->recovery_began_ns) {
+  if (world_->stage == SwarmStage::kFaults || operation.began_ns < world_->recovery_began_ns) {
     return;
   }
-  used_[operation->table].pushed |= operation->pushes;
+  const bool steps = table->steps() != nullptr;
+  used_[operation.table].pushed |= steps ? operation.ends : operation.pushes;
   // A pull of an ssp table may rightly wait for others: pushes prove it.
-  used_[operation->table].pulled |=
-      operation->pulls || table.spec().consistency() == v1::CONSISTENCY_SSP;
+  used_[operation.table].pulled |=
+      operation.pulls || table->spec().consistency() == v1::CONSISTENCY_SSP;
+}
+
+void SwarmClient::Committed(const Operation& operation, SwarmTable* table) {
+  SwarmSteps* steps = table->steps();
+  const uint32_t generation = stepper_.generation();
+  world_->result->steps += operation.ends ? 1 : 0;
+  for (size_t i = 0; operation.pushes && i < operation.units.size(); ++i) {
+    const uint32_t unit = operation.units[i];
+    if (operation.lives[i] != table->life(table->units()[unit].partition)) continue;
+    steps->Commit(generation, unit, operation.step + 1);
+    const std::string wrong =
+        steps->Acknowledge(generation, operation.step, unit, operation.amount);
+    if (wrong.empty() || !table->exact()) continue;
+    world_->Violation(absl::StrCat(process_->host(), ": an acknowledged push is not in what was ",
+                                   "read of table ", table->id(), ", unit ", unit, ": ", wrong));
+  }
+  const uint64_t version = operation.version.value_or(operation.step + 1);
+  if (operation.ends || (operation.whole && operation.pulls)) {
+    for (uint32_t unit = 0; unit < table->units().size(); ++unit) {
+      if (!table->lost(table->units()[unit].partition)) steps->Commit(generation, unit, version);
+    }
+    stepper_.Known(table->id(), version);
+  }
 }
 
 void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
@@ -339,7 +490,19 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
       value = std::bit_cast<float>(bits << (bytes == 2 ? 16 : 0));
       from += bytes;
     }
-    const std::string wrong = table->Check(unit, values, operation.least[i], operation.lives[i]);
+    std::string wrong = table->Check(unit, values, operation.least[i], operation.lives[i]);
+    // One that has ended more steps since may have been shown a later one.
+    const bool known = operation.version.has_value() && table->exact() &&
+                       stepper_.Shows(*table, unit, *operation.version) &&
+                       operation.lives[i] == table->life(table->units()[unit].partition);
+    if (wrong.empty() && known) {
+      wrong = table->steps()->Check(stepper_.generation(), unit, *operation.version,
+                                    static_cast<double>(values[0]));
+      if (!wrong.empty()) {
+        wrong = absl::StrCat("table ", table->id(), " '", table->spec().name(), "' unit ", unit,
+                             ": ", wrong);
+      }
+    }
     if (!wrong.empty()) world_->Violation(absl::StrCat(process_->host(), ": ", wrong));
   }
 }
@@ -382,19 +545,22 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
   }
 }
 
-// Buffers that are ours again are noted, so that any later write to them shows.
+// Buffers that are ours again are noted, and scribbled over, so that any later access to them
+// shows.
 void SwarmClient::Settle() {
   const client::ClientCore& core = std::as_const(*process_).core();
   std::erase_if(unsettled_, [&](const auto& buffer) {
-    if (buffer.first != 0 && !core.BufferReleased(buffer.first)) {
+    const auto& [operation, block] = buffer;
+    if (operation != 0 && !core.BufferReleased(operation)) {
       if (world_->has(SwarmFeature::kFreeRegions) && world_->Chance(0.01)) {
-        process_->core().ReleaseBlock(buffer.second);
+        process_->core().ReleaseBlock(block->id());
       }
       return false;
     }
     // The client keeps a block registered until then.
-    process_->core().ReleaseBlock(buffer.second);
-    world_->settled.emplace(process_->host(), buffer.second);
+    process_->core().ReleaseBlock(block->id());
+    world_->settled.emplace(process_->host(), block->id());
+    std::memset(block->data(), kScribble, block->size());
     return true;
   });
 }

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tests/cluster/swarm_stepper.h"
 #include "tests/cluster/swarm_world.h"
 
 namespace verbena::test {
@@ -51,10 +53,15 @@ class SwarmClient {
     client::OperationId id = 0;
     uint32_t table = 0;
     bool pushes = false, pulls = false;
-    int64_t amount = 0;           // of a push
-    std::vector<uint32_t> units;  // in the order of the buffers
-    std::vector<uint32_t> lives;  // of the units' partitions, when it began
-    std::vector<int64_t> least;   // of a pull
+    bool ends = false;   // the step of a sync table
+    bool whole = false;  // all units
+    bool done = false;
+    int64_t amount = 0;               // of a push
+    uint64_t step = 0;                // of a sync table
+    std::optional<uint64_t> version;  // that a pull of a worker shows of a sync table
+    std::vector<uint32_t> units;      // in the order of the buffers
+    std::vector<uint32_t> lives;      // of the units' partitions, when it began
+    std::vector<double> least;        // of a pull
     std::shared_ptr<rdma::MemoryBlock> gradient, values;
     int64_t began_ns = 0, deadline_ns = 0;
   };
@@ -62,17 +69,33 @@ class SwarmClient {
     bool pushed = false, pulled = false;
   };
 
+  void CheckStaleness() const;
   void Join();
   void OpenTables();
   bool Wants(const SwarmTable& table) const;
   void Begin();
   void BeginOn(SwarmTable* table);
+  // On a sync table, of a worker.
+  void BeginStep(SwarmTable* table);
+  bool WaitsForOthers(const SwarmTable& table) const {
+    return table.steps() != nullptr && !observer_;
+  }
+  // Counts what the operation pushes, and issues it. False: nothing of it was begun.
+  bool Start(SwarmTable* table, const std::shared_ptr<Operation>& operation);
   std::vector<uint32_t> DrawUnits(const SwarmTable& table, bool push);
   void Fill(const SwarmTable& table, Operation* operation);
   absl::StatusOr<client::OperationId> Issue(const SwarmTable& table,
                                             const std::shared_ptr<Operation>& operation);
-  void EndStep(const SwarmTable& table);
+  absl::StatusOr<client::OperationId> Lookup(const SwarmTable& table,
+                                             const std::shared_ptr<Operation>& operation,
+                                             absl::Span<const uint64_t> keys);
+  void EndStep(SwarmTable* table);
   void Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status);
+  // The operation is over, and OK.
+  void Succeeded(const Operation& operation, SwarmTable* table);
+  void Committed(const Operation& operation, SwarmTable* table);
+  // No worker can join its job now: all ranks are given, and it has sync tables.
+  bool Full() const;
   void CheckValues(const Operation& operation, SwarmTable* table);
   // Whether a call may end so.
   void Judge(const absl::Status& status, const SwarmTable* table, absl::Span<const uint32_t> units,
@@ -80,6 +103,7 @@ class SwarmClient {
   void Expired(const absl::Status& status, const char* call);
   void Settle();
   int64_t DrawDeadline();
+  int64_t DrawStepDeadline();
 
   SwarmWorld* const world_;
   const SwarmJob* const job_;
@@ -91,11 +115,14 @@ class SwarmClient {
   int64_t next_at_ = 0;
   uint32_t calls_ = 0;       // to the coordinator
   uint32_t operations_ = 0;  // on tables
+  uint32_t waiting_ = 0;     // of them, those that wait for steps of other workers
   std::set<uint32_t> opened_;
   std::set<std::string> opening_;
   uint64_t tables_seen_ = 0;  // SwarmWorld::table_changes when it last looked for tables to open
-  std::map<uint32_t, Used> used_;                                    // since the recovery began
-  std::vector<std::pair<client::OperationId, uint64_t>> unsettled_;  // buffers of ended operations
+  SwarmStepper stepper_;
+  std::map<uint32_t, Used> used_;  // since the recovery began
+  // Buffers of ended operations.
+  std::vector<std::pair<client::OperationId, std::shared_ptr<rdma::MemoryBlock>>> unsettled_;
   absl::Status last_;
 };
 

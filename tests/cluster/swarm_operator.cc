@@ -45,30 +45,42 @@ SwarmTable* SwarmOperator::AnyTable() {
   return tables.empty() ? nullptr : tables[world_->Pick(tables.size())];
 }
 
+bool SwarmOperator::HasWorkers(const SwarmJob& job) const {
+  const auto& jobs = world_->cluster->view().jobs();
+  return std::any_of(jobs.begin(), jobs.end(), [&](const v1::Job& j) {
+    return j.name() == job.plan.name &&
+           std::any_of(j.members().begin(), j.members().end(),
+                       [](const v1::Worker& w) { return w.rank() >= 0; });
+  });
+}
+
+void SwarmOperator::Restart() {
+  for (SwarmJob& job : world_->jobs) {
+    if (!job.plan.steps) continue;
+    job.restart |= job.norm.Apart();
+    if (world_->stage == SwarmStage::kFaults && world_->Chance(0.03)) job.restart = true;
+  }
+}
+
 // A table is reset when its job has no workers: they leave first.
 bool SwarmOperator::Reset() {
-  bool lost = false;
+  bool draining = false;
   for (SwarmJob& job : world_->jobs) {
     const SwarmTable* table = nullptr;
     for (const auto& [id, t] : world_->tables) {
       if (!t.dropped() && t.lost_any() && t.spec().job() == job.plan.name) table = &t;
     }
-    job.draining = table != nullptr;
-    lost |= job.draining;
-    if (!job.draining || calls_ > 0) continue;
-    const v1::ClusterView& view = world_->cluster->view();
-    const bool workers = std::any_of(view.jobs().begin(), view.jobs().end(), [&](const auto& j) {
-      return j.name() == job.plan.name &&
-             std::any_of(j.members().begin(), j.members().end(),
-                         [](const v1::Worker& w) { return w.rank() >= 0; });
-    });
-    if (workers) continue;
+    const bool workers = HasWorkers(job);
+    job.restart = job.restart && workers;
+    job.draining = table != nullptr || job.restart;
+    draining |= job.draining;
+    if (table == nullptr || calls_ > 0 || workers) continue;
     ++world_->result->reset;
     v1::ResetTableRequest request;
     request.set_name(table->spec().name());
     Call<v1::ResetTableRequest, v1::ResetTableResponse>("ResetTable", std::move(request));
   }
-  return lost;
+  return draining;
 }
 
 void SwarmOperator::Create() {
@@ -81,7 +93,9 @@ void SwarmOperator::Create() {
   }
   // Few names: those of dropped tables come again.
   request.mutable_spec()->set_name(absl::StrCat("t", world_->Between(0, 9)));
-  request.mutable_spec()->set_job(world_->jobs[world_->Pick(world_->jobs.size())].plan.name);
+  const SwarmJobPlan& job = world_->jobs[world_->Pick(world_->jobs.size())].plan;
+  request.mutable_spec()->set_job(job.name);
+  DrawSteps(world_->plan, job, &world_->random, request.mutable_spec());
   for (const auto& [id, table] : world_->tables) {
     if (!table.dropped() && table.spec().name() == request.spec().name()) return;
   }
@@ -121,6 +135,7 @@ void SwarmOperator::Run() {
   if (world_->stage == SwarmStage::kFinish || (world_->now() < next_at_ && !learner)) return;
   next_at_ =
       world_->now() + (faults ? world_->Between(0, world_->plan.operator_pause_ns) : 20 * kMilli);
+  Restart();
   if (Reset() && world_->Chance(0.5)) return;
   if (calls_ > 0) return;
   if (faults && world_->has(SwarmFeature::kRemovals) && world_->Chance(0.5)) Remove();
@@ -138,6 +153,8 @@ void SwarmOperator::Run() {
 
 bool SwarmOperator::idle() const {
   return calls_ == 0 &&
+         std::none_of(world_->jobs.begin(), world_->jobs.end(),
+                      [](const SwarmJob& job) { return job.restart; }) &&
          std::none_of(world_->tables.begin(), world_->tables.end(),
                       [](const auto& t) { return !t.second.dropped() && t.second.lost_any(); });
 }

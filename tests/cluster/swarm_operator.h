@@ -25,7 +25,11 @@ class SwarmOperator {
 
  private:
   SwarmTable* AnyTable();
-  bool Reset();  // whether a table is lost
+  bool Reset();  // whether a job's workers leave
+  bool HasWorkers(const SwarmJob& job) const;
+  // Jobs with sync tables begin again: workers that come late cannot join them, and tables that are
+  // spanned by one norm begin together.
+  void Restart();
   void Create();
   void Drop(const SwarmTable& table);
   void Remove();

@@ -26,11 +26,13 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kEviction, "eviction", 0.2},
     {SwarmFeature::kOptimizerState, "optimizer_state", 0.2},
     {SwarmFeature::kSsp, "ssp", 0.3},
-    {SwarmFeature::kSync, "sync", 0},
+    {SwarmFeature::kSync, "sync", 0.3},
+    {SwarmFeature::kNorms, "norms", 0.2},
     {SwarmFeature::kDrops, "drops", 0.5},
     {SwarmFeature::kLosses, "losses", 0.4},
     {SwarmFeature::kChurn, "churn", 0.4},
     {SwarmFeature::kReaders, "readers", 0.5},
+    {SwarmFeature::kBags, "bags", 0.3},
     {SwarmFeature::kForeignReads, "foreign_reads", 0.1},
     {SwarmFeature::kFreeRegions, "free_regions", 0.3},
     {SwarmFeature::kServerCrashes, "server_crashes", 0.7},
@@ -112,6 +114,19 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
   if (terms.Chance(0.7)) cluster.terms_listed = static_cast<int>(terms.Between(1, 3));
 }
 
+// Sync tables: which jobs have some, and how far their workers run ahead.
+void DrawSteps(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 37 + 11);  // changes no other draw of a seed
+  for (SwarmJobPlan& job : plan->jobs) job.steps = &job == &plan->jobs.front() || own.Chance(0.5);
+  // Waiting pulls and awaits of many tables take the turns of a server that has few to give.
+  plan->pace_ns = std::min(plan->pace_ns, 3 * kMilli);
+  if (own.Chance(0.5)) return;
+  // Who runs ahead needs room for what others hold, and for what they wait for.
+  plan->ahead = 3;
+  plan->cluster.small_slots = std::max(plan->cluster.small_slots, 4u);
+  plan->cluster.operations = std::max(plan->cluster.operations, 8u);
+}
+
 // A learner that is slower than the pushes, for as long as they go on.
 void PressHard(PlanDraw* draw, SwarmPlan* plan) {
   for (const SwarmFeature feature : {SwarmFeature::kServerCrashes, SwarmFeature::kSlowServer}) {
@@ -187,6 +202,12 @@ SwarmPlan DrawPlan(uint64_t seed) {
         (PlanDraw(source).Chance(chance.chance) || Named("VERBENA_SWARM_WITH", chance.name)) &&
         !Named("VERBENA_SWARM_WITHOUT", chance.name);
   }
+  // The model of steps does not know what a restored table begins with.
+  if (plan.has(SwarmFeature::kCheckpoints)) {
+    for (const SwarmFeature feature : {SwarmFeature::kSync, SwarmFeature::kNorms}) {
+      plan.features[static_cast<size_t>(feature)] = false;
+    }
+  }
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {
@@ -207,6 +228,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   // One of them is made when a learner catches up.
   if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
+  if (plan.has_steps()) DrawSteps(&plan);
   return plan;
 }
 

@@ -28,11 +28,13 @@ enum class SwarmFeature : uint32_t {
   kOptimizerState,
   kSsp,
   kSync,
+  kNorms,  // sync tables whose steps need a norm over chunks of several tables
   // Life of tables and processes.
   kDrops,
   kLosses,  // servers die with the only copy; the operator resets the tables
   kChurn,   // workers leave and others come
   kReaders,
+  kBags,          // lookups of sums of rows
   kForeignReads,  // readers pull tables of other jobs, too
   kFreeRegions,   // memory is released while records use it
   // Faults.
@@ -73,6 +75,7 @@ struct SwarmJobPlan {
   std::string name;
   std::string host;  // its processes' names have that
   uint32_t workers = 1;
+  bool steps = false;  // it may have sync tables: no more workers than `workers` join it then
 };
 
 struct SwarmPlan {
@@ -87,8 +90,10 @@ struct SwarmPlan {
   int64_t fault_pause_ns = 0;
   int64_t faults_end_ns = 0;
   int64_t pace_ns = 0;  // kSlowServer
+  uint64_t ahead = 1;   // steps of a sync table that a worker ends before it knows them committed
 
   bool has(SwarmFeature feature) const { return features[static_cast<size_t>(feature)]; }
+  bool has_steps() const { return has(SwarmFeature::kSync) || has(SwarmFeature::kNorms); }
   int64_t lease_ns() const { return cluster.lease_ms * kMilli; }
   std::string Describe() const;
 };

@@ -30,7 +30,7 @@
 namespace verbena::test {
 
 // By table and unit: what has to be in a checkpoint at least, and the life that this is of.
-using SavedLeast = std::map<uint32_t, std::vector<std::pair<int64_t, uint32_t>>>;
+using SavedLeast = std::map<uint32_t, std::vector<std::pair<double, uint32_t>>>;
 
 struct SavedTable {
   uint32_t id = 0;

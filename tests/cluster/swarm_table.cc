@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/optimizer_spec.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
 
@@ -97,6 +100,26 @@ v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random) {
   return spec;
 }
 
+void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* random,
+               v1::TableSpec* spec) {
+  const bool norms = plan.has(SwarmFeature::kNorms);
+  if (!job.steps || DrawChance(random, 0.2)) return;
+  const bool norm =
+      norms && spec->dim() == 0 && (!plan.has(SwarmFeature::kSync) || DrawChance(random, 0.6));
+  if (!norm && !plan.has(SwarmFeature::kSync)) return;
+  spec->set_consistency(v1::CONSISTENCY_SYNC);
+  spec->clear_staleness();
+  if (DrawChance(random, 0.4)) spec->set_reduction(v1::REDUCTION_MEAN);
+  if (!norm) return;
+  v1::Optimizer* optimizer = spec->mutable_optimizer();
+  const bool trust = DrawChance(random, 0.3);
+  if (trust) optimizer->set_name("lamb"), optimizer->set_rate(0.01);
+  if (trust && DrawChance(random, 0.5)) return;
+  // Some never clip: most steps of the others do.
+  static constexpr double kLimits[] = {30, 300, 1e9};
+  optimizer->set_clip_global_norm(kLimits[DrawBetween(random, 0, 2)]);
+}
+
 SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.spec()) {
   lives_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
@@ -122,6 +145,7 @@ SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.sp
       units_.push_back({0, PartitionOfChunk(id_, c, kSimPartitions)});
     }
   }
+  if (spec_.consistency() == v1::CONSISTENCY_SYNC) MakeSteps();
   Follow(table);
   restoring_ = table.restoring();
 }
@@ -138,6 +162,24 @@ void SwarmTable::Restored(const std::vector<float>& values) {
     unit.acknowledged += static_cast<int64_t>(values[i]);
     unit.seen = narrow_ ? 0 : static_cast<int64_t>(values[i]);
   }
+}
+
+void SwarmTable::MakeSteps() {
+  std::vector<uint64_t> counts;
+  for (uint32_t u = 0; u < units_.size(); ++u) counts.push_back(elements(u));
+  steps_ = std::make_unique<SwarmSteps>(
+      std::move(counts), spec_.reduction() == v1::REDUCTION_MEAN,
+      [this](double value) { return static_cast<double>(Shown(value)); }, !narrow_);
+  // All workers push at once.
+  if (spec_.row_dtype() == v1::DTYPE_BF16) most_ = 200;
+}
+
+int64_t SwarmTable::PushedAmount(int64_t drawn, uint32_t workers) const {
+  int64_t factor = 1;
+  if (spec_.reduction() == v1::REDUCTION_MEAN) {
+    for (uint32_t w = 2; w <= workers; ++w) factor = std::lcm(factor, int64_t{w});
+  }
+  return drawn * factor;
 }
 
 uint64_t SwarmTable::elements(uint32_t unit) const {
@@ -158,10 +200,12 @@ std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table) {
   for (const uint32_t partition : lost_) {
     if (lost.contains(partition)) continue;
     ++lives_[partition];
-    for (Unit& unit : units_) {
+    for (uint32_t u = 0; u < units_.size(); ++u) {
+      Unit& unit = units_[u];
       if (unit.partition != partition) continue;
       unit.acknowledged = unit.attempted = unit.seen = 0;
       unit.start = 0;
+      if (steps_ != nullptr) steps_->Reset(u);
     }
   }
   lost_ = std::move(lost);
@@ -172,18 +216,19 @@ void SwarmTable::Acknowledge(uint32_t unit, int64_t amount, uint32_t life) {
   if (life == lives_[units_[unit].partition]) units_[unit].acknowledged += amount;
 }
 
-int64_t SwarmTable::Least(uint32_t unit) const {
+double SwarmTable::Least(uint32_t unit) const {
   const Unit& u = units_[unit];
   if (!keeps_rows_) return 0;
-  return complete_ ? std::max(u.acknowledged, u.seen) : u.seen;
+  if (steps_ != nullptr) return complete_ ? steps_->Low(unit) : 0;
+  return static_cast<double>(complete_ ? std::max(u.acknowledged, u.seen) : u.seen);
 }
 
-float SwarmTable::Shown(int64_t value) const {
+float SwarmTable::Shown(double value) const {
   const auto exact = static_cast<float>(value);
   return narrow_ ? RoundToBf16(exact) : exact;
 }
 
-std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, int64_t least,
+std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, double least,
                               uint32_t life) {
   Unit& u = units_[unit];
   if (life != lives_[u.partition] || lost(u.partition)) return "";
@@ -197,7 +242,10 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, int
   for (const float other : values) {
     if (other != value) return wrong("half of an update was read");
   }
-  if (!(value >= 0)) return wrong("no value that pushes can make");
+  // Decay and a trust ratio may turn a number's sign.
+  if (!(value >= 0) && (std::isnan(value) || !NeedsTrustRatio(spec_.optimizer()))) {
+    return wrong("no value that pushes can make");
+  }
   if (restoring_) return wrong("a table that is being restored was read");
   if (!exact_) {
     const float start = narrow_ ? RoundToBf16(u.start) : u.start;
@@ -208,16 +256,17 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, int
     if (value > start && u.attempted == 0) return wrong("an update that nobody pushed");
     return "";
   }
-  if (value > Shown(u.attempted)) return wrong("more than was pushed");
+  const double most = steps_ != nullptr ? steps_->High(unit) : static_cast<double>(u.attempted);
+  if (value > Shown(most)) return wrong("more than was pushed");
   if (value < Shown(least)) {
     return wrong(value == 0 ? "initial values in place of acknowledged pushes"
                             : "acknowledged pushes are missing");
   }
-  if (!narrow_) u.seen = std::max(u.seen, static_cast<int64_t>(value));
+  if (!narrow_ && steps_ == nullptr) u.seen = std::max(u.seen, static_cast<int64_t>(value));
   return "";
 }
 
-std::string SwarmTable::CheckSaved(uint32_t unit, float value, int64_t least, uint32_t life) const {
+std::string SwarmTable::CheckSaved(uint32_t unit, float value, double least, uint32_t life) const {
   const Unit& u = units_[unit];
   if (!exact_ || life != lives_[u.partition] || lost(u.partition)) return "";
   const char* wrong = nullptr;

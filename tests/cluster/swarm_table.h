@@ -4,6 +4,8 @@
 // Every push adds a small integer to all numbers of a unit, so that the unit's value is a sum that
 // f32 holds exactly. A unit has one writer at a time: its worker slot's process, or the next one.
 //
+// Steps of a sync table, whose units all workers push to, are modelled by swarm_steps.h.
+//
 // The model follows the coordinator's view: a partition that is lost there is lost here, and one
 // that is not lost any more starts again from initial values.
 //
@@ -14,6 +16,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -23,11 +27,15 @@
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "tests/cluster/swarm_plan.h"
+#include "tests/cluster/swarm_steps.h"
 
 namespace verbena::test {
 
 // A specification of any kind that the plan's features allow.
 v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random);
+// Makes it a sync table, at times one with a norm over several chunks, where the job may have some.
+void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* random,
+               v1::TableSpec* spec);
 
 class SwarmTable {
  public:
@@ -53,6 +61,11 @@ class SwarmTable {
   uint64_t elements(uint32_t unit) const;
   uint32_t parameter_bytes() const { return parameter_bytes_; }
   uint32_t gradient_bytes() const { return gradient_bytes_; }
+  // Null: it has no steps.
+  SwarmSteps* steps() const { return steps_.get(); }
+  bool clipped() const { return spec_.optimizer().clip_global_norm() > 0; }
+  // What a worker of a job with so many pushes: a mean of it is exact, too.
+  int64_t PushedAmount(int64_t drawn, uint32_t workers) const;
   // The units that worker slot `slot` of `slots` pushes to: [first, second).
   std::pair<uint32_t, uint32_t> OwnedBy(uint32_t slot, uint32_t slots) const;
 
@@ -78,18 +91,21 @@ class SwarmTable {
   // ---- pushes and reads ----
   void Attempt(uint32_t unit, int64_t amount) { units_[unit].attempted += amount; }
   void Acknowledge(uint32_t unit, int64_t amount, uint32_t life);
+  // Whether every acknowledged push shows in reads, exactly.
+  bool exact() const { return exact_ && complete_; }
   // Whether another push can be counted exactly.
   bool MayPush(uint32_t unit) const { return units_[unit].attempted < most_; }
   // What a read that begins now has to show at least.
-  int64_t Least(uint32_t unit) const;
+  double Least(uint32_t unit) const;
   // `values`: the unit's numbers. What is wrong with them, or an empty string.
-  std::string Check(uint32_t unit, absl::Span<const float> values, int64_t least, uint32_t life);
+  std::string Check(uint32_t unit, absl::Span<const float> values, double least, uint32_t life);
   // The same of what a checkpoint has, whose numbers are not rounded to what readers see.
-  std::string CheckSaved(uint32_t unit, float value, int64_t least, uint32_t life) const;
+  std::string CheckSaved(uint32_t unit, float value, double least, uint32_t life) const;
 
  private:
+  void MakeSteps();
   // As a reader sees an exact value.
-  float Shown(int64_t value) const;
+  float Shown(double value) const;
 
   const uint32_t id_;
   const v1::TableSpec spec_;
@@ -103,6 +119,7 @@ class SwarmTable {
   uint32_t rows_left_ = 0;
   bool narrow_ = false;  // readers see numbers rounded to bf16
   std::vector<Unit> units_;
+  std::unique_ptr<SwarmSteps> steps_;
   std::vector<uint32_t> lives_;  // by partition
   std::set<uint32_t> lost_;
   bool dropped_ = false;

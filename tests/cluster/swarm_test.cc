@@ -20,7 +20,7 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
                    result.plan.c_str());
     }
     totals.pushes += result.pushes, totals.pulls += result.pulls;
-    totals.compared += result.compared;
+    totals.compared += result.compared, totals.steps += result.steps;
     totals.created += result.created, totals.dropped += result.dropped;
     totals.reset += result.reset;
     totals.saved += result.saved, totals.compacted += result.compacted;
@@ -34,9 +34,11 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
     return result.violations;
   });
   std::printf(
-      "%llu pushes, %llu pulls, %llu replicas compared; tables: %d created, %d dropped, %d "
+      "%llu pushes, %llu pulls, %llu steps, %llu replicas compared; tables: %d created, %d "
+      "dropped, %d "
       "resets; %d servers and %d workers crashed, %d servers and %d coordinators stalled\n",
       static_cast<unsigned long long>(totals.pushes), static_cast<unsigned long long>(totals.pulls),
+      static_cast<unsigned long long>(totals.steps),
       static_cast<unsigned long long>(totals.compared), totals.created, totals.dropped,
       totals.reset, totals.servers_crashed, totals.workers_crashed, totals.servers_stalled,
       totals.coordinator_stalled);
@@ -49,6 +51,7 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
   if (SeedsToRun(1).replay) return;
   CHECK(totals.pushes > 0);
   CHECK(totals.pulls > 0);
+  CHECK(totals.steps > 0);
   CHECK(totals.compared > 0);
   CHECK(totals.dropped > 0);
   CHECK(totals.reset > 0);

@@ -32,7 +32,9 @@ enum class SwarmStage : uint8_t {
 
 struct SwarmJob {
   SwarmJobPlan plan;
-  bool draining = false;  // its workers leave, so that a table can be reset
+  bool draining = false;  // its workers leave, so that a table can be reset, or it begins again
+  bool restart = false;   // they leave once: the next ones begin a new run
+  SwarmNorm norm;         // of its tables that are clipped
 };
 
 struct SwarmWorld {

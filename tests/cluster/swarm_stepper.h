@@ -1,0 +1,68 @@
+// A worker's part in the steps of sync tables: which step of each table it is in, what it has
+// pushed to it, and what it does next.
+//
+// Tables that one norm spans are stepped together: a step is ended on each of them before the next
+// one is on any, and on none while one of them cannot take part (SwarmNorm::Apart()).
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_STEPPER_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_STEPPER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+
+class SwarmStepper {
+ public:
+  // What to do next on a table: in the order of the fields, as far as they are set.
+  struct Turn {
+    bool read = false, whole = false;  // units of the open version; all of them
+    bool push = false;                 // some that were not pushed in this step
+    bool push_pull = false;            // all of them, which ends the step
+    bool end = false;
+  };
+
+  SwarmStepper(SwarmWorld* world, const SwarmJob* job);
+
+  // The run that the worker has joined.
+  void Join(uint32_t generation) { generation_ = generation; }
+  uint32_t generation() const { return generation_; }
+  // `view`: the client's, which refuses to end steps by what it knows.
+  Turn Draw(const SwarmTable& table, const v1::ClusterView& view);
+  uint64_t step(uint32_t table) const;
+  // Whether nothing but `version`, which a read has asked for, can have been shown: a later one
+  // would take this worker, too.
+  bool Shows(const SwarmTable& table, uint32_t unit, uint64_t version) const;
+  // Of `units`, the first run (dense) or all (rows) that may be pushed in this step.
+  std::vector<uint32_t> Unpushed(const SwarmTable& table, const std::vector<uint32_t>& units) const;
+
+  // A pull may wait for others, and holds an operation of its lane meanwhile: one at a time, so
+  // that what the others wait for has room.
+  void Reads(bool reads) { reads_ = reads; }
+  void Pushed(uint32_t table, const std::vector<uint32_t>& units);
+  void End(uint32_t table);
+  // All of the table is known to be at `version`.
+  void Known(uint32_t table, uint64_t version);
+
+ private:
+  struct Steps {
+    uint64_t step = 0, known = 0;
+    std::set<uint32_t> pushed;
+  };
+  bool MayEnd(const SwarmTable& table, const v1::ClusterView& view) const;
+
+  SwarmWorld* const world_;
+  const SwarmJob* const job_;
+  uint32_t generation_ = 0;
+  bool reads_ = false;
+  std::map<uint32_t, Steps> steps_;  // by table
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_STEPPER_H_

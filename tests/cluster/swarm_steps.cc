@@ -1,0 +1,202 @@
+#include "tests/cluster/swarm_steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::test {
+namespace {
+
+// Of the f32 arithmetic of one clipped step.
+constexpr double kRounding = 2.5e-7;
+
+}  // namespace
+
+SwarmSteps::SwarmSteps(std::vector<uint64_t> elements, bool mean,
+                       std::function<double(double)> shown, bool reads_exactly)
+    : mean_(mean), shown_(std::move(shown)), reads_exactly_(reads_exactly) {
+  units_.resize(elements.size());
+  for (size_t u = 0; u < elements.size(); ++u) {
+    units_[u].elements = elements[u];
+    units_[u].bounds.resize(1);
+  }
+}
+
+void SwarmSteps::FollowJob(uint32_t generation, uint32_t expected, uint32_t departed) {
+  if (generation != generation_) {
+    for (uint32_t u = 0; u < units_.size(); ++u) {
+      const SwarmBounds left = {Low(u), High(u)};
+      units_[u] = {units_[u].elements, 0, {}, {left}, {}};
+    }
+    newest_ = ended_ = 0;
+    generation_ = generation;
+  }
+  expected_ = std::max(expected, 1u);
+  departed_ = departed;
+}
+
+void SwarmSteps::Reset(uint32_t unit) { units_[unit] = {units_[unit].elements, 0, {}, {{}}, {}}; }
+
+SwarmSteps::Sum& SwarmSteps::SumOf(Unit* unit, uint64_t step) {
+  if (unit->sums.size() <= step) unit->sums.resize(step + 1);
+  return unit->sums[step];
+}
+
+void SwarmSteps::Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount) {
+  if (generation != generation_) return;
+  Unit& u = units_[unit];
+  SumOf(&u, step).attempted += amount;
+  newest_ = std::max(newest_, step + 1);
+  if (u.bounds.size() > step + 1) u.bounds.resize(step + 1);
+}
+
+std::string SwarmSteps::Acknowledge(uint32_t generation, uint64_t step, uint32_t unit,
+                                    int64_t amount) {
+  if (generation != generation_) return "";
+  Unit& u = units_[unit];
+  SumOf(&u, step).certain += amount;
+  if (u.bounds.size() > step + 1) u.bounds.resize(step + 1);
+  std::string wrong;
+  if (u.seen.size() > step + 1) Extend(unit, u.seen.size() - 1, &wrong);
+  return wrong;
+}
+
+void SwarmSteps::End(uint32_t generation, uint64_t step) {
+  if (generation != generation_) return;
+  newest_ = std::max(newest_, step + 1);
+  ended_ = std::max(ended_, step + 1);
+}
+
+void SwarmSteps::Commit(uint32_t generation, uint32_t unit, uint64_t version) {
+  if (generation != generation_) return;
+  Unit& u = units_[unit];
+  for (; u.known < version; ++u.known) {
+    SumOf(&u, u.known).listed = std::max(expected_ - std::min(departed_, expected_), 1u);
+  }
+}
+
+SwarmBounds SwarmSteps::Mean(const Sum& sum) const {
+  const uint32_t least =
+      sum.listed > 0 ? sum.listed : std::max(expected_ - std::min(departed_, expected_), 1u);
+  return {static_cast<double>(sum.certain) / (mean_ ? expected_ : 1),
+          static_cast<double>(sum.attempted) / (mean_ ? least : 1)};
+}
+
+SwarmBounds SwarmSteps::Added(const Unit& unit, uint64_t step, bool committed) const {
+  if (step >= unit.sums.size()) return {};
+  SwarmBounds added = Mean(unit.sums[step]);
+  if (norm_ == nullptr) return added;
+  const SwarmBounds scale = committed ? norm_->Scale(generation_, step, limit_) : SwarmBounds{0, 1};
+  return {added.low * scale.low, added.high * scale.high};
+}
+
+SwarmBounds& SwarmSteps::Extend(uint32_t unit, uint64_t version, std::string* wrong) {
+  Unit& u = units_[unit];
+  while (u.bounds.size() <= version) {
+    const uint64_t at = u.bounds.size();
+    const SwarmBounds added = Added(u, at - 1, true);
+    SwarmBounds bounds = {u.bounds.back().low + added.low, u.bounds.back().high + added.high};
+    if (norm_ != nullptr) bounds.low *= 1 - kRounding, bounds.high *= 1 + kRounding;
+    if (at < u.seen.size() && u.seen[at].has_value()) {
+      const double value = *u.seen[at];
+      if (wrong != nullptr && wrong->empty() && !Within(value, bounds)) {
+        *wrong = Wrong(unit, at, value, bounds);
+      }
+      bounds = {value, value};
+    }
+    u.bounds.push_back(bounds);
+  }
+  return u.bounds[version];
+}
+
+double SwarmSteps::High(uint32_t unit) {
+  const Unit& u = units_[unit];
+  double high = At(unit, u.known).high;
+  for (uint64_t step = u.known; step < newest_; ++step) high += Added(u, step, false).high;
+  return norm_ == nullptr ? high
+                          : high * (1 + kRounding * static_cast<double>(newest_ - u.known + 1));
+}
+
+std::string SwarmSteps::Check(uint32_t generation, uint32_t unit, uint64_t version, double value) {
+  if (generation != generation_) return "";
+  Commit(generation, unit, version);
+  Unit& u = units_[unit];
+  std::string wrong;
+  SwarmBounds& bounds = Extend(unit, version, &wrong);
+  if (!wrong.empty()) return wrong;
+  if (!Within(value, bounds)) return Wrong(unit, version, value, bounds);
+  if (!reads_exactly_) return "";
+  if (u.seen.size() <= version) u.seen.resize(version + 1);
+  u.seen[version] = value;
+  bounds = {value, value};
+  if (u.bounds.size() > version + 1) u.bounds.resize(version + 1);
+  return "";
+}
+
+std::string SwarmSteps::Wrong(uint32_t unit, uint64_t version, double value,
+                              const SwarmBounds& bounds) const {
+  const Unit& u = units_[unit];
+  std::string text = absl::StrCat("version ", version, " of generation ", generation_, " is ",
+                                  value, ", not ", bounds.low, " to ", bounds.high);
+  if (version == 0) return text;
+  const Sum& sum = version <= u.sums.size() ? u.sums[version - 1] : Sum();
+  absl::StrAppend(&text, "; its step has ", sum.certain, " acknowledged of ", sum.attempted,
+                  " attempted, by ", expected_, " workers, ", departed_, " departed; before it ",
+                  u.bounds[version - 1].low, " to ", u.bounds[version - 1].high);
+  return text;
+}
+
+SwarmBounds SwarmSteps::Squares(uint64_t step) const {
+  SwarmBounds squares;
+  for (const Unit& u : units_) {
+    if (step >= u.sums.size()) continue;
+    const SwarmBounds mean = Mean(u.sums[step]);
+    squares.low += static_cast<double>(u.elements) * mean.low * mean.low;
+    squares.high += static_cast<double>(u.elements) * mean.high * mean.high;
+  }
+  return squares;
+}
+
+void SwarmNorm::Add(const SwarmSteps* steps) {
+  // Whoever ends a step from now on knows it; steps that were ended may have it in their norm, or
+  // not.
+  for (const Table& table : tables_) {
+    if (table.dropped || table.steps->newest() == 0) continue;
+    disturbed_ = std::max(disturbed_, table.steps->generation());
+  }
+  tables_.push_back({steps, false});
+}
+
+void SwarmNorm::Disturb(const SwarmSteps* steps, bool dropped) {
+  disturbed_ = std::max(disturbed_, steps->generation());
+  for (Table& table : tables_) {
+    if (table.steps == steps) table.dropped |= dropped;
+  }
+}
+
+bool SwarmNorm::Apart() const {
+  uint64_t least = UINT64_MAX, most = 0;
+  for (const Table& table : tables_) {
+    if (table.dropped) continue;
+    least = std::min(least, table.steps->ended());
+    most = std::max(most, table.steps->ended());
+  }
+  return most > 0 && least + 1 < most;
+}
+
+SwarmBounds SwarmNorm::Scale(uint32_t generation, uint64_t step, double limit) const {
+  SwarmBounds squares;
+  for (const Table& table : tables_) {
+    if (table.steps->generation() != generation) continue;  // dropped before
+    const SwarmBounds of = table.steps->Squares(step);
+    squares.low += of.low;
+    squares.high += of.high;
+  }
+  if (disturbed_ == generation) squares.low = 0;
+  const auto scale = [limit](double of) { return of > limit * limit ? limit / std::sqrt(of) : 1; };
+  return {scale(squares.high), scale(squares.low)};
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,128 @@
+// What the swarm knows of the steps of a sync table: for each unit (a chunk, or a row) and step the
+// least and the most that the step can have added, and so what each version can be.
+//
+// A contribution adds a positive integer to all numbers of a unit. One whose push was acknowledged
+// is in its step; one that was attempted is in it once or not at all. With a mean, contributions
+// are multiples of every number of workers, and a worker that has departed may be one of those by
+// which the sum is divided. With clip_global_norm a step is scaled by one factor for all tables of
+// the job (SwarmNorm), which has the bounds that the contributions of all of them give.
+//
+// Versions count the steps of one generation of the job; the next one begins at 0 with whatever the
+// one before has left.
+//
+// **Thread safety**: one thread.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_STEPS_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_STEPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace verbena::test {
+
+struct SwarmBounds {
+  double low = 0, high = 0;
+};
+
+class SwarmNorm;
+
+class SwarmSteps {
+ public:
+  // `elements`: numbers of each unit. `shown`: what a reader sees of an exact value; it is
+  // monotone. `reads_exactly`: a reader sees the value itself.
+  SwarmSteps(std::vector<uint64_t> elements, bool mean, std::function<double(double)> shown,
+             bool reads_exactly);
+  // Its steps are clipped so that the norm over all tables of `norm` is at most `limit`.
+  void Clip(const SwarmNorm* norm, double limit) { norm_ = norm, limit_ = limit; }
+
+  // The job as the coordinator has it. `departed`: of the expected workers.
+  void FollowJob(uint32_t generation, uint32_t expected, uint32_t departed);
+  uint32_t generation() const { return generation_; }
+  // Steps that some worker of this generation has pushed to, or ended.
+  uint64_t newest() const { return newest_; }
+  // That some worker has ended.
+  uint64_t ended() const { return ended_; }
+  // The unit's partition was lost, and begins again.
+  void Reset(uint32_t unit);
+
+  // ---- what workers of `generation` do; what others do no longer counts ----
+  void Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
+  // Returns what is wrong with a version that was read before; else an empty string.
+  std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
+  void End(uint32_t generation, uint64_t step);
+  // The unit is known to have been at `version` or later.
+  void Commit(uint32_t generation, uint32_t unit, uint64_t version);
+
+  // ---- what reads show ----
+  // The least of any read that begins now, and the most of any read that ends now.
+  double Low(uint32_t unit) { return At(unit, units_[unit].known).low; }
+  double High(uint32_t unit);
+  // A read showed `value` as `version` of the generation. What is wrong with it, or an empty
+  // string.
+  std::string Check(uint32_t generation, uint32_t unit, uint64_t version, double value);
+
+  // The sum of squares of what a step applies, before it is clipped.
+  SwarmBounds Squares(uint64_t step) const;
+
+ private:
+  struct Sum {
+    int64_t certain = 0, attempted = 0;
+    uint32_t listed = 0;  // once it is known committed: by how many workers at least
+  };
+  struct Unit {
+    uint64_t elements = 0;
+    uint64_t known = 0;                       // the version that it has at least
+    std::vector<Sum> sums;                    // by step
+    std::vector<SwarmBounds> bounds;          // by version; never beyond `known`
+    std::vector<std::optional<double>> seen;  // by version
+  };
+
+  Sum& SumOf(Unit* unit, uint64_t step);
+  SwarmBounds Mean(const Sum& sum) const;
+  // What a step adds.
+  SwarmBounds Added(const Unit& unit, uint64_t step, bool committed) const;
+  SwarmBounds& At(uint32_t unit, uint64_t version) { return Extend(unit, version, nullptr); }
+  SwarmBounds& Extend(uint32_t unit, uint64_t version, std::string* wrong);
+  std::string Wrong(uint32_t unit, uint64_t version, double value, const SwarmBounds& bounds) const;
+  bool Within(double value, const SwarmBounds& bounds) const {
+    return shown_(bounds.low) <= value && value <= shown_(bounds.high);
+  }
+
+  const bool mean_;
+  const std::function<double(double)> shown_;
+  const bool reads_exactly_;
+  const SwarmNorm* norm_ = nullptr;
+  double limit_ = 0;
+  std::vector<Unit> units_;
+  uint32_t generation_ = 0, expected_ = 1, departed_ = 0;
+  uint64_t newest_ = 0, ended_ = 0;
+};
+
+// The tables of a job whose steps are clipped by one norm.
+class SwarmNorm {
+ public:
+  // A table is there; it outlives this object.
+  void Add(const SwarmSteps* steps);
+  // It was dropped, or has lost something: what it adds to norms is not known any more.
+  void Disturb(const SwarmSteps* steps, bool dropped);
+  // Tables whose steps cannot be ended together: one was created when others had made steps.
+  bool Apart() const;
+  // By what a step of a generation is scaled at least and at most, so that its norm is `limit` at
+  // most.
+  SwarmBounds Scale(uint32_t generation, uint64_t step, double limit) const;
+
+ private:
+  struct Table {
+    const SwarmSteps* steps;
+    bool dropped;
+  };
+  std::vector<Table> tables_;
+  uint32_t disturbed_ = 0;  // the last generation in which tables came or went under its steps
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_STEPS_H_
