@@ -14,7 +14,7 @@ namespace {
 
 using Kind = ConnectionEvent::Kind;
 
-bool Says(const absl::Status& status, const std::string& text) {
+bool Mentions(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
 }
 
@@ -31,7 +31,7 @@ TEST_CASE("windows larger than the provider binds: pieces are bound, and a refus
   const auto large = TestBlock(4 << 20);
   const auto whole = pair.client.endpoint->Expose(pair.c, large, 0, 4 << 20);
   CHECK(whole.status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(Says(whole.status(), "1048576"));
+  CHECK(Mentions(whole.status(), "1048576"));
   const size_t last = (4 << 20) - most;
   const auto memory = pair.client.endpoint->Expose(pair.c, large, last, most);
   INFO(memory.status());
@@ -48,7 +48,7 @@ TEST_CASE("windows larger than the provider binds: pieces are bound, and a refus
   // A provider that takes less than it was believed to.
   verbs_shim().max_bind_bytes = 65536;
   const auto refused = pair.client.endpoint->Expose(pair.c, large, 0, most);
-  CHECK(Says(refused.status(), "cannot bind a memory window on rxe"));
+  CHECK(Mentions(refused.status(), "cannot bind a memory window on rxe"));
   CHECK(pair.client.endpoint->Expose(pair.c, large, 0, 65536).ok());
   REQUIRE(pair.Push(0, 4096, 2).ok());
   REQUIRE(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
@@ -77,7 +77,7 @@ TEST_CASE("queue pairs refused with ENOMEM though max_qp_wr allows them") {
     CHECK(status.code() == absl::StatusCode::kResourceExhausted);
     for (const char* text : {"112 sends", "64 receives", "max_qp_wr", "errno 12", "--slots",
                              "--operations", "ulimit -l"}) {
-      CHECK(Says(status, text));
+      CHECK(Mentions(status, text));
     }
     CHECK(KernelObjects().at("qp") == objects.at("qp"));
     verbs_shim().create_qp = nullptr;
