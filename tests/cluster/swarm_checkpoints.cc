@@ -134,7 +134,7 @@ void SwarmCheckpoints::StartPeriodic() {
   options.every_ns = Between(400, 2500) * kMilli;
   options.retention.keep_last = static_cast<uint32_t>(Between(1, 3));
   if (Chance(0.3)) options.retention.keep_every = static_cast<uint64_t>(Between(2, 6));
-  options.log = [this](const std::string& line) { OnPeriodic(line); };
+  options.log = [this](bool, const std::string& line) { OnPeriodic(line); };
   periodic_retention_ = options.retention;
   periodic_channel_ = NewChannel("coordinator");
   periodic_ = std::make_unique<server::PeriodicSaves>(options, &world_->cluster->network().clock(),
