@@ -52,6 +52,12 @@ absl::Status Client::DropTable(std::string_view name, const CallOptions& options
   });
 }
 
+absl::Status Client::DropTable(const Table& table, const CallOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  return impl_->Wait<absl::Status>(
+      [&](ClientCore& core, auto done) { core.DropTable(table.id(), deadline, std::move(done)); });
+}
+
 namespace {
 
 using BlockOr = absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>>;

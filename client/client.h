@@ -351,15 +351,20 @@ class VERBENA_EXPORT Client {
   // dimensions, at most 2^40 elements. INVALID_ARGUMENT names the field, its value and what is
   // allowed; ALREADY_EXISTS the first field that differs from the existing table's;
   // RESOURCE_EXHAUSTED: it is beyond the job's limit of tables or of memory (says which);
-  // UNAVAILABLE: the coordinator does not answer, or waits for servers.
+  // UNAVAILABLE: the coordinator does not answer, waits for servers, or the table is being
+  // restored.
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, const CallOptions& options = {});
-  // Opens an existing table. NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
+  // Opens an existing table. NOT_FOUND; UNAVAILABLE: the coordinator does not answer, or the table
+  // is being restored.
   absl::StatusOr<Table> OpenTable(std::string_view name, const CallOptions& options = {});
-  // All tables of the cluster. UNAVAILABLE: the coordinator does not answer.
+  // All tables of the cluster but those that are being restored. UNAVAILABLE: the coordinator does
+  // not answer.
   absl::StatusOr<std::vector<v1::Table>> ListTables(const CallOptions& options = {});
   // Drops the table and its parameters for everybody; operations on it end with NOT_FOUND.
   // NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
   absl::Status DropTable(std::string_view name, const CallOptions& options = {});
+  // Drops this table, and none that has taken its name since.
+  absl::Status DropTable(const Table& table, const CallOptions& options = {});
 
   // Memory for gradients or parameters. kHost, kPinned: zeroed and page-aligned, shared with
   // servers on this machine. kPinned (page-locked for copies from and to GPUs) and kCuda (on a GPU,

@@ -132,6 +132,7 @@ std::vector<TableStatistics> Engine::tables() const {
     const SlicedTable& table = *state.table;
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), impl_->StepOf(table)});
+    tables.back().restoring = state.restore != nullptr;
     if (const EmbeddingTable* rows = state.rows.table.get()) {
       tables.back().hot_keys = rows->hot_keys().Top(kHotKeysTold);
       tables.back().sampled_keys = rows->hot_keys().sampled();

@@ -301,6 +301,7 @@ struct TableStatistics {
   // sampled_keys.
   std::vector<HotKey> hot_keys = {};
   uint64_t sampled_keys = 0;
+  bool restoring = false;  // another table may have its name
 };
 
 // Of a job on this shard.

@@ -104,7 +104,7 @@ absl::Status ClientRows::Wait() { return WaitAll(&tickets_, stop_); }
 
 absl::Status ClientRows::DropTables() {
   absl::Status first;
-  for (const Table& table : tables_) first.Update(client_->DropTable(table.name()));
+  for (const Table& table : tables_) first.Update(client_->DropTable(table));
   return first;
 }
 

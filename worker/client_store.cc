@@ -362,7 +362,7 @@ StoreStatistics ClientStore::statistics() const {
 absl::Status ClientStore::DropTables() {
   absl::Status first;
   for (size_t i = 0; i < layout_.size(); ++i) {
-    first.Update(client_->DropTable(tables_[i].name()));
+    first.Update(client_->DropTable(tables_[i]));
   }
   first.Update(rows_->DropTables());
   return first;

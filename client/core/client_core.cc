@@ -75,6 +75,11 @@ void ClientCore::DropTable(const std::string& name, int64_t deadline_ns, Done do
   impl_->session.DropTable(name, deadline_ns, std::move(done));
 }
 
+void ClientCore::DropTable(uint32_t id, int64_t deadline_ns, Done done) {
+  if (absl::Status s = impl_->session.Usable(); !s.ok()) return done(s);
+  impl_->session.DropTable(id, deadline_ns, std::move(done));
+}
+
 void ClientCore::ListTables(int64_t deadline_ns,
                             std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done) {
   if (absl::Status s = impl_->session.Usable(); !s.ok()) return done(s);

@@ -115,6 +115,7 @@ class ClientCore {
   void OpenTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::StatusOr<v1::Table>)> done);
   void DropTable(const std::string& name, int64_t deadline_ns, Done done);
+  void DropTable(uint32_t id, int64_t deadline_ns, Done done);
   void ListTables(int64_t deadline_ns,
                   std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
 

@@ -41,7 +41,9 @@ void Journal::FindNormGroups() {
   norm_groups_[0]->tables.clear();
   for (const v1::Table& info : session_->view().tables()) {
     const v1::TableSpec& spec = info.spec();
-    if (spec.job() != session_->options().job || !NeedsStepNorms(spec.optimizer())) continue;
+    // Nobody has steps on one that is being restored.
+    if (info.restoring() || spec.job() != session_->options().job) continue;
+    if (!NeedsStepNorms(spec.optimizer())) continue;
     TableState* table = FindTable(info.id());
     if (table == nullptr) continue;
     if (table->clipped) norm_groups_[0]->tables.push_back(table);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/cluster_history.h"
 #include "proto/table_spec.h"
+#include "proto/view_tables.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -183,6 +184,10 @@ void Session::OpenTable(const std::string& name, int64_t deadline_ns,
       if (absl::Status status = CheckJob(table); !status.ok()) return done(std::move(status));
       return done(std::move(table));
     }
+    if (const v1::Table* other = FindTableNamed(name, true, view_)) {
+      return done(absl::UnavailableError(
+          absl::StrCat(BeingRestored(*other), "; it is there when all of it is loaded")));
+    }
     const std::string names =
         absl::StrJoin(*tables, ", ", [](std::string* out, const v1::Table& table) {
           absl::StrAppend(out, "'", table.spec().name(), "'");
@@ -195,8 +200,19 @@ void Session::OpenTable(const std::string& name, int64_t deadline_ns,
 void Session::DropTable(const std::string& name, int64_t deadline_ns,
                         std::function<void(absl::Status)> done) {
   v1::DropTableRequest request;
-  request.set_request_id(calls_.NewRequestId());
   request.set_name(name);
+  Drop(std::move(request), deadline_ns, std::move(done));
+}
+
+void Session::DropTable(uint32_t id, int64_t deadline_ns, std::function<void(absl::Status)> done) {
+  v1::DropTableRequest request;
+  request.set_id(id);
+  Drop(std::move(request), deadline_ns, std::move(done));
+}
+
+void Session::Drop(v1::DropTableRequest request, int64_t deadline_ns,
+                   std::function<void(absl::Status)> done) {
+  request.set_request_id(calls_.NewRequestId());
   calls_.Start<v1::DropTableResponse>(
       options_.cluster, Method("DropTable"), std::move(request), deadline_ns,
       [this, done = std::move(done)](absl::StatusOr<v1::DropTableResponse> response) {
@@ -213,7 +229,11 @@ void Session::ListTables(int64_t deadline_ns,
       [this, done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
         if (!response.ok()) return done(response.status());
         if (response->changed()) TakeView(std::move(*response->mutable_view()));
-        done(std::vector<v1::Table>(view_.tables().begin(), view_.tables().end()));
+        std::vector<v1::Table> served;
+        for (const v1::Table& table : view_.tables()) {
+          if (!table.restoring()) served.push_back(table);
+        }
+        done(std::move(served));
       });
 }
 
@@ -391,19 +411,7 @@ const v1::Server* Session::FindServer(uint64_t incarnation) const {
   return nullptr;
 }
 
-const v1::Table* Session::FindTable(uint32_t id) const {
-  for (const v1::Table& table : view_.tables()) {
-    if (table.id() == id) return &table;
-  }
-  return nullptr;
-}
-
-const v1::Table* Session::FindTable(std::string_view name) const {
-  for (const v1::Table& table : view_.tables()) {
-    if (table.spec().name() == name) return &table;
-  }
-  return nullptr;
-}
+const v1::Table* Session::FindTable(uint32_t id) const { return FindTableById(id, view_); }
 
 const v1::Job* Session::OwnJob() const {
   for (const v1::Job& job : view_.jobs()) {

@@ -49,8 +49,11 @@ class Session {
                    std::function<void(absl::StatusOr<v1::Table>)> done);
   void OpenTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::StatusOr<v1::Table>)> done);
+  // Of two tables of that name: the one that is served.
   void DropTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::Status)> done);
+  void DropTable(uint32_t id, int64_t deadline_ns, std::function<void(absl::Status)> done);
+  // But those that are being restored.
   void ListTables(int64_t deadline_ns,
                   std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
 
@@ -76,7 +79,6 @@ class Session {
   const v1::ClusterView& view() const { return view_; }
   const v1::Server* FindServer(uint64_t incarnation) const;
   const v1::Table* FindTable(uint32_t id) const;
-  const v1::Table* FindTable(std::string_view name) const;
   const v1::Job* OwnJob() const;
   // Whether this client may use the table: its own job's, or, without pushes, an observer's.
   // FAILED_PRECONDITION, which names both jobs; PERMISSION_DENIED by the observer's token.
@@ -91,6 +93,8 @@ class Session {
   // The lease has ended: `who` says so.
   void Expire(std::string_view who);
   void TakeView(v1::ClusterView view);
+  void Drop(v1::DropTableRequest request, int64_t deadline_ns,
+            std::function<void(absl::Status)> done);
   void Heartbeat();
   void Watch();
   // For what is newer than the view here.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/role.h"
+#include "proto/view_tables.h"
 
 namespace verbena::server {
 namespace {
@@ -11,13 +12,11 @@ namespace {
 // Where requests name no job, as the coordinator has it.
 std::string JobName(const std::string& given) { return given.empty() ? "default" : given; }
 
-Scope ScopeOfTable(const std::string& name, const v1::ClusterView& view) {
-  for (const v1::Table& table : view.tables()) {
-    if (table.spec().name() != name) continue;
-    const std::string& job = table.spec().job();
-    return {.job = job, .about = absl::StrCat("table '", name, "' of job '", job, "'")};
-  }
-  return {.about = absl::StrCat("table '", name, "'")};
+Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
+  if (table == nullptr) return {.about = absl::StrCat("table '", name, "'")};
+  const std::string& job = table->spec().job();
+  return {.job = job,
+          .about = absl::StrCat("table '", table->spec().name(), "' of job '", job, "'")};
 }
 
 }  // namespace
@@ -66,7 +65,12 @@ Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
 }
 
 Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view) {
-  return ScopeOfTable(request.name(), view);
+  if (request.id() == 0) return ScopeOfTable(request.name(), FindTableNamed(request.name(), view));
+  return ScopeOfTable(absl::StrCat("with id ", request.id()), FindTableById(request.id(), view));
+}
+
+Scope ScopeOf(const v1::RenewRestoreRequest& request, const v1::ClusterView&) {
+  return {.about = absl::StrCat(request.tables_size(), " tables that are being restored")};
 }
 
 Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView&) {
@@ -78,7 +82,7 @@ Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView&) {
 }
 
 Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view) {
-  return ScopeOfTable(request.name(), view);
+  return ScopeOfTable(request.name(), FindTableNamed(request.name(), view));
 }
 
 Scope ScopeOf(const v1::ReconfigureRequest& request, const v1::ClusterView& view) {

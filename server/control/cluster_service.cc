@@ -121,6 +121,12 @@ grpc::ServerUnaryReactor* ClusterService::FinishRestore(grpc::CallbackServerCont
   return Forward(machine_, &gate_, context, request, response, &Coordinator::FinishRestore);
 }
 
+grpc::ServerUnaryReactor* ClusterService::RenewRestore(grpc::CallbackServerContext* context,
+                                                       const v1::RenewRestoreRequest* request,
+                                                       v1::RenewRestoreResponse* response) {
+  return Forward(machine_, &gate_, context, request, response, &Coordinator::RenewRestore);
+}
+
 grpc::ServerUnaryReactor* ClusterService::DropTable(grpc::CallbackServerContext* context,
                                                     const v1::DropTableRequest* request,
                                                     v1::DropTableResponse* response) {

@@ -33,6 +33,9 @@ class ClusterService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* FinishRestore(grpc::CallbackServerContext* context,
                                           const v1::FinishRestoreRequest* request,
                                           v1::FinishRestoreResponse* response) override;
+  grpc::ServerUnaryReactor* RenewRestore(grpc::CallbackServerContext* context,
+                                         const v1::RenewRestoreRequest* request,
+                                         v1::RenewRestoreResponse* response) override;
   grpc::ServerUnaryReactor* DropTable(grpc::CallbackServerContext* context,
                                       const v1::DropTableRequest* request,
                                       v1::DropTableResponse* response) override;

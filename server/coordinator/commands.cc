@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/table_spec.h"
+#include "proto/view_tables.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/placement.h"
@@ -33,12 +34,14 @@ absl::Status CheckEnoughServers(const CoordinatorOptions& options, const v1::Clu
 }
 
 // One norm has one limit.
-absl::Status CheckGlobalNorm(const v1::TableSpec& spec, const v1::ClusterView& view) {
+absl::Status CheckGlobalNorm(const v1::TableSpec& spec, uint32_t replaced,
+                             const v1::ClusterView& view) {
   const double wanted = spec.optimizer().clip_global_norm();
   if (wanted == 0) return absl::OkStatus();
   for (const v1::Table& existing : view.tables()) {
     const double value = existing.spec().optimizer().clip_global_norm();
     if (existing.spec().job() != spec.job() || value == 0 || value == wanted) continue;
+    if (existing.id() == replaced) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "table '", spec.name(), "': optimizer.clip_global_norm is ", wanted, "; allowed: ", value,
         ", as in table '", existing.spec().name(), "' of the same job '", spec.job(),
@@ -48,10 +51,11 @@ absl::Status CheckGlobalNorm(const v1::TableSpec& spec, const v1::ClusterView& v
 }
 
 // Whatever says that a valid specification cannot become a table now.
-absl::Status CheckNewTable(const v1::TableSpec& spec, const CoordinatorOptions& options,
-                           CoordinatorState* state) {
+absl::Status CheckNewTable(const v1::TableSpec& spec, uint32_t replaced,
+                           const CoordinatorOptions& options, CoordinatorState* state) {
   if (absl::Status status = CheckEnoughServers(options, state->view); !status.ok()) return status;
-  if (absl::Status status = CheckGlobalNorm(spec, state->view); !status.ok()) return status;
+  if (absl::Status status = CheckGlobalNorm(spec, replaced, state->view); !status.ok())
+    return status;
   if (spec.consistency() == v1::CONSISTENCY_SYNC) {
     absl::Status status = CheckJobOfSyncTable(spec, &state->view);
     if (!status.ok()) return status;
@@ -76,6 +80,43 @@ bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& 
   if (coordinator_planted_bugs().make_late_changes) return true;
   return ticket.term() == now.term() && ticket.issued_ns() <= now.issued_ns() &&
          now.issued_ns() - ticket.issued_ns() <= good_ns;
+}
+
+constexpr size_t kLongestRestorer = 200;
+
+absl::Status CheckRestorer(const std::string& restorer) {
+  const bool printable = std::all_of(restorer.begin(), restorer.end(),
+                                     [](unsigned char c) { return c >= ' ' && c <= '~'; });
+  if (printable && restorer.size() <= kLongestRestorer) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("restorer has ", restorer.size(),
+                                                 " bytes; allowed: at most ", kLongestRestorer,
+                                                 " printable ASCII characters"));
+}
+
+// The table that a new one of this name takes the place of; null: there is none.
+absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& request,
+                                                const std::string& name,
+                                                const CoordinatorOptions& options,
+                                                const v1::ClusterView& view) {
+  if (absl::Status status = CheckRestorer(request.restorer()); !status.ok()) return status;
+  if (const v1::Table* other = FindTableNamed(name, true, view)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(BeingRestored(*other),
+                     "; wait for its end. (When that program is gone the coordinator drops what it "
+                     "was restoring, ",
+                     RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
+  }
+  const v1::Table* served = FindTableNamed(name, false, view);
+  if (served == nullptr || request.replace()) return served;
+  return absl::AlreadyExistsError(
+      absl::StrCat("there is a table '", name, "' of job '", served->spec().job(), "'"));
+}
+
+void EraseTable(uint32_t id, v1::ClusterView* view) {
+  auto* tables = view->mutable_tables();
+  tables->erase(std::remove_if(tables->begin(), tables->end(),
+                               [&](const v1::Table& table) { return table.id() == id; }),
+                tables->end());
 }
 
 }  // namespace
@@ -156,23 +197,32 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
     absl::Status status = options.check_optimizer(*spec);
     if (!status.ok()) return status;
   }
-  for (const v1::Table& existing : state->view.tables()) {
-    if (existing.spec().name() != spec->name()) continue;
-    if (request.restoring()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("there is a table '", spec->name(), "' of job '", existing.spec().job(), "'",
-                       existing.restoring() ? ", which is being restored" : ""));
-    }
-    if (absl::Status status = CheckSameSpec(existing.spec(), *spec); !status.ok()) return status;
-    *table = existing;
+  uint32_t replaced = 0;
+  if (request.restoring()) {
+    const absl::StatusOr<const v1::Table*> other =
+        TableToReplace(request, spec->name(), options, state->view);
+    if (!other.ok()) return other.status();
+    if (*other != nullptr) replaced = (*other)->id();
+  } else if (const v1::Table* served = FindTableNamed(spec->name(), false, state->view)) {
+    if (absl::Status status = CheckSameSpec(served->spec(), *spec); !status.ok()) return status;
+    *table = *served;
     return Effect::kNone;
+  } else if (const v1::Table* other = FindTableNamed(spec->name(), true, state->view)) {
+    return absl::UnavailableError(
+        absl::StrCat(BeingRestored(*other), "; it is there when all of it is loaded"));
   }
-  if (absl::Status status = CheckNewTable(*spec, options, state); !status.ok()) return status;
+  absl::Status status = CheckNewTable(*spec, replaced, options, state);
+  if (!status.ok()) return status;
+  if (coordinator_planted_bugs().replace_at_once) EraseTable(replaced, &state->view);
   if (state->view.tables_size() == 0) PlaceAllPartitions(&state->view);
   table->set_id(state->next_table++);
   *table->mutable_spec() = *std::move(spec);
   table->set_restoring(request.restoring());
-  if (request.restoring()) table->set_restored_steps(request.restored_steps());
+  if (request.restoring()) {
+    table->set_restored_steps(request.restored_steps());
+    table->set_restorer(request.restorer());
+    table->set_replaces(replaced);
+  }
   absl::Status allowed = CheckLimits(*table, options.chunk_memory, state->view);
   if (!allowed.ok()) return allowed;
   *state->view.add_tables() = *table;
@@ -188,21 +238,36 @@ absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
                                  [&](const v1::Table& t) { return t.id() == id; });
     if (it == tables->end()) return absl::NotFoundError(absl::StrCat("there is no table ", id));
     if (!it->restoring()) continue;
+    const v1::Table* served = FindTableNamed(it->spec().name(), false, state->view);
+    if (served != nullptr && served->id() != it->replaces()) {
+      return absl::AlreadyExistsError(absl::StrCat("there is a table '", served->spec().name(),
+                                                   "' of job '", served->spec().job(), "'"));
+    }
     it->set_restoring(false);
+    it->clear_restorer();
+    it->clear_replaces();
+    if (served != nullptr) EraseTable(served->id(), &state->view);
     effect = Effect::kChanged;
   }
   response->set_revision(state->view.revision());
   return effect;
 }
 
-absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state) {
-  auto* tables = state->view.mutable_tables();
-  const auto it = std::find_if(tables->begin(), tables->end(),
-                               [&](const v1::Table& t) { return t.spec().name() == name; });
-  if (it == tables->end()) {
-    return absl::NotFoundError(absl::StrCat("there is no table '", name, "'"));
+absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, CoordinatorState* state) {
+  const v1::Table* table = request.id() != 0 ? FindTableById(request.id(), state->view)
+                                             : FindTableNamed(request.name(), state->view);
+  if (table == nullptr) {
+    return absl::NotFoundError(request.id() != 0
+                                   ? absl::StrCat("there is no table with id ", request.id())
+                                   : absl::StrCat("there is no table '", request.name(), "'"));
   }
-  tables->erase(it);
+  const bool by_name = coordinator_planted_bugs().drop_by_name;
+  if (by_name) table = FindTableNamed(table->spec().name(), state->view);
+  if (request.only_restoring() && !table->restoring() && !by_name) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", table->spec().name(), "' is served, not being restored"));
+  }
+  EraseTable(table->id(), &state->view);
   return Effect::kChanged;
 }
 
@@ -234,10 +299,13 @@ absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, Coordina
                                   v1::ResetTableResponse* response) {
   auto* tables = state->view.mutable_tables();
   const auto table = std::find_if(tables->begin(), tables->end(), [&](const v1::Table& t) {
-    return t.spec().name() == request.name();
+    return t.spec().name() == request.name() && !t.restoring() &&
+           (request.id() == 0 || t.id() == request.id());
   });
   if (table == tables->end()) {
-    return absl::NotFoundError(absl::StrCat("there is no table '", request.name(), "'"));
+    return absl::NotFoundError(absl::StrCat("there is no table '", request.name(), "'",
+                                            request.id() != 0 ? " with id " : "",
+                                            request.id() != 0 ? absl::StrCat(request.id()) : ""));
   }
   auto* lost = table->mutable_lost_partitions();
   std::set<uint32_t> reset(request.partitions().begin(), request.partitions().end());

@@ -17,6 +17,12 @@ namespace verbena::server {
 
 enum class Effect { kNone, kChanged };
 
+// The lease of a table that is being restored: loading it again may take hours, so a restorer may
+// be silent for longer than a member.
+inline uint64_t RestoreLeaseMillis(const CoordinatorOptions& options) {
+  return uint64_t{4} * options.lease_ms;
+}
+
 absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  v1::JoinServerResponse* response);
@@ -30,7 +36,8 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
 // incarnation was never given out.
 absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state);
 
-// kNone when the table exists with the same specification; one that is to be restored must not.
+// kNone when the table exists with the same specification. One that is to be restored must not
+// exist, or be replaced.
 absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
                                 const CoordinatorOptions& options, CoordinatorState* state,
                                 v1::Table* table);
@@ -39,7 +46,7 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
 absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
                                      CoordinatorState* state, v1::FinishRestoreResponse* response);
 
-absl::StatusOr<Effect> RemoveTable(const std::string& name, CoordinatorState* state);
+absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, CoordinatorState* state);
 
 // NOT_FOUND; FAILED_PRECONDITION: the server is alive, or nobody could take what it has.
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,

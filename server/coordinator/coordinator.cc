@@ -74,7 +74,7 @@ absl::Status Coordinator::Impl::EndChange(Undo undo, CoordinatorState::Answered*
   return absl::OkStatus();
 }
 
-// Whoever the view calls alive has a lease, and nobody else.
+// Whoever the view calls alive has a lease, and nobody else; so has what is being restored.
 void Coordinator::Impl::FollowView() {
   std::set<uint64_t> alive;
   for (const v1::Server& server : state.view.servers()) {
@@ -88,6 +88,14 @@ void Coordinator::Impl::FollowView() {
   const int64_t until = Now() + LeaseNanos();
   for (const uint64_t incarnation : alive) {
     if (!leases.Has(incarnation)) leases.Grant(incarnation, until);
+  }
+  std::set<uint64_t> restoring;
+  for (const v1::Table& table : state.view.tables()) {
+    if (table.restoring()) restoring.insert(table.id());
+  }
+  restores.Retain(restoring);
+  for (const uint64_t table : restoring) {
+    if (!restores.Has(table)) restores.Grant(table, Now() + RestoreLeaseNanos());
   }
 }
 
@@ -222,6 +230,7 @@ void Coordinator::Impl::ExtendLeases(int64_t pause_ns, int64_t now) {
   // After a long one also connections may have to be made again.
   const bool long_one = pause_ns >= LeaseNanos() && !turns.always_late();
   leases.ExtendAll(long_one ? whole : pause_ns, whole);
+  restores.ExtendAll(pause_ns, now + RestoreLeaseNanos());
 }
 
 bool Coordinator::Impl::EndLeases(int64_t now) {
@@ -230,6 +239,21 @@ bool Coordinator::Impl::EndLeases(int64_t now) {
   // An incarnation with a lease is known, so there is no error to look at.
   for (const uint64_t incarnation : leases.Due(now))
     RemoveMember(incarnation, &state).IgnoreError();
+  const absl::Status saved = EndChange(std::move(undo), nullptr);
+  next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
+  return true;
+}
+
+// Nobody loads them any more.
+bool Coordinator::Impl::EndRestores(int64_t now) {
+  if (restores.NextDueNanos() > now || next_save_ns > now) return false;
+  Undo undo = BeginChange();
+  for (const uint64_t table : restores.Due(now)) {
+    v1::DropTableRequest request;
+    request.set_id(static_cast<uint32_t>(table));
+    request.set_only_restoring(true);
+    RemoveTable(request, &state).IgnoreError();  // one with a lease is in the view
+  }
   const absl::Status saved = EndChange(std::move(undo), nullptr);
   next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
   return true;

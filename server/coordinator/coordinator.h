@@ -22,7 +22,9 @@
 //  9. A member that has seen a newer state than this proves that an old state was put back
 //     (proto/cluster_history.h): from then on nothing is decided and every call is refused. The
 //     same proof holds after any number of starts: terms are not forgotten.
-//  10. What follows from a change for the partitions' configurations (configurations.h) is part of
+//  10. A table that is being restored has a lease of four leases, which its restorer renews;
+//  when it ends the table is dropped. (Invariants 3 and 8 are of it, too.)
+//  11. What follows from a change for the partitions' configurations (configurations.h) is part of
 //  it.
 //
 // Servers                                    | Workers
@@ -113,6 +115,7 @@ class Coordinator {
   void CreateTable(const v1::CreateTableRequest& request, Reply<v1::CreateTableResponse> reply);
   void FinishRestore(const v1::FinishRestoreRequest& request,
                      Reply<v1::FinishRestoreResponse> reply);
+  void RenewRestore(const v1::RenewRestoreRequest& request, Reply<v1::RenewRestoreResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
   void RemoveServer(const v1::RemoveServerRequest& request, Reply<v1::RemoveServerResponse> reply);
   void ResetTable(const v1::ResetTableRequest& request, Reply<v1::ResetTableResponse> reply);
@@ -125,8 +128,8 @@ class Coordinator {
   void ListTokens(const v1::ListTokensRequest& request, Reply<v1::ListTokensResponse> reply);
   void RevokeToken(const v1::RevokeTokenRequest& request, Reply<v1::RevokeTokenResponse> reply);
 
-  // Ends leases, tokens, bars of learners and long polls that are due. Returns whether anything
-  // happened.
+  // Ends leases, restores, tokens, bars of learners and long polls that are due. Returns whether
+  // anything happened.
   bool RunOnce();
   // Not OK: FAILED_PRECONDITION, as all calls since a member has proved that the state is an old
   // one.

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cluster_history.h"
+#include "proto/view_tables.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/placement.h"
@@ -177,6 +179,9 @@ void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse
 void Coordinator::CreateTable(const v1::CreateTableRequest& request,
                               Reply<v1::CreateTableResponse> reply) {
   impl_->Mutate("CreateTable", request, std::move(reply), [&](v1::CreateTableResponse* response) {
+    if (request.restoring()) {
+      response->set_restore_lease_ms(static_cast<uint32_t>(RestoreLeaseMillis(impl_->options)));
+    }
     return AddTable(request, impl_->options, &impl_->state, response->mutable_table());
   });
 }
@@ -189,11 +194,23 @@ void Coordinator::FinishRestore(const v1::FinishRestoreRequest& request,
                 });
 }
 
+void Coordinator::RenewRestore(const v1::RenewRestoreRequest& request,
+                               Reply<v1::RenewRestoreResponse> reply) {
+  if (!impl_->refusal.ok()) return reply(impl_->refusal);
+  v1::RenewRestoreResponse response;
+  for (const uint32_t id : request.tables()) {
+    impl_->restores.Renew(id, impl_->Now() + impl_->RestoreLeaseNanos());
+    // One that is served already needs no lease.
+    if (FindTableById(id, impl_->state.view) == nullptr) response.add_missing(id);
+  }
+  reply(std::move(response));
+}
+
 void Coordinator::DropTable(const v1::DropTableRequest& request,
                             Reply<v1::DropTableResponse> reply) {
   impl_->Mutate("DropTable", request, std::move(reply), [&](v1::DropTableResponse* response) {
     response->set_revision(impl_->state.view.revision());
-    return RemoveTable(request.name(), &impl_->state);
+    return RemoveTable(request, &impl_->state);
   });
 }
 
@@ -283,6 +300,7 @@ bool Coordinator::RunOnce() {
   const int64_t pause_ns = impl.turns.Begin(now);
   if (pause_ns > 0) impl.ExtendLeases(pause_ns, now);
   bool ended = impl.EndLeases(now);
+  ended |= impl.EndRestores(now);
   ended |= impl.EndBars(now);
   ended |= impl.EndTokens(now);
   if (!ended && impl.next_poll_ns > now) return false;
@@ -293,9 +311,11 @@ bool Coordinator::RunOnce() {
 int64_t Coordinator::NextTimerNanos() const {
   if (!impl_->refusal.ok()) return kNever;
   // What could not be saved is tried again later, not in a loop.
-  const int64_t due = std::min(impl_->leases.NextDueNanos(), impl_->bars.NextDueNanos());
+  const int64_t due = std::min(
+      {impl_->leases.NextDueNanos(), impl_->restores.NextDueNanos(), impl_->bars.NextDueNanos()});
   // Without leases nothing depends on how long this has not run.
-  const int64_t turn = impl_->leases.empty() ? kNever : impl_->turns.NextDueNanos();
+  const bool any = !impl_->leases.empty() || !impl_->restores.empty();
+  const int64_t turn = any ? impl_->turns.NextDueNanos() : kNever;
   return std::min(
       {std::max(due, impl_->next_save_ns), impl_->next_poll_ns, impl_->next_token_ns, turn});
 }

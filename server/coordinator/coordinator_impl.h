@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/coordinator/commands.h"
 #include "server/coordinator/configurations.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/leases.h"
@@ -42,6 +43,7 @@ struct Coordinator::Impl {
   v1::AccessRules access;  // the state's, and the operator's own token
   int64_t next_token_ns = kNever;
   Leases leases;
+  Leases restores;  // of tables that are being restored, by their ids
   Turns turns;
   LearnerBars bars;
   std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
@@ -52,6 +54,9 @@ struct Coordinator::Impl {
 
   int64_t Now() const { return clock->NowNanos(); }
   int64_t LeaseNanos() const { return options.lease_ms * kNanosPerMilli; }
+  int64_t RestoreLeaseNanos() const {
+    return static_cast<int64_t>(RestoreLeaseMillis(options)) * kNanosPerMilli;
+  }
   v1::ClusterView* view() { return &state.view; }
 
   absl::Status TakeOffice();
@@ -82,6 +87,7 @@ struct Coordinator::Impl {
   // The turn before this one was too long ago: its leases ran on, and must not have.
   void ExtendLeases(int64_t pause_ns, int64_t now);
   bool EndLeases(int64_t now);
+  bool EndRestores(int64_t now);
   bool EndBars(int64_t now);
   bool EndTokens(int64_t now);
   void FollowTokens();

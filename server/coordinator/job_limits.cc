@@ -20,12 +20,14 @@ bool HasLimits(const v1::JobLimits& limits) {
   return limits.memory_bytes() > 0 || limits.tables() > 0 || limits.lanes() > 0;
 }
 
-absl::Status CheckTables(const v1::Job& job, const v1::ClusterView& view) {
+// One that replaces another comes in its place. (Their memory is taken twice meanwhile.)
+absl::Status CheckTables(const v1::Job& job, const v1::Table& added, const v1::ClusterView& view) {
   const uint32_t limit = job.limits().tables();
-  if (limit == 0) return absl::OkStatus();
+  if (limit == 0 || added.replaces() != 0) return absl::OkStatus();
   const auto tables =
-      std::count_if(view.tables().begin(), view.tables().end(),
-                    [&](const v1::Table& table) { return table.spec().job() == job.name(); });
+      std::count_if(view.tables().begin(), view.tables().end(), [&](const v1::Table& table) {
+        return table.spec().job() == job.name() && table.replaces() == 0;
+      });
   if (tables < static_cast<int64_t>(limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("job '", job.name(), "' is at its limit of tables: it has ", tables,
@@ -108,7 +110,7 @@ absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory
                          const v1::ClusterView& view) {
   for (const v1::Job& job : view.jobs()) {
     if (job.name() != table.spec().job() || !job.has_limits()) continue;
-    if (absl::Status status = CheckTables(job, view); !status.ok()) return status;
+    if (absl::Status status = CheckTables(job, table, view); !status.ok()) return status;
     return CheckMemory(job, table, chunk_memory, view);
   }
   return absl::OkStatus();

@@ -147,13 +147,15 @@ absl::Status CheckState(const CoordinatorState& state) {
     if (view.partitions(i).id() != static_cast<uint32_t>(i)) return Senseless("partition ids");
   }
   if (absl::Status status = CheckConfigurations(view); !status.ok()) return status;
-  std::set<std::string_view> names;
+  std::set<std::pair<std::string_view, bool>> names;  // with whether it is being restored
   std::set<uint32_t> ids;
   for (const v1::Table& table : view.tables()) {
     if (table.id() >= state.next_table || !ids.insert(table.id()).second) {
       return Senseless("table ids");
     }
-    if (!names.insert(table.spec().name()).second) return Senseless("two tables of one name");
+    if (!names.emplace(table.spec().name(), table.restoring()).second) {
+      return Senseless("two tables of one name");
+    }
     if (!NormalizeTableSpec(table.spec()).ok()) {
       return Senseless(absl::StrCat("specification of table '", table.spec().name(), "'"));
     }

@@ -74,6 +74,7 @@ void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
       if (!shards[i].snapshot.has_value()) continue;
       const std::vector<shard::TableStatistics>& tables = shards[i].snapshot->tables;
       for (size_t t = 0; t < std::min(tables.size(), kTablesListed); ++t) {
+        if (tables[t].restoring) continue;  // a series has one table
         Add(&family, D(value.value(tables[t])),
             {{"shard", absl::StrCat(i)}, {"table", tables[t].name}});
       }
@@ -235,6 +236,7 @@ CoordinatorMetrics Summarise(const v1::ClusterView& view) {
   m.jobs = static_cast<uint64_t>(view.jobs_size());
   m.tables = static_cast<uint64_t>(view.tables_size());
   for (const v1::Table& table : view.tables()) {
+    if (table.restoring()) continue;
     m.lost_partitions += static_cast<uint64_t>(table.lost_partitions_size());
   }
   return m;

@@ -13,6 +13,8 @@ namespace verbena::server {
 namespace {
 
 constexpr int64_t kRestorePauseNanos = 200 * kNanosPerMilli;
+// A few lost calls end no restore.
+constexpr int64_t kRenewalsPerLease = 4;
 
 }  // namespace
 
@@ -95,24 +97,28 @@ void Restorer::MakeNext() {
   *request.mutable_spec() = next->spec;
   request.set_restoring(true);
   request.set_restored_steps(options_.state ? next->steps : 0);
+  request.set_restorer(options_.restorer);
+  request.set_replace(options_.replace);
   Tell<v1::CreateTableResponse>(
       options_.coordinator, "/verbena.v1.Cluster/CreateTable", request, kShardCallMillis,
-      [this, i](absl::StatusOr<v1::CreateTableResponse> response) {
-        if (response.ok()) {
-          tables_[i].id = response->table().id();
-          return MakeNext();
-        }
-        const std::string said(response.status().message());
-        // One that a restore before has left is served to nobody.
-        const bool left = said.find("which is being restored") != std::string::npos;
-        if (absl::IsAlreadyExists(response.status()) && (options_.replace || left)) {
-          return DropThenMake(i);
-        }
-        End(response.status());
-      });
+      [this, i](const absl::StatusOr<v1::CreateTableResponse>& response) { OnMade(i, response); });
 }
 
-void Restorer::DropThenMake(size_t table) {
+void Restorer::OnMade(size_t table, const absl::StatusOr<v1::CreateTableResponse>& response) {
+  if (absl::IsAlreadyExists(response.status()) && options_.drop_first) {
+    return DropServedThenMake(table);
+  }
+  if (!response.ok()) return End(response.status());
+  tables_[table].id = response->table().id();
+  if (response->restore_lease_ms() > 0 && renew_each_ns_ == 0) {
+    renew_each_ns_ = response->restore_lease_ms() * kNanosPerMilli / kRenewalsPerLease;
+    renew_ns_ = clock_->NowNanos() + renew_each_ns_;
+  }
+  MakeNext();
+}
+
+// The table is one that was there before, which only its name tells: an operator has said so.
+void Restorer::DropServedThenMake(size_t table) {
   v1::DropTableRequest request;
   request.set_request_id(ids_.RequestId());
   request.set_name(tables_[table].spec.name());
@@ -126,6 +132,33 @@ void Restorer::DropThenMake(size_t table) {
                               });
 }
 
+// Whatever else goes on: answers of a call that was given up meanwhile count, too.
+void Restorer::Renew() {
+  renew_ns_ = kNever;
+  v1::RenewRestoreRequest request;
+  for (const Table& table : tables_) {
+    if (table.id != 0) request.add_tables(table.id);
+  }
+  const int64_t next = clock_->NowNanos() + renew_each_ns_;
+  Call<v1::RenewRestoreResponse>(
+      control_, options_.coordinator, "/verbena.v1.Cluster/RenewRestore", request,
+      absl::Nanoseconds(renew_each_ns_),
+      [alive = alive_, this, next](absl::StatusOr<v1::RenewRestoreResponse> response) {
+        if (!*alive) return;
+        renew_ns_ = next;
+        if (!response.ok() || !open_id_.empty()) return;
+        for (const uint32_t id : response->missing()) {
+          const bool ours = std::any_of(tables_.begin(), tables_.end(),
+                                        [&](const Table& table) { return table.id == id; });
+          if (!ours || state_ == State::kDropping || state_ == State::kDone) continue;
+          return End(absl::AbortedError(absl::StrCat(
+              "table ", id,
+              " was dropped while it was being restored: by someone else, or by the coordinator, "
+              "which this had not called for too long")));
+        }
+      });
+}
+
 // Of a table that has lost partitions before it was served nothing is lost, but no shard can load
 // them: it is made anew. Returns whether there are any.
 bool Restorer::ForgetLost(const v1::ClusterView& view) {
@@ -134,7 +167,7 @@ bool Restorer::ForgetLost(const v1::ClusterView& view) {
     const bool lost = std::any_of(
         view.tables().begin(), view.tables().end(),
         [&](const v1::Table& t) { return t.id() == table.id && t.lost_partitions_size() > 0; });
-    if (lost) table.id = 0;
+    if (lost) drops_.push_back(std::exchange(table.id, 0));
     any |= lost;
   }
   return any;
@@ -155,7 +188,9 @@ void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
   const v1::ClusterView& view = response->view();
   if (ForgetLost(view)) {
     if (++tries_ >= options_.tries) return End(absl::AbortedError("servers are lost all the time"));
-    return MakeNext();
+    ++call_;
+    state_ = State::kMaking;
+    return DropNext();
   }
   parts_.clear();
   for (ShardAddress& shard : PrimaryShards(view)) parts_.emplace_back().at = std::move(shard);
@@ -278,23 +313,30 @@ void Restorer::End(absl::Status status) {
   ++call_;
   status_ = std::move(status);
   state_ = State::kDropping;
+  for (Table& table : tables_) {
+    if (table.id != 0) drops_.push_back(std::exchange(table.id, 0));
+  }
   DropNext();
 }
 
 void Restorer::DropNext() {
-  const auto next = std::find_if(tables_.begin(), tables_.end(),
-                                 [](const Table& table) { return table.id != 0; });
-  if (next == tables_.end()) {
+  if (drops_.empty()) {
+    if (state_ == State::kMaking) return MakeNext();
     state_ = State::kDone;
     return;
   }
-  next->id = 0;
   v1::DropTableRequest request;
   request.set_request_id(ids_.RequestId());
-  request.set_name(next->spec.name());
-  Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
-                              kShardCallMillis,
-                              [this](absl::StatusOr<v1::DropTableResponse>) { DropNext(); });
+  request.set_id(drops_.back());
+  request.set_only_restoring(true);
+  drops_.pop_back();
+  Tell<v1::DropTableResponse>(
+      options_.coordinator, "/verbena.v1.Cluster/DropTable", request, kShardCallMillis,
+      [this](absl::StatusOr<v1::DropTableResponse> response) {
+        const bool gone = response.ok() || absl::IsNotFound(response.status());
+        if (!gone && state_ == State::kMaking) return End(response.status());
+        DropNext();
+      });
 }
 
 void Restorer::Cancel() {
@@ -311,12 +353,17 @@ bool Restorer::RunOnce() {
     open_id_.empty() ? AskView() : Open();
     return true;
   }
+  if (renew_ns_ <= clock_->NowNanos() && state_ != State::kDropping && state_ != State::kDone) {
+    Renew();
+    return true;
+  }
   return false;
 }
 
 int64_t Restorer::NextTimerNanos() const {
   if (state_ == State::kNew) return 0;
-  return state_ == State::kPausing ? resume_ns_ : kNever;
+  if (state_ == State::kDropping || state_ == State::kDone) return kNever;
+  return state_ == State::kPausing ? std::min(resume_ns_, renew_ns_) : renew_ns_;
 }
 
 std::vector<std::string> Restorer::tables() const {

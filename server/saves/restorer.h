@@ -5,7 +5,7 @@
 //
 //     making    --(every table is made, to be restored)-->  viewing
 //     viewing   --(the view has them)-->  beginning  --(all shards have begun)-->  loading
-//     viewing   --(one of them has lost a partition)-->  making: it is made anew
+//     viewing   --(one of them has lost a partition)-->  making: it is dropped and made anew
 //     loading   --(all parts are loaded)-->  opening  --(they are served)-->  done
 //     opening   --(no answer)-->  pausing, opening again
 //     viewing, beginning, loading  --(a partition has moved, ...)-->  pausing, viewing again
@@ -15,9 +15,14 @@
 //
 // Invariants:
 //  1. Nobody is served a table before all of it is loaded and every checksum was right.
-//  2. After an error no table that this has made is left, unless the coordinator could not be
-//     reached; then those are not served, and the next restore replaces them. Where it is not known
-//     whether they are served none is dropped, and the error says so.
+//  2. After an error no table that this has made is left. What this cannot drop itself (it has
+//  died,
+//     or cannot reach the coordinator) the coordinator drops, because nobody renews it. Where it is
+//     not known whether they are served none is dropped, and the error says so.
+//  3. What this drops it names by id, and only while it is being restored: never another table that
+//     has the name meanwhile.
+//  4. A table that is replaced stays, and is served, until all of them are loaded; the same change
+//     of the view drops it and has the new one served.
 #ifndef VERBENA_SERVER_SAVES_RESTORER_H_
 #define VERBENA_SERVER_SAVES_RESTORER_H_
 
@@ -47,8 +52,10 @@ struct RestorerOptions {
   std::vector<std::string> tables = {};  // empty: all
   std::map<std::string, std::string> renamed = {};  // table -> what it is called from now on
   bool state = true;                                // the optimizer's, too
-  bool replace = false;                             // tables of these names are dropped first
-  uint64_t seed = 0;                                // of ids; 0: from the system's random source
+  bool replace = false;       // tables of these names are dropped when all of this is loaded
+  bool drop_first = false;    // they are dropped before: where there is no memory for both
+  std::string restorer = {};  // what refusals of others call this, see CreateTableRequest
+  uint64_t seed = 0;          // of ids; 0: from the system's random source
   int tries = 5;
 };
 
@@ -112,7 +119,9 @@ class Restorer {
   void Tell(const std::string& address, const char* method, const Request& request,
             int64_t timeout_ms, F on_answer);
   void MakeNext();
-  void DropThenMake(size_t table);
+  void OnMade(size_t table, const absl::StatusOr<v1::CreateTableResponse>& response);
+  void DropServedThenMake(size_t table);
+  void Renew();
   bool ForgetLost(const v1::ClusterView& view);
   void AskView();
   void OnView(absl::StatusOr<v1::GetViewResponse> response);
@@ -124,6 +133,7 @@ class Restorer {
   void Fail(const absl::Status& status);
   void Pause();
   void End(absl::Status status);
+  // Drops what is in drops_; then this makes tables or is done.
   void DropNext();
 
   const RestorerOptions options_;
@@ -137,7 +147,10 @@ class Restorer {
   RandomIds ids_;
   uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
   uint64_t restore_ = 0;
-  std::string open_id_;  // of the request that has them served, once it may have been sent
+  std::string open_id_;           // of the request that has them served, once it may have been sent
+  int64_t renew_ns_ = INT64_MAX;  // when the coordinator is asked again to keep the tables
+  int64_t renew_each_ns_ = 0;
+  std::vector<uint32_t> drops_;  // ids that this has made and that are not to be
   std::vector<Table> tables_;
   std::vector<Part> parts_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -70,7 +70,9 @@ void Saver::OnView(absl::StatusOr<v1::GetViewResponse> response) {
 
 absl::Status Saver::ChooseJob() {
   std::set<std::string> jobs;
-  for (const v1::Table& table : view_.tables()) jobs.insert(table.spec().job());
+  for (const v1::Table& table : view_.tables()) {
+    if (!table.restoring()) jobs.insert(table.spec().job());
+  }
   if (jobs.empty()) return absl::NotFoundError("the cluster has no tables");
   if (!options_.job.empty()) {
     job_ = options_.job;
@@ -92,7 +94,8 @@ absl::Status Saver::ChooseTables() {
   const std::vector<v1::Table> before = std::exchange(tables_, {});
   std::vector<std::string> missing = options_.tables, there;
   for (const v1::Table& table : view_.tables()) {
-    if (table.spec().job() != job_) continue;
+    // What is being restored is on a disk already.
+    if (table.spec().job() != job_ || table.restoring()) continue;
     there.push_back(table.spec().name());
     const auto named = std::find(missing.begin(), missing.end(), table.spec().name());
     if (!options_.tables.empty() && named == missing.end()) continue;

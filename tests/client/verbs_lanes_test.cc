@@ -178,6 +178,8 @@ class Lanes final : public client::LaneListener {
     return open == kShards;
   }
 
+  void BeginTurn() override {}
+  bool TurnIsFull() const override { return false; }
   void OnLaneOpen(client::Stream* /*stream*/) override { ++open; }
   void OnCredit(client::Stream* /*stream*/) override {}
   void OnAnswer(client::Stream* /*stream*/, uint64_t /*cookie*/, const Reply& /*reply*/) override {}
@@ -210,6 +212,7 @@ class Lanes final : public client::LaneListener {
   std::unique_ptr<rdma::Endpoint> verbs_ = NewVerbs();
   rdma::SimNetwork network_{7, {}};
   rdma::ForwardingEndpoint ofi_{network_.NewEndpoint("worker")};
+  client::Registrar registrar_{&clock_, nullptr};
   client::LaneSet lanes_{{{verbs_.get(), ""}, {OfiNamed(), ""}},
                          {},
                          &session_,
@@ -217,6 +220,7 @@ class Lanes final : public client::LaneListener {
                          &clock_,
                          &random_,
                          keeper_.current_call(),
+                         &registrar_,
                          this};
   rdma::Endpoint* OfiNamed() {
     ofi_.name = "ofi";

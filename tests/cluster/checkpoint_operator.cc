@@ -37,9 +37,18 @@ void CheckpointOperator::WatchTables() {
     life.steps = from_->steps[life.table];
     life.base = from_->values[life.table];
   }
+  std::set<std::string> served;
+  for (const v1::Table& table : view.tables()) {
+    if (!table.restoring()) served.insert(table.spec().name());
+  }
   for (auto& [id, life] : lives) {
     if (life.gone || present.contains(id)) continue;
     life.gone = true;
+    const std::string& name = state_->model.spec(life.table).name();
+    if (life.served && !served.contains(name)) {
+      state_->Violation(absl::StrCat("table ", id, " '", name,
+                                     "' was served and is gone, and none has taken its place"));
+    }
     if (!life.served || life.restore == 0 || life.restore != restores_) continue;
     state_->Violation(absl::StrCat("restore ", restores_, " dropped table ", id,
                                    ", which it had made and workers used"));

@@ -331,5 +331,42 @@ TEST_CASE("regression: tables are not dropped when the answer that they are serv
   CHECK(small.value() == -5.0f);
 }
 
+TEST_CASE("regression: a table stays until what replaces it is loaded, whatever becomes of that") {
+  checkpoint::test::SimDisk disk(9);
+  Small small(&disk);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  small.Train(1);
+  const bool dies = GENERATE(false, true);
+  auto channel = small.cluster.control().NewChannel("operator");
+  auto restorer = small.MakeRestorer(channel.get());
+  const std::string loading = "loading";
+  const auto loads = [&] {
+    channel->RunOnce();
+    restorer->RunOnce();
+    return restorer->progress().doing == loading;
+  };
+  REQUIRE(small.cluster.RunUntil(loads, small.cluster.now() + 100 * kSecond));
+  CHECK(small.cluster.view().tables_size() == 2);
+  if (dies) {
+    restorer.reset();
+    channel.reset();
+  } else {
+    restorer->Cancel();
+    small.RunToEnd(channel.get(), restorer.get());
+    CHECK(absl::IsCancelled(restorer->status()));
+    CHECK(small.cluster.view().tables_size() == 1);
+  }
+  small.Train(1);
+  CHECK(small.value() == -5.0f);
+  const auto gone = [&] { return small.cluster.view().tables_size() == 1; };
+  REQUIRE(small.cluster.RunUntil(gone, small.cluster.now() + 100 * kSecond));
+  small.Train(1);
+  CHECK(small.value() == -6.0f);
+  REQUIRE(small.Restore().ok());
+  small.Train(1);
+  CHECK(small.value() == -4.0f);
+}
+
 }  // namespace
 }  // namespace verbena::test

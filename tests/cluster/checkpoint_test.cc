@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/checkpoint/planted_bugs.h"
+#include "server/coordinator/planted_bugs.h"
 #include "shard/planted_bugs.h"
 #include "tests/cluster/checkpoint_scenario.h"
 #include "tests/cluster/scenario_runs.h"
@@ -112,6 +113,16 @@ TEST_CASE("planted bug: commit a checkpoint whose files are not synced") {
   CheckpointOptions options;
   options.syncs = false;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
+}
+
+TEST_CASE("planted bug: a restore that fails drops the table that has the name") {
+  Planted bug(&server::CoordinatorPlantedBugs::drop_by_name);
+  CHECK_THAT(FirstFinding({}, 40), Catch::Contains("none has taken its place"));
+}
+
+TEST_CASE("planted bug: a table is dropped before what replaces it is loaded") {
+  Planted bug(&server::CoordinatorPlantedBugs::replace_at_once);
+  CHECK_THAT(FirstFinding({}, 20), Catch::Contains("none has taken its place"));
 }
 
 TEST_CASE("planted bug: an apply keeps nothing for a save") {

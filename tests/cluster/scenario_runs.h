@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "rdma/sim/sim_network.h"
 #include "server/checkpoint/planted_bugs.h"
+#include "server/coordinator/planted_bugs.h"
 #include "shard/planted_bugs.h"
 #include "tests/cluster/scenario.h"
 #include "tests/cluster/seeds.h"
@@ -74,6 +75,10 @@ struct Planted {
   }
   explicit Planted(bool checkpoint::PlantedBugs::*which)
       : which_(&(checkpoint::planted_bugs().*which)) {
+    *which_ = true;
+  }
+  explicit Planted(bool server::CoordinatorPlantedBugs::*which)
+      : which_(&(server::coordinator_planted_bugs().*which)) {
     *which_ = true;
   }
   ~Planted() { *which_ = false; }

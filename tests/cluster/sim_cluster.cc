@@ -432,6 +432,7 @@ void SimCluster::HandleCoordinator(const std::string& method, const std::string&
   if (name == "Leave") return to(&Coordinator::Leave);
   if (name == "CreateTable") return to(&Coordinator::CreateTable);
   if (name == "FinishRestore") return to(&Coordinator::FinishRestore);
+  if (name == "RenewRestore") return to(&Coordinator::RenewRestore);
   if (name == "DropTable") return to(&Coordinator::DropTable);
   if (name == "RemoveServer") return to(&Coordinator::RemoveServer);
   if (name == "ResetTable") return to(&Coordinator::ResetTable);

@@ -121,6 +121,11 @@ class World {
 
   // Afterwards the cluster has what the newest checkpoint has, whatever it had before.
   void Restore() {
+    // What a restore that was killed was restoring is dropped after a while.
+    REQUIRE(Eventually([&] {
+      const Finished tables = RunProgram({CliPath(), "--cluster", cluster_.address(), "tables"});
+      return tables.out.find("is being restored") == std::string::npos;
+    }));
     const Finished restore = Run({"restore", root_, "--replace"});
     INFO(restore.err);
     INFO(cluster_.logs());

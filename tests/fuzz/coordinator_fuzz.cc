@@ -47,6 +47,7 @@ enum class Turn : uint8_t {
   kResetTable,
   kReconfigure,
   kFinishRestore,
+  kRenewRestore,
   kCount
 };
 
@@ -148,6 +149,8 @@ class Script {
         return Send(&Coordinator::Reconfigure, bytes);
       case Turn::kFinishRestore:
         return Send(&Coordinator::FinishRestore, bytes);
+      case Turn::kRenewRestore:
+        return Send(&Coordinator::RenewRestore, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }

@@ -24,6 +24,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/Leave", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/CreateTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/DropTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/RenewRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/FinishRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RemoveServer", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ResetTable", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
@@ -102,6 +103,7 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   add("/verbena.v1.Shard/BeginRestore", v1::BeginRestoreRequest());
   add("/verbena.v1.Shard/WaitRestore", v1::WaitRestoreRequest());
   add("/verbena.v1.Cluster/FinishRestore", v1::FinishRestoreRequest());
+  add("/verbena.v1.Cluster/RenewRestore", v1::RenewRestoreRequest());
   add("/verbena.v1.Shard/EndSave", v1::EndSaveRequest());
   return all;
 }

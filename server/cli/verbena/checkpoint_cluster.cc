@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -33,6 +34,13 @@ constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
 
 std::string Now() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
+}
+
+// "verbena on host-a, process 4711".
+std::string ThisProgram() {
+  char host[HOST_NAME_MAX + 1] = {};
+  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return absl::StrCat("verbena on ", Printable(host), ", process ", getpid());
 }
 
 // "12.5 MiB of 100.0 MiB, 3 s left".
@@ -164,6 +172,8 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   restorer_options.renamed = options.renamed;
   restorer_options.state = !options.parameters_only;
   restorer_options.replace = options.replace;
+  restorer_options.drop_first = options.drop_first;
+  restorer_options.restorer = ThisProgram();
   const std::string path = restorer_options.path;
   auto restorer =
       server::Restorer::Make(std::move(restorer_options), &clock, coordinator.channel, disk);
@@ -176,8 +186,8 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   });
   if (absl::IsAlreadyExists(status)) {
     return absl::AlreadyExistsError(absl::StrCat(Said(status, coordinator.address),
-                                                 "; --replace drops it, --rename and --job put "
-                                                 "what is restored beside it"));
+                                                 "; --replace puts what is restored in its place, "
+                                                 "--rename beside it"));
   }
   if (!status.ok()) return status;
   const double seconds = static_cast<double>(clock.NowNanos() - began) / 1e9;
@@ -265,7 +275,12 @@ void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
       ->check(RenameCheck());
   app->add_flag("--parameters-only", options->parameters_only,
                 "Without the optimizer's state, which begins anew");
-  app->add_flag("--replace", options->replace, "Drop tables of these names first");
+  auto* replace = app->add_flag("--replace", options->replace,
+                                "Take the place of tables of these names, which stay until all is\n"
+                                "loaded: there has to be memory for both");
+  app->add_flag("--drop-first", options->drop_first,
+                "Drop tables of these names first, also if this fails then: for want of memory")
+      ->excludes(replace);
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct ClusterCheckpointOptions {
   std::map<std::string, std::string> renamed;
   bool parameters_only = false;
   bool replace = false;
+  bool drop_first = false;
 };
 
 // The actions of `command`; what was given is in `options`. Returns them.

@@ -41,7 +41,8 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
 }
 
 std::string TableProblem(const v1::Table& table) {
-  if (table.lost_partitions().empty()) return "";
+  // Whoever restores it makes it anew.
+  if (table.lost_partitions().empty() || table.restoring()) return "";
   const auto lost = static_cast<uint32_t>(table.lost_partitions_size());
   return absl::StrCat("table '", Printable(table.spec().name()), "' has lost ", Partitions(lost),
                       " (",
@@ -72,6 +73,7 @@ PartitionCount Placement::OfServer(uint64_t incarnation) const {
 Placement PlacementOf(const v1::ClusterView& view) {
   std::set<uint32_t> lost;
   for (const v1::Table& table : view.tables()) {
+    if (table.restoring()) continue;
     lost.insert(table.lost_partitions().begin(), table.lost_partitions().end());
   }
   Placement placement;

@@ -53,6 +53,12 @@ JsonArray Tables(const ClusterState& state) {
     json.Add("name", spec.name());
     json.Add("id", table.id());
     json.Add("job", spec.job());
+    json.Add("restoring", table.restoring());
+    if (table.restoring()) {
+      json.Add("restorer", table.restorer());
+    } else {
+      json.AddNull("restorer");
+    }
     json.Add("shape", NumbersOf(spec.shape()));
     json.Add("dim", spec.dim());
     json.Add("dtype", TypeWord(spec.dtype()));

@@ -60,9 +60,9 @@ JobUse UseOf(const ClusterState& state, const std::string& job) {
     all.memory_bytes += use.memory_bytes;
     all.lanes = std::max(all.lanes, use.lanes);
   }
-  all.tables = static_cast<uint64_t>(
-      std::count_if(state.view.tables().begin(), state.view.tables().end(),
-                    [&](const v1::Table& table) { return table.spec().job() == job; }));
+  all.tables = static_cast<uint64_t>(std::count_if(
+      state.view.tables().begin(), state.view.tables().end(),
+      [&](const v1::Table& table) { return table.spec().job() == job && table.replaces() == 0; }));
   return all;
 }
 

@@ -53,6 +53,11 @@ int SignalDescriptor() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // The terminal is gone; a program under nohup goes on.
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    sigaddset(&signals, SIGHUP);
+  }
   const int fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd >= 0) pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return fd;

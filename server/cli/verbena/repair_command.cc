@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/json.h"
+#include "proto/view_tables.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/text_table.h"
@@ -83,6 +84,10 @@ absl::StatusOr<RepairReport> ResetTable(const RepairOptions& options, bool json,
   request.set_request_id(NewRequestId());
   request.set_name(options.name);
   request.mutable_partitions()->Add(options.partitions.begin(), options.partitions.end());
+  // The one that was agreed to, and no other of its name.
+  if (const v1::Table* table = FindTableNamed(options.name, false, state.view)) {
+    request.set_id(table->id());
+  }
   const absl::StatusOr<v1::ResetTableResponse> reset =
       CallAndWait<v1::ResetTableResponse>(coordinator, "ResetTable", request);
   if (!reset.ok()) return reset.status();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "proto/view_tables.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/text_table.h"
@@ -181,8 +182,14 @@ std::string TablesText(const ClusterState& state) {
                    {"ROWS", kRight},
                    {"BYTES", kRight},
                    {"LOST", kRight}});
+  std::string restored;
   for (const v1::Table& row : view.tables()) {
     const v1::TableSpec& spec = row.spec();
+    if (row.restoring()) {
+      absl::StrAppend(&restored, "\n", Printable(BeingRestored(row)), " (id ", row.id(),
+                      row.replaces() == 0 ? ")" : absl::StrCat(", replaces ", row.replaces(), ")"));
+      continue;
+    }
     const TableSize size = SizeOf(row, state);
     table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
                   ShapeWord(spec), TypesWord(spec), ConsistencyWord(spec.consistency()),
@@ -192,7 +199,8 @@ std::string TablesText(const ClusterState& state) {
   }
   const std::string missing =
       HasRows(state) ? UnansweredText(state, " did not answer, so its rows are not counted") : "";
-  return OrSaying(table, "no tables") + missing + HotKeysText(state);
+  if (!restored.empty()) restored += "\n";
+  return OrSaying(table, "no tables") + missing + restored + HotKeysText(state);
 }
 
 std::string JobsText(const ClusterState& state) {

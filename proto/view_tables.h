@@ -1,0 +1,48 @@
+// Finds tables of a view. Of one name there may be one that is served and one that is being
+// restored.
+//
+// **Thread safety**: pure functions. Pointers are valid while the view is not changed.
+#ifndef VERBENA_PROTO_VIEW_TABLES_H_
+#define VERBENA_PROTO_VIEW_TABLES_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena {
+
+// Null: there is none. The same for all below.
+inline const v1::Table* FindTableById(uint32_t id, const v1::ClusterView& view) {
+  for (const v1::Table& table : view.tables()) {
+    if (table.id() == id) return &table;
+  }
+  return nullptr;
+}
+
+inline const v1::Table* FindTableNamed(std::string_view name, bool restoring,
+                                       const v1::ClusterView& view) {
+  for (const v1::Table& table : view.tables()) {
+    if (table.restoring() == restoring && table.spec().name() == name) return &table;
+  }
+  return nullptr;
+}
+
+// The one that is served, else the one that is being restored.
+inline const v1::Table* FindTableNamed(std::string_view name, const v1::ClusterView& view) {
+  const v1::Table* served = FindTableNamed(name, false, view);
+  return served != nullptr ? served : FindTableNamed(name, true, view);
+}
+
+// "table 'w' of job 'j' is being restored by verbena on host-a, process 4711".
+inline std::string BeingRestored(const v1::Table& table) {
+  return absl::StrCat("table '", table.spec().name(), "' of job '", table.spec().job(),
+                      "' is being restored", table.restorer().empty() ? "" : " by ",
+                      table.restorer());
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_VIEW_TABLES_H_
