@@ -23,7 +23,7 @@
 //
 // A second thread keeps the lease while the lock is held for long: it needs neither the lock nor
 // the core (client/core/lease_keeper.h), so nothing that a caller does delays a heartbeat. Others
-// register memory (client/core/registrar.h), from the first region that a transport wants
+// register memory (client/registrar.h), from the first region that a transport wants
 // registered.
 //
 // **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 3;
+inline constexpr uint16_t kWireVersion = 4;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and room to spare.
 inline constexpr uint32_t kMaxGroups = 120;

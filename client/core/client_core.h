@@ -29,7 +29,7 @@
 #include "client/core/bag_call.h"
 #include "client/core/lease_keeper.h"
 #include "client/core/push_encoding.h"
-#include "client/core/registrar.h"
+#include "client/registrar.h"
 #include "proto/control_channel.h"
 #include "proto/record.h"
 #include "proto/verbena/v1/cluster.pb.h"

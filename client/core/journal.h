@@ -288,6 +288,7 @@ class Journal final : public LaneListener {
   // (LaneMemory) is waited for.
   static bool IsFinal(const absl::Status& status);
   void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
+  void Delay(Stream* stream, Entry* entry, const absl::Status& status);  // the backoff alone
   bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
   bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
   void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
@@ -397,9 +398,9 @@ class Journal final : public LaneListener {
   std::vector<std::unique_ptr<DeviceStaging>> devices_;
   Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
   std::vector<Entry*> awaits_staging_;  // a handful: one for each lane and table
-  size_t lanes_pulling_ = 0;       // lanes with pulls that wait, in this Pump(); 0: not counted
-  bool norms_dirty_ = false;       // RunNorms() may have something to do
-  bool moves_dirty_ = false;       // RunMoves() may
+  size_t lanes_pulling_ = 0;  // lanes with pulls that wait, in this Pump(); 0: not counted
+  bool norms_dirty_ = false;  // RunNorms() may have something to do
+  bool moves_dirty_ = false;  // RunMoves() may
   uint64_t norm_steps_ = 0;
   uint64_t norm_revision_ = 0;  // of the view that norm_groups_ follow
   bool closed_ = false;         // EndAll() was called: nothing is sent again

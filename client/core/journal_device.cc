@@ -80,7 +80,7 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
       EndWith(stream, entry, why);
       return Way::kEnded;
     }
-    NotNow(stream, entry, CopyStatus(*entry, why));
+    Delay(stream, entry, CopyStatus(*entry, why));
     return Way::kLater;
   }
   lanes_->memory().Refuse(*stream, *block, ready);

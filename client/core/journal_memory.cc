@@ -23,6 +23,10 @@ void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
                                                                    std::string(status.message()))));
     return Touch(stream);
   }
+  Delay(stream, entry, status);
+}
+
+void Journal::Delay(Stream* stream, Entry* entry, const absl::Status& status) {
   StopAwaiting(entry);
   if (entry->operation != nullptr) entry->operation->not_now = status;
   // Memory that is being registered: OnMemoryReady() comes before that.

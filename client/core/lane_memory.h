@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "client/core/backoff.h"
 #include "client/core/lease_keeper.h"
-#include "client/core/registrar.h"
+#include "client/registrar.h"
 #include "rdma/base/clock.h"
 #include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"

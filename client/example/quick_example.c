@@ -15,7 +15,7 @@ static int Train(verbena_client* client) {
   verbena_table* table = NULL;
   verbena_region *gradient = NULL, *weights = NULL;
   verbena_table_spec_init(&spec, sizeof spec);
-  spec.name = "weights";
+  spec.name = "model";
   spec.shape = shape;
   spec.dimensions = 1;
   spec.consistency = VERBENA_CONSISTENCY_SYNC;

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
 #include "proto/view_tables.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"

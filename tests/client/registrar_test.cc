@@ -1,6 +1,6 @@
 // Memory that is registered while other calls go on: which job goes first, what calls do until
 // their memory is ready, what is left of memory that goes away meanwhile, and the lines in the log.
-#include "client/core/registrar.h"
+#include "client/registrar.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -57,7 +57,7 @@ class ForwardingEndpoint : public Endpoint {
   absl::StatusOr<std::unique_ptr<Registration>> StartRegistration(
       const std::shared_ptr<MemoryBlock>& block) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (registered_.count(block->id()) > 0) return nullptr;
+    if (registered_.count(block->id()) > 0 && block->kind() != refuse_kind) return nullptr;
     return std::make_unique<Steps>(this, block, steps);
   }
   DevicePath PathTo(const Device& device) override { return to_->PathTo(device); }

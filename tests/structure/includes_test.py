@@ -45,7 +45,7 @@ HEADERS = (
     (r"openssl/", ("proto/tls_", "proto/token.cc", "tests/"), None,
      "only proto/tls_* and proto/token.cc know OpenSSL"),
     (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric.", "tests/rdma/fake_gpu_direct.",
-     "tests/rdma/fake_verbs/"), None,
+     "tests/rdma/fake_verbs/", "tests/rdma/verbs_shim"), None,
      "only rdma/ touches verbs and libfabric"),
     (r"(Eigen|CLI)/", ("worker/", "server/cli/", "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),

@@ -45,7 +45,8 @@ class FakeHarness final : public TransportHarness {
 // A fresh fake device, and parties on it.
 struct FakeWorld {
   explicit FakeWorld(const VerbsOptions& options = {})
-      : stage({"verbs", [this, options] { return std::make_unique<FakeHarness>(options, &logs); }}) {}
+      : stage(
+            {"verbs", [this, options] { return std::make_unique<FakeHarness>(options, &logs); }}) {}
 
   struct Reset {
     Reset() { ResetFakeVerbs(); }

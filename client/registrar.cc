@@ -1,4 +1,4 @@
-#include "client/core/registrar.h"
+#include "client/registrar.h"
 
 #include <errno.h>
 #include <string.h>

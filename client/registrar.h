@@ -16,8 +16,8 @@
 //  1. No lock is held while memory is registered, deregistered or freed.
 //  2. A block stays alive while a job has it. Holds() is true until nothing of the job is left.
 //  3. Each job that was started is handed to TakeOver() once.
-#ifndef VERBENA_CLIENT_CORE_REGISTRAR_H_
-#define VERBENA_CLIENT_CORE_REGISTRAR_H_
+#ifndef VERBENA_CLIENT_REGISTRAR_H_
+#define VERBENA_CLIENT_REGISTRAR_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -126,4 +126,4 @@ class Registrar {
 
 }  // namespace verbena::client
 
-#endif  // VERBENA_CLIENT_CORE_REGISTRAR_H_
+#endif  // VERBENA_CLIENT_REGISTRAR_H_
