@@ -16,8 +16,8 @@
 #include "client/core/journal.h"
 #include "client/core/lane_set.h"
 #include "client/core/operations.h"
-#include "client/registrar.h"
 #include "client/core/session.h"
+#include "client/registrar.h"
 #include "client/staging/push_buffers.h"
 #include "client/staging/staging.h"
 

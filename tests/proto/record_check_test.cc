@@ -197,7 +197,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 4; allowed: 3", [](auto* h, auto*) { h->version = 4; }},
+      {"record.version is 5; allowed: 4", [](auto* h, auto*) { h->version = 5; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
       {"record.type is 14", [](auto* h, auto*) { h->type = static_cast<RecordType>(14); }},

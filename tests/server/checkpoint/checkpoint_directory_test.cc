@@ -120,8 +120,8 @@ TEST_CASE("retention keeps the last ones, one of each interval, and all bases") 
                                                       CheckpointName(8), CheckpointName(10),
                                                       CheckpointName(11), CheckpointName(12)});
   CHECK(Differs(&disk, "/c/checkpoint-00000012", model) == "");
-  // One that cannot be read is nobody's to remove but an operator's, and counts for nothing; what is
-  // older may be its base.
+  // One that cannot be read is nobody's to remove but an operator's, and counts for nothing; what
+  // is older may be its base.
   disk.FlipBit("/c/checkpoint-00000012/manifest.json", 800);
   CHECK((*directory)->Prune({.keep_last = 1})->empty());
   disk.FlipBit("/c/checkpoint-00000012/manifest.json", 800);
