@@ -42,7 +42,7 @@ TEST_CASE("a job's lanes end at its limit, another job's do not") {
       close.set_generation(granted.generation());
       REQUIRE(fixture.shard().CloseLane(close).ok());
     } else {
-      fixture.Pass(absl::Seconds(11));
+      fixture.Pass(absl::Seconds(21));
     }
     CHECK(fixture.shard().OpenLane(fixture.Request(102)).ok());
   }
