@@ -147,6 +147,17 @@ absl::Status Coordinator::Impl::BeginTerm() {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::Status NotOfHistory(const v1::Seen& seen, uint64_t incarnation) {
+  return absl::AbortedError(absl::StrCat(
+      "incarnation ", incarnation, ": it has seen ", DescribeSeen(seen),
+      ", which is not in the history of this cluster (the coordinator's state was replaced by "
+      "an older one); what it holds belongs to the abandoned history"));
+}
+
+}  // namespace
+
 absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation) {
   if (!refusal.ok()) return refusal;
   const Terms& terms = history_planted_bugs().forgets_terms ? state.view.terms() : state.terms;
@@ -155,6 +166,16 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
       return absl::OkStatus();
     case History::kBehind:
     case History::kRolledBack:
+      if (!server && !coordinator_planted_bugs().believe_workers) {
+        // One that joined an older state by mistake would say the same of the right one. Servers
+        // have a lease's time to prove which it is.
+        if (Now() < in_office_since_ns + LeaseNanos()) {
+          return absl::UnavailableError(absl::StrCat(
+              "coordinator state: incarnation ", incarnation, " has seen ", DescribeSeen(seen),
+              ", which is not in its history; waiting for servers to say whether it is too old"));
+        }
+        return NotOfHistory(seen, incarnation);
+      }
       Refuse(seen, server, incarnation);
       return refusal;
     case History::kForeign:
@@ -165,10 +186,7 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
       [[fallthrough]];
     case History::kAbandoned:
     case History::kOtherIdentity:
-      return absl::AbortedError(absl::StrCat(
-          "incarnation ", incarnation, ": it has seen ", DescribeSeen(seen),
-          ", which is not in the history of this cluster (the coordinator's state was replaced by "
-          "an older one); what it holds belongs to the abandoned history"));
+      return NotOfHistory(seen, incarnation);
     case History::kOtherCluster:
       return absl::AbortedError(
           absl::StrCat("incarnation ", incarnation, ": it joined cluster ", seen.cluster_id(),
@@ -212,6 +230,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
     if (partition.configuration() == 0) partition.set_configuration(partition.epoch());
   }
   if (absl::Status status = BeginTerm(); !status.ok()) return status;
+  in_office_since_ns = Now();
   state.view.set_lease_ms(options.lease_ms);
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);

@@ -21,7 +21,8 @@
 //     Where every turn is late leases run on all the same, an eighth of a lease each turn.
 //  9. A member that has seen a newer state than this proves that an old state was put back
 //     (proto/cluster_history.h): from then on nothing is decided and every call is refused. The
-//     same proof holds after any number of starts: terms are not forgotten.
+//     same proof holds after any number of starts: terms are not forgotten. A worker, which
+//     has no data, is told to wait for a lease, in which servers may prove it, and ends then.
 //  10. A table that is being restored has a lease of four leases, which its restorer renews;
 //  when it ends the table is dropped. (Invariants 3 and 8 are of it, too.)
 //  11. What follows from a change for the partitions' configurations (configurations.h) is part of

@@ -49,6 +49,7 @@ struct Coordinator::Impl {
   std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
   std::vector<Poll> polls;
   int64_t next_poll_ns = kNever;
+  int64_t in_office_since_ns = 0;
   int64_t next_save_ns = 0;  // after a failed Save() of what time brought
   absl::Status refusal;      // not OK: a member has proved that this state is an old one
 

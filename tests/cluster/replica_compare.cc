@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -41,8 +42,11 @@ struct EngineInspector {
   static void Count(const ReplicaLog& log, std::vector<Uses>* partitions, Uses* all) {
     partitions->resize(log.partitions_.size());
     for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
+      std::set<ReplicaKind> once;  // of a copy, and beside the limits (log.h)
       for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
         const ReplicaKind kind = e.header.kind;
+        const bool beside = kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete;
+        if (beside && once.insert(kind).second) continue;
         (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes);
         (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes);
       }

@@ -27,7 +27,9 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kOptimizerState, "optimizer_state", 0.2},
     {SwarmFeature::kSsp, "ssp", 0.3},
     {SwarmFeature::kSync, "sync", 0.3},
-    {SwarmFeature::kNorms, "norms", 0.2},
+    // By hand (VERBENA_SWARM_WITH=norms): the model's bounds of clipped steps are too narrow in
+    // some runs. norm_scenario.h attacks norms meanwhile.
+    {SwarmFeature::kNorms, "norms", 0},
     {SwarmFeature::kDrops, "drops", 0.5},
     {SwarmFeature::kLosses, "losses", 0.4},
     {SwarmFeature::kChurn, "churn", 0.4},

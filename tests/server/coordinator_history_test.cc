@@ -114,6 +114,33 @@ TEST_CASE("a worker that joined an older state by mistake does not stop the righ
   REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
 }
 
+TEST_CASE("regression: a worker that joined an older state does not stop the right one for ever") {
+  for (const bool planted : {false, true}) {
+    RolledBack r;
+    r.PutBack(r.backup);
+    // Each start is a revision more: soon more than the right state has.
+    for (int i = 0; i < 8; ++i) r.c.Restart();
+    const uint64_t stray = r.c.JoinWorker("stray", 1)->incarnation();
+    const v1::ClusterView wrong = r.c.view();
+    r.PutBack(r.newest);
+    REQUIRE(r.c.view().revision() < wrong.revision());
+    coordinator_planted_bugs().believe_workers = planted;
+    const absl::Status said = r.c.Heartbeat(stray, &wrong).status();
+    coordinator_planted_bugs().believe_workers = false;
+    if (planted) {
+      CHECK(said.code() == absl::StatusCode::kFailedPrecondition);
+      CHECK(r.c->status().code() == absl::StatusCode::kFailedPrecondition);
+      continue;
+    }
+    REQUIRE_STATUS(said, kUnavailable, "waiting for servers");
+    REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+    r.c.clock.AdvanceMs(kLeaseMs);
+    REQUIRE_STATUS(r.c.Heartbeat(stray, &wrong).status(), kAborted, "not in the history");
+    REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+    CHECK(r.c->status().ok());
+  }
+}
+
 TEST_CASE("an accepted older state begins another history, with ids that were never given out") {
   RolledBack r;
   r.Accept();
