@@ -99,10 +99,11 @@ void SwarmDisks::WrongBit() {
   world_->Trace(absl::StrCat("bit ", bit, " of ", file, " is wrong"));
   checkpoints_->saved().Damage(path, true);
   checkpoints_->saved().Look(checkpoint::ParentOf(path), true);
-  Later([this, path, file, bit] {
-    // A crash has put the right one back; what was removed is not there any more.
+  Later([this, path, file, bit, damage = ++damage_] {
+    // A crash has put the right one back, perhaps before another one went wrong; what was removed
+    // is not there any more.
     checkpoint::test::SimDisk& device = checkpoints_->disk();
-    if (!checkpoints_->saved().damaged(path)) return;
+    if (damage != damage_ || !checkpoints_->saved().damaged(path)) return;
     checkpoints_->saved().Damage(path, false);
     if (!device.crashed() && device.Open(file).ok()) device.FlipBit(file, bit);
     checkpoints_->saved().Look(checkpoint::ParentOf(path), true);

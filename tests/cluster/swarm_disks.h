@@ -43,6 +43,7 @@ class SwarmDisks {
   SwarmCheckpoints* const checkpoints_;
   std::mt19937_64 random_;  // its own: it changes no other draw of a seed
   int64_t next_at_ = 0;
+  uint64_t damage_ = 0;                                  // counts WrongBit()
   int64_t file_io_ns_ = 0;                               // of slow files
   std::multimap<int64_t, std::function<void()>> later_;  // ends of faults
 };

@@ -122,7 +122,11 @@ void DrawSteps(SwarmPlan* plan) {
   for (SwarmJobPlan& job : plan->jobs) job.steps = &job == &plan->jobs.front() || own.Chance(0.5);
   // Waiting pulls and awaits of many tables take the turns of a server that has few to give.
   plan->pace_ns = std::min(plan->pace_ns, 3 * kMilli);
-  if (own.Chance(0.5)) return;
+  const bool runs_ahead = !own.Chance(0.5);
+  // A worker has room to wait on each of its tables: else they wait for one another's steps.
+  plan->max_tables =
+      std::min(plan->max_tables, std::max(plan->operations / (runs_ahead ? 3 : 1), 1u));
+  if (!runs_ahead) return;
   // Who runs ahead needs room for what others hold, and for what they wait for.
   plan->ahead = 3;
   plan->cluster.small_slots = std::max(plan->cluster.small_slots, 4u);
