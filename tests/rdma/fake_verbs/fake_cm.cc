@@ -99,6 +99,11 @@ rdma_event_channel* rdma_create_event_channel() {
   return channel;
 }
 void rdma_destroy_event_channel(rdma_event_channel* channel) {
+  // Requests that nobody has read: as the kernel, which has made no id for them yet.
+  const std::vector<Id*> all = ids();
+  for (Id* const id : all) {
+    if (id->channel == channel) rdma_destroy_id(id);
+  }
   close(channel->fd);
   delete static_cast<Channel*>(channel);
 }
