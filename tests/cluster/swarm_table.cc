@@ -249,7 +249,8 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
   if (restoring_) return wrong("a table that is being restored was read");
   if (!exact_) {
     const float start = narrow_ ? RoundToBf16(u.start) : u.start;
-    if (value < start && (keeps_rows_ || value > 0)) {
+    // What was evicted begins again: from nothing, and with pushes alone.
+    if (value < start && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
       return wrong("less than what it was restored with");
     }
     if (value == 0 && least > 0) return wrong("initial values in place of acknowledged pushes");
