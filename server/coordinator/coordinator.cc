@@ -38,6 +38,13 @@ bool IsNew(const CoordinatorState& state) {
          state.answered.empty();
 }
 
+absl::Status NotOfHistory(const v1::Seen& seen, uint64_t incarnation) {
+  return absl::AbortedError(absl::StrCat(
+      "incarnation ", incarnation, ": it has seen ", DescribeSeen(seen),
+      ", which is not in the history of this cluster (the coordinator's state was replaced by "
+      "an older one); what it holds belongs to the abandoned history"));
+}
+
 }  // namespace
 
 // ---- changes ----
@@ -146,17 +153,6 @@ absl::Status Coordinator::Impl::BeginTerm() {
   if (unlisted > 0) view.mutable_terms()->DeleteSubrange(0, unlisted);
   return absl::OkStatus();
 }
-
-namespace {
-
-absl::Status NotOfHistory(const v1::Seen& seen, uint64_t incarnation) {
-  return absl::AbortedError(absl::StrCat(
-      "incarnation ", incarnation, ": it has seen ", DescribeSeen(seen),
-      ", which is not in the history of this cluster (the coordinator's state was replaced by "
-      "an older one); what it holds belongs to the abandoned history"));
-}
-
-}  // namespace
 
 absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation) {
   if (!refusal.ok()) return refusal;

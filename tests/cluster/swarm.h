@@ -4,19 +4,19 @@
 //
 // Invariants that are checked for every seed:
 //  1. A read shows every push that was acknowledged before it began, and none twice
-//  (swarm_table.h).
+//     (swarm_table.h); of a sync table the steps that it asks for, whole (swarm_steps.h).
 //  2. A partition is lost only when the processes that had all of it are gone.
 //  3. Primary and follower are equal at the same sequence (replica_compare.h), and no primary
-//  counts
-//     a mismatch.
+//     counts a mismatch.
 //  4. Calls end by their deadline, and do not fail before it without a reason.
 //  5. No lease ends of a process that ran and was heard, whatever the coordinator's store does.
 //  6. Buffers stay within their bounds.
 //  7. From the end of the faults on, with clients at the same rate: full redundancy returns,
-//  nothing
-//     is lost, and each worker pushes and pulls each table, within a bound of virtual time.
+//     nothing is lost, and each worker pushes and pulls each table, within a bound of virtual time.
 //  8. Evictions by number leave as many rows as they should.
 //  9. Every answer wakes a client that sleeps, unless it has one operation and it is not the last.
+//  10. A checkpoint has what its shards had, stays whole until it is removed, and what is restored
+//      is what it has (swarm_saved.h).
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_H_
