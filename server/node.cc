@@ -28,7 +28,6 @@
 #include "server/control/membership_machine.h"
 #include "server/control/saves_machine.h"
 #include "server/control/shard_service.h"
-#include "server/coordinator/sqlite_store.h"
 #include "server/coordinator/watched_store.h"
 #include "server/executor/inbox_machine.h"
 #include "server/memory_limit.h"
@@ -36,6 +35,7 @@
 #include "server/metrics/metrics.h"
 #include "server/nanoseconds.h"
 #include "server/node_access.h"
+#include "server/node_state.h"
 #include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/dense_table.h"
@@ -130,19 +130,9 @@ absl::Status VerbenaNode::Impl::OpenAccess() {
 
 absl::Status VerbenaNode::Impl::StartCoordinator() {
   if (!options.coordinator) return absl::OkStatus();
-  std::unique_ptr<Store> store;
-  if (options.state.empty()) {
-    spdlog::warn("no --state: what the coordinator knows is lost when it ends");
-    store = std::make_unique<MemoryStore>();
-  } else {
-    absl::StatusOr<std::unique_ptr<SqliteStore>> opened = SqliteStore::Open(options.state);
-    if (!opened.ok()) return opened.status();
-    store = *std::move(opened);
-  }
-  auto watched =
-      std::make_unique<WatchedStore>(std::move(store), [](bool failing, const std::string& text) {
-        spdlog::log(failing ? spdlog::level::err : spdlog::level::info, "{}", text);
-      });
+  absl::StatusOr<std::unique_ptr<WatchedStore>> opened = OpenStateStore(options);
+  if (!opened.ok()) return opened.status();
+  std::unique_ptr<WatchedStore> watched = *std::move(opened);
   state_store = watched.get();
   CoordinatorOptions coordinator_options;
   coordinator_options.partitions = options.partitions;

@@ -303,19 +303,25 @@ struct Tiered {
   }
 };
 
+// The primary has rows with the keys 0 to `rows`, and gets a learner. Returns the last sequence.
+uint64_t FillAndLearn(Pair* pair, uint64_t rows) {
+  uint64_t sequence = 0;
+  for (uint64_t key = 0; key < rows; ++key) {
+    REQUIRE(pair->primary.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
+    pair->Collect();
+  }
+  pair->AddLearner();
+  pair->Apply();
+  return sequence;
+}
+
 // A push to a row that is not in memory waits for it while the learner's cursor passes the row.
 // Whether the replica takes everything and has what the primary has.
 bool PassesAppliesThatWait() {
   constexpr uint64_t kRows = 3000, kKey = 1500;
   Tiered tiered;
   Pair pair(tiered.options, tiered.options_of_replica);
-  uint64_t sequence = 0;
-  for (uint64_t key = 0; key < kRows; ++key) {
-    REQUIRE(pair.primary.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
-    pair.Collect();
-  }
-  pair.AddLearner();
-  pair.Apply();
+  uint64_t sequence = FillAndLearn(&pair, kRows);
   pair.Take();  // as much as may be unanswered
   tiered.of_primary.stopped = true;
   const uint64_t before = pair.acknowledged;
@@ -344,13 +350,7 @@ bool KnowsThatReplicaDiffers() {
   constexpr uint64_t kRows = 3000, kKey = 1500;
   Tiered tiered;
   Pair pair(tiered.options, tiered.options_of_replica);
-  uint64_t sequence = 0;
-  for (uint64_t key = 0; key < kRows; ++key) {
-    REQUIRE(pair.primary.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
-    pair.Collect();
-  }
-  pair.AddLearner();
-  pair.Apply();
+  uint64_t sequence = FillAndLearn(&pair, kRows);
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   REQUIRE(pair.primary.engine->CaughtUp(0));
   pair.Admit();

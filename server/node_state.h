@@ -1,0 +1,20 @@
+// Where a node's coordinator keeps its state, and how its failures are logged.
+//
+// **Thread safety**: a free function, of any thread.
+#ifndef VERBENA_SERVER_NODE_STATE_H_
+#define VERBENA_SERVER_NODE_STATE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/coordinator/watched_store.h"
+#include "server/node_options.h"
+
+namespace verbena::server {
+
+// In the directory --state, or in memory without one. Errors as SqliteStore::Open().
+absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& options);
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_NODE_STATE_H_
