@@ -135,6 +135,11 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
     return absl::UnavailableError(
         absl::StrCat(what, ": ", server, " keeps answering \"", Name(entry.refused), "\""));
   }
+  if (entry.awaited_from != nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        what, ": no staging buffer of ", entry.awaited_bytes, " bytes for ", server,
+        " became free by the deadline (staging_bytes: ", entry.awaited_from->limit(), ")"));
+  }
   return absl::ResourceExhaustedError(absl::StrCat(what, ": no slot or operation of the lane to ",
                                                    server, " became free by the deadline"));
 }

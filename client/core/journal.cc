@@ -293,6 +293,10 @@ void Journal::EnqueuePull(Entry* entry, bool front) {
 }
 
 void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
+  // Only what is next takes a buffer: behind others it would keep it from those that are posted
+  // first.
+  StopAwaiting(entry);
+  GiveStaging(entry);
   if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;
   entry->stream = stream;

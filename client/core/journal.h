@@ -290,6 +290,7 @@ class Journal final : public LaneListener {
   void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
   void Delay(Stream* stream, Entry* entry, const absl::Status& status);  // the backoff alone
   bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
+  static bool IsNext(const Entry& entry);
   bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
   void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
   void StopAwaiting(Entry* entry);

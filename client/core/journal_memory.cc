@@ -35,7 +35,8 @@ void Journal::Delay(Stream* stream, Entry* entry, const absl::Status& status) {
     return pending ? LaneMemory::kPatienceNanos : backoff->Next(*random_);
   };
   if (IsPull(entry->type)) {
-    // Others go on.
+    // Others go on, with its buffer.
+    GiveStaging(entry);
     stream->pulls.Remove(entry);
     entry->retry_at = now_ + wait(&entry->backoff);
     entry->state = Entry::State::kDelayed;
@@ -81,15 +82,23 @@ bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t by
   return stream.pulls_out < std::max<size_t>(share, 2);
 }
 
+// Whether `entry`, which awaits a buffer, is posted as soon as there is one. Behind others it is
+// not: they are posted first, so it must not keep the buffer from them.
+bool Journal::IsNext(const Entry& entry) {
+  // A pull of a lane that is closed holds up nothing that others need to go on.
+  if (IsPull(entry.type)) {
+    return entry.stream->open() && entry.stream->pulls.front() == &entry;
+  }
+  return entry.table->LaneOn(entry.stream)->queue.front() == &entry;
+}
+
 // The last buffer of a size is left to the record that was made first of those that wait for one:
 // lanes that are pumped more often must not take every buffer that comes back.
 bool Journal::MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const {
   if (from.Left(bytes) > 1) return true;
   return std::none_of(awaits_staging_.begin(), awaits_staging_.end(), [&](const Entry* other) {
-    // A pull of a lane that is closed holds up nothing that others need to go on.
     return other->awaited_from == &from && other->order < entry.order &&
-           (other->stream->open() || !IsPull(other->type)) &&
-           Staging::SameSize(other->awaited_bytes, bytes);
+           Staging::SameSize(other->awaited_bytes, bytes) && IsNext(*other);
   });
 }
 

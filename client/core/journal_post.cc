@@ -146,6 +146,7 @@ bool Journal::PumpPulls(Stream* stream) {
     const bool asks = await || entry->type == RecordType::kNorms;
     const uint32_t limit = asks && !IsTiny(*stream) ? parked + 1 : await ? parked : pulls;
     if (stream->pulls_out + stream->awaits_out >= limit) {
+      StopAwaiting(entry);
       stream->stalled = true;
       break;
     }
@@ -235,6 +236,7 @@ bool Journal::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
   if (PayloadOffset(static_cast<uint32_t>(groups)) + uint64_t{payload_bytes} > slot) {
     return ReopenLarger(stream, entry, payload_bytes);
   }
+  StopAwaiting(entry);
   stream->stalled = true;
   return false;
 }

@@ -2,6 +2,10 @@
 // that chunks of a device's memory go through, and that rows travel in; a bounded number per size.
 //
 // **Thread safety**: one owner at a time.
+// **Invariants**:
+//   1. Areas take at most the limit, but for one buffer of each size that found no room within it.
+//   2. An area without a buffer in use, within the limit, is cut anew for a size that has none
+//      free: what one size once took is not lost to the others.
 #ifndef VERBENA_CLIENT_STAGING_STAGING_H_
 #define VERBENA_CLIENT_STAGING_STAGING_H_
 
@@ -33,7 +37,7 @@ class Staging {
   // An error only when there is no memory at all for this size.
   absl::Status Take(uint32_t bytes, Buffer* buffer);
   void Give(std::byte* data, uint32_t bytes);
-  // How many buffers of this size Take() has still to give.
+  // How many buffers of this size Take() has still to give, without cutting an area anew.
   size_t Left(uint32_t bytes) const;
   // How many buffers of this size there can be while other sizes have what they have.
   size_t Capacity(uint32_t bytes) const;
@@ -45,6 +49,9 @@ class Staging {
  private:
   struct Area {
     std::shared_ptr<rdma::MemoryBlock> block;
+    int size_class = 0;
+    size_t buffers = 0, used = 0;
+    bool beyond_limit = false;  // stays with its size, or its size would need another one
   };
   struct SizeClass {
     std::vector<std::byte*> free;
@@ -54,7 +61,12 @@ class Staging {
   static int ClassOf(uint32_t bytes);
   static Allocate AllocateHost;
   size_t ToMake(uint32_t bytes) const;
-  absl::Status Grow(size_t buffer_bytes, SizeClass* size_class);
+  absl::Status Grow(int size_class);
+  // Of an area that is not in use; false: there is none.
+  bool Recut(int size_class);
+  void Cut(Area* area, int size_class);
+  const Area* AreaOf(const std::byte* data) const;
+  Area* AreaOf(const std::byte* data);
 
   const size_t limit_;
   const std::function<Allocate> allocate_;

@@ -191,6 +191,43 @@ TEST_CASE("of records that wait for a staging buffer the oldest gets the last on
   }
 }
 
+// Found by random_faults: scans through one buffer stood still after a partition had moved.
+TEST_CASE("a record that waits for the last staging buffer behind others does not hold them up") {
+  const auto chunk = GENERATE(0u, 1u);  // pulled first: of either server
+  for (const uint32_t busy : {0u, 1u}) {
+    FakeCluster::Options options;
+    options.servers = 2;
+    options.partitions = 2;
+    options.staging_bytes = 4096;  // one buffer
+    FakeCluster cluster(options);
+    v1::TableSpec spec;
+    spec.set_consistency(v1::CONSISTENCY_ASYNC);
+    spec.set_pull_codec(v1::CODEC_BF16);  // comes to staging
+    spec.set_chunk_bytes(4096);
+    const uint32_t table = cluster.AddTyped(spec, 2 * 1024);
+    cluster.Join();
+    const auto whole = cluster.Memory(table, 0.0f);
+    REQUIRE(cluster.Wait(cluster.Pull(table, whole)));
+    const auto there = FakeCluster::Chunk(whole, chunk, 1024);
+    const auto moved = FakeCluster::Chunk(whole, 1 - chunk, 1024);
+    cluster.servers[busy]->silent = true;
+    std::vector<FakeCluster::CallPtr> calls;
+    calls.push_back(cluster.Pull(table, there));  // has the buffer
+    calls.push_back(cluster.Pull(table, moved));  // waits for it
+    calls.push_back(cluster.Pull(table, there));
+    cluster.RunFor(kSecond / 10);
+    cluster.Move(1 - busy, busy);  // behind the younger one, where it is the one that waits
+    cluster.Publish();
+    cluster.RunFor(kSecond / 10);
+    cluster.servers[busy]->silent = false;
+    for (const auto& call : calls) {
+      REQUIRE(cluster.Wait(call));
+      INFO(call->status);
+      CHECK(call->status.ok());
+    }
+  }
+}
+
 TEST_CASE("a refused lane ends no call while the coordinator does not answer") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
