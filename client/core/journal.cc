@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/core/errors.h"
+#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 
@@ -295,7 +296,7 @@ void Journal::EnqueuePull(Entry* entry, bool front) {
 void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
   // Only what is next takes a buffer: behind others it would keep it from those that are posted
   // first.
-  StopAwaiting(entry);
+  if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   GiveStaging(entry);
   if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;

@@ -85,6 +85,7 @@ bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t by
 // Whether `entry`, which awaits a buffer, is posted as soon as there is one. Behind others it is
 // not: they are posted first, so it must not keep the buffer from them.
 bool Journal::IsNext(const Entry& entry) {
+  if (rdma::planted_bugs().hold_last_buffer) return entry.stream->open() || !IsPull(entry.type);
   // A pull of a lane that is closed holds up nothing that others need to go on.
   if (IsPull(entry.type)) {
     return entry.stream->open() && entry.stream->pulls.front() == &entry;

@@ -61,6 +61,7 @@ struct PlantedBugs {
   bool keep_patience = false;  // a sleeping client keeps its promise to wait for the last answer
                                // when another operation starts
   bool trust_late_grants = false;    // a lease counts as granted when its answer is handled
+  bool hold_last_buffer = false;     // kept for a record that others stand before in its queue
   bool norm_of_first_table = false;  // a worker tells the norm of the first table as that of all
 };
 PlantedBugs& planted_bugs();  // all false outside tests

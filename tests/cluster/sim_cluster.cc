@@ -34,6 +34,7 @@ SimWorker::SimWorker(const std::string& host, const Options& options, int drift_
   core.rank = options.rank;
   core.observer = options.observer;
   core.seed = options.seed;
+  if (options.staging_bytes > 0) core.staging_bytes = options.staging_bytes;
   for (uint32_t rail = 0; rail < options.rails; ++rail) {
     endpoints_.push_back(network->NewEndpoint(RailHost(host, rail)));
     inputs_.Watch(endpoints_.back().get());

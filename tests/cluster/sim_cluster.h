@@ -146,6 +146,7 @@ class SimWorker {
     bool observer = false;
     uint64_t seed = 1;
     uint32_t rails = 1;
+    size_t staging_bytes = 0;  // 0: as a client has by default
   };
   SimWorker(const std::string& host, const Options& options, int drift_ppm,
             rdma::SimNetwork* network, SimControl* control);

@@ -27,6 +27,7 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
   options.observer = observer;
   options.seed = static_cast<uint64_t>(world->Between(1, int64_t{1} << 40));
   options.rails = world->plan.cluster.rails;
+  options.staging_bytes = world->plan.staging_bytes;
   process_ = world->cluster->AddWorker(host, options);
   process_->set_sleeps(world->has(SwarmFeature::kSleeps));
   excused_ = world->has(SwarmFeature::kControlLoss) || world->has(SwarmFeature::kOldStates);

@@ -174,8 +174,9 @@ std::string SwarmPlan::Describe() const {
       cluster.servers, " servers, ", cluster.shards, " shards, replicas ", cluster.replicas, "/",
       cluster.min_replicas, ", lease ", cluster.lease_ms, " ms, ", jobs.size(), " jobs, up to ",
       max_tables, " tables, replica log ", cluster.replica_log.partition_bytes >> 10, "/",
-      cluster.replica_log.shard_bytes >> 10, " KiB, ", operations, " operations at once, think ",
-      think_ns / 1000, " us, faults until ", faults_end_ns / kMilli, " ms:");
+      cluster.replica_log.shard_bytes >> 10, " KiB, ", operations, " operations at once, staging ",
+      staging_bytes >> 10, " KiB, think ", think_ns / 1000, " us, faults until ",
+      faults_end_ns / kMilli, " ms:");
   for (const FeatureChance& chance : kChances) {
     if (has(chance.feature)) absl::StrAppend(&text, " ", chance.name);
   }
@@ -235,6 +236,8 @@ SwarmPlan DrawPlan(uint64_t seed) {
   // One of them is made when a learner catches up.
   if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
   if (plan.has_steps()) DrawSteps(&plan);
+  PlanDraw own(seed * 41 + 17);  // changes no other draw of a seed
+  if (own.Chance(0.3)) plan.staging_bytes = static_cast<size_t>(own.Between(1, 16)) * 4096;
   return plan;
 }
 

@@ -84,8 +84,9 @@ struct SwarmPlan {
   ClusterOptions cluster;
   std::vector<SwarmJobPlan> jobs;
   uint32_t max_tables = 1;
-  uint32_t operations = 1;  // at once, of a worker
-  int64_t think_ns = 0;     // the longest pause before a worker's next operation
+  uint32_t operations = 1;   // at once, of a worker
+  size_t staging_bytes = 0;  // of a client, 0: its default
+  int64_t think_ns = 0;      // the longest pause before a worker's next operation
   int64_t operator_pause_ns = 0;
   int64_t fault_pause_ns = 0;
   int64_t faults_end_ns = 0;
