@@ -210,7 +210,8 @@ CoreStatistics ClientCore::statistics() const {
     if (stream->server == 0 || impl_->session.FindServer(stream->server) == nullptr) continue;
     statistics.lanes.push_back({stream->server, stream->shard, stream->transport, stream->reason,
                                 kStates[static_cast<int>(stream->state)], stream->device,
-                                stream->rail});
+                                stream->rail, static_cast<uint32_t>(stream->posted.size()),
+                                static_cast<uint32_t>(stream->pulls.size())});
   }
   for (const DeviceReach& reach : impl_->lanes.memory().reaches()) {
     const rdma::Endpoint& endpoint = *impl_->options.transports[reach.endpoint].endpoint;

@@ -89,6 +89,7 @@ struct CoreStatistics {
     uint32_t shard = 0;
     std::string transport, reason, state, device;
     uint32_t rail = 0;
+    uint32_t in_flight = 0, queued_pulls = 0;  // records
   };
   std::vector<Lane> lanes;
   // How transports reach memory of devices that was pushed or pulled to.

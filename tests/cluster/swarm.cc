@@ -13,6 +13,7 @@
 #include "tests/cluster/swarm_disks.h"
 #include "tests/cluster/swarm_faults.h"
 #include "tests/cluster/swarm_operator.h"
+#include "tests/cluster/swarm_standstill.h"
 #include "tests/cluster/swarm_world.h"
 
 namespace verbena::test {
@@ -111,6 +112,8 @@ class Swarm {
   }
 
   void RunClients() {
+    const bool look = world_.now() >= next_standstill_look_;
+    if (look) next_standstill_look_ = world_.now() + 50 * kMilli;
     for (size_t i = 0; i < places_.size(); ++i) {
       Place& place = places_[i];
       std::unique_ptr<SwarmClient>& client = clients_[i];
@@ -122,6 +125,7 @@ class Swarm {
       place.start_at = world_.now() + pause_;
       if (place.job->draining && !place.observer) client->Leave();
       client->Run();
+      if (look) standstill_.Look(*client);
     }
     for (const auto& reader : final_readers_) reader->Run();
   }
@@ -247,6 +251,8 @@ class Swarm {
   std::vector<Place> places_;
   std::vector<std::unique_ptr<SwarmClient>> clients_;        // by place; null: none now
   std::vector<std::unique_ptr<SwarmClient>> final_readers_;  // by job
+  SwarmStandstill standstill_{&world_};
+  int64_t next_standstill_look_ = 0;
   std::unique_ptr<SwarmFaults> faults_;
   std::unique_ptr<SwarmOperator> operator_;
   std::unique_ptr<SwarmChecks> checks_;

@@ -77,7 +77,7 @@ std::vector<PlantedFault> Faults() {
        {"not recovered"}},
       {"clock_stops_in_suspend", {&client.clock_stops_in_suspend}, 287, {"acknowledged pushes"}},
       {"heartbeats_need_owner", {&client.heartbeats_need_owner}, 36, {"lease has ended"}},
-      {"hold_last_buffer", {&client.hold_last_buffer}, 0, {}},
+      {"hold_last_buffer", {&client.hold_last_buffer}, 125, {"stands still"}},
       {"trust_late_grants", {&client.trust_late_grants}, 0, {"lease has ended"}},
       {"refusals_are_final", {&client.refusals_are_final}, 2, {"failed before its deadline"}},
       {"keep_patience", {&client.keep_patience}, 4, {"has woken nobody"}},
