@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "tests/faults/random_faults_client.h"
 #include "tests/faults/random_faults_cluster.h"
 #include "tests/faults/random_faults_injector.h"
@@ -222,7 +223,12 @@ class Driver {
     for (const std::string& failure : ledger_.Failures()) {
       std::printf("FAILED: %s\n", failure.c_str());
     }
-    std::printf("replay: random_faults %s\n", absl::StrJoin(ArgumentsOf(options_), " ").c_str());
+    const auto quoted = [](std::string* line, const std::string& argument) {
+      const bool plain = absl::string_view(argument).find(' ') == absl::string_view::npos;
+      absl::StrAppend(line, plain ? "" : "'", argument, plain ? "" : "'");
+    };
+    std::printf("replay: random_faults %s\n",
+                absl::StrJoin(ArgumentsOf(options_), " ", quoted).c_str());
     std::fflush(stdout);
   }
 

@@ -134,12 +134,12 @@ void RunVisitors(const Run& run, int process) {
   Draw draw(run.options.seed * 1000 + 900 + static_cast<uint64_t>(process));
   const int jobs = static_cast<int>(run.plan.jobs.size());
   const int job = process % jobs;
-  // Its tables are there once a client of it is ready.
-  const auto first = std::find_if(run.plan.clients.begin(), run.plan.clients.end(),
-                                  [&](const ClientPlan& client) { return client.job == job; });
-  while (run.ledger->client(first->index).ready.load() == 0) {
-    if (!run.ledger->running()) return;
-    absl::SleepFor(absl::Milliseconds(20));  // between looks at the condition
+  // Its tables are there once a client of it is ready, and the ranks of all are taken when all are.
+  for (const ClientPlan& client : run.plan.clients) {
+    while (client.job == job && run.ledger->client(client.index).ready.load() == 0) {
+      if (!run.ledger->running()) return;
+      absl::SleepFor(absl::Milliseconds(20));  // between looks at the condition
+    }
   }
   while (run.ledger->running()) {
     const bool reads = HasSyncTable(run, job) || draw.OneIn(2);
