@@ -105,6 +105,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   impl->options = options;
   if (impl->options.name.empty()) impl->options.name = DefaultName();
   impl->hub = std::make_shared<Hub>(options.progress == ClientOptions::Progress::kBackground);
+  const int64_t deadline = impl->Deadline({});
   Hub::Parts parts;
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(options.tls);
   if (!tls.ok()) return tls.status();
@@ -140,7 +141,6 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   core.control = parts.control.get();
   parts.core = std::make_unique<ClientCore>(std::move(core));
   if (absl::Status s = impl->hub->Start(std::move(parts)); !s.ok()) return s;
-  const int64_t deadline = impl->Deadline({});
   auto client = std::unique_ptr<Client>(new Client(std::move(impl)));
   const absl::Status joined = client->impl_->Wait<absl::Status>(
       [&](ClientCore& c, auto done) { c.Join(deadline, std::move(done)); });

@@ -29,6 +29,10 @@ namespace verbena {
 
 class GrpcControlChannel final : public ControlChannel {
  public:
+  // From the moment a peer listens again until a call reaches it: the longest pause between two
+  // attempts to connect (half a second, and a fifth of it at random), and the attempt.
+  static constexpr absl::Duration kLongestReconnect = absl::Seconds(1);
+
   // Null: without TLS; without a token.
   explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr,
                               std::shared_ptr<TokenFile> token = nullptr);

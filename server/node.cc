@@ -137,6 +137,8 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   CoordinatorOptions coordinator_options;
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
+  coordinator_options.find_again_ns =
+      absl::ToInt64Nanoseconds(GrpcControlChannel::kLongestReconnect);
   if (!options.accept_older_state.empty() &&
       !absl::SimpleHexAtoi(options.accept_older_state, &coordinator_options.accept_older_state)) {
     return absl::InvalidArgumentError("--accept-older-state: wanted are 16 hexadecimal digits");

@@ -68,7 +68,9 @@ typedef struct verbena_connect_options {
   const char* job;                // whose tables and clock are shared; default "default"
   const char* name;               // shown to operators; default host-pid
   const char* transport;          // "auto" (default), or "shm", "verbs" or "ofi": no fall back
-  uint32_t expected_workers;      // of the job, default 1: step 0 waits for so many
+  // Of the job, default 1: step 0 of a sync table waits for so many, and so does the step clock of
+  // ssp tables.
+  uint32_t expected_workers;
   int32_t rank;                   // default -1: any free one. Sums are in rank order
   int32_t observer;               // not 0: only pulls, of any job; counts in no step; default 0
   int32_t progress;               // a verbena_progress; default VERBENA_PROGRESS_BACKGROUND

@@ -11,6 +11,9 @@ namespace {
 // One attempt: a coordinator that was stopped is found again soon after it continues.
 constexpr int64_t kAttemptTimeout = 5 * kSecond;
 
+// With less than twice that left, a call is over.
+constexpr int64_t kShortestWait = 5 * kMillisecond;
+
 bool Retryable(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kDeadlineExceeded;
@@ -59,8 +62,10 @@ void Calls::OnAnswer(const std::shared_ptr<Pending>& call, absl::Status status,
   if (call->last_error.ok() || status.code() == absl::StatusCode::kUnavailable) {
     call->last_error = std::move(status);
   }
-  const int64_t wait = call->backoff.Next(*random_);
-  if (now + wait < call->deadline_ns) {
+  // Towards the deadline the pauses get shorter: what can be reached by then is reached.
+  const int64_t left = call->deadline_ns - now;
+  const int64_t wait = std::min(call->backoff.Next(*random_), left / 2);
+  if (wait >= kShortestWait) {
     call->retry_at = now + wait;
     return;
   }

@@ -92,7 +92,9 @@ void Coordinator::Impl::FollowView() {
   }
   leases.Retain(alive);
   std::erase_if(left, [&](uint64_t server) { return FindServer(server, view()) == nullptr; });
-  const int64_t until = Now() + LeaseNanos();
+  // Members that were cut off by a restart look for the coordinator for a while.
+  const int64_t found_by = in_office_since_ns + options.find_again_ns;
+  const int64_t until = std::max(Now(), found_by) + LeaseNanos();
   for (const uint64_t incarnation : alive) {
     if (!leases.Has(incarnation)) leases.Grant(incarnation, until);
   }

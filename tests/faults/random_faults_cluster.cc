@@ -50,7 +50,7 @@ uint64_t IncarnationIn(const std::string& ready_file) {
 
 FaultCluster::FaultCluster(const FaultOptions& options, const Plan& plan,
                            const std::string& directory)
-    : options_(options), plan_(plan), directory_(directory), address_("127.0.0.1:0") {
+    : options_(options), plan_(plan), directory_(directory), address_(AddressToKeep()) {
   members_.resize(static_cast<size_t>(options.servers) + 1);
 }
 

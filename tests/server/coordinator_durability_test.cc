@@ -36,6 +36,24 @@ TEST_CASE("a restarted coordinator knows everything and renews all leases") {
   REQUIRE(c.Heartbeat(a).ok());
 }
 
+// A coordinator that was away for long is looked for at intervals, which may be longer than a
+// lease.
+TEST_CASE("members have time to find a coordinator that was started again") {
+  constexpr int64_t kFindMs = 2 * kLeaseMs;
+  TestCoordinator c({.partitions = 16, .find_again_ns = kFindMs * 1000000});
+  const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+  c.Restart();
+  c.clock.AdvanceMs(kFindMs + kLeaseMs - 1);
+  c->RunOnce();
+  REQUIRE(c.Heartbeat(worker).ok());
+  c.clock.AdvanceMs(kLeaseMs - 1);
+  c->RunOnce();
+  REQUIRE(c.Heartbeat(worker).ok());
+  c.clock.AdvanceMs(kLeaseMs);  // the following ones are as long as ever
+  c->RunOnce();
+  REQUIRE_FALSE(c.Heartbeat(worker).ok());
+}
+
 TEST_CASE("lost partitions and departed ranks survive a restart") {
   TestCoordinator c({.partitions = 16});
   c.JoinServer("a");

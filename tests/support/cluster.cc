@@ -1,11 +1,16 @@
 #include "tests/support/cluster.h"
 
+#include <arpa/inet.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/http.h"
 
 namespace verbena::test {
@@ -46,6 +51,25 @@ std::string TestTransport() {
   return transport == nullptr ? "auto" : transport;
 }
 
+std::string AddressToKeep() {
+  constexpr int kFirst = 10000, kDefaultEnd = 32768, kAttempts = 1000;
+  const int low = std::atoi(ReadFile("/proc/sys/net/ipv4/ip_local_port_range").c_str());
+  const int end = low > 2 * kFirst ? low : kDefaultEnd;
+  std::mt19937 random(std::random_device{}());
+  for (int i = 0; i < kAttempts; ++i) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int port = std::uniform_int_distribution<int>(kFirst, end - 1)(random);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    close(fd);
+    if (is_free) return absl::StrCat("127.0.0.1:", port);
+  }
+  return "127.0.0.1:0";
+}
+
 std::string JsonField(const std::string& json, const std::string& name) {
   const size_t key = json.find("\"" + name + "\"");
   return key == std::string::npos ? "" : ValueAfter(json, key);
@@ -61,7 +85,7 @@ std::vector<std::string> JsonFields(const std::string& json, const std::string& 
 }
 
 ProcessCluster::ProcessCluster(const ProcessClusterOptions& options) : options_(options) {
-  StartCoordinator("127.0.0.1:0");
+  StartCoordinator(AddressToKeep());
   servers_.resize(options.servers);
   for (int i = 0; i < options.servers; ++i) RestartServer(i);
 }

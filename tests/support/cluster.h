@@ -21,6 +21,10 @@ std::string CliPath();
 // that the same tests run over shm here and over verbs where there is an RDMA device.
 std::string TestTransport();
 
+// 127.0.0.1 and a port that nobody listens on, outside the range of outgoing connections: those
+// would take it while the process that listens there is restarted.
+std::string AddressToKeep();
+
 // A field of a flat JSON object: the text of its value, without quotes.
 std::string JsonField(const std::string& json, const std::string& name);
 // The same of every field of that name, wherever it is; of an object or array, "".

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -175,6 +176,16 @@ TEST_CASE("a small disk that fills leaves the checkpoint before", "[.small-disk]
                                                          Contains("keep fewer checkpoints"));
   CHECK_FALSE(std::filesystem::exists(disk + "/c/checkpoint-00000002.tmp"));
   CHECK(Differs(PosixDisk(), path, model) == "");
+
+  // To remove checkpoints is what helps: it must not need room for a file of its own.
+  std::filesystem::remove(disk + "/c/LOCK");
+  std::ofstream filler(disk + "/filler");
+  while (filler.write("0123456789abcdef", 16).flush()) {
+  }
+  const auto directory = CheckpointDirectory::Open(PosixDisk(), disk + "/c");
+  INFO(directory.status());
+  REQUIRE(directory.ok());
+  CHECK((*directory)->RemoveLeftovers().ok());
 }
 
 TEST_CASE("a read-only disk is said, and what is on it can be read", "[.read-only-disk]") {
