@@ -80,6 +80,18 @@ History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& befor
   return SameIdentities(view, before) ? history : History::kOtherIdentity;
 }
 
+bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView& view) {
+  if (history_planted_bugs().one_history || history_planted_bugs().compare_revisions) return true;
+  const v1::Seen own = SeenOf(view);
+  if (own.revision() == 0) return true;
+  if (seen.cluster_id() != own.cluster_id() || seen.revision() < own.revision()) return false;
+  // An earlier version's, of which only revisions can be compared.
+  if (seen.term_id() == 0 || own.term_id() == 0) return true;
+  if (seen.term() == own.term()) return seen.term_id() == own.term_id();
+  return seen.term() > own.term() && !terms.empty() && terms[0].number() <= own.term() &&
+         WentThrough(terms, own);
+}
+
 std::string DescribeSeen(const v1::Seen& seen) {
   return absl::StrCat("revision ", seen.revision(), " of term ", seen.term());
 }

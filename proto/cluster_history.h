@@ -53,12 +53,17 @@ History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1
 // The same of two views, and of the tables and servers that both have.
 History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before);
 
+// The other way round: whether what was seen, in a history of which `terms` are the last, comes
+// after the view. False where the terms do not go back to the view's: nobody can say.
+bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView& view);
+
 // "revision 12 of term 3"
 std::string DescribeSeen(const v1::Seen& seen);
 
 struct HistoryPlantedBugs {
   bool one_history = false;    // every state continues every other one
   bool forgets_terms = false;  // a coordinator compares by the terms that its view lists
+  bool compare_revisions = false;  // a greater revision comes after a lower one of any term
 };
 // All false outside tests; written only while no coordinator and no member runs.
 inline HistoryPlantedBugs& history_planted_bugs() {

@@ -147,6 +147,9 @@ void Membership::Impl::SendRefresh() {
   refreshing = true;
   v1::GetViewRequest request;
   request.set_known_revision(view->revision());
+  request.set_incarnation(incarnation);
+  *request.mutable_seen() = SeenOf(*view);
+  request.set_server(true);
   Send("GetView", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnRefresh);
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
 #include "rdma/lane/lane_request.h"
 
 namespace verbena::client {
@@ -104,8 +103,7 @@ void LaneSet::Ask(Stream* stream) {
     return;
   }
   v1::OpenLaneRequest request = rdma::NewLaneRequest(session_->incarnation(), stream->server,
-                                                     stream->shard, session_->view().revision());
-  *request.mutable_seen() = SeenOf(session_->view());
+                                                     stream->shard, session_->view());
   request.set_rail(stream->rail);
   AddOffers(peer, &request);
   stream->state = Stream::State::kAsking;

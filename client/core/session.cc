@@ -90,7 +90,7 @@ void Session::Joined(v1::JoinWorkerResponse* granted) {
   heartbeat_at_ = clock_->NowNanos() + lease_ms_ * kMillisecond / 4;
   keeper_->Start(incarnation_, lease_ms_ * kMillisecond);
   watch_at_ = 0;
-  TakeView(std::move(*granted->mutable_view()));
+  TakeView(std::move(*granted->mutable_view())).IgnoreError();  // the first one
 }
 
 void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done) {
@@ -161,15 +161,8 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
       options_.cluster, Method("CreateTable"), std::move(request), deadline_ns,
       [this, done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
         if (!response.ok()) return done(response.status());
-        if (CompareHistory(response->view(), view_) == History::kRolledBack) {
-          return done(absl::FailedPreconditionError(absl::StrCat(
-              "cluster ", options_.cluster,
-              ": its coordinator has an older state than this client "
-              "has seen (",
-              DescribeSeen(SeenOf(response->view())), "; seen: ", DescribeSeen(SeenOf(view_)),
-              "); its operator must put the newer state back")));
-        }
-        TakeView(std::move(*response->mutable_view()));
+        const absl::Status taken = TakeView(std::move(*response->mutable_view()));
+        if (!taken.ok()) return done(taken);
         done(std::move(*response->mutable_table()));
       });
 }
@@ -228,7 +221,10 @@ void Session::ListTables(int64_t deadline_ns,
       options_.cluster, Method("GetView"), std::move(request), deadline_ns,
       [this, done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
         if (!response.ok()) return done(response.status());
-        if (response->changed()) TakeView(std::move(*response->mutable_view()));
+        if (response->changed()) {
+          const absl::Status taken = TakeView(std::move(*response->mutable_view()));
+          if (!taken.ok()) return done(taken);
+        }
         std::vector<v1::Table> served;
         for (const v1::Table& table : view_.tables()) {
           if (!table.restoring()) served.push_back(table);
@@ -239,23 +235,30 @@ void Session::ListTables(int64_t deadline_ns,
 
 // ---- lease and view -----------------------------------------------------------------------------
 
-void Session::TakeView(v1::ClusterView view) {
+absl::Status Session::TakeView(v1::ClusterView view) {
   switch (CompareHistory(view, view_)) {
     case History::kContinues:
     case History::kBehind:
       break;
     case History::kRolledBack:
-      return;  // not followed; the next heartbeat has the coordinator refuse all calls
+      // Either state may be the old one. The next heartbeat shows which: servers prove it, or the
+      // coordinator ends this client.
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cluster ", options_.cluster, ": its coordinator is at ", DescribeSeen(SeenOf(view)),
+          ", and this client has seen ", DescribeSeen(SeenOf(view_)),
+          " (the state of one of them is an older one that was put back); if it is the "
+          "coordinator's, its operator must put the newer state back"));
     case History::kForeign:
     case History::kAbandoned:
     case History::kOtherIdentity:
     case History::kOtherCluster:
-      return Expire(absl::StrCat("the coordinator: it is at ", DescribeSeen(SeenOf(view)),
-                                 " of cluster ", view.cluster_id(), ", whose history has no ",
-                                 DescribeSeen(SeenOf(view_)), " as this client has seen it"));
+      Expire(absl::StrCat("the coordinator: it is at ", DescribeSeen(SeenOf(view)), " of cluster ",
+                          view.cluster_id(), ", whose history has no ",
+                          DescribeSeen(SeenOf(view_)), " as this client has seen it"));
+      return state_ == State::kExpired ? expired_ : Usable();
   }
   // Answers of several calls cross: only a newer view counts.
-  if (view.revision() <= view_.revision()) return;
+  if (view.revision() <= view_.revision()) return absl::OkStatus();
   view_ = std::move(view);
   const int64_t now = clock_->NowNanos();
   std::vector<std::pair<uint64_t, int64_t>> silent;
@@ -275,6 +278,7 @@ void Session::TakeView(v1::ClusterView view) {
     if (!listed) heartbeat_at_ = 0;
     listener_.on_view();
   }
+  return absl::OkStatus();
 }
 
 void Session::Heartbeat() {
@@ -336,10 +340,11 @@ void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) 
       [this, alive = alive_,
        done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) mutable {
         if (!*alive) return;
-        if (response.ok() && response->changed() && state_ == State::kJoined) {
-          TakeView(std::move(*response->mutable_view()));
+        absl::Status status = response.status();
+        if (status.ok() && response->changed() && state_ == State::kJoined) {
+          status = TakeView(std::move(*response->mutable_view()));
         }
-        done(response.status());
+        done(std::move(status));
       });
 }
 

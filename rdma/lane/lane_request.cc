@@ -3,19 +3,22 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "proto/cluster_history.h"
 #include "proto/record.h"
 
 namespace verbena::rdma {
 
 v1::OpenLaneRequest NewLaneRequest(uint64_t incarnation, uint64_t server, uint32_t shard,
-                                   uint64_t revision) {
+                                   const v1::ClusterView& view) {
   v1::OpenLaneRequest request;
   request.set_incarnation(incarnation);
   request.set_server_incarnation(server);
   request.set_shard(shard);
   request.set_wire_version_min(kWireVersion);
   request.set_wire_version_max(kWireVersion);
-  request.set_revision(revision);
+  request.set_revision(view.revision());
+  *request.mutable_seen() = SeenOf(view);
+  *request.mutable_terms() = view.terms();
   return request;
 }
 

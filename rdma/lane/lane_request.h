@@ -16,9 +16,10 @@
 
 namespace verbena::rdma {
 
-// By `incarnation`, of a lane to shard `shard` of `server`; without offers yet.
+// By `incarnation`, which has this view, of a lane to shard `shard` of `server`; without offers
+// yet.
 v1::OpenLaneRequest NewLaneRequest(uint64_t incarnation, uint64_t server, uint32_t shard,
-                                   uint64_t revision);
+                                   const v1::ClusterView& view);
 // Of a transport that there is. `host`: MadeTransport's.
 void AddOffer(std::string_view transport, const std::string& host, v1::OpenLaneRequest* request);
 // Of those that there are not, and why.

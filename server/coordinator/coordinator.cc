@@ -8,6 +8,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/cluster_history.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
@@ -24,13 +25,24 @@ constexpr int64_t kSaveRetryNanos = 1000 * kNanosPerMilli;
 constexpr int64_t kLongestTokenSleepSeconds = 60;
 // A state that is accepted although a newer one existed: more than that one can have given out.
 constexpr uint64_t kRevisionsSkipped = uint64_t{1} << 32;
-constexpr uint64_t kIncarnationsSkipped = uint64_t{1} << 32;
-constexpr uint32_t kTablesSkipped = uint32_t{1} << 20;
+constexpr uint64_t kIncarnationsSkipped = uint64_t{1} << 44;
+constexpr uint32_t kTablesSkipped = uint32_t{1} << 24;
+// A term gives out ids from a random distance on, at most this, behind those of the loaded state:
+// starts on one state give out different ids. Incarnations stay below 2^53, which JSON readers
+// can tell apart, for four million starts. Table ids have 32 bits; they last for 131,072 terms in
+// which a table is made.
+constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
+constexpr uint64_t kTablesApart = uint64_t{1} << 16;
 
 std::string RandomClusterId() {
   absl::BitGen random;
   return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
                       absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
+}
+
+uint64_t SystemRandom() {
+  absl::BitGen random;
+  return absl::Uniform<uint64_t>(random);
 }
 
 bool IsNew(const CoordinatorState& state) {
@@ -91,6 +103,7 @@ void Coordinator::Impl::FollowView() {
     for (const v1::Worker& member : job.members()) alive.insert(member.incarnation());
   }
   leases.Retain(alive);
+  std::erase_if(unheard, [&](uint64_t server) { return !alive.contains(server); });
   std::erase_if(left, [&](uint64_t server) { return FindServer(server, view()) == nullptr; });
   // Members that were cut off by a restart look for the coordinator for a while.
   const int64_t found_by = in_office_since_ns + options.find_again_ns;
@@ -126,6 +139,18 @@ bool Coordinator::Impl::AcceptsState() const {
   return std::none_of(++it, terms.end(), [](const v1::Term& term) { return term.accepted(); });
 }
 
+// A loaded state may be an old one, and the ids that follow in it be taken. Nobody can know in time:
+// whoever could prove it may be cut off, or gone.
+void Coordinator::Impl::SkipIds() {
+  first_table = 0;
+  // Nobody has a state of this cluster.
+  if (state.view.term() == 0 || coordinator_planted_bugs().reuse_ids) return;
+  state.next_incarnation += 1 + options.random() % kIncarnationsApart;
+  const uint64_t table = state.next_table + 1 + options.random() % kTablesApart;
+  first_table = static_cast<uint32_t>(
+      std::min<uint64_t>(table, std::numeric_limits<uint32_t>::max()));
+}
+
 absl::Status Coordinator::Impl::BeginTerm() {
   v1::ClusterView& view = state.view;
   // An earlier version kept only what the view lists.
@@ -141,11 +166,11 @@ absl::Status Coordinator::Impl::BeginTerm() {
     state.next_incarnation += kIncarnationsSkipped;
     state.next_table += kTablesSkipped;
   }
+  SkipIds();
   view.set_term(view.term() + 1);
   v1::Term* term = state.terms.Add();
   term->set_number(view.term());
-  absl::BitGen random;
-  term->set_id(absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX));
+  term->set_id(std::max<uint64_t>(options.random(), 1));
   term->set_revision(view.revision());
   term->set_accepted(accepts);
   *view.add_terms() = *term;
@@ -161,6 +186,7 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
   const Terms& terms = history_planted_bugs().forgets_terms ? state.view.terms() : state.terms;
   switch (CompareHistory(state.view, terms, seen)) {
     case History::kContinues:
+      if (server && seen.revision() > 0) unheard.erase(incarnation);
       return absl::OkStatus();
     case History::kBehind:
     case History::kRolledBack:
@@ -194,6 +220,27 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::Impl::CheckHeard() const {
+  if (unheard.empty() || coordinator_planted_bugs().trusts_loaded_state) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const v1::Server& server : state.view.servers()) {
+    if (unheard.contains(server.incarnation())) names.push_back(server.name());
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "coordinator state: it was loaded ", (Now() - in_office_since_ns) / kNanosPerMilli,
+      " ms ago and may be an old one (not heard since: server ", absl::StrJoin(names, ", "),
+      "); retry, for a lease (", options.lease_ms, " ms) at most"));
+}
+
+// Where a server starts at its old address, the one that was there has ended.
+absl::Status Coordinator::Impl::MayChange(const v1::JoinServerRequest& request) const {
+  for (const v1::Server& server : state.view.servers()) {
+    const bool restarted = server.name() == request.name() && server.address() == request.address();
+    if (restarted) return absl::OkStatus();
+  }
+  return CheckHeard();
+}
+
 void Coordinator::Impl::Refuse(const v1::Seen& seen, bool server, uint64_t incarnation) {
   refusal = absl::FailedPreconditionError(absl::StrCat(
       "coordinator state: it is not the one that the cluster goes on from (the state is at ",
@@ -208,6 +255,7 @@ void Coordinator::Impl::Refuse(const v1::Seen& seen, bool server, uint64_t incar
 }
 
 absl::Status Coordinator::Impl::TakeOffice() {
+  if (!options.random) options.random = SystemRandom;
   absl::StatusOr<CoordinatorState> loaded = store->Load();
   if (!loaded.ok()) return loaded.status();
   state = *std::move(loaded);
@@ -233,7 +281,13 @@ absl::Status Coordinator::Impl::TakeOffice() {
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);
   state.view.set_min_replicas(options.min_replicas);
-  return EndChange(std::move(undo), nullptr);
+  if (absl::Status status = EndChange(std::move(undo), nullptr); !status.ok()) return status;
+  // One that an operator has accepted is known to be old.
+  if (state.terms.rbegin()->accepted()) return absl::OkStatus();
+  for (const v1::Server& server : state.view.servers()) {
+    if (server.state() == v1::Server::ALIVE) unheard.insert(server.incarnation());
+  }
+  return absl::OkStatus();
 }
 
 // ---- time ----

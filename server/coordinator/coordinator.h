@@ -6,7 +6,9 @@
 // **Thread safety**: one owner thread (the coordinator executor's).
 //
 // Invariants:
-//  1. Incarnations and table ids are increasing and never reused, also across restarts.
+//  1. Incarnations and table ids are increasing and never reused, also across restarts. Each term
+//     begins at a random distance from those of the state that it loaded: two starts on one state,
+//     of which one is a copy that was put back, give out different ids, whoever is heard or not.
 //  2. An answer is given only after Store::Save() of the state it tells of has succeeded.
 //  3. Taking office (construction on an existing store) raises the term and renews all leases.
 //  4. A request_id seen before gets the answer it got then (a view in it is the current one).
@@ -23,9 +25,13 @@
 //     (proto/cluster_history.h): from then on nothing is decided and every call is refused. The
 //     same proof holds after any number of starts: terms are not forgotten. A worker, which
 //     has no data, is told to wait for a lease, in which servers may prove it, and ends then.
-//  10. A table that is being restored has a lease of four leases, which its restorer renews;
+//  10. Nobody joins, and nothing is made, changed or dropped, before every server that the loaded
+//     state calls alive has been heard in this term, is replaced from its own address, or has lost
+//     its lease: until then such calls are UNAVAILABLE. Configurations, heartbeats, Leave() and
+//     RevokeToken() do not wait; neither does a state without live servers, or an accepted one.
+//  11. A table that is being restored has a lease of four leases, which its restorer renews;
 //  when it ends the table is dropped. (Invariants 3 and 8 are of it, too.)
-//  11. What follows from a change for the partitions' configurations (configurations.h) is part of
+//  12. What follows from a change for the partitions' configurations (configurations.h) is part of
 //  it.
 //
 // Servers                                    | Workers
@@ -89,6 +95,8 @@ struct CoordinatorOptions {
   v1::Token operator_token = {};
   // When tokens end. For tests; nothing else depends on the host's date.
   std::function<int64_t()> wall_clock = WallClockSeconds;
+  // Uniform 64-bit numbers, different ones at each start. Empty: the system's. For tests.
+  std::function<uint64_t()> random = {};
 };
 
 class Coordinator {

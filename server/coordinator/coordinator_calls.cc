@@ -78,6 +78,7 @@ void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply
     Repeat<Response>(*before, answered.method, std::move(reply));
     return;
   }
+  if (absl::Status status = MayChange(request); !status.ok()) return reply(std::move(status));
   Undo undo = BeginChange();
   Response response;
   const absl::StatusOr<Effect> effect = apply(&response);
@@ -181,6 +182,8 @@ void Coordinator::CreateTable(const v1::CreateTableRequest& request,
     if (request.restoring()) {
       response->set_restore_lease_ms(static_cast<uint32_t>(RestoreLeaseMillis(impl_->options)));
     }
+    // Table ids are few: a term in which no table is made skips none.
+    impl_->state.next_table = std::max(impl_->state.next_table, impl_->first_table);
     return AddTable(request, impl_->options, &impl_->state, response->mutable_table());
   });
 }

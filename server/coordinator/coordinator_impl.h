@@ -50,6 +50,10 @@ struct Coordinator::Impl {
   std::vector<Poll> polls;
   int64_t next_poll_ns = kNever;
   int64_t in_office_since_ns = 0;
+  // Servers, alive in the state that was loaded, of which any may prove it an old one: they have not
+  // been heard in this term, and their leases go on.
+  std::set<uint64_t> unheard;
+  uint32_t first_table = 0;  // the least id of a table that is made in this term
   int64_t next_save_ns = 0;  // after a failed Save() of what time brought
   absl::Status refusal;      // not OK: a member has proved that this state is an old one
 
@@ -62,11 +66,25 @@ struct Coordinator::Impl {
 
   absl::Status TakeOffice();
   absl::Status BeginTerm();
+  // No other start on the state that was loaded gives out the ids that this one does.
+  void SkipIds();
   // Whether the operator has named this state as one to go on from, for the first time.
   bool AcceptsState() const;
   // Whether the state continues what a member has seen; else why it gets no answer. May prove that
   // the state is an old one.
   absl::Status CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation);
+  // UNAVAILABLE while the loaded state may be an old one: nothing is made, changed or dropped in it
+  // that its callers would rely on. What keeps partitions available, and what ends something for
+  // whoever it belongs to, is not held up.
+  absl::Status CheckHeard() const;
+  template <typename Request>
+  absl::Status MayChange(const Request&) const {
+    return CheckHeard();
+  }
+  absl::Status MayChange(const v1::LeaveRequest&) const { return absl::OkStatus(); }
+  absl::Status MayChange(const v1::ReconfigureRequest&) const { return absl::OkStatus(); }
+  absl::Status MayChange(const v1::RevokeTokenRequest&) const { return absl::OkStatus(); }
+  absl::Status MayChange(const v1::JoinServerRequest& request) const;
   // Every call is refused from now on, those that wait included.
   void Refuse(const v1::Seen& seen, bool server, uint64_t incarnation);
   Undo BeginChange();

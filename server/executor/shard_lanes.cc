@@ -92,6 +92,14 @@ absl::StatusOr<ShardExecutor::Impl::Peer> ShardExecutor::Impl::CheckOpen(
         " (the coordinator's state was replaced by an older one); "
         "the operator must put the newer state back"));
   }
+  // One that has seen more than this server is no member because a member here has its number.
+  if (history == History::kBehind && !ComesAfter(request.seen(), request.terms(), *view)) {
+    return absl::UnavailableError(absl::StrCat(
+        "shard ", options.shard, ": incarnation ", request.incarnation(), " has seen ",
+        DescribeSeen(request.seen()), ", of whose history ", DescribeSeen(SeenOf(*view)),
+        " of this server is not known to be a part; it is answered when this server has a newer "
+        "view, or ends when the coordinator has found its state to be an old one"));
+  }
   return CheckOpener(request);
 }
 

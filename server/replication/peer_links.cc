@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
 #include "rdma/lane/lane_request.h"
 
 namespace verbena::server {
@@ -86,8 +85,7 @@ void PeerLinks::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t sel
                        absl::Span<const PeerId> wanted) {
   if (control_ == nullptr) return;
   SetSelf(self);
-  revision_ = view->revision();
-  seen_ = SeenOf(*view);
+  view_ = view;
   for (auto& [id, link] : links_) link->wanted = false;
   for (const PeerId& id : wanted) {
     const v1::Server* server = FindServer(*view, id.server);
@@ -118,8 +116,7 @@ void PeerLinks::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t sel
 
 void PeerLinks::Ask(Link* link) {
   v1::OpenLaneRequest request =
-      rdma::NewLaneRequest(self_, link->id.server, link->id.shard, revision_);
-  *request.mutable_seen() = seen_;
+      rdma::NewLaneRequest(self_, link->id.server, link->id.shard, *view_);
   request.set_source_shard(options_.shard);
   for (const Transport& transport : transports_) {
     const std::string_view name = transport.endpoint->transport();

@@ -187,8 +187,7 @@ class PeerLinks {
   PeerListener* const listener_;
   Random random_;
   uint64_t self_ = 0;
-  uint64_t revision_ = 0;  // of the view
-  v1::Seen seen_;          // the same, with its history
+  std::shared_ptr<const v1::ClusterView> view_;
   // Ordered: what a simulation does must follow from its seed.
   std::map<PeerId, std::unique_ptr<Link>> links_;
   absl::flat_hash_map<uint64_t, Link*> by_connection_;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "proto/cluster_history.h"
+#include "server/coordinator/planted_bugs.h"
 #include "tests/cluster/sim_member.h"
 
 namespace verbena::test {
@@ -77,10 +78,65 @@ TEST_CASE("regression: an older coordinator state serves no table's values under
   }
 }
 
+// Members that joined an older state while no server could be heard, with the newer one back. Each
+// start of the older one is a revision of it: it may have more of them than the newer one.
+void JoinOlderState(int starts) {
+  ClusterOptions options;
+  options.servers = 1;
+  options.lease_ms = 1000;
+  SimCluster cluster(options);
+  SimMember one = Worker(&cluster, "one", 1);
+  REQUIRE(one.Join().ok());
+  const auto table = one.Create("a");
+  REQUIRE(table.ok());
+  const server::CoordinatorState backup = cluster.store().state();
+  cluster.RestartCoordinator();
+  REQUIRE(one.Push(*table).ok());
+  REQUIRE(one.Push(*table).ok());
+  // In the newer state an observer and a worker have the numbers that come next.
+  SimMember reads(&cluster, "reads", {.observer = true, .seed = 2});
+  REQUIRE(reads.Join().ok());
+  SimMember two = Worker(&cluster, "two", 3);
+  REQUIRE(two.Join().ok());
+  const server::CoordinatorState newest = cluster.store().state();
+
+  cluster.control().Cut("server-0", "coordinator", true);
+  cluster.store().set_state(backup);
+  for (int i = 0; i < starts; ++i) cluster.RestartCoordinator();
+  SimMember stray = Worker(&cluster, "stray", 4);
+  SimMember stray_reads(&cluster, "stray reads", {.observer = true, .seed = 5});
+  REQUIRE(stray.Join().ok());  // after a lease
+  REQUIRE(stray_reads.Join().ok());
+  REQUIRE(stray.Open("a").ok());
+  REQUIRE(stray_reads.Open("a").ok());
+
+  cluster.control().Cut("server-0", "coordinator", false);
+  cluster.store().set_state(newest);
+  cluster.RestartCoordinator();
+  // A call that is under way is ABORTED, a later one refused: connect again.
+  const absl::Status pushed = stray.Push(*table);
+  const absl::Status pulled = stray_reads.Pull(*table).status();
+  INFO(pushed.ToString() << "; " << pulled.ToString());
+  CHECK(absl::IsAborted(pushed));
+  CHECK((absl::IsAborted(pulled) || absl::IsFailedPrecondition(pulled)));
+  SimMember again(&cluster, "again", {.observer = true, .seed = 6});
+  REQUIRE(again.Join().ok());
+  const absl::StatusOr<float> read = again.Pull(*table);
+  INFO(read.status().ToString());
+  REQUIRE(read.ok());
+  CHECK(*read == kTrained);
+}
+
+TEST_CASE("regression: members that joined an older state end, and are taken for no others") {
+  JoinOlderState(GENERATE(1, 20));
+}
+
 TEST_CASE("a coordinator state whose age goes unnoticed is found") {
   history_planted_bugs().one_history = true;
+  server::coordinator_planted_bugs().reuse_ids = true;
   const Outcome outcome = RollBack(1);
   history_planted_bugs().one_history = false;
+  server::coordinator_planted_bugs().reuse_ids = false;
   INFO(outcome.new_table.status().ToString());
   REQUIRE(outcome.new_table.ok());
   CHECK(*outcome.new_table == kTrained);  // what was pushed to another table

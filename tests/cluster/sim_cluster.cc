@@ -98,6 +98,7 @@ SimCluster::SimCluster(const ClusterOptions& options)
       control_(options.seed ^ 0x5eed, &network_.clock()),
       coordinator_machine_clock_(&network_.clock(), options.seed * 3001, options.drift_ppm),
       coordinator_clock_(&coordinator_machine_clock_),
+      coordinator_random_(options.seed),
       store_([this](int64_t ns) {
         const int64_t until = coordinator_clock_.NowNanos() + ns;
         coordinator_clock_.BlockUntil(until);
@@ -135,6 +136,7 @@ void SimCluster::RestartCoordinator() {
   coordinator.terms_listed = options_.terms_listed;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
   coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
+  coordinator.random = [this] { return coordinator_random_(); };
   coordinator_ = Must(server::Coordinator::Create(coordinator, &coordinator_clock_, &store_));
   ServeCoordinator();
 }

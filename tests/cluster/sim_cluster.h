@@ -239,6 +239,7 @@ class SimCluster {
   BlockedClock coordinator_clock_;
   int64_t coordinator_stalled_until_ = 0;
   std::vector<absl::AnyInvocable<void()>> coordinator_waiting_;  // requests to it and its answers
+  std::mt19937_64 coordinator_random_;
   SimStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<SimServer>> servers_;

@@ -41,6 +41,12 @@ std::vector<PlantedFault> Faults() {
                                             "mismatches of its replicas"};
   const std::vector<std::string> saved = {"is not what its shard had", "of which it was made"};
   const std::vector<std::string> steps = {"of generation", "acknowledged push", "lease has ended"};
+  // Each hides the others: an older state gets no members, these have other ids, and no lanes.
+  const std::vector<bool*> reuse_ids = {&server::coordinator_planted_bugs().reuse_ids,
+                                        &server::coordinator_planted_bugs().trusts_loaded_state,
+                                        &history_planted_bugs().compare_revisions};
+  const std::vector<bool*> one_history = {&history_planted_bugs().one_history,
+                                          &server::coordinator_planted_bugs().reuse_ids};
   return {
       {"skip_dedupe", {&shard.skip_dedupe}, 2, {"more than was pushed"}},
       {"acknowledge_early", {&shard.acknowledge_early}, 4, content},
@@ -57,8 +63,13 @@ std::vector<PlantedFault> Faults() {
       {"forget_proved, proved once", {&shard.forget_proved, &shard.prove_once}, 6, content},
       {"unbounded_notes", {&shard.unbounded_notes}, 71, {"beyond its limits"}},
       {"unbounded_log", {&shard.unbounded_log}, 14, {"beyond its limits"}},
-      {"one_history", {&history_planted_bugs().one_history}, 436, {"acknowledged pushes"}},
+      {"one_history", one_history, 321, {"acknowledged pushes"}},
       {"forgets_terms", {&history_planted_bugs().forgets_terms}, 0, {"acknowledged pushes"}},
+      {"trusts_loaded_state",
+       {&server::coordinator_planted_bugs().trusts_loaded_state},
+       312,
+       {"that a table is not there"}},
+      {"reuse_ids", reuse_ids, 1581, {"must not", "acknowledged pushes"}},
       {"count_pauses",
        {&server::coordinator_planted_bugs().count_pauses},
        1,
@@ -69,7 +80,7 @@ std::vector<PlantedFault> Faults() {
        {"declared lost"}},
       {"believe_workers",
        {&server::coordinator_planted_bugs().believe_workers},
-       82,
+       573,
        {"not the one that the cluster", "too few followers", "has not joined"}},
       {"wait_for_polls",
        {&server::coordinator_planted_bugs().wait_for_polls},

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,14 +74,22 @@ class TestCoordinator {
   explicit TestCoordinator(CoordinatorOptions options = {}, Store* store = nullptr)
       : options_(std::move(options)), store_(store != nullptr ? store : &memory_) {
     options_.cluster_id = "test";
+    options_.random = [this] { return random_(); };
     Restart();
     clock.Drive([this] { return coordinator_->NextTimerNanos(); },
                 [this] { coordinator_->RunOnce(); });
   }
   TestCoordinator(const TestCoordinator&) = delete;  // its clock runs it
 
-  // What a killed and restarted process does: only the store survives.
+  // What a killed and restarted process does: only the store survives. Its servers are heard.
   void Restart() {
+    RestartUnheard();
+    for (const v1::Server& server : view().servers()) {
+      if (server.state() != v1::Server::ALIVE) continue;
+      REQUIRE(Heartbeat(server.incarnation(), &view(), true).ok());
+    }
+  }
+  void RestartUnheard() {
     coordinator_.reset();
     auto created = Coordinator::Create(options_, &clock, store_);
     REQUIRE(created.ok());
@@ -270,6 +279,7 @@ class TestCoordinator {
   Store* store_;
   std::unique_ptr<Coordinator> coordinator_;
   uint64_t ids_ = 0;
+  std::mt19937_64 random_{1};
 };
 
 inline bool Contains(const std::string& text, const std::string& part) {

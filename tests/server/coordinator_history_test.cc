@@ -1,8 +1,10 @@
 // An older state of the coordinator under live members: proved, refused, and what recovers from it.
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "absl/strings/numbers.h"
+#include "server/coordinator/planted_bugs.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -26,6 +28,10 @@ class RolledBack {
   void PutBack(const CoordinatorState& state) {
     REQUIRE(store.Save(state, nullptr).ok());
     c.Restart();
+  }
+  void PutBackUnheard(const CoordinatorState& state) {
+    REQUIRE(store.Save(state, nullptr).ok());
+    c.RestartUnheard();
   }
   // As an operator does: the refusal names what is to be accepted.
   void Accept() {
@@ -76,8 +82,10 @@ TEST_CASE(
 }
 
 TEST_CASE("an older state that goes unnoticed is found with the planted bug") {
+  coordinator_planted_bugs().reuse_ids = true;
   RolledBack r;
   r.PutBack(r.backup);
+  coordinator_planted_bugs().reuse_ids = false;
   history_planted_bugs().one_history = true;
   const bool answered = r.c.Heartbeat(r.server, &r.seen, true).ok();
   // The id of another table of the history that the server has seen.
@@ -86,6 +94,126 @@ TEST_CASE("an older state that goes unnoticed is found with the planted bug") {
   CHECK(answered);
   REQUIRE(reused.ok());
   CHECK(reused->id() == r.seen.tables(1).id());
+}
+
+// What a coordinator says, one after the other, to who would rely on its state.
+std::vector<absl::Status> Changes(TestCoordinator* c) {
+  return {c->JoinWorker("b", 1).status(),
+          c->Call(&Coordinator::JoinServer, c->ServerRequest("s2")).status(),
+          c->CreateTable(c->Spec("c", 64, v1::CONSISTENCY_ASYNC, "c")).status(),
+          c->DropTable("a")};
+}
+
+TEST_CASE("regression: an older state makes and changes nothing before it can be proved") {
+  RolledBack r;
+  r.PutBackUnheard(r.backup);
+  const uint64_t revision = r.c.view().revision();
+  for (const absl::Status& status : Changes(&r.c)) {
+    REQUIRE_STATUS(status, kUnavailable, "not heard since: server s1");
+  }
+  CHECK(r.c.view().revision() == revision);
+  REQUIRE_STATUS(r.c.Heartbeat(r.server, &r.seen, true).status(), kFailedPrecondition,
+                 "put the newer state back");
+
+  r.PutBackUnheard(r.newest);
+  REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
+  REQUIRE(r.c.Heartbeat(r.worker, &r.seen).ok());  // a worker proves nothing
+  REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
+  REQUIRE(r.c.Heartbeat(r.server).ok());  // neither does who does not say what it has seen
+  REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
+  REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
+  for (const absl::Status& status : Changes(&r.c)) CHECK(status.ok());
+
+  coordinator_planted_bugs().trusts_loaded_state = true;
+  r.PutBackUnheard(r.backup);
+  for (const absl::Status& status : Changes(&r.c)) CHECK(status.ok());
+  coordinator_planted_bugs().trusts_loaded_state = false;
+}
+
+TEST_CASE("what keeps a cluster available does not wait until its servers are heard") {
+  RolledBack r;
+  r.PutBackUnheard(r.newest);
+  CHECK(r.c.Reconfigure(r.server, {}, {}).ok());
+  CHECK(r.c.Leave(r.worker).ok());
+  CHECK(r.c.Leave(r.server).ok());
+  CHECK(r.c.JoinWorker("b", 1).ok());
+}
+
+TEST_CASE("a coordinator waits for no server that has gone, nor for longer than a lease") {
+  RolledBack r;
+  SECTION("its lease has ended") {
+    r.PutBackUnheard(r.newest);
+    r.c.clock.AdvanceMs(kLeaseMs - 1);
+    REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
+    r.c.clock.AdvanceMs(1);
+    r.c->RunOnce();
+  }
+  SECTION("it has started again at its address") {
+    r.PutBackUnheard(r.newest);
+    r.c.JoinServer("s1");
+  }
+  SECTION("it had left before") {
+    REQUIRE(r.c.Leave(r.server).ok());
+    r.c.RestartUnheard();
+  }
+  SECTION("an operator has accepted the state") {
+    r.PutBack(r.backup);
+    r.c.options().accept_older_state = r.c.view().terms().rbegin()->id();
+    r.c.RestartUnheard();
+  }
+  CHECK(r.c.JoinWorker("b", 1).ok());
+}
+
+// How many ids of members and of tables are given out twice when the same state is started again
+// and again, and the newer one goes on in between.
+size_t IdsGivenTwice() {
+  RolledBack r(3);
+  std::multiset<uint64_t> members, tables;
+  const auto give = [&](const std::string& name) {
+    members.insert(r.c.JoinWorker(name, 1)->incarnation());
+    members.insert(r.c.JoinServer("s-" + name));
+    tables.insert(r.c.CreateTable(r.c.Spec(name, 64, v1::CONSISTENCY_ASYNC, "a"))->id());
+  };
+  members.insert({r.server, r.worker});
+  for (const v1::Table& table : r.seen.tables()) tables.insert(table.id());
+  for (int start = 0; start < 4; ++start) {
+    r.PutBack(r.backup);
+    give("old-" + std::to_string(start));
+    r.PutBack(r.newest);
+    give("new-" + std::to_string(start));
+    r.newest = *r.store.Load();
+  }
+  return members.size() - std::set(members.begin(), members.end()).size() + tables.size() -
+         std::set(tables.begin(), tables.end()).size();
+}
+
+TEST_CASE("regression: no two starts on one state give out the same incarnation or table id") {
+  CHECK(IdsGivenTwice() == 0);
+  coordinator_planted_bugs().reuse_ids = true;
+  CHECK(IdsGivenTwice() > 0);
+  coordinator_planted_bugs().reuse_ids = false;
+}
+
+TEST_CASE("table ids are skipped in terms in which a table is made, and in no other") {
+  RolledBack r;
+  const uint32_t next = r.newest.next_table;
+  for (int i = 0; i < 100; ++i) r.c.Restart();
+  CHECK(r.store.Load()->next_table == next);
+  const absl::StatusOr<v1::Table> first = r.c.CreateTable(r.c.Spec("first", 64));
+  const absl::StatusOr<v1::Table> second = r.c.CreateTable(r.c.Spec("second", 64));
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK(first->id() > next);
+  CHECK(first->id() <= next + 65536);
+  CHECK(second->id() == first->id() + 1);
+}
+
+TEST_CASE("a table is refused where the term's table ids would be beyond 2^32") {
+  RolledBack r;
+  r.backup.next_table = std::numeric_limits<uint32_t>::max() - 1;
+  r.PutBack(r.backup);
+  REQUIRE_STATUS(r.c.CreateTable(r.c.Spec("c", 64)).status(), kResourceExhausted, "table ids");
+  CHECK(r.c.JoinWorker("b", 1).ok());
 }
 
 TEST_CASE("an older state is proved also when its revisions have overtaken what was seen") {
@@ -166,7 +294,7 @@ TEST_CASE("regression: an option that accepts an older state may be left on") {
   r.Accept();
   const uint64_t again = r.c.JoinServer("s1");
   const uint32_t next_table = r.store.Load()->next_table;
-  // 4,096 acceptances would use up the table ids.
+  // 256 acceptances would use up the table ids.
   for (int i = 0; i < 3; ++i) {
     const v1::ClusterView before = r.c.view();
     r.c.Restart();

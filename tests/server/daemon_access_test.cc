@@ -123,7 +123,7 @@ TEST_CASE("lanes between servers are for a server's token, and a worker's is for
   const std::string incarnation = JsonField(second.ready_text(), "incarnation");
   v1::OpenLaneRequest open = rdma::NewLaneRequest(
       std::stoull(incarnation),
-      std::stoull(JsonField(cluster.daemon().ready_text(), "incarnation")), 0, 0);
+      std::stoull(JsonField(cluster.daemon().ready_text(), "incarnation")), 0, {});
   open.set_source_shard(5);
   rdma::AddOffer("shm", rdma::ShmHostIdentity(), &open);
   v1::CloseLaneRequest close;

@@ -236,6 +236,8 @@ class TestWorker {
   rdma::ConnectionEvent* watcher_ = nullptr;
 };
 
+inline constexpr uint64_t kTermId = 11;
+
 class ShardFixture {
  public:
   explicit ShardFixture(ShardExecutorOptions options = {},
@@ -261,6 +263,10 @@ class ShardFixture {
     view->set_cluster_id("test");
     view->set_revision(++revision_);
     view->set_term(1);
+    v1::Term* term = view->add_terms();
+    term->set_number(1);
+    term->set_id(kTermId);
+    term->set_revision(1);
     v1::Job* job = view->add_jobs();
     job->set_name("job");
     job->set_generation(1);

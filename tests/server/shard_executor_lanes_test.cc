@@ -1,5 +1,6 @@
 // Who gets a lane, who keeps it, and what a refusal says. What has the tag [verbs] also runs over a
 // real RDMA device (tests/softroce/cases/tokens.sh).
+#include "proto/cluster_history.h"
 #include "tests/server/shard_executor_fixture.h"
 
 namespace verbena::server {
@@ -59,6 +60,49 @@ TEST_CASE("a lane is refused with its reason") {
   const absl::Status status = fixture.shard().OpenLane(request).status();
   CHECK(status.code() == code);
   CHECK_THAT(std::string(status.message()), Contains(says) && Contains(also));
+}
+
+TEST_CASE("regression: a worker of another history gets no lane by its number") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  fixture.SetWorkers({100});  // revision 2 of term 1
+  v1::OpenLaneRequest request = fixture.Request(100);
+  request.set_revision(5);
+  v1::Seen* seen = request.mutable_seen();
+  seen->set_cluster_id("test");
+  seen->set_term(1);
+  seen->set_term_id(kTermId);
+  seen->set_revision(5);
+  const auto open = [&] { return fixture.shard().OpenLane(request).status(); };
+  const auto add_term = [&](uint64_t number, uint64_t id, uint64_t revision) {
+    v1::Term* term = request.add_terms();
+    term->set_number(number);
+    term->set_id(id);
+    term->set_revision(revision);
+  };
+  SECTION("it has seen more of the term that this server is in") { CHECK(open().ok()); }
+  seen->set_term(2);
+  seen->set_term_id(kTermId + 1);
+  SECTION("it is in a term that followed what this server has seen") {
+    add_term(1, kTermId, 1);
+    add_term(2, kTermId + 1, 4);
+    CHECK(open().ok());
+  }
+  SECTION("it is in a term that began from an older state") {
+    add_term(1, kTermId, 1);
+    add_term(2, kTermId + 1, 2);
+    CHECK(absl::IsUnavailable(open()));
+    CHECK_THAT(std::string(open().message()),
+               Contains("revision 5 of term 2") && Contains("revision 2 of term 1"));
+    history_planted_bugs().compare_revisions = true;
+    CHECK(open().ok());
+    history_planted_bugs().compare_revisions = false;
+  }
+  SECTION("the terms do not go back to what this server has seen") {
+    add_term(2, kTermId + 1, 4);
+    CHECK(absl::IsUnavailable(open()));
+  }
+  SECTION("it does not say which terms there were") { CHECK(absl::IsUnavailable(open())); }
 }
 
 TEST_CASE("a lane is described with transport and reason", "[verbs]") {

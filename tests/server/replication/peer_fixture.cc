@@ -259,7 +259,11 @@ void PeerWorld::Pass(absl::Duration time) {
 }
 
 v1::OpenLaneRequest PeerWorld::Request(const PeerId& from, const PeerId& to) const {
-  v1::OpenLaneRequest request = rdma::NewLaneRequest(from.server, to.server, to.shard, revision_);
+  v1::ClusterView view;
+  view.set_cluster_id("test");
+  view.set_revision(revision_);
+  view.set_term(1);
+  v1::OpenLaneRequest request = rdma::NewLaneRequest(from.server, to.server, to.shard, view);
   request.set_source_shard(from.shard);
   rdma::AddOffer(transport(), "here", &request);
   return request;
