@@ -232,11 +232,12 @@ bool SwarmChecks::AllJoined(std::string* missing) const {
   const v1::ClusterView& view = world_->cluster->view();
   for (int i = 0; i < world_->cluster->servers(); ++i) {
     const SimServer* process = world_->cluster->server(i);
-    const bool joined = process != nullptr && std::any_of(view.servers().begin(), view.servers().end(),
-                                    [process](const v1::Server& server) {
-                                      return server.incarnation() == process->incarnation() &&
-                                             server.state() == v1::Server::ALIVE;
-                                    });
+    const bool joined =
+        process != nullptr && std::any_of(view.servers().begin(), view.servers().end(),
+                                          [process](const v1::Server& server) {
+                                            return server.incarnation() == process->incarnation() &&
+                                                   server.state() == v1::Server::ALIVE;
+                                          });
     if (joined) continue;
     *missing = absl::StrCat("server-", i, " has not joined");
     return false;
