@@ -48,6 +48,9 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   std::string join_id;
   Repeated join, heartbeat, poll, leave;
   bool refreshing = false;
+  // The newest revision here when the call was sent. The coordinator has compared its answer with
+  // that one: it counts only while there is no newer one, which it may not continue.
+  uint64_t poll_asked = 0, refresh_asked = 0;
   uint64_t incarnation = 0;
   int64_t lease_ns = 0;
   std::shared_ptr<const v1::ClusterView> view;    // the newest
@@ -64,6 +67,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
             void (Impl::*done)(absl::StatusOr<Response>));
   void SendJoin();
   void SendHeartbeat(int64_t now);
+  v1::GetViewRequest ViewRequest() const;
   void SendPoll();
   void SendRefresh();
   void SendLeave(int64_t now);
@@ -73,6 +77,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void OnRefresh(absl::StatusOr<v1::GetViewResponse> response);
   void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
   bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules);
+  bool TakeAnswer(v1::GetViewResponse* response);
   void GiveView();
   bool StartCalls(int64_t now);
   bool FinishLeave(int64_t now);
@@ -131,25 +136,30 @@ void Membership::Impl::SendHeartbeat(int64_t now) {
   Send("Heartbeat", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnHeartbeat);
 }
 
-void Membership::Impl::SendPoll() {
-  poll.under_way = true;
+// The coordinator alone can compare by all terms: each call that brings a view says what was seen.
+v1::GetViewRequest Membership::Impl::ViewRequest() const {
   v1::GetViewRequest request;
   request.set_known_revision(view->revision());
-  request.set_wait_ms(kPollMs);
   request.set_incarnation(incarnation);
   *request.mutable_seen() = SeenOf(*view);
   request.set_server(true);
+  return request;
+}
+
+void Membership::Impl::SendPoll() {
+  poll.under_way = true;
+  poll_asked = view->revision();
+  v1::GetViewRequest request = ViewRequest();
+  request.set_wait_ms(kPollMs);
   Send("GetView", request, absl::Milliseconds(kPollMs) + kPollSlack, &Impl::OnPoll);
 }
 
 // A poll may be lost, and waits on for longer than a lease.
 void Membership::Impl::SendRefresh() {
   refreshing = true;
-  v1::GetViewRequest request;
-  request.set_known_revision(view->revision());
-  request.set_incarnation(incarnation);
-  *request.mutable_seen() = SeenOf(*view);
-  request.set_server(true);
+  refresh_asked = view->revision();
+  v1::GetViewRequest request = ViewRequest();
+  if (coordinator_planted_bugs().refresh_unseen) request.clear_seen();
   Send("GetView", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnRefresh);
 }
 
@@ -211,9 +221,8 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
-  if (response->changed() &&
-      !TakeView(response->mutable_view(),
-                response->has_access() ? response->mutable_access() : nullptr)) {
+  const bool counts = response->changed() && poll_asked == view->revision();
+  if (counts && !TakeAnswer(&*response)) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
@@ -225,7 +234,7 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
 void Membership::Impl::OnRefresh(absl::StatusOr<v1::GetViewResponse> response) {
   refreshing = false;
   if (state != State::kJoined || !response.ok() || !response->changed()) return;
-  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr);
+  if (refresh_asked == view->revision()) TakeAnswer(&*response);
 }
 
 void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
@@ -238,6 +247,11 @@ void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
   }
   last_error = response.status();
   leave.due_ns = clock->NowNanos() + Backoff(&leave);
+}
+
+bool Membership::Impl::TakeAnswer(v1::GetViewResponse* response) {
+  return TakeView(response->mutable_view(),
+                  response->has_access() ? response->mutable_access() : nullptr);
 }
 
 // False when it is not newer than what we have.

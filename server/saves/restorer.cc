@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -192,6 +193,7 @@ void Restorer::OnView(absl::StatusOr<v1::GetViewResponse> response) {
     state_ = State::kMaking;
     return DropNext();
   }
+  partitions_ = static_cast<uint32_t>(view.partitions_size());
   parts_.clear();
   for (ShardAddress& shard : PrimaryShards(view)) parts_.emplace_back().at = std::move(shard);
   if (parts_.empty()) return Fail(absl::UnavailableError("no server has partitions yet"));
@@ -243,6 +245,8 @@ void Restorer::Ask(size_t part) {
         parts_[part].done = true;
         parts_[part].groups = response->groups();
         parts_[part].checked.assign(response->checked().begin(), response->checked().end());
+        parts_[part].partitions.assign(response->partitions().begin(),
+                                       response->partitions().end());
         if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) {
           return;
         }
@@ -252,9 +256,9 @@ void Restorer::Ask(size_t part) {
 }
 
 // Each shard verifies what it uses of a group; the one that has its first element or row lists it.
-// Where views differed no shard may have that.
+// Where views differed no shard may have that, or a whole partition.
 absl::Status Restorer::CheckParts() const {
-  std::vector<bool> checked(parts_.front().groups);
+  std::vector<bool> loaded(partitions_), checked(parts_.front().groups);
   for (const Part& part : parts_) {
     if (part.groups != checked.size()) {
       return absl::AbortedError(absl::StrCat("a shard has found ", part.groups,
@@ -263,6 +267,14 @@ absl::Status Restorer::CheckParts() const {
     for (const uint32_t group : part.checked) {
       if (group < checked.size()) checked[group] = true;
     }
+    for (const uint32_t partition : part.partitions) {
+      if (partition < loaded.size()) loaded[partition] = true;
+    }
+  }
+  const auto left = std::find(loaded.begin(), loaded.end(), false);
+  if (left != loaded.end() && !checkpoint::planted_bugs().forget_moved) {
+    return absl::AbortedError(absl::StrCat("nobody has loaded partition ", left - loaded.begin(),
+                                           " of ", loaded.size(), ": partitions have moved"));
   }
   const auto missing = std::find(checked.begin(), checked.end(), false);
   if (missing == checked.end()) return absl::OkStatus();

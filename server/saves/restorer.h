@@ -14,7 +14,9 @@
 // **Thread safety**: one owner thread. Waits for the disk while it is made: the manifest is read.
 //
 // Invariants:
-//  1. Nobody is served a table before all of it is loaded and every checksum was right.
+//  1. Nobody is served a table before all of it is loaded and every checksum was right. Shards
+//     begin with views of their own: each lists the partitions that it has loaded, and together
+//     they must have all.
 //  2. After an error no table that this has made is left. What this cannot drop itself (it has
 //  died,
 //     or cannot reach the coordinator) the coordinator drops, because nobody renews it. Where it is
@@ -109,7 +111,7 @@ class Restorer {
     bool begun = false, done = false;
     uint64_t read_bytes = 0;
     uint64_t groups = 0;
-    std::vector<uint32_t> checked;
+    std::vector<uint32_t> checked, partitions;
   };
 
   Restorer(RestorerOptions options, const Clock* clock, ControlChannel* control,
@@ -153,6 +155,7 @@ class Restorer {
   std::vector<uint32_t> drops_;  // ids that this has made and that are not to be
   std::vector<Table> tables_;
   std::vector<Part> parts_;
+  uint32_t partitions_ = 0;  // of the cluster
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

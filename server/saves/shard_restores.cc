@@ -238,6 +238,7 @@ bool ShardRestores::AnswerWaiters(Restore* restore, int64_t now) {
     response.set_groups(restore->groups);
     if (restore->finished) {
       response.mutable_checked()->Assign(restore->checked.begin(), restore->checked.end());
+      for (const auto& [partition, epoch] : restore->epochs) response.add_partitions(partition);
     }
     waiter.reply(std::move(response));
   }

@@ -227,7 +227,26 @@ void SwarmChecks::CountMismatches() {
   }
 }
 
+// Else what it has lost is not known yet.
+bool SwarmChecks::AllJoined(std::string* missing) const {
+  const v1::ClusterView& view = world_->cluster->view();
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    const bool joined =
+        process != nullptr && std::any_of(view.servers().begin(), view.servers().end(),
+                                          [process](const v1::Server& server) {
+                                            return server.incarnation() == process->incarnation() &&
+                                                   server.state() == v1::Server::ALIVE;
+                                          });
+    if (joined) continue;
+    *missing = absl::StrCat("server-", i, " has not joined");
+    return false;
+  }
+  return true;
+}
+
 bool SwarmChecks::Redundant(std::string* missing) const {
+  if (!AllJoined(missing)) return false;
   const v1::ClusterView& view = world_->cluster->view();
   const int wanted = static_cast<int>(world_->plan.cluster.replicas) - 1;
   int few = 0, learning = 0;

@@ -25,7 +25,7 @@ class SwarmChecks {
   void Observe(const shard::Commit& commit);
   // Between turns of the cluster.
   void Run();
-  // All that the plan wants is there: else *missing says what is not.
+  // All that the plan wants is there, every process included: else *missing says what is not.
   bool Redundant(std::string* missing) const;
   // Every follower was compared with its primary, at one sequence, and is equal. Called when no
   // client pushes any more.
@@ -43,6 +43,8 @@ class SwarmChecks {
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   bool Known(uint64_t server) const;  // to the coordinator
+  // Every process of a server is a member, and the coordinator has heard it.
+  bool AllJoined(std::string* missing) const;
   void CompareReplicas();
   // Every log for replicas is within its limits.
   void BoundLogs();

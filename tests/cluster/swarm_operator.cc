@@ -160,7 +160,12 @@ bool SwarmOperator::idle() const {
 }
 
 std::string SwarmOperator::Describe() const {
-  return absl::StrCat("operator: ", calls_, " calls, last: ", last_.ToString());
+  std::string text = absl::StrCat("operator: ", calls_, " calls, last: ", last_.ToString());
+  for (const v1::Job& job : world_->cluster->view().jobs()) {
+    absl::StrAppend(&text, "; job ", job.name(), " has workers");
+    for (const v1::Worker& w : job.members()) absl::StrAppend(&text, " ", w.incarnation());
+  }
+  return text;
 }
 
 }  // namespace verbena::test

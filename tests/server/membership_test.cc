@@ -484,6 +484,60 @@ TEST_CASE("regression: an older coordinator state under a live server is not fol
   }
 }
 
+// An older state is put back, of which the view lists so few terms that a server cannot see what it
+// does not continue. It answers a refresh, or, with `poll`, a poll that the server sent before it
+// saw more. Whether the server follows.
+bool FollowsOlderState(bool poll) {
+  World world;
+  TestCoordinator& c = world.coordinator;
+  c.options().terms_listed = 1;
+  c.Restart();
+  auto inner = world.channel.handler;
+  CoordinatorState backup;
+  std::function<void()> held;
+  bool put_back = false;
+  const auto put_older_back = [&] {
+    put_back = true;
+    REQUIRE(world.store.Save(backup, nullptr).ok());
+    for (int starts = 0; starts < 8; ++starts) c.Restart();
+  };
+  world.channel.handler = [&](const std::string& name, const std::string& bytes,
+                              FakeChannel::Respond respond) {
+    v1::GetViewRequest request;
+    if (name == "GetView") REQUIRE(request.ParseFromString(bytes));
+    if (request.wait_ms() > 0) {
+      held = [inner, name, bytes, respond] { inner(name, bytes, respond); };
+      return;
+    }
+    if (name == "GetView" && !poll && c.view().servers_size() == 3) put_older_back();
+    inner(name, bytes, respond);
+  };
+  world.Start();
+  REQUIRE(world.RunFor(1000, [&] { return world.Joined() && held != nullptr; }));
+  backup = *world.store.Load();
+  const auto follows = [&] { return world.views.back()->revision() == c.view().revision(); };
+  c.Restart();
+  c.JoinServer("b");
+  REQUIRE(world.RunFor(kLeaseMs / 4 + 10, follows));
+  if (poll) {
+    put_older_back();
+    held();
+  } else {
+    c.JoinServer("c");
+    REQUIRE(world.RunFor(kLeaseMs / 4 + 10, [&] { return put_back; }));
+  }
+  return world.RunFor(20000, follows);
+}
+
+TEST_CASE("regression: no answer of an older coordinator state is followed") {
+  CHECK_FALSE(FollowsOlderState(/*poll=*/false));
+  CHECK_FALSE(FollowsOlderState(/*poll=*/true));
+  coordinator_planted_bugs().refresh_unseen = true;
+  const bool follows = FollowsOlderState(/*poll=*/false);
+  coordinator_planted_bugs().refresh_unseen = false;
+  CHECK(follows);
+}
+
 TEST_CASE("two lives of a server never send one request id") {
   World world;
   world.options.seed = 0;
