@@ -9,6 +9,7 @@ namespace verbena::server {
 struct CoordinatorPlantedBugs {
   bool count_pauses = false;       // leases run on while the coordinator does not
   bool make_late_changes = false;  // of configurations, however long ago who asks lived
+  bool hand_over_unheard = false;  // by who leaves, to a follower that may be dead
   bool believe_workers = false;    // a worker's word alone proves that the state is too old
   bool wait_for_polls = false;     // a server's view comes by a poll alone, which may be lost
   bool refresh_unseen = false;     // that call does not say what the server has seen
