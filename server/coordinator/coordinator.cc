@@ -104,6 +104,7 @@ void Coordinator::Impl::FollowView() {
   }
   leases.Retain(alive);
   std::erase_if(unheard, [&](uint64_t server) { return !alive.contains(server); });
+  std::erase_if(heard, [&](const auto& h) { return FindServer(h.first, view()) == nullptr; });
   std::erase_if(left, [&](uint64_t server) { return FindServer(server, view()) == nullptr; });
   // Members that were cut off by a restart look for the coordinator for a while.
   const int64_t found_by = in_office_since_ns + options.find_again_ns;
@@ -119,6 +120,23 @@ void Coordinator::Impl::FollowView() {
   for (const uint64_t table : restoring) {
     if (!restores.Has(table)) restores.Grant(table, Now() + RestoreLeaseNanos());
   }
+}
+
+bool Coordinator::Impl::WasHeard(uint64_t server) const {
+  const auto it = heard.find(server);
+  if (it == heard.end() || turns.Late(Now()) || Now() - it->second > LeaseNanos() / 2) return false;
+  return paused_ns < 0 || it->second >= paused_ns + LeaseNanos() / 8;
+}
+
+bool Coordinator::Impl::HasUnheardFollower(uint64_t server) const {
+  if (coordinator_planted_bugs().hand_over_unheard) return false;
+  const auto& partitions = state.view.partitions();
+  return std::any_of(partitions.begin(), partitions.end(), [&](const v1::Partition& p) {
+    return p.primary() == server &&
+           std::any_of(p.followers().begin(), p.followers().end(), [&](const v1::Replica& r) {
+             return IsAlive(r.server(), state.view) && !WasHeard(r.server());
+           });
+  });
 }
 
 const CoordinatorState::Answered* Coordinator::Impl::FindAnswer(

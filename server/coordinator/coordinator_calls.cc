@@ -120,7 +120,10 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const Coordinat
 void Coordinator::JoinServer(const v1::JoinServerRequest& request,
                              Reply<v1::JoinServerResponse> reply) {
   impl_->Mutate("JoinServer", request, std::move(reply), [&](v1::JoinServerResponse* response) {
-    return AddServer(request, impl_->options, &impl_->state, response);
+    absl::StatusOr<Effect> effect =
+        AddServer(request, impl_->options, &impl_->state, response);
+    if (effect.ok()) impl_->heard[response->incarnation()] = impl_->Now();
+    return effect;
   });
 }
 
@@ -138,6 +141,9 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
   if (absl::Status status = impl.CheckSeen(request.seen(), request.server(), incarnation);
       !status.ok()) {
     return reply(std::move(status));
+  }
+  if (FindServer(incarnation, impl.view()) != nullptr) {
+    impl.heard[incarnation] = impl.Now();
   }
   std::vector<Impl::Poll> due;
   if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
@@ -167,6 +173,12 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
 void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply) {
   impl_->Mutate(
       "Leave", request, std::move(reply), [&](v1::LeaveResponse*) -> absl::StatusOr<Effect> {
+        if (impl_->HasUnheardFollower(request.incarnation())) {
+          return absl::UnavailableError(
+              absl::StrCat("server incarnation ", request.incarnation(),
+                           " leaves, and a follower of its partitions has not been heard for half "
+                           "a lease; retry"));
+        }
         absl::StatusOr<Effect> effect = RemoveMember(request.incarnation(), &impl_->state);
         if (effect.ok() && FindServer(request.incarnation(), impl_->view()) != nullptr) {
           impl_->left.insert(request.incarnation());
@@ -300,7 +312,10 @@ bool Coordinator::RunOnce() {
   if (!impl.refusal.ok()) return false;
   const int64_t now = impl.Now();
   const int64_t pause_ns = impl.turns.Begin(now);
-  if (pause_ns > 0) impl.ExtendLeases(pause_ns, now);
+  if (pause_ns > 0) {
+    impl.paused_ns = now;
+    impl.ExtendLeases(pause_ns, now);
+  }
   bool ended = impl.EndLeases(now);
   ended |= impl.EndRestores(now);
   ended |= impl.EndBars(now);

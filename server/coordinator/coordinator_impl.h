@@ -6,6 +6,7 @@
 #define VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -47,6 +48,8 @@ struct Coordinator::Impl {
   Turns turns;
   LearnerBars bars;
   std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
+  std::map<uint64_t, int64_t> heard;  // servers, and when the last join or heartbeat was read
+  int64_t paused_ns = -1;             // when the last pause of the coordinator was found; -1: none
   std::vector<Poll> polls;
   int64_t next_poll_ns = kNever;
   int64_t in_office_since_ns = 0;
@@ -91,6 +94,10 @@ struct Coordinator::Impl {
   void Restore(Undo undo);
   absl::Status EndChange(Undo undo, CoordinatorState::Answered* answered);
   void FollowView();
+  // Read half a lease ago at most, and not right after a pause: it had not waited for long.
+  bool WasHeard(uint64_t server) const;
+  // Whether a server that leaves has a follower that is alive by its lease, but was not heard.
+  bool HasUnheardFollower(uint64_t server) const;
   const CoordinatorState::Answered* FindAnswer(const std::string& request_id) const;
   std::vector<Poll> TakePolls(int64_t now);
   void AnswerPolls(std::vector<Poll> due) const;

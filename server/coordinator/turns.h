@@ -37,6 +37,8 @@ class Turns {
     ++pauses_;
     return since;
   }
+  // The turn that is due comes so late that it follows a pause.
+  bool Late(int64_t now_ns) const { return now_ns - last_ns_ > 2 * interval_ns_; }
   // The last kMostPauses turns were late.
   bool always_late() const { return pauses_ >= kMostPauses; }
   // When the next turn is due at the latest.

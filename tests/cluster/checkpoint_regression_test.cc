@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/saves/restorer.h"
 #include "server/saves/saver.h"
+#include "server/saves/shard_calls.h"
 #include "tests/cluster/sim_cluster.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -109,6 +111,9 @@ class Small {
     }
     beside_ = [] {};
   }
+
+  // That have partitions.
+  size_t Shards() const { return server::PrimaryShards(cluster.view()).size(); }
 
   template <typename Machine>
   void RunToEnd(ControlChannel* channel, Machine* machine) {
@@ -366,6 +371,61 @@ TEST_CASE("regression: a table stays until what replaces it is loaded, whatever 
   REQUIRE(small.Restore().ok());
   small.Train(1);
   CHECK(small.value() == -4.0f);
+}
+
+// Its first answers that shards are done say nothing of a partition, as where shards began with
+// different views.
+class ForgetfulChannel final : public ControlChannel {
+ public:
+  ForgetfulChannel(ControlChannel* to, size_t shards) : to_(to), left_(shards) {}
+  void Unary(const std::string& address, const std::string& method,
+             const google::protobuf::Message& request,
+             std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
+             Done done) override {
+    begun += method == "/verbena.v1.Shard/BeginRestore" ? 1 : 0;
+    to_->Unary(address, method, request, response, timeout,
+               [this, response, done = std::move(done)](absl::Status status) mutable {
+                 auto* answer = dynamic_cast<v1::WaitRestoreResponse*>(response.get());
+                 if (answer != nullptr && answer->done() && left_ > 0) {
+                   --left_;
+                   Forget(answer);
+                 }
+                 done(std::move(status));
+               });
+  }
+  bool RunOnce() override { return to_->RunOnce(); }
+  int wake_fd() const override { return -1; }
+
+  size_t begun = 0;
+
+ private:
+  static void Forget(v1::WaitRestoreResponse* answer) {
+    auto* partitions = answer->mutable_partitions();
+    partitions->erase(std::remove(partitions->begin(), partitions->end(), 3u), partitions->end());
+  }
+  ControlChannel* const to_;
+  size_t left_;
+};
+
+TEST_CASE("regression: a restore begins anew where no shard has loaded a partition") {
+  checkpoint::test::SimDisk disk(5);
+  Small small(&disk);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  const auto rounds = [&] {
+    const auto channel = small.cluster.control().NewChannel("operator");
+    const size_t shards = small.Shards();
+    ForgetfulChannel forgetful(channel.get(), shards);
+    const auto restorer = small.MakeRestorer(&forgetful);
+    small.RunToEnd(&forgetful, restorer.get());
+    INFO(restorer->status().ToString());
+    CHECK(restorer->status().ok());
+    return forgetful.begun / shards;
+  };
+  CHECK(rounds() == 2);
+  checkpoint::planted_bugs().forget_moved = true;
+  CHECK(rounds() == 1);
+  checkpoint::planted_bugs().forget_moved = false;
 }
 
 }  // namespace

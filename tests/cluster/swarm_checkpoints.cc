@@ -430,7 +430,9 @@ bool SwarmCheckpoints::Proved(std::string* missing) const {
   }
   for (const auto& [id, table] : world_->tables) {
     if (table.dropped() || !table.restoring()) continue;
-    *missing = absl::StrCat("table ", id, " is still being restored");
+    *missing = absl::StrCat("table ", id, " is still being restored",
+                            restorer_ == nullptr ? "" : ", by a restore that is ",
+                            restorer_ == nullptr ? "" : restorer_->progress().doing);
     return false;
   }
   if (restorer_ == nullptr && (proved_restore_ || proved_jobs_.empty())) return true;

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "server/coordinator/planted_bugs.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -160,6 +161,32 @@ TEST_CASE("the follower of a primary that is silent and asks, or leaves, takes o
   REQUIRE(after.learners_size() == 1);
   if (c.Server("a").state() == v1::Server::SILENT) REQUIRE(after.learners(0).server() == third);
   REQUIRE_FALSE(Lost(c));
+}
+
+// The heartbeats that are read after a pause may be of a server that has died in it.
+TEST_CASE("regression: who leaves hands over to no follower that was not heard since a pause") {
+  TestCoordinator c(Replicated());
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  c.clock.StallMs(2 * kLeaseMs);
+  SECTION("as the first that is read") {}
+  SECTION("after a turn, and heartbeats that have waited") {
+    c->RunOnce();
+    REQUIRE(c.Heartbeat(b).ok());
+  }
+  REQUIRE_STATUS(c.Leave(a).status(), kUnavailable, "has not been heard");
+  CHECK(Words(c.Partition(0)) == "1+2");
+  CHECK(c.Server("a").state() == v1::Server::ALIVE);
+  coordinator_planted_bugs().hand_over_unheard = GENERATE(false, true);
+  if (!coordinator_planted_bugs().hand_over_unheard) {
+    c->RunOnce();
+    c.clock.AdvanceMs(kLeaseMs / 4);
+    REQUIRE(c.Heartbeat(b).ok());
+  }
+  CHECK(c.Leave(a).ok());
+  CHECK(Words(c.Partition(0)) == "2");
+  coordinator_planted_bugs().hand_over_unheard = false;
 }
 
 TEST_CASE("a server that returns is repaired as a learner, and learners become followers") {
