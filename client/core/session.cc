@@ -8,6 +8,7 @@
 #include "proto/cluster_history.h"
 #include "proto/table_spec.h"
 #include "proto/view_tables.h"
+#include "proto/view_terms.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -159,7 +160,8 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
   *request.mutable_spec() = spec;
   calls_.Start<v1::CreateTableResponse>(
       options_.cluster, Method("CreateTable"), std::move(request), deadline_ns,
-      [this, done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
+      [this, deadline_ns,
+       done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
         if (!response.ok()) return done(response.status());
         if (CompareHistory(response->view(), view_) == History::kRolledBack) {
           return done(absl::FailedPreconditionError(absl::StrCat(
@@ -169,8 +171,15 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
               DescribeSeen(SeenOf(response->view())), "; seen: ", DescribeSeen(SeenOf(view_)),
               "); its operator must put the newer state back")));
         }
-        TakeView(std::move(*response->mutable_view()));
-        done(std::move(*response->mutable_table()));
+        if (WasCompared(response->view(), 0, view_)) {
+          TakeView(std::move(*response->mutable_view()));
+          return done(std::move(*response->mutable_table()));
+        }
+        ListTables(deadline_ns, [table = std::move(*response->mutable_table()),
+                                 done](const absl::StatusOr<std::vector<v1::Table>>& tables) {
+          if (!tables.ok()) return done(tables.status());
+          done(table);
+        });
       });
 }
 
@@ -226,8 +235,12 @@ void Session::ListTables(int64_t deadline_ns,
   v1::GetViewRequest request = ViewRequest();
   calls_.Start<v1::GetViewResponse>(
       options_.cluster, Method("GetView"), std::move(request), deadline_ns,
-      [this, done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
+      [this, deadline_ns, asked_at = view_.revision(),
+       done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
         if (!response.ok()) return done(response.status());
+        if (response->changed() && !WasCompared(response->view(), asked_at, view_)) {
+          return ListTables(deadline_ns, done);
+        }
         if (response->changed()) TakeView(std::move(*response->mutable_view()));
         std::vector<v1::Table> served;
         for (const v1::Table& table : view_.tables()) {
@@ -333,11 +346,15 @@ void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) 
   Call<v1::GetViewResponse>(
       *control_, options_.cluster, Method("GetView"), request,
       absl::Milliseconds(wait_ms) + absl::Seconds(5),
-      [this, alive = alive_,
+      [this, alive = alive_, asked_at = view_.revision(),
        done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) mutable {
         if (!*alive) return;
         if (response.ok() && response->changed() && state_ == State::kJoined) {
-          TakeView(std::move(*response->mutable_view()));
+          if (WasCompared(response->view(), asked_at, view_)) {
+            TakeView(std::move(*response->mutable_view()));
+          } else {
+            Refresh();
+          }
         }
         done(response.status());
       });

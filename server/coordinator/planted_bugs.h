@@ -11,6 +11,7 @@ struct CoordinatorPlantedBugs {
   bool make_late_changes = false;  // of configurations, however long ago who asks lived
   bool believe_workers = false;    // a worker's word alone proves that the state is too old
   bool wait_for_polls = false;     // a server's view comes by a poll alone, which may be lost
+  bool take_uncompared = false;    // a server asks for a view without what it has seen
   bool drop_by_name = false;       // what is dropped by id is the table that has its name
   bool replace_at_once = false;    // a table is dropped before what replaces it is loaded
 };

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "server/coordinator/planted_bugs.h"
@@ -482,6 +483,48 @@ TEST_CASE("regression: an older coordinator state under a live server is not fol
     REQUIRE_STATUS(world.member->status(), kFailedPrecondition,
                    "its cluster goes on from a state without it");
   }
+}
+
+// Whether a server follows an older state that is put back between a heartbeat's answer and the
+// request for the view that it announced, and is started until its list of terms is too short.
+bool FollowsOlderState() {
+  World world;
+  TestCoordinator& c = world.coordinator;
+  c.options().terms_listed = 1;
+  world.Start();
+  REQUIRE(world.RunFor(1000, [&] { return world.Joined() && !world.views.empty(); }));
+  const CoordinatorState backup = *world.store.Load();
+  c.Restart();
+  c.JoinServer("b");
+  const auto follows = [&] { return world.views.back()->revision() == c.view().revision(); };
+  REQUIRE(world.RunFor(20000, follows));
+  const size_t views = world.views.size();
+  bool put_back = false;
+  auto inner = world.channel.handler;
+  world.channel.handler = [&](const std::string& name, const std::string& bytes,
+                              FakeChannel::Respond respond) {
+    v1::GetViewRequest request;
+    if (name == "GetView") REQUIRE(request.ParseFromString(bytes));
+    if (request.wait_ms() > 0) return;  // polls are lost
+    if (name == "GetView" && !std::exchange(put_back, true)) {
+      REQUIRE(world.store.Save(backup, nullptr).ok());
+      for (int starts = 0; starts < 10; ++starts) c.Restart();
+      REQUIRE(c.view().revision() > world.views.back()->revision());
+    }
+    inner(name, bytes, respond);
+  };
+  c.JoinServer("c");
+  world.RunFor(20000);
+  REQUIRE(put_back);
+  return world.views.size() > views;
+}
+
+TEST_CASE("regression: no view is followed that was not compared with all that was seen") {
+  CHECK_FALSE(FollowsOlderState());
+  coordinator_planted_bugs().take_uncompared = true;
+  const bool follows = FollowsOlderState();
+  coordinator_planted_bugs().take_uncompared = false;
+  CHECK(follows);
 }
 
 TEST_CASE("two lives of a server never send one request id") {
