@@ -34,6 +34,7 @@ class SwarmChecks {
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
 
  private:
+  bool AllJoined(std::string* missing) const;
   void FollowServers();
   void FollowView();
   // The runs of jobs, and the tables of their norms.
