@@ -43,7 +43,9 @@ void SwarmChecks::FollowServers() {
 
 void SwarmChecks::FollowView() {
   const v1::ClusterView& view = world_->cluster->view();
-  if (world_->old_state || view.revision() == revision_) return;
+  if (world_->old_state) return;
+  if (!view.terms().empty()) world_->terms.insert(view.terms().rbegin()->id());
+  if (view.revision() == revision_) return;
   revision_ = view.revision();
   std::set<uint32_t> present;
   for (const v1::Table& table : view.tables()) {

@@ -103,6 +103,8 @@ class SwarmClient {
              int64_t deadline_ns, bool known_lost, const char* call);
   // By this client's own view one of the units is lost.
   bool KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const;
+  // Its view is of an older state that was put back.
+  bool FollowsOlder() const;
   // The name was a table's of another job at some time since then.
   bool OfOtherJob(const std::string& name, int64_t since_ns) const;
   void Expired(const absl::Status& status, const char* call);
@@ -117,7 +119,6 @@ class SwarmClient {
   SimWorker* process_;
   Phase phase_ = Phase::kStart;
   bool leaving_ = false, excused_ = false, reads_all_ = false;
-  bool older_ = false;  // it has joined an older state, and follows that until it ends
   int64_t next_at_ = 0;
   uint32_t calls_ = 0;       // to the coordinator
   uint32_t operations_ = 0;  // on tables
