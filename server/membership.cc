@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/cluster_history.h"
+#include "proto/view_terms.h"
 #include "server/coordinator/planted_bugs.h"
 #include "server/nanoseconds.h"
 
@@ -48,9 +49,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   std::string join_id;
   Repeated join, heartbeat, poll, leave;
   bool refreshing = false;
-  // The newest revision here when the call was sent. The coordinator has compared its answer with
-  // that one: it counts only while there is no newer one, which it may not continue.
-  uint64_t poll_asked = 0, refresh_asked = 0;
+  uint64_t polled_at = 0, refreshed_at = 0;  // the view's revision when they were asked for
   uint64_t incarnation = 0;
   int64_t lease_ns = 0;
   std::shared_ptr<const v1::ClusterView> view;    // the newest
@@ -67,7 +66,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
             void (Impl::*done)(absl::StatusOr<Response>));
   void SendJoin();
   void SendHeartbeat(int64_t now);
-  v1::GetViewRequest ViewRequest() const;
+  v1::GetViewRequest ViewRequest(uint64_t* asked_at) const;
   void SendPoll();
   void SendRefresh();
   void SendLeave(int64_t now);
@@ -76,8 +75,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void OnPoll(absl::StatusOr<v1::GetViewResponse> response);
   void OnRefresh(absl::StatusOr<v1::GetViewResponse> response);
   void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
-  bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules);
-  bool TakeAnswer(v1::GetViewResponse* response);
+  bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at);
   void GiveView();
   bool StartCalls(int64_t now);
   bool FinishLeave(int64_t now);
@@ -136,8 +134,9 @@ void Membership::Impl::SendHeartbeat(int64_t now) {
   Send("Heartbeat", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnHeartbeat);
 }
 
-// The coordinator alone can compare by all terms: each call that brings a view says what was seen.
-v1::GetViewRequest Membership::Impl::ViewRequest() const {
+// The coordinator compares what is seen with all of its history.
+v1::GetViewRequest Membership::Impl::ViewRequest(uint64_t* asked_at) const {
+  *asked_at = view->revision();
   v1::GetViewRequest request;
   request.set_known_revision(view->revision());
   request.set_incarnation(incarnation);
@@ -148,8 +147,7 @@ v1::GetViewRequest Membership::Impl::ViewRequest() const {
 
 void Membership::Impl::SendPoll() {
   poll.under_way = true;
-  poll_asked = view->revision();
-  v1::GetViewRequest request = ViewRequest();
+  v1::GetViewRequest request = ViewRequest(&polled_at);
   request.set_wait_ms(kPollMs);
   Send("GetView", request, absl::Milliseconds(kPollMs) + kPollSlack, &Impl::OnPoll);
 }
@@ -157,9 +155,8 @@ void Membership::Impl::SendPoll() {
 // A poll may be lost, and waits on for longer than a lease.
 void Membership::Impl::SendRefresh() {
   refreshing = true;
-  refresh_asked = view->revision();
-  v1::GetViewRequest request = ViewRequest();
-  if (coordinator_planted_bugs().refresh_unseen) request.clear_seen();
+  v1::GetViewRequest request = ViewRequest(&refreshed_at);
+  if (coordinator_planted_bugs().take_uncompared) request.clear_seen();
   Send("GetView", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnRefresh);
 }
 
@@ -193,7 +190,8 @@ void Membership::Impl::OnJoin(absl::StatusOr<v1::JoinServerResponse> response) {
   if (state == State::kLeaving) return;
   state = State::kJoined;
   heartbeat.due_ns = now + lease_ns / 4;
-  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr);
+  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr,
+           0);
 }
 
 void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> response) {
@@ -221,8 +219,9 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
-  const bool counts = response->changed() && poll_asked == view->revision();
-  if (counts && !TakeAnswer(&*response)) {
+  if (response->changed() &&
+      !TakeView(response->mutable_view(),
+                response->has_access() ? response->mutable_access() : nullptr, polled_at)) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
@@ -234,7 +233,8 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
 void Membership::Impl::OnRefresh(absl::StatusOr<v1::GetViewResponse> response) {
   refreshing = false;
   if (state != State::kJoined || !response.ok() || !response->changed()) return;
-  if (refresh_asked == view->revision()) TakeAnswer(&*response);
+  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr,
+           refreshed_at);
 }
 
 void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
@@ -249,13 +249,8 @@ void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
   leave.due_ns = clock->NowNanos() + Backoff(&leave);
 }
 
-bool Membership::Impl::TakeAnswer(v1::GetViewResponse* response) {
-  return TakeView(response->mutable_view(),
-                  response->has_access() ? response->mutable_access() : nullptr);
-}
-
-// False when it is not newer than what we have.
-bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules) {
+// False when it is not newer than what we have, or not known to come after it.
+bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at) {
   if (view != nullptr) {
     const History history = CompareHistory(*newer, *view);
     if (history == History::kOtherCluster) {
@@ -277,6 +272,9 @@ bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules) 
     // and serves its own view; the next heartbeat has the coordinator refuse.
     if (history == History::kRolledBack || history == History::kForeign) return false;
     if (newer->revision() <= view->revision()) return false;
+    // Another answer was taken meanwhile: the coordinator has compared less than was seen.
+    if (!WasCompared(*newer, asked_at, *view) && !coordinator_planted_bugs().take_uncompared)
+      return false;
   }
   auto taken = std::make_shared<v1::ClusterView>();
   taken->Swap(newer);

@@ -318,6 +318,8 @@ bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
       state->restore->SetTold(slice, dense->chunk(index).id);
     }
   } else {
+    // The table's kFresh may still be noted, and copies take nothing before it.
+    if (tell && BehindOnCopies(p)) return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {
       ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, p, *state);

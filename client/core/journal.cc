@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/core/errors.h"
+#include "client/core/planted_bugs.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -394,6 +395,8 @@ TableState* Journal::FindTable(uint32_t id) {
   auto table = std::make_unique<TableState>();
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
   Route(table.get());
+  // A view may never come again: what this one says is lost is lost from the first call on.
+  if (!planted_bugs().learn_losses_late) MarkLost(table.get());
   last_table_ = table.get();
   tables_[id] = std::move(table);
   Spread(*last_table_);

@@ -8,6 +8,7 @@
 #include "proto/cluster_history.h"
 #include "proto/table_spec.h"
 #include "proto/view_tables.h"
+#include "proto/view_terms.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -159,8 +160,16 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
   *request.mutable_spec() = spec;
   calls_.Start<v1::CreateTableResponse>(
       options_.cluster, Method("CreateTable"), std::move(request), deadline_ns,
-      [this, done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
+      [this, deadline_ns,
+       done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
         if (!response.ok()) return done(response.status());
+        if (!WasCompared(response->view(), 0, view_)) {
+          return ListTables(deadline_ns, [table = std::move(*response->mutable_table()), done](
+                                             const absl::StatusOr<std::vector<v1::Table>>& tables) {
+            if (!tables.ok()) return done(tables.status());
+            done(table);
+          });
+        }
         const absl::Status taken = TakeView(std::move(*response->mutable_view()));
         if (!taken.ok()) return done(taken);
         done(std::move(*response->mutable_table()));
@@ -219,8 +228,12 @@ void Session::ListTables(int64_t deadline_ns,
   v1::GetViewRequest request = ViewRequest();
   calls_.Start<v1::GetViewResponse>(
       options_.cluster, Method("GetView"), std::move(request), deadline_ns,
-      [this, done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
+      [this, deadline_ns, asked_at = view_.revision(),
+       done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
         if (!response.ok()) return done(response.status());
+        if (response->changed() && !WasCompared(response->view(), asked_at, view_)) {
+          return ListTables(deadline_ns, done);
+        }
         if (response->changed()) {
           const absl::Status taken = TakeView(std::move(*response->mutable_view()));
           if (!taken.ok()) return done(taken);
@@ -253,8 +266,8 @@ absl::Status Session::TakeView(v1::ClusterView view) {
     case History::kOtherIdentity:
     case History::kOtherCluster:
       Expire(absl::StrCat("the coordinator: it is at ", DescribeSeen(SeenOf(view)), " of cluster ",
-                          view.cluster_id(), ", whose history has no ",
-                          DescribeSeen(SeenOf(view_)), " as this client has seen it"));
+                          view.cluster_id(), ", whose history has no ", DescribeSeen(SeenOf(view_)),
+                          " as this client has seen it"));
       return state_ == State::kExpired ? expired_ : Usable();
   }
   // Answers of several calls cross: only a newer view counts.
@@ -337,12 +350,16 @@ void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) 
   Call<v1::GetViewResponse>(
       *control_, options_.cluster, Method("GetView"), request,
       absl::Milliseconds(wait_ms) + absl::Seconds(5),
-      [this, alive = alive_,
+      [this, alive = alive_, asked_at = view_.revision(),
        done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) mutable {
         if (!*alive) return;
         absl::Status status = response.status();
         if (status.ok() && response->changed() && state_ == State::kJoined) {
-          status = TakeView(std::move(*response->mutable_view()));
+          if (WasCompared(response->view(), asked_at, view_)) {
+            status = TakeView(std::move(*response->mutable_view()));
+          } else {
+            Refresh();
+          }
         }
         done(std::move(status));
       });

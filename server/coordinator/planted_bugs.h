@@ -14,7 +14,7 @@ struct CoordinatorPlantedBugs {
   bool reuse_ids = false;          // each term gives out the ids that follow in the loaded state
   bool trusts_loaded_state = false;  // changes are made before servers have said that it is new
   bool wait_for_polls = false;     // a server's view comes by a poll alone, which may be lost
-  bool refresh_unseen = false;     // that call does not say what the server has seen
+  bool take_uncompared = false;    // a server asks for a view without what it has seen
   bool drop_by_name = false;       // what is dropped by id is the table that has its name
   bool replace_at_once = false;    // a table is dropped before what replaces it is loaded
 };

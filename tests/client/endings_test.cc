@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/core/planted_bugs.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -126,6 +128,31 @@ TEST_CASE("lost partitions: DATA_LOSS names table and partition, for pending and
   auto fine = cluster.Push(other, cluster.Memory(other, 1.0f));
   REQUIRE(cluster.Wait(fine));
   CHECK(fine->status.ok());
+}
+
+// What the first calls of a client say of a table that had lost a partition when it joined.
+std::vector<Code> FirstCallsOfLost() {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
+  cluster.view.mutable_tables(0)->add_lost_partitions(2);
+  cluster.servers[0]->refuse = [](const Seen&) { return ReplyStatus::kNotReady; };
+  cluster.Join();
+  auto memory = cluster.Memory(table, 1.0f);
+  std::vector<Code> codes;
+  for (auto call :
+       {cluster.Pull(table, memory, {}, kSecond), cluster.Push(table, memory, kSecond)}) {
+    REQUIRE(cluster.Wait(call));
+    codes.push_back(call->status.code());
+  }
+  return codes;
+}
+
+TEST_CASE("regression: a table that is lost when it is opened is lost from the first call on") {
+  for (const Code code : FirstCallsOfLost()) CHECK(code == Code::kDataLoss);
+  client::planted_bugs().learn_losses_late = true;
+  const std::vector<Code> codes = FirstCallsOfLost();
+  client::planted_bugs().learn_losses_late = false;
+  CHECK(codes.front() != Code::kDataLoss);
 }
 
 TEST_CASE("a dropped table: NOT_FOUND for pending and later calls") {

@@ -67,10 +67,8 @@ bool SimWorker::RunOnce() {
     inputs_.Touch();
     return false;
   }
-  if (!inputs_.Due(clock_.NowNanos())) return false;
-  const bool worked = RunCore();
-  worked ? inputs_.Touch() : inputs_.Idle(core_->NextTimerNanos());
-  return worked;
+  return inputs_.RunIfDue(
+      clock_.NowNanos(), [this] { return RunCore(); }, [this] { return core_->NextTimerNanos(); });
 }
 
 bool SimWorker::RunCore() {

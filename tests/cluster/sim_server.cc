@@ -206,21 +206,21 @@ bool SimServer::RunOnce() {
     if (cold_is_due && !cold_[s]->idle()) shard_inputs_[s].Touch();
   }
   bool worked = RunFiles(now);
-  if (inputs_.Due(now)) {
-    worked = channel_->RunOnce();
-    worked |= membership_->RunOnce();
-    worked ? inputs_.Touch() : inputs_.Idle(membership_->NextTimerNanos());
-  }
+  worked |= inputs_.RunIfDue(
+      now,
+      [this] {
+        const bool heard = channel_->RunOnce();
+        return membership_->RunOnce() || heard;
+      },
+      [this] { return membership_->NextTimerNanos(); });
   for (size_t s = 0; s < shards_.size(); ++s) worked |= RunShard(s, now);
   return worked;
 }
 
 bool SimServer::RunShard(size_t index, int64_t now) {
-  SimInputs& inputs = shard_inputs_[index];
-  if (!inputs.Due(now)) return false;
-  const bool worked = shards_[index]->RunOnce();
-  worked ? inputs.Touch() : inputs.Idle(shards_[index]->NextTimerNanos());
-  return worked;
+  return shard_inputs_[index].RunIfDue(
+      now, [this, index] { return shards_[index]->RunOnce(); },
+      [this, index] { return shards_[index]->NextTimerNanos(); });
 }
 
 int64_t SimServer::NextTimerNanos() const {

@@ -77,7 +77,12 @@ class Swarm {
 
   SwarmResult Run() {
     const int64_t limit = world_.plan.faults_end_ns + recovery_limit_ + finish_limit_ + kSecond;
+    const uint64_t idle_before = sim_idle_check().did_something;
     cluster_->RunUntil([this] { return Turn(); }, limit);
+    if (const uint64_t count = sim_idle_check().did_something; count > idle_before) {
+      world_.Violation(
+          absl::StrCat(count - idle_before, " times a process had work, and was not due"));
+    }
     if (const uint64_t count = cluster_->network().receiver_not_ready(); count > 0) {
       world_.Violation(absl::StrCat(count, " writes met no posted receive"));
     }

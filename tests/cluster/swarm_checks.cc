@@ -43,7 +43,9 @@ void SwarmChecks::FollowServers() {
 
 void SwarmChecks::FollowView() {
   const v1::ClusterView& view = world_->cluster->view();
-  if (world_->old_state || view.revision() == revision_) return;
+  if (world_->old_state) return;
+  if (!view.terms().empty()) world_->terms.insert(view.terms().rbegin()->id());
+  if (view.revision() == revision_) return;
   revision_ = view.revision();
   std::set<uint32_t> present;
   for (const v1::Table& table : view.tables()) {
@@ -65,7 +67,7 @@ void SwarmChecks::FollowView() {
   }
   for (auto& [id, table] : world_->tables) {
     if (table.dropped() || present.contains(id)) continue;
-    table.Drop();
+    table.Drop(world_->now());
     ++world_->table_changes;
     if (SwarmNorm* norm = NormOf(table)) norm->Disturb(table.steps(), true);
     world_->Trace(absl::StrCat("table ", id, ": dropped"));
@@ -254,10 +256,21 @@ bool SwarmChecks::Redundant(std::string* missing) const {
     few += p.followers_size() < wanted ? 1 : 0;
     learning += p.learners_size();
   }
-  if (few == 0 && learning == 0) return true;
-  *missing = absl::StrCat(few, " of ", view.partitions_size(),
-                          " partitions have too few followers, ", learning, " have learners");
-  return false;
+  if (few > 0 || learning > 0) {
+    *missing = absl::StrCat(few, " of ", view.partitions_size(),
+                            " partitions have too few followers, ", learning, " have learners");
+    for (const v1::Partition& p : view.partitions()) {
+      if (p.learners_size() == 0) continue;
+      const shard::Engine* primary = EngineOf(p.primary(), p.shard());
+      const shard::Engine* copy = EngineOf(p.learners(0).server(), p.learners(0).shard());
+      if (primary == nullptr || copy == nullptr) continue;
+      absl::StrAppend(missing, "; partition ", p.id(), ": ",
+                      DescribeReplicas(*primary, *copy, p.id()));
+      break;
+    }
+    return false;
+  }
+  return true;
 }
 
 bool SwarmChecks::Equal(const v1::Partition& p, const v1::Replica& follower,

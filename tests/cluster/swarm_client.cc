@@ -135,19 +135,35 @@ void SwarmClient::OpenTables() {
     ++calls_;
     process_->core().OpenTable(
         name, process_->At(world_->now() + kSecond),
-        [this, name](absl::StatusOr<v1::Table> opened) {
+        [this, name, began = world_->now()](absl::StatusOr<v1::Table> opened) {
           --calls_;
           opening_.erase(name);
           tables_seen_ = 0;
           last_ = opened.status();
           if (opened.ok()) {
             opened_.insert(opened->id());
-          } else if (absl::IsAborted(last_) || absl::IsFailedPrecondition(last_)) {
+          } else if (absl::IsAborted(last_) ||
+                     (absl::IsFailedPrecondition(last_) && !OfOtherJob(name, began))) {
             Expired(last_, "OpenTable");
           }
         });
     if (phase_ != Phase::kRunning) return;
   }
+}
+
+// What that state has is not what the models have. It ends when it hears of the newer one.
+bool SwarmClient::FollowsOlder() const {
+  const auto& terms = std::as_const(*process_).core().view().terms();
+  return !terms.empty() && !world_->terms.contains(terms.rbegin()->id());
+}
+
+// A table that is restored in place of another job's has the name before it is served.
+bool SwarmClient::OfOtherJob(const std::string& name, int64_t since_ns) const {
+  return std::any_of(world_->tables.begin(), world_->tables.end(), [&](const auto& entry) {
+    const SwarmTable& table = entry.second;
+    return table.spec().name() == name && table.spec().job() != job_->plan.name &&
+           table.served_since(since_ns);
+  });
 }
 
 void SwarmClient::Expired(const absl::Status& status, const char* call) {
@@ -298,6 +314,7 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   operation->amount =
       operation->pushes ? table->PushedAmount(world_->Between(1, 3), job_->plan.workers) : 0;
   operation->began_ns = world_->now();
+  operation->known_lost = KnowsLost(*table, operation->units);
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
@@ -320,6 +337,18 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   }
   operation->id = *id;
   return true;
+}
+
+bool SwarmClient::KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const {
+  const client::ClientCore& core = std::as_const(*process_).core();
+  for (const v1::Table& known : core.view().tables()) {
+    if (known.id() != table.id()) continue;
+    const auto& lost = known.lost_partitions();
+    return std::any_of(units.begin(), units.end(), [&](uint32_t unit) {
+      return std::find(lost.begin(), lost.end(), table.units()[unit].partition) != lost.end();
+    });
+  }
+  return false;
 }
 
 void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
@@ -416,7 +445,7 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
   SwarmTable& table = world_->tables.at(operation->table);
   waiting_ -= WaitsForOthers(table) ? 1 : 0;
   if (operation->version.has_value()) stepper_.Reads(false);
-  Judge(status, &table, operation->units, operation->deadline_ns,
+  Judge(status, &table, operation->units, operation->deadline_ns, operation->known_lost,
         operation->pushes  ? "a push"
         : operation->pulls ? "a pull"
                            : "an end-step");
@@ -509,7 +538,8 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
 }
 
 void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
-                        absl::Span<const uint32_t> units, int64_t deadline_ns, const char* call) {
+                        absl::Span<const uint32_t> units, int64_t deadline_ns, bool known_lost,
+                        const char* call) {
   const int64_t now = world_->now();
   const auto wrong = [&](const char* problem) {
     world_->Violation(absl::StrCat(Describe(), ": ", call, " on table ", table->id(), " '",
@@ -530,7 +560,7 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
       if (units.empty() && table->ever_lost_any()) return;  // an end-step
       return wrong("says that data is lost, which is not");
     case absl::StatusCode::kNotFound:
-      if (!table->dropped()) wrong("says that a table is not there, which is");
+      if (!table->dropped() && !FollowsOlder()) wrong("says that a table is not there, which is");
       return;
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kFailedPrecondition:
@@ -539,6 +569,9 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
+      if (known_lost && !table->dropped()) {
+        wrong("waited for a partition that is lost, which this client knows");
+      }
       if (now < deadline_ns - kSlack && !table->dropped()) wrong("failed before its deadline");
       return;
     default:

@@ -56,6 +56,7 @@ class SwarmClient {
     bool ends = false;   // the step of a sync table
     bool whole = false;  // all units
     bool done = false;
+    bool known_lost = false;  // by the client's own view one of the units was, when it began
     int64_t amount = 0;               // of a push
     uint64_t step = 0;                // of a sync table
     std::optional<uint64_t> version;  // that a pull of a worker shows of a sync table
@@ -99,7 +100,13 @@ class SwarmClient {
   void CheckValues(const Operation& operation, SwarmTable* table);
   // Whether a call may end so.
   void Judge(const absl::Status& status, const SwarmTable* table, absl::Span<const uint32_t> units,
-             int64_t deadline_ns, const char* call);
+             int64_t deadline_ns, bool known_lost, const char* call);
+  // By this client's own view one of the units is lost.
+  bool KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const;
+  // Its view is of an older state that was put back.
+  bool FollowsOlder() const;
+  // The name was a table's of another job at some time since then.
+  bool OfOtherJob(const std::string& name, int64_t since_ns) const;
   void Expired(const absl::Status& status, const char* call);
   void Settle();
   int64_t DrawDeadline();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "client/core/planted_bugs.h"
 #include "proto/cluster_history.h"
 #include "rdma/sim/sim_network.h"
 #include "server/checkpoint/planted_bugs.h"
@@ -86,19 +87,23 @@ std::vector<PlantedFault> Faults() {
        {&server::coordinator_planted_bugs().believe_workers},
        573,
        {"not the one that the cluster", "too few followers", "has not joined"}},
+      {"take_uncompared",
+       {&server::coordinator_planted_bugs().take_uncompared},
+       1967,
+       {"not recovered"}},
       {"wait_for_polls",
        {&server::coordinator_planted_bugs().wait_for_polls},
        0,
-       {"not recovered"}},
-      {"refresh_unseen",
-       {&server::coordinator_planted_bugs().refresh_unseen},
-       348,
        {"not recovered"}},
       {"clock_stops_in_suspend", {&client.clock_stops_in_suspend}, 287, {"acknowledged pushes"}},
       {"heartbeats_need_owner", {&client.heartbeats_need_owner}, 36, {"lease has ended"}},
       {"hold_last_buffer", {&client.hold_last_buffer}, 125, {"stands still"}},
       {"trust_late_grants", {&client.trust_late_grants}, 0, {"lease has ended"}},
       {"refusals_are_final", {&client.refusals_are_final}, 2, {"failed before its deadline"}},
+      {"learn_losses_late",
+       {&verbena::client::planted_bugs().learn_losses_late},
+       56,
+       {"which this client knows"}},
       {"keep_patience", {&client.keep_patience}, 4, {"has woken nobody"}},
       {"expire_other_jobs", {&shard.expire_other_jobs}, 8, {"has not used table"}},
       {"lost_by_old_view",

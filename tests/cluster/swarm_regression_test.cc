@@ -1,11 +1,14 @@
 // What the swarm found, each shown without the rest of a cluster.
 #include <catch2/catch.hpp>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "shard/planted_bugs.h"
 #include "tests/cluster/replica_compare.h"
+#include "tests/cluster/sim_inputs.h"
+#include "tests/cluster/swarm.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_bytes.h"
 
@@ -87,6 +90,64 @@ TEST_CASE(
   const bool reaches = NewTableReachesLearner();
   planted_bugs().skip_next_table = false;
   CHECK_FALSE(reaches);
+}
+
+// What the swarm's check says of a primary's log with that limit while a learner catches up and
+// chunks are pushed to.
+std::string ExcessOfCatchUp(uint64_t limit) {
+  FixtureOptions options;
+  options.workers = options.partitions = 1;
+  options.chunks = 12;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  Pair pair(options);
+  EngineOptions engine;
+  engine.server = kServer;
+  engine.replica_log = {limit, limit, limit};
+  pair.primary.engine = std::make_unique<Engine>(engine);
+  pair.Apply();
+  uint64_t sequence = 0;
+  for (uint32_t chunk = 0; chunk < options.chunks; ++chunk) {
+    REQUIRE(pair.primary.Push(0, chunk, ++sequence, 1.0f).answer.status == ReplyStatus::kOk);
+  }
+  v1::Replica* learner = pair.partition()->add_learners();
+  learner->set_server(kCopy);
+  learner->set_since(2);
+  pair.partition()->set_configuration(2);
+  pair.Apply();
+  for (int round = 0; round < 40; ++round) {
+    pair.Take();
+    const std::string excess = test::ReplicaLogExcess(*pair.primary.engine);
+    if (!excess.empty()) return excess;
+    if (planted_bugs().unbounded_log) pair.primary.Push(0, 0, ++sequence, 1.0f);
+    if (!planted_bugs().unbounded_log) REQUIRE(pair.Deliver());
+  }
+  REQUIRE((planted_bugs().unbounded_log || pair.primary.engine->CaughtUp(0)));
+  return "";
+}
+
+TEST_CASE("regression: the ends of a catch-up are beside the limits of the log, and nothing else") {
+  for (uint64_t limit = 512; limit <= 8192; limit += 16) {
+    CAPTURE(limit);
+    CHECK(ExcessOfCatchUp(limit) == "");
+  }
+  planted_bugs().unbounded_log = true;
+  const std::string excess = ExcessOfCatchUp(512);
+  planted_bugs().unbounded_log = false;
+  CHECK(excess != "");
+}
+
+TEST_CASE("simulator: a process that is not due has nothing to do") {
+  test::SimIdleCheck& check = test::sim_idle_check();
+  const bool was_on = std::exchange(check.on, true);
+  const uint64_t run = check.run, did = check.did_something;
+  for (uint64_t seed = 1; seed <= 20; ++seed) test::RunSwarm(seed);
+  CHECK(check.run > run + 1000);
+  CHECK(check.did_something == did);
+  check.forget_calls = true;
+  test::RunSwarm(1);
+  check.forget_calls = false;
+  CHECK(check.did_something > did);
+  check.on = was_on;
 }
 
 // What a copy that has all of its primary serves, where it next hears that it is the primary itself

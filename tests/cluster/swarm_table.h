@@ -76,8 +76,10 @@ class SwarmTable {
   bool restoring() const { return restoring_; }
   // All of it is there: by unit what each began with.
   void Restored(const std::vector<float>& values);
-  void Drop() { dropped_ = true; }
-  bool dropped() const { return dropped_; }
+  void Drop(int64_t now_ns) { dropped_ns_ = now_ns; }
+  bool dropped() const { return dropped_ns_.has_value(); }
+  // A name may have been this table's at some time since then.
+  bool served_since(int64_t ns) const { return !restoring_ && dropped_ns_.value_or(ns) >= ns; }
   bool lost_any() const { return !lost_.empty(); }
   bool lost(uint32_t partition) const { return lost_.contains(partition); }
   bool ever_lost(uint32_t partition) const { return lost(partition) || lives_[partition] > 0; }
@@ -122,7 +124,7 @@ class SwarmTable {
   std::unique_ptr<SwarmSteps> steps_;
   std::vector<uint32_t> lives_;  // by partition
   std::set<uint32_t> lost_;
-  bool dropped_ = false;
+  std::optional<int64_t> dropped_ns_;
   bool restoring_ = false;
 };
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "server/coordinator/planted_bugs.h"
@@ -532,9 +533,9 @@ bool FollowsOlderState(bool poll) {
 TEST_CASE("regression: no answer of an older coordinator state is followed") {
   CHECK_FALSE(FollowsOlderState(/*poll=*/false));
   CHECK_FALSE(FollowsOlderState(/*poll=*/true));
-  coordinator_planted_bugs().refresh_unseen = true;
+  coordinator_planted_bugs().take_uncompared = true;
   const bool follows = FollowsOlderState(/*poll=*/false);
-  coordinator_planted_bugs().refresh_unseen = false;
+  coordinator_planted_bugs().take_uncompared = false;
   CHECK(follows);
 }
 

@@ -1,0 +1,21 @@
+// Deliberate faults of the client, switched on by tests to show that their checks find them.
+//
+// **Thread safety**: written only where no client runs.
+#ifndef VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
+#define VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
+
+namespace verbena::client {
+
+struct PlantedBugs {
+  bool learn_losses_late = false;  // a table that is first used after a loss waits for another view
+};
+
+// All false outside tests.
+inline PlantedBugs& planted_bugs() {
+  static PlantedBugs bugs;
+  return bugs;
+}
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
