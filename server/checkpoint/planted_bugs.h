@@ -13,6 +13,7 @@ struct PlantedBugs {
   bool merge_key_by_key = false;  // a partition that was saved whole does not replace older rows
   bool read_unverified = false;   // the checksums of blocks that are used are not compared
   bool commit_unsynced = false;   // files of a checkpoint that is committed are not durable
+  bool reuse_attempts = false;    // an attempt may have the directory name of an abandoned one
   bool share_directories = false;  // jobs "a/b" and "a_b" save into one directory
 };
 
