@@ -39,6 +39,20 @@ FILE* OpenInPlace(const std::string& place) {
   return fdopen(descriptor, "w");
 }
 
+// A name that nobody else has: other objects of this process write the same path, and processes of
+// other machines and containers with the same id.
+FILE* OpenDraft(const std::string& place, std::string* draft) {
+  // Drafts that a killed process has left may be in the way.
+  constexpr int kMostDrafts = 1000;
+  int descriptor = -1;
+  for (int i = 0; i < kMostDrafts && descriptor < 0; ++i) {
+    *draft = absl::StrCat(place, ".", getpid(), i == 0 ? "" : absl::StrCat(".", i), ".partial");
+    descriptor = open(draft->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0 && errno != EEXIST) return nullptr;
+  }
+  return descriptor < 0 ? nullptr : fdopen(descriptor, "w");
+}
+
 }  // namespace
 
 WholeFile::WholeFile(std::string path, std::string place, std::string draft, FILE* stream)
@@ -54,8 +68,7 @@ absl::StatusOr<std::unique_ptr<WholeFile>> WholeFile::Open(const std::string& pa
   if (exists && !S_ISREG(there.st_mode)) {
     stream = OpenInPlace(place);
   } else {
-    draft = absl::StrCat(place, ".", getpid(), ".partial");
-    stream = std::fopen(draft.c_str(), "we");
+    stream = OpenDraft(place, &draft);
   }
   if (stream == nullptr) return CannotWrite(path, errno);
   return std::unique_ptr<WholeFile>(

@@ -4,8 +4,8 @@
 // A symbolic link is followed, not replaced. What is there and is no regular file (a device such
 // as /dev/null, a pipe) stays what it is and is written in place.
 //
-// **Thread safety**: one thread at a time. Several processes may write the same path: the last
-// Commit() stays.
+// **Thread safety**: one thread at a time an object. Several objects, of any threads, processes and
+// machines, may write the same path: the last Commit() stays.
 #ifndef VERBENA_PROTO_WHOLE_FILE_H_
 #define VERBENA_PROTO_WHOLE_FILE_H_
 

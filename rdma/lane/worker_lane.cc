@@ -192,9 +192,15 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
   const size_t most = pieces_of.bytes;
   const size_t stride = block->size() <= most ? SIZE_MAX : pieces_of.stride;
   const auto offset = static_cast<size_t>(data - block->data());
-  const size_t piece = offset / stride;
-  const size_t begin = piece == 0 ? 0 : piece * stride;
-  const size_t piece_bytes = std::min(most, block->size() - begin);
+  size_t piece = offset / stride;
+  size_t begin = piece == 0 ? 0 : piece * stride;
+  size_t piece_bytes = std::min(most, block->size() - begin);
+  if (bytes > piece_bytes - (offset - begin) && block->size() <= impl_->endpoint->max_exposure()) {
+    // The pieces are smaller than they have to be: behind them, the whole block.
+    piece = block->size() / stride + 1;
+    begin = 0;
+    piece_bytes = block->size();
+  }
   if (bytes > piece_bytes - (offset - begin)) {
     return absl::InvalidArgumentError(
         absl::StrCat("lane ", impl_->ticket.lane, ": cannot expose ", bytes,

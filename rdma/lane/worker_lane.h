@@ -106,7 +106,8 @@ class WorkerLane {
   absl::StatusOr<RemoteMemory> Expose(const std::shared_ptr<MemoryBlock>& block);
   // The same of [data, data + bytes) of a block that may be larger than the transport exposes at
   // once (Endpoint::max_exposure()). The address is the block's, the key of a piece with the range.
-  // INVALID_ARGUMENT: the range is larger than the overlap of Endpoint::exposure_pieces().
+  // A range that no piece has is exposed with all of the block. INVALID_ARGUMENT: that is larger
+  // than Endpoint::max_exposure().
   absl::StatusOr<RemoteMemory> Expose(const std::shared_ptr<MemoryBlock>& block,
                                       const std::byte* data, size_t bytes);
   void Forget(uint64_t block_id);

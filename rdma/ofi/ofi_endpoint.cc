@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "rdma/base/clock.h"
+#include "rdma/base/exposure_pieces.h"
 #include "rdma/ofi/ofi_connection.h"
 #include "rdma/ofi/ofi_provider.h"
 
@@ -71,6 +72,9 @@ class OfiEndpoint final : public Endpoint {
     return absl::StrCat(shared_.options.provider, " at ", shared_.ip);
   }
   std::string settings() const override { return settings_; }
+  ExposurePieces exposure_pieces() const override {
+    return {kExposedPieceBytes, kExposedPieceStride};
+  }
 
   absl::StatusOr<std::string> Listen() override;
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;

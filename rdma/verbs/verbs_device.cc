@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/base/exposure_pieces.h"
 #include "rdma/verbs/verbs_errors.h"
 
 namespace verbena::rdma {
@@ -26,8 +27,7 @@ Devices& AllDevices() {
 
 // Memory is registered in pieces that take the driver some 50 ms each. Neighbours overlap by the
 // largest chunk of a table (kMaxChunkBytes), so that each chunk lies within one piece.
-constexpr uint64_t kOverlapBytes = uint64_t{8} << 20;
-constexpr uint64_t kPieceBytes = (uint64_t{256} << 20) + kOverlapBytes;
+constexpr uint64_t kPieceBytes = (uint64_t{256} << 20) + kPieceOverlapBytes;
 
 bool HasWindows(const ibv_device_attr& attributes) {
   // 2B: the window works on the queue pair it was bound on alone, whatever the peer's domain
@@ -89,7 +89,7 @@ absl::Status VerbsDevice::Start() {
   max_registration_ = max_registration_ == 0 ? largest : std::min(max_registration_, largest);
   uint64_t piece = std::min(max_registration_, kPieceBytes);
   if (windows_) piece = std::min(piece, max_window_);
-  piece_sizes_ = {piece, piece - std::min(kOverlapBytes, piece / 2)};
+  piece_sizes_ = {piece, piece - std::min<uint64_t>(kPieceOverlapBytes, piece / 2)};
   const int flags = fcntl(context_->async_fd, F_GETFL);
   if (flags < 0 || fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     return ErrnoStatus(absl::StrCat("cannot poll the events of RDMA device ", name_), errno);

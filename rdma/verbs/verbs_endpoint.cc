@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/host_port.h"
+#include "rdma/base/exposure_pieces.h"
 #include "rdma/verbs/verbs_endpoint_impl.h"
 #include "rdma/verbs/verbs_errors.h"
 #include "rdma/verbs/verbs_ports.h"
@@ -320,7 +321,12 @@ size_t VerbsEndpointImpl::max_exposure() const {
 
 Endpoint::ExposurePieces VerbsEndpointImpl::exposure_pieces() const {
   if (device_ == nullptr) return Endpoint::exposure_pieces();
-  return {device_->piece_sizes().bytes, device_->piece_sizes().stride};
+  const PieceSizes sizes = device_->piece_sizes();
+  // Without windows each exposure is a registration.
+  if (!device_->windows() && sizes.bytes > kExposedPieceBytes) {
+    return {kExposedPieceBytes, kExposedPieceStride};
+  }
+  return {sizes.bytes, sizes.stride};
 }
 
 // ---- connections --------------------------------------------------------------------------------

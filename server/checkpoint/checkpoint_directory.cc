@@ -22,6 +22,7 @@ constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kTemporary = ".tmp";
 constexpr std::string_view kTrash = ".trash";
 constexpr size_t kDigits = 8;
+constexpr size_t kAttemptDigits = 16;
 
 bool TakeSuffix(std::string* name, std::string_view suffix) {
   if (name->size() < suffix.size()) return false;
@@ -30,10 +31,25 @@ bool TakeSuffix(std::string* name, std::string_view suffix) {
   return true;
 }
 
-// Of a committed checkpoint, or of what is left of one.
-std::optional<uint64_t> AnyNumber(std::string name, bool* leftover) {
-  *leftover = TakeSuffix(&name, kTemporary) || TakeSuffix(&name, kTrash);
+enum class Kind : uint8_t { kCommitted, kAttempt, kRemoved };
+
+// Of a committed checkpoint, or of what is left of one. Attempts of older programs had no id.
+std::optional<uint64_t> AnyNumber(std::string name, Kind* kind) {
+  *kind = TakeSuffix(&name, kTemporary) ? Kind::kAttempt
+          : TakeSuffix(&name, kTrash)   ? Kind::kRemoved
+                                        : Kind::kCommitted;
+  if (*kind != Kind::kCommitted && name.size() > kAttemptDigits) {
+    const size_t dot = name.size() - kAttemptDigits - 1;
+    const bool has_id =
+        name[dot] == '.' && name.find_first_not_of("0123456789abcdef", dot + 1) == name.npos;
+    if (has_id) name.resize(dot);
+  }
   return CheckpointNumber(name);
+}
+
+uint64_t SystemSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
 }
 
 // By what keep_every counts.
@@ -152,13 +168,16 @@ absl::StatusOr<std::string> NewestComplete(Disk* disk, const std::string& root,
 }
 
 CheckpointDirectory::CheckpointDirectory(Disk* disk, std::string root,
-                                         std::unique_ptr<DiskLock> lock)
-    : disk_(disk), root_(std::move(root)), lock_(std::move(lock)) {}
+                                         std::unique_ptr<DiskLock> lock, uint64_t seed)
+    : disk_(disk),
+      root_(std::move(root)),
+      lock_(std::move(lock)),
+      random_(seed == 0 ? SystemSeed() : seed) {}
 
 CheckpointDirectory::~CheckpointDirectory() = default;
 
 absl::StatusOr<std::unique_ptr<CheckpointDirectory>> CheckpointDirectory::Open(
-    Disk* disk, const std::string& root) {
+    Disk* disk, const std::string& root, uint64_t seed) {
   if (root.empty()) return absl::InvalidArgumentError("the checkpoint directory's name is empty");
   absl::Status status = disk->MakeDirectory(root);
   // Or nothing in it would be durable.
@@ -167,44 +186,57 @@ absl::StatusOr<std::unique_ptr<CheckpointDirectory>> CheckpointDirectory::Open(
   absl::StatusOr<std::unique_ptr<DiskLock>> lock = disk->Lock(Join(root, "LOCK"));
   if (!lock.ok()) return lock.status();
   return std::unique_ptr<CheckpointDirectory>(
-      new CheckpointDirectory(disk, root, *std::move(lock)));
+      new CheckpointDirectory(disk, root, *std::move(lock), seed));
 }
 
 absl::Status CheckpointDirectory::RemoveLeftovers() {
   const absl::StatusOr<std::vector<Disk::Entry>> entries = disk_->List(root_);
   if (!entries.ok()) return entries.status();
   for (const Disk::Entry& entry : *entries) {
-    bool leftover = false;
-    const std::optional<uint64_t> number = AnyNumber(entry.name, &leftover);
+    Kind kind = Kind::kCommitted;
+    const std::optional<uint64_t> number = AnyNumber(entry.name, &kind);
     if (!number || !entry.directory) continue;
     number_ = std::max(number_, *number);
-    if (!leftover) continue;
-    const absl::Status status = RemoveTree(disk_, Join(root_, entry.name));
+    if (kind == Kind::kCommitted) continue;
+    absl::Status status = kind == Kind::kAttempt ? RemoveAttempt(entry.name)
+                                                 : RemoveTree(disk_, Join(root_, entry.name));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
+// A late writer of it may make files at any time: under another name it finds no directory.
+absl::Status CheckpointDirectory::RemoveAttempt(const std::string& name) {
+  std::string trash = name;
+  (void)TakeSuffix(&trash, kTemporary);
+  trash = Join(root_, absl::StrCat(trash, std::string(kTrash)));
+  // Left by an older program, whose attempts had no ids.
+  absl::Status status = RemoveTree(disk_, trash);
+  if (status.ok()) status = disk_->Rename(Join(root_, name), trash);
+  if (status.ok()) status = RemoveTree(disk_, trash);
+  return status;
+}
+
 absl::StatusOr<std::string> CheckpointDirectory::Begin() {
-  begun_ = false;
+  path_.clear();
   if (absl::Status status = RemoveLeftovers(); !status.ok()) return status;
   ++number_;
+  std::string id = absl::StrCat(".", absl::Hex(random_(), absl::kZeroPad16));
+  if (planted_bugs().reuse_attempts) id.clear();
   const std::string path =
-      Join(root_, absl::StrCat(CheckpointName(number_), std::string(kTemporary)));
+      Join(root_, absl::StrCat(CheckpointName(number_), id, std::string(kTemporary)));
   if (absl::Status status = disk_->MakeDirectory(path); !status.ok()) return status;
-  begun_ = true;
+  path_ = path;
   return path;
 }
 
 absl::Status CheckpointDirectory::CheckFiles(const v1::CheckpointManifest& manifest) const {
-  const std::string path =
-      Join(root_, absl::StrCat(CheckpointName(number_), std::string(kTemporary)));
   for (const v1::CheckpointFile& entry : manifest.files()) {
     const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
-        disk_->Open(Join(path, entry.name()));
+        disk_->Open(Join(path_, entry.name()));
     if (!file.ok()) return absl::DataLossError(file.status().message());
     if ((*file)->size() != entry.bytes()) {
-      return absl::DataLossError(absl::StrCat(Join(path, entry.name()), " has ", (*file)->size(),
+      return absl::DataLossError(absl::StrCat(Join(path_, entry.name()), " has ", (*file)->size(),
                                               " bytes, and its writer said ", entry.bytes()));
     }
   }
@@ -219,24 +251,23 @@ absl::Status CheckpointDirectory::CheckFiles(const v1::CheckpointManifest& manif
 }
 
 absl::StatusOr<std::string> CheckpointDirectory::Commit(const v1::CheckpointManifest& manifest) {
-  if (!begun_) return absl::FailedPreconditionError("no checkpoint was begun");
+  if (path_.empty()) return absl::FailedPreconditionError("no checkpoint was begun");
   const absl::StatusOr<std::string> text = ManifestText(manifest);
   if (!text.ok()) return text.status();
   absl::Status status = CheckFiles(manifest);
   const std::string name = CheckpointName(number_);
-  const std::string path = Join(root_, absl::StrCat(name, std::string(kTemporary)));
-  if (status.ok()) status = WriteWhole(disk_, Join(path, kManifestName), *text);
-  if (status.ok()) status = disk_->SyncDirectory(path);
-  if (status.ok()) status = disk_->Rename(path, Join(root_, name));
+  if (status.ok()) status = WriteWhole(disk_, Join(path_, kManifestName), *text);
+  if (status.ok()) status = disk_->SyncDirectory(path_);
+  if (status.ok()) status = disk_->Rename(path_, Join(root_, name));
   if (!status.ok()) return status;
-  begun_ = false;
+  path_.clear();
   status = disk_->SyncDirectory(root_);
   if (!status.ok()) return status;
   return name;
 }
 
 absl::Status CheckpointDirectory::Abandon() {
-  begun_ = false;
+  path_.clear();
   return RemoveLeftovers();
 }
 

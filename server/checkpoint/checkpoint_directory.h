@@ -1,9 +1,14 @@
 // A directory of checkpoints: their names, how one is committed, which there are, which may go.
 //
-//     checkpoint-00000042/       committed; numbers grow and are not used again while they are
-//     there checkpoint-00000043.tmp/   being written, or left by a save that ended early
-//     checkpoint-00000007.trash/ being removed, or left so
-//     LOCK                       held by who saves or prunes; has its process id
+//     checkpoint-00000042/                       committed; numbers grow
+//     checkpoint-00000043.0123456789abcdef.tmp/  an attempt: being written, or left by a save that
+//                                                ended early
+//     checkpoint-00000007.trash/                 being removed, or left so; also of an attempt
+//     LOCK                                       held by who saves or prunes; has its process id
+//
+// A number may be used again after an attempt was abandoned, and a writer may not know yet that it
+// was: so each attempt has a directory whose name no other attempt has had. A late writer finds
+// none, or writes into files that are gone; what it does reaches no other attempt.
 //
 // How a checkpoint becomes durable: (1) each writer syncs each of its files before it says that it
 // is done; (2) the manifest, which has all files' checksums, is written and synced; (3) the
@@ -18,7 +23,8 @@
 //  1. A directory of a final name was complete and durable when it got it, and is never written to.
 //  2. One that is removed loses its final name first, durably, and after all that are based on it:
 //     so what has a final name can be restored as far as the disk keeps what it was given.
-//  3. A job's newest checkpoint, and what it is based on, is never removed; nor is what one may be
+//  3. The directory of an attempt has files of that attempt alone.
+//  4. A job's newest checkpoint, and what it is based on, is never removed; nor is what one may be
 //     based on whose manifest cannot be read now.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
@@ -26,6 +32,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -71,19 +78,21 @@ std::vector<std::string> JobsOf(const std::vector<Listed>& all);
 
 class CheckpointDirectory {
  public:
-  // Makes the directory where it is missing (not those above it), and locks it.
+  // Makes the directory where it is missing (not those above it), and locks it. `seed`: of the ids
+  // of attempts; 0: from the system's random source.
   static absl::StatusOr<std::unique_ptr<CheckpointDirectory>> Open(Disk* disk,
-                                                                   const std::string& root);
+                                                                   const std::string& root,
+                                                                   uint64_t seed = 0);
   ~CheckpointDirectory();
 
-  // Removes what saves and prunes left behind, and makes the directory of a new checkpoint, whose
-  // path it returns. What was begun before is abandoned.
+  // Removes what saves and prunes left behind, and makes the directory of a new attempt, whose path
+  // it returns. What was begun before is abandoned.
   absl::StatusOr<std::string> Begin();
   // All files of `manifest` are in the directory, synced. Fills in format_version; returns the
   // checkpoint's name. INVALID_ARGUMENT, FAILED_PRECONDITION, DATA_LOSS: nothing was committed.
   // After any other error it may be committed all the same, wholly.
   absl::StatusOr<std::string> Commit(const v1::CheckpointManifest& manifest);
-  // Removes what was begun. A number is not used again.
+  // Removes what was begun.
   absl::Status Abandon();
 
   // Returns the names of those that were removed. INVALID_ARGUMENT: keep_last is 0.
@@ -95,16 +104,18 @@ class CheckpointDirectory {
   const std::string& root() const { return root_; }
 
  private:
-  CheckpointDirectory(Disk* disk, std::string root, std::unique_ptr<DiskLock> lock);
+  CheckpointDirectory(Disk* disk, std::string root, std::unique_ptr<DiskLock> lock, uint64_t seed);
   absl::Status RemoveLeftovers();
+  absl::Status RemoveAttempt(const std::string& name);
   absl::Status RemoveCommitted(const std::string& name);
   absl::Status CheckFiles(const v1::CheckpointManifest& manifest) const;
 
   Disk* const disk_;
   const std::string root_;
   const std::unique_ptr<DiskLock> lock_;
+  std::mt19937_64 random_;
   uint64_t number_ = 0;  // the greatest that was used
-  bool begun_ = false;
+  std::string path_;     // of the attempt that was begun; empty: there is none
 };
 
 }  // namespace verbena::checkpoint

@@ -33,17 +33,24 @@ absl::Status WriteWhole(Disk* disk, const std::string& path, const std::string& 
 }
 
 absl::Status RemoveTree(Disk* disk, const std::string& path) {
-  // Two levels are all that this project makes; more are somebody else's, and stay.
-  const absl::StatusOr<std::vector<Disk::Entry>> entries = disk->List(path);
-  if (absl::IsNotFound(entries.status())) return absl::OkStatus();
-  if (!entries.ok()) return entries.status();
-  for (const Disk::Entry& entry : *entries) {
-    const std::string inside = Join(path, entry.name);
-    const absl::Status removed =
-        entry.directory ? disk->RemoveDirectory(inside) : disk->Remove(inside);
-    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  // Another process that has opened the directory's name already may make a file in it meanwhile.
+  constexpr int kRounds = 3;
+  absl::Status status;
+  for (int round = 0; round < kRounds; ++round) {
+    // Two levels are all that this project makes; more are somebody else's, and stay.
+    const absl::StatusOr<std::vector<Disk::Entry>> entries = disk->List(path);
+    if (absl::IsNotFound(entries.status())) return absl::OkStatus();
+    if (!entries.ok()) return entries.status();
+    for (const Disk::Entry& entry : *entries) {
+      const std::string inside = Join(path, entry.name);
+      const absl::Status removed =
+          entry.directory ? disk->RemoveDirectory(inside) : disk->Remove(inside);
+      if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+    }
+    status = disk->RemoveDirectory(path);
+    if (!absl::IsFailedPrecondition(status)) return status;
   }
-  return disk->RemoveDirectory(path);
+  return status;
 }
 
 std::string BaseName(const std::string& path) {

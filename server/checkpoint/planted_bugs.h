@@ -14,6 +14,7 @@ struct PlantedBugs {
   bool read_unverified = false;   // the checksums of blocks that are used are not compared
   bool commit_unsynced = false;   // files of a checkpoint that is committed are not durable
   bool forget_moved = false;      // a table is served of which no shard has loaded a partition
+  bool reuse_attempts = false;    // an attempt may have the directory name of an abandoned one
   bool share_directories = false;  // jobs "a/b" and "a_b" save into one directory
 };
 

@@ -135,7 +135,7 @@ absl::Status Saver::LockDirectory() {
         "directory '", options_.root, "'; wanted: an absolute path, which every server can write"));
   }
   if (directory_ != nullptr) return absl::OkStatus();
-  auto opened = checkpoint::CheckpointDirectory::Open(disk_, options_.root);
+  auto opened = checkpoint::CheckpointDirectory::Open(disk_, options_.root, options_.seed);
   if (!opened.ok()) return opened.status();
   directory_ = *std::move(opened);
   return absl::OkStatus();

@@ -188,9 +188,13 @@ void SwarmCheckpoints::StartSave() {
   std::copy_if(all.begin(), all.end(), std::back_inserter(jobs),
                [&](const std::string& job) { return faults() || !proved_jobs_.contains(job); });
   if (jobs.empty()) return;
-  save_job_ = jobs[Pick(jobs.size())];
-  save_root_ =
-      Chance(0.5) ? kSharedRoot : Join(kPeriodicRoot, server::CheckpointDirectoryOf(save_job_));
+  std::string job = jobs[Pick(jobs.size())];
+  std::string root =
+      Chance(0.5) ? kSharedRoot : Join(kPeriodicRoot, server::CheckpointDirectoryOf(job));
+  if (!std::exchange(save_again_, false) || !all.contains(save_job_)) {
+    save_job_ = std::move(job);
+    save_root_ = std::move(root);
+  }
   save_proves_ = !faults();
   server::SaverOptions options;
   options.coordinator = kCoordinatorAddress;
@@ -209,6 +213,18 @@ void SwarmCheckpoints::StartSave() {
   save_channel_ = NewChannel("operator");
   saver_ = std::make_unique<server::Saver>(options, &world_->cluster->network().clock(),
                                            save_channel_.get(), &disk_);
+  DrawInterrupt();
+}
+
+void SwarmCheckpoints::DrawInterrupt() {
+  interrupt_at_ = kNotSoon;
+  save_interrupted_ = false;
+  slow_files_ns_ = 0;
+  const uint64_t draw = interrupts_();
+  if (!faults() || !world_->has(SwarmFeature::kDiskFaults) || draw % 8 == 0) return;
+  // Shards are late: they still write what they have taken when the next save begins.
+  slow_files_ns_ = static_cast<int64_t>(draw / 8 % 40) * kMilli;
+  interrupt_at_ = world_->now() + static_cast<int64_t>(draw / 320 % 60) * kMilli;
 }
 
 void SwarmCheckpoints::RunSave() {
@@ -221,8 +237,17 @@ void SwarmCheckpoints::RunSave() {
   if (world_->now() < saver_dies_at_) {
     save_channel_->RunOnce();
     saver_->RunOnce();
+    if (world_->now() >= interrupt_at_) {
+      interrupt_at_ = kNotSoon;
+      save_interrupted_ = true;
+      saver_->Cancel();
+    }
     if (!saver_->done()) return;
     Judge("a save", saver_->status());
+    // Its directory is its own.
+    if (absl::IsAlreadyExists(saver_->status())) {
+      world_->Violation(absl::StrCat("a save found files of another: ", last_.ToString()));
+    }
     chain = saver_->status().ok() && saver_->manifest().has_base();
     if (saver_->status().ok()) {
       saved_.Reported(Join(save_root_, saver_->name()));
@@ -235,6 +260,8 @@ void SwarmCheckpoints::RunSave() {
   saved_.Look(save_root_, false);
   if (faults() && !disk_.crashed() && chain && Chance(0.5)) Compact(save_root_);
   next_save_ = world_->now() + (faults() ? Between(0, 1500) : 20) * kMilli;
+  save_again_ = save_interrupted_ && faults();
+  if (save_again_) next_save_ = world_->now();
 }
 
 // ---- upkeep -------------------------------------------------------------------------------------
@@ -250,7 +277,8 @@ void SwarmCheckpoints::Compact(const std::string& root) {
   if (from == nullptr) return;
   saved_.Compacts(from);
   const auto reader = CheckpointReader::Open(&disk_, *newest);
-  auto directory = CheckpointDirectory::Open(&disk_, root);
+  auto directory =
+      CheckpointDirectory::Open(&disk_, root, world_->plan.seed * 86'028'121 + ++compactions_);
   absl::StatusOr<std::string> made =
       directory.ok() && reader.ok()
           ? checkpoint::Compact(&disk_, *reader, directory->get(),
@@ -404,7 +432,8 @@ void SwarmCheckpoints::Run(const SwarmChecks& checks) {
 }
 
 void SwarmCheckpoints::StopFaults() {
-  saver_dies_at_ = restorer_dies_at_ = periodic_dies_at_ = kNotSoon;
+  saver_dies_at_ = restorer_dies_at_ = periodic_dies_at_ = interrupt_at_ = kNotSoon;
+  slow_files_ns_ = 0;
   disk_.SetCapacity(UINT64_MAX);
   disk_.FailSync(0);
   disk_.CrashAt(0);

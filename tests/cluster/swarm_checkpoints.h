@@ -45,6 +45,8 @@ class SwarmCheckpoints {
 
   checkpoint::test::SimDisk& disk() { return disk_; }
   SwarmSaved& saved() { return saved_; }
+  // How long a write to a file takes at least.
+  int64_t slow_files_ns() const { return slow_files_ns_; }
 
  private:
   int64_t Between(int64_t low, int64_t high) {
@@ -65,6 +67,8 @@ class SwarmCheckpoints {
   void RunPeriodic();
   void OnPeriodic(const std::string& line);
   void StartSave();
+  // Where an operator has interrupted one, the next is of the same job and directory.
+  void DrawInterrupt();
   void RunSave();
   void StartRestore();
   void RunRestore();
@@ -77,6 +81,7 @@ class SwarmCheckpoints {
 
   SwarmWorld* const world_;
   std::mt19937_64 random_;  // its own: it changes no other draw of a seed
+  std::mt19937_64 interrupts_;  // likewise
   checkpoint::test::SimDisk disk_;
   SwarmSaved saved_;
   std::unique_ptr<ControlChannel> operator_channel_;
@@ -86,6 +91,8 @@ class SwarmCheckpoints {
   std::unique_ptr<server::Saver> saver_;
   std::string save_root_, save_job_;
   bool save_proves_ = false;
+  bool save_interrupted_ = false, save_again_ = false;
+  int64_t interrupt_at_ = 0, slow_files_ns_ = 0;
   std::unique_ptr<server::Restorer> restorer_;
   std::shared_ptr<const SavedCheckpoint> restores_;
   bool restore_proves_ = false;
@@ -93,7 +100,8 @@ class SwarmCheckpoints {
   int64_t periodic_dies_at_ = 0, saver_dies_at_ = 0, restorer_dies_at_ = 0;
   int64_t next_periodic_ = 0, next_save_ = 0, next_restore_ = 0, next_upkeep_ = 0;
   int64_t next_drop_ = 0, reboot_at_ = 0;
-  uint64_t actors_ = 0;  // for seeds and names
+  uint64_t actors_ = 0;       // for seeds and names
+  uint64_t compactions_ = 0;  // for seeds
   std::set<std::string> proved_jobs_;
   bool proved_restore_ = false;
   absl::Status last_;

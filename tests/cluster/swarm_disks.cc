@@ -1,5 +1,6 @@
 #include "tests/cluster/swarm_disks.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,7 +12,9 @@ namespace verbena::test {
 SwarmDisks::SwarmDisks(SwarmWorld* world, SwarmCheckpoints* checkpoints)
     : world_(world), checkpoints_(checkpoints), random_(world->plan.seed * 32'452'843 + 5) {
   if (checkpoints_ == nullptr) return;
-  world_->plan.cluster.file_io_ns = [this] { return file_io_ns_; };
+  world_->plan.cluster.file_io_ns = [this] {
+    return std::max(file_io_ns_, checkpoints_->slow_files_ns());
+  };
 }
 
 void SwarmDisks::Run() {

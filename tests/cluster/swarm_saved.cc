@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
@@ -296,6 +297,23 @@ std::string SwarmSaved::CheckValues(const SavedTable& saved, const SavedLeast& l
   return "";
 }
 
+void SwarmSaved::NoteSource(const std::string& path, const std::string& checksum) {
+  auto& source = sources_[path];
+  if (source.first != checksum) source = {checksum, compacts_};
+}
+
+std::string SwarmSaved::Unlisted(const std::string& path,
+                                 const v1::CheckpointManifest& manifest) const {
+  std::set<std::string> listed = {checkpoint::kManifestName};
+  for (const v1::CheckpointFile& file : manifest.files()) listed.insert(file.name());
+  const auto entries = disk_.List(path);
+  if (!entries.ok()) return std::string(entries.status().message());
+  for (const checkpoint::Disk::Entry& entry : *entries) {
+    if (!listed.contains(entry.name)) return absl::StrCat(entry.name, " is not in its manifest");
+  }
+  return "";
+}
+
 void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
   const std::string path = Join(root, listed.name);
   const auto reader = CheckpointReader::Open(&disk_, path);
@@ -305,22 +323,25 @@ void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
   std::string wrong = "no shard has begun to save it";
   const uint64_t id = listed.manifest->save();
   for (const Begun& begun : begun_) {
-    if (begun.directory != absl::StrCat(path, ".tmp") || (id != 0 && id != begun.id)) continue;
+    if (!absl::StartsWith(begun.directory, absl::StrCat(path, "."))) continue;
+    if (id != 0 && id != begun.id) continue;
     wrong = CompareWithCut(*saved, begun);
     if (wrong.empty()) break;
   }
-  if (!wrong.empty() && compacts_ != nullptr && checkpoint::ParentOf(compacts_->path) == root) {
-    wrong = compacts_->tables.size() == saved->tables.size() ? "" : "it has other tables";
+  const std::shared_ptr<const SavedCheckpoint> source = sources_.at(path).second;
+  if (!wrong.empty() && source != nullptr && checkpoint::ParentOf(source->path) == root) {
+    wrong = source->tables.size() == saved->tables.size() ? "" : "it has other tables";
     for (const auto& [name, table] : saved->tables) {
-      const auto from = compacts_->tables.find(name);
-      std::string differs = from == compacts_->tables.end()
+      const auto from = source->tables.find(name);
+      std::string differs = from == source->tables.end()
                                 ? "it is not there"
                                 : Difference(table.content, from->second.content);
       if (differs.empty()) continue;
-      wrong = absl::StrCat("table '", name, "' is not what ", compacts_->path,
+      wrong = absl::StrCat("table '", name, "' is not what ", source->path,
                            " has, of which it was made: ", differs);
     }
   }
+  if (wrong.empty()) wrong = Unlisted(path, reader->manifest());
   if (!wrong.empty()) return world_->Violation(absl::StrCat(path, ": ", wrong));
   ++checked_;
   world_->Trace(absl::StrCat(path, " is there, based on ", reader->links() - 1));
@@ -343,6 +364,7 @@ void SwarmSaved::Look(const std::string& root, bool verify) {
     }
     const auto known = known_.find(path);
     const bool is_new = known == known_.end() || (!damaged && known->second.first != one.checksum);
+    if (is_new) NoteSource(path, one.checksum);
     if (is_new && !Doubtful(path)) LookAtNew(root, one);
     if (is_new || !verify || (Doubtful(path) && !damaged)) continue;
     const auto reader = CheckpointReader::Open(&disk_, path);
@@ -352,9 +374,11 @@ void SwarmSaved::Look(const std::string& root, bool verify) {
           absl::StrCat(path, damaged ? " has a wrong bit: " : ": ", whole.ToString()));
     }
   }
-  std::erase_if(known_, [&](const auto& known) {
-    return checkpoint::ParentOf(known.first) == root && !there.contains(known.first);
-  });
+  const auto gone = [&](const auto& entry) {
+    return checkpoint::ParentOf(entry.first) == root && !there.contains(entry.first);
+  };
+  std::erase_if(known_, gone);
+  std::erase_if(sources_, gone);
   std::erase_if(reported_, [&](const std::string& path) {
     if (checkpoint::ParentOf(path) != root || there.contains(path)) return false;
     if (!may_go_.contains(path)) {

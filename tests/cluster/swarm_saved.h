@@ -93,7 +93,13 @@ class SwarmSaved {
     std::map<uint32_t, std::map<uint32_t, std::vector<TableContent>>> cut;
   };
 
+  // A compaction may have made it, if one was under way when it was first seen: while a bit is
+  // wrong, it is looked at only later.
+  void NoteSource(const std::string& path, const std::string& checksum);
   void LookAtNew(const std::string& root, const checkpoint::Listed& listed);
+  // A file of the checkpoint that its manifest does not list, and that nobody would remove. Empty:
+  // none.
+  std::string Unlisted(const std::string& path, const v1::CheckpointManifest& manifest) const;
   absl::StatusOr<SavedCheckpoint> ReadAll(const checkpoint::CheckpointReader& reader) const;
   std::string CompareWithCut(const SavedCheckpoint& saved, const Begun& begun) const;
   std::string CheckValues(const SavedTable& table, const SavedLeast& least) const;
@@ -111,6 +117,8 @@ class SwarmSaved {
   std::set<std::string> reported_, may_go_, damaged_;  // paths
   // By path, and the manifest's checksum: names that a crash took away are used again.
   std::map<std::string, std::pair<std::string, std::shared_ptr<const SavedCheckpoint>>> known_;
+  // By path: the manifest's checksum, and what was being compacted when it was first seen.
+  std::map<std::string, std::pair<std::string, std::shared_ptr<const SavedCheckpoint>>> sources_;
   // By the id of a table that is being restored: the checkpoint, and the table's name there.
   std::map<uint32_t, std::pair<std::shared_ptr<const SavedCheckpoint>, std::string>> restores_;
   uint64_t revision_ = 0;

@@ -71,6 +71,25 @@ TEST_CASE("a file is there when it is complete, and nothing is left of one that 
   CHECK(folder.Entries() == 1);
 }
 
+TEST_CASE("regression: of several that write one path each file is whole, and the last one stays") {
+  const Folder folder;
+  auto first = WholeFile::Open(folder / "a");
+  REQUIRE(first.ok());
+  std::fputs("first, which is longer", (*first)->stream());
+  auto second = WholeFile::Open(folder / "a");
+  REQUIRE(second.ok());
+  std::fputs("second", (*second)->stream());
+  {
+    auto given_up = WholeFile::Open(folder / "a");
+    REQUIRE(given_up.ok());
+  }
+  REQUIRE((*first)->Commit().ok());
+  CHECK(Read(folder / "a") == "first, which is longer");
+  REQUIRE((*second)->Commit().ok());
+  CHECK(Read(folder / "a") == "second");
+  CHECK(folder.Entries() == 1);
+}
+
 TEST_CASE("a symbolic link is followed, not replaced") {
   const Folder folder;
   Write(folder / "target", "old");

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -138,6 +139,33 @@ TEST_CASE("ofi: keys are 64 random bits, one for each exposure") {
 }
 
 // Two clients of one server; the second one has learned the first one's key.
+TEST_CASE("regression: ofi: memory of any size is exposed in pieces of at most 72 MiB") {
+  constexpr size_t kMiB = size_t{1} << 20;
+  Stage stage(Ofi());
+  Pair pair(&stage);
+  const auto sizes = pair.client.endpoint->exposure_pieces();
+  CHECK(sizes.bytes <= 72 * kMiB);
+  CHECK(sizes.bytes - sizes.stride == 8 * kMiB);
+  const auto block = *MemoryBlock::Allocate(150 * kMiB, "large");
+  // The largest chunk, over the border of the first two pieces.
+  const size_t at = sizes.stride - 4 * kMiB;
+  const size_t begin = at / sizes.stride * sizes.stride;
+  const auto memory = pair.client.endpoint->Expose(pair.c, block, begin, sizes.bytes);
+  REQUIRE(memory.ok());
+  FillPattern(*pair.server_block, 0, 4096, 3);
+  const Segment segment = {pair.server_block->data(), 4096, pair.server_block.get()};
+  WriteRequest request;
+  request.segments = absl::MakeConstSpan(&segment, 1);
+  for (const size_t offset : {at, at + 8 * kMiB - 4096}) {
+    request.remote = {memory->address + offset - begin, memory->key};
+    REQUIRE(pair.server.endpoint->PostWrite(pair.s, request).ok());
+    REQUIRE(stage.Until([&] {
+      return std::equal(block->data() + offset, block->data() + offset + 4096,
+                        pair.server_block->data());
+    }));
+  }
+}
+
 TEST_CASE("ofi: a key of another domain opens nothing") {
   Stage stage(Ofi());
   Party& server = stage.Add("server");

@@ -45,6 +45,7 @@ class ScriptedEndpoint final : public Endpoint {
   // ---- what the test decides ----
   bool dead_after_close = true;
   absl::Status next_write;  // returned by the next PostWrite() unless OK
+  ExposurePieces pieces;    // SIZE_MAX: as most_exposed says
   size_t most_exposed = SIZE_MAX;
 
   // Consumes a receive, as a peer's write with immediate does.
@@ -80,6 +81,9 @@ class ScriptedEndpoint final : public Endpoint {
   }
   void Unexpose(ConnectionId, const RemoteMemory&) override { ++unexposed; }
   size_t max_exposure() const override { return most_exposed; }
+  ExposurePieces exposure_pieces() const override {
+    return pieces.bytes == SIZE_MAX ? Endpoint::exposure_pieces() : pieces;
+  }
   absl::Status Connect(ConnectionId, const std::string&, std::string_view data) override {
     private_data = data;
     return absl::OkStatus();

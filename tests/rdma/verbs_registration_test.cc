@@ -103,6 +103,25 @@ TEST_CASE("a region of gigabytes is registered in pieces, and each chunk lies wi
   CHECK(fake_verbs().registered_bytes.size() == 5);  // nothing was registered for that
 }
 
+TEST_CASE("regression: without windows no exposure registers more than 72 MiB at once") {
+  VerbsOptions options;
+  options.memory_windows = false;
+  World world(options);
+  Pair pair(&world.stage, Receives(8, 8));
+  REQUIRE(pair.established);
+  const Untouched region(600 * kMiB);
+  REQUIRE(pair.client.endpoint->Register(region.block).ok());
+  fake_verbs().registered_bytes.clear();
+  const auto sizes = pair.client.endpoint->exposure_pieces();
+  CHECK(sizes.bytes - sizes.stride == 8 * kMiB);
+  for (size_t begin = 0; begin < region.block->size(); begin += sizes.stride) {
+    const size_t bytes = std::min(sizes.bytes, region.block->size() - begin);
+    CHECK(pair.client.endpoint->Expose(pair.c, region.block, begin, bytes).ok());
+  }
+  CHECK(fake_verbs().registered_bytes.size() == 10);
+  for (const size_t bytes : fake_verbs().registered_bytes) CHECK(bytes <= 72 * kMiB);
+}
+
 TEST_CASE("a registration that is given up, or fails, leaves nothing registered") {
   World world;
   Party& party = world.stage.Add("a");

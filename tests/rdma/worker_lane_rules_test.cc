@@ -351,6 +351,23 @@ TEST_CASE("a block larger than the transport exposes at once is exposed in piece
   CHECK(rig.lane->Expose(small, small->data() + 4000, 4192)->key == rig.lane->Expose(small)->key);
 }
 
+TEST_CASE("a range that no piece has is exposed with the whole block, where the transport can") {
+  WorkerRig rig;
+  rig.endpoint.pieces = {8192, 4096};
+  const auto block = *MemoryBlock::Allocate(40'000, "large");
+  const auto part = rig.lane->Expose(block, block->data(), 4096);
+  const auto whole = rig.lane->Expose(block);
+  REQUIRE(part.ok());
+  REQUIRE(whole.ok());
+  CHECK(part->key != whole->key);
+  CHECK(rig.endpoint.ranges.at(part->key - 1) == std::pair<size_t, size_t>(0, 8192));
+  CHECK(rig.endpoint.ranges.at(whole->key - 1) == std::pair<size_t, size_t>(0, 40'000));
+  CHECK(rig.lane->Expose(block, block->data() + 100, 12'000)->key == whole->key);
+  CHECK(rig.lane->Expose(block, block->data() + 39'000, 1000)->key != whole->key);
+  rig.lane->Forget(block->id());
+  CHECK(rig.endpoint.unexposed == 3);
+}
+
 TEST_CASE("a closed lane exposes nothing for now: its records go out on another one") {
   WorkerRig rig;
   rig.lane->Close(absl::UnavailableError("test"));

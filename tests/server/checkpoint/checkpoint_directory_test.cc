@@ -4,9 +4,12 @@
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "server/checkpoint/array_reader.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/tensor_file.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -14,6 +17,8 @@ namespace verbena::checkpoint::test {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
 
 std::set<std::string> NamesOf(SimDisk* disk, const std::string& path) {
   std::set<std::string> names;
@@ -44,17 +49,69 @@ TEST_CASE("what saves and prunes left goes at the next save, and nothing else do
     REQUIRE(directory.ok());
     const auto path = (*directory)->Begin();
     REQUIRE(path.ok());
-    CHECK(*path == "/c/checkpoint-00000002.tmp");
+    CHECK_THAT(*path, StartsWith("/c/checkpoint-00000002.") && EndsWith(".tmp"));
     REQUIRE(WriteWhole(&disk, Join(*path, "model.safetensors"), "half").ok());
+  }
+  // As older programs left them, whose attempts had no ids.
+  for (const char* name : {"/c/checkpoint-00000003.tmp", "/c/checkpoint-00000003.trash"}) {
+    REQUIRE(disk.MakeDirectory(name).ok());
+    REQUIRE(WriteWhole(&disk, Join(name, "model.safetensors"), "half").ok());
   }
   REQUIRE(disk.MakeDirectory("/c/checkpoint-00000009.trash").ok());
   REQUIRE(disk.MakeDirectory("/c/mine").ok());
   disk.Put("/c/notes.txt", "mine");
   CHECK(ListCheckpoints(&disk, "/c")->size() == 1);
-  // Numbers are not used again.
+  // Numbers that are there are not used again.
   CHECK(*Save(&disk, "/c", model) == "checkpoint-00000010");
   CHECK(NamesOf(&disk, "/c") == std::set<std::string>{"LOCK", "checkpoint-00000001",
                                                       "checkpoint-00000010", "mine", "notes.txt"});
+}
+
+TEST_CASE("regression: a writer that is late with an abandoned attempt reaches no other") {
+  SimDisk disk(1);
+  const Model model(1);
+  std::string given_up;
+  {
+    const auto directory = CheckpointDirectory::Open(&disk, "/c", GENERATE(0u, 7u));
+    given_up = *(*directory)->Begin();
+    REQUIRE((*directory)->Abandon().ok());
+  }
+  CHECK(NamesOf(&disk, "/c") == std::set<std::string>{"LOCK"});
+  const auto directory = CheckpointDirectory::Open(&disk, "/c", 8);
+  const auto path = (*directory)->Begin();
+  REQUIRE(path.ok());
+  v1::CheckpointManifest manifest;
+  manifest.set_partitions(8);
+  // Whether it comes before the new attempt's file of that name or after it.
+  for (const char* name : {"first", "second"}) {
+    if (std::string_view(name) == "second") {
+      CHECK(absl::IsNotFound(WriteWhole(&disk, Join(given_up, name), "late")));
+    }
+    const auto file = WritePlainFile(&disk, *path, name, "new");
+    REQUIRE(file.ok());
+    *manifest.add_files() = *file;
+    CHECK(absl::IsNotFound(WriteWhole(&disk, Join(given_up, name), "late")));
+  }
+  CHECK(absl::IsNotFound(WriteWhole(&disk, Join(given_up, "third"), "late")));
+  // The number is free again: it is the attempt that differs.
+  CHECK(*(*directory)->Commit(manifest) == "checkpoint-00000001");
+  CHECK(NamesOf(&disk, "/c/checkpoint-00000001") ==
+        std::set<std::string>{"first", "second", "manifest.json"});
+}
+
+TEST_CASE("planted bug: an attempt has the directory of an abandoned one") {
+  SimDisk disk(1);
+  planted_bugs().reuse_attempts = true;
+  const std::string given_up = *(*CheckpointDirectory::Open(&disk, "/c"))->Begin();
+  REQUIRE((*CheckpointDirectory::Open(&disk, "/c"))->Abandon().ok());
+  const auto directory = CheckpointDirectory::Open(&disk, "/c");
+  REQUIRE((*directory)->Begin().ok());
+  planted_bugs().reuse_attempts = false;
+  CHECK(WriteWhole(&disk, Join(given_up, "late"), "late").ok());
+  v1::CheckpointManifest manifest;
+  manifest.set_partitions(8);
+  CHECK(*(*directory)->Commit(manifest) == "checkpoint-00000001");
+  CHECK(NamesOf(&disk, "/c/checkpoint-00000001") == std::set<std::string>{"late", "manifest.json"});
 }
 
 TEST_CASE("two savers at once: the second is refused and the first goes on") {
@@ -73,14 +130,15 @@ TEST_CASE("nothing is committed that its files do not bear out") {
   v1::CheckpointManifest manifest;
   manifest.set_partitions(8);
   CHECK(absl::IsFailedPrecondition((*directory)->Commit(manifest).status()));  // none was begun
-  REQUIRE((*directory)->Begin().ok());
+  const auto path = (*directory)->Begin();
+  REQUIRE(path.ok());
   auto* file = manifest.add_files();
   file->set_name("x");
   file->set_bytes(3);
   file->set_xxh3(std::string(16, '0'));
   CHECK_THAT(std::string((*directory)->Commit(manifest).status().message()),
-             Contains("/c/checkpoint-00000001.tmp/x"));
-  REQUIRE(WriteWhole(&disk, "/c/checkpoint-00000001.tmp/x", "four").ok());
+             Contains(Join(*path, "x")));
+  REQUIRE(WriteWhole(&disk, Join(*path, "x"), "four").ok());
   CHECK_THAT(std::string((*directory)->Commit(manifest).status().message()),
              Contains("has 4 bytes, and its writer said 3"));
   file->set_bytes(4);

@@ -2,11 +2,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -140,6 +142,26 @@ TEST_CASE("two processes cannot save into one directory") {
   CHECK(absl::IsFailedPrecondition(second));
   CHECK_THAT(std::string(second.message()),
              Contains(directory.File("c") + "/LOCK") && Contains(absl::StrCat("pid ", getpid())));
+}
+
+TEST_CASE(
+    "regression: a writer that makes files all the time keeps no attempt from being removed") {
+  TemporaryDirectory directory;
+  const std::string root = directory.File("c");
+  for (int i = 0; i < 100; ++i) {
+    const auto held = CheckpointDirectory::Open(PosixDisk(), root);
+    REQUIRE(held.ok());
+    const std::string path = *(*held)->Begin();
+    std::atomic<int> made{0};
+    std::thread late([&] {
+      while (PosixDisk()->Create(Join(path, absl::StrCat(made.load()))).ok()) ++made;
+    });
+    while (made < 3) std::this_thread::yield();
+    const absl::Status status = (*held)->Abandon();
+    late.join();
+    REQUIRE(status.ok());
+    CHECK(PosixDisk()->List(root)->size() == 1);  // LOCK
+  }
 }
 
 TEST_CASE("what cannot be a directory of checkpoints is said") {
