@@ -91,10 +91,13 @@ void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
     for (const int32_t rank : job.departed_ranks()) {
       departed += rank < static_cast<int32_t>(job.expected_workers()) ? 1 : 0;
     }
+    std::vector<SwarmSteps*> steps;
     for (auto& [id, table] : world_->tables) {
       if (table.steps() == nullptr || table.dropped() || table.spec().job() != job.name()) continue;
-      table.steps()->FollowJob(job.generation(), job.expected_workers(), departed);
+      steps.push_back(table.steps());
     }
+    for (SwarmSteps* of : steps) of->Leave(job.generation());
+    for (SwarmSteps* of : steps) of->FollowJob(job.generation(), job.expected_workers(), departed);
   }
 }
 
