@@ -107,7 +107,7 @@ std::vector<PlantedFault> Faults() {
       {"pass_early", {&shard.pass_early}, 35, steps},
       {"norm_of_first_table",
        {&client.norm_of_first_table},
-       0,
+       54,
        {"of generation", "more than was pushed"}},
       {"act_on_send_completion", {&client.act_on_send_completion}, 1, {}},
       {"release_buffer_at_deadline", {&client.release_buffer_at_deadline}, 17, {}},

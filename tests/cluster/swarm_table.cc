@@ -76,7 +76,8 @@ void DrawDense(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* sp
 
 v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random) {
   v1::TableSpec spec;
-  if (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, 0.6)) {
+  const double rows = plan.has(SwarmFeature::kNorms) ? 0.3 : 0.6;
+  if (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, rows)) {
     DrawRows(plan, random, &spec);
   } else {
     DrawDense(plan, random, &spec);
@@ -115,9 +116,7 @@ void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* 
   const bool trust = DrawChance(random, 0.3);
   if (trust) optimizer->set_name("lamb"), optimizer->set_rate(0.01);
   if (trust && DrawChance(random, 0.5)) return;
-  // Some never clip: most steps of the others do.
-  static constexpr double kLimits[] = {30, 300, 1e9};
-  optimizer->set_clip_global_norm(kLimits[DrawBetween(random, 0, 2)]);
+  optimizer->set_clip_global_norm(plan.norm_limit);
 }
 
 SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.spec()) {
