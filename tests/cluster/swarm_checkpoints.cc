@@ -315,7 +315,7 @@ void SwarmCheckpoints::StartRestore() {
   } else {
     options.tables = {names[Pick(names.size())]};
     options.renamed = {{options.tables.front(), absl::StrCat("r", ++actors_)}};
-    if (Chance(0.3)) options.job = world_->jobs[Pick(world_->jobs.size())].plan.name;
+    if (Chance(0.3)) options.job = AnyJob(restores_->tables.at(options.tables.front()));
   }
   restore_channel_ = NewChannel("operator");
   auto made = server::Restorer::Make(options, &world_->cluster->network().clock(),
@@ -329,6 +329,13 @@ void SwarmCheckpoints::StartRestore() {
   restore_proves_ = !faults();
   removed_ = false;
   restorer_dies_at_ = DrawDeath();
+}
+
+// Into which a table may be restored. Empty: into its own alone.
+std::string SwarmCheckpoints::AnyJob(const SavedTable& table) {
+  const SwarmJobPlan& job = world_->jobs[Pick(world_->jobs.size())].plan;
+  const bool steps = table.spec.consistency() == v1::CONSISTENCY_SYNC;
+  return steps && !job.steps ? "" : job.name;
 }
 
 void SwarmCheckpoints::RunRestore() {

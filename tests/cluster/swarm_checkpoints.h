@@ -66,6 +66,7 @@ class SwarmCheckpoints {
   void OnPeriodic(const std::string& line);
   void StartSave();
   void RunSave();
+  std::string AnyJob(const SavedTable& table);
   void StartRestore();
   void RunRestore();
   void DropLeftBehind();

@@ -54,9 +54,12 @@ void SwarmChecks::FollowView() {
       ++world_->result->created;
       if (SwarmNorm* norm = NormOf(it->second)) {
         it->second.steps()->Clip(norm, table.spec().optimizer().clip_global_norm());
-        norm->Add(it->second.steps());
+        if (!table.restoring()) norm->Add(it->second.steps());
       }
       continue;
+    }
+    if (it->second.restoring() && !table.restoring()) {
+      if (SwarmNorm* norm = NormOf(it->second)) norm->Add(it->second.steps());
     }
     for (const uint32_t partition : it->second.Follow(table)) {
       CheckLoss(it->second, partition);

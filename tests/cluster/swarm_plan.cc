@@ -215,12 +215,6 @@ SwarmPlan DrawPlan(uint64_t seed) {
         (PlanDraw(source).Chance(chance.chance) || Named("VERBENA_SWARM_WITH", chance.name)) &&
         !Named("VERBENA_SWARM_WITHOUT", chance.name);
   }
-  // The model of steps does not know what a restored table begins with.
-  if (plan.has(SwarmFeature::kCheckpoints)) {
-    for (const SwarmFeature feature : {SwarmFeature::kSync, SwarmFeature::kNorms}) {
-      plan.features[static_cast<size_t>(feature)] = false;
-    }
-  }
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {

@@ -47,6 +47,13 @@ void SwarmSteps::Reset(uint32_t unit) {
   u = {u.elements, 0, {}, {{}}, {}, {}};
 }
 
+void SwarmSteps::Restore(uint32_t unit, double value) {
+  Unit& u = units_[unit];
+  u.known = 0;
+  u.seen.clear();
+  u.bounds.assign(1, {value, value});
+}
+
 SwarmSteps::Sum& SwarmSteps::SumOf(Unit* unit, uint64_t step) {
   if (unit->sums.size() <= step) unit->sums.resize(step + 1);
   return unit->sums[step];
@@ -141,6 +148,16 @@ std::string SwarmSteps::Check(uint32_t generation, uint32_t unit, uint64_t versi
   bounds = {value, value};
   if (u.bounds.size() > version + 1) u.bounds.resize(version + 1);
   return "";
+}
+
+std::string SwarmSteps::CheckSaved(uint32_t generation, uint32_t unit, uint64_t version,
+                                   double value) {
+  if (generation != generation_) return "";
+  if (reads_exactly_) return Check(generation, unit, version, value);
+  Commit(generation, unit, version);
+  const SwarmBounds bounds = At(unit, version);
+  const bool within = bounds.low <= value && value <= bounds.high;
+  return within ? "" : Wrong(unit, version, value, bounds);
 }
 
 std::string SwarmSteps::Wrong(uint32_t unit, uint64_t version, double value,

@@ -50,6 +50,8 @@ class SwarmSteps {
   uint64_t ended() const { return ended_; }
   // The unit's partition was lost, and begins again.
   void Reset(uint32_t unit);
+  // It was restored: version 0 of this generation, whichever it is, is `value`.
+  void Restore(uint32_t unit, double value);
 
   // ---- what workers of `generation` do; what others do no longer counts ----
   void Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
@@ -66,6 +68,9 @@ class SwarmSteps {
   // A read showed `value` as `version` of the generation. What is wrong with it, or an empty
   // string.
   std::string Check(uint32_t generation, uint32_t unit, uint64_t version, double value);
+
+  // The same of what a checkpoint has, which is exact whatever readers see.
+  std::string CheckSaved(uint32_t generation, uint32_t unit, uint64_t version, double value);
 
   // The sum of squares of what a step applies, before it is clipped.
   SwarmBounds Squares(uint64_t step) const;

@@ -66,5 +66,19 @@ TEST_CASE("regression: what a lost unit had is in the norm of the steps that it 
   CHECK(steps.Check(1, 1, 1, Clipped(2)).empty());
 }
 
+TEST_CASE("a restored unit begins with what it was restored with, in any generation") {
+  SwarmSteps steps = MakeSteps(1);
+  steps.FollowJob(3, 1, 0);
+  steps.Restore(0, 7);
+  CHECK(steps.Low(0) == 7);
+  CHECK(steps.High(0) == 7);
+  CHECK_FALSE(steps.Check(3, 0, 0, 8).empty());
+  steps.Attempt(3, 0, 0, 2);
+  CHECK(steps.High(0) == 9);
+  REQUIRE(steps.Acknowledge(3, 0, 0, 2).empty());
+  CHECK(steps.CheckSaved(3, 0, 1, 9).empty());
+  CHECK_FALSE(steps.CheckSaved(3, 0, 1, 11).empty());
+}
+
 }  // namespace
 }  // namespace verbena::test

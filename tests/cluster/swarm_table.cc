@@ -119,7 +119,8 @@ void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* 
   optimizer->set_clip_global_norm(plan.norm_limit);
 }
 
-SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.spec()) {
+SwarmTable::SwarmTable(const v1::Table& table)
+    : id_(table.id()), spec_(table.spec()), restored_steps_(table.restored_steps()) {
   lives_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
   keeps_rows_ = spec_.eviction().kind() <= v1::Eviction::NEVER;
@@ -155,6 +156,7 @@ void SwarmTable::Restored(const std::vector<float>& values) {
     if (lost(units_[i].partition)) continue;
     Unit& unit = units_[i];
     unit.start = values[i];
+    if (steps_ != nullptr) steps_->Restore(static_cast<uint32_t>(i), static_cast<double>(values[i]));
     if (!exact_) continue;
     // What was pushed before it was there may be applied now.
     unit.attempted += static_cast<int64_t>(values[i]);
@@ -271,14 +273,27 @@ std::string SwarmTable::CheckSaved(uint32_t unit, float value, double least, uin
   const Unit& u = units_[unit];
   if (!exact_ || life != lives_[u.partition] || lost(u.partition)) return "";
   const char* wrong = nullptr;
-  if (value != std::floor(value) || value < 0) wrong = "no value that pushes can make";
-  if (value > static_cast<float>(u.attempted)) wrong = "more than was pushed";
+  const bool whole = value == std::floor(value) || clipped();
+  if (!whole || value < 0) wrong = "no value that pushes can make";
+  const double most = steps_ != nullptr ? steps_->High(unit) : static_cast<double>(u.attempted);
+  if (value > static_cast<float>(most)) wrong = "more than was pushed";
   if (value < static_cast<float>(least)) wrong = "acknowledged pushes are missing";
   if (wrong == nullptr) return "";
   return absl::StrCat("table ", id_, " '", spec_.name(), "' ", embedding() ? "row " : "chunk ",
                       unit, " (partition ", u.partition, "): ", wrong, ": it has ", value,
                       ", at least ", least, " expected; ", u.acknowledged, " acknowledged, ",
                       u.attempted, " attempted");
+}
+
+std::string SwarmTable::CheckSavedStep(uint32_t unit, float value, uint64_t steps,
+                                       uint32_t generation, uint32_t life) const {
+  const Unit& u = units_[unit];
+  if (!exact() || life != lives_[u.partition] || lost(u.partition)) return "";
+  const std::string wrong =
+      steps_->CheckSaved(generation, unit, steps - restored_steps_, static_cast<double>(value));
+  if (wrong.empty()) return "";
+  return absl::StrCat("table ", id_, " '", spec_.name(), "' unit ", unit, " (partition ",
+                      u.partition, "), saved after ", steps, " steps: ", wrong);
 }
 
 }  // namespace verbena::test
