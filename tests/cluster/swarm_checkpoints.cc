@@ -22,6 +22,8 @@ constexpr char kSharedRoot[] = "/shared";  // of all jobs
 constexpr int64_t kNotSoon = std::numeric_limits<int64_t>::max();
 // Restored tables come on top of those that the operator makes.
 constexpr size_t kRestoredAtMost = 3;
+// Where workers wait for one another on each of them.
+constexpr size_t kRestoredWithSteps = 1;
 
 // Notes what is acknowledged whenever a saver asks for the view: that has to be in what it saves.
 class NotingChannel final : public ControlChannel {
@@ -304,7 +306,8 @@ void SwarmCheckpoints::StartRestore() {
   options.seed = world_->plan.seed * 1'299'709 + ++actors_;
   std::vector<std::string> names;
   for (const auto& [name, table] : restores_->tables) names.push_back(name);
-  const bool may_rename = static_cast<size_t>(restored) < kRestoredAtMost;
+  const size_t at_most = world_->plan.has_steps() ? kRestoredWithSteps : kRestoredAtMost;
+  const bool may_rename = static_cast<size_t>(restored) < at_most;
   if (names.empty() || (!may_rename && !faults())) {
     proved_restore_ |= !faults();
     return;

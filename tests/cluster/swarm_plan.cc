@@ -133,6 +133,11 @@ void DrawSteps(SwarmPlan* plan) {
   // A worker has room to wait on each of its tables: else they wait for one another's steps.
   plan->max_tables =
       std::min(plan->max_tables, std::max(plan->operations / (runs_ahead ? 3 : 1), 1u));
+  if (plan->has(SwarmFeature::kCheckpoints)) {
+    // Restored tables come on top.
+    plan->cluster.small_slots = std::max(plan->cluster.small_slots, 6u);
+    plan->cluster.operations = std::max(plan->cluster.operations, 16u);
+  }
   if (!runs_ahead) return;
   // Who runs ahead needs room for what others hold, and for what they wait for.
   plan->ahead = 3;

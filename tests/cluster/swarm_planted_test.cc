@@ -39,7 +39,8 @@ std::vector<PlantedFault> Faults() {
   checkpoint::PlantedBugs& saves = checkpoint::planted_bugs();
   const std::vector<std::string> content = {"is not what its primary", "acknowledged pushes",
                                             "mismatches of its replicas"};
-  const std::vector<std::string> saved = {"is not what its shard had", "of which it was made"};
+  const std::vector<std::string> saved = {"is not what its shard had", "of which it was made",
+                                          "saved after"};
   const std::vector<std::string> steps = {"of generation", "acknowledged push", "lease has ended"};
   return {
       {"skip_dedupe", {&shard.skip_dedupe}, 2, {"more than was pushed"}},
