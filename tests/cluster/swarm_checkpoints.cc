@@ -22,6 +22,8 @@ constexpr char kSharedRoot[] = "/shared";  // of all jobs
 constexpr int64_t kNotSoon = std::numeric_limits<int64_t>::max();
 // Restored tables come on top of those that the operator makes.
 constexpr size_t kRestoredAtMost = 3;
+// Where workers wait for one another on each of them.
+constexpr size_t kRestoredWithSteps = 1;
 
 // Notes what is acknowledged whenever a saver asks for the view: that has to be in what it saves.
 class NotingChannel final : public ControlChannel {
@@ -332,7 +334,8 @@ void SwarmCheckpoints::StartRestore() {
   options.seed = world_->plan.seed * 1'299'709 + ++actors_;
   std::vector<std::string> names;
   for (const auto& [name, table] : restores_->tables) names.push_back(name);
-  const bool may_rename = static_cast<size_t>(restored) < kRestoredAtMost;
+  const size_t at_most = world_->plan.has_steps() ? kRestoredWithSteps : kRestoredAtMost;
+  const bool may_rename = static_cast<size_t>(restored) < at_most;
   if (names.empty() || (!may_rename && !faults())) {
     proved_restore_ |= !faults();
     return;
@@ -343,7 +346,7 @@ void SwarmCheckpoints::StartRestore() {
   } else {
     options.tables = {names[Pick(names.size())]};
     options.renamed = {{options.tables.front(), absl::StrCat("r", ++actors_)}};
-    if (Chance(0.3)) options.job = world_->jobs[Pick(world_->jobs.size())].plan.name;
+    if (Chance(0.3)) options.job = AnyJob(restores_->tables.at(options.tables.front()));
   }
   restore_channel_ = NewChannel("operator");
   auto made = server::Restorer::Make(options, &world_->cluster->network().clock(),
@@ -357,6 +360,13 @@ void SwarmCheckpoints::StartRestore() {
   restore_proves_ = !faults();
   removed_ = false;
   restorer_dies_at_ = DrawDeath();
+}
+
+// Into which a table may be restored. Empty: into its own alone.
+std::string SwarmCheckpoints::AnyJob(const SavedTable& table) {
+  const SwarmJobPlan& job = world_->jobs[Pick(world_->jobs.size())].plan;
+  const bool steps = table.spec.consistency() == v1::CONSISTENCY_SYNC;
+  return steps && !job.steps ? "" : job.name;
 }
 
 void SwarmCheckpoints::RunRestore() {

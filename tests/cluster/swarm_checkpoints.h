@@ -70,6 +70,7 @@ class SwarmCheckpoints {
   // Where an operator has interrupted one, the next is of the same job and directory.
   void DrawInterrupt();
   void RunSave();
+  std::string AnyJob(const SavedTable& table);
   void StartRestore();
   void RunRestore();
   void DropLeftBehind();

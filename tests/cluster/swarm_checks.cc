@@ -56,9 +56,12 @@ void SwarmChecks::FollowView() {
       ++world_->result->created;
       if (SwarmNorm* norm = NormOf(it->second)) {
         it->second.steps()->Clip(norm, table.spec().optimizer().clip_global_norm());
-        norm->Add(it->second.steps());
+        if (!table.restoring()) norm->Add(it->second.steps());
       }
       continue;
+    }
+    if (it->second.restoring() && !table.restoring()) {
+      if (SwarmNorm* norm = NormOf(it->second)) norm->Add(it->second.steps());
     }
     for (const uint32_t partition : it->second.Follow(table)) {
       CheckLoss(it->second, partition);
@@ -93,10 +96,13 @@ void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
     for (const int32_t rank : job.departed_ranks()) {
       departed += rank < static_cast<int32_t>(job.expected_workers()) ? 1 : 0;
     }
+    std::vector<SwarmSteps*> steps;
     for (auto& [id, table] : world_->tables) {
       if (table.steps() == nullptr || table.dropped() || table.spec().job() != job.name()) continue;
-      table.steps()->FollowJob(job.generation(), job.expected_workers(), departed);
+      steps.push_back(table.steps());
     }
+    for (SwarmSteps* of : steps) of->Leave(job.generation());
+    for (SwarmSteps* of : steps) of->FollowJob(job.generation(), job.expected_workers(), departed);
   }
 }
 

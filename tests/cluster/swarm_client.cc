@@ -499,6 +499,10 @@ void SwarmClient::Committed(const Operation& operation, SwarmTable* table) {
                                    "read of table ", table->id(), ", unit ", unit, ": ", wrong));
   }
   const uint64_t version = operation.version.value_or(operation.step + 1);
+  if (operation.ends && world_->trace) {
+    world_->Trace(absl::StrCat(process_->host(), ": table ", table->id(), ", step ",
+                               operation.step, " is committed"));
+  }
   if (operation.ends || (operation.whole && operation.pulls)) {
     for (uint32_t unit = 0; unit < table->units().size(); ++unit) {
       if (!table->lost(table->units()[unit].partition)) steps->Commit(generation, unit, version);

@@ -27,9 +27,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kOptimizerState, "optimizer_state", 0.2},
     {SwarmFeature::kSsp, "ssp", 0.3},
     {SwarmFeature::kSync, "sync", 0.3},
-    // By hand (VERBENA_SWARM_WITH=norms): the model's bounds of clipped steps are too narrow in
-    // some runs. norm_scenario.h attacks norms meanwhile.
-    {SwarmFeature::kNorms, "norms", 0},
+    {SwarmFeature::kNorms, "norms", 0.2},
     {SwarmFeature::kDrops, "drops", 0.5},
     {SwarmFeature::kLosses, "losses", 0.4},
     {SwarmFeature::kChurn, "churn", 0.4},
@@ -123,9 +121,23 @@ void DrawSteps(SwarmPlan* plan) {
   // Waiting pulls and awaits of many tables take the turns of a server that has few to give.
   plan->pace_ns = std::min(plan->pace_ns, 3 * kMilli);
   const bool runs_ahead = !own.Chance(0.5);
+  if (plan->has(SwarmFeature::kNorms)) {
+    PlanDraw norms(plan->seed * 41 + 17);
+    // Some never clip: most steps of the others do.
+    static constexpr double kLimits[] = {30, 300, 1e9};
+    plan->norm_limit = kLimits[norms.Between(0, 2)];
+    // A norm spans several tables.
+    plan->max_tables = std::max(plan->max_tables, 3u);
+    plan->operations = std::max(plan->operations, runs_ahead ? 6u : 3u);
+  }
   // A worker has room to wait on each of its tables: else they wait for one another's steps.
   plan->max_tables =
       std::min(plan->max_tables, std::max(plan->operations / (runs_ahead ? 3 : 1), 1u));
+  if (plan->has(SwarmFeature::kCheckpoints)) {
+    // Restored tables come on top.
+    plan->cluster.small_slots = std::max(plan->cluster.small_slots, 6u);
+    plan->cluster.operations = std::max(plan->cluster.operations, 16u);
+  }
   if (!runs_ahead) return;
   // Who runs ahead needs room for what others hold, and for what they wait for.
   plan->ahead = 3;
@@ -208,12 +220,6 @@ SwarmPlan DrawPlan(uint64_t seed) {
     plan.features[static_cast<size_t>(chance.feature)] =
         (PlanDraw(source).Chance(chance.chance) || Named("VERBENA_SWARM_WITH", chance.name)) &&
         !Named("VERBENA_SWARM_WITHOUT", chance.name);
-  }
-  // The model of steps does not know what a restored table begins with.
-  if (plan.has(SwarmFeature::kCheckpoints)) {
-    for (const SwarmFeature feature : {SwarmFeature::kSync, SwarmFeature::kNorms}) {
-      plan.features[static_cast<size_t>(feature)] = false;
-    }
   }
   DrawCluster(&draw, &plan);
   const int64_t jobs = draw.Between(1, 2);

@@ -40,7 +40,8 @@ std::vector<PlantedFault> Faults() {
   checkpoint::PlantedBugs& saves = checkpoint::planted_bugs();
   const std::vector<std::string> content = {"is not what its primary", "acknowledged pushes",
                                             "mismatches of its replicas"};
-  const std::vector<std::string> saved = {"is not what its shard had", "of which it was made"};
+  const std::vector<std::string> saved = {"is not what its shard had", "of which it was made",
+                                          "saved after"};
   const std::vector<std::string> steps = {"of generation", "acknowledged push", "lease has ended"};
   // Each hides the others: an older state gets no members, these have other ids, and no lanes.
   const std::vector<bool*> reuse_ids = {&server::coordinator_planted_bugs().reuse_ids,
@@ -137,7 +138,7 @@ std::vector<PlantedFault> Faults() {
       {"pass_early", {&shard.pass_early}, 35, steps},
       {"norm_of_first_table",
        {&client.norm_of_first_table},
-       0,
+       54,
        {"of generation", "more than was pushed"}},
       {"act_on_send_completion", {&client.act_on_send_completion}, 1, {}},
       {"release_buffer_at_deadline", {&client.release_buffer_at_deadline}, 17, {}},

@@ -113,7 +113,8 @@ std::shared_ptr<const SavedLeast> SwarmSaved::Acknowledged() const {
   auto least = std::make_shared<SavedLeast>();
   for (const auto& [id, table] : world_->tables) {
     if (table.dropped() || world_->old_state) continue;
-    auto& units = (*least)[id];
+    if (table.steps() != nullptr) (*least)[id].generation = table.steps()->generation();
+    auto& units = (*least)[id].units;
     for (uint32_t u = 0; u < table.units().size(); ++u) {
       units.emplace_back(table.Least(u), table.life(table.units()[u].partition));
     }
@@ -226,6 +227,7 @@ absl::StatusOr<SavedCheckpoint> SwarmSaved::ReadAll(const CheckpointReader& read
   for (const v1::CheckpointTable& entry : reader.manifest().tables()) {
     SavedTable& table = saved.tables[entry.spec().name()];
     table.id = entry.id();
+    table.steps = entry.steps();
     table.spec = entry.spec();
     if (entry.spec().job() != saved.job)
       return absl::InternalError("it has a table of another job");
@@ -257,7 +259,9 @@ std::string SwarmSaved::CompareWithCut(const SavedCheckpoint& saved, const Begun
       if (cut->second.contains(partition)) continue;
       return absl::StrCat("no shard has begun to save partition ", partition, " of table ", name);
     }
+    const bool later = table.spec.consistency() == v1::CONSISTENCY_SYNC;
     for (const auto& [partition, all] : cut->second) {
+      if (later) break;
       std::string differs;
       for (const TableContent& had : all) {
         differs = Difference(parts[partition], had);
@@ -290,8 +294,11 @@ std::string SwarmSaved::CheckValues(const SavedTable& saved, const SavedLeast& l
   const SwarmTable& table = model->second;
   const std::vector<float> values = ValuesOf(table, saved);
   for (uint32_t u = 0; u < values.size(); ++u) {
-    const auto [low, life] = bounds->second[u];
-    const std::string wrong = table.CheckSaved(u, values[u], low, life);
+    const auto [low, life] = bounds->second.units[u];
+    std::string wrong = table.CheckSaved(u, values[u], low, life);
+    if (wrong.empty() && table.steps() != nullptr) {
+      wrong = table.CheckSavedStep(u, values[u], saved.steps, bounds->second.generation, life);
+    }
     if (!wrong.empty()) return wrong;
   }
   return "";

@@ -2,7 +2,8 @@
 // which tables were made from them.
 //
 // A shard's cut of a table is read out of its engine at the moment when the shard begins the save.
-// The checkpoint has to have that, byte for byte; and a table that is restored has to have what the
+// The checkpoint has to have that, byte for byte. Of a sync table it has to have the step that its
+// manifest says, by the model: shards begin such a save before they come to the step. And a table that is restored has to have what the
 // checkpoint has, before anybody uses it.
 //
 // **Thread safety**: one thread.
@@ -29,11 +30,16 @@
 
 namespace verbena::test {
 
-// By table and unit: what has to be in a checkpoint at least, and the life that this is of.
-using SavedLeast = std::map<uint32_t, std::vector<std::pair<double, uint32_t>>>;
+// By unit of a table: what has to be in a checkpoint at least, and the life that this is of.
+struct SavedUnits {
+  uint32_t generation = 0;  // of the steps of a sync table
+  std::vector<std::pair<double, uint32_t>> units;
+};
+using SavedLeast = std::map<uint32_t, SavedUnits>;  // by table
 
 struct SavedTable {
   uint32_t id = 0;
+  uint64_t steps = 0;  // of a sync table
   v1::TableSpec spec;
   TableContent content;
 };

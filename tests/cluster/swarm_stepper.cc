@@ -26,15 +26,18 @@ bool SwarmStepper::MayEnd(const SwarmTable& table, const v1::ClusterView& view) 
   };
   // What the client still knows counts there, and what it does not know yet would be left out.
   for (const v1::Table& other : view.tables()) {
-    const bool spanned =
-        other.spec().job() == job_->plan.name && other.spec().optimizer().clip_global_norm() > 0;
+    const bool spanned = !other.restoring() && other.spec().job() == job_->plan.name &&
+                         other.spec().optimizer().clip_global_norm() > 0;
     if (spanned && !takes_part(other.id())) return false;
   }
   return std::all_of(world_->tables.begin(), world_->tables.end(), [&](const auto& entry) {
     const SwarmTable& other = entry.second;
-    if (other.dropped() || !other.clipped() || other.spec().job() != job_->plan.name) return true;
-    const bool known = std::any_of(view.tables().begin(), view.tables().end(),
-                                   [&](const v1::Table& t) { return t.id() == other.id(); });
+    if (other.dropped() || other.restoring() || !other.clipped()) return true;
+    if (other.spec().job() != job_->plan.name) return true;
+    const bool known =
+        std::any_of(view.tables().begin(), view.tables().end(), [&](const v1::Table& t) {
+          return t.id() == other.id() && !t.restoring();
+        });
     return known && takes_part(other.id());
   });
 }

@@ -24,12 +24,15 @@ SwarmSteps::SwarmSteps(std::vector<uint64_t> elements, bool mean,
   }
 }
 
+void SwarmSteps::Leave(uint32_t generation) {
+  if (generation == generation_) return;
+  for (uint32_t u = 0; u < units_.size(); ++u) units_[u].left = {Low(u), High(u)};
+}
+
 void SwarmSteps::FollowJob(uint32_t generation, uint32_t expected, uint32_t departed) {
   if (generation != generation_) {
-    for (uint32_t u = 0; u < units_.size(); ++u) {
-      const SwarmBounds left = {Low(u), High(u)};
-      units_[u] = {units_[u].elements, 0, {}, {left}, {}};
-    }
+    for (Unit& u : units_) u = {u.elements, 0, {}, {u.left}, {}, {}};
+    reset_.clear();
     newest_ = ended_ = 0;
     generation_ = generation;
   }
@@ -37,7 +40,19 @@ void SwarmSteps::FollowJob(uint32_t generation, uint32_t expected, uint32_t depa
   departed_ = departed;
 }
 
-void SwarmSteps::Reset(uint32_t unit) { units_[unit] = {units_[unit].elements, 0, {}, {{}}, {}}; }
+void SwarmSteps::Reset(uint32_t unit) {
+  Unit& u = units_[unit];
+  if (reset_.size() < u.sums.size()) reset_.resize(u.sums.size());
+  for (uint64_t step = 0; step < u.sums.size(); ++step) reset_[step] += SquaresOf(u, step).high;
+  u = {u.elements, 0, {}, {{}}, {}, {}};
+}
+
+void SwarmSteps::Restore(uint32_t unit, double value) {
+  Unit& u = units_[unit];
+  u.known = 0;
+  u.seen.clear();
+  u.bounds.assign(1, {value, value});
+}
 
 SwarmSteps::Sum& SwarmSteps::SumOf(Unit* unit, uint64_t step) {
   if (unit->sums.size() <= step) unit->sums.resize(step + 1);
@@ -135,6 +150,16 @@ std::string SwarmSteps::Check(uint32_t generation, uint32_t unit, uint64_t versi
   return "";
 }
 
+std::string SwarmSteps::CheckSaved(uint32_t generation, uint32_t unit, uint64_t version,
+                                   double value) {
+  if (generation != generation_) return "";
+  if (reads_exactly_) return Check(generation, unit, version, value);
+  Commit(generation, unit, version);
+  const SwarmBounds bounds = At(unit, version);
+  const bool within = bounds.low <= value && value <= bounds.high;
+  return within ? "" : Wrong(unit, version, value, bounds);
+}
+
 std::string SwarmSteps::Wrong(uint32_t unit, uint64_t version, double value,
                               const SwarmBounds& bounds) const {
   const Unit& u = units_[unit];
@@ -145,18 +170,26 @@ std::string SwarmSteps::Wrong(uint32_t unit, uint64_t version, double value,
   absl::StrAppend(&text, "; its step has ", sum.certain, " acknowledged of ", sum.attempted,
                   " attempted, by ", expected_, " workers, ", departed_, " departed; before it ",
                   u.bounds[version - 1].low, " to ", u.bounds[version - 1].high);
+  if (norm_ != nullptr) absl::StrAppend(&text, norm_->Describe(generation_, version - 1));
   return text;
 }
 
 SwarmBounds SwarmSteps::Squares(uint64_t step) const {
   SwarmBounds squares;
+  if (step < reset_.size()) squares.high = reset_[step];
   for (const Unit& u : units_) {
-    if (step >= u.sums.size()) continue;
-    const SwarmBounds mean = Mean(u.sums[step]);
-    squares.low += static_cast<double>(u.elements) * mean.low * mean.low;
-    squares.high += static_cast<double>(u.elements) * mean.high * mean.high;
+    const SwarmBounds of = SquaresOf(u, step);
+    squares.low += of.low;
+    squares.high += of.high;
   }
   return squares;
+}
+
+SwarmBounds SwarmSteps::SquaresOf(const Unit& unit, uint64_t step) const {
+  if (step >= unit.sums.size()) return {};
+  const SwarmBounds mean = Mean(unit.sums[step]);
+  const auto elements = static_cast<double>(unit.elements);
+  return {elements * mean.low * mean.low, elements * mean.high * mean.high};
 }
 
 void SwarmNorm::Add(const SwarmSteps* steps) {
@@ -184,6 +217,16 @@ bool SwarmNorm::Apart() const {
     most = std::max(most, table.steps->ended());
   }
   return most > 0 && least + 1 < most;
+}
+
+std::string SwarmNorm::Describe(uint32_t generation, uint64_t step) const {
+  std::string text = disturbed_ == generation ? "; its norm was disturbed, of" : "; its norm is of";
+  for (const Table& table : tables_) {
+    if (table.steps->generation() != generation) continue;
+    const SwarmBounds squares = table.steps->Squares(step);
+    absl::StrAppend(&text, " ", squares.low, " to ", squares.high);
+  }
+  return text;
 }
 
 SwarmBounds SwarmNorm::Scale(uint32_t generation, uint64_t step, double limit) const {

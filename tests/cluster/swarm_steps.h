@@ -38,6 +38,9 @@ class SwarmSteps {
   // Its steps are clipped so that the norm over all tables of `norm` is at most `limit`.
   void Clip(const SwarmNorm* norm, double limit) { norm_ = norm, limit_ = limit; }
 
+  // The job's next generation is `generation`. Called for all tables of a norm before FollowJob()
+  // is for any: what they are left with depends on the steps of all.
+  void Leave(uint32_t generation);
   // The job as the coordinator has it. `departed`: of the expected workers.
   void FollowJob(uint32_t generation, uint32_t expected, uint32_t departed);
   uint32_t generation() const { return generation_; }
@@ -47,6 +50,8 @@ class SwarmSteps {
   uint64_t ended() const { return ended_; }
   // The unit's partition was lost, and begins again.
   void Reset(uint32_t unit);
+  // It was restored: version 0 of this generation, whichever it is, is `value`.
+  void Restore(uint32_t unit, double value);
 
   // ---- what workers of `generation` do; what others do no longer counts ----
   void Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
@@ -64,6 +69,9 @@ class SwarmSteps {
   // string.
   std::string Check(uint32_t generation, uint32_t unit, uint64_t version, double value);
 
+  // The same of what a checkpoint has, which is exact whatever readers see.
+  std::string CheckSaved(uint32_t generation, uint32_t unit, uint64_t version, double value);
+
   // The sum of squares of what a step applies, before it is clipped.
   SwarmBounds Squares(uint64_t step) const;
 
@@ -78,10 +86,12 @@ class SwarmSteps {
     std::vector<Sum> sums;                    // by step
     std::vector<SwarmBounds> bounds;          // by version; never beyond `known`
     std::vector<std::optional<double>> seen;  // by version
+    SwarmBounds left;                         // by the generation that ends
   };
 
   Sum& SumOf(Unit* unit, uint64_t step);
   SwarmBounds Mean(const Sum& sum) const;
+  SwarmBounds SquaresOf(const Unit& unit, uint64_t step) const;
   // What a step adds.
   SwarmBounds Added(const Unit& unit, uint64_t step, bool committed) const;
   SwarmBounds& At(uint32_t unit, uint64_t version) { return Extend(unit, version, nullptr); }
@@ -97,6 +107,7 @@ class SwarmSteps {
   const SwarmNorm* norm_ = nullptr;
   double limit_ = 0;
   std::vector<Unit> units_;
+  std::vector<double> reset_;  // by step, the most that units which begin again had of Squares()
   uint32_t generation_ = 0, expected_ = 1, departed_ = 0;
   uint64_t newest_ = 0, ended_ = 0;
 };
@@ -113,6 +124,8 @@ class SwarmNorm {
   // By what a step of a generation is scaled at least and at most, so that its norm is `limit` at
   // most.
   SwarmBounds Scale(uint32_t generation, uint64_t step, double limit) const;
+  // What each table adds to the square of a step's norm.
+  std::string Describe(uint32_t generation, uint64_t step) const;
 
  private:
   struct Table {

@@ -76,7 +76,8 @@ void DrawDense(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* sp
 
 v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random) {
   v1::TableSpec spec;
-  if (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, 0.6)) {
+  const double rows = plan.has(SwarmFeature::kNorms) ? 0.3 : 0.6;
+  if (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, rows)) {
     DrawRows(plan, random, &spec);
   } else {
     DrawDense(plan, random, &spec);
@@ -115,12 +116,11 @@ void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* 
   const bool trust = DrawChance(random, 0.3);
   if (trust) optimizer->set_name("lamb"), optimizer->set_rate(0.01);
   if (trust && DrawChance(random, 0.5)) return;
-  // Some never clip: most steps of the others do.
-  static constexpr double kLimits[] = {30, 300, 1e9};
-  optimizer->set_clip_global_norm(kLimits[DrawBetween(random, 0, 2)]);
+  optimizer->set_clip_global_norm(plan.norm_limit);
 }
 
-SwarmTable::SwarmTable(const v1::Table& table) : id_(table.id()), spec_(table.spec()) {
+SwarmTable::SwarmTable(const v1::Table& table)
+    : id_(table.id()), spec_(table.spec()), restored_steps_(table.restored_steps()) {
   lives_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
   keeps_rows_ = spec_.eviction().kind() <= v1::Eviction::NEVER;
@@ -156,6 +156,7 @@ void SwarmTable::Restored(const std::vector<float>& values) {
     if (lost(units_[i].partition)) continue;
     Unit& unit = units_[i];
     unit.start = values[i];
+    if (steps_ != nullptr) steps_->Restore(static_cast<uint32_t>(i), static_cast<double>(values[i]));
     if (!exact_) continue;
     // What was pushed before it was there may be applied now.
     unit.attempted += static_cast<int64_t>(values[i]);
@@ -249,12 +250,14 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
   if (restoring_) return wrong("a table that is being restored was read");
   if (!exact_) {
     const float start = narrow_ ? RoundToBf16(u.start) : u.start;
+    // The moments that it was restored with go on in steps to which nobody pushes.
+    const bool moves = u.start != 0 && NeedsTrustRatio(spec_.optimizer());
     // What was evicted begins again: from nothing, and with pushes alone.
-    if (value < start && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
+    if (!moves && value < start && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
       return wrong("less than what it was restored with");
     }
     if (value == 0 && least > 0) return wrong("initial values in place of acknowledged pushes");
-    if (value > start && u.attempted == 0) return wrong("an update that nobody pushed");
+    if (!moves && value > start && u.attempted == 0) return wrong("an update that nobody pushed");
     return "";
   }
   const double most = steps_ != nullptr ? steps_->High(unit) : static_cast<double>(u.attempted);
@@ -272,14 +275,27 @@ std::string SwarmTable::CheckSaved(uint32_t unit, float value, double least, uin
   const Unit& u = units_[unit];
   if (!exact_ || life != lives_[u.partition] || lost(u.partition)) return "";
   const char* wrong = nullptr;
-  if (value != std::floor(value) || value < 0) wrong = "no value that pushes can make";
-  if (value > static_cast<float>(u.attempted)) wrong = "more than was pushed";
+  const bool whole = value == std::floor(value) || clipped();
+  if (!whole || value < 0) wrong = "no value that pushes can make";
+  const double most = steps_ != nullptr ? steps_->High(unit) : static_cast<double>(u.attempted);
+  if (value > static_cast<float>(most)) wrong = "more than was pushed";
   if (value < static_cast<float>(least)) wrong = "acknowledged pushes are missing";
   if (wrong == nullptr) return "";
   return absl::StrCat("table ", id_, " '", spec_.name(), "' ", embedding() ? "row " : "chunk ",
                       unit, " (partition ", u.partition, "): ", wrong, ": it has ", value,
                       ", at least ", least, " expected; ", u.acknowledged, " acknowledged, ",
                       u.attempted, " attempted");
+}
+
+std::string SwarmTable::CheckSavedStep(uint32_t unit, float value, uint64_t steps,
+                                       uint32_t generation, uint32_t life) const {
+  const Unit& u = units_[unit];
+  if (!exact() || life != lives_[u.partition] || lost(u.partition)) return "";
+  const std::string wrong =
+      steps_->CheckSaved(generation, unit, steps - restored_steps_, static_cast<double>(value));
+  if (wrong.empty()) return "";
+  return absl::StrCat("table ", id_, " '", spec_.name(), "' unit ", unit, " (partition ",
+                      u.partition, "), saved after ", steps, " steps: ", wrong);
 }
 
 }  // namespace verbena::test

@@ -63,6 +63,8 @@ class SwarmTable {
   uint32_t gradient_bytes() const { return gradient_bytes_; }
   // Null: it has no steps.
   SwarmSteps* steps() const { return steps_.get(); }
+  // That were in the checkpoint that it was made from.
+  uint64_t restored_steps() const { return restored_steps_; }
   bool clipped() const { return spec_.optimizer().clip_global_norm() > 0; }
   // What a worker of a job with so many pushes: a mean of it is exact, too.
   int64_t PushedAmount(int64_t drawn, uint32_t workers) const;
@@ -103,6 +105,9 @@ class SwarmTable {
   std::string Check(uint32_t unit, absl::Span<const float> values, double least, uint32_t life);
   // The same of what a checkpoint has, whose numbers are not rounded to what readers see.
   std::string CheckSaved(uint32_t unit, float value, double least, uint32_t life) const;
+  // Of a sync table, whose saved numbers are those after so many steps of a generation.
+  std::string CheckSavedStep(uint32_t unit, float value, uint64_t steps, uint32_t generation,
+                             uint32_t life) const;
 
  private:
   void MakeSteps();
@@ -111,6 +116,7 @@ class SwarmTable {
 
   const uint32_t id_;
   const v1::TableSpec spec_;
+  const uint64_t restored_steps_;
   uint32_t chunk_elements_ = 0;
   uint64_t elements_ = 0;
   uint32_t parameter_bytes_ = 4, gradient_bytes_ = 4;

@@ -1,0 +1,84 @@
+// The swarm's model of steps: bounds that hold, and that tell a wrong norm from a right one.
+#include "tests/cluster/swarm_steps.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace verbena::test {
+namespace {
+
+constexpr double kLimit = 30;
+constexpr uint64_t kElements = 1000;
+
+SwarmSteps MakeSteps(uint32_t units) {
+  return {std::vector<uint64_t>(units, kElements), false, [](double value) { return value; }, true};
+}
+
+// One worker pushes 1 to all units in step 0 of generation 1, and ends it.
+void MakeStep(SwarmSteps* steps, uint32_t units) {
+  steps->FollowJob(1, 1, 0);
+  for (uint32_t u = 0; u < units; ++u) steps->Attempt(1, 0, u, 1);
+  for (uint32_t u = 0; u < units; ++u) REQUIRE(steps->Acknowledge(1, 0, u, 1).empty());
+  steps->End(1, 0);
+}
+
+// What is added to each number by a step whose norm spans so many units.
+double Clipped(uint32_t units) { return kLimit / std::sqrt(double{kElements} * units); }
+
+TEST_CASE("regression: a generation begins with what the whole norm of the one before gives") {
+  SwarmNorm norm;
+  SwarmSteps first = MakeSteps(2), second = MakeSteps(1);
+  for (SwarmSteps* steps : {&first, &second}) {
+    steps->Clip(&norm, kLimit);
+    norm.Add(steps);
+  }
+  MakeStep(&first, 2);
+  MakeStep(&second, 1);
+  for (uint32_t u = 0; u < 2; ++u) first.Commit(1, u, 1);
+  second.Commit(1, 0, 1);
+  for (SwarmSteps* steps : {&first, &second}) steps->Leave(2);
+  for (SwarmSteps* steps : {&first, &second}) steps->FollowJob(2, 1, 0);
+  SECTION("the norm of all tables is right") {
+    CHECK(first.Check(2, 0, 0, Clipped(3)).empty());
+    CHECK(first.Check(2, 1, 0, Clipped(3)).empty());
+    CHECK(second.Check(2, 0, 0, Clipped(3)).empty());
+  }
+  SECTION("that of one table, or of one unit, is not, nor a step that is applied twice") {
+    for (const double wrong : {Clipped(2), Clipped(1), 2 * Clipped(3), 1.0, 0.0}) {
+      CAPTURE(wrong);
+      CHECK_FALSE(first.Check(2, 1, 0, wrong).empty());
+      CHECK_FALSE(second.Check(2, 0, 0, wrong).empty());
+    }
+  }
+}
+
+TEST_CASE("regression: what a lost unit had is in the norm of the steps that it was in") {
+  SwarmNorm norm;
+  SwarmSteps steps = MakeSteps(2);
+  steps.Clip(&norm, kLimit);
+  norm.Add(&steps);
+  MakeStep(&steps, 2);
+  steps.Commit(1, 1, 1);
+  norm.Disturb(&steps, false);
+  steps.Reset(0);
+  CHECK(steps.Check(1, 1, 1, Clipped(2)).empty());
+}
+
+TEST_CASE("a restored unit begins with what it was restored with, in any generation") {
+  SwarmSteps steps = MakeSteps(1);
+  steps.FollowJob(3, 1, 0);
+  steps.Restore(0, 7);
+  CHECK(steps.Low(0) == 7);
+  CHECK(steps.High(0) == 7);
+  CHECK_FALSE(steps.Check(3, 0, 0, 8).empty());
+  steps.Attempt(3, 0, 0, 2);
+  CHECK(steps.High(0) == 9);
+  REQUIRE(steps.Acknowledge(3, 0, 0, 2).empty());
+  CHECK(steps.CheckSaved(3, 0, 1, 9).empty());
+  CHECK_FALSE(steps.CheckSaved(3, 0, 1, 11).empty());
+}
+
+}  // namespace
+}  // namespace verbena::test
