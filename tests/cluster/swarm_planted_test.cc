@@ -115,7 +115,7 @@ std::vector<PlantedFault> Faults() {
       {"replay_before_dead", {&client.replay_before_dead}, 49, {"settled buffer"}},
       {"never_probe", {&client.never_probe}, 0, {"not recovered"}},
       {"trust_writes", {&client.trust_writes}, 11, {"not recovered"}},
-      {"pull_early", {&shard.pull_early}, 0, {"acknowledged pushes"}},
+      {"pull_early", {&shard.pull_early}, 147, {"acknowledged pushes"}},
       {"skip_given_lease", {&shard.skip_given_lease}, 0, {"acknowledged pushes"}},
   };
 }
