@@ -62,8 +62,9 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
     info.enough = 1 + static_cast<uint32_t>(p.followers_size()) >= view.min_replicas();
     // Content goes from a copy to the next epoch; one whose content is lost skips an epoch
     // (server/coordinator/configurations.cc).
+    // That holds for a primary, too, which may have missed the views between.
     const bool skipped = was.epoch > 0 && p.epoch() > was.epoch + 1;
-    info.renewed = info.ours && !was.ours && skipped && !(was.copy && planted_bugs().keep_lost);
+    info.renewed = info.ours && skipped && !(was.copy && planted_bugs().keep_lost);
     info.promoted = was.copy && info.ours && !info.renewed;
     const bool again = was.copy && info.copy && was.since != info.since;
     info.stale = again || (was.ours && info.copy) || info.renewed ||

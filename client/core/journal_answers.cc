@@ -246,6 +246,7 @@ void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
   if (reads && status == ReplyStatus::kTooEarly) return EnqueuePull(entry, false);
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
   if (status == ReplyStatus::kExpired) session_->AskForLease();
+  GiveStaging(entry);  // others may need it for as long as this one waits
   entry->retry_at = now_ + entry->backoff.Next(*random_);
   entry->state = Entry::State::kDelayed;
   stream->delayed.PushBack(entry);

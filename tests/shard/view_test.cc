@@ -137,6 +137,20 @@ TEST_CASE("a partition that moved away and came back does not serve initial valu
   CHECK(f.Pull(kFirstWorker, 0, 0).answer.status == Status::kDataLoss);
 }
 
+// It was given to another server, lost there and reset, and has come back, in views that this
+// server has missed.
+TEST_CASE("regression: a primary that is one again two epochs later has no content of before") {
+  Fixture f({});
+  REQUIRE(f.Push(0, 0, 0, 1).answer.status == Status::kOk);
+  REQUIRE(f.Push(1, 0, 0, 1).answer.status == Status::kOk);
+  REQUIRE(f.EndStep(0, 0, 0, 0).answer.status == Status::kOk);
+  REQUIRE(f.EndStep(1, 0, 0, 0).answer.status == Status::kOk);
+  REQUIRE(f.Version(0) == 1);
+  PartitionOf(f, 0)->set_epoch(PartitionOf(f, 0)->epoch() + 2);
+  REQUIRE(f.Apply().ok());
+  CHECK(f.Version(0) == 0);
+}
+
 TEST_CASE("moving or dropping ends what is held and parked with the reason") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 1).held);
