@@ -244,6 +244,10 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has_steps()) DrawSteps(&plan);
   PlanDraw own(seed * 41 + 17);  // changes no other draw of a seed
   if (own.Chance(0.3)) plan.staging_bytes = static_cast<size_t>(own.Between(1, 16)) * 4096;
+  // A pull that waits for a step holds a buffer.
+  if (plan.has_steps() && plan.staging_bytes > 0) {
+    plan.staging_bytes = std::max(plan.staging_bytes, size_t{plan.operations} << 14);
+  }
   return plan;
 }
 
