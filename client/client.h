@@ -64,13 +64,13 @@ using rdma::MemoryKind;
 
 // How to join a cluster; every default but `cluster` is good for a job of one worker.
 struct ClientOptions {
-  std::string cluster = {};       // host:port of the coordinator
-  std::string job = "default";    // whose tables and clock this worker shares
-  std::string name = {};          // shown to operators; default: host-pid
+  std::string cluster = {};     // host:port of the coordinator
+  std::string job = "default";  // whose tables and clock this worker shares
+  std::string name = {};        // shown to operators; default: host-pid
   // Of the job: step 0 of a sync table waits for so many, and so does the step clock of ssp tables.
   uint32_t expected_workers = 1;
-  int rank = -1;                  // -1: any free one. Sums are in rank order
-  bool observer = false;          // only pulls, any job's tables; counts in no step
+  int rank = -1;          // -1: any free one. Sums are in rank order
+  bool observer = false;  // only pulls, any job's tables; counts in no step
   // How data travels. auto: to each server shard the best of shm (same host), verbs (RDMA) and ofi
   // (libfabric, over TCP) that works; a named one never falls back: Connect() says why it cannot be
   // had.

@@ -61,8 +61,8 @@ bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView&
 std::string DescribeSeen(const v1::Seen& seen);
 
 struct HistoryPlantedBugs {
-  bool one_history = false;    // every state continues every other one
-  bool forgets_terms = false;  // a coordinator compares by the terms that its view lists
+  bool one_history = false;        // every state continues every other one
+  bool forgets_terms = false;      // a coordinator compares by the terms that its view lists
   bool compare_revisions = false;  // a greater revision comes after a lower one of any term
 };
 // All false outside tests; written only while no coordinator and no member runs.

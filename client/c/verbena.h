@@ -63,11 +63,11 @@ typedef enum verbena_gpu_direct {
 
 // How to join a cluster. Set by verbena_connect_options_init(); only `cluster` has no default.
 typedef struct verbena_connect_options {
-  size_t struct_size;             // sizeof(verbena_connect_options)
-  const char* cluster;            // host:port of the coordinator
-  const char* job;                // whose tables and clock are shared; default "default"
-  const char* name;               // shown to operators; default host-pid
-  const char* transport;          // "auto" (default), or "shm", "verbs" or "ofi": no fall back
+  size_t struct_size;     // sizeof(verbena_connect_options)
+  const char* cluster;    // host:port of the coordinator
+  const char* job;        // whose tables and clock are shared; default "default"
+  const char* name;       // shown to operators; default host-pid
+  const char* transport;  // "auto" (default), or "shm", "verbs" or "ofi": no fall back
   // Of the job, default 1: step 0 of a sync table waits for so many, and so does the step clock of
   // ssp tables.
   uint32_t expected_workers;

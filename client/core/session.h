@@ -92,8 +92,8 @@ class Session {
   void Joined(v1::JoinWorkerResponse* granted);
   // The lease has ended: `who` says so.
   void Expire(std::string_view who);
-  // Not OK: the view is not followed. It does not continue the one before; a member of a history that
-  // has been abandoned has expired with it.
+  // Not OK: the view is not followed. It does not continue the one before; a member of a history
+  // that has been abandoned has expired with it.
   absl::Status TakeView(v1::ClusterView view);
   void Drop(v1::DropTableRequest request, int64_t deadline_ns,
             std::function<void(absl::Status)> done);

@@ -157,16 +157,16 @@ bool Coordinator::Impl::AcceptsState() const {
   return std::none_of(++it, terms.end(), [](const v1::Term& term) { return term.accepted(); });
 }
 
-// A loaded state may be an old one, and the ids that follow in it be taken. Nobody can know in time:
-// whoever could prove it may be cut off, or gone.
+// A loaded state may be an old one, and the ids that follow in it be taken. Nobody can know in
+// time: whoever could prove it may be cut off, or gone.
 void Coordinator::Impl::SkipIds() {
   first_table = 0;
   // Nobody has a state of this cluster.
   if (state.view.term() == 0 || coordinator_planted_bugs().reuse_ids) return;
   state.next_incarnation += 1 + options.random() % kIncarnationsApart;
   const uint64_t table = state.next_table + 1 + options.random() % kTablesApart;
-  first_table = static_cast<uint32_t>(
-      std::min<uint64_t>(table, std::numeric_limits<uint32_t>::max()));
+  first_table =
+      static_cast<uint32_t>(std::min<uint64_t>(table, std::numeric_limits<uint32_t>::max()));
 }
 
 absl::Status Coordinator::Impl::BeginTerm() {

@@ -68,8 +68,8 @@ int64_t WallClockSeconds();
 struct CoordinatorOptions {
   uint32_t partitions = 256;  // of a new cluster; an existing one keeps its number
   uint32_t lease_ms = 5000;
-  // How long a member may need to reach a coordinator that was started again. The first leases after
-  // a start are longer by that.
+  // How long a member may need to reach a coordinator that was started again. The first leases
+  // after a start are longer by that.
   int64_t find_again_ns = 0;
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
   // Copies of a partition, counting the primary: 1 or 2. Of an existing cluster, too: copies that

@@ -120,8 +120,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const Coordinat
 void Coordinator::JoinServer(const v1::JoinServerRequest& request,
                              Reply<v1::JoinServerResponse> reply) {
   impl_->Mutate("JoinServer", request, std::move(reply), [&](v1::JoinServerResponse* response) {
-    absl::StatusOr<Effect> effect =
-        AddServer(request, impl_->options, &impl_->state, response);
+    absl::StatusOr<Effect> effect = AddServer(request, impl_->options, &impl_->state, response);
     if (effect.ok()) impl_->heard[response->incarnation()] = impl_->Now();
     return effect;
   });

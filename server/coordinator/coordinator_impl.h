@@ -47,14 +47,14 @@ struct Coordinator::Impl {
   Leases restores;  // of tables that are being restored, by their ids
   Turns turns;
   LearnerBars bars;
-  std::set<uint64_t> left;  // servers that said so; a late heartbeat does not revive them
+  std::set<uint64_t> left;            // servers that said so; a late heartbeat does not revive them
   std::map<uint64_t, int64_t> heard;  // servers, and when the last join or heartbeat was read
   int64_t paused_ns = -1;             // when the last pause of the coordinator was found; -1: none
   std::vector<Poll> polls;
   int64_t next_poll_ns = kNever;
   int64_t in_office_since_ns = 0;
-  // Servers, alive in the state that was loaded, of which any may prove it an old one: they have not
-  // been heard in this term, and their leases go on.
+  // Servers, alive in the state that was loaded, of which any may prove it an old one: they have
+  // not been heard in this term, and their leases go on.
   std::set<uint64_t> unheard;
   uint32_t first_table = 0;  // the least id of a table that is made in this term
   int64_t next_save_ns = 0;  // after a failed Save() of what time brought

@@ -7,16 +7,16 @@
 namespace verbena::server {
 
 struct CoordinatorPlantedBugs {
-  bool count_pauses = false;       // leases run on while the coordinator does not
-  bool make_late_changes = false;  // of configurations, however long ago who asks lived
-  bool hand_over_unheard = false;  // by who leaves, to a follower that may be dead
-  bool believe_workers = false;    // a worker's word alone proves that the state is too old
-  bool reuse_ids = false;          // each term gives out the ids that follow in the loaded state
+  bool count_pauses = false;         // leases run on while the coordinator does not
+  bool make_late_changes = false;    // of configurations, however long ago who asks lived
+  bool hand_over_unheard = false;    // by who leaves, to a follower that may be dead
+  bool believe_workers = false;      // a worker's word alone proves that the state is too old
+  bool reuse_ids = false;            // each term gives out the ids that follow in the loaded state
   bool trusts_loaded_state = false;  // changes are made before servers have said that it is new
-  bool wait_for_polls = false;     // a server's view comes by a poll alone, which may be lost
-  bool take_uncompared = false;    // a server asks for a view without what it has seen
-  bool drop_by_name = false;       // what is dropped by id is the table that has its name
-  bool replace_at_once = false;    // a table is dropped before what replaces it is loaded
+  bool wait_for_polls = false;       // a server's view comes by a poll alone, which may be lost
+  bool take_uncompared = false;      // a server asks for a view without what it has seen
+  bool drop_by_name = false;         // what is dropped by id is the table that has its name
+  bool replace_at_once = false;      // a table is dropped before what replaces it is loaded
 };
 
 // All false outside tests.

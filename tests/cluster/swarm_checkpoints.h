@@ -81,7 +81,7 @@ class SwarmCheckpoints {
   void Judge(const char* what, const absl::Status& status);
 
   SwarmWorld* const world_;
-  std::mt19937_64 random_;  // its own: it changes no other draw of a seed
+  std::mt19937_64 random_;      // its own: it changes no other draw of a seed
   std::mt19937_64 interrupts_;  // likewise
   checkpoint::test::SimDisk disk_;
   SwarmSaved saved_;

@@ -57,8 +57,8 @@ class SwarmClient {
     bool whole = false;  // all units
     bool done = false;
     bool known_lost = false;  // by the client's own view one of the units was, when it began
-    int64_t amount = 0;               // of a push
-    uint64_t step = 0;                // of a sync table
+    int64_t amount = 0;       // of a push
+    uint64_t step = 0;        // of a sync table
     std::optional<uint64_t> version;  // that a pull of a worker shows of a sync table
     std::vector<uint32_t> units;      // in the order of the buffers
     std::vector<uint32_t> lives;      // of the units' partitions, when it began

@@ -90,8 +90,8 @@ struct SwarmPlan {
   int64_t operator_pause_ns = 0;
   int64_t fault_pause_ns = 0;
   int64_t faults_end_ns = 0;
-  int64_t pace_ns = 0;  // kSlowServer
-  uint64_t ahead = 1;   // steps of a sync table that a worker ends before it knows them committed
+  int64_t pace_ns = 0;    // kSlowServer
+  uint64_t ahead = 1;     // steps of a sync table that a worker ends before it knows them committed
   double norm_limit = 0;  // kNorms: clip_global_norm, which all tables of a job have in common
 
   bool has(SwarmFeature feature) const { return features[static_cast<size_t>(feature)]; }

@@ -3,8 +3,8 @@
 //
 // A shard's cut of a table is read out of its engine at the moment when the shard begins the save.
 // The checkpoint has to have that, byte for byte. Of a sync table it has to have the step that its
-// manifest says, by the model: shards begin such a save before they come to the step. And a table that is restored has to have what the
-// checkpoint has, before anybody uses it.
+// manifest says, by the model: shards begin such a save before they come to the step. And a table
+// that is restored has to have what the checkpoint has, before anybody uses it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_SAVED_H_

@@ -35,9 +35,8 @@ bool SwarmStepper::MayEnd(const SwarmTable& table, const v1::ClusterView& view) 
     if (other.dropped() || other.restoring() || !other.clipped()) return true;
     if (other.spec().job() != job_->plan.name) return true;
     const bool known =
-        std::any_of(view.tables().begin(), view.tables().end(), [&](const v1::Table& t) {
-          return t.id() == other.id() && !t.restoring();
-        });
+        std::any_of(view.tables().begin(), view.tables().end(),
+                    [&](const v1::Table& t) { return t.id() == other.id() && !t.restoring(); });
     return known && takes_part(other.id());
   });
 }

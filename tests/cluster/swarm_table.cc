@@ -156,7 +156,8 @@ void SwarmTable::Restored(const std::vector<float>& values) {
     if (lost(units_[i].partition)) continue;
     Unit& unit = units_[i];
     unit.start = values[i];
-    if (steps_ != nullptr) steps_->Restore(static_cast<uint32_t>(i), static_cast<double>(values[i]));
+    if (steps_ != nullptr)
+      steps_->Restore(static_cast<uint32_t>(i), static_cast<double>(values[i]));
     if (!exact_) continue;
     // What was pushed before it was there may be applied now.
     unit.attempted += static_cast<int64_t>(values[i]);

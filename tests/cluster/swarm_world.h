@@ -45,7 +45,7 @@ struct SwarmWorld {
   const bool trace = std::getenv("VERBENA_SWARM_TRACE") != nullptr;
   SwarmStage stage = SwarmStage::kFaults;
   int64_t recovery_began_ns = 0;
-  bool old_state = false;  // the coordinator has an older state: what it says now does not count
+  bool old_state = false;    // the coordinator has an older state: what it says now does not count
   std::set<uint64_t> terms;  // ids of those that the coordinator had with the newest state
   std::vector<SwarmJob> jobs;
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included

@@ -44,18 +44,18 @@ struct FaultOptions {
   std::string tables = "dense,rows,cold";  // kinds to draw from
   std::string modes = "async,ssp,sync";    // consistencies to draw from
   std::string kinds = "kill,stop,coordinator-kill,coordinator-stop";  // faults to draw from
-  bool changes = true;         // tables made and dropped, workers and readers that join and leave
-  bool probe = true;           // quick calls beside a waiting one
-  bool overlap = true;         // a second fault before redundancy is back
-  int call_s = 60;             // deadline of each call that must succeed
-  int redundancy_s = 60;       // longest wait for full redundancy after a fault
-  int quiet_s = 5;             // under load and without a fault, before the first one
-  int slack_mib = 64;          // memory that each process may have beyond 1.5 times its quiet value
-  int limit_s = 0;             // of the whole run; 0: from the number of faults
+  bool changes = true;    // tables made and dropped, workers and readers that join and leave
+  bool probe = true;      // quick calls beside a waiting one
+  bool overlap = true;    // a second fault before redundancy is back
+  int call_s = 60;        // deadline of each call that must succeed
+  int redundancy_s = 60;  // longest wait for full redundancy after a fault
+  int quiet_s = 5;        // under load and without a fault, before the first one
+  int slack_mib = 64;     // memory that each process may have beyond 1.5 times its quiet value
+  int limit_s = 0;        // of the whole run; 0: from the number of faults
   // Of verbenad, with spaces between. By default the replica log of a server takes 256 MiB while a
   // follower is silent, many times what these tables take.
   std::string server_options = "--replica-log-limit 16777216";
-  std::string keep;            // directory for logs of a failed run; empty: none is kept
+  std::string keep;  // directory for logs of a failed run; empty: none is kept
 };
 
 enum class TableKind { kDense, kRows, kCold };

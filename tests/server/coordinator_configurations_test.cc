@@ -175,7 +175,7 @@ TEST_CASE("regression: who leaves hands over to no follower that was not heard s
     c->RunOnce();
     REQUIRE(c.Heartbeat(b).ok());
   }
-  REQUIRE_STATUS(c.Leave(a).status(), kUnavailable, "has not been heard");
+  REQUIRE_STATUS(c.Leave(a), kUnavailable, "has not been heard");
   CHECK(Words(c.Partition(0)) == "1+2");
   CHECK(c.Server("a").state() == v1::Server::ALIVE);
   coordinator_planted_bugs().hand_over_unheard = GENERATE(false, true);

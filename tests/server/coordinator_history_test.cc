@@ -100,8 +100,7 @@ TEST_CASE("an older state that goes unnoticed is found with the planted bug") {
 std::vector<absl::Status> Changes(TestCoordinator* c) {
   return {c->JoinWorker("b", 1).status(),
           c->Call(&Coordinator::JoinServer, c->ServerRequest("s2")).status(),
-          c->CreateTable(c->Spec("c", 64, v1::CONSISTENCY_ASYNC, "c")).status(),
-          c->DropTable("a")};
+          c->CreateTable(c->Spec("c", 64, v1::CONSISTENCY_ASYNC, "c")).status(), c->DropTable("a")};
 }
 
 TEST_CASE("regression: an older state makes and changes nothing before it can be proved") {
