@@ -28,7 +28,9 @@
 //  9. With a follower of its partition, nothing is applied before the follower has its record, and
 //     nothing acknowledged that is not applied; a sync push is answered when it is read, because
 //     only its step's commit counts (replica/log.h). Primary and copy are equal, byte for byte,
-//     after the same record.
+//     after the same record. A new generation of the job applies at once what the last one has in
+//     the log: until the follower has that, too, reads and saves of it are refused, so that no read
+//     shows what a failover takes back.
 // 10. Which lane a record comes on says nothing of it but where the answer goes. A worker that has
 //     several sends what a dead one left unanswered on another, while what the dead one carried may
 //     still come, or be held or queued, because we have not noticed yet. Either may be first: the

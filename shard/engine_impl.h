@@ -166,6 +166,10 @@ struct Engine::Impl {
   // What the cold store has done, and who waited for it.
   void RunCold();
   void LoseRow(const ColdIo::Failure& failure);
+  // kOk, or a read has to wait: a failover might take back what is here.
+  ReplyStatus CheckRead(uint32_t partition, uint32_t table) const {
+    return log.MayRead(partition, table) ? ReplyStatus::kOk : ReplyStatus::kNotReady;
+  }
   // kOk, or a push has to wait for copies.
   ReplyStatus CheckCopies(uint32_t partition) const {
     return partitions[partition].enough ? ReplyStatus::kOk : ReplyStatus::kNotReady;

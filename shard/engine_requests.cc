@@ -167,6 +167,7 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   if (status == ReplyStatus::kOk && request.dtype != state->dense.table->pull_type()) {
     status = ReplyStatus::kMalformed;
   }
+  if (status == ReplyStatus::kOk) status = e.CheckRead(request.group.partition, request.table);
   PullOutcome outcome;
   if (status != ReplyStatus::kOk) {
     e.CountAnswer(status);

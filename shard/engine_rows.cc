@@ -245,6 +245,7 @@ PullOutcome Engine::Scan(const ScanRequest& request) {
   status = e.FindRows(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk) status = e.FindKeys(*state, request.group, {}, &slice);
   if (status == ReplyStatus::kOk && request.group.count == 0) status = ReplyStatus::kOutOfRange;
+  if (status == ReplyStatus::kOk) status = e.CheckRead(request.group.partition, request.table);
   if (status == ReplyStatus::kOk) {
     EmbeddingTable& table = *state->rows.table;
     if (table.Scan(slice, request.group.sequence, request.group.count, &outcome.view,

@@ -78,6 +78,10 @@ absl::Status Engine::Impl::CheckSaved(const TableToSave& what, uint64_t* newest)
     if (slice == SlicedTable::kNone || !table.ready(slice)) {
       return refuse(p, state.starved ? "has no memory" : "was lost when it moved");
     }
+    if (!log.MayRead(p, what.table)) {
+      return absl::UnavailableError(absl::StrCat(Named(table), ": the follower of partition ", p,
+                                                 " does not have everything yet; retry"));
+    }
     farthest = std::max(farthest, NewestOf(state, slice));
   }
   if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return absl::OkStatus();

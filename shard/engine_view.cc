@@ -265,6 +265,10 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
 
 // A new generation of its job. Copies follow when they are told.
 void Engine::Impl::ResetTable(TableState* state) {
+  // A reset applies what the follower may not have yet.
+  for (uint32_t s = 0; s < state->table->slices(); ++s) {
+    log.HoldReads(state->table->id(), state->table->life(s).partition);
+  }
   state->consistency->Reset();
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const uint32_t p = state->table->life(s).partition;

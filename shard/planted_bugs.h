@@ -40,7 +40,9 @@ struct PlantedBugs {
   bool forget_proved = false;    // rows made after the first comparison stay "to come"
   bool keep_lost = false;    // a copy that missed that its partition was lost and reset keeps it
   bool forget_owed = false;  // what a lane that died held for a sync step is not waited for
-  bool pass_early = false;   // a rank that has ended the step before this one is passed
+  // What a new run of a job applies before the follower has it is read at once.
+  bool read_unacknowledged = false;
+  bool pass_early = false;  // a rank that has ended the step before this one is passed
 };
 
 // All false outside tests.

@@ -44,6 +44,7 @@ class Consistency : public ReplicaLog::Owner {
   // Members came or went. Resize() has been called.
   virtual void RosterChanged() = 0;
   // A new generation of the job: what is held is answered kExpired, per-step state is forgotten.
+  // What the log has is applied whether the follower has it or not; the caller has held reads.
   virtual void Reset() = 0;
   // Everything held in a slice is answered `why`. `keep`: the slice stays here (a new epoch).
   virtual void FailSlice(uint32_t slice, ReplyStatus why, bool keep) = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "shard/replica/log.h"
+
 namespace verbena::shard {
 
 uint32_t LookupParking::FirstUnready(uint64_t worker, uint64_t min_version,
@@ -19,6 +21,9 @@ uint32_t LookupParking::FirstUnready(uint64_t worker, uint64_t min_version,
 Answer LookupParking::Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                             absl::Span<const uint64_t> keys, const Bags& bags, Ready readable,
                             ChunkView* view) {
+  for (const Group& group : groups) {
+    if (!sink_->log->MayRead(group.partition, table_->id())) return {ReplyStatus::kNotReady, 0, 0};
+  }
   Answer answer = {ReplyStatus::kOk, 0, UINT64_MAX};
   for (const Group& group : groups) {
     Answer of_group;

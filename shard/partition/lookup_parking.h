@@ -57,7 +57,7 @@ class LookupParking final : public Parking {
   uint32_t FirstUnready(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                         uint32_t first, Ready readable) const;
   // Gathers the rows of a lookup that is readable as a whole, or sums them by bag; its answer,
-  // kResourceExhausted without memory for it.
+  // kResourceExhausted without memory for it, kNotReady where reads are held (replica/log.h).
   Answer Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                absl::Span<const uint64_t> keys, const Bags& bags, Ready readable, ChunkView* view);
   static Parked ParkedOf(const LookupRequest& request, uint32_t waits_at);

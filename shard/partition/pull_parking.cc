@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shard/replica/log.h"
+
 namespace verbena::shard {
 
 void PullParking::ParkPull(uint32_t chunk, const PullRequest& request) {
@@ -20,6 +22,11 @@ void PullParking::ReleaseChunk(uint32_t chunk, Ready ready) {
     if (!ready(p.worker, chunk, p.min_version, &reply)) return false;
     --sink_->counters.parked;
     --parked_pulls_;
+    const DenseTable::Chunk& c = table_->chunk(chunk);
+    if (!sink_->log->MayRead(table_->life(c.slice).partition, table_->id())) {
+      ReadFailed(p.token, ReplyStatus::kNotReady, p.destination, p.destination_key);
+      return true;
+    }
     ChunkView view;
     if (!table_->PinToPull(chunk, &view)) {
       ReadFailed(p.token, ReplyStatus::kResourceExhausted, p.destination, p.destination_key);

@@ -108,6 +108,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.copy = copy;
   p.since = since;
   p.differs = false;
+  p.held_reads.clear();
   p.notes = {};
   p.cursor = {};
   if (copy.server == 0) return true;
@@ -272,6 +273,26 @@ void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
   Disown(table, partition);
   Partition& p = partitions_[partition];
   p.differs = p.copy.server != 0;
+  // The copy has what is not here: after a failover reads would show it.
+  if (p.differs && p.required) p.held_reads[table] = UINT64_MAX;
+}
+
+void ReplicaLog::HoldReads(uint32_t table, uint32_t partition) {
+  Partition& p = partitions_[partition];
+  absl::erase_if(p.held_reads, [&](const auto& held) { return held.second <= p.acked; });
+  uint64_t sequence = p.next - p.entries.size();
+  for (const Entry& e : p.entries) {
+    const bool ahead = e.table == table && e.required && !e.acked && !e.applied;
+    if (ahead) p.held_reads[table] = std::max(p.held_reads[table], sequence);
+    ++sequence;
+  }
+}
+
+bool ReplicaLog::MayRead(uint32_t partition, uint32_t table) const {
+  const Partition& p = partitions_[partition];
+  const auto held = p.held_reads.find(table);
+  return held == p.held_reads.end() || held->second <= p.acked ||
+         planted_bugs().read_unacknowledged;
 }
 
 // ---- notes --------------------------------------------------------------------------------------

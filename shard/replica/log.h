@@ -188,6 +188,13 @@ class ReplicaLog {
   void Abandon(uint32_t table, uint32_t partition, ReplyStatus why);
   bool differs(uint32_t partition) const { return partitions_[partition].differs; }
 
+  // ---- reads ----
+  // The table's entries in that partition are about to be applied although the follower may not
+  // have them: reads of it wait until it does, or until there is another configuration.
+  void HoldReads(uint32_t table, uint32_t partition);
+  // Whether what is here of the table may be read: a failover takes none of it back.
+  bool MayRead(uint32_t partition, uint32_t table) const;
+
   // ---- room ----
   // Whether an apply may add an entry now. A partition without a copy always has room. False: wait
   // until TakeRoom(). Once a caller was refused, later callers are refused too, until a quarter of
@@ -277,6 +284,8 @@ class ReplicaLog {
     CopyId copy;
     uint64_t since = 0;  // the copy is one
     bool differs = false;
+    // By table: reads wait until the copy has that record; UINT64_MAX: until there is another copy.
+    absl::flat_hash_map<uint32_t, uint64_t> held_reads;
     Cursor cursor;
     ReplicaNotes notes;
     std::deque<Entry> entries;  // the last has sequence next - 1

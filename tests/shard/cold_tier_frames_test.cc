@@ -253,6 +253,59 @@ TEST_CASE("pushes are answered while a copy learns, whether their rows are in me
   CHECK(later < 80);
 }
 
+// A follower takes all that there is for it, and says so.
+void ShipAll(RowFixture* f) {
+  for (int i = 0; i < 100; ++i) {
+    std::vector<ReplicaRecord> records;
+    f->engine->TakeReplicas(&records, 8);
+    for (const ReplicaRecord& r : records) {
+      f->engine->ReplicaAnswered(r.to, 0, r.group.sequence, Status::kOk);
+    }
+  }
+}
+
+TEST_CASE("regression: a new run reads cold rows only when their follower has them") {
+  FakeColdStore store(1);
+  RowOptions o = Tiered(&store, GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP));
+  o.observers = 1;
+  RowFixture f(o);
+  const uint64_t sequence = Fill(&f, 60);
+  AddLearner(&f);
+  REQUIRE(f.Apply().ok());
+  ShipAll(&f);
+  REQUIRE(f.engine->CaughtUp(0));
+  v1::Partition* partition = f.view.mutable_partitions(0);
+  partition->mutable_followers()->Swap(partition->mutable_learners());
+  REQUIRE(f.Apply().ok());
+  Rows expected = f.Scan(0, 100);
+  REQUIRE(expected.size() == 60);
+  REQUIRE(f.Push(0, 0, sequence + 1, {{0, f.Filled(8)}, {1, f.Filled(8)}}).deferred);
+  // With its rows in memory, it waits for the follower alone.
+  REQUIRE(Drain(&f).empty());
+  store.stopped = true;
+  REQUIRE(f.Lookup(2000, From(20, 8), 0, 3, 1).kind == Kind::kParked);
+  f.job()->set_generation(2);
+  REQUIRE(f.Apply().ok());
+  store.stopped = false;
+  // Those whose rows were to come from the disk when the run began, and those that ask after that.
+  const PullOutcome asked = f.Lookup(2000, {0, 1}, 0, 3, 2);
+  const std::vector<Event> events = Drain(&f);
+  CHECK(events.size() == (asked.kind == Kind::kParked ? 2 : 1));
+  if (asked.kind != Kind::kParked) CHECK(asked.answer.status == Status::kNotReady);
+  for (const Event& e : events) {
+    CHECK(e.kind == Event::Kind::kPullFailed);
+    CHECK(e.answer.status == Status::kNotReady);
+  }
+  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.Scan(0, 100).empty());
+  ShipAll(&f);
+  for (const uint64_t key : {0, 1}) {
+    for (float& number : expected[key]) number -= 8;
+  }
+  CHECK(SameRows(f.Scan(0, 100), expected));
+}
+
 TEST_CASE("a server without a cold store is no copy of a tiered table") {
   FakeColdStore store(1), of_copy(1);
   RowOptions o = Tiered(&store);
