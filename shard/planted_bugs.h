@@ -23,7 +23,9 @@ struct PlantedBugs {
   bool skip_next_table = false;    // a learner is not sent chunks of the first table made after it
   bool expire_other_jobs = false;  // who is no member of a table's job is a member of none
   bool pull_early = false;         // a pull is answered before the push that it names is applied
+  bool answer_unapplied = false;   // a push that a learner is sent is answered before it is applied
   bool restart_windows = false;    // a restore that had to wait loads all of its rows again
+  bool end_before_notes = false;   // the end of a restored slice passes what is noted for its copy
   bool forget_inherited = false;   // a copy that becomes the primary during a restore has nothing
   bool evict_named = false;        // a sweep drops rows that its own push or step names
   bool evict_alike = false;        // of rows with the same stamp all go as soon as one does

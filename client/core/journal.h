@@ -259,6 +259,7 @@ class Journal final : public LaneListener {
   // ---- norms over several chunks (journal_norms.cc) ----
   // Starts, goes on with and ends the first phases of steps, as far as what is known allows.
   void RunNorms();
+  static void FollowTables(NormGroup* group, const std::vector<TableState*>& tables);
   void RunNormGroup(NormGroup* group, const std::vector<TableState*>& tables);
   void FindNormGroups();
   std::vector<TableState*> NormTables(const NormGroup& group);

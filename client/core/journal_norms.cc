@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
+#include "client/core/planted_bugs.h"
 #include "proto/optimizer_spec.h"
 
 namespace verbena::client {
@@ -110,6 +111,7 @@ void Journal::RunNorms() {
 }
 
 void Journal::RunNormGroup(NormGroup* group, const std::vector<TableState*>& tables) {
+  FollowTables(group, tables);
   while (true) {
     if (NormStep* active = group->active.get()) {
       const bool same =
@@ -140,6 +142,21 @@ void Journal::RunNormGroup(NormGroup* group, const std::vector<TableState*>& tab
     IssueNorms(group->active.get());
     if (!group->active->PhaseDone()) return;
   }
+}
+
+// Steps that are over are so for the tables that took part in them: one that begins to take part
+// has its own still to come.
+void Journal::FollowTables(NormGroup* group, const std::vector<TableState*>& tables) {
+  std::vector<uint32_t> ids;
+  for (const TableState* table : tables) {
+    ids.push_back(table->id());
+    const bool took_part =
+        std::binary_search(group->took_part.begin(), group->took_part.end(), table->id());
+    if (!took_part && !planted_bugs().keep_norm_steps) {
+      group->next = std::min(group->next, LeastCommitted(*table));
+    }
+  }
+  group->took_part = std::move(ids);
 }
 
 // The open step, once this worker has ended it everywhere.

@@ -62,7 +62,8 @@ struct NormGroup {
   NormKind kind = NormKind::kGradient;
   std::vector<TableState*> tables;  // by id
   std::unique_ptr<NormStep> active;
-  uint64_t next = 0;  // steps below it are over
+  uint64_t next = 0;                // steps below it are over, of those that took part last
+  std::vector<uint32_t> took_part;  // tables, by id
 };
 
 }  // namespace verbena::client

@@ -8,6 +8,7 @@ namespace verbena::client {
 
 struct PlantedBugs {
   bool learn_losses_late = false;  // a table that is first used after a loss waits for another view
+  bool keep_norm_steps = false;  // steps of a norm's tables count for tables that take their place
 };
 
 // All false outside tests.

@@ -160,6 +160,8 @@ Async::Telling Async::Tell(Queued* push) {
   Accumulate(BestIsa(), {&push->gradient, 1}, sum, push->elements);
   told.owner = this;
   told.local = c.slice;
+  // A learner is not waited for, but buffers may be.
+  told.waits = !planted_bugs().answer_unapplied;
   if (planted_bugs().replicate_from_slot) {
     told.borrowed = static_cast<const std::byte*>(push->gradient.data);
   }

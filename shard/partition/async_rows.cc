@@ -20,6 +20,7 @@
 #include "shard/partition/clocks.h"
 #include "shard/partition/row_consistency.h"
 #include "shard/partition/sequences.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -338,7 +339,8 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
   told.header.worker_sequence = push.group.sequence;
   told.owner = this;
   told.local = slice;
-  told.waits = table_.tiered();
+  // A learner is not waited for, but rows, or memory to keep them for a save, may be.
+  told.waits = table_.tiered() || !planted_bugs().answer_unapplied;
   entry.record = sink_.log->Add(std::move(told));
   told_[slice].entries.push_back(entry);
   ++told_[slice].applies;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/core/planted_bugs.h"
 #include "proto/table_spec.h"
 #include "tests/cluster/sim_cluster.h"
 
@@ -138,6 +139,39 @@ TEST_CASE(
   const auto id = s.core().EndStep(a, s.cluster().now() + kSecond, [](absl::Status) {});
   CHECK(id.ok());
   CHECK(s.Pull(a, 4).ok());
+}
+
+// Whether steps of tables are over that are made when those of a norm have made steps.
+bool LaterTablesStep(bool all_dropped) {
+  Single s;
+  const uint32_t a = s.Create("a", 1);
+  const int steps = all_dropped ? 3 : 1;
+  for (int step = 0; step < steps; ++step) REQUIRE(s.Result(s.Step(a, 1)).ok());
+  if (all_dropped) REQUIRE(s.Drop("a").ok());
+  const uint32_t b = s.Create("b", 1);
+  for (int step = 0; step < 4; ++step) {
+    const auto end = s.Step(b, 1);
+    if (!all_dropped && step > 0 && !s.Result(s.Step(a, 1)).ok()) return false;
+    if (!s.Result(end).ok()) return false;
+  }
+  return true;
+}
+
+TEST_CASE("regression: tables that take the place of a norm's tables have their own steps") {
+  CHECK(LaterTablesStep(true));
+}
+
+TEST_CASE("regression: a table that joins a norm after its first step has a first step, too") {
+  CHECK(LaterTablesStep(false));
+}
+
+TEST_CASE("planted bug: steps of a norm's tables count for those that take their place") {
+  client::planted_bugs().keep_norm_steps = true;
+  const bool replaced = LaterTablesStep(true);
+  const bool joined = LaterTablesStep(false);
+  client::planted_bugs().keep_norm_steps = false;
+  CHECK_FALSE(replaced);
+  CHECK_FALSE(joined);
 }
 
 TEST_CASE("a step under way goes on when a table of its norm is dropped, or a partition is lost") {

@@ -111,6 +111,10 @@ std::vector<PlantedFault> Faults() {
        {&verbena::client::planted_bugs().learn_losses_late},
        56,
        {"which this client knows"}},
+      {"keep_norm_steps",
+       {&verbena::client::planted_bugs().keep_norm_steps},
+       672,
+       {"has not used table", "was not saved"}},
       {"keep_patience", {&client.keep_patience}, 4, {"has woken nobody"}},
       {"expire_other_jobs", {&shard.expire_other_jobs}, 8, {"has not used table"}},
       {"lost_by_old_view",
@@ -134,6 +138,7 @@ std::vector<PlantedFault> Faults() {
       {"share_directories", {&saves.share_directories}, 19, {"and is gone"}},
       {"forget_moved", {&saves.forget_moved}, 3243, {"is not what /"}},
       {"commit_unsynced", {&saves.commit_unsynced}, 77, {"/checkpoint-"}},
+      {"end_before_notes", {&shard.end_before_notes}, 0, content},
       {"forget_inherited", {&shard.forget_inherited}, 0, {"says that data is lost"}},
       {"restart_windows",
        {&shard.restart_windows},
@@ -154,6 +159,7 @@ std::vector<PlantedFault> Faults() {
       {"never_probe", {&client.never_probe}, 464, {"not recovered", "not finished"}},
       {"trust_writes", {&client.trust_writes}, 11, {"not recovered"}},
       {"pull_early", {&shard.pull_early}, 147, {"acknowledged pushes"}},
+      {"answer_unapplied", {&shard.answer_unapplied}, 0, {"acknowledged pushes"}},
       {"skip_given_lease", {&shard.skip_given_lease}, 0, {"acknowledged pushes"}},
   };
 }

@@ -1,4 +1,5 @@
 // What the swarm found, each shown without the rest of a cluster.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
@@ -90,6 +91,55 @@ TEST_CASE(
   const bool reaches = NewTableReachesLearner();
   planted_bugs().skip_next_table = false;
   CHECK_FALSE(reaches);
+}
+
+// Whether a push that a learner is sent is answered only when pulls show it, while pulls that
+// nobody ends hold all buffers.
+bool AnswersAreApplied() {
+  FixtureOptions options;
+  options.workers = options.partitions = options.chunks = 1;
+  options.consistency = v1::CONSISTENCY_ASYNC;
+  Pair pair(options);
+  EngineOptions engine;
+  engine.server = kServer;
+  engine.spare_buffers = 2;
+  pair.primary.engine = std::make_unique<Engine>(engine);
+  pair.Apply();
+  v1::Replica* learner = pair.partition()->add_learners();
+  learner->set_server(kCopy);
+  learner->set_since(2);
+  pair.partition()->set_configuration(2);
+  pair.Apply();
+  pair.Take();
+  std::vector<uint64_t> pins;
+  for (uint64_t pushed = 1; pushed <= 8; ++pushed) {
+    const PushOutcome push = pair.primary.Push(0, 0, pushed, 1.0f);
+    REQUIRE_FALSE(push.held);
+    REQUIRE(push.answer.status == ReplyStatus::kOk);
+    const PullOutcome pull = pair.primary.Pull(kFirstWorker, 0, 0);
+    REQUIRE(pull.kind == PullOutcome::Kind::kReady);
+    pins.push_back(pull.view.pin);
+    if (!push.deferred && pull.view.version < pushed) return false;
+    if (!push.deferred) continue;
+    for (const uint64_t pin : pins) pair.primary.engine->Unpin(pin);
+    const std::vector<Event> events = pair.primary.Events();
+    const bool answered = std::any_of(events.begin(), events.end(), [](const Event& event) {
+      return event.kind == Event::Kind::kReplicated && event.answer.status == ReplyStatus::kOk;
+    });
+    return answered && pair.primary.Version(0) == pushed;
+  }
+  return false;
+}
+
+TEST_CASE("regression: a push that a learner is sent is answered when it is applied") {
+  CHECK(AnswersAreApplied());
+}
+
+TEST_CASE("planted bug: a push that a learner is sent is answered before it is applied") {
+  planted_bugs().answer_unapplied = true;
+  const bool applied = AnswersAreApplied();
+  planted_bugs().answer_unapplied = false;
+  CHECK_FALSE(applied);
 }
 
 // What the swarm's check says of a primary's log with that limit while a learner catches up and

@@ -250,15 +250,18 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
   }
   if (restoring_) return wrong("a table that is being restored was read");
   if (!exact_) {
-    const float start = narrow_ ? RoundToBf16(u.start) : u.start;
+    // As with `most` and `least` below, sums of bags are not rounded.
+    const float shown = Shown(static_cast<double>(u.start));
+    const float low = std::min(shown, u.start);
+    const float high = std::max(shown, u.start);
     // The moments that it was restored with go on in steps to which nobody pushes.
     const bool moves = u.start != 0 && NeedsTrustRatio(spec_.optimizer());
     // What was evicted begins again: from nothing, and with pushes alone.
-    if (!moves && value < start && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
+    if (!moves && value < low && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
       return wrong("less than what it was restored with");
     }
     if (value == 0 && least > 0) return wrong("initial values in place of acknowledged pushes");
-    if (!moves && value > start && u.attempted == 0) return wrong("an update that nobody pushed");
+    if (!moves && value > high && u.attempted == 0) return wrong("an update that nobody pushed");
     return "";
   }
   const double most = steps_ != nullptr ? steps_->High(unit) : static_cast<double>(u.attempted);

@@ -49,8 +49,9 @@ class Pair {
   explicit Pair(const RowOptions& o) : Pair(o, o) {}
 
   // Engines without any view yet.
-  void Restart() {
+  void Restart(const ReplicaLogLimits& log = {}) {
     EngineOptions options;
+    options.replica_log = log;
     options.server = kServer;
     primary.engine = std::make_unique<Engine>(options);
     options.server = kReplica;
@@ -267,6 +268,45 @@ TEST_CASE("a partition lost and reset while its rows are sent to a learner begin
   pair.Promote();
   CHECK(pair.replica.Scan(0, 100) ==
         Rows{{5, pair.primary.Filled(2)}, {5000, pair.primary.Filled(2)}});
+}
+
+// Whether a follower takes an embedding table that is restored without rows, and that is created
+// while the log is full of pushes to another table.
+bool TakesEmptyRestore() {
+  Pair pair(OnePartition(v1::CONSISTENCY_ASYNC));
+  pair.Restart({1, 1 << 20, 1 << 20});
+  pair.Apply();
+  pair.AddLearner();
+  pair.Apply();
+  REQUIRE(pair.Ship() == ReplyStatus::kOk);
+  REQUIRE(pair.primary.engine->CaughtUp(0));
+  pair.Admit();
+  REQUIRE(pair.primary.PushValue(0, 0, 1, {5}, 1) == ReplyStatus::kOk);
+  v1::Table restored = pair.primary.view.tables(0);
+  restored.set_id(3);
+  restored.mutable_spec()->set_name("restored");
+  restored.set_restoring(true);
+  *pair.primary.view.add_tables() = restored;
+  pair.Apply();
+  RestoreRequest request;
+  request.table = restored.id();
+  request.version = 7;
+  REQUIRE(pair.primary.engine->BeginRestore(request).ok());
+  for (int i = 0; i < 10; ++i) {
+    const bool finished = pair.primary.engine->FinishRestore(restored.id()).ok();
+    if (pair.Ship() != ReplyStatus::kOk) return false;
+    if (finished) return pair.primary.engine->restore_progress(restored.id())->complete();
+  }
+  return false;
+}
+
+TEST_CASE("regression: the end of a restored slice waits for the notes of its partition") {
+  CHECK(TakesEmptyRestore());
+}
+
+TEST_CASE("planted bug: the end of a restored slice passes what is noted") {
+  const Planted planted(&PlantedBugs::end_before_notes);
+  CHECK_FALSE(TakesEmptyRestore());
 }
 
 TEST_CASE("a replica that lost what its primary has does not take records for it") {
