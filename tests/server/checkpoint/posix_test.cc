@@ -207,7 +207,6 @@ TEST_CASE("a small disk that fills leaves the checkpoint before", "[.small-disk]
   const auto directory = CheckpointDirectory::Open(PosixDisk(), disk + "/c");
   INFO(directory.status());
   REQUIRE(directory.ok());
-  CHECK((*directory)->RemoveLeftovers().ok());
 }
 
 TEST_CASE("a read-only disk is said, and what is on it can be read", "[.read-only-disk]") {
