@@ -147,7 +147,6 @@ std::vector<PlantedFault> Faults() {
       {"forget_cold_changes", {&shard.forget_cold_changes}, 6, content},
       {"forget_owed", {&shard.forget_owed}, 383, steps},
       {"pass_early", {&shard.pass_early}, 35, steps},
-      {"read_unacknowledged", {&shard.read_unacknowledged}, 0, steps},
       {"norm_of_first_table",
        {&client.norm_of_first_table},
        54,
