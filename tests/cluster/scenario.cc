@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
+#include "server/coordinator/planted_bugs.h"
 #include "tests/cluster/reference.h"
 #include "tests/cluster/scenario_worker.h"
 
@@ -19,6 +20,9 @@ constexpr uint32_t kFirstTable = 1;  // the id that the coordinator gives
 class Scenario {
  public:
   explicit Scenario(const ScenarioOptions& options) : random_(options.seed * 31 + 7) {
+    // The keys of a partition depend on the table's id, which is to be the first one: no older
+    // state is put back here.
+    server::coordinator_planted_bugs().reuse_ids = true;
     state_.options = options;
     state_.result = &result_;
     const v1::TableSpec spec = Spec();
@@ -57,6 +61,10 @@ class Scenario {
           }
         });
   }
+
+  ~Scenario() { server::coordinator_planted_bugs().reuse_ids = false; }
+  Scenario(const Scenario&) = delete;
+  Scenario& operator=(const Scenario&) = delete;
 
   ScenarioResult Run() {
     for (int rank = 0; rank < state_.options.workers; ++rank) AddWorker(rank);

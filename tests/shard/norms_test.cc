@@ -243,7 +243,7 @@ TEST_CASE("a parked question ends with its worker, its lane, its epoch or its ta
 TEST_CASE("parts stay through a new epoch; a chunk that waits for totals takes them then") {
   NormFixture f(Clipped(1));
   f.PushAll(0, 1);
-  f.view.mutable_partitions(static_cast<int>(f.PartitionOf(2)))->set_epoch(9);
+  f.view.mutable_partitions(static_cast<int>(f.PartitionOf(2)))->set_epoch(2);
   REQUIRE(f.Apply().ok());
   CHECK(f.Ask(0, f.all, 0).kind == PullOutcome::Kind::kReady);
   CHECK(f.Tell(0, f.all, 0, {384, 0}).answer.status == kOk);
