@@ -158,6 +158,13 @@ void LaneMemory::Refuse(const Stream& stream, const rdma::MemoryBlock& block, ab
   reach.last_refusal = std::move(status);
 }
 
+void LaneMemory::RefuseNow(const Stream& stream, const rdma::MemoryBlock& block,
+                           absl::Status status) {
+  // What is being registered is not refused.
+  if (absl::IsAborted(status) || BeingRegistered(stream, block)) return;
+  ReachOf(stream, *block.device()).last_refusal = std::move(status);
+}
+
 absl::Status LaneMemory::WhyNot(const Stream& stream, const rdma::MemoryBlock& block) {
   const DeviceReach& reach = ReachOf(stream, *block.device());
   return absl::FailedPreconditionError(absl::StrCat(

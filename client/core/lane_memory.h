@@ -80,9 +80,7 @@ class LaneMemory {
   // It was found that it does not; `status` says why.
   void Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
   // The same, where it is tried again all the same.
-  void RefuseNow(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
-    ReachOf(stream, *block.device()).last_refusal = std::move(status);
-  }
+  void RefuseNow(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
   // FAILED_PRECONDITION: why it does not.
   absl::Status WhyNot(const Stream& stream, const rdma::MemoryBlock& block);
   // Of each pair that there was reason to look at.

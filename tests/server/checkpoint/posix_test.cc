@@ -193,10 +193,12 @@ TEST_CASE("a small disk that fills leaves the checkpoint before", "[.small-disk]
   large.Train();
   const auto second = Save(PosixDisk(), disk + "/c", large);
   CHECK(second.status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK_THAT(std::string(second.status().message()), Contains("checkpoint-00000002.tmp/") &&
+  CHECK_THAT(std::string(second.status().message()), Contains("checkpoint-00000002.") &&
                                                          Contains("No space left on device") &&
                                                          Contains("keep fewer checkpoints"));
-  CHECK_FALSE(std::filesystem::exists(disk + "/c/checkpoint-00000002.tmp"));
+  for (const auto& entry : std::filesystem::directory_iterator(disk + "/c")) {
+    CHECK(entry.path().extension() != ".tmp");
+  }
   CHECK(Differs(PosixDisk(), path, model) == "");
 
   // To remove checkpoints is what helps: it must not need room for a file of its own.
