@@ -62,7 +62,7 @@ void Calls::OnAnswer(const std::shared_ptr<Pending>& call, absl::Status status,
   if (call->last_error.ok() || status.code() == absl::StatusCode::kUnavailable) {
     call->last_error = std::move(status);
   }
-  // Towards the deadline the pauses get shorter: what can be reached by then is reached.
+  // Shorter pauses near the deadline: a peer that comes back just before it is still reached.
   const int64_t left = call->deadline_ns - now;
   const int64_t wait = std::min(call->backoff.Next(*random_), left / 2);
   if (wait >= kShortestWait) {

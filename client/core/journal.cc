@@ -295,8 +295,7 @@ void Journal::EnqueuePull(Entry* entry, bool front) {
 }
 
 void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
-  // Only what is next takes a buffer: behind others it would keep it from those that are posted
-  // first.
+  // A queued record holds no buffer: those in front of it are posted first, and may need it.
   if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   GiveStaging(entry);
   if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
@@ -395,7 +394,7 @@ TableState* Journal::FindTable(uint32_t id) {
   auto table = std::make_unique<TableState>();
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
   Route(table.get());
-  // A view may never come again: what this one says is lost is lost from the first call on.
+  // No other view may come: partitions lost in this one are lost from the first call on.
   if (!planted_bugs().learn_losses_late) MarkLost(table.get());
   last_table_ = table.get();
   tables_[id] = std::move(table);

@@ -160,7 +160,7 @@ void LaneMemory::Refuse(const Stream& stream, const rdma::MemoryBlock& block, ab
 
 void LaneMemory::RefuseNow(const Stream& stream, const rdma::MemoryBlock& block,
                            absl::Status status) {
-  // What is being registered is not refused.
+  // A pending registration is no refusal.
   if (absl::IsAborted(status) || BeingRegistered(stream, block)) return;
   ReachOf(stream, *block.device()).last_refusal = std::move(status);
 }

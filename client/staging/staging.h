@@ -5,7 +5,7 @@
 // **Invariants**:
 //   1. Areas take at most the limit, but for one buffer of each size that found no room within it.
 //   2. An area without a buffer in use, within the limit, is cut anew for a size that has none
-//      free: what one size once took is not lost to the others.
+//      free.
 #ifndef VERBENA_CLIENT_STAGING_STAGING_H_
 #define VERBENA_CLIENT_STAGING_STAGING_H_
 

@@ -14,6 +14,15 @@ namespace {
 
 using Catch::Matchers::Contains;
 
+// Two chunks, one of each server; their pulls go through staging buffers.
+uint32_t AddStaged(FakeCluster* cluster) {
+  v1::TableSpec spec;
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  spec.set_pull_codec(v1::CODEC_BF16);
+  spec.set_chunk_bytes(4096);
+  return cluster->AddTyped(spec, 2 * 1024);
+}
+
 TEST_CASE("a server is told which transports this worker lacks, and why") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
@@ -166,11 +175,7 @@ TEST_CASE("of records that wait for a staging buffer the oldest gets the last on
   options.partitions = 2;
   options.staging_bytes = 8192;  // two buffers
   FakeCluster cluster(options);
-  v1::TableSpec spec;
-  spec.set_consistency(v1::CONSISTENCY_ASYNC);
-  spec.set_pull_codec(v1::CODEC_BF16);  // comes to staging
-  spec.set_chunk_bytes(4096);
-  const uint32_t table = cluster.AddTyped(spec, 2 * 1024);
+  const uint32_t table = AddStaged(&cluster);
   cluster.Join();
   const auto whole = cluster.Memory(table, 0.0f);
   REQUIRE(cluster.Wait(cluster.Pull(table, whole)));
@@ -200,11 +205,7 @@ TEST_CASE("a record that waits for the last staging buffer behind others does no
     options.partitions = 2;
     options.staging_bytes = 4096;  // one buffer
     FakeCluster cluster(options);
-    v1::TableSpec spec;
-    spec.set_consistency(v1::CONSISTENCY_ASYNC);
-    spec.set_pull_codec(v1::CODEC_BF16);  // comes to staging
-    spec.set_chunk_bytes(4096);
-    const uint32_t table = cluster.AddTyped(spec, 2 * 1024);
+    const uint32_t table = AddStaged(&cluster);
     cluster.Join();
     const auto whole = cluster.Memory(table, 0.0f);
     REQUIRE(cluster.Wait(cluster.Pull(table, whole)));
