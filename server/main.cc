@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/malloc_settings.h"
 #include "proto/whole_file.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
@@ -95,6 +96,7 @@ int Main(int argc, char** argv) {
   const DaemonOptions& options = parsed.options;
   ConfigureLogging(options.log_level);
   RaiseDescriptorLimit();
+  ReturnLargeBlocks();
   signal(SIGPIPE, SIG_IGN);
   // Before any thread starts, so that all of them inherit it and this one alone takes signals.
   sigset_t signals;

@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "proto/malloc_settings.h"
 #include "tests/faults/random_faults_client.h"
 #include "tests/faults/random_faults_cluster.h"
 #include "tests/faults/random_faults_injector.h"
@@ -44,6 +45,7 @@ int Work(const RandomFaultsCommand& command) {
   // Visitors start and end threads all the time. With an arena of malloc() for each, resident
   // memory would grow for a minute without any more of it in use.
   mallopt(M_ARENA_MAX, 1);
+  ReturnLargeBlocks();
   Ledger ledger = Ledger::Open(command.ledger);
   const Run run = {command.options, MakePlan(command.options), command.cluster, &ledger};
   if (command.process == run.plan.processes) {

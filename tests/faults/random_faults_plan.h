@@ -50,7 +50,7 @@ struct FaultOptions {
   int call_s = 60;        // deadline of each call that must succeed
   int redundancy_s = 60;  // longest wait for full redundancy after a fault
   int quiet_s = 5;        // under load and without a fault, before the first one
-  int slack_mib = 64;     // memory that each process may have beyond 1.5 times its quiet value
+  int slack_mib = 16;     // memory that each process may have beyond 1.5 times its quiet value
   int limit_s = 0;        // of the whole run; 0: from the number of faults
   // Of verbenad, with spaces between. By default the replica log of a server takes 256 MiB while a
   // follower is silent, many times what these tables take.

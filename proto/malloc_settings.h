@@ -1,0 +1,24 @@
+// Settings of malloc() for the programs of this project.
+//
+// **Thread safety**: call at the start of main(), before any thread exists.
+#ifndef VERBENA_PROTO_MALLOC_SETTINGS_H_
+#define VERBENA_PROTO_MALLOC_SETTINGS_H_
+
+#include <cstddef>
+
+namespace verbena {
+
+// Blocks of at least this many bytes are mapped one by one and returned to the system when freed.
+inline constexpr size_t kMappedBlockBytes = size_t{4} << 20;
+
+// By default glibc raises its threshold for mapped blocks to the size of each mapped block that is
+// freed (up to 32 MiB). libfabric allocates a pool of 12 MiB for each connection: after the first
+// connection has closed, all later pools come from the heap, where fragments keep their pages.
+// Resident memory then grows with each reconnection, to twice of what is in use.
+// A fixed threshold prevents it. The environment variable MALLOC_MMAP_THRESHOLD_ takes precedence.
+// The library leaves its host program's malloc() alone; docs/ofi.md names the variable.
+void ReturnLargeBlocks();
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_MALLOC_SETTINGS_H_
