@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/cluster_history.h"
+#include "proto/view_change.h"
 #include "proto/view_terms.h"
 #include "server/coordinator/planted_bugs.h"
 #include "server/nanoseconds.h"
@@ -55,6 +56,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   std::shared_ptr<const v1::ClusterView> view;    // the newest
   std::shared_ptr<const v1::AccessRules> access;  // comes with the view
   bool view_is_new = false;                       // not yet given to on_view
+  bool needs_whole_view = false;                  // changes that came do not continue the view
   std::string leave_id;
   int64_t leave_deadline_ns = kNever;
   std::function<void(absl::Status)> leave_done;
@@ -75,6 +77,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void OnPoll(absl::StatusOr<v1::GetViewResponse> response);
   void OnRefresh(absl::StatusOr<v1::GetViewResponse> response);
   void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
+  bool TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at);
   bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at);
   void GiveView();
   bool StartCalls(int64_t now);
@@ -142,6 +145,7 @@ v1::GetViewRequest Membership::Impl::ViewRequest(uint64_t* asked_at) const {
   request.set_incarnation(incarnation);
   *request.mutable_seen() = SeenOf(*view);
   request.set_server(true);
+  request.set_takes_changes(!needs_whole_view);
   return request;
 }
 
@@ -219,9 +223,7 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
-  if (response->changed() &&
-      !TakeView(response->mutable_view(),
-                response->has_access() ? response->mutable_access() : nullptr, polled_at)) {
+  if (response->changed() && !TakeAnswer(&*response, polled_at)) {
     poll.due_ns = clock->NowNanos() + Backoff(&poll);
     return;
   }
@@ -233,8 +235,7 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
 void Membership::Impl::OnRefresh(absl::StatusOr<v1::GetViewResponse> response) {
   refreshing = false;
   if (state != State::kJoined || !response.ok() || !response->changed()) return;
-  TakeView(response->mutable_view(), response->has_access() ? response->mutable_access() : nullptr,
-           refreshed_at);
+  TakeAnswer(&*response, refreshed_at);
 }
 
 void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
@@ -247,6 +248,13 @@ void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
   }
   last_error = response.status();
   leave.due_ns = clock->NowNanos() + Backoff(&leave);
+}
+
+bool Membership::Impl::TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at) {
+  needs_whole_view = !CompleteView(*view, response);
+  if (needs_whole_view) return false;
+  return TakeView(response->mutable_view(),
+                  response->has_access() ? response->mutable_access() : nullptr, asked_at);
 }
 
 // False when it is not newer than what we have, or not known to come after it.

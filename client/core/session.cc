@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/cluster_history.h"
 #include "proto/table_spec.h"
+#include "proto/view_change.h"
 #include "proto/view_tables.h"
 #include "proto/view_terms.h"
 #include "rdma/sim/sim_network.h"
@@ -231,7 +232,8 @@ void Session::ListTables(int64_t deadline_ns,
       [this, deadline_ns, asked_at = view_.revision(),
        done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
         if (!response.ok()) return done(response.status());
-        if (response->changed() && !WasCompared(response->view(), asked_at, view_)) {
+        if (!Completes(&*response) ||
+            (response->changed() && !WasCompared(response->view(), asked_at, view_))) {
           return ListTables(deadline_ns, done);
         }
         if (response->changed()) {
@@ -341,7 +343,13 @@ v1::GetViewRequest Session::ViewRequest() const {
   request.set_known_revision(view_.revision());
   request.set_incarnation(incarnation_);
   *request.mutable_seen() = SeenOf(view_);
+  request.set_takes_changes(!needs_whole_view_);
   return request;
+}
+
+bool Session::Completes(v1::GetViewResponse* response) {
+  needs_whole_view_ = !CompleteView(view_, response);
+  return !needs_whole_view_;
 }
 
 void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) {
@@ -355,7 +363,7 @@ void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) 
         if (!*alive) return;
         absl::Status status = response.status();
         if (status.ok() && response->changed() && state_ == State::kJoined) {
-          if (WasCompared(response->view(), asked_at, view_)) {
+          if (Completes(&*response) && WasCompared(response->view(), asked_at, view_)) {
             status = TakeView(std::move(*response->mutable_view()));
           } else {
             Refresh();

@@ -101,6 +101,9 @@ class Session {
   void Watch();
   // For what is newer than the view here.
   v1::GetViewRequest ViewRequest() const;
+  // Turns the changes of a response into its view. False: they do not continue the view; the next
+  // request asks for the whole one.
+  bool Completes(v1::GetViewResponse* response);
   void GetView(uint32_t wait_ms, std::function<void(absl::Status)> done);
 
   SessionOptions options_;
@@ -115,6 +118,7 @@ class Session {
   int rank_ = -1;
   uint32_t lease_ms_ = 10'000;
   v1::ClusterView view_;
+  bool needs_whole_view_ = false;
   std::vector<std::pair<uint64_t, int64_t>> silent_;
   absl::Status expired_;
 

@@ -88,6 +88,7 @@ absl::Status Coordinator::Impl::EndChange(Undo undo, CoordinatorState::Answered*
   if (state.answered.size() > kAnswersKept) {
     state.answered.erase(state.answered.begin(), state.answered.end() - kAnswersKept);
   }
+  changes.Add(undo.view, state.view);
   FollowView();
   FollowTokens();
   return absl::OkStatus();
@@ -397,12 +398,14 @@ bool Coordinator::Impl::EndTokens(int64_t now) {
 
 std::vector<Coordinator::Impl::Poll> Coordinator::Impl::TakePolls(int64_t now) {
   std::vector<Poll> due, waiting;
+  const bool publish = polls.size() < kManyPolls || now >= publish_from_ns;
   next_poll_ns = kNever;
   for (Poll& poll : polls) {
-    if (poll.known != state.view.revision() || poll.due_ns <= now) {
+    const bool behind = poll.known != state.view.revision();
+    if ((behind && publish) || poll.due_ns <= now) {
       due.push_back(std::move(poll));
     } else {
-      next_poll_ns = std::min(next_poll_ns, poll.due_ns);
+      next_poll_ns = std::min({next_poll_ns, poll.due_ns, behind ? publish_from_ns : kNever});
       waiting.push_back(std::move(poll));
     }
   }
@@ -410,18 +413,27 @@ std::vector<Coordinator::Impl::Poll> Coordinator::Impl::TakePolls(int64_t now) {
   return due;
 }
 
-v1::GetViewResponse Coordinator::Impl::ViewAnswer(uint64_t known) const {
+v1::GetViewResponse Coordinator::Impl::ViewAnswer(uint64_t known, bool takes_changes) const {
   v1::GetViewResponse response;
   // Also when the caller knows a greater revision: it followed a cluster that is no more.
-  if (known != state.view.revision()) {
-    response.set_changed(true);
-    *response.mutable_view() = state.view;
-  }
+  if (known == state.view.revision()) return response;
+  response.set_changed(true);
+  if (!takes_changes || !changes.Since(known, &response)) *response.mutable_view() = state.view;
   return response;
 }
 
-void Coordinator::Impl::AnswerPolls(std::vector<Poll> due) const {
-  for (Poll& poll : due) poll.reply(ViewAnswer(poll.known));
+void Coordinator::Impl::AnswerPolls(std::vector<Poll> due) {
+  const int64_t began = Now();
+  bool published = false;
+  for (Poll& poll : due) {
+    published |= poll.known != state.view.revision();
+    poll.reply(ViewAnswer(poll.known, poll.takes_changes));
+  }
+  // Polls whose wait is over, or that end during a gap, do not postpone the others.
+  if (!published || began < publish_from_ns) return;
+  const int64_t ended = Now();
+  publish_from_ns =
+      ended + std::clamp(4 * (ended - began), kPublishGapNanos, kLongestPublishGapNanos);
 }
 
 }  // namespace verbena::server

@@ -262,12 +262,17 @@ void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewRe
       !status.ok()) {
     return reply(std::move(status));
   }
+  // A revision names a state only within a term.
+  const bool takes_changes = request.takes_changes() &&
+                             request.seen().revision() == request.known_revision() &&
+                             request.seen().term_id() == SeenOf(impl.state.view).term_id();
   if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
-    reply(impl.ViewAnswer(request.known_revision()));
+    reply(impl.ViewAnswer(request.known_revision(), takes_changes));
     return;
   }
   const int64_t wait = std::min(request.wait_ms(), kMaxWaitMs) * kNanosPerMilli;
-  impl.polls.push_back({request.known_revision(), impl.Now() + wait, std::move(reply)});
+  impl.polls.push_back(
+      {request.known_revision(), impl.Now() + wait, takes_changes, std::move(reply)});
   impl.next_poll_ns = std::min(impl.next_poll_ns, impl.polls.back().due_ns);
 }
 

@@ -1,0 +1,73 @@
+// Members of a cluster that all watch the view, beside a Coordinator without a network: what a
+// change costs on its thread.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_BENCH_COORDINATOR_CROWD_H_
+#define VERBENA_BENCH_COORDINATOR_CROWD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rdma/base/clock.h"
+#include "server/coordinator/coordinator.h"
+#include "server/coordinator/store.h"
+
+namespace verbena::bench {
+
+struct CrowdOptions {
+  int servers = 100;
+  int workers = 1000;
+  int tables = 20;
+  int partitions = 256;
+  std::string directory;  // of the coordinator's state; empty: in memory, nothing is made durable
+};
+
+struct CrowdFigures {
+  double joins_s = 0;              // all workers, one after the other, while all watch
+  std::vector<double> changes_ms;  // each change of configurations, with all answers serialized
+  double change_bytes = 0;         // of the answers to one change, to all members
+  double heartbeat_us = 0;         // each, of the servers
+  uint64_t view_bytes = 0;
+  uint64_t resident_bytes = 0;
+};
+
+class Crowd {
+ public:
+  static absl::StatusOr<CrowdFigures> Run(const CrowdOptions& options);
+
+ private:
+  struct Member {
+    uint64_t incarnation = 0;
+    v1::Seen seen;  // of the last answer
+    bool watching = false;
+  };
+  explicit Crowd(const CrowdOptions& options) : options_(options) {}
+  absl::Status Start();
+  absl::Status JoinServers();
+  absl::Status MakeTables();
+  absl::Status JoinWorkers();
+  absl::Status ChangeConfigurations();
+  absl::Status BeatHearts();
+  void Watch(Member* member);
+  // All members watch, and have the newest view.
+  void WatchAll();
+  std::string NewId();
+
+  CrowdOptions options_;
+  MonotonicClock clock_;
+  std::unique_ptr<server::Store> store_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+  std::vector<std::unique_ptr<Member>> members_;  // servers first
+  std::string buffer_;                            // the last answer, serialized
+  uint64_t answered_bytes_ = 0;
+  uint64_t ids_ = 0;
+  CrowdFigures figures_;
+};
+
+}  // namespace verbena::bench
+
+#endif  // VERBENA_BENCH_COORDINATOR_CROWD_H_

@@ -1,0 +1,42 @@
+// The last changes of the coordinator's view, for members that have an earlier revision of it: they
+// get what changed instead of the whole view.
+//
+// **Thread safety**: one owner thread.
+//
+// **Invariants**
+//  1. The changes kept follow one another: each one's base is the result of the one before.
+//  2. They take at most kViewChangeBytes, and what a member gets is smaller than the view.
+#ifndef VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_
+#define VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::server {
+
+inline constexpr size_t kViewChangeBytes = size_t{256} << 10;
+
+class ViewChanges {
+ public:
+  // `to` has replaced `from`, and is durable. One pass over both.
+  void Add(const v1::ClusterView& from, const v1::ClusterView& to);
+  // Adds all changes since `revision` of the current term to the response. False, and the response
+  // as it was: they are not kept any more, or the whole view is smaller.
+  bool Since(uint64_t revision, v1::GetViewResponse* response) const;
+
+ private:
+  struct Kept {
+    v1::ViewChange change;
+    size_t bytes;
+  };
+  std::deque<Kept> kept_;  // oldest first
+  size_t bytes_ = 0;       // of all that is kept
+  size_t view_bytes_ = 0;  // of the current view
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_

@@ -1,0 +1,294 @@
+#include "proto/view_change.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr uint64_t kTerm = 0x5eed;
+
+// Adds to the view, removes from it and changes it as a coordinator does.
+class RandomView {
+ public:
+  explicit RandomView(uint32_t seed) : random_(seed) {
+    view_.set_cluster_id("cluster");
+    view_.set_revision(7);
+    view_.set_term(3);
+    view_.set_lease_ms(5000);
+    v1::Term* term = view_.add_terms();
+    term->set_number(3);
+    term->set_id(kTerm);
+    for (uint32_t id = 0; id < 6; ++id) view_.add_partitions()->set_id(id);
+  }
+
+  const v1::ClusterView& view() const { return view_; }
+
+  void Change() {
+    for (uint64_t i = 0, count = Below(4); i <= count; ++i) ChangeOne();
+    view_.set_revision(view_.revision() + 1 + Below(3));
+  }
+
+ private:
+  uint64_t Below(uint64_t bound) { return random_() % bound; }
+
+  template <typename List>
+  void RemoveAny(List* list) {
+    if (!list->empty()) list->erase(list->begin() + static_cast<int>(Below(list->size())));
+  }
+
+  template <typename List>
+  auto* Any(List* list) {
+    return list->empty() ? nullptr : &(*list)[static_cast<int>(Below(list->size()))];
+  }
+
+  void AddServer() {
+    v1::Server* server = view_.add_servers();
+    server->set_incarnation(next_++);
+    server->set_name(absl::StrCat("server-", next_));
+  }
+
+  void ChangeJob() {
+    v1::Job* job = Any(view_.mutable_jobs());
+    if (job == nullptr || Below(4) == 0) {
+      job = view_.add_jobs();
+      job->set_name(absl::StrCat("job-", next_++));
+    }
+    switch (Below(5)) {
+      case 0:
+        return job->add_departed_ranks(static_cast<int32_t>(Below(9)));
+      case 1:
+        return job->mutable_limits()->set_tables(static_cast<uint32_t>(Below(9)));
+      case 2:
+        return RemoveAny(job->mutable_members());
+      default:
+        v1::Worker* worker = job->add_members();
+        worker->set_incarnation(next_++);
+        worker->set_name("worker");
+    }
+  }
+
+  void ChangeTable() {
+    v1::Table* table = Any(view_.mutable_tables());
+    if (table == nullptr || Below(2) == 0) {
+      table = view_.add_tables();
+      table->set_id(static_cast<uint32_t>(next_++));
+      table->mutable_spec()->set_name(absl::StrCat("table-", next_));
+      return;
+    }
+    table->add_lost_partitions(static_cast<uint32_t>(Below(6)));
+    table->set_restoring(Below(2) == 0);
+  }
+
+  void ChangeOne() {
+    switch (Below(8)) {
+      case 0:
+        return AddServer();
+      case 1:
+        if (v1::Server* server = Any(view_.mutable_servers()))
+          server->set_state(v1::Server::SILENT);
+        return;
+      case 2:
+        return RemoveAny(view_.mutable_servers());
+      case 3:
+        return RemoveAny(view_.mutable_jobs());
+      case 4:
+        return RemoveAny(view_.mutable_tables());
+      case 5:
+        return ChangeTable();
+      case 6: {
+        v1::Partition* partition = Any(view_.mutable_partitions());
+        partition->set_configuration(next_++);
+        partition->add_followers()->set_server(Below(9));
+        return;
+      }
+      default:
+        return ChangeJob();
+    }
+  }
+
+  std::mt19937 random_;
+  v1::ClusterView view_;
+  uint64_t next_ = 1;
+};
+
+bool Equal(const Message& a, const Message& b) {
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+// Another value than before.
+void Alter(const FieldDescriptor* field, Message* message) {
+  const Reflection& access = *message->GetReflection();
+  if (field->is_repeated()) {
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        access.AddMessage(message, field);
+        return;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        return access.AddUInt32(message, field, 3);
+      case FieldDescriptor::CPPTYPE_INT32:
+        return access.AddInt32(message, field, 3);
+      default:
+        FAIL(field->full_name() << ": this test does not know how to alter it");
+    }
+  }
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return access.SetString(message, field, "altered");
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return access.SetUInt64(message, field, access.GetUInt64(*message, field) + 1);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return access.SetUInt32(message, field, access.GetUInt32(*message, field) + 1);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return access.SetInt32(message, field, access.GetInt32(*message, field) + 1);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return access.SetBool(message, field, !access.GetBool(*message, field));
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return access.SetEnumValue(message, field, access.GetEnumValue(*message, field) + 1);
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      Message* inner = access.MutableMessage(message, field);
+      return Alter(inner->GetDescriptor()->field(0), inner);
+    }
+    default:
+      FAIL(field->full_name() << ": this test does not know how to alter it");
+  }
+}
+
+// The change that describes altering each field of the message that `at` finds in a view gives the
+// altered view.
+template <typename At>
+void CheckEveryField(const v1::ClusterView& view, At at, const std::string& but = "") {
+  v1::ClusterView copy = view;
+  const auto* type = at(&copy)->GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    if (type->field(i)->name() == but) continue;
+    INFO(type->field(i)->full_name());
+    v1::ClusterView altered = view;
+    Alter(type->field(i), at(&altered));
+    altered.set_revision(view.revision() + 1);
+    const auto change = ViewChangeOf(view, altered);
+    REQUIRE(change);
+    v1::ClusterView applied = view;
+    REQUIRE(ApplyViewChange(*change, &applied));
+    CHECK(Equal(applied, altered));
+  }
+}
+
+TEST_CASE(
+    "a view with its changes applied is the view that they lead to, in 2,000 random histories") {
+  int described = 0, all = 0;
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    INFO("seed " << seed);
+    RandomView random(seed);
+    for (int step = 0; step < 12; ++step) {
+      const v1::ClusterView before = random.view();
+      random.Change();
+      const auto change = ViewChangeOf(before, random.view());
+      ++all;
+      if (!change) continue;
+      ++described;
+      v1::ClusterView applied = before;
+      REQUIRE(ApplyViewChange(*change, &applied));
+      REQUIRE(Equal(applied, random.view()));
+    }
+  }
+  // A coordinator appends, so every change can be described.
+  CHECK(described == all);
+}
+
+TEST_CASE("a difference in any field of an entry is in the change") {
+  RandomView random(1);
+  v1::ClusterView view = random.view();
+  view.add_servers()->set_incarnation(1);
+  view.add_tables()->set_id(1);
+  v1::Job* job = view.add_jobs();
+  job->set_name("job");
+  job->add_members()->set_incarnation(2);
+  view.mutable_partitions(0)->add_followers()->set_server(1);
+  CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_servers(0); });
+  CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_jobs(0); });
+  CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_jobs(0)->mutable_members(0); });
+  CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_jobs(0)->mutable_limits(); });
+  // A specification never changes while a table has its id.
+  CheckEveryField(
+      view, [](v1::ClusterView* v) { return v->mutable_tables(0); }, "spec");
+  // The id of a partition is its place.
+  CheckEveryField(
+      view, [](v1::ClusterView* v) { return v->mutable_partitions(0); }, "id");
+  CheckEveryField(
+      view, [](v1::ClusterView* v) { return v->mutable_partitions(0)->mutable_followers(0); });
+}
+
+TEST_CASE("what no change describes is left to the whole view") {
+  RandomView random(1);
+  v1::ClusterView view = random.view();
+  for (const uint64_t incarnation : {1, 2, 3}) view.add_servers()->set_incarnation(incarnation);
+  SECTION("another order") {
+    v1::ClusterView other = view;
+    other.mutable_servers()->SwapElements(0, 1);
+    CHECK_FALSE(ViewChangeOf(view, other));
+  }
+  SECTION("a new entry that is not the last") {
+    v1::ClusterView other = view;
+    other.mutable_servers(1)->set_incarnation(4);
+    CHECK_FALSE(ViewChangeOf(view, other));
+  }
+  SECTION("another term") {
+    v1::ClusterView other = view;
+    other.set_term(4);
+    other.add_terms()->set_id(kTerm + 1);
+    CHECK_FALSE(ViewChangeOf(view, other));
+  }
+  SECTION("settings") {
+    v1::ClusterView other = view;
+    other.set_lease_ms(1);
+    CHECK_FALSE(ViewChangeOf(view, other));
+  }
+}
+
+TEST_CASE("a change is applied to its base alone") {
+  RandomView random(1);
+  const v1::ClusterView first = random.view();
+  random.Change();
+  const v1::ClusterView second = random.view();
+  random.Change();
+  const v1::ClusterView third = random.view();
+  const v1::ViewChange one = *ViewChangeOf(first, second), two = *ViewChangeOf(second, third);
+  v1::GetViewResponse both;
+  both.set_changed(true);
+  *both.add_changes() = one;
+  *both.add_changes() = two;
+
+  v1::ClusterView other = first;
+  CHECK_FALSE(ApplyViewChange(two, &other));
+  other.mutable_terms(0)->set_id(kTerm + 1);
+  CHECK_FALSE(ApplyViewChange(one, &other));
+
+  SECTION("all of them") {
+    REQUIRE(CompleteView(first, &both));
+    CHECK(Equal(both.view(), third));
+    CHECK(both.changes().empty());
+  }
+  SECTION("those that came by another answer meanwhile are skipped") {
+    REQUIRE(CompleteView(second, &both));
+    CHECK(Equal(both.view(), third));
+  }
+  SECTION("with one missing, the whole view has to be asked for") {
+    both.mutable_changes()->DeleteSubrange(0, 1);
+    CHECK_FALSE(CompleteView(first, &both));
+  }
+  SECTION("partitions that are not there") {
+    both.mutable_changes(0)->add_partitions()->set_id(1000);
+    CHECK_FALSE(CompleteView(first, &both));
+  }
+}
+
+}  // namespace
+}  // namespace verbena

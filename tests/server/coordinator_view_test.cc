@@ -1,0 +1,217 @@
+// What members get of the view: changes, the whole of it, and when.
+#include <map>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "proto/view_change.h"
+#include "server/coordinator/view_changes.h"
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+// A member that follows the view by changes, now and then.
+class Follower {
+ public:
+  explicit Follower(TestCoordinator* c) : c_(*c) {}
+
+  v1::GetViewRequest Request() const {
+    v1::GetViewRequest request;
+    request.set_known_revision(view_.revision());
+    *request.mutable_seen() = SeenOf(view_);
+    request.set_takes_changes(true);
+    return request;
+  }
+
+  void Refresh() {
+    auto response = c_.Call(&Coordinator::GetView, Request());
+    REQUIRE(response.ok());
+    Take(&*response);
+  }
+
+  void Take(v1::GetViewResponse* response) {
+    if (!response->changed()) return;
+    REQUIRE(response->has_view() == response->changes().empty());
+    response->has_view() ? ++whole_ : ++changed_;
+    REQUIRE(CompleteView(view_, response));
+    view_ = response->view();
+  }
+
+  const v1::ClusterView& view() const { return view_; }
+  int whole() const { return whole_; }
+  int changed() const { return changed_; }
+
+ private:
+  TestCoordinator& c_;
+  v1::ClusterView view_;
+  int whole_ = 0, changed_ = 0;
+};
+
+// One call of any kind, allowed or not.
+void AnyCall(std::mt19937* random, TestCoordinator* c) {
+  const auto below = [&](uint32_t bound) { return (*random)() % bound; };
+  const auto any = [&](const char* kind) { return absl::StrCat(kind, below(4)); };
+  std::vector<uint64_t> members;
+  for (const v1::Server& server : c->view().servers()) members.push_back(server.incarnation());
+  for (const v1::Job& job : c->view().jobs()) {
+    for (const v1::Worker& worker : job.members()) members.push_back(worker.incarnation());
+  }
+  switch (below(8)) {
+    case 0:
+      (void)c->Call(&Coordinator::JoinServer, c->ServerRequest(any("server-")));
+      return;
+    case 1:
+    case 2:
+      (void)c->JoinWorker(any("job-"), 3);
+      return;
+    case 3:
+      if (!members.empty()) (void)c->Leave(members[below(static_cast<uint32_t>(members.size()))]);
+      return;
+    case 4:
+      (void)c->CreateTable(c->Spec(any("table-"), 512, v1::CONSISTENCY_ASYNC, any("job-")));
+      return;
+    case 5:
+      (void)c->DropTable(any("table-"));
+      return;
+    case 6:
+      (void)c->RemoveServer(any("server-"));
+      return;
+    default:
+      // Some members miss their leases.
+      c->clock.AdvanceMs(below(kLeaseMs));
+      for (const uint64_t member : members) {
+        if (below(3) != 0) (void)c->Heartbeat(member);
+      }
+  }
+}
+
+TEST_CASE("members that follow the view by its changes have exactly the coordinator's") {
+  int whole = 0, changed = 0;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    CoordinatorOptions options;
+    options.partitions = 8;
+    options.replicas = 1 + seed % 2;
+    TestCoordinator c(options);
+    Follower often(&c), seldom(&c);
+    for (int step = 0; step < 150; ++step) {
+      AnyCall(&random, &c);
+      if (random() % 60 == 0) c.Restart();
+      often.Refresh();
+      if (random() % 5 == 0) seldom.Refresh();
+      REQUIRE(often.view().SerializeAsString() == c.view().SerializeAsString());
+    }
+    seldom.Refresh();
+    REQUIRE(seldom.view().SerializeAsString() == c.view().SerializeAsString());
+    whole += often.whole() + seldom.whole();
+    changed += often.changed() + seldom.changed();
+  }
+  // The whole view is for the first request, a new term, and a server that replaces another one.
+  INFO("whole " << whole << ", changed " << changed);
+  CHECK(changed > 4 * whole);
+}
+
+TEST_CASE("a caller that does not take changes, or names another state, gets the whole view") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  Follower follower(&c);
+  follower.Refresh();
+  c.JoinServer("b");
+  v1::GetViewRequest request = follower.Request();
+  SECTION("an older member") { request.set_takes_changes(false); }
+  SECTION("seen is not what is known") { request.mutable_seen()->set_revision(1); }
+  SECTION("a revision of the term before") {
+    c.Restart();
+    c.JoinServer("c");
+  }
+  const auto response = c.Call(&Coordinator::GetView, request);
+  REQUIRE(response.ok());
+  CHECK(response->changes().empty());
+  CHECK(response->view().SerializeAsString() == c.view().SerializeAsString());
+}
+
+TEST_CASE("the changes kept are bounded, and a member far behind gets the whole view") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  Follower follower(&c);
+  follower.Refresh();
+  // Each change has a large table; together they are more than is kept.
+  const int tables = static_cast<int>(2 * kViewChangeBytes / 1000);
+  for (int i = 0; i < tables; ++i) {
+    const std::string name = absl::StrCat(std::string(100, 'x'), i);
+    REQUIRE(c.CreateTable(c.Spec(name, 64, v1::CONSISTENCY_ASYNC, std::string(100, 'j'))).ok());
+    REQUIRE(c.DropTable(name).ok());
+  }
+  const auto response = c.Call(&Coordinator::GetView, follower.Request());
+  REQUIRE(response.ok());
+  CHECK(response->changes().empty());
+  CHECK(response->ByteSizeLong() < kViewChangeBytes);
+}
+
+TEST_CASE("with many polls, changes that follow each other are published together") {
+  TestCoordinator c;
+  const uint64_t a = c.JoinServer("a");
+  c.clock.AdvanceMs(100);
+  struct Watcher {
+    explicit Watcher(TestCoordinator* c) : follower(c) {}
+    Follower follower;
+    int answers = 0;
+  };
+  std::vector<std::unique_ptr<Watcher>> watchers;
+  const auto watch = [&](Watcher* watcher) {
+    v1::GetViewRequest request = watcher->follower.Request();
+    request.set_wait_ms(30000);
+    c->GetView(request, [watcher](absl::StatusOr<v1::GetViewResponse> response) {
+      REQUIRE(response.ok());
+      ++watcher->answers;
+      watcher->follower.Take(&*response);
+    });
+  };
+  for (int i = 0; i < 200; ++i) {
+    watchers.push_back(std::make_unique<Watcher>(&c));
+    watchers.back()->follower.Refresh();
+    watch(watchers.back().get());
+  }
+  int answers = 0;
+  for (int i = 0; i < 50; ++i) {
+    REQUIRE(c.JoinWorker(absl::StrCat("job-", i), 1).ok());
+    c.clock.AdvanceMs(1);
+    for (const auto& watcher : watchers) {
+      answers += watcher->answers;
+      // It watches again.
+      if (watcher->answers > 0) watch(watcher.get());
+      watcher->answers = 0;
+    }
+  }
+  c.clock.AdvanceMs(21);
+  for (const auto& watcher : watchers) answers += watcher->answers;
+  // 50 changes in 50 ms: at once, then each 20 ms.
+  CHECK(answers <= 5 * 200);
+  CHECK(answers >= 3 * 200);
+  for (const auto& watcher : watchers) {
+    REQUIRE(watcher->follower.view().SerializeAsString() == c.view().SerializeAsString());
+  }
+  CHECK(c.Heartbeat(a).ok());
+}
+
+TEST_CASE("polls that end during a gap do not postpone what the others wait for") {
+  TestCoordinator c;
+  const uint64_t a = c.JoinServer("a");
+  c.clock.AdvanceMs(100);
+  // The first change opens a gap; then one poll ends each 10 ms.
+  std::vector<Answer<v1::GetViewResponse>> polls;
+  for (uint32_t i = 0; i < 100; ++i) polls.push_back(c.Poll(c.view().revision(), 1000 + 10 * i));
+  REQUIRE(c.JoinWorker("job", 3).ok());
+  for (const auto& poll : polls) REQUIRE(poll->has_value());
+  polls.clear();
+  for (uint32_t i = 0; i < 100; ++i) polls.push_back(c.Poll(c.view().revision(), 5 + 10 * i));
+  REQUIRE(c.JoinWorker("job", 3).ok());
+  REQUIRE_FALSE(polls.back()->has_value());
+  c.clock.AdvanceMs(25);
+  for (const auto& poll : polls) CHECK(poll->has_value());
+  CHECK(c.Heartbeat(a).ok());
+}
+
+}  // namespace
+}  // namespace verbena::server
