@@ -1,8 +1,6 @@
 // verbenad: a server of a Verbena cluster.
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,29 +11,23 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/malloc_settings.h"
+#include "proto/process_start.h"
 #include "proto/whole_file.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
+#include "server/log/line_sink.h"
 #include "server/node.h"
 
 namespace verbena::server {
 namespace {
 
 void ConfigureLogging(const std::string& level) {
-  auto logger = spdlog::stderr_logger_mt("verbenad");
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+  auto logger =
+      std::make_shared<spdlog::logger>("verbenad", std::make_shared<LineSink>(STDERR_FILENO));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %L %v");
   logger->set_level(spdlog::level::from_str(level));
   spdlog::set_default_logger(std::move(logger));
   InstallGrpcLog();
-}
-
-// A descriptor or three for every lane.
-void RaiseDescriptorLimit() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 absl::Status WriteReadyFile(const std::string& path, const VerbenaNode& node) {
@@ -95,8 +87,6 @@ int Main(int argc, char** argv) {
   }
   const DaemonOptions& options = parsed.options;
   ConfigureLogging(options.log_level);
-  RaiseDescriptorLimit();
-  ReturnLargeBlocks();
   signal(SIGPIPE, SIG_IGN);
   // Before any thread starts, so that all of them inherit it and this one alone takes signals.
   sigset_t signals;
@@ -141,4 +131,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace verbena::server
 
-int main(int argc, char** argv) { return verbena::server::Main(argc, argv); }
+int main(int argc, char** argv) {
+  verbena::PrepareProcess();
+  return verbena::server::Main(argc, argv);
+}

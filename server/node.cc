@@ -185,10 +185,13 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     if (!opened.ok()) return opened.status();
     cold_directory.emplace(*std::move(opened));
   }
-  const uint64_t limit = options.memory_limit == 0 ? DefaultMemoryLimit() : options.memory_limit;
+  const MemoryLimit chosen = options.memory_limit == 0
+                                 ? DefaultMemoryLimit()
+                                 : MemoryLimit{options.memory_limit, "--memory-limit"};
+  const uint64_t limit = chosen.bytes;
   memory_budget = std::make_shared<MemoryBudget>(limit);
   const auto job_memories = std::make_shared<JobMemories>();
-  spdlog::info("memory limit: {} MiB", limit >> 20);
+  spdlog::info("memory limit: {} MiB ({})", limit >> 20, chosen.source);
   const std::vector<int> processors = AllowedProcessors();
   absl::Duration spin = absl::ZeroDuration();
   // On a single processor a spin keeps its own peer from running. (Being bound to one of several is

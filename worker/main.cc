@@ -3,7 +3,7 @@
 #include <string>
 
 #include "proto/json.h"
-#include "proto/malloc_settings.h"
+#include "proto/process_start.h"
 #include "worker/count_models.h"
 #include "worker/launcher.h"
 #include "worker/options.h"
@@ -41,7 +41,7 @@ int PrintCountModels(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace verbena::worker;
-  verbena::ReturnLargeBlocks();
+  verbena::PrepareProcess();
   const Parsed parsed = ParseOptions(argc, argv);
   if (!parsed.options) return parsed.exit_status;
   const Options& options = *parsed.options;

@@ -1,6 +1,8 @@
 // What a server takes when it is not told: of the machine, or of its control group.
 #include "server/memory_limit.h"
 
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +20,7 @@ struct Machine {
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text;
   }
-  uint64_t Limit() const { return DefaultMemoryLimit(directory.path()); }
+  uint64_t Limit() const { return DefaultMemoryLimit(directory.path()).bytes; }
   test::TemporaryDirectory directory;
 };
 
@@ -39,9 +41,43 @@ TEST_CASE("four fifths of the machine, or of the least group above this process"
   CHECK(machine.Limit() == kGiB);
 }
 
+TEST_CASE("regression: the limits of control groups of version 1 count") {
+  Machine machine;
+  machine.Write("/proc/meminfo", "MemTotal:       10485760 kB\nMemFree: 1 kB\n");
+  machine.Write("/proc/self/cgroup", "5:cpu,cpuacct:/other\n4:memory:/outer/inner\n0::/unified\n");
+  const std::string root = "/sys/fs/cgroup/memory";
+  machine.Write(root + "/memory.limit_in_bytes", "9223372036854771712\n");
+  machine.Write(root + "/other/memory.limit_in_bytes", "1024\n");
+  CHECK(machine.Limit() == 8 * kGiB);
+  machine.Write(root + "/outer/memory.limit_in_bytes", "5368709120\n");
+  CHECK(machine.Limit() == 4 * kGiB);
+  machine.Write(root + "/outer/inner/memory.limit_in_bytes", "1342177280\n");
+  CHECK(machine.Limit() == kGiB);
+  CHECK(DefaultMemoryLimit(machine.directory.path()).source ==
+        "4/5 of the 1280 MiB in /sys/fs/cgroup/memory/outer/inner/memory.limit_in_bytes");
+  // In a container the folder is the host's, and the root is the container's own group.
+  machine.Write("/proc/self/cgroup", "4:memory:/docker/1234\n");
+  machine.Write(root + "/memory.limit_in_bytes", "671088640\n");
+  CHECK(machine.Limit() == kGiB / 2);
+}
+
+// Sanitizers need terabytes of it.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("the limit of address space counts") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit less = before;
+  less.rlim_cur = 100 * kGiB;
+  REQUIRE(setrlimit(RLIMIT_AS, &less) == 0);
+  const Machine machine;
+  CHECK(machine.Limit() == 80 * kGiB);
+  REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+}
+#endif
+
 TEST_CASE("this machine has a limit") {
-  CHECK(DefaultMemoryLimit() >= kLeastMemoryLimit);
-  CHECK(DefaultMemoryLimit() < (uint64_t{1} << 50));
+  CHECK(DefaultMemoryLimit().bytes >= kLeastMemoryLimit);
+  CHECK(DefaultMemoryLimit().bytes < (uint64_t{1} << 50));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
+#include "proto/process_start.h"
 #include "proto/tls_files.h"
 #include "server/cli/verbena/cluster_reader.h"
 #include "server/cli/verbena/command_line.h"
@@ -289,4 +290,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace verbena::cli
 
-int main(int argc, char** argv) { return verbena::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  verbena::PrepareProcess();
+  return verbena::cli::Main(argc, argv);
+}

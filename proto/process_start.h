@@ -1,8 +1,8 @@
-// Settings of malloc() for the programs of this project.
+// What every program of this project does first in main().
 //
-// **Thread safety**: call at the start of main(), before any thread exists.
-#ifndef VERBENA_PROTO_MALLOC_SETTINGS_H_
-#define VERBENA_PROTO_MALLOC_SETTINGS_H_
+// **Thread safety**: call before any thread exists.
+#ifndef VERBENA_PROTO_PROCESS_START_H_
+#define VERBENA_PROTO_PROCESS_START_H_
 
 #include <cstddef>
 
@@ -10,6 +10,16 @@ namespace verbena {
 
 // Blocks of at least this many bytes are mapped one by one and returned to the system when freed.
 inline constexpr size_t kMappedBlockBytes = size_t{4} << 20;
+
+// Calls all of the functions below.
+void PrepareProcess();
+
+// Opens /dev/null for each of the descriptors 0 to 2 that is closed. Otherwise a file that is opened
+// later gets such a number, and log lines are written into it.
+void OpenStandardDescriptors();
+
+// Raises the soft limit of open descriptors to the hard one. A lane needs up to 12.
+void RaiseDescriptorLimit();
 
 // By default glibc raises its threshold for mapped blocks to the size of each mapped block that is
 // freed (up to 32 MiB). libfabric allocates a pool of 12 MiB for each connection: after the first
@@ -21,4 +31,4 @@ void ReturnLargeBlocks();
 
 }  // namespace verbena
 
-#endif  // VERBENA_PROTO_MALLOC_SETTINGS_H_
+#endif  // VERBENA_PROTO_PROCESS_START_H_

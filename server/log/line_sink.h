@@ -1,0 +1,47 @@
+// Writes log lines to a descriptor, never waiting for whoever reads it.
+//
+// A daemon's stderr may be a pipe that nobody reads. A thread that blocks in write() holds the
+// logger's lock, and soon every thread that logs stands still. So a line is written only when the
+// descriptor has room for it; otherwise it is dropped and counted, and the next line that has room
+// is preceded by how many were dropped.
+//
+// **Thread safety**: base_sink serializes; dropped() from any thread.
+#ifndef VERBENA_SERVER_LOG_LINE_SINK_H_
+#define VERBENA_SERVER_LOG_LINE_SINK_H_
+
+#include <spdlog/sinks/base_sink.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+
+namespace verbena::server {
+
+class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  // `fd` outlives the sink. A regular file always has room; a pipe or socket has when poll(2) says
+  // so: then at least 4096 bytes (PIPE_BUF), and longer lines are written in pieces of that size.
+  explicit LineSink(int fd) : fd_(fd) {}
+
+  // Lines dropped so far.
+  uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }  // a statistic
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override;
+  void flush_() override {}
+
+ private:
+  // False: there was no room for the first piece. A line that ends in the middle gets a newline
+  // with the next one.
+  bool Write(std::string_view line);
+
+  const int fd_;
+  bool broken_line_ = false;  // the last line was cut off
+  uint64_t reported_ = 0;     // of dropped_: said in the log
+  std::atomic<uint64_t> dropped_{0};
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_LOG_LINE_SINK_H_
