@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/grpc_credentials.h"
@@ -247,8 +248,18 @@ absl::Status GrpcControlChannel::Pending::Result() {
                                                     absl::FormatDuration(timeout)));
   }
   // absl's canonical codes are gRPC's.
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(address, ": ", status.error_message()));
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (code == absl::StatusCode::kUnimplemented && status.error_message().empty()) {
+    const bool cluster = absl::StrContains(method, ".Cluster/");
+    return absl::Status(
+        code, absl::StrCat(address, ": ", cluster ? "it is not the coordinator" : "another program",
+                           " (it does not serve ", method, ")",
+                           cluster ? "; name the verbenad that runs with --coordinator" : ""));
+  }
+  return absl::Status(code,
+                      absl::StrCat(address, ": ",
+                                   status.error_message().empty() ? absl::StatusCodeToString(code)
+                                                                  : status.error_message()));
 }
 
 GrpcControlChannel::GrpcControlChannel(std::shared_ptr<TlsFiles> tls,

@@ -7,6 +7,11 @@
 namespace verbena {
 
 absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address) {
+  const size_t scheme = address.find("://");
+  if (scheme != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT: leave out '",
+                                                   address.substr(0, scheme + 3), "'"));
+  }
   const size_t colon = address.rfind(':');
   HostAndPort result;
   uint32_t port = 0;

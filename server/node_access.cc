@@ -25,6 +25,11 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options
   absl::StatusOr<HostAndPort> listen = SplitHostPort(options.listen);
   if (!listen.ok()) return listen.status();
   if (IsLoopback(listen->host)) return tls;
+  // A typing error must not be answered by advice to do without TLS.
+  if (const auto resolved = ResolveNumeric(WithoutBrackets(listen->host)); !resolved.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen ", options.listen, ": ", resolved.status().message()));
+  }
   if (tls == nullptr && !options.insecure) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--listen ", options.listen,

@@ -37,6 +37,9 @@ TEST_CASE("what is no host and port is refused with the reason") {
   }
   CHECK_THAT(refused("::1:7000"), Contains("'::1:7000'") && Contains("in brackets"));
   CHECK_THAT(refused("fd77::1"), Contains("in brackets"));
+  CHECK_THAT(refused("http://127.0.0.1:7000"),
+             Contains("is not HOST:PORT: leave out 'http://'") && !Contains("brackets"));
+  CHECK_THAT(refused("dns:///host:7000"), Contains("leave out 'dns://'"));
 }
 
 TEST_CASE("brackets are taken off, and only a pair of them") {

@@ -45,6 +45,24 @@ int HealthOf(const std::string& address, const std::string& service) {
   return answer.ok() ? answer->value() : -static_cast<int>(answer.status().code());
 }
 
+TEST_CASE("a host that does not resolve is named; nothing is said of running without TLS") {
+  const Finished refused = Verbenad({"--coordinator", "--listen", "no-such-host.invalid:7000"});
+  CHECK(refused.status == 1);
+  CHECK_THAT(refused.err,
+             Contains("--listen no-such-host.invalid:7000: host no-such-host.invalid: "));
+  CHECK_THAT(refused.err, !Contains("--insecure"));
+}
+
+TEST_CASE("a server that joins another server says that this is not the coordinator") {
+  Daemon coordinator({"--coordinator"});
+  coordinator.Ready();
+  Daemon server({"--name", "server", "--join", coordinator.address()});
+  server.Ready();
+  Daemon lost({"--name", "lost", "--join", server.address()});
+  const std::string problem = server.address() + ": it is not the coordinator";
+  CHECK(Eventually([&] { return lost.process().err().find(problem) != std::string::npos; }));
+}
+
 TEST_CASE("an address in use is said and ends verbenad") {
   Daemon first({"--coordinator"});
   first.Ready();
