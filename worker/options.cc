@@ -3,11 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/toml_config.h"
 #include "proto/version.h"
 #include "worker/options_check.h"
 #include "worker/options_defaults.h"
@@ -303,6 +306,9 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   app.footer(kFooter);
   app.set_version_flag("--version", "verbena-train " VERBENA_VERSION_STRING);
   app.set_config("--config", "", "TOML file with the same names; the command line goes first");
+  const auto toml = std::make_shared<TomlConfig>(&app);
+  app.config_formatter(toml);
+  app.get_option("--config")->configurable(false);
   app.get_formatter()->column_width(28);
   AddWhatToTrain(&app, &o);
   AddCluster(&app, &o);
@@ -315,12 +321,19 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error, std::cout, std::cerr) == 0 ? kExitOk : kExitUsage;
+    std::ostringstream ignored;
+    parsed.exit_status = kExitOk;
+    // Help and version are such errors, too.
+    if (app.exit(error, std::cout, ignored) == 0) return parsed;
+    std::fprintf(stderr, "verbena-train: %s\nRun with --help for more information.\n",
+                 toml->WithPlace(error.what()).c_str());
+    parsed.exit_status = kExitUsage;
     return parsed;
   }
   const std::string problem = CheckOptions(o);
   if (!problem.empty()) {
-    std::fprintf(stderr, "%s\nRun with --help for more information.\n", problem.c_str());
+    std::fprintf(stderr, "verbena-train: %s\nRun with --help for more information.\n",
+                 toml->WithPlace(problem).c_str());
     parsed.exit_status = kExitUsage;
     return parsed;
   }

@@ -9,8 +9,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/toml_config.h"
 #include "server/cli/network_options.h"
-#include "server/cli/toml_config.h"
 #include "server/cli/validators.h"
 #include "server/memory_limit.h"
 
@@ -349,15 +349,8 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
     return result;
   } catch (const CLI::ParseError& error) {
     result.exit_code = kUsageError;
-    std::string what = error.what();
-    // "--shards: ..." names the option; say where it was set when that was the file.
-    if (what.rfind("--", 0) == 0) {
-      const std::string key = what.substr(2, what.find_first_of(": ") - 2);
-      if (const std::string where = toml->Where(key); !where.empty()) {
-        what = absl::StrCat(where, ": ", what);
-      }
-    }
-    result.message = absl::StrCat("verbenad: ", what, "\nRun verbenad --help for the options.\n");
+    result.message = absl::StrCat("verbenad: ", toml->WithPlace(error.what()),
+                                  "\nRun verbenad --help for the options.\n");
     return result;
   }
   if (result.options.node.name.empty()) result.options.node.name = HostName();

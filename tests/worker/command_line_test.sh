@@ -89,7 +89,20 @@ expect 2 "--rdma-mtu" "${base[@]}" --rdma-mtu 1500
 printf 'rate = -2\n' > "$work/toml"
 expect 2 "--rate: -2 is not allowed" "${base[@]}" --config "$work/toml"
 printf 'rate = [[\n' > "$work/toml"
-expect 2 "" "${base[@]}" --config "$work/toml"
+expect 2 "$work/toml:1: '[[' is neither a number nor true or false; strings are quoted" \
+  "${base[@]}" --config "$work/toml"
+printf '# a comment\nepchs = 2\n' > "$work/toml"
+expect 2 "$work/toml:2: unknown key 'epchs'; known are " "${base[@]}" --config "$work/toml"
+printf '[train]\nepochs = 2\n' > "$work/toml"
+expect 2 "$work/toml:1: sections are not used here" "${base[@]}" --config "$work/toml"
+printf 'epochs: 2\n' > "$work/toml"
+expect 2 "$work/toml:1: expected key = value" "${base[@]}" --config "$work/toml"
+printf '{"epochs": 2}\n' > "$work/toml"
+expect 2 "$work/toml:1: expected key = value" "${base[@]}" --config "$work/toml"
+printf 'epochs = 2\nrate = -2\n' > "$work/toml"
+expect 2 "$work/toml:2: --rate: -2 is not allowed" "${base[@]}" --config "$work/toml"
+printf 'test = "a#b"\n' > "$work/toml"
+expect 1 "cannot open a#b" "${base[@]}" --config "$work/toml"
 
 expect 2 "--model: tree not in {logistic,embedding-logistic,fm,mlp}" "${base[@]}" --model tree
 expect 2 "--model: logistic is for --format libsvm; with criteo it is embedding-logistic" \

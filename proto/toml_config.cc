@@ -1,4 +1,4 @@
-#include "server/cli/toml_config.h"
+#include "proto/toml_config.h"
 
 #include <cctype>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace verbena::server {
+namespace verbena {
 namespace {
 
 [[noreturn]] void Fail(const std::string& where, const std::string& what) {
@@ -72,9 +72,10 @@ std::string TomlConfig::File() const {
                                                          : "configuration";
 }
 
-std::string TomlConfig::Where(const std::string& key) const {
-  const auto it = where_.find(key);
-  return it == where_.end() ? "" : it->second;
+std::string TomlConfig::WithPlace(const std::string& error) const {
+  if (error.rfind("--", 0) != 0) return error;
+  const auto it = where_.find(error.substr(2, error.find_first_of(": ") - 2));
+  return it == where_.end() ? error : absl::StrCat(it->second, ": ", error);
 }
 
 CLI::ConfigItem TomlConfig::ParseLine(const std::string& line, const std::string& where) const {
@@ -114,7 +115,8 @@ std::vector<CLI::ConfigItem> TomlConfig::from_config(std::istream& input) const 
     if (option == nullptr || !option->get_configurable()) {
       std::vector<std::string> known;
       for (const CLI::Option* o : app_->get_options()) {
-        if (o->get_configurable() && !o->get_lnames().empty()) known.push_back(o->get_lnames()[0]);
+        const bool shown = !o->get_group().empty() && !o->get_lnames().empty();
+        if (o->get_configurable() && shown) known.push_back(o->get_lnames()[0]);
       }
       Fail(where,
            absl::StrCat("unknown key '", item.name, "'; known are ", absl::StrJoin(known, ", ")));
@@ -127,4 +129,4 @@ std::vector<CLI::ConfigItem> TomlConfig::from_config(std::istream& input) const 
   return parsed;
 }
 
-}  // namespace verbena::server
+}  // namespace verbena

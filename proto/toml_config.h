@@ -1,12 +1,12 @@
-// Reads verbenad's configuration file: a flat TOML file whose keys are the long options.
+// Reads a program's configuration file: a flat TOML file whose keys are the long options.
 //
 // CLI11's own reader skips over lines it does not understand, so that a typing error silently
 // becomes a default. This one takes the part of TOML that options need (comments, key = value with
 // strings, integers, floats and booleans) and refuses everything else with file and line.
 //
 // **Thread safety**: one thread.
-#ifndef VERBENA_SERVER_CLI_TOML_CONFIG_H_
-#define VERBENA_SERVER_CLI_TOML_CONFIG_H_
+#ifndef VERBENA_PROTO_TOML_CONFIG_H_
+#define VERBENA_PROTO_TOML_CONFIG_H_
 
 #include <CLI/CLI.hpp>
 #include <istream>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace verbena::server {
+namespace verbena {
 
 class TomlConfig final : public CLI::ConfigTOML {
  public:
@@ -23,8 +23,8 @@ class TomlConfig final : public CLI::ConfigTOML {
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
 
-  // "FILE:LINE" where `key` was set; empty when it was not.
-  std::string Where(const std::string& key) const;
+  // An error of CLI11, "--key: ...", preceded by "FILE:LINE: " where the file has set the key.
+  std::string WithPlace(const std::string& error) const;
 
  private:
   std::string File() const;
@@ -34,6 +34,6 @@ class TomlConfig final : public CLI::ConfigTOML {
   mutable std::map<std::string, std::string> where_;
 };
 
-}  // namespace verbena::server
+}  // namespace verbena
 
-#endif  // VERBENA_SERVER_CLI_TOML_CONFIG_H_
+#endif  // VERBENA_PROTO_TOML_CONFIG_H_
