@@ -120,9 +120,13 @@ int Main(int argc, char** argv) {
     signal(s, [](int) { _exit(1); });
   }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  (*node)->Stop();
+  const bool saved_all = (*node)->Stop();
   if (absl::Status removed = RemoveReadyFile(options.ready_file); !removed.ok()) {
     spdlog::warn("--ready-file: {}", std::string(removed.message()));
+  }
+  if (!saved_all) {
+    spdlog::error("stopped without the checkpoints that --checkpoint-on-exit asks for");
+    return 1;
   }
   spdlog::info("stopped");
   return code;

@@ -261,24 +261,19 @@ bool Membership::Impl::TakeAnswer(v1::GetViewResponse* response, uint64_t asked_
 bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at) {
   if (view != nullptr) {
     const History history = CompareHistory(*newer, *view);
-    if (history == History::kOtherCluster) {
-      // Its incarnations count from 1 again: ours may soon be somebody else's.
-      End(absl::FailedPreconditionError(absl::StrCat(
-          "the coordinator at ", options.coordinator, " now serves cluster ", newer->cluster_id(),
-          ", but server '", options.name, "' joined cluster ", view->cluster_id(),
-          ": its state was lost or replaced; put it back, or restart this server, which then is "
-          "empty")));
-      return false;
-    }
     if (history == History::kAbandoned || history == History::kOtherIdentity) {
       Abandoned(absl::StrCat("the coordinator at ", options.coordinator, " is at ",
                              DescribeSeen(SeenOf(*newer)), ", whose history has no ",
                              DescribeSeen(SeenOf(*view)), " as this server has seen it"));
       return false;
     }
-    // An older state was put back. The data here may be all that is left, so this server keeps it
-    // and serves its own view; the next heartbeat has the coordinator refuse.
-    if (history == History::kRolledBack || history == History::kForeign) return false;
+    // An older state was put back, or the coordinator was started with another cluster's. The data
+    // here may be all that is left, so this server keeps it and serves its own view. The answer to
+    // the next heartbeat says what is wrong.
+    if (history == History::kRolledBack || history == History::kForeign ||
+        history == History::kOtherCluster) {
+      return false;
+    }
     if (newer->revision() <= view->revision()) return false;
     // Another answer was taken meanwhile: the coordinator has compared less than was seen.
     if (!WasCompared(*newer, asked_at, *view) && !coordinator_planted_bugs().take_uncompared)

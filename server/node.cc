@@ -77,11 +77,11 @@ struct VerbenaNode::Impl {
   absl::Status StartShards();
   absl::Status StartMembership();
   absl::Status StartSaves();
-  void FinishSaves();
+  bool FinishSaves();
   absl::Status StartMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
   void Leave();
-  void Stop();
+  bool Stop();
   NodeMetrics Gather();
   absl::Status Health() const;
 
@@ -159,6 +159,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
         "accepted before",
         options.accept_older_state);
   }
+  LogSettings((*created)->view(), options);
   coordinator = std::make_unique<CoordinatorMachine>(std::move(watched), *std::move(created));
   coordinator_driver =
       std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
@@ -435,9 +436,11 @@ void VerbenaNode::Impl::Leave() {
   membership_driver->Stop();
 }
 
-void VerbenaNode::Impl::FinishSaves() {
-  if (saves_driver == nullptr) return;
+bool VerbenaNode::Impl::FinishSaves() {
+  if (saves_driver == nullptr) return true;
+  bool saved_all = true;
   if (options.checkpoint_on_exit_s > 0) {
+    const uint64_t failed_before = saves->saves().statistics().failed;
     auto saved = std::make_shared<std::promise<void>>();
     std::future<void> future = saved->get_future();
     saves->inbox().Post([this, saved] { saves->saves().Finish([saved] { saved->set_value(); }); });
@@ -445,14 +448,17 @@ void VerbenaNode::Impl::FinishSaves() {
                  options.checkpoint_on_exit_s);
     const auto waited = future.wait_for(std::chrono::seconds(options.checkpoint_on_exit_s));
     if (waited != std::future_status::ready) spdlog::error("checkpoints: not done in time");
+    saved_all =
+        waited == std::future_status::ready && saves->saves().statistics().failed == failed_before;
   }
   saves_driver->Stop();
+  return saved_all;
 }
 
-void VerbenaNode::Impl::Stop() {
-  if (std::exchange(stopped, true)) return;
+bool VerbenaNode::Impl::Stop() {
+  if (std::exchange(stopped, true)) return true;
   http.reset();
-  FinishSaves();
+  const bool saved_all = FinishSaves();
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();
@@ -475,6 +481,7 @@ void VerbenaNode::Impl::Stop() {
   set.shards.clear();
   cold.clear();
   cold_directory.reset();
+  return saved_all;
 }
 
 VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -491,7 +498,7 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   return node;
 }
 
-void VerbenaNode::Stop() { impl_->Stop(); }
+bool VerbenaNode::Stop() { return impl_->Stop(); }
 const std::string& VerbenaNode::address() const { return impl_->address; }
 const std::string& VerbenaNode::metrics_address() const { return impl_->metrics_address; }
 uint64_t VerbenaNode::incarnation() const {

@@ -28,7 +28,8 @@ class VerbenaNode {
   ~VerbenaNode();
 
   // Leaves the cluster, ends the lanes and all threads; takes at most about three seconds.
-  void Stop();
+  // False: checkpoints that --checkpoint-on-exit asks for could not be made.
+  bool Stop();
 
   const std::string& address() const;          // of gRPC, as peers reach it
   const std::string& metrics_address() const;  // empty: none

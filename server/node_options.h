@@ -45,9 +45,10 @@ struct NodeOptions {
   std::string name;
   uint32_t lease_ms = 5000;
   uint32_t partitions = 256;
-  uint32_t expected_servers = 1;
-  uint32_t replicas = 1;      // of a coordinator: copies of each partition, counting the primary
-  uint32_t min_replicas = 1;  // with fewer, pushes wait
+  // Of a coordinator. 0: as its state has it; 1 in a new cluster.
+  uint32_t expected_servers = 0;
+  uint32_t replicas = 0;      // copies of each partition, counting the primary
+  uint32_t min_replicas = 0;  // with fewer, pushes wait
   std::string zone;           // copies are kept in different ones; empty: one of its own
   rdma::LaneConfig lane;
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints

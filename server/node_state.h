@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/watched_store.h"
 #include "server/node_options.h"
 
@@ -14,6 +15,9 @@ namespace verbena::server {
 
 // In the directory --state, or in memory without one. Errors as SqliteStore::Open().
 absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& options);
+
+// Logs what a coordinator has taken from its state and from its options.
+void LogSettings(const v1::ClusterView& view, const NodeOptions& options);
 
 }  // namespace verbena::server
 

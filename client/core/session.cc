@@ -263,10 +263,15 @@ absl::Status Session::TakeView(v1::ClusterView view) {
           ", and this client has seen ", DescribeSeen(SeenOf(view_)),
           " (the state of one of them is an older one that was put back); if it is the "
           "coordinator's, its operator must put the newer state back"));
+    case History::kOtherCluster:
+      // The servers go on, and may yet find their coordinator again.
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cluster ", options_.cluster, ": its coordinator serves cluster ", view.cluster_id(),
+          ", and this client joined cluster ", view_.cluster_id(),
+          "; start the coordinator with the state of that cluster"));
     case History::kForeign:
     case History::kAbandoned:
     case History::kOtherIdentity:
-    case History::kOtherCluster:
       Expire(absl::StrCat("the coordinator: it is at ", DescribeSeen(SeenOf(view)), " of cluster ",
                           view.cluster_id(), ", whose history has no ", DescribeSeen(SeenOf(view_)),
                           " as this client has seen it"));

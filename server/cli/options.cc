@@ -97,19 +97,18 @@ void AddClusterOptions(CLI::App* app, NodeOptions* node) {
                   "How long a silent member counts as alive, in milliseconds")
       ->check(InRange<uint32_t>(100, 600'000))
       ->capture_default_str();
-  app->add_option("--expected-servers", node->expected_servers,
-                  "Create no table before so many servers have joined")
-      ->check(InRange<uint32_t>(1, 10'000))
-      ->capture_default_str();
+  app->add_option(
+         "--expected-servers", node->expected_servers,
+         "Create no table before so many servers have joined. Default: as in --state, else 1")
+      ->check(InRange<uint32_t>(1, 10'000));
   app->add_option("--replicas", node->replicas,
                   "Copies of each partition, on different servers: with 2, training "
-                  "goes on when a server dies")
-      ->check(InRange<uint32_t>(1, 2))
-      ->capture_default_str();
-  app->add_option("--min-replicas", node->min_replicas,
-                  "With fewer copies of a partition, pushes to it wait")
-      ->check(InRange<uint32_t>(1, 2))
-      ->capture_default_str();
+                  "goes on when a server dies. Default: as in --state, else 1")
+      ->check(InRange<uint32_t>(1, 2));
+  app->add_option(
+         "--min-replicas", node->min_replicas,
+         "With fewer copies of a partition, pushes to it wait. Default: as in --state, else 1")
+      ->check(InRange<uint32_t>(1, 2));
 }
 
 void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
@@ -297,9 +296,12 @@ std::string CheckTogether(const NodeOptions& node) {
   if (!node.accept_older_state.empty() && node.state.empty()) {
     return "--accept-older-state needs --state: it is about what is kept there";
   }
-  if (node.coordinator && node.min_replicas > node.replicas) {
+  if (node.replicas != 0 && node.min_replicas > node.replicas) {
     return absl::StrCat("--min-replicas ", node.min_replicas, " is not allowed; allowed: 1 to ",
                         "--replicas, which is ", node.replicas);
+  }
+  if (!node.coordinator && (node.replicas != 0 || node.min_replicas != 0)) {
+    return "--replicas and --min-replicas need --coordinator: it decides for all servers";
   }
   if (!node.cold_dir.empty() && node.shards == 0) {
     return absl::StrCat("--cold-dir ", node.cold_dir, " needs shards: only they have rows");

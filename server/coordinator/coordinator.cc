@@ -59,6 +59,14 @@ absl::Status NotOfHistory(const v1::Seen& seen, uint64_t incarnation) {
 
 }  // namespace
 
+absl::Status Coordinator::Impl::OtherCluster(const v1::Seen& seen, uint64_t incarnation) const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "incarnation ", incarnation, " belongs to cluster ", seen.cluster_id(),
+      ", and this coordinator serves cluster ", state.view.cluster_id(),
+      " (started with another --state, or its state is lost); start it with the state of cluster ",
+      seen.cluster_id(), ", or, if that is lost, restart the servers, which makes them empty"));
+}
+
 // ---- changes ----
 
 Coordinator::Impl::Undo Coordinator::Impl::BeginChange() {
@@ -231,10 +239,8 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
     case History::kOtherIdentity:
       return NotOfHistory(seen, incarnation);
     case History::kOtherCluster:
-      return absl::AbortedError(
-          absl::StrCat("incarnation ", incarnation, ": it joined cluster ", seen.cluster_id(),
-                       ", and this coordinator now serves cluster ", state.view.cluster_id(),
-                       " (its state was lost or replaced)"));
+      // Which of the two states is the wrong one, only an operator knows: nobody ends.
+      return OtherCluster(seen, incarnation);
   }
   return absl::OkStatus();
 }
@@ -273,6 +279,21 @@ void Coordinator::Impl::Refuse(const v1::Seen& seen, bool server, uint64_t incar
   next_poll_ns = kNever;
 }
 
+// Redundancy does not end because an option was forgotten.
+absl::Status Coordinator::Impl::KeepSettings() {
+  const auto keep = [](uint32_t kept, uint32_t* option) {
+    if (*option == 0) *option = std::max<uint32_t>(kept, 1);
+  };
+  keep(state.view.expected_servers(), &options.expected_servers);
+  keep(state.view.replicas(), &options.replicas);
+  keep(state.view.min_replicas(), &options.min_replicas);
+  if (options.min_replicas <= options.replicas) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("min_replicas is ", options.min_replicas, "; allowed: 1 to replicas, which is ",
+                   options.replicas, " (the state has ", state.view.min_replicas(), " and ",
+                   state.view.replicas(), ")"));
+}
+
 absl::Status Coordinator::Impl::TakeOffice() {
   if (!options.random) options.random = SystemRandom;
   absl::StatusOr<CoordinatorState> loaded = store->Load();
@@ -296,6 +317,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
   }
   if (absl::Status status = BeginTerm(); !status.ok()) return status;
   in_office_since_ns = Now();
+  if (absl::Status status = KeepSettings(); !status.ok()) return status;
   state.view.set_lease_ms(options.lease_ms);
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);

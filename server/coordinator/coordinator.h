@@ -71,6 +71,7 @@ struct CoordinatorOptions {
   // How long a member may need to reach a coordinator that was started again. The first leases
   // after a start are longer by that.
   int64_t find_again_ns = 0;
+  // The next three: 0 keeps what the state has, and is 1 in a new cluster.
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
   // Copies of a partition, counting the primary: 1 or 2. Of an existing cluster, too: copies that
   // are missing are made; those beyond stay until their server goes.

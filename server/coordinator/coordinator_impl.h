@@ -78,6 +78,8 @@ struct Coordinator::Impl {
   v1::ClusterView* view() { return &state.view; }
 
   absl::Status TakeOffice();
+  // Replaces options that are 0 by what the state has.
+  absl::Status KeepSettings();
   absl::Status BeginTerm();
   // No other start on the state that was loaded gives out the ids that this one does.
   void SkipIds();
@@ -98,6 +100,7 @@ struct Coordinator::Impl {
   absl::Status MayChange(const v1::ReconfigureRequest&) const { return absl::OkStatus(); }
   absl::Status MayChange(const v1::RevokeTokenRequest&) const { return absl::OkStatus(); }
   absl::Status MayChange(const v1::JoinServerRequest& request) const;
+  absl::Status OtherCluster(const v1::Seen& seen, uint64_t incarnation) const;
   // Every call is refused from now on, those that wait included.
   void Refuse(const v1::Seen& seen, bool server, uint64_t incarnation);
   Undo BeginChange();

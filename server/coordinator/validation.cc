@@ -83,14 +83,11 @@ absl::Status CheckOptions(const CoordinatorOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("lease_ms is ", options.lease_ms, "; allowed: 100 to 3600000"));
   }
-  if (options.expected_servers == 0) {
-    return absl::InvalidArgumentError("expected_servers is 0; allowed: 1 or more");
-  }
-  if (options.replicas == 0 || options.replicas > kMaxReplicas) {
+  if (options.replicas > kMaxReplicas) {
     return absl::InvalidArgumentError(
         absl::StrCat("replicas is ", options.replicas, "; allowed: 1 to ", kMaxReplicas));
   }
-  if (options.min_replicas == 0 || options.min_replicas > options.replicas) {
+  if (options.replicas != 0 && options.min_replicas > options.replicas) {
     return absl::InvalidArgumentError(absl::StrCat("min_replicas is ", options.min_replicas,
                                                    "; allowed: 1 to replicas, which is ",
                                                    options.replicas));

@@ -47,11 +47,9 @@ TEST_CASE("options of replicas are checked, and are in the view") {
     return Coordinator::Create({.replicas = replicas, .min_replicas = least}, &clock, &store)
         .status();
   };
-  REQUIRE_STATUS(made(0, 1), kInvalidArgument, "replicas is 0; allowed: 1 to 2");
   REQUIRE_STATUS(made(3, 1), kInvalidArgument, "replicas is 3; allowed: 1 to 2");
   REQUIRE_STATUS(made(1, 2), kInvalidArgument,
                  "min_replicas is 2; allowed: 1 to replicas, which is 1");
-  REQUIRE_STATUS(made(2, 0), kInvalidArgument, "min_replicas is 0");
   TestCoordinator c({.replicas = 2, .min_replicas = 2});
   REQUIRE(c.view().replicas() == 2);
   REQUIRE(c.view().min_replicas() == 2);
@@ -483,6 +481,23 @@ TEST_CASE("configurations survive a restart; replicas may be wanted later, or no
   REQUIRE(c.Leave(a).ok());
   REQUIRE(Words(c.Partition(0)) == two);
   REQUIRE_FALSE(Lost(c));
+}
+
+TEST_CASE("regression: settings that a restart does not name stay as they are") {
+  TestCoordinator c(Replicated());
+  c.options().expected_servers = 3;
+  c.options().min_replicas = 2;
+  c.Restart();
+  c.options().replicas = 0;
+  c.options().min_replicas = 0;
+  c.options().expected_servers = 0;
+  c.Restart();
+  CHECK(c.view().replicas() == 2);
+  CHECK(c.view().min_replicas() == 2);
+  CHECK(c.view().expected_servers() == 3);
+  c.options().min_replicas = 1;
+  c.Restart();
+  CHECK(c.view().min_replicas() == 1);
 }
 
 TEST_CASE("a state without configurations is taken over, one that breaks them is not") {

@@ -71,9 +71,10 @@ using Answer = std::shared_ptr<std::optional<absl::StatusOr<Response>>>;
 
 class TestCoordinator {
  public:
-  explicit TestCoordinator(CoordinatorOptions options = {}, Store* store = nullptr)
+  explicit TestCoordinator(CoordinatorOptions options = {}, Store* store = nullptr,
+                           const std::string& cluster = "test")
       : options_(std::move(options)), store_(store != nullptr ? store : &memory_) {
-    options_.cluster_id = "test";
+    options_.cluster_id = cluster;
     options_.random = [this] { return random_(); };
     Restart();
     clock.Drive([this] { return coordinator_->NextTimerNanos(); },

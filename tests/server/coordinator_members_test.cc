@@ -108,7 +108,6 @@ TEST_CASE("options are checked") {
   };
   REQUIRE(code({.partitions = 0}) == absl::StatusCode::kInvalidArgument);
   REQUIRE(code({.lease_ms = 1}) == absl::StatusCode::kInvalidArgument);
-  REQUIRE(code({.expected_servers = 0}) == absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("ranks: named, lowest free, taken, out of range") {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -367,6 +368,20 @@ TEST_CASE("a coordinator that is told to end makes a last checkpoint first") {
   const CheckpointReader reader = Value(CheckpointReader::Open(PosixDisk(), Value(newest)));
   CHECK(reader.manifest().step() == 3);
   CHECK(Elements(reader, "sync", checkpoint::kParameters) == last);
+}
+
+TEST_CASE("regression: a coordinator whose checkpoints on exit fail says so by its status") {
+  TemporaryDirectory directory;
+  const std::string root = directory.File("checkpoints");
+  // A file where a job's directory would be.
+  std::filesystem::create_directories(root);
+  std::ofstream(root + "/default") << "in the way";
+  World w({.coordinator_options = {"--checkpoint-dir", root, "--checkpoint-on-exit", "10"}});
+  Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "adam"));
+  sync.Step(1);
+  w.cluster.coordinator().Signal(SIGTERM);
+  CHECK(w.cluster.coordinator().Wait() == 1);
+  CHECK_THAT(w.cluster.coordinator().err(), Catch::Contains("stopped without the checkpoints"));
 }
 
 // ---- restoring ----------------------------------------------------------------------------------

@@ -440,8 +440,37 @@ TEST_CASE("a coordinator with another cluster, or with an old view, is not follo
   REQUIRE(world.channel.sent["GetView"] < 40);  // no loop as fast as the network
 
   wrong.mutable_view()->set_cluster_id("other");
-  REQUIRE(world.RunFor(2000, [&] { return world.member->ended(); }));
-  REQUIRE_STATUS(world.member->status(), kFailedPrecondition, "now serves cluster other");
+  world.coordinator.JoinServer("c");
+  world.RunFor(10000);
+  REQUIRE(world.views.size() <= 2);
+  REQUIRE_FALSE(world.member->ended());
+}
+
+TEST_CASE(
+    "regression: a server keeps its data when its coordinator is started with another state") {
+  World world;
+  world.Start();
+  REQUIRE(world.RunFor(1000, [&] { return world.Joined() && !world.views.empty(); }));
+  // The wrong one answers as a coordinator does that was started with an empty --state.
+  TestCoordinator wrong(CoordinatorOptions{}, nullptr, "other");
+  auto right = world.channel.handler;
+  world.channel.handler = [&](const std::string& name, const std::string& bytes,
+                              FakeChannel::Respond respond) {
+    if (name == "Heartbeat") {
+      v1::HeartbeatRequest request;
+      REQUIRE(request.ParseFromString(bytes));
+      const auto answer = wrong.Call(&Coordinator::Heartbeat, request);
+      return respond(answer.status(), answer.ok() ? answer->SerializeAsString() : "");
+    }
+    respond(absl::UnavailableError("not now"), "");
+  };
+  REQUIRE(world.RunFor(20000, [&] { return !world.member->status().ok(); }));
+  world.RunFor(20000);
+  REQUIRE_FALSE(world.member->ended());
+  CHECK_THAT(std::string(world.member->status().message()),
+             Catch::Contains("serves cluster other") && Catch::Contains("--state"));
+  world.channel.handler = right;
+  CHECK(world.RunFor(20000, [&] { return world.member->status().ok(); }));
 }
 
 TEST_CASE("regression: an older coordinator state under a live server is not followed") {
