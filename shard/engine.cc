@@ -108,6 +108,11 @@ EngineCounters Engine::counters() const {
   const Impl& e = *impl_;
   EngineCounters counters = e.sink.counters;
   counters.replica_log_bytes = e.log.bytes();
+  for (const auto& [id, state] : e.tables) {
+    for (const auto& [partition, marks] : state.marks) {
+      counters.replica_marks += marks.workers.size();
+    }
+  }
   for (uint32_t p = 0; p < e.partitions.size(); ++p) {
     counters.replica_log_partition_bytes =
         std::max(counters.replica_log_partition_bytes, e.log.bytes(p));

@@ -281,6 +281,7 @@ struct EngineCounters {
   // Of the logs for copies (ReplicaLogLimits): bytes now, of all partitions and of the one that has
   // most; applies that found no room.
   uint64_t replica_log_bytes = 0, replica_log_partition_bytes = 0, replica_log_waits = 0;
+  uint64_t replica_marks = 0;    // workers that copies here know of, in all tables and partitions
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 

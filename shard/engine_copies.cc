@@ -25,6 +25,13 @@ void Engine::Impl::ForgetCopy(uint32_t partition) {
   copies[partition] = {};
 }
 
+void Engine::Impl::ForgetRetired(TableState* state) {
+  if (planted_bugs().keep_retired) return;
+  for (auto& [partition, marks] : state->marks) {
+    std::erase_if(marks.workers, [&](const auto& mark) { return Retired(*state, mark.first); });
+  }
+}
+
 ReplyStatus Engine::Impl::CheckSender(const CopyId& from, const Copied& c) const {
   if (c.partition >= partitions.size()) {
     return partitions.empty() ? ReplyStatus::kNotReady : ReplyStatus::kOutOfRange;

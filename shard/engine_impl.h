@@ -284,6 +284,12 @@ struct Engine::Impl {
   // every key. False: it is not of that shape, or keys are not the partition's.
   bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
   void ForgetCopy(uint32_t partition);
+  // Has no place in the job any more. One that is newer than the view may get one.
+  bool Retired(const TableState& state, uint64_t worker) const {
+    return worker < newest_member && state.job->roster.Find(worker) == nullptr;
+  }
+  // Copies forget workers that are retired, or they would keep those of all that ever were.
+  void ForgetRetired(TableState* state);
 
   // What is pushed as f32: where it lies, or decoded to scratch, which the caller returns. False:
   // no memory for that.
@@ -301,6 +307,7 @@ struct Engine::Impl {
   ReplicaLog log;
   std::vector<uint32_t> learners;  // partitions whose copy was one when the view came
   uint64_t revision = 0;
+  uint64_t newest_member = 0;  // the greatest incarnation in the view
   uint32_t highest_table = 0;
   uint32_t seconds = 0;  // SetSeconds()
   bool room = false;     // TakeRoom()

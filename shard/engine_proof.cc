@@ -249,6 +249,8 @@ ReplyStatus Engine::Impl::CheckSlice(const Copied& c) {
   for (uint32_t i = 0; i < c.header.count; ++i) {
     WorkerMark mark;
     std::memcpy(&mark, c.data.data() + i * sizeof(mark), sizeof(mark));
+    // The primary's view may be older than the one here, which has forgotten that worker.
+    if (Retired(*c.state, mark.worker)) continue;
     const auto it = c.marks->workers.find(mark.worker);
     const WorkerMark known = it == c.marks->workers.end() ? WorkerMark{} : it->second;
     // Only tables with clocks know those of workers.

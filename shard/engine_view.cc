@@ -142,8 +142,11 @@ absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
   absl::Status status;
   absl::flat_hash_map<std::string, const v1::Job*> present;
   readers.clear();
+  for (const v1::Server& s : view.servers())
+    newest_member = std::max(newest_member, s.incarnation());
   for (const v1::Job& j : view.jobs()) {
     for (const v1::Worker& member : j.members()) {
+      newest_member = std::max(newest_member, member.incarnation());
       if (member.rank() < 0 && member.only_job().empty()) readers.insert(member.incarnation());
     }
     if (j.expected_workers() > kMaxWorkers) {
@@ -273,6 +276,8 @@ void Engine::Impl::ResetTable(TableState* state) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const uint32_t p = state->table->life(s).partition;
     if (!state->table->ready(s) || !partitions[p].ours) continue;
+    // A follower until this view: it may have steps of this generation. Adopt() knows.
+    if (partitions[p].promoted && !planted_bugs().reset_promoted) continue;
     // What is being restored gets versions for whatever generation it begins with.
     const bool restoring = state->restore != nullptr;
     if (!restoring) state->table->SetVersions(s, 0);
@@ -317,6 +322,7 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     state.consistency->Resize();
     state.consistency->RosterChanged();
   }
+  ForgetRetired(&state);
   const Roster& roster = state.job->roster;
   state.parking->FailWorkers(
       [&](uint64_t worker) { return roster.Find(worker) == nullptr && !readers.contains(worker); });

@@ -44,6 +44,10 @@ struct PlantedBugs {
   bool forget_owed = false;  // what a lane that died held for a sync step is not waited for
   // What a new run of a job applies before the follower has it is read at once.
   bool read_unacknowledged = false;
+  // A follower that learns of a run when it becomes primary makes the steps again that it has of
+  // it.
+  bool reset_promoted = false;
+  bool keep_retired = false;  // copies know of each worker that has pushed in this run
   bool pass_early = false;  // a rank that has ended the step before this one is passed
 };
 

@@ -225,6 +225,8 @@ void Journal::Touch(Stream* stream) {
 void Journal::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 
 void Journal::EnqueueOn(TableLane* lane, Entry* entry) {
+  // Another lane may have to post others first.
+  if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   Entry* before = nullptr;
   // New entries go to the end; those that come back go near the front.
   if (lane->queue.back() != nullptr && lane->queue.back()->order > entry->order) {

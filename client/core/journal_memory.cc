@@ -44,7 +44,8 @@ void Journal::Delay(Stream* stream, Entry* entry, const absl::Status& status) {
     NoteTimer(entry->retry_at);
     return Touch(stream);
   }
-  TableLane* lane = entry->table->LaneOn(stream);  // in order: those behind it wait
+  if (entry->device == nullptr) GiveStaging(entry);  // a copy is kept, or it would be made again
+  TableLane* lane = entry->table->LaneOn(stream);    // in order: those behind it wait
   lane->retry_at = now_ + wait(&lane->backoff);
   NoteTimer(lane->retry_at);
 }
@@ -86,10 +87,12 @@ bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t by
 // not: they are posted first, so it must not keep the buffer from them.
 bool Journal::IsNext(const Entry& entry) {
   if (rdma::planted_bugs().hold_last_buffer) return entry.stream->open() || !IsPull(entry.type);
-  // A pull of a lane that is closed holds up nothing that others need to go on.
-  if (IsPull(entry.type)) {
-    return entry.stream->open() && entry.stream->pulls.front() == &entry;
-  }
+  // On a lane that is closed it may wait for as long as a server is away. Only for a dense push of
+  // a sync table others wait all the same: servers hold such pushes of later steps until it has
+  // come.
+  const bool dense_step = entry.type == RecordType::kPush && entry.table->sync;
+  if (!entry.stream->open() && !dense_step) return false;
+  if (IsPull(entry.type)) return entry.stream->pulls.front() == &entry;
   return entry.table->LaneOn(entry.stream)->queue.front() == &entry;
 }
 

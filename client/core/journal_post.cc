@@ -87,10 +87,14 @@ bool Journal::PumpTable(Stream* stream, TableLane* lane) {
   while (Entry* entry = FrontOf(lane)) {
     if (lane->retry_at > now_) {
       NoteTimer(lane->retry_at);
+      StopAwaiting(entry);
       break;
     }
     if (lane->reordering) {
-      if (lane->outstanding != 0) break;
+      if (lane->outstanding != 0) {
+        StopAwaiting(entry);
+        break;
+      }
       lane->reordering = false;
     }
     if (Pointless(entry)) {
@@ -99,9 +103,11 @@ bool Journal::PumpTable(Stream* stream, TableLane* lane) {
       worked = true;
       continue;
     }
-    if (Gated(*entry) || (entry->table->moving > 0 && Draining(*entry)) || !Post(stream, entry)) {
+    if (Gated(*entry) || (entry->table->moving > 0 && Draining(*entry))) {
+      StopAwaiting(entry);
       break;
     }
+    if (!Post(stream, entry)) break;
     worked = true;
   }
   return worked;

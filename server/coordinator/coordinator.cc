@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/cluster_history.h"
+#include "proto/unproved_state.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/placement.h"
@@ -251,10 +252,9 @@ absl::Status Coordinator::Impl::CheckHeard() const {
   for (const v1::Server& server : state.view.servers()) {
     if (unheard.contains(server.incarnation())) names.push_back(server.name());
   }
-  return absl::UnavailableError(absl::StrCat(
-      "coordinator state: it was loaded ", (Now() - in_office_since_ns) / kNanosPerMilli,
-      " ms ago and may be an old one (not heard since: server ", absl::StrJoin(names, ", "),
-      "); retry, for a lease (", options.lease_ms, " ms) at most"));
+  return UnprovedState(absl::StrCat("loaded ", (Now() - in_office_since_ns) / kNanosPerMilli,
+                                    " ms ago; not heard since: server ", absl::StrJoin(names, ", "),
+                                    "; retry, for a lease (", options.lease_ms, " ms) at most"));
 }
 
 // Where a server starts at its old address, the one that was there has ended.

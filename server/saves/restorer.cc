@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "proto/unproved_state.h"
 #include "server/checkpoint/planted_bugs.h"
 #include "server/nanoseconds.h"
 
@@ -93,8 +94,10 @@ void Restorer::MakeNext() {
                                  [](const Table& table) { return table.id == 0; });
   if (next == tables_.end()) return AskView();
   const auto i = static_cast<size_t>(next - tables_.begin());
+  // The same one again when the answer was lost: the table may have been made.
+  if (next->make_id.empty()) next->make_id = ids_.RequestId();
   v1::CreateTableRequest request;
-  request.set_request_id(ids_.RequestId());
+  request.set_request_id(next->make_id);
   *request.mutable_spec() = next->spec;
   request.set_restoring(true);
   request.set_restored_steps(options_.state ? next->steps : 0);
@@ -109,8 +112,9 @@ void Restorer::OnMade(size_t table, const absl::StatusOr<v1::CreateTableResponse
   if (absl::IsAlreadyExists(response.status()) && options_.drop_first) {
     return DropServedThenMake(table);
   }
-  if (!response.ok()) return End(response.status());
+  if (!response.ok()) return FailChange(response.status());
   tables_[table].id = response->table().id();
+  tables_[table].make_id.clear();
   if (response->restore_lease_ms() > 0 && renew_each_ns_ == 0) {
     renew_each_ns_ = response->restore_lease_ms() * kNanosPerMilli / kRenewalsPerLease;
     renew_ns_ = clock_->NowNanos() + renew_each_ns_;
@@ -127,7 +131,7 @@ void Restorer::DropServedThenMake(size_t table) {
                               kShardCallMillis,
                               [this](absl::StatusOr<v1::DropTableResponse> response) {
                                 if (!response.ok() && !absl::IsNotFound(response.status())) {
-                                  return End(response.status());
+                                  return FailChange(response.status());
                                 }
                                 MakeNext();
                               });
@@ -297,7 +301,7 @@ void Restorer::Open() {
         const absl::Status& status = response.status();
         if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
           // It may have been done: workers may be using them.
-          if (++tries_ < options_.tries) return Pause();
+          if (MayRepeat(status)) return Pause();
           status_ = absl::Status(
               status.code(),
               absl::StrCat("whether the tables are served is not known: ", status.message()));
@@ -311,8 +315,19 @@ void Restorer::Open() {
 // ---- the end ------------------------------------------------------------------------------------
 
 void Restorer::Fail(const absl::Status& status) {
-  if (!MayPass(status) || ++tries_ >= options_.tries) return End(status);
+  if (!MayPass(status) || !MayRepeat(status)) return End(status);
   Pause();
+}
+
+// Of a change by the coordinator. Whatever else it answers says that this cannot be restored.
+void Restorer::FailChange(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return End(status);
+  Fail(status);
+}
+
+// A coordinator that waits for servers ends that by itself: it costs no try.
+bool Restorer::MayRepeat(const absl::Status& status) {
+  return IsUnprovedState(status) || ++tries_ < options_.tries;
 }
 
 void Restorer::Pause() {
@@ -337,16 +352,20 @@ void Restorer::DropNext() {
     state_ = State::kDone;
     return;
   }
+  const uint32_t id = drops_.back();
   v1::DropTableRequest request;
   request.set_request_id(ids_.RequestId());
-  request.set_id(drops_.back());
+  request.set_id(id);
   request.set_only_restoring(true);
   drops_.pop_back();
   Tell<v1::DropTableResponse>(
       options_.coordinator, "/verbena.v1.Cluster/DropTable", request, kShardCallMillis,
-      [this](absl::StatusOr<v1::DropTableResponse> response) {
+      [this, id](const absl::StatusOr<v1::DropTableResponse>& response) {
         const bool gone = response.ok() || absl::IsNotFound(response.status());
-        if (!gone && state_ == State::kMaking) return End(response.status());
+        if (!gone && state_ == State::kMaking) {
+          drops_.push_back(id);
+          return FailChange(response.status());
+        }
         DropNext();
       });
 }
@@ -356,13 +375,19 @@ void Restorer::Cancel() {
   End(absl::CancelledError("the restore was interrupted"));
 }
 
+// From the first thing that is not done: tables to drop, to make, to load.
+void Restorer::GoOn() {
+  state_ = State::kMaking;
+  DropNext();
+}
+
 bool Restorer::RunOnce() {
   if (state_ == State::kNew) {
     MakeNext();
     return true;
   }
   if (state_ == State::kPausing && resume_ns_ <= clock_->NowNanos()) {
-    open_id_.empty() ? AskView() : Open();
+    open_id_.empty() ? GoOn() : Open();
     return true;
   }
   if (renew_ns_ <= clock_->NowNanos() && state_ != State::kDropping && state_ != State::kDone) {

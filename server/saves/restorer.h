@@ -104,7 +104,8 @@ class Restorer {
     std::string name;  // in the checkpoint
     v1::TableSpec spec;
     uint64_t steps = 0, applies = 0;
-    uint32_t id = 0;  // 0: not made yet
+    uint32_t id = 0;      // 0: not made yet
+    std::string make_id;  // of the request that is to make it
   };
   struct Part {
     ShardAddress at;
@@ -133,6 +134,9 @@ class Restorer {
   void Open();
   // Once more from the view, if that may help; else it is over.
   void Fail(const absl::Status& status);
+  void FailChange(const absl::Status& status);
+  bool MayRepeat(const absl::Status& status);
+  void GoOn();
   void Pause();
   void End(absl::Status status);
   // Drops what is in drops_; then this makes tables or is done.

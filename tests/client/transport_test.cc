@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/routing.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -227,6 +228,55 @@ TEST_CASE("a record that waits for the last staging buffer behind others does no
       CHECK(call->status.ok());
     }
   }
+}
+
+// One buffer is with server 1; a push to server 0 waits for it, and cannot go for long.
+TEST_CASE("regression: a push that cannot go leaves the last staging buffer to others") {
+  const bool moved = GENERATE(false, true);
+  INFO(moved);
+  FakeCluster::Options options;
+  options.servers = 2;
+  options.partitions = 2;
+  options.staging_bytes = moved ? 8192 : 4096;  // buffers: two, or one
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, 4);
+  cluster.Join();
+  const auto rows = FakeCluster::RowMemory(1, 4, 1.0f);
+  std::vector<uint64_t> keys(2);  // by server
+  for (uint64_t key = 1; keys[0] == 0 || keys[1] == 0; ++key) {
+    keys[PartitionOfKey(table, key, 2)] = key;
+  }
+  for (const uint64_t key : keys) REQUIRE(cluster.Wait(cluster.PushRows(table, {key}, rows)));
+  std::vector<FakeCluster::CallPtr> calls;
+  const auto push = [&](size_t server) {
+    calls.push_back(cluster.PushRows(table, {keys[server]}, rows, 20 * kSecond));
+    cluster.RunFor(kSecond / 100);
+  };
+  for (auto& server : cluster.servers) server->silent = true;
+  if (moved) push(0);  // has a buffer until its lane is dead
+  push(1);             // has a buffer
+  push(0);             // waits for one
+  push(1);
+  const auto here = calls.end()[-2], there = calls.end()[-1];
+  if (moved) {
+    cluster.endpoint->never_dead = true;
+    cluster.Move(0, 1);
+    cluster.Publish();
+  } else {
+    cluster.servers[0]->CloseLanes("a test");  // and it opens no other
+  }
+  cluster.RunFor(kSecond / 10);
+  cluster.servers[1]->silent = false;
+  REQUIRE(cluster.Wait(there, kSecond));
+  INFO(there->status);
+  CHECK(there->status.ok());
+  CHECK_FALSE(here->done);
+  // It is not forgotten.
+  cluster.endpoint->never_dead = false;
+  cluster.servers[0]->silent = false;
+  REQUIRE(cluster.Wait(here));
+  INFO(here->status);
+  CHECK(here->status.ok());
 }
 
 TEST_CASE("a refused lane ends no call while the coordinator does not answer") {

@@ -21,17 +21,18 @@ namespace {
 constexpr char kRoot[] = "/checkpoints";
 constexpr uint64_t kElements = 40 * 64;  // forty chunks: every shard has some
 
-ClusterOptions On(checkpoint::Disk* disk) {
+ClusterOptions On(checkpoint::Disk* disk, uint32_t lease_ms) {
   ClusterOptions options;
   options.disk = disk;
+  options.lease_ms = lease_ms;
   return options;
 }
 
 // A cluster, its only worker with a sync table, and who saves and restores.
 class Small {
  public:
-  explicit Small(checkpoint::test::SimDisk* disk)
-      : disk_(disk), cluster(On(disk)), worker_(cluster.AddWorker("worker", {})) {
+  explicit Small(checkpoint::test::SimDisk* disk, uint32_t lease_ms = 2000)
+      : disk_(disk), cluster(On(disk, lease_ms)), worker_(cluster.AddWorker("worker", {})) {
     Await([&](auto done) { core().Join(Limit(), done); });
     Make("table");
   }
@@ -308,6 +309,38 @@ TEST_CASE("regression: a save beside another in its directory is refused at once
   small.RunToEnd(channel.get(), &first);
   CHECK(first.status().ok());
   CHECK(small.Save().ok());
+}
+
+TEST_CASE("regression: a restore waits for a coordinator that waits for its servers") {
+  checkpoint::test::SimDisk disk(12);
+  Small small(&disk, /*lease_ms=*/20000);
+  small.Train(3);
+  REQUIRE(small.Save().ok());
+  const std::string from = GENERATE("making tables", "loading");
+  INFO(from);
+  const auto channel = small.cluster.control().NewChannel("operator");
+  const auto restorer = small.MakeRestorer(channel.get());
+  const auto is_there = [&] {
+    channel->RunOnce();
+    restorer->RunOnce();
+    return restorer->progress().doing == from;
+  };
+  if (from != restorer->progress().doing) {
+    REQUIRE(small.cluster.RunUntil(is_there, small.cluster.now() + 100 * kSecond));
+  }
+  // While it loads, a server is cut off from the coordinator alone, until its lease has ended.
+  const auto cut = [&](bool off) {
+    small.cluster.control().Cut("coordinator", "server-1", off);
+    small.cluster.control().Cut("server-1", "coordinator", off);
+  };
+  if (from == "loading") cut(true);
+  small.cluster.RestartCoordinator();
+  small.RunToEnd(channel.get(), restorer.get());
+  INFO(restorer->status().ToString());
+  REQUIRE(restorer->status().ok());
+  cut(false);
+  small.Train(1);
+  CHECK(small.value() == -4.0f);
 }
 
 TEST_CASE("regression: tables are not dropped when the answer that they are served is lost") {

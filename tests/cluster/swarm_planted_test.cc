@@ -53,6 +53,7 @@ std::vector<PlantedFault> Faults() {
       {"skip_dedupe", {&shard.skip_dedupe}, 2, {"more than was pushed"}},
       {"acknowledge_early", {&shard.acknowledge_early}, 4, content},
       {"read_unacknowledged", {&shard.read_unacknowledged}, 404, {"acknowledged pushes"}},
+      {"reset_promoted", {&shard.reset_promoted}, 0, {}},
       {"rows_never_come", {&shard.rows_never_come}, 6, content},
       {"rows_never_come, unproved", {&shard.rows_never_come, &shard.skip_proof}, 6, content},
       {"cursor_before_apply", {&shard.cursor_before_apply}, 0, content},

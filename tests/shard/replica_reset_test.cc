@@ -42,9 +42,11 @@ class WithFollower {
       f_.engine->ReplicaAnswered(r.to, 0, r.group.sequence, ReplyStatus::kOk);
     }
   }
-  void BeginAgain() {
+  // `slow`: the follower does not get that view.
+  void BeginAgain(bool slow = false) {
     f_.job()->set_generation(f_.job()->generation() + 1);
-    Apply();
+    REQUIRE(f_.Apply().ok());
+    if (!slow) REQUIRE(follower_->ApplyView(f_.view).ok());
   }
   void DropFollower() {
     f_.view.mutable_partitions(0)->clear_followers();
@@ -68,12 +70,13 @@ class WithFollower {
     return f_.engine->BeginSave(request, &newest);
   }
 
- private:
   void Apply() {
     REQUIRE(f_.Apply().ok());
     if (follower_ != nullptr) REQUIRE(follower_->ApplyView(f_.view).ok());
   }
+  Engine* follower() { return follower_.get(); }
 
+ private:
   F& f_;
   std::unique_ptr<Engine> follower_;
 };
@@ -158,6 +161,95 @@ TEST_CASE("regression: a new run reads rows only when their follower has them") 
   CHECK_FALSE(f.Scan(0, 10).empty());
   pair.FailOver();
   CHECK(SameRows(f.Read(keys), after));
+}
+
+// A follower may learn by one view that a run has begun and that it is the primary, when it has
+// steps of that run. Whether it has them still.
+bool KeepsChunk(v1::Consistency consistency, bool slow) {
+  const uint64_t first = consistency == v1::CONSISTENCY_SYNC ? 0 : 1;
+  Fixture f(DenseOfOne(consistency));
+  WithFollower<Fixture> pair(&f);
+  pair.BeginAgain(slow);
+  pair.Ship();
+  REQUIRE(f.Push(0, 0, first, kPushed).answer.status == ReplyStatus::kOk);
+  pair.Ship();
+  const std::vector<float> after = f.Read(0);
+  pair.FailOver();
+  return f.Push(0, 0, first, kPushed).answer.status == ReplyStatus::kDuplicate &&
+         f.Read(0) == after && f.Push(0, 0, first + 1, kPushed).answer.status == ReplyStatus::kOk;
+}
+
+bool KeepsRows(v1::Consistency consistency, bool slow) {
+  const bool sync = consistency == v1::CONSISTENCY_SYNC;
+  const uint64_t first = sync ? 0 : 1;
+  const std::vector<uint64_t> keys = {3, 5};
+  RowFixture f(RowsOfOne(consistency));
+  WithFollower<RowFixture> pair(&f);
+  pair.BeginAgain(slow);
+  pair.Ship();
+  REQUIRE(f.PushValue(0, 0, first, keys, kPushed) == ReplyStatus::kOk);
+  if (sync) REQUIRE(f.EndStatus(0, 0, 0, 1) == ReplyStatus::kOk);
+  pair.Ship();
+  const Rows after = f.Read(keys);
+  pair.FailOver();
+  return f.PushValue(0, 0, first, keys, kPushed) == ReplyStatus::kDuplicate &&
+         SameRows(f.Read(keys), after) &&
+         f.PushValue(0, 0, first + 1, keys, kPushed) == ReplyStatus::kOk;
+}
+
+TEST_CASE("regression: a follower that missed that a run began keeps the steps of that run") {
+  const v1::Consistency consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  const bool slow = GENERATE(false, true);
+  CHECK(KeepsChunk(consistency, slow));
+  CHECK(KeepsRows(consistency, slow));
+}
+
+TEST_CASE("planted bug: a follower that missed that a run began makes its steps again") {
+  planted_bugs().reset_promoted = true;
+  CHECK_FALSE(KeepsChunk(v1::CONSISTENCY_SYNC, /*slow=*/true));
+  CHECK_FALSE(KeepsRows(v1::CONSISTENCY_SYNC, /*slow=*/true));
+  CHECK(KeepsChunk(v1::CONSISTENCY_SYNC, /*slow=*/false));
+  planted_bugs().reset_promoted = false;
+}
+
+// Workers that push and leave, within one run.
+TEST_CASE("regression: copies forget the workers that have left") {
+  const bool bug = GENERATE(false, true);
+  planted_bugs().keep_retired = bug;
+  Fixture f(DenseOfOne(v1::CONSISTENCY_ASYNC));
+  WithFollower<Fixture> pair(&f);
+  constexpr uint32_t kWorkers = 50;
+  for (uint32_t i = 0; i < kWorkers; ++i) {
+    f.job()->mutable_members(0)->set_incarnation(kFirstWorker + i);
+    pair.Apply();
+    REQUIRE(f.Push(i, 0, 1, kPushed).answer.status == ReplyStatus::kOk);
+    pair.Ship();
+  }
+  const uint64_t known = pair.follower()->counters().replica_marks;
+  planted_bugs().keep_retired = false;
+  CHECK(known == (bug ? kWorkers : 1));
+  pair.FailOver();
+  CHECK(f.Push(kWorkers - 1, 0, 1, kPushed).answer.status == ReplyStatus::kDuplicate);
+  CHECK(f.Push(kWorkers - 1, 0, 2, kPushed).answer.status == ReplyStatus::kOk);
+}
+
+// Its mark must be there when the view that names it comes.
+TEST_CASE("copies keep a worker that is newer than their view") {
+  constexpr uint32_t kLater = 2007, kLast = 2009;  // the observer came before
+  Fixture f(DenseOfOne(v1::CONSISTENCY_ASYNC));
+  WithFollower<Fixture> pair(&f);
+  const v1::ClusterView before = f.view;
+  f.job()->mutable_members(0)->set_incarnation(kFirstWorker + kLast);
+  REQUIRE(f.Apply().ok());
+  REQUIRE(f.Push(kLast, 0, 1, kPushed).answer.status == ReplyStatus::kOk);
+  pair.Ship();
+  v1::ClusterView between = before;
+  between.mutable_jobs(0)->mutable_members(0)->set_incarnation(kFirstWorker + kLater);
+  REQUIRE(pair.follower()->ApplyView(between).ok());
+  pair.FailOver();
+  CHECK(f.Push(kLast, 0, 1, kPushed).answer.status == ReplyStatus::kDuplicate);
+  CHECK(f.Push(kLast, 0, 2, kPushed).answer.status == ReplyStatus::kOk);
 }
 
 TEST_CASE("planted bug: read what a new run has applied before the follower has it") {

@@ -66,4 +66,11 @@ absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()
   }
 }
 
+absl::Status Pause(const Coordinator& coordinator) {
+  constexpr int kMillis = 200;
+  pollfd interrupt = {coordinator.interrupt_fd, POLLIN, 0};
+  poll(&interrupt, 1, kMillis);
+  return interrupt.revents != 0 ? absl::CancelledError("interrupted") : absl::OkStatus();
+}
+
 }  // namespace verbena::cli

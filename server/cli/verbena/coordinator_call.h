@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/control_channel.h"
+#include "proto/unproved_state.h"
 
 namespace verbena::cli {
 
@@ -38,7 +39,11 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
 // `status` without the address that a channel's messages begin with, harmless to a terminal.
 std::string Said(const absl::Status& status, const std::string& address);
 
-// `method`: "GetView".
+// Between two attempts. CANCELLED: interrupted.
+absl::Status Pause(const Coordinator& coordinator);
+
+// `method`: "GetView". Longer than the timeout only while the coordinator answers that it waits for
+// servers, which ends by itself.
 template <typename Response>
 absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char* method,
                                      const google::protobuf::Message& request) {
@@ -47,17 +52,22 @@ absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char*
     bool done = false;
     absl::StatusOr<Response> response = absl::UnknownError("no answer");
   };
-  auto answer = std::make_shared<Answer>();
-  Call<Response>(*coordinator.channel, coordinator.address,
-                 absl::StrCat("/verbena.v1.Cluster/", method), request, coordinator.timeout,
-                 [answer](absl::StatusOr<Response> response) {
-                   answer->response = std::move(response);
-                   answer->done = true;
-                 });
-  absl::Status status = RunUntil(coordinator, [&] { return answer->done; });
-  if (!status.ok()) return status;
-  if (!answer->response.ok()) return Explain(answer->response.status(), coordinator);
-  return std::move(answer->response);
+  while (true) {
+    auto answer = std::make_shared<Answer>();
+    Call<Response>(*coordinator.channel, coordinator.address,
+                   absl::StrCat("/verbena.v1.Cluster/", method), request, coordinator.timeout,
+                   [answer](absl::StatusOr<Response> response) {
+                     answer->response = std::move(response);
+                     answer->done = true;
+                   });
+    absl::Status status = RunUntil(coordinator, [&] { return answer->done; });
+    if (!status.ok()) return status;
+    if (answer->response.ok()) return std::move(answer->response);
+    if (!IsUnprovedState(answer->response.status())) {
+      return Explain(answer->response.status(), coordinator);
+    }
+    if (status = Pause(coordinator); !status.ok()) return status;
+  }
 }
 
 }  // namespace verbena::cli
