@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/own_file.h"
 #include "server/checkpoint/disk.h"
 
 namespace verbena::checkpoint {
@@ -255,8 +256,10 @@ class Posix final : public Disk {
   }
 
   absl::StatusOr<std::unique_ptr<DiskLock>> Lock(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-    if (fd.get() < 0) return Failed("open", path, errno);
+    const absl::StatusOr<int> opened =
+        OpenOwnFile(path, [&path](int error) { return Failed("open", path, error); });
+    if (!opened.ok()) return opened.status();
+    Descriptor fd(*opened);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Failed("lock", path, errno);
       char text[64] = {};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -139,6 +140,20 @@ TEST_CASE("what cannot be written is named before and after") {
   std::fputs("text", (*full)->stream());
   CHECK((*full)->Commit().message() == "cannot write /dev/full: No space left on device");
   CHECK(TypeOf("/dev/full") == S_IFCHR);
+}
+
+TEST_CASE("a link at the name of the draft is not followed") {
+  const Folder folder;
+  const std::string victim = folder / "victim";
+  std::ofstream(victim) << "kept";
+  const std::string draft = folder / ("out." + std::to_string(getpid()) + ".partial");
+  REQUIRE(symlink(victim.c_str(), draft.c_str()) == 0);
+  auto file = WholeFile::Open(folder / "out");
+  REQUIRE(file.ok());
+  std::fputs("new", (*file)->stream());
+  REQUIRE((*file)->Commit().ok());
+  CHECK(Read(victim) == "kept");
+  CHECK(Read(folder / "out") == "new");
 }
 
 }  // namespace
