@@ -9,8 +9,11 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "proto/json.h"
+#include "proto/own_file.h"
 #include "proto/role.h"
 #include "server/access/access_control.h"
 
@@ -23,20 +26,25 @@ constexpr size_t kMostPeers = 4096;
 // "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
 std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
+// What a peer can choose has a bounded part in a line.
+constexpr size_t kMostFieldBytes = 512;
+
+std::string Cut(const absl::string_view text) {
+  if (text.size() <= kMostFieldBytes) return std::string(text);
+  return absl::StrCat(text.substr(0, kMostFieldBytes), "... (", text.size(), " bytes)");
+}
+
 std::string Line(const AuditEvent& event, absl::Time now, int64_t unsaid) {
   JsonWriter line;
   line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", now, absl::UTCTimeZone()));
   if (!event.peer.empty()) line.Add("peer", event.peer);
-  if (!event.certificate.empty()) line.Add("certificate", event.certificate);
+  if (!event.certificate.empty()) line.Add("certificate", Cut(event.certificate));
   if (!event.token.empty()) line.Add("token", event.token);
   if (event.role != v1::ROLE_UNSPECIFIED) line.Add("role", RoleName(event.role));
-  line.Add("call", event.method);
-  if (!event.about.empty()) line.Add("about", event.about);
+  line.Add("call", Cut(event.method));
+  if (!event.about.empty()) line.Add("about", Cut(event.about));
   line.Add("result", absl::StatusCodeToString(event.status.code()));
-  if (!event.status.ok()) {
-    line.Add("reason",
-             std::string_view(event.status.message().data(), event.status.message().size()));
-  }
+  if (!event.status.ok()) line.Add("reason", Cut(event.status.message()));
   if (unsaid > 0) line.Add("refusals_without_a_line", unsaid);
   return line.ToString();
 }
@@ -59,10 +67,24 @@ AuditLog::~AuditLog() {
 // Before anybody else has it, or under the lock.
 absl::Status AuditLog::OpenFile() {
   if (fd_ >= 0) close(fd_);
-  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
-  if (fd_ >= 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("audit log ", path_, ": cannot be written: ", std::strerror(errno)));
+  const ErrnoStatus failed = [this](int error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("audit log ", path_, ": cannot be written: ", std::strerror(error)));
+  };
+  // The system's own links, such as /dev/stderr, are no one else's.
+  const bool device = absl::StartsWith(path_, "/dev/");
+  fd_ = open(path_.c_str(),
+             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (device ? 0 : O_NOFOLLOW),
+             0640);
+  if (fd_ < 0 && errno == ELOOP) {
+    return absl::FailedPreconditionError(absl::StrCat("audit log: ", RefuseLink(path_).message()));
+  }
+  if (fd_ < 0) return failed(errno);
+  if (device) return absl::OkStatus();
+  absl::Status status = CheckOwnFile(path_, fd_, failed);
+  if (status.ok()) return status;
+  close(std::exchange(fd_, -1));
+  return absl::FailedPreconditionError(absl::StrCat("audit log: ", status.message()));
 }
 
 // Under the lock.

@@ -10,7 +10,7 @@
 //  1. A file that was moved away (logrotate) is followed by a new one of the same name.
 //  2. Of one peer host kRefusalBurst refusals get a line, and then kRefusalsPerSecond a second; the
 //     next line says how many had none. So nobody fills the disk by being refused.
-//  3. A line is whole: one write.
+//  3. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
 #ifndef VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 #define VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 

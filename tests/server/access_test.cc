@@ -1,14 +1,18 @@
 // Access control and the audit log by themselves.
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "proto/token.h"
 #include "server/access/access_control.h"
 #include "server/access/audit_log.h"
+#include "server/access/scope.h"
 #include "tests/support/process.h"
 
 namespace verbena::server {
@@ -86,6 +90,56 @@ TEST_CASE("a host that is refused again and again fills no disk, and is counted"
         static_cast<size_t>(kRefusalBurst) + 2 + static_cast<size_t>(kRefusalsPerSecond));
   CHECK_THAT(log.lines[static_cast<size_t>(kRefusalBurst) + 2],
              Contains("\"refusals_without_a_line\": 4000"));
+}
+
+TEST_CASE("what a peer puts into a line is cut: long names fill no disk") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  REQUIRE(audit.ok());
+  AuditEvent event = Refusal("ipv4:10.0.0.1:5");
+  const std::string longest(20 << 20, '\x01');  // each byte takes six in JSON
+  event.certificate = event.method = event.about = longest;
+  event.status = absl::PermissionDeniedError(longest);
+  (*audit)->Write(event);
+  REQUIRE(log.lines.size() == 1);
+  CHECK(log.lines[0].size() < 16384);
+  CHECK_THAT(log.lines[0], Contains("20971520 bytes"));
+}
+
+TEST_CASE("what a call is about, and why it is refused, have names of a bounded length") {
+  const std::string longest(20 << 20, 'n');
+  v1::CreateTableRequest create;
+  create.mutable_spec()->set_name(longest);
+  create.mutable_spec()->set_job(longest);
+  CHECK(ScopeOf(create, {}).about.size() < 1024);
+  v1::DropTableRequest drop;
+  drop.set_name(longest);
+  CHECK(ScopeOf(drop, {}).about.size() < 1024);
+  v1::JoinServerRequest join;
+  join.set_name(longest);
+  join.set_address(longest);
+  CHECK(ScopeOf(join, {}).about.size() < 1024);
+  const absl::Status status = Authorize({.token = "1", .role = v1::ROLE_JOB, .job = "ads"},
+                                        "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
+  CHECK(status.code() == absl::StatusCode::kPermissionDenied);
+  CHECK(status.message().size() < 1024);
+}
+
+TEST_CASE("the audit log follows no link and takes no file of another user") {
+  test::TemporaryDirectory directory;
+  const std::string victim = directory.File("victim");
+  std::ofstream(victim) << "kept";
+  REQUIRE(symlink(victim.c_str(), directory.File("audit").c_str()) == 0);
+  Log log;
+  auto audit = AuditLog::Open(directory.File("audit"), log.Sink());
+  REQUIRE_FALSE(audit.ok());
+  CHECK_THAT(std::string(audit.status().message()), Contains("symbolic link"));
+  CHECK(ReadFile(victim) == "kept");
+  if (geteuid() != 0) return;  // only root gives files away
+  REQUIRE(chown(victim.c_str(), 54321, 54321) == 0);
+  auto foreign = AuditLog::Open(victim, log.Sink());
+  REQUIRE_FALSE(foreign.ok());
+  CHECK_THAT(std::string(foreign.status().message()), Contains("54321"));
 }
 
 TEST_CASE("the file is appended to, and followed when it is moved away") {
