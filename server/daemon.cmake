@@ -23,8 +23,7 @@ verbena_room(verbena_server server
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
     memory_limit.cc node.cc node_access.cc node_state.cc node_transports.cc
   LINK verbena_cold verbena_saver verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
-  PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core
-    civetweb::civetweb-cpp)
+  PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core)
 
 add_executable(verbenad main.cc)
 target_link_libraries(verbenad PRIVATE verbena_options verbena_server PkgConfig::SPDLOG)
