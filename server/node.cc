@@ -246,6 +246,7 @@ absl::Status VerbenaNode::Impl::StartControl() {
   absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(
       options.listen,
       tls == nullptr ? grpc::InsecureServerCredentials() : MakeServerCredentials(tls, mutual),
+      ControlMemory(options.memory_limit == 0 ? DefaultMemoryLimit() : options.memory_limit),
       services);
   if (!started.ok()) return started.status();
   grpc = *std::move(started);

@@ -1,13 +1,16 @@
 // The coordinator with its inbox, as a driver runs it.
 //
-// **Thread safety**: inbox().Post() and status() from any thread; the rest by the owner thread.
+// **Thread safety**: inbox().Post(), status() and access() from any thread; the rest by the owner
+// thread.
 #ifndef VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 #define VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +25,9 @@ namespace verbena::server {
 class CoordinatorMachine final : public Machine {
  public:
   CoordinatorMachine(std::unique_ptr<Store> store, std::unique_ptr<Coordinator> coordinator)
-      : store_(std::move(store)), coordinator_(std::move(coordinator)) {}
+      : store_(std::move(store)), coordinator_(std::move(coordinator)) {
+    PublishAccess();
+  }
 
   Inbox& inbox() { return inbox_; }
   // Null once retired; what is posted later must look.
@@ -45,6 +50,23 @@ class CoordinatorMachine final : public Machine {
     const std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
+  // The coordinator's access() for other threads; null: calls need no tokens. A token that has
+  // ended may still be good here: the coordinator judges each call again.
+  std::shared_ptr<const v1::AccessRules> access() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return access_;
+  }
+  // Before the answer to a call that may have changed tokens; by the owner.
+  void PublishAccess() {
+    const uint64_t revision = coordinator_->view().revision();
+    if (published_ == revision) return;
+    published_ = revision;
+    const v1::AccessRules* rules = coordinator_->access();
+    if (rules == nullptr || (access_ != nullptr && SameTokens(*rules, *access_))) return;
+    auto copy = std::make_shared<const v1::AccessRules>(*rules);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    access_ = std::move(copy);
+  }
   bool Arm() override { return inbox_.Arm(); }
   void Disarm() override { inbox_.Disarm(); }
   void AppendDescriptors(std::vector<int>* fds) const override {
@@ -53,6 +75,12 @@ class CoordinatorMachine final : public Machine {
   int64_t NextTimerNanos() const override { return coordinator_->NextTimerNanos(); }
 
  private:
+  static bool SameTokens(const v1::AccessRules& a, const v1::AccessRules& b) {
+    return std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(), b.tokens().end(),
+                      [](const v1::Token& x, const v1::Token& y) {
+                        return x.id() == y.id() && x.ended() == y.ended();
+                      });
+  }
   void NoteRefusal() {
     refuses_ = true;
     spdlog::error("{}", std::string(coordinator_->status().message()));
@@ -64,8 +92,10 @@ class CoordinatorMachine final : public Machine {
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
   bool refuses_ = false;
+  std::optional<uint64_t> published_;  // the view's revision then
   mutable std::mutex mutex_;
-  absl::Status status_;  // guarded by mutex_
+  absl::Status status_;                            // guarded by mutex_
+  std::shared_ptr<const v1::AccessRules> access_;  // guarded by mutex_; set by the owner
 };
 
 }  // namespace verbena::server
