@@ -466,7 +466,7 @@ void VerbenaNode::Impl::Stop() {
   // be answered for gRPC to end.
   if (grpc != nullptr) {
     grpc->Stop([this] {
-      if (coordinator != nullptr) coordinator->inbox().RunOnce();
+      if (coordinator != nullptr) coordinator->Drain();
       for (ShardHandle& shard : set.shards) shard.machine->executor().inbox().RunOnce();
     });
   }

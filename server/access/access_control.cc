@@ -82,6 +82,12 @@ absl::Status Authorize(const Principal& who, const std::string& method, const Sc
   if (who.role == v1::ROLE_READ_ONLY && !scope.observes) {
     return Denied(who, method, "with such a token a worker is an observer, which only pulls");
   }
+  // Jobs stay. One that only looks must not fill the state with them.
+  if (who.role == v1::ROLE_READ_ONLY && scope.makes_job) {
+    return absl::UnavailableError(
+        absl::StrCat("there is no job '", Shown(*scope.job), "' yet; token ", who.token,
+                     " (read-only) joins existing jobs only: a worker or a table makes the job"));
+  }
   return absl::OkStatus();
 }
 

@@ -23,9 +23,6 @@ namespace {
 // Beyond that many hosts that were refused something, they are counted anew.
 constexpr size_t kMostPeers = 4096;
 
-// "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
-std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
 // What a peer can choose has a bounded part in a line.
 constexpr size_t kMostFieldBytes = 512;
 

@@ -42,6 +42,9 @@ struct AuditEvent {
 inline constexpr double kRefusalBurst = 1000;
 inline constexpr double kRefusalsPerSecond = 10;
 
+// "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
+inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
 class AuditLog {
  public:
   // `path` empty: lines go to `log`, which may be called from any thread. Otherwise also what goes

@@ -1,5 +1,6 @@
 #include "server/access/scope.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,14 @@ namespace {
 
 // Where requests name no job, as the coordinator has it.
 std::string JobName(const std::string& given) { return given.empty() ? "default" : given; }
+
+// A job has had a worker, or has a table.
+bool HasJob(const std::string& name, const v1::ClusterView& view) {
+  return std::any_of(view.jobs().begin(), view.jobs().end(),
+                     [&](const v1::Job& job) { return job.name() == name; }) ||
+         std::any_of(view.tables().begin(), view.tables().end(),
+                     [&](const v1::Table& table) { return table.spec().job() == name; });
+}
 
 Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
   if (table == nullptr) return {.about = absl::StrCat("table '", Shown(name), "'")};
@@ -44,10 +53,11 @@ Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView&) {
       .about = absl::StrCat("server '", Shown(request.name()), "' at ", Shown(request.address()))};
 }
 
-Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView& view) {
   const std::string job = JobName(request.job());
   return {.job = job,
           .observes = request.observer(),
+          .makes_job = !HasJob(job, view),
           .about = absl::StrCat("worker '", Shown(request.name()), "' of job '", Shown(job), "'")};
 }
 

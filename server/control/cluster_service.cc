@@ -1,9 +1,11 @@
 #include "server/control/cluster_service.h"
 
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/token.h"
 #include "server/access/scope.h"
 #include "server/control/unary_call.h"
 
@@ -29,13 +31,27 @@ void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewRes
 template <typename Response>
 void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 
+// Whose calls wait in one queue: those with one token, or without one those of a host.
+std::string CallerKey(const Caller& caller) {
+  const absl::StatusOr<std::string> token = TokenId(caller.token);
+  return token.ok() ? absl::StrCat("token ", *token) : HostOf(caller.peer);
+}
+
 // run(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
 template <typename Request, typename Response, typename Run>
 void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
              const Request* request, Response* response, Run run,
              absl::Duration timeout = kTimeout) {
-  return HandleOn(
-      &machine->inbox(), call, *request, response, timeout, "the coordinator",
+  const auto post = [machine, call](Inbox::Closure& closure) -> absl::Status {
+    // A lease must not end because of others' calls.
+    if constexpr (!std::is_same_v<Request, v1::HeartbeatRequest>) {
+      return machine->Post(CallerKey(call->caller()), closure);
+    }
+    machine->inbox().Post(std::move(closure));
+    return absl::OkStatus();
+  };
+  HandleBy(
+      post, call, *request, response, timeout, "the coordinator",
       [machine, gate, caller = call->caller(), run](const Request& copy,
                                                     Answerer<Response> answer) {
         Coordinator* coordinator = machine->coordinator();

@@ -1,7 +1,7 @@
 // The coordinator with its inbox, as a driver runs it.
 //
-// **Thread safety**: inbox().Post(), status() and access() from any thread; the rest by the owner
-// thread.
+// **Thread safety**: inbox().Post(), Post(), status() and access() from any thread; the rest by the
+// owner thread.
 #ifndef VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 #define VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 
@@ -18,6 +18,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
 #include "server/executor/driver.h"
+#include "server/executor/fair_queue.h"
 #include "server/executor/inbox.h"
 
 namespace verbena::server {
@@ -30,17 +31,32 @@ class CoordinatorMachine final : public Machine {
   }
 
   Inbox& inbox() { return inbox_; }
+  // A call of `caller` (a token's id, or a host), after what the inbox has and in turn with the
+  // calls of other callers. UNAVAILABLE: too many wait.
+  absl::Status Post(const std::string& caller, Inbox::Closure& closure) {
+    absl::Status status = calls_.Post(caller, closure);
+    if (status.ok()) inbox_.Post([] {});  // wakes the owner
+    return status;
+  }
+  // Runs all that waits; when no driver does.
+  void Drain() {
+    inbox_.RunOnce();
+    while (calls_.RunOne()) {
+    }
+  }
   // Null once retired; what is posted later must look.
   Coordinator* coordinator() { return coordinator_.get(); }
   // Ends the office: calls that wait are answered with UNAVAILABLE. After the driver has stopped.
   void Retire() {
     coordinator_.reset();
     store_.reset();
-    inbox_.RunOnce();
+    Drain();
   }
 
   bool RunOnce() override {
+    // One call a turn: heartbeats, which are in the inbox, wait for no more than one.
     bool worked = inbox_.RunOnce();
+    worked |= calls_.RunOne();
     worked |= coordinator_->RunOnce();
     if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
     return worked;
@@ -67,7 +83,7 @@ class CoordinatorMachine final : public Machine {
     const std::lock_guard<std::mutex> lock(mutex_);
     access_ = std::move(copy);
   }
-  bool Arm() override { return inbox_.Arm(); }
+  bool Arm() override { return calls_.empty() && inbox_.Arm(); }
   void Disarm() override { inbox_.Disarm(); }
   void AppendDescriptors(std::vector<int>* fds) const override {
     if (inbox_.wake_fd() >= 0) fds->push_back(inbox_.wake_fd());
@@ -89,6 +105,7 @@ class CoordinatorMachine final : public Machine {
   }
 
   Inbox inbox_;
+  FairQueue calls_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
   bool refuses_ = false;

@@ -75,18 +75,31 @@ class Answerer {
   std::shared_ptr<UnaryCall<Response>> call_;
 };
 
-// Runs handler(request, answerer) on the owner of `inbox`. `who` is named at the deadline.
-template <typename Request, typename Response, typename Handler>
-void HandleOn(Inbox* inbox, ControlCall* control, const Request& request, Response* response,
+// Runs handler(request, answerer) on the thread that post(closure) reaches, which takes the closure
+// or answers an error. `who` is named at the deadline.
+template <typename Post, typename Request, typename Response, typename Handler>
+void HandleBy(Post post, ControlCall* control, const Request& request, Response* response,
               absl::Duration timeout, const std::string& who, Handler handler) {
   auto call = std::make_shared<UnaryCall<Response>>(control, response);
   call->SetDeadline(timeout,
                     absl::StrCat(who, " did not answer within ", absl::FormatDuration(timeout)));
   // The request is gRPC's and goes away when the call is finished, which the deadline may do.
-  inbox->Post([request, handler = std::move(handler),
-               answer = Answerer<Response>(std::move(call))]() mutable {
+  Inbox::Closure closure = [request, handler = std::move(handler),
+                            answer = Answerer<Response>(call)]() mutable {
     if (!answer.finished()) handler(request, std::move(answer));
-  });
+  };
+  if (const absl::Status posted = post(closure); !posted.ok()) call->Finish(posted);
+}
+
+// The same on the owner of `inbox`.
+template <typename Request, typename Response, typename Handler>
+void HandleOn(Inbox* inbox, ControlCall* control, const Request& request, Response* response,
+              absl::Duration timeout, const std::string& who, Handler handler) {
+  const auto post = [inbox](Inbox::Closure& closure) {
+    inbox->Post(std::move(closure));
+    return absl::OkStatus();
+  };
+  HandleBy(post, control, request, response, timeout, who, std::move(handler));
 }
 
 // Ends a call at once.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "proto/verbena/v1/cluster.pb.h"
 #include "tests/server/access_fixture.h"
 #include "tests/server/http2_peer.h"
 #include "tests/support/http.h"
@@ -41,6 +42,7 @@ class PlainCluster {
   }
 
   std::string address() const { return daemon_.address(); }
+  std::string token_file() const { return directory_.File("operator"); }
   std::string token() const { return ReadFile(directory_.File("operator")).substr(0, 60); }
   // In bytes: "VmRSS", now, or "VmHWM", the most so far.
   double Memory(const std::string& field) {
@@ -114,6 +116,84 @@ TEST_CASE("silent connections and requests that stay incomplete end by their dea
     return one->closed();
   };
   CHECK(std::all_of(silent.begin(), silent.end(), ended));
+  cluster.Serves();
+}
+
+// Calls of a member, each of which may be waited for.
+class Member {
+ public:
+  explicit Member(const PlainCluster& cluster)
+      : address_(cluster.address()),
+        channel_(nullptr, TokenFile::Open(cluster.token_file()).value()) {}
+
+  void Join(int number) {
+    v1::JoinWorkerRequest request;
+    const std::string id = std::to_string(number);
+    request.set_request_id(std::string(16 - id.size(), 'j') + id);
+    request.set_job("many");
+    request.set_observer(true);
+    auto response = std::make_shared<v1::JoinWorkerResponse>();
+    ++waiting_;
+    channel_.Unary(address_, "/verbena.v1.Cluster/JoinWorker", request, response, absl::Seconds(60),
+                   [this, response](const absl::Status& status) {
+                     --waiting_;
+                     if (!status.ok()) return;
+                     ++joined_;
+                     incarnation_ = response->incarnation();
+                   });
+  }
+  // How long the answer took.
+  absl::Duration Heartbeat(uint64_t incarnation) {
+    v1::HeartbeatRequest request;
+    request.set_incarnation(incarnation);
+    const absl::Time begin = absl::Now();
+    ++waiting_;
+    channel_.Unary(address_, "/verbena.v1.Cluster/Heartbeat", request,
+                   std::make_shared<v1::HeartbeatResponse>(), absl::Seconds(60),
+                   [this](const absl::Status& status) {
+                     --waiting_;
+                     CHECK(status == absl::OkStatus());
+                   });
+    Wait();
+    return absl::Now() - begin;
+  }
+  void Wait() {
+    while (waiting_ > 0) RunOnce();
+  }
+  void RunOnce() {
+    pollfd readable{channel_.wake_fd(), POLLIN, 0};
+    poll(&readable, 1, 10);
+    channel_.RunOnce();
+  }
+  int waiting() const { return waiting_; }
+  int joined() const { return joined_; }
+  uint64_t incarnation() const { return incarnation_; }
+
+ private:
+  const std::string address_;
+  GrpcControlChannel channel_;
+  int waiting_ = 0, joined_ = 0;
+  uint64_t incarnation_ = 0;
+};
+
+TEST_CASE("many joins at once delay no heartbeat") {
+  PlainCluster cluster;
+  Member quiet(cluster), many(cluster);
+  quiet.Join(-1);
+  quiet.Wait();
+  REQUIRE(quiet.joined() == 1);
+  for (int i = 0; i < 1000; ++i) many.Join(i);
+  absl::Duration longest;
+  int heartbeats = 0;
+  while (many.waiting() > 0) {
+    longest = std::max(longest, quiet.Heartbeat(quiet.incarnation()));
+    ++heartbeats;
+    many.RunOnce();
+  }
+  INFO(many.joined() << " joins, " << heartbeats << " heartbeats, the longest took " << longest);
+  CHECK(many.joined() == 1000);
+  CHECK(heartbeats > 3);
+  CHECK(longest < absl::Milliseconds(500));
   cluster.Serves();
 }
 
