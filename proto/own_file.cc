@@ -28,6 +28,12 @@ absl::Status RefuseLink(const std::string& path) {
       absl::StrCat(path, " is a symbolic link, which is not followed; remove it or name the file"));
 }
 
+absl::Status CheckOwnLink(const std::string& path) {
+  struct stat named = {};
+  if (lstat(path.c_str(), &named) != 0 || !S_ISLNK(named.st_mode)) return absl::OkStatus();
+  return Trusted(named.st_uid) ? absl::OkStatus() : RefuseOwner(path, named.st_uid);
+}
+
 absl::Status CheckOwnFile(const std::string& path, int fd, const ErrnoStatus& failed) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return failed(errno);

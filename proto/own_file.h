@@ -29,6 +29,10 @@ absl::StatusOr<int> OpenOwnFile(const std::string& path, const ErrnoStatus& fail
 absl::Status CheckOwnFile(const std::string& path, int fd, const ErrnoStatus& failed);
 absl::Status RefuseLink(const std::string& path);
 
+// FAILED_PRECONDITION: `path` is a symbolic link of a user other than this process's and root.
+// Links of one's own are followed.
+absl::Status CheckOwnLink(const std::string& path);
+
 // Makes the directory `path` (0700 whatever the umask) and what is missing above it.
 // FAILED_PRECONDITION: the directory, or the link that leads to it, belongs to a user other than
 // this process's and root.
