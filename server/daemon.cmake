@@ -15,7 +15,7 @@ verbena_room(verbena_cold server
 # What makes verbenad of them: gRPC services, metrics, command line, threads.
 verbena_room(verbena_server server
   SOURCES
-    access/access_control.cc access/audit_log.cc access/gate.cc access/grpc_log.cc
+    access/access_control.cc access/audit_log.cc access/gate.cc access/grpc_log.cc access/peer_log.cc
     access/scope.cc
     cli/network_options.cc cli/options.cc cli/toml_config.cc
     control/address.cc control/cluster_service.cc control/grpc_server.cc

@@ -18,6 +18,7 @@
 #include "proto/tls_files.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
+#include "server/access/peer_log.h"
 #include "server/checkpoint/disk.h"
 #include "server/cli/options.h"
 #include "server/cold/cold_directory.h"
@@ -211,7 +212,10 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     }
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
-    shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
+    // Peers come and go as they like, and each end of a lane is said.
+    shard.log = [log = std::make_shared<PeerLog>([i](const std::string& text) {
+                   spdlog::info("shard {}: {}", i, text);
+                 })](const std::string& text) { log->Write(text); };
     shard.disk = checkpoint::PosixDisk();
     shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
     shard.missing = std::move(made->missing);
@@ -367,6 +371,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   metrics.incarnation = set.incarnation.load(std::memory_order_acquire);
   if (membership != nullptr) metrics.joined = Health().ok();
   metrics.memory = rdma::GetMemoryStatistics();
+  metrics.log_lines_left_out = PeerLog::left_out();
+  metrics.audit_lines_left_out = audit->left_out();
   if (memory_budget != nullptr) {
     metrics.memory_limit = memory_budget->limit();
     metrics.memory_reserved = memory_budget->reserved();

@@ -93,7 +93,11 @@ std::string OpenerOf(const v1::OpenLaneRequest& request, bool of_server) {
 }  // namespace
 
 ShardService::ShardService(const ShardSet* set, const AccessState* access, AuditLog* audit)
-    : set_(set), access_(access), gate_(audit) {
+    : set_(set),
+      access_(access),
+      gate_(audit),
+      lane_log_([](const std::string& line) { spdlog::info("{}", line); }),
+      refusal_log_([](const std::string& line) { spdlog::info("{}", line); }) {
   using Self = ShardService;
   Add(&Self::OpenLane);
   Add(&Self::CloseLane);
@@ -172,14 +176,14 @@ void ShardService::OpenLane(ControlCall* call, const v1::OpenLaneRequest* reques
                     gate_.Ended(caller, who, MethodOf<v1::OpenLaneRequest>(),
                                 absl::StrCat(opener, ", shard ", copy.shard()), granted.status());
                     if (granted.ok()) {
-                      spdlog::info(
-                          "shard {}: lane {} granted to {} over {}{} ({})", copy.shard(),
-                          granted->lane(), opener, granted->transport(),
-                          granted->device().empty() ? "" : absl::StrCat(" on ", granted->device()),
-                          granted->transport_reason());
+                      lane_log_.Write(
+                          absl::StrCat("shard ", copy.shard(), ": lane ", granted->lane(),
+                                       " granted to ", opener, " over ", granted->transport(),
+                                       granted->device().empty() ? "" : " on ", granted->device(),
+                                       " (", granted->transport_reason(), ")"));
                     } else {
-                      spdlog::info("shard {}: no lane for {}: {}", copy.shard(), opener,
-                                   std::string(granted.status().message()));
+                      refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": no lane for ",
+                                                      opener, ": ", granted.status().message()));
                     }
                     answer(std::move(granted));
                   });
@@ -283,8 +287,8 @@ void ShardService::BeginSave(ControlCall* call, const v1::BeginSaveRequest* requ
                                             ", shard ", copy.shard()),
                                begun.status());
                    if (!begun.ok()) {
-                     spdlog::info("shard {}: save {} refused: {}", copy.shard(), copy.save(),
-                                  std::string(begun.status().message()));
+                     refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": save ", copy.save(),
+                                                     " refused: ", begun.status().message()));
                    }
                    answer(std::move(begun));
                  });

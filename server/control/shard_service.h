@@ -7,6 +7,7 @@
 
 #include "proto/verbena/v1/shard.pb.h"
 #include "server/access/gate.h"
+#include "server/access/peer_log.h"
 #include "server/control/control_call.h"
 #include "server/control/shard_set.h"
 
@@ -63,6 +64,7 @@ class ShardService final : public ControlService {
   const ShardSet* const set_;
   const AccessState* const access_;
   const Gate gate_;
+  PeerLog lane_log_, refusal_log_;
 };
 
 }  // namespace verbena::server

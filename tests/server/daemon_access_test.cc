@@ -153,8 +153,10 @@ TEST_CASE("lanes between servers are for a server's token, and a worker's is for
   // Its view may be older for a moment.
   CHECK(Eventually([&] { return call(server, "OpenLane", open).ok(); }));
   CHECK(call(cluster.operator_token(), "OpenLane", open).ok());
-  CHECK_THAT(cluster.audit(),
-             Contains("shard 5 of server incarnation " + incarnation + ", shard 0"));
+  CHECK(Eventually([&] {
+    return Contains("shard 5 of server incarnation " + incarnation + ", shard 0")
+        .match(cluster.audit());
+  }));
   CHECK(call(server, "CloseLane", close).code() == absl::StatusCode::kNotFound);
   for (const std::string& token : {ours, looks}) {
     const absl::Status refused = call(token, "OpenLane", open);
