@@ -28,8 +28,9 @@ constexpr int kStreamWindow = 65535;
 constexpr int kMostControlHeaders = 8192;
 constexpr int kHandshakeMs = 10'000;
 constexpr int kIdleConnectionMs = 300'000;
-// Requests are small; views, which are large, are answers.
-constexpr int kMostControlRequest = 4 << 20;
+// A restore of 60,000 tables; views, which are larger, are answers. gRPC compares the size once it
+// has the whole request, so the memory above is what bounds the announced ones.
+constexpr int kMostControlRequest = 16 << 20;
 
 // Bounds of what a peer can take, for the most part before it shows a token.
 void LimitPeers(uint64_t memory, grpc::ServerBuilder* builder) {
