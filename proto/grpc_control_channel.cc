@@ -28,10 +28,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "proto/grpc_credentials.h"
 #include "proto/host_port.h"
 #include "proto/tls_pem.h"
 #include "proto/tls_probe.h"
+#include "proto/token.h"
 
 namespace verbena {
 namespace {
@@ -66,6 +69,16 @@ grpc::ChannelArguments Arguments() {
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   return args;
+}
+
+// Of the caller's view; 0: the request does not state it.
+uint64_t RevisionOf(const google::protobuf::Message& request) {
+  const auto* field = request.GetDescriptor()->FindFieldByName("revision");
+  if (field == nullptr || field->is_repeated() ||
+      field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64) {
+    return 0;
+  }
+  return request.GetReflection()->GetUInt64(request, field);
 }
 
 // "127.0.0.1:7000", "localhost:7000", "[::1]:7000": what no packet leaves the host for.
@@ -319,6 +332,9 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
   }
   if (state_->token != nullptr) {
     call->context.AddMetadata("authorization", "Bearer " + state_->token->Current());
+    if (const uint64_t revision = RevisionOf(request); revision > 0) {
+      call->context.AddMetadata(kRevisionMetadata, absl::StrCat(revision));
+    }
   }
   grpc::GenericStub stub(call->channel);
   stub.UnaryCall(

@@ -1,7 +1,6 @@
 #include "proto/table_spec.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "proto/eviction_spec.h"
 #include "proto/optimizer_spec.h"
 #include "proto/spec_text.h"
+#include "proto/table_limits.h"
 
 namespace verbena {
 namespace {
@@ -102,11 +102,11 @@ absl::Status CheckChunks(const v1::TableSpec& spec) {
                             spec.dim() * sizeof(float), " bytes"));
   }
   const DenseLayout layout = LayoutOf(spec);
-  // DenseLayout counts chunks, and a group names one, in 32 bits.
-  constexpr uint64_t kMaxChunks = std::numeric_limits<uint32_t>::max();
-  if ((layout.elements + layout.chunk_elements - 1) / layout.chunk_elements > kMaxChunks) {
+  const uint64_t chunks = (layout.elements + layout.chunk_elements - 1) / layout.chunk_elements;
+  if (chunks > kMostTableChunks) {
     return Bad(spec, "chunk_bytes", absl::StrCat(spec.chunk_bytes()),
-               absl::StrCat("enough to cut shape ", ShapeString(spec), " into less than 2^32"));
+               absl::StrCat("enough to cut shape ", ShapeString(spec), " into at most ",
+                            kMostTableChunks, " chunks, not ", chunks));
   }
   return absl::OkStatus();
 }

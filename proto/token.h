@@ -20,6 +20,10 @@
 
 namespace verbena {
 
+// Metadata of a call, beside its token: the view revision that its request states, for servers that
+// judge the caller before they read the request.
+inline constexpr char kRevisionMetadata[] = "verbena-view-revision";
+
 struct NewToken {
   std::string text;  // the bearer's, and nobody else's
   std::string id;

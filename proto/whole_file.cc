@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/own_file.h"
 
 namespace verbena {
 namespace {
@@ -59,6 +60,7 @@ WholeFile::WholeFile(std::string path, std::string place, std::string draft, FIL
     : path_(std::move(path)), place_(std::move(place)), draft_(std::move(draft)), stream_(stream) {}
 
 absl::StatusOr<std::unique_ptr<WholeFile>> WholeFile::Open(const std::string& path) {
+  if (absl::Status status = CheckOwnLink(path); !status.ok()) return status;
   std::string place = Follow(path);
   struct stat there = {};
   const bool exists = stat(place.c_str(), &there) == 0;
@@ -76,6 +78,7 @@ absl::StatusOr<std::unique_ptr<WholeFile>> WholeFile::Open(const std::string& pa
 }
 
 absl::Status WholeFile::CanWrite(const std::string& path) {
+  if (absl::Status status = CheckOwnLink(path); !status.ok()) return status;
   const std::string place = Follow(path);
   struct stat there = {};
   if (stat(place.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {

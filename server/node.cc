@@ -18,6 +18,7 @@
 #include "proto/tls_files.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
+#include "server/access/peer_log.h"
 #include "server/checkpoint/disk.h"
 #include "server/cli/options.h"
 #include "server/cold/cold_directory.h"
@@ -215,7 +216,10 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     }
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
-    shard.log = [i](const std::string& text) { spdlog::info("shard {}: {}", i, text); };
+    // Peers come and go as they like, and each end of a lane is said.
+    shard.log = [log = std::make_shared<PeerLog>([i](const std::string& text) {
+                   spdlog::info("shard {}: {}", i, text);
+                 })](const std::string& text) { log->Write(text); };
     shard.disk = checkpoint::PosixDisk();
     shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
     shard.missing = std::move(made->missing);
@@ -250,6 +254,7 @@ absl::Status VerbenaNode::Impl::StartControl() {
   absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(
       options.listen,
       tls == nullptr ? grpc::InsecureServerCredentials() : MakeServerCredentials(tls, mutual),
+      ControlMemory(options.memory_limit == 0 ? DefaultMemoryLimit().bytes : options.memory_limit),
       services);
   if (!started.ok()) return started.status();
   grpc = *std::move(started);
@@ -370,6 +375,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   metrics.incarnation = set.incarnation.load(std::memory_order_acquire);
   if (membership != nullptr) metrics.joined = Health().ok();
   metrics.memory = rdma::GetMemoryStatistics();
+  metrics.log_lines_left_out = PeerLog::left_out();
+  metrics.audit_lines_left_out = audit->left_out();
   if (memory_budget != nullptr) {
     metrics.memory_limit = memory_budget->limit();
     metrics.memory_reserved = memory_budget->reserved();
@@ -474,7 +481,7 @@ bool VerbenaNode::Impl::Stop() {
   // be answered for gRPC to end.
   if (grpc != nullptr) {
     grpc->Stop([this] {
-      if (coordinator != nullptr) coordinator->inbox().RunOnce();
+      if (coordinator != nullptr) coordinator->Drain();
       for (ShardHandle& shard : set.shards) shard.machine->executor().inbox().RunOnce();
     });
   }

@@ -1,6 +1,7 @@
 #include "rdma/ofi/ofi_endpoint.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <rdma/fi_errno.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -27,7 +29,9 @@ namespace {
 // sleep).
 constexpr uint32_t kCallsPerService = 64;
 constexpr int kEventsAtOnce = 64;
-constexpr size_t kMaxHandshakes = 256;  // more are dropped: nobody can use up our descriptors
+// Peers that have connected and not sent their hello; a new one ends the oldest of the host that
+// has most, so that nobody uses up our descriptors or keeps the others out.
+constexpr size_t kMostStrangers = 256;
 // How soon to look again at what no descriptor announces (a connection being made, libfabric
 // without room for a write).
 constexpr int64_t kLookAgainNs = 1'000'000;
@@ -46,6 +50,16 @@ absl::Status Errno(const char* step) {
   const int error = errno;
   return absl::ResourceExhaustedError(
       absl::StrCat("ofi: ", step, ": ", strerror(error), " (errno ", error, ")"));
+}
+
+// The bytes of its address, without the port.
+std::string HostOf(const sockaddr_storage& peer) {
+  if (peer.ss_family == AF_INET6) {
+    const in6_addr& host = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
+    return std::string(reinterpret_cast<const char*>(&host), sizeof(host));
+  }
+  const in_addr& host = reinterpret_cast<const sockaddr_in&>(peer).sin_addr;
+  return std::string(reinterpret_cast<const char*>(&host), sizeof(host));
 }
 
 absl::Status NoConnection(ConnectionId id) {
@@ -133,6 +147,7 @@ class OfiEndpoint final : public Endpoint {
   void DriveOne(ConnectionId id);
   void Service();
   void AcceptSockets();
+  void EndOldestStranger();
   void ServiceHandshakes();
   void SetTimer();
   int64_t Deadline() const {
@@ -151,6 +166,11 @@ class OfiEndpoint final : public Endpoint {
   bool service_now_ = false;
   OfiConnection* last_ = nullptr;  // of Find(): traffic comes in bursts
   std::vector<ConnectionId> handshaking_;
+  struct Stranger {
+    ConnectionId id;
+    std::string host;
+  };
+  std::vector<Stranger> strangers_;     // of handshaking_, kIncoming; the oldest first
   std::vector<OfiConnection*> driven_;  // those that are active()
   std::vector<ConnectionId> busy_;      // of them: had something the last time
   uint32_t turns_ = 0;
@@ -376,7 +396,10 @@ void OfiEndpoint::Service() {
 
 void OfiEndpoint::AcceptSockets() {
   for (int i = 0; i < kEventsAtOnce; ++i) {
-    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage peer = {};
+    socklen_t size = sizeof(peer);
+    UniqueFd socket(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &size,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
       if (errno != EMFILE && errno != ENFILE) return;
       // Left in the backlog it would keep the listener readable and us awake: accept and drop it.
@@ -388,11 +411,27 @@ void OfiEndpoint::AcceptSockets() {
       if (!dropped) return;
       continue;
     }
-    if (handshaking_.size() >= kMaxHandshakes) continue;  // closes it
+    if (strangers_.size() >= kMostStrangers) EndOldestStranger();
     OfiConnection* connection = AddConnection();
     connection->AdoptSocket(std::move(socket), Deadline());
     handshaking_.push_back(connection->id());
+    strangers_.push_back({connection->id(), HostOf(peer)});
   }
+}
+
+void OfiEndpoint::EndOldestStranger() {
+  std::erase_if(strangers_, [&](const Stranger& stranger) {
+    const OfiConnection* connection = Find(stranger.id);
+    return connection == nullptr || connection->state() != OfiConnection::State::kIncoming;
+  });
+  std::map<std::string_view, size_t> of_host;
+  size_t most = 0;
+  for (const Stranger& stranger : strangers_) most = std::max(most, ++of_host[stranger.host]);
+  const auto oldest = std::find_if(strangers_.begin(), strangers_.end(),
+                                   [&](const Stranger& one) { return of_host[one.host] == most; });
+  if (strangers_.size() < kMostStrangers || oldest == strangers_.end()) return;
+  Find(oldest->id)->Close();  // ServiceHandshakes() destroys it
+  strangers_.erase(oldest);
 }
 
 void OfiEndpoint::ServiceHandshakes() {

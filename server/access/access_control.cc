@@ -8,6 +8,7 @@
 #include "proto/role.h"
 #include "proto/token.h"
 #include "proto/verbena/v1/shard.pb.h"
+#include "server/access/shown.h"
 
 namespace verbena::server {
 namespace {
@@ -76,10 +77,16 @@ absl::Status Authorize(const Principal& who, const std::string& method, const Sc
   if (!scope.job.has_value()) return absl::OkStatus();
   if (who.role == v1::ROLE_SERVER) return Denied(who, method, "that is a worker's incarnation");
   if (!who.job.empty() && who.job != *scope.job) {
-    return Denied(who, method, absl::StrCat("that is of job '", *scope.job, "'"));
+    return Denied(who, method, absl::StrCat("that is of job '", Shown(*scope.job), "'"));
   }
   if (who.role == v1::ROLE_READ_ONLY && !scope.observes) {
     return Denied(who, method, "with such a token a worker is an observer, which only pulls");
+  }
+  // Jobs stay. One that only looks must not fill the state with them.
+  if (who.role == v1::ROLE_READ_ONLY && scope.makes_job) {
+    return absl::UnavailableError(
+        absl::StrCat("there is no job '", Shown(*scope.job), "' yet; token ", who.token,
+                     " (read-only) joins existing jobs only: a worker or a table makes the job"));
   }
   return absl::OkStatus();
 }

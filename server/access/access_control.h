@@ -29,6 +29,7 @@ struct Principal {
 struct Scope {
   std::optional<std::string> job = {};  // none: of the cluster as a whole, or of nothing there is
   bool observes = false;                // of that job: as an observer does
+  bool makes_job = false;               // there is no such job yet
   bool of_server = false;               // of a server's life, which is no job's
   std::string about = {};               // the same for people: "table 'w' of job 'ads'"
 };

@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "proto/json.h"
+#include "proto/own_file.h"
 #include "proto/role.h"
 #include "server/access/access_control.h"
 
@@ -20,24 +24,27 @@ namespace {
 // Beyond that many hosts that were refused something, they are counted anew.
 constexpr size_t kMostPeers = 4096;
 
-// "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
-std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+// What a peer can choose has a bounded part in a line.
+constexpr size_t kMostFieldBytes = 512;
 
-std::string Line(const AuditEvent& event, absl::Time now, int64_t unsaid) {
+std::string Cut(const absl::string_view text) {
+  if (text.size() <= kMostFieldBytes) return std::string(text);
+  return absl::StrCat(text.substr(0, kMostFieldBytes), "... (", text.size(), " bytes)");
+}
+
+std::string Line(const AuditEvent& event, absl::Time now, uint64_t unsaid, uint64_t lost) {
   JsonWriter line;
   line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", now, absl::UTCTimeZone()));
   if (!event.peer.empty()) line.Add("peer", event.peer);
-  if (!event.certificate.empty()) line.Add("certificate", event.certificate);
+  if (!event.certificate.empty()) line.Add("certificate", Cut(event.certificate));
   if (!event.token.empty()) line.Add("token", event.token);
   if (event.role != v1::ROLE_UNSPECIFIED) line.Add("role", RoleName(event.role));
-  line.Add("call", event.method);
-  if (!event.about.empty()) line.Add("about", event.about);
+  line.Add("call", Cut(event.method));
+  if (!event.about.empty()) line.Add("about", Cut(event.about));
   line.Add("result", absl::StatusCodeToString(event.status.code()));
-  if (!event.status.ok()) {
-    line.Add("reason",
-             std::string_view(event.status.message().data(), event.status.message().size()));
-  }
+  if (!event.status.ok()) line.Add("reason", Cut(event.status.message()));
   if (unsaid > 0) line.Add("refusals_without_a_line", unsaid);
+  if (lost > 0) line.Add("lines_lost", lost);
   return line.ToString();
 }
 
@@ -49,23 +56,83 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(
   if (!path.empty()) {
     if (absl::Status status = audit->OpenFile(); !status.ok()) return status;
   }
+  if (absl::Status status = audit->StartWriter(); !status.ok()) return status;
   return audit;
 }
 
 AuditLog::~AuditLog() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (writer_.joinable()) writer_.join();
   if (fd_ >= 0) close(fd_);
 }
 
-// Before anybody else has it, or under the lock.
+absl::Status AuditLog::StartWriter() {
+  try {
+    writer_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("audit log: its thread could not be started: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+void AuditLog::Run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const std::string line = std::move(waiting_.front());
+    waiting_.pop_front();
+    writing_ = true;
+    lock.unlock();
+    if (path_.empty()) {
+      log_("audit: " + line);
+    } else {
+      Append(line);
+    }
+    lock.lock();
+    writing_ = false;
+    changed_.notify_all();
+  }
+}
+
+void AuditLog::Flush() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return waiting_.empty() && !writing_; });
+}
+
+uint64_t AuditLog::left_out() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return left_out_;
+}
+
+// Before the writer runs, or by it.
 absl::Status AuditLog::OpenFile() {
   if (fd_ >= 0) close(fd_);
-  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
-  if (fd_ >= 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("audit log ", path_, ": cannot be written: ", std::strerror(errno)));
+  const ErrnoStatus failed = [this](int error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("audit log ", path_, ": cannot be written: ", std::strerror(error)));
+  };
+  // The system's own links, such as /dev/stderr, are no one else's.
+  const bool device = absl::StartsWith(path_, "/dev/");
+  fd_ = open(path_.c_str(),
+             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (device ? 0 : O_NOFOLLOW),
+             0640);
+  if (fd_ < 0 && errno == ELOOP) {
+    return absl::FailedPreconditionError(absl::StrCat("audit log: ", RefuseLink(path_).message()));
+  }
+  if (fd_ < 0) return failed(errno);
+  if (device) return absl::OkStatus();
+  absl::Status status = CheckOwnFile(path_, fd_, failed);
+  if (status.ok()) return status;
+  close(std::exchange(fd_, -1));
+  return absl::FailedPreconditionError(absl::StrCat("audit log: ", status.message()));
 }
 
-// Under the lock.
 void AuditLog::Append(const std::string& line) {
   struct stat named = {}, ours = {};
   const bool moved = fd_ < 0 || stat(path_.c_str(), &named) != 0 || fstat(fd_, &ours) != 0 ||
@@ -90,34 +157,29 @@ void AuditLog::Append(const std::string& line) {
 }
 
 // Under the lock.
-int64_t AuditLog::Admit(const std::string& peer, absl::Time now) {
+std::optional<uint64_t> AuditLog::Admit(const std::string& peer, absl::Time now) {
   const std::string host = HostOf(peer);
   if (refused_.size() >= kMostPeers && !refused_.contains(host)) refused_.clear();
-  Refused& refused = refused_[host];
-  const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - refused.at));
-  refused.left = std::min(kRefusalBurst, refused.left + seconds * kRefusalsPerSecond);
-  refused.at = now;
-  if (refused.left < 1) {
-    ++refused.unsaid;
-    return -1;
-  }
-  --refused.left;
-  return static_cast<int64_t>(std::exchange(refused.unsaid, 0));
+  return refused_.try_emplace(host, kRefusalBurst, kRefusalsPerSecond).first->second.Take(now);
 }
 
 void AuditLog::Write(const AuditEvent& event, absl::Time now) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  int64_t unsaid = 0;
-  if (!event.status.ok()) {
-    unsaid = Admit(event.peer, now);
-    if (unsaid < 0) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (waiting_.size() >= kMostWaiting) {
+      ++lost_;
+      ++left_out_;
+      return;
+    }
+    std::optional<uint64_t> unsaid = 0;
+    if (!event.status.ok()) unsaid = Admit(event.peer, now);
+    if (!unsaid.has_value()) {
+      ++left_out_;
+      return;
+    }
+    waiting_.push_back(Line(event, now, *unsaid, std::exchange(lost_, 0)));
   }
-  const std::string line = Line(event, now, unsaid);
-  if (path_.empty()) {
-    log_("audit: " + line);
-  } else {
-    Append(line);
-  }
+  changed_.notify_all();
 }
 
 }  // namespace verbena::server

@@ -4,28 +4,37 @@
 // token (its id), role, method, what it was about, and how it ended. Successful calls that change
 // nothing (heartbeats, views) are left out; what was refused never is.
 //
-// **Thread safety**: every function from any thread.
+// **Thread safety**: every function from any thread. Lines are written by a thread of the log's
+// own, so that a slow disk or an unread pipe holds up no caller; a killed process loses those that
+// wait.
 //
 // Invariants:
 //  1. A file that was moved away (logrotate) is followed by a new one of the same name.
 //  2. Of one peer host kRefusalBurst refusals get a line, and then kRefusalsPerSecond a second; the
 //     next line says how many had none. So nobody fills the disk by being refused.
-//  3. A line is whole: one write.
+//  3. At most kMostWaiting lines wait to be written; the next line says how many were lost.
+//  4. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
 #ifndef VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 #define VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/verbena/v1/access.pb.h"
+#include "server/access/rate_limit.h"
 
 namespace verbena::server {
 
@@ -41,6 +50,10 @@ struct AuditEvent {
 
 inline constexpr double kRefusalBurst = 1000;
 inline constexpr double kRefusalsPerSecond = 10;
+inline constexpr size_t kMostWaiting = 8192;
+
+// "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
+inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 class AuditLog {
  public:
@@ -48,33 +61,42 @@ class AuditLog {
   // wrong with the file does. FAILED_PRECONDITION: it cannot be written.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(
       const std::string& path, std::function<void(const std::string&)> log);
-  ~AuditLog();
+  ~AuditLog();  // what waits is written
 
   void Write(const AuditEvent& event) { Write(event, absl::Now()); }
   void Write(const AuditEvent& event, absl::Time now);
+  // Waits until all that waits is written.
+  void Flush();
+  // Lines that no place was left for, and refusals without one.
+  uint64_t left_out() const;
 
  private:
-  // A bucket that fills with time; a line takes one out.
-  struct Refused {
-    absl::Time at = absl::InfinitePast();
-    double left = kRefusalBurst;
-    uint64_t unsaid = 0;
-  };
-
   AuditLog(std::string path, std::function<void(const std::string&)> log)
       : path_(std::move(path)), log_(std::move(log)) {}
+  absl::Status StartWriter();
+  void Run();
   absl::Status OpenFile();
   void Append(const std::string& line);
-  // How many went unsaid before this one; -1: this one does, too.
-  int64_t Admit(const std::string& peer, absl::Time now);
+  // How many refusals of the host had no line before this one; nullopt: this one has none, too.
+  std::optional<uint64_t> Admit(const std::string& peer, absl::Time now);
 
   const std::string path_;
   const std::function<void(const std::string&)> log_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
+  // The writer's.
   int fd_ = -1;
   bool failing_ = false;  // said so
-  std::map<std::string, Refused> refused_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<std::string> waiting_;
+  bool writing_ = false;
+  bool stop_ = false;
+  uint64_t lost_ = 0;      // since the last line
+  uint64_t left_out_ = 0;  // in all
+  std::map<std::string, RateLimit> refused_;
+
+  std::thread writer_;
 };
 
 }  // namespace verbena::server

@@ -1,6 +1,7 @@
 #include "server/access/gate.h"
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "proto/token.h"
 
@@ -23,6 +24,10 @@ Caller CallerOf(const grpc::CallbackServerContext& context) {
     const absl::string_view value(it->second.data(), it->second.size());
     if (absl::StartsWith(value, kBearer)) caller.token = std::string(value.substr(kBearer.size()));
   }
+  if (const auto it = metadata.find(kRevisionMetadata); it != metadata.end()) {
+    const absl::string_view value(it->second.data(), it->second.size());
+    if (!absl::SimpleAtoi(value, &caller.revision)) caller.revision = 0;
+  }
   return caller;
 }
 
@@ -37,20 +42,31 @@ AccessState::Known AccessState::Get() const {
   return known_;
 }
 
+void Gate::Refused(const Caller& caller, v1::Role role, const std::string& method,
+                   const std::string& about, const absl::Status& status) const {
+  audit_->Write({.peer = caller.peer,
+                 .certificate = caller.certificate,
+                 .token = TokenId(caller.token).value_or(""),
+                 .role = role,
+                 .method = method,
+                 .about = about,
+                 .status = status});
+}
+
+absl::Status Gate::Admit(const v1::AccessRules* rules, const Caller& caller,
+                         const std::string& method) const {
+  absl::Status status = Authenticate(rules, caller.token).status();
+  if (!status.ok()) Refused(caller, v1::ROLE_UNSPECIFIED, method, "", status);
+  return status;
+}
+
 absl::StatusOr<Principal> Gate::Judge(const v1::AccessRules* rules, const Caller& caller,
                                       const std::string& method, const Scope& scope) const {
   absl::StatusOr<Principal> who = Authenticate(rules, caller.token);
   absl::Status status = who.status();
   if (status.ok()) status = Authorize(*who, method, scope);
   if (status.ok()) return who;
-  AuditEvent event{.peer = caller.peer,
-                   .certificate = caller.certificate,
-                   .method = method,
-                   .about = scope.about,
-                   .status = status};
-  event.token = TokenId(caller.token).value_or("");
-  if (who.ok()) event.role = who->role;
-  audit_->Write(event);
+  Refused(caller, who.ok() ? who->role : v1::ROLE_UNSPECIFIED, method, scope.about, status);
   return status;
 }
 

@@ -10,6 +10,7 @@
 
 #include <grpcpp/server_context.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,7 +27,8 @@ namespace verbena::server {
 struct Caller {
   std::string peer;
   std::string certificate;
-  std::string token;  // the secret itself: for Authenticate() alone
+  std::string token;      // the secret itself: for Authenticate() alone
+  uint64_t revision = 0;  // of its view, as it states; 0: it does not
 };
 Caller CallerOf(const grpc::CallbackServerContext& context);
 
@@ -52,6 +54,10 @@ class Gate {
   // `audit` outlives it.
   explicit Gate(AuditLog* audit) : audit_(audit) {}
 
+  // Whether the request of a call is read: its token is good, whatever it asks for. What is refused
+  // is audited here.
+  absl::Status Admit(const v1::AccessRules* rules, const Caller& caller,
+                     const std::string& method) const;
   // The caller, if it may. What is refused is audited here.
   absl::StatusOr<Principal> Judge(const v1::AccessRules* rules, const Caller& caller,
                                   const std::string& method, const Scope& scope) const;
@@ -60,6 +66,9 @@ class Gate {
              const std::string& about, const absl::Status& status) const;
 
  private:
+  void Refused(const Caller& caller, v1::Role role, const std::string& method,
+               const std::string& about, const absl::Status& status) const;
+
   AuditLog* const audit_;
 };
 

@@ -1,10 +1,12 @@
 #include "server/access/scope.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "proto/role.h"
 #include "proto/view_tables.h"
+#include "server/access/shown.h"
 
 namespace verbena::server {
 namespace {
@@ -12,8 +14,16 @@ namespace {
 // Where requests name no job, as the coordinator has it.
 std::string JobName(const std::string& given) { return given.empty() ? "default" : given; }
 
+// A job has had a worker, or has a table.
+bool HasJob(const std::string& name, const v1::ClusterView& view) {
+  return std::any_of(view.jobs().begin(), view.jobs().end(),
+                     [&](const v1::Job& job) { return job.name() == name; }) ||
+         std::any_of(view.tables().begin(), view.tables().end(),
+                     [&](const v1::Table& table) { return table.spec().job() == name; });
+}
+
 Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
-  if (table == nullptr) return {.about = absl::StrCat("table '", name, "'")};
+  if (table == nullptr) return {.about = absl::StrCat("table '", Shown(name), "'")};
   const std::string& job = table->spec().job();
   return {.job = job,
           .about = absl::StrCat("table '", table->spec().name(), "' of job '", job, "'")};
@@ -38,15 +48,17 @@ Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
 }
 
 Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView&) {
-  return {.of_server = true,
-          .about = absl::StrCat("server '", request.name(), "' at ", request.address())};
+  return {
+      .of_server = true,
+      .about = absl::StrCat("server '", Shown(request.name()), "' at ", Shown(request.address()))};
 }
 
-Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView& view) {
   const std::string job = JobName(request.job());
   return {.job = job,
           .observes = request.observer(),
-          .about = absl::StrCat("worker '", request.name(), "' of job '", job, "'")};
+          .makes_job = !HasJob(job, view),
+          .about = absl::StrCat("worker '", Shown(request.name()), "' of job '", Shown(job), "'")};
 }
 
 Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) {
@@ -61,7 +73,8 @@ Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
 Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
   const std::string job = JobName(request.spec().job());
   return {.job = job,
-          .about = absl::StrCat("table '", request.spec().name(), "' of job '", job, "'")};
+          .about =
+              absl::StrCat("table '", Shown(request.spec().name()), "' of job '", Shown(job), "'")};
 }
 
 Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view) {
@@ -78,7 +91,7 @@ Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView&) {
 }
 
 Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView&) {
-  return {.of_server = true, .about = absl::StrCat("server '", request.name(), "'")};
+  return {.of_server = true, .about = absl::StrCat("server '", Shown(request.name()), "'")};
 }
 
 Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view) {
@@ -93,17 +106,18 @@ Scope ScopeOf(const v1::GetViewRequest&, const v1::ClusterView&) { return {}; }
 Scope ScopeOf(const v1::ListTokensRequest&, const v1::ClusterView&) { return {}; }
 
 Scope ScopeOf(const v1::CreateTokenRequest& request, const v1::ClusterView&) {
-  return {.about = absl::StrCat("token ", request.id(), ", ", RoleName(request.role()),
-                                request.job().empty() ? "" : " of job '", request.job(),
+  return {.about = absl::StrCat("token ", Shown(request.id()), ", ", RoleName(request.role()),
+                                request.job().empty() ? "" : " of job '", Shown(request.job()),
                                 request.job().empty() ? "" : "'")};
 }
 
 Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView&) {
-  return {.about = absl::StrCat("token ", request.id())};
+  return {.about = absl::StrCat("token ", Shown(request.id()))};
 }
 
 Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView&) {
-  return {.job = request.job(), .about = absl::StrCat("limits of job '", request.job(), "'")};
+  return {.job = request.job(),
+          .about = absl::StrCat("limits of job '", Shown(request.job()), "'")};
 }
 
 Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {

@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/own_file.h"
 #include "server/checkpoint/disk.h"
 
 namespace verbena::checkpoint {
@@ -170,6 +172,14 @@ class PosixReadable final : public ReadableFile {
   const uint64_t size_;
 };
 
+// Files are their owner's alone, unless the directory that they are in hands its group on (setgid):
+// then that group may read them, whatever the umask.
+bool ForGroup(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path();
+  struct stat info = {};
+  return stat(parent.empty() ? "." : parent.c_str(), &info) == 0 && (info.st_mode & S_ISGID) != 0;
+}
+
 class PosixLock final : public DiskLock {
  public:
   explicit PosixLock(int fd) : fd_(fd) {}
@@ -181,9 +191,10 @@ class PosixLock final : public DiskLock {
 class Posix final : public Disk {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) return Failed("create", path, errno);
-    return std::make_unique<PosixWritable>(path, fd);
+    Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (fd.get() < 0) return Failed("create", path, errno);
+    if (ForGroup(path) && fchmod(fd.get(), 0640) != 0) return Failed("share", path, errno);
+    return std::make_unique<PosixWritable>(path, fd.Release());
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
@@ -210,7 +221,10 @@ class Posix final : public Disk {
   }
 
   absl::Status MakeDirectory(const std::string& path) override {
-    if (mkdir(path.c_str(), 0755) == 0) return absl::OkStatus();
+    if (mkdir(path.c_str(), 0700) == 0) {
+      if (!ForGroup(path) || chmod(path.c_str(), 02750) == 0) return absl::OkStatus();
+      return Failed("share", path, errno);
+    }
     const int error = errno;
     struct stat info = {};
     if (error == EEXIST && stat(path.c_str(), &info) == 0) {
@@ -255,8 +269,10 @@ class Posix final : public Disk {
   }
 
   absl::StatusOr<std::unique_ptr<DiskLock>> Lock(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-    if (fd.get() < 0) return Failed("open", path, errno);
+    const absl::StatusOr<int> opened =
+        OpenOwnFile(path, [&path](int error) { return Failed("open", path, error); });
+    if (!opened.ok()) return opened.status();
+    Descriptor fd(*opened);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return Failed("lock", path, errno);
       char text[64] = {};

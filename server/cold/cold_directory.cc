@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "proto/own_file.h"
 
 namespace verbena::server {
 namespace {
@@ -46,11 +47,11 @@ absl::Status CannotUse(const std::string& path, int error) {
 
 absl::StatusOr<ColdDirectory> ColdDirectory::Open(const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError("the name of --cold-dir is empty");
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return CannotUse(path, error.value());
-  const int fd = open(absl::StrCat(path, "/LOCK").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return CannotUse(path, errno);
+  const ErrnoStatus failed_with = [&path](int error) { return CannotUse(path, error); };
+  if (absl::Status made = MakeOwnDirectory(path, failed_with); !made.ok()) return made;
+  const absl::StatusOr<int> opened = OpenOwnFile(absl::StrCat(path, "/LOCK"), failed_with);
+  if (!opened.ok()) return opened.status();
+  const int fd = *opened;
   ColdDirectory directory(path, -1);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     const int failed = errno;

@@ -72,17 +72,6 @@ absl::Status CheckCanListen(const std::string& address) {
   return absl::OkStatus();
 }
 
-void TouchListener(const std::string& address) {
-  absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
-  if (!parsed.ok()) return;
-  absl::StatusOr<AddressList> found = Resolve(*parsed);
-  if (!found.ok()) return;
-  const addrinfo* info = found->get();
-  const rdma::UniqueFd fd(socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // A wildcard address reaches this host itself (ip(7)).
-  if (fd.valid()) (void)!connect(fd.get(), info->ai_addr, info->ai_addrlen);
-}
-
 bool IsLoopback(const std::string& host) {
   absl::StatusOr<AddressList> found = Resolve({host, 0});
   if (!found.ok()) return false;

@@ -19,9 +19,6 @@ absl::StatusOr<std::string> ResolveNumeric(const std::string& host);
 // "cannot listen on 127.0.0.1:7000: Address already in use".
 absl::Status CheckCanListen(const std::string& address);
 
-// Connects and hangs up, to wake a listener; failures do not matter.
-void TouchListener(const std::string& address);
-
 // Every address of the host is a loopback one; a host that does not resolve is not.
 bool IsLoopback(const std::string& host);
 bool IsWildcard(const std::string& host);

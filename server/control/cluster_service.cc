@@ -1,9 +1,11 @@
 #include "server/control/cluster_service.h"
 
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/token.h"
 #include "server/access/scope.h"
 #include "server/control/unary_call.h"
 
@@ -29,30 +31,45 @@ void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewRes
 template <typename Response>
 void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 
-// call(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
-template <typename Request, typename Response, typename Call>
-grpc::ServerUnaryReactor* Guarded(CoordinatorMachine* machine, const Gate* gate,
-                                  grpc::CallbackServerContext* context, const Request* request,
-                                  Response* response, Call call,
-                                  absl::Duration timeout = kTimeout) {
-  return HandleOn(
-      &machine->inbox(), context, *request, response, timeout, "the coordinator",
-      [machine, gate, caller = CallerOf(*context), call](const Request& copy,
-                                                         Answerer<Response> answer) {
+// Whose calls wait in one queue: those with one token, or without one those of a host.
+std::string CallerKey(const Caller& caller) {
+  const absl::StatusOr<std::string> token = TokenId(caller.token);
+  return token.ok() ? absl::StrCat("token ", *token) : HostOf(caller.peer);
+}
+
+// run(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
+template <typename Request, typename Response, typename Run>
+void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
+             const Request* request, Response* response, Run run,
+             absl::Duration timeout = kTimeout) {
+  const auto post = [machine, call](Inbox::Closure& closure) -> absl::Status {
+    // A lease must not end because of others' calls.
+    if constexpr (!std::is_same_v<Request, v1::HeartbeatRequest>) {
+      return machine->Post(CallerKey(call->caller()), closure);
+    }
+    machine->inbox().Post(std::move(closure));
+    return absl::OkStatus();
+  };
+  HandleBy(
+      post, call, *request, response, timeout, "the coordinator",
+      [machine, gate, caller = call->caller(), run](const Request& copy,
+                                                    Answerer<Response> answer) {
         Coordinator* coordinator = machine->coordinator();
         if (coordinator == nullptr) return;
         const std::string method = MethodOf<Request>();
         Scope scope = ScopeOf(copy, coordinator->view());
         absl::StatusOr<Principal> who = gate->Judge(coordinator->access(), caller, method, scope);
         if (!who.ok()) return answer(who.status());
-        call(coordinator, copy, *who,
-             [gate, caller, who = *who, method, about = std::move(scope.about), coordinator,
-              answer = std::move(answer)](absl::StatusOr<Response> result) mutable {
-               gate->Ended(caller, who, method, about, result.status());
-               const v1::AccessRules* rules = coordinator->access();
-               if (result.ok() && rules != nullptr) AddRules(*rules, who, &*result);
-               answer(std::move(result));
-             });
+        run(coordinator, copy, *who,
+            [machine, gate, caller, who = *who, method, about = std::move(scope.about), coordinator,
+             answer = std::move(answer)](absl::StatusOr<Response> result) mutable {
+              gate->Ended(caller, who, method, about, result.status());
+              // Before the answer: a new token may be used at once.
+              machine->PublishAccess();
+              const v1::AccessRules* rules = coordinator->access();
+              if (result.ok() && rules != nullptr) AddRules(*rules, who, &*result);
+              answer(std::move(result));
+            });
       });
 }
 
@@ -65,10 +82,9 @@ Request WithProof(const Request& request, const Principal& who) {
 }
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* Forward(CoordinatorMachine* machine, const Gate* gate,
-                                  grpc::CallbackServerContext* context, const Request* request,
-                                  Response* response, Method<Request, Response> method) {
-  return Guarded(machine, gate, context, request, response,
+void Forward(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
+             const Request* request, Response* response, Method<Request, Response> method) {
+  return Guarded(machine, gate, call, request, response,
                  [method](Coordinator* coordinator, const Request& copy, const Principal&,
                           Coordinator::Reply<Response> reply) {
                    (coordinator->*method)(copy, std::move(reply));
@@ -77,85 +93,98 @@ grpc::ServerUnaryReactor* Forward(CoordinatorMachine* machine, const Gate* gate,
 
 }  // namespace
 
-grpc::ServerUnaryReactor* ClusterService::JoinServer(grpc::CallbackServerContext* context,
-                                                     const v1::JoinServerRequest* request,
-                                                     v1::JoinServerResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::JoinServer);
+ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit)
+    : machine_(machine), gate_(audit) {
+  using Self = ClusterService;
+  Add(&Self::JoinServer);
+  Add(&Self::JoinWorker);
+  Add(&Self::Heartbeat);
+  Add(&Self::Leave);
+  Add(&Self::CreateTable);
+  Add(&Self::FinishRestore);
+  Add(&Self::RenewRestore);
+  Add(&Self::DropTable);
+  Add(&Self::RemoveServer);
+  Add(&Self::ResetTable);
+  Add(&Self::Reconfigure);
+  Add(&Self::GetView);
+  Add(&Self::CreateToken);
+  Add(&Self::ListTokens);
+  Add(&Self::RevokeToken);
+  Add(&Self::SetJobLimits);
 }
 
-grpc::ServerUnaryReactor* ClusterService::JoinWorker(grpc::CallbackServerContext* context,
-                                                     const v1::JoinWorkerRequest* request,
-                                                     v1::JoinWorkerResponse* response) {
-  return Guarded(machine_, &gate_, context, request, response,
+absl::Status ClusterService::Admit(const Caller& caller, const std::string& method) const {
+  return gate_.Admit(machine_->access().get(), caller, method);
+}
+
+void ClusterService::JoinServer(ControlCall* call, const v1::JoinServerRequest* request,
+                                v1::JoinServerResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::JoinServer);
+}
+
+void ClusterService::JoinWorker(ControlCall* call, const v1::JoinWorkerRequest* request,
+                                v1::JoinWorkerResponse* response) {
+  return Guarded(machine_, &gate_, call, request, response,
                  [](Coordinator* coordinator, const v1::JoinWorkerRequest& copy,
                     const Principal& who, Coordinator::Reply<v1::JoinWorkerResponse> reply) {
                    coordinator->JoinWorker(copy, who.token, std::move(reply));
                  });
 }
 
-grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext* context,
-                                                    const v1::HeartbeatRequest* request,
-                                                    v1::HeartbeatResponse* response) {
-  return Guarded(machine_, &gate_, context, request, response,
+void ClusterService::Heartbeat(ControlCall* call, const v1::HeartbeatRequest* request,
+                               v1::HeartbeatResponse* response) {
+  return Guarded(machine_, &gate_, call, request, response,
                  [](Coordinator* coordinator, const v1::HeartbeatRequest& copy,
                     const Principal& who, Coordinator::Reply<v1::HeartbeatResponse> reply) {
                    coordinator->Heartbeat(WithProof(copy, who), std::move(reply));
                  });
 }
 
-grpc::ServerUnaryReactor* ClusterService::Leave(grpc::CallbackServerContext* context,
-                                                const v1::LeaveRequest* request,
-                                                v1::LeaveResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::Leave);
+void ClusterService::Leave(ControlCall* call, const v1::LeaveRequest* request,
+                           v1::LeaveResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::Leave);
 }
 
-grpc::ServerUnaryReactor* ClusterService::CreateTable(grpc::CallbackServerContext* context,
-                                                      const v1::CreateTableRequest* request,
-                                                      v1::CreateTableResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::CreateTable);
+void ClusterService::CreateTable(ControlCall* call, const v1::CreateTableRequest* request,
+                                 v1::CreateTableResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::CreateTable);
 }
 
-grpc::ServerUnaryReactor* ClusterService::FinishRestore(grpc::CallbackServerContext* context,
-                                                        const v1::FinishRestoreRequest* request,
-                                                        v1::FinishRestoreResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::FinishRestore);
+void ClusterService::FinishRestore(ControlCall* call, const v1::FinishRestoreRequest* request,
+                                   v1::FinishRestoreResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::FinishRestore);
 }
 
-grpc::ServerUnaryReactor* ClusterService::RenewRestore(grpc::CallbackServerContext* context,
-                                                       const v1::RenewRestoreRequest* request,
-                                                       v1::RenewRestoreResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::RenewRestore);
+void ClusterService::RenewRestore(ControlCall* call, const v1::RenewRestoreRequest* request,
+                                  v1::RenewRestoreResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::RenewRestore);
 }
 
-grpc::ServerUnaryReactor* ClusterService::DropTable(grpc::CallbackServerContext* context,
-                                                    const v1::DropTableRequest* request,
-                                                    v1::DropTableResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::DropTable);
+void ClusterService::DropTable(ControlCall* call, const v1::DropTableRequest* request,
+                               v1::DropTableResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::DropTable);
 }
 
-grpc::ServerUnaryReactor* ClusterService::RemoveServer(grpc::CallbackServerContext* context,
-                                                       const v1::RemoveServerRequest* request,
-                                                       v1::RemoveServerResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::RemoveServer);
+void ClusterService::RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,
+                                  v1::RemoveServerResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::RemoveServer);
 }
 
-grpc::ServerUnaryReactor* ClusterService::ResetTable(grpc::CallbackServerContext* context,
-                                                     const v1::ResetTableRequest* request,
-                                                     v1::ResetTableResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::ResetTable);
+void ClusterService::ResetTable(ControlCall* call, const v1::ResetTableRequest* request,
+                                v1::ResetTableResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::ResetTable);
 }
 
-grpc::ServerUnaryReactor* ClusterService::Reconfigure(grpc::CallbackServerContext* context,
-                                                      const v1::ReconfigureRequest* request,
-                                                      v1::ReconfigureResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::Reconfigure);
+void ClusterService::Reconfigure(ControlCall* call, const v1::ReconfigureRequest* request,
+                                 v1::ReconfigureResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::Reconfigure);
 }
 
-grpc::ServerUnaryReactor* ClusterService::GetView(grpc::CallbackServerContext* context,
-                                                  const v1::GetViewRequest* request,
-                                                  v1::GetViewResponse* response) {
+void ClusterService::GetView(ControlCall* call, const v1::GetViewRequest* request,
+                             v1::GetViewResponse* response) {
   return Guarded(
-      machine_, &gate_, context, request, response,
+      machine_, &gate_, call, request, response,
       [](Coordinator* coordinator, const v1::GetViewRequest& copy, const Principal& who,
          Coordinator::Reply<v1::GetViewResponse> reply) {
         coordinator->GetView(WithProof(copy, who), std::move(reply));
@@ -164,28 +193,24 @@ grpc::ServerUnaryReactor* ClusterService::GetView(grpc::CallbackServerContext* c
       kTimeout + absl::Milliseconds(request->wait_ms()));
 }
 
-grpc::ServerUnaryReactor* ClusterService::CreateToken(grpc::CallbackServerContext* context,
-                                                      const v1::CreateTokenRequest* request,
-                                                      v1::CreateTokenResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::CreateToken);
+void ClusterService::CreateToken(ControlCall* call, const v1::CreateTokenRequest* request,
+                                 v1::CreateTokenResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::CreateToken);
 }
 
-grpc::ServerUnaryReactor* ClusterService::ListTokens(grpc::CallbackServerContext* context,
-                                                     const v1::ListTokensRequest* request,
-                                                     v1::ListTokensResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::ListTokens);
+void ClusterService::ListTokens(ControlCall* call, const v1::ListTokensRequest* request,
+                                v1::ListTokensResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::ListTokens);
 }
 
-grpc::ServerUnaryReactor* ClusterService::RevokeToken(grpc::CallbackServerContext* context,
-                                                      const v1::RevokeTokenRequest* request,
-                                                      v1::RevokeTokenResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::RevokeToken);
+void ClusterService::RevokeToken(ControlCall* call, const v1::RevokeTokenRequest* request,
+                                 v1::RevokeTokenResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::RevokeToken);
 }
 
-grpc::ServerUnaryReactor* ClusterService::SetJobLimits(grpc::CallbackServerContext* context,
-                                                       const v1::SetJobLimitsRequest* request,
-                                                       v1::SetJobLimitsResponse* response) {
-  return Forward(machine_, &gate_, context, request, response, &Coordinator::SetJobLimits);
+void ClusterService::SetJobLimits(ControlCall* call, const v1::SetJobLimitsRequest* request,
+                                  v1::SetJobLimitsResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::SetJobLimits);
 }
 
 }  // namespace verbena::server

@@ -1,13 +1,16 @@
 // The coordinator with its inbox, as a driver runs it.
 //
-// **Thread safety**: inbox().Post() and status() from any thread; the rest by the owner thread.
+// **Thread safety**: inbox().Post(), Post(), status() and access() from any thread; the rest by the
+// owner thread.
 #ifndef VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 #define VERBENA_SERVER_CONTROL_COORDINATOR_MACHINE_H_
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
 #include "server/executor/driver.h"
+#include "server/executor/fair_queue.h"
 #include "server/executor/inbox.h"
 
 namespace verbena::server {
@@ -22,20 +26,37 @@ namespace verbena::server {
 class CoordinatorMachine final : public Machine {
  public:
   CoordinatorMachine(std::unique_ptr<Store> store, std::unique_ptr<Coordinator> coordinator)
-      : store_(std::move(store)), coordinator_(std::move(coordinator)) {}
+      : store_(std::move(store)), coordinator_(std::move(coordinator)) {
+    PublishAccess();
+  }
 
   Inbox& inbox() { return inbox_; }
+  // A call of `caller` (a token's id, or a host), after what the inbox has and in turn with the
+  // calls of other callers. UNAVAILABLE: too many wait.
+  absl::Status Post(const std::string& caller, Inbox::Closure& closure) {
+    absl::Status status = calls_.Post(caller, closure);
+    if (status.ok()) inbox_.Post([] {});  // wakes the owner
+    return status;
+  }
+  // Runs all that waits; when no driver does.
+  void Drain() {
+    inbox_.RunOnce();
+    while (calls_.RunOne()) {
+    }
+  }
   // Null once retired; what is posted later must look.
   Coordinator* coordinator() { return coordinator_.get(); }
   // Ends the office: calls that wait are answered with UNAVAILABLE. After the driver has stopped.
   void Retire() {
     coordinator_.reset();
     store_.reset();
-    inbox_.RunOnce();
+    Drain();
   }
 
   bool RunOnce() override {
+    // One call a turn: heartbeats, which are in the inbox, wait for no more than one.
     bool worked = inbox_.RunOnce();
+    worked |= calls_.RunOne();
     worked |= coordinator_->RunOnce();
     if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
     return worked;
@@ -45,7 +66,24 @@ class CoordinatorMachine final : public Machine {
     const std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
-  bool Arm() override { return inbox_.Arm(); }
+  // The coordinator's access() for other threads; null: calls need no tokens. A token that has
+  // ended may still be good here: the coordinator judges each call again.
+  std::shared_ptr<const v1::AccessRules> access() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return access_;
+  }
+  // Before the answer to a call that may have changed tokens; by the owner.
+  void PublishAccess() {
+    const uint64_t revision = coordinator_->view().revision();
+    if (published_ == revision) return;
+    published_ = revision;
+    const v1::AccessRules* rules = coordinator_->access();
+    if (rules == nullptr || (access_ != nullptr && SameTokens(*rules, *access_))) return;
+    auto copy = std::make_shared<const v1::AccessRules>(*rules);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    access_ = std::move(copy);
+  }
+  bool Arm() override { return calls_.empty() && inbox_.Arm(); }
   void Disarm() override { inbox_.Disarm(); }
   void AppendDescriptors(std::vector<int>* fds) const override {
     if (inbox_.wake_fd() >= 0) fds->push_back(inbox_.wake_fd());
@@ -53,6 +91,12 @@ class CoordinatorMachine final : public Machine {
   int64_t NextTimerNanos() const override { return coordinator_->NextTimerNanos(); }
 
  private:
+  static bool SameTokens(const v1::AccessRules& a, const v1::AccessRules& b) {
+    return std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(), b.tokens().end(),
+                      [](const v1::Token& x, const v1::Token& y) {
+                        return x.id() == y.id() && x.ended() == y.ended();
+                      });
+  }
   void NoteRefusal() {
     refuses_ = true;
     spdlog::error("{}", std::string(coordinator_->status().message()));
@@ -61,11 +105,14 @@ class CoordinatorMachine final : public Machine {
   }
 
   Inbox inbox_;
+  FairQueue calls_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
   bool refuses_ = false;
+  std::optional<uint64_t> published_;  // the view's revision then
   mutable std::mutex mutex_;
-  absl::Status status_;  // guarded by mutex_
+  absl::Status status_;                            // guarded by mutex_
+  std::shared_ptr<const v1::AccessRules> access_;  // guarded by mutex_; set by the owner
 };
 
 }  // namespace verbena::server

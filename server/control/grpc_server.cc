@@ -2,7 +2,9 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -14,9 +16,49 @@
 
 namespace verbena::server {
 
+namespace {
+
+// 10,000 members need less than the least of these.
+constexpr uint64_t kLeastControlMemory = uint64_t{32} << 20;
+constexpr uint64_t kMostControlMemory = uint64_t{1} << 30;
+// Of one connection. A process has one to each server, with a long poll for each of its clients.
+constexpr int kMostStreams = 4096;
+// Also the bytes that a call may hold before it is admitted.
+constexpr int kStreamWindow = 65535;
+constexpr int kMostControlHeaders = 8192;
+constexpr int kHandshakeMs = 10'000;
+constexpr int kIdleConnectionMs = 300'000;
+// A restore of 60,000 tables; views, which are larger, are answers. gRPC compares the size once it
+// has the whole request, so the memory above is what bounds the announced ones.
+constexpr int kMostControlRequest = 16 << 20;
+
+// Bounds of what a peer can take, for the most part before it shows a token.
+void LimitPeers(uint64_t memory, grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("verbena-control");
+  quota.Resize(memory);
+  builder->SetResourceQuota(quota);
+  builder->SetMaxReceiveMessageSize(kMostControlRequest);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+  // A fixed window: one that adapts to the network grows to many MiB.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindow);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostControlHeaders);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  // A small message could become a large one.
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+}
+
+}  // namespace
+
+uint64_t ControlMemory(uint64_t memory_limit) {
+  return std::clamp(memory_limit / 8, kLeastControlMemory, kMostControlMemory);
+}
+
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
-    const std::vector<grpc::Service*>& services) {
+    uint64_t memory, const std::vector<grpc::Service*>& services) {
   absl::StatusOr<HostAndPort> parsed = SplitHostPort(listen);
   if (!parsed.ok()) return parsed.status();
   // gRPC says only that it failed; the reason comes from trying ourselves.
@@ -25,6 +67,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   ConfigureControlServer(&builder);
+  LimitPeers(memory, &builder);
   // With port reuse a second daemon would take half of the first one's connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int port = 0;

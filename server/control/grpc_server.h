@@ -16,13 +16,17 @@
 
 namespace verbena::server {
 
+// Of GrpcServer::Start(): a part of --memory-limit.
+uint64_t ControlMemory(uint64_t memory_limit);
+
 class GrpcServer {
  public:
-  // `credentials`: of every connection. `services` outlive it. UNAVAILABLE: "cannot listen on
+  // `credentials`: of every connection. `memory`: bytes that connections and requests may take
+  // together; beyond it gRPC ends streams. `services` outlive it. UNAVAILABLE: "cannot listen on
   // HOST:PORT: address already in use".
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
-      const std::vector<grpc::Service*>& services);
+      uint64_t memory, const std::vector<grpc::Service*>& services);
   ~GrpcServer();
 
   const std::string& address() const { return address_; }  // host:port, with the port taken

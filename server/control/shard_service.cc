@@ -77,6 +77,12 @@ bool OfPeer(const Request&) {
   return true;
 }
 
+// A token or a peer that is newer than our view: both come with the next one.
+absl::Status IsNewer(const v1::ClusterView& view, uint64_t revision) {
+  return absl::UnavailableError(absl::StrCat("this server's view is at revision ", view.revision(),
+                                             ", the caller's at ", revision));
+}
+
 // For people.
 std::string OpenerOf(const v1::OpenLaneRequest& request, bool of_server) {
   if (!of_server) return absl::StrCat("worker incarnation ", request.incarnation());
@@ -86,27 +92,53 @@ std::string OpenerOf(const v1::OpenLaneRequest& request, bool of_server) {
 
 }  // namespace
 
+ShardService::ShardService(const ShardSet* set, const AccessState* access, AuditLog* audit)
+    : set_(set),
+      access_(access),
+      gate_(audit),
+      lane_log_([](const std::string& line) { spdlog::info("{}", line); }),
+      refusal_log_([](const std::string& line) { spdlog::info("{}", line); }) {
+  using Self = ShardService;
+  Add(&Self::OpenLane);
+  Add(&Self::CloseLane);
+  Add(&Self::BeginSave);
+  Add(&Self::WaitSave);
+  Add(&Self::EndSave);
+  Add(&Self::BeginRestore);
+  Add(&Self::WaitRestore);
+  Add(&Self::GetStatistics);
+}
+
+absl::Status ShardService::Admit(const Caller& caller, const std::string& method) const {
+  const AccessState::Known known = access_->Get();
+  if (known.view == nullptr) {
+    return absl::UnavailableError("this server has not joined the cluster yet");
+  }
+  // A token that is newer than our view comes with the next one.
+  if (caller.revision > known.view->revision() &&
+      !Authenticate(known.rules.get(), caller.token).ok()) {
+    return IsNewer(*known.view, caller.revision);
+  }
+  return gate_.Admit(known.rules.get(), caller, method);
+}
+
 template <typename Request>
 absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Request& request) const {
   const AccessState::Known known = access_->Get();
   if (known.view == nullptr) {
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
-  // A token or a peer that is newer than our view: both come with the next one.
-  const auto newer = [&] {
-    return absl::UnavailableError(absl::StrCat("this server's view is at revision ",
-                                               known.view->revision(), ", the caller's at ",
-                                               RevisionOf(request)));
-  };
   const bool may_be_newer = RevisionOf(request) > known.view->revision();
   const Scope scope = ScopeOf(request, *known.view);
   if (known.rules == nullptr) return Principal{};
-  if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) return newer();
+  if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) {
+    return IsNewer(*known.view, RevisionOf(request));
+  }
   absl::StatusOr<Principal> who =
       gate_.Judge(known.rules.get(), caller, MethodOf<Request>(), scope);
   if (!who.ok() || !OfPeer(request) || scope.job.has_value() || scope.of_server) return who;
   // Not left to the shard, whose view may be newer: whose worker this is must be known here.
-  if (may_be_newer) return newer();
+  if (may_be_newer) return IsNewer(*known.view, RevisionOf(request));
   return absl::NotFoundError(
       absl::StrCat(scope.about, " is not a member of any job: its lease has ended or it has left"));
 }
@@ -118,26 +150,24 @@ absl::Status ShardService::CheckShard(uint32_t shard) const {
                                                  set_->shards.size(), ", numbered from 0"));
 }
 
-grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* context,
-                                                 const v1::OpenLaneRequest* request,
-                                                 v1::OpenLaneResponse* response) {
-  Caller caller = CallerOf(*context);
+void ShardService::OpenLane(ControlCall* call, const v1::OpenLaneRequest* request,
+                            v1::OpenLaneResponse* response) {
+  Caller caller = call->caller();
   absl::StatusOr<Principal> who = Judge(caller, *request);
-  if (!who.ok()) return FinishNow(context, who.status());
+  if (!who.ok()) return FinishNow(call, who.status());
   // A caller that means another server may well name a shard that we do not have.
   const uint64_t incarnation = set_->incarnation.load(std::memory_order_acquire);
   if (incarnation != 0 && request->server_incarnation() != incarnation) {
-    return FinishNow(context,
-                     absl::FailedPreconditionError(absl::StrCat(
-                         "this is server incarnation ", incarnation, ", not ",
-                         request->server_incarnation(), "; fetch the cluster view again")));
+    return FinishNow(call, absl::FailedPreconditionError(absl::StrCat(
+                               "this is server incarnation ", incarnation, ", not ",
+                               request->server_incarnation(), "; fetch the cluster view again")));
   }
   if (absl::Status status = CheckShard(request->shard()); !status.ok()) {
-    return FinishNow(context, status);
+    return FinishNow(call, status);
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
   const bool of_server = ScopeOf(*request, *access_->Get().view).of_server;
-  return HandleOn(&executor->inbox(), context, *request, response, kShardTimeout,
+  return HandleOn(&executor->inbox(), call, *request, response, kShardTimeout,
                   absl::StrCat("shard ", request->shard()),
                   [this, executor, of_server, caller = std::move(caller), who = *std::move(who)](
                       const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
@@ -146,30 +176,29 @@ grpc::ServerUnaryReactor* ShardService::OpenLane(grpc::CallbackServerContext* co
                     gate_.Ended(caller, who, MethodOf<v1::OpenLaneRequest>(),
                                 absl::StrCat(opener, ", shard ", copy.shard()), granted.status());
                     if (granted.ok()) {
-                      spdlog::info(
-                          "shard {}: lane {} granted to {} over {}{} ({})", copy.shard(),
-                          granted->lane(), opener, granted->transport(),
-                          granted->device().empty() ? "" : absl::StrCat(" on ", granted->device()),
-                          granted->transport_reason());
+                      lane_log_.Write(
+                          absl::StrCat("shard ", copy.shard(), ": lane ", granted->lane(),
+                                       " granted to ", opener, " over ", granted->transport(),
+                                       granted->device().empty() ? "" : " on ", granted->device(),
+                                       " (", granted->transport_reason(), ")"));
                     } else {
-                      spdlog::info("shard {}: no lane for {}: {}", copy.shard(), opener,
-                                   std::string(granted.status().message()));
+                      refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": no lane for ",
+                                                      opener, ": ", granted.status().message()));
                     }
                     answer(std::move(granted));
                   });
 }
 
-grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* context,
-                                                  const v1::CloseLaneRequest* request,
-                                                  v1::CloseLaneResponse* response) {
-  absl::StatusOr<Principal> who = Judge(CallerOf(*context), *request);
-  if (!who.ok()) return FinishNow(context, who.status());
+void ShardService::CloseLane(ControlCall* call, const v1::CloseLaneRequest* request,
+                             v1::CloseLaneResponse* response) {
+  absl::StatusOr<Principal> who = Judge(call->caller(), *request);
+  if (!who.ok()) return FinishNow(call, who.status());
   if (absl::Status status = CheckShard(request->shard()); !status.ok()) {
-    return FinishNow(context, status);
+    return FinishNow(call, status);
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
   return HandleOn(
-      &executor->inbox(), context, *request, response, kShardTimeout,
+      &executor->inbox(), call, *request, response, kShardTimeout,
       absl::StrCat("shard ", request->shard()),
       [executor](const v1::CloseLaneRequest& copy, Answerer<v1::CloseLaneResponse> answer) {
         const absl::Status status = executor->CloseLane(copy);
@@ -178,17 +207,15 @@ grpc::ServerUnaryReactor* ShardService::CloseLane(grpc::CallbackServerContext* c
       });
 }
 
-grpc::ServerUnaryReactor* ShardService::GetStatistics(grpc::CallbackServerContext* context,
-                                                      const v1::GetStatisticsRequest* request,
-                                                      v1::GetStatisticsResponse* response) {
-  absl::StatusOr<Principal> who = Judge(CallerOf(*context), *request);
-  if (!who.ok()) return FinishNow(context, who.status());
+void ShardService::GetStatistics(ControlCall* call, const v1::GetStatisticsRequest* request,
+                                 v1::GetStatisticsResponse* response) {
+  absl::StatusOr<Principal> who = Judge(call->caller(), *request);
+  if (!who.ok()) return FinishNow(call, who.status());
   using Call = UnaryCall<v1::GetStatisticsResponse>;
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  auto call = std::make_shared<Call>(reactor, response);
-  call->SetDeadline(kStatisticsTimeout, absl::StrCat("not every shard answered within ",
-                                                     absl::FormatDuration(kStatisticsTimeout)));
-  auto answer = std::make_shared<Answerer<v1::GetStatisticsResponse>>(std::move(call));
+  auto unary = std::make_shared<Call>(call, response);
+  unary->SetDeadline(kStatisticsTimeout, absl::StrCat("not every shard answered within ",
+                                                      absl::FormatDuration(kStatisticsTimeout)));
+  auto answer = std::make_shared<Answerer<v1::GetStatisticsResponse>>(std::move(unary));
   RequestSnapshots(*set_, [set = set_, answer](const Snapshots& snapshots) {
     v1::GetStatisticsResponse result;
     result.set_incarnation(set->incarnation.load(std::memory_order_acquire));
@@ -200,7 +227,6 @@ grpc::ServerUnaryReactor* ShardService::GetStatistics(grpc::CallbackServerContex
     }
     (*answer)(std::move(result));
   });
-  return reactor;
 }
 
 // ---- saves and restores -------------------------------------------------------------------------
@@ -217,16 +243,15 @@ absl::StatusOr<ShardExecutor*> ShardService::ExecutorOf(const Request& request) 
 }
 
 template <typename Request, typename Response, typename F>
-grpc::ServerUnaryReactor* ShardService::OnShard(grpc::CallbackServerContext* context,
-                                                const Request* request, Response* response,
-                                                absl::Duration timeout, F handle) {
-  Caller caller = CallerOf(*context);
+void ShardService::OnShard(ControlCall* call, const Request* request, Response* response,
+                           absl::Duration timeout, F handle) {
+  Caller caller = call->caller();
   absl::StatusOr<Principal> who = Judge(caller, *request);
-  if (!who.ok()) return FinishNow(context, who.status());
+  if (!who.ok()) return FinishNow(call, who.status());
   const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
-  if (!executor.ok()) return FinishNow(context, executor.status());
+  if (!executor.ok()) return FinishNow(call, executor.status());
   const Asked asked{*executor, std::move(caller), *std::move(who)};
-  return HandleOn(&(*executor)->inbox(), context, *request, response, timeout,
+  return HandleOn(&(*executor)->inbox(), call, *request, response, timeout,
                   absl::StrCat("shard ", request->shard()),
                   [asked, handle](const Request& copy, Answerer<Response> answer) {
                     handle(asked, copy, std::move(answer));
@@ -241,22 +266,19 @@ void AnswerWith(const absl::Status& status, Answerer<Response> answer) {
 }
 
 template <typename Request, typename Response, typename Reply>
-grpc::ServerUnaryReactor* ShardService::Wait(grpc::CallbackServerContext* context,
-                                             const Request* request, Response* response,
-                                             void (ShardExecutor::*wait_for)(const Request&,
-                                                                             Reply)) {
+void ShardService::Wait(ControlCall* call, const Request* request, Response* response,
+                        void (ShardExecutor::*wait_for)(const Request&, Reply)) {
   const absl::Duration wait = std::min(absl::Milliseconds(request->wait_ms()), kLongestWait);
-  return OnShard(context, request, response, wait + kShardTimeout,
+  return OnShard(call, request, response, wait + kShardTimeout,
                  [wait, wait_for](const Asked& asked, Request copy, Answerer<Response> answer) {
                    copy.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
                    (asked.executor->*wait_for)(copy, std::move(answer));
                  });
 }
 
-grpc::ServerUnaryReactor* ShardService::BeginSave(grpc::CallbackServerContext* context,
-                                                  const v1::BeginSaveRequest* request,
-                                                  v1::BeginSaveResponse* response) {
-  return OnShard(context, request, response, kShardTimeout,
+void ShardService::BeginSave(ControlCall* call, const v1::BeginSaveRequest* request,
+                             v1::BeginSaveResponse* response) {
+  return OnShard(call, request, response, kShardTimeout,
                  [this](const Asked& asked, const v1::BeginSaveRequest& copy,
                         Answerer<v1::BeginSaveResponse> answer) {
                    absl::StatusOr<v1::BeginSaveResponse> begun = asked.executor->BeginSave(copy);
@@ -265,33 +287,30 @@ grpc::ServerUnaryReactor* ShardService::BeginSave(grpc::CallbackServerContext* c
                                             ", shard ", copy.shard()),
                                begun.status());
                    if (!begun.ok()) {
-                     spdlog::info("shard {}: save {} refused: {}", copy.shard(), copy.save(),
-                                  std::string(begun.status().message()));
+                     refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": save ", copy.save(),
+                                                     " refused: ", begun.status().message()));
                    }
                    answer(std::move(begun));
                  });
 }
 
-grpc::ServerUnaryReactor* ShardService::WaitSave(grpc::CallbackServerContext* context,
-                                                 const v1::WaitSaveRequest* request,
-                                                 v1::WaitSaveResponse* response) {
-  return Wait(context, request, response, &ShardExecutor::WaitSave);
+void ShardService::WaitSave(ControlCall* call, const v1::WaitSaveRequest* request,
+                            v1::WaitSaveResponse* response) {
+  return Wait(call, request, response, &ShardExecutor::WaitSave);
 }
 
-grpc::ServerUnaryReactor* ShardService::EndSave(grpc::CallbackServerContext* context,
-                                                const v1::EndSaveRequest* request,
-                                                v1::EndSaveResponse* response) {
+void ShardService::EndSave(ControlCall* call, const v1::EndSaveRequest* request,
+                           v1::EndSaveResponse* response) {
   return OnShard(
-      context, request, response, kShardTimeout,
+      call, request, response, kShardTimeout,
       [](const Asked& asked, const v1::EndSaveRequest& copy, Answerer<v1::EndSaveResponse> answer) {
         AnswerWith(asked.executor->EndSave(copy), std::move(answer));
       });
 }
 
-grpc::ServerUnaryReactor* ShardService::BeginRestore(grpc::CallbackServerContext* context,
-                                                     const v1::BeginRestoreRequest* request,
-                                                     v1::BeginRestoreResponse* response) {
-  return OnShard(context, request, response, kShardTimeout,
+void ShardService::BeginRestore(ControlCall* call, const v1::BeginRestoreRequest* request,
+                                v1::BeginRestoreResponse* response) {
+  return OnShard(call, request, response, kShardTimeout,
                  [this](const Asked& asked, const v1::BeginRestoreRequest& copy,
                         Answerer<v1::BeginRestoreResponse> answer) {
                    const absl::Status begun = asked.executor->BeginRestore(copy);
@@ -303,10 +322,9 @@ grpc::ServerUnaryReactor* ShardService::BeginRestore(grpc::CallbackServerContext
                  });
 }
 
-grpc::ServerUnaryReactor* ShardService::WaitRestore(grpc::CallbackServerContext* context,
-                                                    const v1::WaitRestoreRequest* request,
-                                                    v1::WaitRestoreResponse* response) {
-  return Wait(context, request, response, &ShardExecutor::WaitRestore);
+void ShardService::WaitRestore(ControlCall* call, const v1::WaitRestoreRequest* request,
+                               v1::WaitRestoreResponse* response) {
+  return Wait(call, request, response, &ShardExecutor::WaitRestore);
 }
 
 }  // namespace verbena::server

@@ -5,44 +5,37 @@
 #ifndef VERBENA_SERVER_CONTROL_SHARD_SERVICE_H_
 #define VERBENA_SERVER_CONTROL_SHARD_SERVICE_H_
 
-#include "proto/verbena/v1/shard.grpc.pb.h"
+#include "proto/verbena/v1/shard.pb.h"
 #include "server/access/gate.h"
+#include "server/access/peer_log.h"
+#include "server/control/control_call.h"
 #include "server/control/shard_set.h"
 
 namespace verbena::server {
 
-class ShardService final : public v1::Shard::CallbackService {
+class ShardService final : public ControlService {
  public:
   // All outlive it.
-  ShardService(const ShardSet* set, const AccessState* access, AuditLog* audit)
-      : set_(set), access_(access), gate_(audit) {}
+  ShardService(const ShardSet* set, const AccessState* access, AuditLog* audit);
 
-  grpc::ServerUnaryReactor* OpenLane(grpc::CallbackServerContext* context,
-                                     const v1::OpenLaneRequest* request,
-                                     v1::OpenLaneResponse* response) override;
-  grpc::ServerUnaryReactor* CloseLane(grpc::CallbackServerContext* context,
-                                      const v1::CloseLaneRequest* request,
-                                      v1::CloseLaneResponse* response) override;
-  grpc::ServerUnaryReactor* BeginSave(grpc::CallbackServerContext* context,
-                                      const v1::BeginSaveRequest* request,
-                                      v1::BeginSaveResponse* response) override;
-  grpc::ServerUnaryReactor* WaitSave(grpc::CallbackServerContext* context,
-                                     const v1::WaitSaveRequest* request,
-                                     v1::WaitSaveResponse* response) override;
-  grpc::ServerUnaryReactor* EndSave(grpc::CallbackServerContext* context,
-                                    const v1::EndSaveRequest* request,
-                                    v1::EndSaveResponse* response) override;
-  grpc::ServerUnaryReactor* BeginRestore(grpc::CallbackServerContext* context,
-                                         const v1::BeginRestoreRequest* request,
-                                         v1::BeginRestoreResponse* response) override;
-  grpc::ServerUnaryReactor* WaitRestore(grpc::CallbackServerContext* context,
-                                        const v1::WaitRestoreRequest* request,
-                                        v1::WaitRestoreResponse* response) override;
-  grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context,
-                                          const v1::GetStatisticsRequest* request,
-                                          v1::GetStatisticsResponse* response) override;
+  void OpenLane(ControlCall* call, const v1::OpenLaneRequest* request,
+                v1::OpenLaneResponse* response);
+  void CloseLane(ControlCall* call, const v1::CloseLaneRequest* request,
+                 v1::CloseLaneResponse* response);
+  void BeginSave(ControlCall* call, const v1::BeginSaveRequest* request,
+                 v1::BeginSaveResponse* response);
+  void WaitSave(ControlCall* call, const v1::WaitSaveRequest* request,
+                v1::WaitSaveResponse* response);
+  void EndSave(ControlCall* call, const v1::EndSaveRequest* request, v1::EndSaveResponse* response);
+  void BeginRestore(ControlCall* call, const v1::BeginRestoreRequest* request,
+                    v1::BeginRestoreResponse* response);
+  void WaitRestore(ControlCall* call, const v1::WaitRestoreRequest* request,
+                   v1::WaitRestoreResponse* response);
+  void GetStatistics(ControlCall* call, const v1::GetStatisticsRequest* request,
+                     v1::GetStatisticsResponse* response);
 
  private:
+  absl::Status Admit(const Caller& caller, const std::string& method) const override;
   // INVALID_ARGUMENT naming the shards there are.
   absl::Status CheckShard(uint32_t shard) const;
   // Of a call about a save: whose it is.
@@ -61,17 +54,17 @@ class ShardService final : public v1::Shard::CallbackService {
   };
   // Runs handle(asked, request, answerer) on the thread of the shard that the request names.
   template <typename Request, typename Response, typename F>
-  grpc::ServerUnaryReactor* OnShard(grpc::CallbackServerContext* context, const Request* request,
-                                    Response* response, absl::Duration timeout, F handle);
+  void OnShard(ControlCall* call, const Request* request, Response* response,
+               absl::Duration timeout, F handle);
   // What the shard answers later, by the request's wait_ms.
   template <typename Request, typename Response, typename Reply>
-  grpc::ServerUnaryReactor* Wait(grpc::CallbackServerContext* context, const Request* request,
-                                 Response* response,
-                                 void (ShardExecutor::*wait_for)(const Request&, Reply));
+  void Wait(ControlCall* call, const Request* request, Response* response,
+            void (ShardExecutor::*wait_for)(const Request&, Reply));
 
   const ShardSet* const set_;
   const AccessState* const access_;
   const Gate gate_;
+  PeerLog lane_log_, refusal_log_;
 };
 
 }  // namespace verbena::server

@@ -8,7 +8,6 @@
 #define VERBENA_SERVER_CONTROL_UNARY_CALL_H_
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/grpcpp.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,20 +19,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/control/control_call.h"
 #include "server/executor/inbox.h"
 
 namespace verbena::server {
 
-inline grpc::Status ToGrpc(const absl::Status& status) {
-  // The codes are the same numbers by design (absl/status/status.h).
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
-
 template <typename Response>
 class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
  public:
-  UnaryCall(grpc::ServerUnaryReactor* reactor, Response* response)
-      : reactor_(reactor), response_(response) {}
+  UnaryCall(ControlCall* call, Response* response) : call_(call), response_(response) {}
 
   void SetDeadline(absl::Duration timeout, std::string error) {
     // Weak: the alarm holds its callback until it is destroyed, which is when this is.
@@ -47,18 +41,18 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
 
   void Finish(absl::StatusOr<Response> result) {
     if (finished_.exchange(true, std::memory_order_acq_rel)) return;
-    // After Finish() gRPC may free the response and the reactor.
+    // After Finish() gRPC may free the response and the call.
     if (result.ok()) {
       *response_ = *std::move(result);
-      reactor_->Finish(grpc::Status::OK);
+      call_->Finish(grpc::Status::OK);
     } else {
-      reactor_->Finish(ToGrpc(result.status()));
+      call_->Finish(ToGrpc(result.status()));
     }
   }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
  private:
-  grpc::ServerUnaryReactor* const reactor_;
+  ControlCall* const call_;
   Response* const response_;
   std::atomic<bool> finished_{false};
   grpc::Alarm alarm_;
@@ -81,30 +75,36 @@ class Answerer {
   std::shared_ptr<UnaryCall<Response>> call_;
 };
 
-// Runs handler(request, answerer) on the owner of `inbox`. `who` is named at the deadline.
-template <typename Request, typename Response, typename Handler>
-grpc::ServerUnaryReactor* HandleOn(Inbox* inbox, grpc::CallbackServerContext* context,
-                                   const Request& request, Response* response,
-                                   absl::Duration timeout, const std::string& who,
-                                   Handler handler) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  auto call = std::make_shared<UnaryCall<Response>>(reactor, response);
+// Runs handler(request, answerer) on the thread that post(closure) reaches, which takes the closure
+// or answers an error. `who` is named at the deadline.
+template <typename Post, typename Request, typename Response, typename Handler>
+void HandleBy(Post post, ControlCall* control, const Request& request, Response* response,
+              absl::Duration timeout, const std::string& who, Handler handler) {
+  auto call = std::make_shared<UnaryCall<Response>>(control, response);
   call->SetDeadline(timeout,
                     absl::StrCat(who, " did not answer within ", absl::FormatDuration(timeout)));
   // The request is gRPC's and goes away when the call is finished, which the deadline may do.
-  inbox->Post([request, handler = std::move(handler),
-               answer = Answerer<Response>(std::move(call))]() mutable {
+  Inbox::Closure closure = [request, handler = std::move(handler),
+                            answer = Answerer<Response>(call)]() mutable {
     if (!answer.finished()) handler(request, std::move(answer));
-  });
-  return reactor;
+  };
+  if (const absl::Status posted = post(closure); !posted.ok()) call->Finish(posted);
+}
+
+// The same on the owner of `inbox`.
+template <typename Request, typename Response, typename Handler>
+void HandleOn(Inbox* inbox, ControlCall* control, const Request& request, Response* response,
+              absl::Duration timeout, const std::string& who, Handler handler) {
+  const auto post = [inbox](Inbox::Closure& closure) {
+    inbox->Post(std::move(closure));
+    return absl::OkStatus();
+  };
+  HandleBy(post, control, request, response, timeout, who, std::move(handler));
 }
 
 // Ends a call at once.
-inline grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
-                                           const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
+inline void FinishNow(ControlCall* call, const absl::Status& status) {
+  call->Finish(ToGrpc(status));
 }
 
 }  // namespace verbena::server

@@ -7,11 +7,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/own_file.h"
 
 namespace verbena::server {
 
@@ -31,12 +30,11 @@ absl::Status CannotUse(const std::string& path, int error) {
 
 absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError("the state directory's name is empty");
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return CannotUse(path, error.value());
-  const std::string file = path + "/LOCK";
-  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return CannotUse(path, errno);
+  const ErrnoStatus failed = [&path](int error) { return CannotUse(path, error); };
+  if (absl::Status made = MakeOwnDirectory(path, failed); !made.ok()) return made;
+  const absl::StatusOr<int> opened = OpenOwnFile(path + "/LOCK", failed);
+  if (!opened.ok()) return opened.status();
+  const int fd = *opened;
   StateDirectory directory(path, fd);
   char text[32] = {};
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {

@@ -1,12 +1,21 @@
 // Serves /metrics and /healthz over HTTP.
 //
 // Not prometheus::Exposer: it serves metrics only, and an orchestrator's health probe belongs on
-// the same port. The HTTP server is the one that prometheus-cpp itself uses (civetweb).
+// the same port. Not civetweb: a thread a connection lets a few half-open requests block both.
 //
-// **Thread safety**: thread-safe; the callbacks run on the listener's threads.
+// **Thread safety**: thread-safe; `health` runs on the thread that serves all connections, so it
+// must not wait; `metrics` runs on a thread of its own.
+//
+// Invariants:
+//  1. No peer, and no scrape that takes long, delays the answer to /healthz.
+//  2. There are at most kMostConnections; a new one ends the oldest of the host that has most.
+//  3. A connection has kRequestTime to send a request of at most kMostRequestBytes, and kReplyTime
+//     to take the reply.
 #ifndef VERBENA_SERVER_METRICS_HTTP_SERVER_H_
 #define VERBENA_SERVER_METRICS_HTTP_SERVER_H_
 
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +24,11 @@
 #include "absl/status/statusor.h"
 
 namespace verbena::server {
+
+inline constexpr size_t kMostConnections = 64;
+inline constexpr size_t kMostRequestBytes = 8192;
+inline constexpr std::chrono::seconds kRequestTime{5};
+inline constexpr std::chrono::seconds kReplyTime{30};
 
 class HttpServer {
  public:

@@ -196,6 +196,13 @@ void AddMemory(const rdma::MemoryStatistics& memory, std::vector<MetricFamily>* 
   out->push_back(std::move(fallbacks));
 }
 
+void AddCounter(const char* name, const char* help, uint64_t value,
+                std::vector<MetricFamily>* out) {
+  MetricFamily family = Family(name, help, kCounter);
+  Add(&family, D(value));
+  out->push_back(std::move(family));
+}
+
 }  // namespace
 
 std::string RenderMetrics(const NodeMetrics& node) {
@@ -209,6 +216,13 @@ std::string RenderMetrics(const NodeMetrics& node) {
              *node.joined ? 1 : 0, &families);
   }
   AddMemory(node.memory, &families);
+  AddCounter("verbena_log_lines_left_out_total",
+             "Log lines that peers caused faster than they are written.", node.log_lines_left_out,
+             &families);
+  AddCounter(
+      "verbena_audit_lines_left_out_total",
+      "Audit lines of refusals beyond a host's rate, and those that the disk was too slow for.",
+      node.audit_lines_left_out, &families);
   if (node.memory_limit > 0) {
     AddGauge("verbena_memory_limit_bytes", "What --memory-limit allows for tables.",
              D(node.memory_limit), &families);

@@ -52,6 +52,7 @@ struct NodeMetrics {
   uint64_t incarnation = 0;
   std::optional<bool> joined;  // empty: this process has no shards, so it never joins
   rdma::MemoryStatistics memory;
+  uint64_t log_lines_left_out = 0, audit_lines_left_out = 0;
   uint64_t memory_limit = 0;     // 0: this process has no shards
   uint64_t memory_reserved = 0;  // of it
   std::vector<ShardMetrics> shards;

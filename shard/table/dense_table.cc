@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/table_limits.h"
 #include "shard/codec/codec.h"
 #include "shard/kernel/convert.h"
 #include "shard/table/initializer.h"
 
 namespace verbena::shard {
 namespace {
-
-// An index entry per chunk is kept, whoever has the chunk: 4 TiB of default chunks is the limit.
-constexpr uint64_t kMaxChunks = uint64_t{1} << 24;
 
 float* Floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data); }
 uint16_t* Halves(const Buffer& buffer) { return reinterpret_cast<uint16_t*>(buffer.data); }
@@ -43,8 +41,9 @@ absl::Status CheckDense(const v1::Table& table) {
     return refuse("gradient_dtype ", spec.gradient_dtype(), " is not served");
   }
   const uint64_t chunk_elements = LayoutOf(spec).chunk_elements;
-  if (elements == 0 || elements / chunk_elements >= kMaxChunks) {
-    return refuse("it has ", elements / chunk_elements, " chunks; allowed: 1..", kMaxChunks);
+  const uint64_t chunks = elements / chunk_elements + (elements % chunk_elements == 0 ? 0 : 1);
+  if (chunks == 0 || chunks > kMostTableChunks) {
+    return refuse("it has ", chunks, " chunks; allowed: 1..", kMostTableChunks);
   }
   return CheckTableOptimizer(spec);
 }

@@ -256,6 +256,16 @@ TEST_CASE("chunks") {
                s->set_chunk_bytes(256);
              }),
              Contains("chunk_bytes is 256; allowed: enough to cut shape [128, 8589934592]"));
+  // What shards serve: an index entry for each chunk.
+  const auto chunks = [](uint64_t count) {
+    return Refused([count](auto* s) {
+      s->set_shape(0, count);
+      s->set_shape(1, 64);
+      s->set_chunk_bytes(256);
+    });
+  };
+  CHECK(chunks(1 << 24) == "accepted");
+  CHECK_THAT(chunks((1 << 24) + 1), Contains("at most 16777216 chunks, not 16777217"));
 }
 
 TEST_CASE("initializers, optimizer parameters and unknown enum values") {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -139,6 +140,34 @@ TEST_CASE("what cannot be written is named before and after") {
   std::fputs("text", (*full)->stream());
   CHECK((*full)->Commit().message() == "cannot write /dev/full: No space left on device");
   CHECK(TypeOf("/dev/full") == S_IFCHR);
+}
+
+TEST_CASE("another user's link is refused, and its target left alone") {
+  if (geteuid() != 0) return;  // only root can make one
+  const Folder folder;
+  Write(folder / "target", "kept");
+  REQUIRE(symlink((folder / "target").c_str(), (folder / "link").c_str()) == 0);
+  REQUIRE(lchown((folder / "link").c_str(), 12345, 12345) == 0);
+  for (const absl::Status& status :
+       {WholeFile::Open(folder / "link").status(), WholeFile::CanWrite(folder / "link")}) {
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("belongs to user id 12345"));
+  }
+  CHECK(Read(folder / "target") == "kept");
+}
+
+TEST_CASE("a link at the name of the draft is not followed") {
+  const Folder folder;
+  const std::string victim = folder / "victim";
+  std::ofstream(victim) << "kept";
+  const std::string draft = folder / ("out." + std::to_string(getpid()) + ".partial");
+  REQUIRE(symlink(victim.c_str(), draft.c_str()) == 0);
+  auto file = WholeFile::Open(folder / "out");
+  REQUIRE(file.ok());
+  std::fputs("new", (*file)->stream());
+  REQUIRE((*file)->Commit().ok());
+  CHECK(Read(victim) == "kept");
+  CHECK(Read(folder / "out") == "new");
 }
 
 }  // namespace

@@ -318,6 +318,28 @@ TEST_CASE("ofi: what connects and is no peer is dropped, and peers still get in"
   CHECK(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
 }
 
+TEST_CASE("ofi: connections that stay silent, however many, keep no peer out") {
+  Stage stage(Ofi());
+  Party& server = stage.Add("server");
+  const std::string address = server.endpoint->Listen().value();
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(OfiConnect(address, "").value());
+    if (i % 50 == 0) stage.Until([&] { return true; });
+  }
+  Party& client = stage.Add("client");
+  const ConnectionId c = client.endpoint->Create({1, 1}).value();
+  REQUIRE(client.endpoint->Connect(c, address, "").ok());
+  CHECK(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
+  int ended = 0;
+  for (const UniqueFd& one : silent) {
+    pollfd p = {one.get(), POLLRDHUP, 0};
+    ended += poll(&p, 1, 0) == 1 ? 1 : 0;
+  }
+  CHECK(ended > 40);  // of the oldest
+  CHECK(ended < 60);
+}
+
 // Writes large blocks until it is killed.
 [[noreturn]] void WriteForever(int commands) {
   char address[64] = {};

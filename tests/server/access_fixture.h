@@ -68,6 +68,9 @@ class TokenCluster {
 
   absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& token, const std::string& job,
                                                   bool observer = false) const {
+    return Client::Connect(As(token, job, observer));
+  }
+  ClientOptions As(const std::string& token, const std::string& job, bool observer) const {
     ClientOptions options;
     options.cluster = address_;
     options.job = job;
@@ -76,7 +79,7 @@ class TokenCluster {
     options.timeout = absl::Seconds(20);
     options.tls = worker_.tls();
     options.token_file = token;
-    return Client::Connect(options);
+    return options;
   }
 
  private:

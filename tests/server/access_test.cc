@@ -1,14 +1,20 @@
 // Access control and the audit log by themselves.
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <fstream>
+#include <functional>
+#include <future>
 #include <string>
 #include <vector>
 
 #include "proto/token.h"
 #include "server/access/access_control.h"
 #include "server/access/audit_log.h"
+#include "server/access/peer_log.h"
+#include "server/access/scope.h"
 #include "tests/support/process.h"
 
 namespace verbena::server {
@@ -61,6 +67,7 @@ TEST_CASE("an audit line is one line of JSON") {
   auto audit = AuditLog::Open("", log.Sink());
   REQUIRE(audit.ok());
   (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), absl::FromUnixSeconds(0));
+  (*audit)->Flush();
   REQUIRE(log.lines.size() == 1);
   CHECK(log.lines[0] ==
         "audit: {\"time\": \"1970-01-01T00:00:00.000000Z\", \"peer\": \"ipv4:10.0.0.1:5\", "
@@ -73,19 +80,114 @@ TEST_CASE("a host that is refused again and again fills no disk, and is counted"
   auto audit = AuditLog::Open("", log.Sink());
   absl::Time now = absl::FromUnixSeconds(1000);
   for (int i = 0; i < 5000; ++i) (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+  (*audit)->Flush();
   CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst));
   (*audit)->Write(Refusal("ipv4:10.0.0.2:5"), now);  // another host
+  (*audit)->Flush();
   CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 1);
   AuditEvent success = Refusal("ipv4:10.0.0.1:5");
   success.status = absl::OkStatus();
   (*audit)->Write(success, now);  // what succeeds always has a line
+  (*audit)->Flush();
   CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 2);
   now += absl::Seconds(1);
   for (int i = 0; i < 100; ++i) (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+  (*audit)->Flush();
   CHECK(log.lines.size() ==
         static_cast<size_t>(kRefusalBurst) + 2 + static_cast<size_t>(kRefusalsPerSecond));
   CHECK_THAT(log.lines[static_cast<size_t>(kRefusalBurst) + 2],
              Contains("\"refusals_without_a_line\": 4000"));
+}
+
+TEST_CASE("what a peer puts into a line is cut: long names fill no disk") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  REQUIRE(audit.ok());
+  AuditEvent event = Refusal("ipv4:10.0.0.1:5");
+  const std::string longest(20 << 20, '\x01');  // each byte takes six in JSON
+  event.certificate = event.method = event.about = longest;
+  event.status = absl::PermissionDeniedError(longest);
+  (*audit)->Write(event);
+  (*audit)->Flush();
+  REQUIRE(log.lines.size() == 1);
+  CHECK(log.lines[0].size() < 16384);
+  CHECK_THAT(log.lines[0], Contains("20971520 bytes"));
+}
+
+TEST_CASE("a disk that stands still holds up no caller, and what it loses is counted") {
+  std::promise<void> go;
+  std::vector<std::string> lines;
+  auto audit = AuditLog::Open("", [&, wait = go.get_future().share()](const std::string& line) {
+    wait.wait();
+    lines.push_back(line);
+  });
+  REQUIRE(audit.ok());
+  AuditEvent event = Refusal("ipv4:10.0.0.1:5");
+  event.status = absl::OkStatus();
+  const absl::Time begin = absl::Now();
+  for (size_t i = 0; i < 3 * kMostWaiting; ++i) (*audit)->Write(event);
+  CHECK(absl::Now() - begin < absl::Seconds(5));
+  const uint64_t lost = (*audit)->left_out();
+  CHECK(lost >= kMostWaiting);
+  go.set_value();
+  (*audit)->Flush();
+  CHECK(lines.size() == 3 * kMostWaiting - lost);
+  (*audit)->Write(event);
+  (*audit)->Flush();
+  CHECK_THAT(lines.back(), Contains("\"lines_lost\": " + std::to_string(lost)));
+  (*audit)->Write(event);
+  audit->reset();  // writes what waits
+  CHECK_THAT(lines.back(), !Contains("lines_lost"));
+}
+
+TEST_CASE("lines that a peer causes are bounded in number and length, and counted") {
+  Log log;
+  PeerLog peers(log.Sink());
+  const uint64_t before = PeerLog::left_out();
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < 5000; ++i) peers.Write("no lane", now);
+  CHECK(log.lines.size() == static_cast<size_t>(PeerLog::kBurst));
+  CHECK(PeerLog::left_out() - before == 4800);
+  now += absl::Seconds(1);
+  peers.Write(std::string(20 << 20, 'x'), now);
+  CHECK(log.lines.back().size() < 2 * PeerLog::kMostBytes);
+  CHECK_THAT(log.lines.back(), Contains("20971520 bytes") && Contains("(4800 lines before it"));
+}
+
+TEST_CASE("what a call is about, and why it is refused, have names of a bounded length") {
+  const std::string longest(20 << 20, 'n');
+  v1::CreateTableRequest create;
+  create.mutable_spec()->set_name(longest);
+  create.mutable_spec()->set_job(longest);
+  CHECK(ScopeOf(create, {}).about.size() < 1024);
+  v1::DropTableRequest drop;
+  drop.set_name(longest);
+  CHECK(ScopeOf(drop, {}).about.size() < 1024);
+  v1::JoinServerRequest join;
+  join.set_name(longest);
+  join.set_address(longest);
+  CHECK(ScopeOf(join, {}).about.size() < 1024);
+  const absl::Status status = Authorize({.token = "1", .role = v1::ROLE_JOB, .job = "ads"},
+                                        "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
+  CHECK(status.code() == absl::StatusCode::kPermissionDenied);
+  CHECK(status.message().size() < 1024);
+}
+
+TEST_CASE("the audit log follows no link and takes no file of another user") {
+  test::TemporaryDirectory directory;
+  const std::string victim = directory.File("victim");
+  std::ofstream(victim) << "kept";
+  REQUIRE(symlink(victim.c_str(), directory.File("audit").c_str()) == 0);
+  Log log;
+  auto audit = AuditLog::Open(directory.File("audit"), log.Sink());
+  REQUIRE_FALSE(audit.ok());
+  CHECK_THAT(std::string(audit.status().message()), Contains("symbolic link"));
+  CHECK(ReadFile(victim) == "kept");
+  if (geteuid() != 0) return;  // only root gives files away
+  REQUIRE(chown(victim.c_str(), 54321, 54321) == 0);
+  auto foreign = AuditLog::Open(victim, log.Sink());
+  REQUIRE_FALSE(foreign.ok());
+  CHECK_THAT(std::string(foreign.status().message()), Contains("54321"));
 }
 
 TEST_CASE("the file is appended to, and followed when it is moved away") {
@@ -102,6 +204,7 @@ TEST_CASE("the file is appended to, and followed when it is moved away") {
   auto audit = AuditLog::Open(path, log.Sink());
   REQUIRE(rename(path.c_str(), directory.File("audit.1").c_str()) == 0);
   (*audit)->Write(Refusal("second"));
+  (*audit)->Flush();
   CHECK(ReadFile(directory.File("audit.1")) == both);
   CHECK_THAT(ReadFile(path), Contains("second"));
   CHECK(log.lines.empty());
@@ -113,6 +216,7 @@ TEST_CASE("a file that cannot be written costs no line: it goes to the daemon's 
   REQUIRE(audit.ok());
   (*audit)->Write(Refusal("one"));
   (*audit)->Write(Refusal("two"));
+  (*audit)->Flush();
   REQUIRE(log.lines.size() == 3);
   CHECK_THAT(log.lines[0], Contains("/dev/full") && Contains("No space left"));
   CHECK_THAT(log.lines[1], Contains("one"));

@@ -57,6 +57,20 @@ TEST_CASE("a read-only token looks, and joins as an observer that pulls") {
   CHECK_FALSE((*observer)->Push(*seen, *region).Wait().ok());
 }
 
+TEST_CASE("a read-only token joins jobs that there are, and makes none") {
+  TokenCluster cluster;
+  const std::string looks = cluster.Token("looks", {"--role", "read-only"});
+  ClientOptions options = cluster.As(looks, "nobody's", /*observer=*/true);
+  options.timeout = absl::Seconds(2);
+  const absl::Status refused = Client::Connect(options).status();
+  CHECK(absl::IsUnavailable(refused));
+  CHECK_THAT(std::string(refused.message()), Contains("there is no job 'nobody's' yet"));
+  CHECK_THAT(cluster.Operate({"jobs"}).out, !Contains("nobody's"));
+  auto client = cluster.Connect(cluster.operator_token(), "nobody's");
+  REQUIRE(client.status() == absl::OkStatus());
+  CHECK(cluster.Connect(looks, "nobody's", /*observer=*/true).status() == absl::OkStatus());
+}
+
 TEST_CASE("a token that is revoked ends its workers at once, and says so") {
   TokenCluster cluster;
   const std::string token = cluster.Token("ours", {"--role", "job", "--job", "ours"});
@@ -139,8 +153,10 @@ TEST_CASE("lanes between servers are for a server's token, and a worker's is for
   // Its view may be older for a moment.
   CHECK(Eventually([&] { return call(server, "OpenLane", open).ok(); }));
   CHECK(call(cluster.operator_token(), "OpenLane", open).ok());
-  CHECK_THAT(cluster.audit(),
-             Contains("shard 5 of server incarnation " + incarnation + ", shard 0"));
+  CHECK(Eventually([&] {
+    return Contains("shard 5 of server incarnation " + incarnation + ", shard 0")
+        .match(cluster.audit());
+  }));
   CHECK(call(server, "CloseLane", close).code() == absl::StatusCode::kNotFound);
   for (const std::string& token : {ours, looks}) {
     const absl::Status refused = call(token, "OpenLane", open);

@@ -1,11 +1,14 @@
-// Closures from many threads reach an owner that sleeps.
+// Closures from many threads reach an owner that sleeps, and those of many callers in turn.
 #include "server/executor/inbox.h"
 
 #include <poll.h>
 
 #include <catch2/catch.hpp>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "server/executor/fair_queue.h"
 
 namespace verbena::server {
 namespace {
@@ -61,6 +64,30 @@ TEST_CASE("no wake-up is lost") {
     inbox.Disarm();
   }
   for (std::thread& producer : producers) producer.join();
+}
+
+TEST_CASE("callers have turns, each with its calls in order, and none takes all places") {
+  FairQueue queue;
+  std::string ran;
+  const auto post = [&](const std::string& caller, char letter) {
+    Inbox::Closure closure = [&ran, letter] { ran += letter; };
+    return queue.Post(caller, closure);
+  };
+  for (const char letter : std::string("abcd")) REQUIRE(post("one", letter).ok());
+  REQUIRE(post("two", 'x').ok());
+  REQUIRE(post("three", 'y').ok());
+  while (queue.RunOne()) {
+  }
+  CHECK(ran == "axybcd");
+  CHECK(queue.empty());
+  for (size_t i = 0; i < FairQueue::kMostOfCaller; ++i) REQUIRE(post("one", 'a').ok());
+  CHECK(post("one", 'b').code() == absl::StatusCode::kUnavailable);
+  REQUIRE(post("two", 'x').ok());
+  ran.clear();
+  queue.RunOne();
+  queue.RunOne();
+  CHECK(ran == "ax");
+  CHECK(post("one", 'c').ok());
 }
 
 }  // namespace

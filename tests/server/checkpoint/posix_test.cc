@@ -222,5 +222,33 @@ TEST_CASE("a read-only disk is said, and what is on it can be read", "[.read-onl
   CHECK(Differs(PosixDisk(), *newest, Model(9)) == "");
 }
 
+mode_t ModeOf(const std::string& path) {
+  struct stat info = {};
+  CHECK(stat(path.c_str(), &info) == 0);
+  return info.st_mode & 07777;
+}
+
+TEST_CASE("files and directories are their owner's alone, or their group's where it is handed on") {
+  const TemporaryDirectory directory;
+  for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
+    const mode_t before = umask(mask);
+    const std::string own = directory.File(absl::StrCat("own", mask));
+    const std::string group = directory.File(absl::StrCat("group", mask));
+    REQUIRE(PosixDisk()->MakeDirectory(own).ok());
+    REQUIRE(PosixDisk()->MakeDirectory(group).ok());
+    REQUIRE(chmod(group.c_str(), 02750) == 0);
+    for (const std::string& parent : {own, group}) {
+      REQUIRE(PosixDisk()->MakeDirectory(parent + "/directory").ok());
+      REQUIRE(PosixDisk()->Create(parent + "/directory/file").ok());
+    }
+    CHECK(ModeOf(own) == 0700);
+    CHECK(ModeOf(own + "/directory") == 0700);
+    CHECK(ModeOf(own + "/directory/file") == 0600);
+    CHECK(ModeOf(group + "/directory") == 02750);
+    CHECK(ModeOf(group + "/directory/file") == 0640);
+    umask(before);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::checkpoint::test

@@ -1,0 +1,201 @@
+// What peers can take of a daemon without a token, and with one: never what others need.
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "tests/server/access_fixture.h"
+#include "tests/server/http2_peer.h"
+#include "tests/support/http.h"
+
+namespace verbena::test {
+namespace {
+
+constexpr uint32_t kMessage = 60 << 20;
+
+// A coordinator that is a server, too, with tokens and without TLS, and a worker of it.
+class PlainCluster {
+ public:
+  PlainCluster()
+      : daemon_({"--coordinator", "--name", "first", "--memory-limit", "134217728",
+                 "--operator-token-file", directory_.File("operator"), "--audit-log",
+                 directory_.File("audit")}) {
+    daemon_.Ready();
+    ClientOptions options;
+    options.cluster = address();
+    options.job = "quiet";
+    options.timeout = absl::Seconds(20);
+    options.token_file = directory_.File("operator");
+    auto client = Client::Connect(options);
+    REQUIRE(client.status() == absl::OkStatus());
+    client_ = *std::move(client);
+    auto table = client_->CreateTable(Spec("t", "quiet"));
+    REQUIRE(table.status() == absl::OkStatus());
+    table_ = *table;
+    auto region = client_->AllocateRegion(table->bytes());
+    REQUIRE(region.status() == absl::OkStatus());
+    region_ = *std::move(region);
+    Serves();
+  }
+
+  std::string address() const { return daemon_.address(); }
+  std::string token_file() const { return directory_.File("operator"); }
+  std::string token() const { return ReadFile(directory_.File("operator")).substr(0, 60); }
+  // In bytes: "VmRSS", now, or "VmHWM", the most so far.
+  double Memory(const std::string& field) {
+    const std::string status =
+        ReadFile("/proc/" + std::to_string(daemon_.process().pid()) + "/status");
+    return std::atof(status.c_str() + status.find(field) + field.size() + 1) * 1024;
+  }
+  // Others are served: the worker, health probes, scrapes.
+  void Serves() {
+    CHECK(client_->Push(*table_, *region_).Wait() == absl::OkStatus());
+    CHECK(client_->Pull(*table_, *region_).Wait() == absl::OkStatus());
+    CHECK(HttpGet(daemon_.metrics(), "/healthz").status == 200);
+    CHECK(HttpGet(daemon_.metrics(), "/metrics").status == 200);
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  Daemon daemon_;
+  std::unique_ptr<Client> client_;
+  std::optional<Table> table_;
+  std::optional<Region> region_;
+};
+
+TEST_CASE("requests without a token take no memory, and others are served meanwhile") {
+  PlainCluster cluster;
+  const double quiet = cluster.Memory("VmRSS");
+  for (const char* method :
+       {"/verbena.v1.Cluster/JoinWorker", "/verbena.v1.Shard/OpenLane", "/no.such/Method"}) {
+    Http2Peer peer(cluster.address());
+    for (int i = 0; i < 8; ++i) peer.Call(method, kMessage);
+    peer.Flood(std::chrono::seconds(5));
+    cluster.Serves();
+    INFO(method << ": " << peer.sent() << " bytes were taken, " << cluster.Memory("VmHWM") / quiet
+                << " times the quiet memory");
+    CHECK(peer.open_calls() == 0);
+    CHECK(cluster.Memory("VmHWM") < 1.2 * quiet);
+  }
+}
+
+TEST_CASE("requests that are read without a token are within the control plane's memory") {
+  PlainCluster cluster;
+  const double quiet = cluster.Memory("VmRSS");
+  for (const char* method : {"/grpc.health.v1.Health/Check",
+                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    Http2Peer peer(cluster.address());
+    for (int i = 0; i < 8; ++i) peer.Call(method, kMessage);
+    peer.Flood(std::chrono::seconds(5));
+    cluster.Serves();
+    INFO(method << ": " << peer.sent() << " bytes were taken, " << cluster.Memory("VmHWM") / quiet
+                << " times the quiet memory");
+    CHECK(cluster.Memory("VmHWM") < quiet + (96 << 20));
+  }
+}
+
+TEST_CASE("silent connections and requests that stay incomplete end by their deadlines") {
+  PlainCluster cluster;
+  std::vector<std::unique_ptr<Http2Peer>> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(std::make_unique<Http2Peer>(cluster.address(), /*speaks=*/false));
+  }
+  Http2Peer peer(cluster.address());
+  peer.Call("/verbena.v1.Cluster/JoinWorker", 1000, cluster.token());
+  peer.Listen(std::chrono::seconds(2));
+  CHECK(peer.open_calls() == 1);
+  cluster.Serves();
+  peer.Listen(std::chrono::seconds(10));
+  CHECK(peer.open_calls() == 0);
+  CHECK_FALSE(peer.closed());
+  const auto ended = [](const std::unique_ptr<Http2Peer>& one) {
+    one->Listen(std::chrono::milliseconds(50));
+    return one->closed();
+  };
+  CHECK(std::all_of(silent.begin(), silent.end(), ended));
+  cluster.Serves();
+}
+
+// Calls of a member, each of which may be waited for.
+class Member {
+ public:
+  explicit Member(const PlainCluster& cluster)
+      : address_(cluster.address()),
+        channel_(nullptr, TokenFile::Open(cluster.token_file()).value()) {}
+
+  void Join(int number) {
+    v1::JoinWorkerRequest request;
+    const std::string id = std::to_string(number);
+    request.set_request_id(std::string(16 - id.size(), 'j') + id);
+    request.set_job("many");
+    request.set_observer(true);
+    auto response = std::make_shared<v1::JoinWorkerResponse>();
+    ++waiting_;
+    channel_.Unary(address_, "/verbena.v1.Cluster/JoinWorker", request, response, absl::Seconds(60),
+                   [this, response](const absl::Status& status) {
+                     --waiting_;
+                     if (!status.ok()) return;
+                     ++joined_;
+                     incarnation_ = response->incarnation();
+                   });
+  }
+  // How long the answer took.
+  absl::Duration Heartbeat(uint64_t incarnation) {
+    v1::HeartbeatRequest request;
+    request.set_incarnation(incarnation);
+    const absl::Time begin = absl::Now();
+    ++waiting_;
+    channel_.Unary(address_, "/verbena.v1.Cluster/Heartbeat", request,
+                   std::make_shared<v1::HeartbeatResponse>(), absl::Seconds(60),
+                   [this](const absl::Status& status) {
+                     --waiting_;
+                     CHECK(status == absl::OkStatus());
+                   });
+    Wait();
+    return absl::Now() - begin;
+  }
+  void Wait() {
+    while (waiting_ > 0) RunOnce();
+  }
+  void RunOnce() {
+    pollfd readable{channel_.wake_fd(), POLLIN, 0};
+    poll(&readable, 1, 10);
+    channel_.RunOnce();
+  }
+  int waiting() const { return waiting_; }
+  int joined() const { return joined_; }
+  uint64_t incarnation() const { return incarnation_; }
+
+ private:
+  const std::string address_;
+  GrpcControlChannel channel_;
+  int waiting_ = 0, joined_ = 0;
+  uint64_t incarnation_ = 0;
+};
+
+TEST_CASE("many joins at once delay no heartbeat") {
+  PlainCluster cluster;
+  Member quiet(cluster), many(cluster);
+  quiet.Join(-1);
+  quiet.Wait();
+  REQUIRE(quiet.joined() == 1);
+  for (int i = 0; i < 1000; ++i) many.Join(i);
+  absl::Duration longest;
+  int heartbeats = 0;
+  while (many.waiting() > 0) {
+    longest = std::max(longest, quiet.Heartbeat(quiet.incarnation()));
+    ++heartbeats;
+    many.RunOnce();
+  }
+  INFO(many.joined() << " joins, " << heartbeats << " heartbeats, the longest took " << longest);
+  CHECK(many.joined() == 1000);
+  CHECK(heartbeats > 3);
+  CHECK(longest < absl::Milliseconds(500));
+  cluster.Serves();
+}
+
+}  // namespace
+}  // namespace verbena::test
