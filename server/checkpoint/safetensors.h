@@ -37,7 +37,7 @@ struct TensorInfo {
   std::string name;
   TensorType type = TensorType::kF32;
   std::vector<uint64_t> shape;
-  uint64_t begin = 0, end = 0;  // of its bytes, counted from the end of the header
+  uint64_t begin = 0, end = 0;    // of its bytes, counted from the end of the header
   std::string unknown_type = {};  // not empty: the name of a type that TensorType has not
 
   uint64_t bytes() const { return end - begin; }
