@@ -12,6 +12,19 @@ namespace verbena {
 
 using client::ClientCore;
 
+namespace {
+
+// FNV-1a: the same on all machines. Of 63 bits, and not 0.
+uint64_t RunOf(const std::string& cluster, const v1::Job& job) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : absl::StrCat(cluster, "/", job.name(), "/", job.generation())) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  }
+  return std::max<uint64_t>(hash >> 1, 1);
+}
+
+}  // namespace
+
 // ---- tables and regions -------------------------------------------------------------------------
 
 absl::StatusOr<Table> Client::CreateTable(const v1::TableSpec& spec, const CallOptions& options) {
@@ -233,6 +246,17 @@ int Client::rank() const {
   int rank = -1;
   impl_->hub->Run([&](ClientCore& core) { rank = core.rank(); });
   return rank;
+}
+
+uint64_t Client::run() const {
+  uint64_t run = 0;
+  impl_->hub->Run([&](ClientCore& core) {
+    for (const v1::Job& job : core.view().jobs()) {
+      if (job.name() != impl_->options.job) continue;
+      run = RunOf(core.view().cluster_id(), job);
+    }
+  });
+  return run;
 }
 
 uint32_t Client::live_workers() const {

@@ -473,6 +473,9 @@ class VERBENA_EXPORT Client {
   uint64_t incarnation() const;
   // Its place in sums; -1: an observer, or closed.
   int rank() const;
+  // Identifies this run of the job: the same for all workers of the run, another one for every
+  // other run, of this cluster or another. Less than 2^63; 0 when closed.
+  uint64_t run() const;
   // Workers of the job that are alive now, observers not counted; 0 when closed.
   uint32_t live_workers() const;
   // What it has done; all 0 when closed.

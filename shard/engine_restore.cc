@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/row_applies.h"
 #include "shard/engine_impl.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/prefetch.h"
@@ -275,7 +276,8 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
     for (size_t a = 0; a < arrays.size(); ++a) {
       arrays[a] = rows.state[a].data() + i * table.state_width();
     }
-    const uint32_t applies = rows.row_applies.empty() ? 1 : rows.row_applies[i];
+    const uint32_t uncounted = rows.state.empty() ? kAppliesOfNewState : 1;
+    const uint32_t applies = rows.row_applies.empty() ? uncounted : rows.row_applies[i];
     if (!table.LoadRow(slice, numbers[k], applies, parameters, arrays, restored_applies)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows"));

@@ -92,7 +92,8 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
     table.clear_optimizer();
     table.mutable_optimizer()->set_name("sgd");
     table.mutable_optimizer()->set_rate(1);
-    return table;  // in f32: a count is exact
+    table.set_reduction(v1::REDUCTION_SUM);
+    return table;  // in f32: sums of small integers are exact
   }
   table.set_dtype(TypeOf(spec.dtype));
   table.set_gradient_dtype(TypeOf(spec.gradient_dtype));

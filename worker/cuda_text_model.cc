@@ -27,7 +27,7 @@ absl::Status CudaTextModel::Begin(const Parameters& parameters, const Gradients&
   for (size_t g = 0; g < texts_.size(); ++g) {
     float* const gradient = gradients.on_devices[g];
     const float* const from = parameters.on_devices[g];
-    status.Update(texts_[g]->Scale(from, 0, gradient, layout_.floats()));
+    status.Update(texts_[g]->Zero(gradient, layout_.floats()));
     if (options_.l2 == 0 || g > 0) continue;
     for (const size_t tensor : Penalised()) {
       const uint64_t first = layout_.offset(tensor);

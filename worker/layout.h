@@ -23,8 +23,8 @@ struct Tensor {
   std::vector<uint64_t> shape;
   Initial initial = Initial::kZeros;
   double scale = 0;  // kUniform: [-scale, scale); kNormal: the standard deviation
-  // Adds up what is pushed (sgd of rate 1 on the negated gradient), whatever trains the model: for
-  // what workers tell each other.
+  // Adds up the negated gradients of all workers (sgd of rate 1, no mean), whatever trains the
+  // model: for numbers that workers share.
   bool counter = false;
 
   uint64_t elements() const {

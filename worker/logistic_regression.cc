@@ -73,6 +73,8 @@ absl::StatusOr<Quality> LogisticRegression::Evaluate(const Evaluation& evaluatio
   const absl::Span<const float> labels = absl::MakeConstSpan(test_->labels).first(examples);
   Quality quality;
   quality.examples = examples;
+  quality.not_finite = CountNotFinite(probabilities);
+  if (quality.not_finite > 0) return quality;
   quality.auc = AreaUnderCurve(probabilities, labels);
   quality.accuracy = Accuracy(probabilities, labels);
   return quality;

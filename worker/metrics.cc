@@ -1,6 +1,7 @@
 #include "worker/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -8,8 +9,14 @@
 
 namespace verbena::worker {
 
+uint64_t CountNotFinite(absl::Span<const float> numbers) {
+  return static_cast<uint64_t>(
+      std::count_if(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); }));
+}
+
 std::optional<double> AreaUnderCurve(absl::Span<const float> scores,
                                      absl::Span<const float> labels) {
+  if (CountNotFinite(scores) > 0) return std::nullopt;
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] < scores[b]; });
@@ -28,11 +35,6 @@ std::optional<double> AreaUnderCurve(absl::Span<const float> scores,
         static_cast<double>(tied_positives) * static_cast<double>(2 * negatives + tied_negatives);
     negatives += tied_negatives;
     positives += tied_positives;
-    // A NaN equals nothing, itself included: step over it as one example.
-    if (j == i) {
-      ++(labels[order[i]] > 0.5f ? positives : negatives);
-      ++j;
-    }
     i = j;
   }
   if (positives == 0 || negatives == 0) return std::nullopt;

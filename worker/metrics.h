@@ -4,14 +4,18 @@
 #ifndef VERBENA_WORKER_METRICS_H_
 #define VERBENA_WORKER_METRICS_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "absl/types/span.h"
 
 namespace verbena::worker {
 
+uint64_t CountNotFinite(absl::Span<const float> numbers);
+
 // Area under the ROC curve: the probability that a positive example scores above a negative one,
-// ties counting half. nullopt when there are no positives or no negatives. `labels` are 0 or 1.
+// ties counting half. nullopt when there are no positives or no negatives, or a score is not
+// finite. `labels` are 0 or 1.
 std::optional<double> AreaUnderCurve(absl::Span<const float> scores,
                                      absl::Span<const float> labels);
 

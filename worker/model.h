@@ -28,6 +28,7 @@ struct Quality {
   std::optional<double> auc = std::nullopt;
   std::optional<double> accuracy = std::nullopt;
   std::optional<double> bits_per_byte = std::nullopt;
+  uint64_t not_finite = 0;  // predictions that are no finite numbers: then nothing is measured
 };
 
 // One worker's examples of a step. Who makes one sets the ids; Model::Prepare() does the rest.

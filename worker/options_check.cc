@@ -12,6 +12,8 @@
 namespace verbena::worker {
 namespace {
 
+constexpr double kMostEpochs = 1e6;
+
 std::string CheckRange(const char* name, double value, double low, double high, const char* want) {
   if (value >= low && value <= high) return "";
   return absl::StrCat(name, ": ", value, " is not allowed; allowed: ", want);
@@ -107,8 +109,8 @@ std::string CheckRates(const Options& o) {
     return absl::StrCat("--rate: ", rate, " is not allowed; a rate is a positive number");
   }
   const double epochs = o.epochs.value_or(1);
-  if (!(epochs > 0) || !std::isfinite(epochs)) {
-    return absl::StrCat("--epochs: ", epochs, " is not allowed; allowed: a positive number");
+  if (!(epochs > 0) || epochs > kMostEpochs) {
+    return absl::StrCat("--epochs: ", epochs, " is not allowed; allowed: above 0, to 1000000");
   }
   return "";
 }

@@ -103,7 +103,7 @@ uint64_t StepsOf(const Options& options, uint64_t examples) {
   const uint64_t batch = std::min(BatchOf(options), examples);
   const auto per_epoch = static_cast<double>((examples + batch - 1) / batch);
   const double epochs = options.epochs.value_or(DefaultsOf(options).epochs);
-  return static_cast<uint64_t>(std::clamp(std::llround(epochs * per_epoch), 1LL, 1000000000000LL));
+  return static_cast<uint64_t>(std::llround(std::clamp(epochs * per_epoch, 1.0, 1e12)));
 }
 
 bool AllF32(const Options& options) {

@@ -63,6 +63,9 @@ class ParameterStore {
   virtual ~ParameterStore() = default;
 
   virtual const Layout& layout() const = 0;
+  // Identifies this run of the job: the same for all of its workers, another one for every other
+  // run. 0: the workers begin together, and nobody joins them later.
+  virtual uint64_t run() const { return 0; }
   // Arenas laid out by layout().
   virtual float* gradient() = 0;
   virtual float* parameters() = 0;

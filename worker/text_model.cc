@@ -224,6 +224,7 @@ absl::StatusOr<Quality> TextModel::Evaluate(const Evaluation& evaluation) {
   const uint64_t bytes = std::min<uint64_t>(data_.test.size(), evaluation.limit);
   Batch batch;
   double nats = 0;
+  uint64_t not_finite = 0;
   for (uint64_t done = 0; done < bytes;) {
     const size_t rows = std::min<uint64_t>(kTextRows, bytes - done);
     for (size_t r = 0; r < rows; ++r) Fill(data_.test, r, done + r);
@@ -239,6 +240,7 @@ absl::StatusOr<Quality> TextModel::Evaluate(const Evaluation& evaluation) {
                      static_cast<int>(rows), losses_.data());
     for (size_t r = 0; r < rows; ++r) {
       nats += losses_[r];
+      not_finite += std::isfinite(losses_[r]) ? 0 : 1;
       if (evaluation.predictions != nullptr) {
         std::fprintf(evaluation.predictions, "%.6g\n", losses_[r] / std::log(2.0));
       }
@@ -247,7 +249,8 @@ absl::StatusOr<Quality> TextModel::Evaluate(const Evaluation& evaluation) {
   }
   Quality quality;
   quality.examples = bytes;
-  quality.bits_per_byte = nats / std::log(2.0) / static_cast<double>(bytes);
+  quality.not_finite = not_finite;
+  if (not_finite == 0) quality.bits_per_byte = nats / std::log(2.0) / static_cast<double>(bytes);
   return quality;
 }
 

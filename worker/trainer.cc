@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/job_progress.h"
 #include "worker/schedule.h"
 
 namespace verbena::worker {
@@ -63,6 +64,19 @@ class Average {
   std::vector<float> values_;
 };
 
+JobProgressOptions ProgressOptions(const Model& model, const ParameterStore& store,
+                                   const TrainOptions& options) {
+  JobProgressOptions progress = {.workers = options.workers,
+                                 .rank = options.rank,
+                                 .run = store.run(),
+                                 .together = !options.separate_steps};
+  // Behind the model's own: see StoreLayout().
+  size_t next = model.layout().size();
+  if (options.count_steps) progress.steps_tensor = next++;
+  if (options.early_stop > 0) progress.stop_tensor = next;
+  return progress;
+}
+
 // Which examples and rows a step uses. Two are in use at a time: this step's and the next one's.
 struct Prepared {
   Batch batch;
@@ -81,12 +95,8 @@ class Loop {
         options_(options),
         hooks_(hooks),
         schedule_(model->examples(), options.batch, options.workers, options.rank, options.seed),
-        patience_(options.early_stop) {
-    // Behind the model's own: see StoreLayout().
-    size_t next = model->layout().size();
-    if (options.count_steps) count_tensor_ = next++;
-    if (options.early_stop > 0) stop_tensor_ = next;
-  }
+        patience_(options.early_stop),
+        progress_(store, ProgressOptions(*model, *store, options)) {}
   // Rows may still be on their way into the store's buffers when a loop ends early.
   ~Loop() { (void)rows_.WaitLookups(looking_up_ % 2); }
   Loop(const Loop&) = delete;
@@ -95,12 +105,8 @@ class Loop {
   // Once, before the first step.
   absl::Status Begin() {
     if (absl::Status status = PullAll(&store_); !status.ok()) return status;
-    stop_at_start_ = CounterOf(stop_tensor_);
-    if (options_.resume) {
-      // Of a sync table it is the mean of what workers add, else the sum.
-      const auto counted = static_cast<uint64_t>(CounterOf(count_tensor_));
-      first_ = options_.summed_steps ? counted / options_.workers : counted;
-    }
+    const uint64_t behind = progress_.Begin();
+    if (options_.resume) progress_.CountFrom(first_ = behind);
     if (options_.resume && first_ >= options_.steps) {
       return absl::FailedPreconditionError(absl::StrCat("nothing to resume: the tables have ",
                                                         first_, " steps behind them, and ",
@@ -124,6 +130,9 @@ class Loop {
     }
     const absl::StatusOr<double> loss = Gradient(step % 2);
     if (!loss.ok()) return loss.status();
+    if (!std::isfinite(*loss)) {
+      return Diverged(absl::StrCat("the loss of step ", step, " is ", *loss));
+    }
     const size_t tensors = store_.layout().size();
     for (size_t i = 0; i < tensors; ++i) {
       store_.Push(i);
@@ -153,8 +162,9 @@ class Loop {
     return absl::OkStatus();
   }
 
-  // Whether some worker, this one included, has said to stop by the end of the last step.
-  bool Stopped() const { return stop_tensor_ && CounterOf(stop_tensor_) != stop_at_start_; }
+  // Whether some worker, this one included, has said to stop by the end of the last step, or before
+  // this one began.
+  bool Stopped() const { return progress_.stopped(); }
 
   const Totals& Count(double seconds) {
     const StoreStatistics statistics = store_.statistics();
@@ -166,13 +176,6 @@ class Loop {
   }
 
  private:
-  float CounterOf(const std::optional<size_t>& tensor) const {
-    return tensor ? store_.parameters()[store_.layout().offset(*tensor)] : 0;
-  }
-  void AddToCounter(size_t tensor, float count) {
-    store_.gradient()[store_.layout().offset(tensor)] = -count;
-  }
-
   void Prepare(uint64_t step) {
     Prepared& next = prepared_[step % 2];
     const Schedule::Share share = schedule_.Step(step);
@@ -207,10 +210,7 @@ class Loop {
     const absl::StatusOr<double> loss = model_.Gradient(
         now.batch, scale, {store_.parameters(), now.rows, store_.device_parameters()},
         {store_.gradient(), absl::MakeSpan(now.row_gradients), store_.device_gradients()});
-    if (count_tensor_) AddToCounter(*count_tensor_, 1);
-    // Until this worker has seen it too: in async that may be a step later.
-    const bool stop = options_.rank == 0 && patience_.exhausted();
-    if (stop_tensor_) AddToCounter(*stop_tensor_, stop ? 1 : 0);
+    progress_.Push(options_.rank == 0 && patience_.exhausted());
     return loss;
   }
 
@@ -222,9 +222,8 @@ class Loop {
   const TrainHooks& hooks_;
   Schedule schedule_;
   Patience patience_;
-  std::optional<size_t> count_tensor_, stop_tensor_;
+  JobProgress progress_;
   uint64_t first_ = 0;
-  float stop_at_start_ = 0;  // an earlier run of the job may have stopped early
   Prepared prepared_[2];
   uint64_t looking_up_ = 0;  // the step whose rows were asked for last
   RecentLoss recent_;
@@ -262,8 +261,8 @@ absl::Status PullAll(ParameterStore* store) {
 
 Layout StoreLayout(const Model& model, const TrainOptions& options) {
   Layout layout = model.layout();
-  if (options.count_steps) layout = layout.With({.name = "steps", .shape = {1}, .counter = true});
-  if (options.early_stop > 0) layout = layout.With({.name = "stop", .shape = {1}, .counter = true});
+  if (options.count_steps) layout = layout.With(JobProgress::StepsTensor(options.workers));
+  if (options.early_stop > 0) layout = layout.With(JobProgress::StopTensor());
   return layout;
 }
 
@@ -275,7 +274,9 @@ absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const Tra
   const bool averages = model->tables().empty();
   if (absl::Status status = loop.Begin(); !status.ok()) return status;
   const size_t averaged = averages ? model->layout().floats() : 0;
-  Average average = options.resume ? Average(store->parameters(), averaged) : Average(averaged);
+  result.stopped_early = loop.Stopped();  // before this worker began
+  const bool goes_on = options.resume || result.stopped_early;
+  Average average = goes_on ? Average(store->parameters(), averaged) : Average(averaged);
   const auto start = SteadyClock::now();
   for (uint64_t step = loop.first(); step < options.steps && !result.stopped_early; ++step) {
     if (hooks.stop != nullptr && hooks.stop->load(std::memory_order_relaxed)) {

@@ -5,15 +5,16 @@
 // of step t (one step of staleness more than a lookup after it). Without, it starts once step t is
 // ended, as sync demands: step t + 1 has to see step t. What it will ask for is said before.
 //
-// Early stop: rank 0 validates. When that has not become better for long enough it adds to a
-// counter tensor of the job, which every worker pulls with the parameters of each step; who sees it
-// changed stops. In sync a step's pull is the same for all, so all stop after the same step and
-// nobody is waited for; in ssp and async each stops at its next step's end. Workers need no other
-// channel.
+// Early stop: rank 0 validates. When that has not become better for long enough it puts the run
+// into a counter tensor of the job, which every worker pulls with the parameters of each step; a
+// worker that finds its run there stops. In sync a step's pull is the same for all, so all stop
+// after the same step and none waits for another; in ssp and async each stops at its next step's
+// end, or before its first one. Workers need no other channel.
 //
-// Steps are counted in another such tensor where a job may be gone on with: it is saved and
-// restored with the parameters, so it says how many steps these have behind them. In ssp and async,
-// where each worker adds its own, it says so on average.
+// Steps are counted in another such tensor where a job may be resumed (job_progress.h).
+//
+// A loss that is not finite ends training with FAILED_PRECONDITION before anything of that step is
+// pushed.
 //
 // **Thread safety**: one thread; `stop` may be set from anywhere, a signal handler included.
 #ifndef VERBENA_WORKER_TRAINER_H_
@@ -49,11 +50,12 @@ struct TrainOptions {
 
   // Keep count of the steps in the store, which is then laid out by StoreLayout().
   bool count_steps = false;
-  // Whether the store adds up what each worker pushes (ssp, async), and does not average it (sync).
-  bool summed_steps = false;
+  // Whether each worker makes its steps apart from the others (ssp, async).
+  bool separate_steps = false;
   // Begin after those that were counted, as though this run had made them: same examples, same
-  // arithmetic. What is averaged begins with the parameters there are. FAILED_PRECONDITION: there
-  // are `steps` or more already. Needs count_steps.
+  // arithmetic. In ssp and async all workers begin at the mean of their counts. What is averaged
+  // begins with the parameters there are. FAILED_PRECONDITION: there are `steps` or more already.
+  // Needs count_steps.
   bool resume = false;
 };
 

@@ -9,8 +9,10 @@
 namespace verbena::worker {
 namespace {
 
-// Higher is better. None: nothing was measured (such as AUC where all labels are the same).
+// Higher is better. None: nothing was measured (such as AUC where all labels are the same), or not
+// all predictions are numbers.
 std::optional<double> Goodness(const Quality& quality) {
+  if (quality.not_finite > 0) return std::nullopt;
   if (quality.auc) return quality.auc;
   if (quality.accuracy) return quality.accuracy;
   if (quality.bits_per_byte) return -*quality.bits_per_byte;
@@ -42,7 +44,23 @@ std::string QualityText(const Quality& quality) {
   if (quality.bits_per_byte) {
     absl::StrAppendFormat(&text, " %.4f bits per byte", *quality.bits_per_byte);
   }
+  if (quality.not_finite > 0) {
+    absl::StrAppend(&text, " ", quality.not_finite, " of ", quality.examples,
+                    " predictions are not numbers");
+  }
   return text;
+}
+
+absl::Status Diverged(const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("training has diverged: ", what,
+                   "; a lower --rate, --warmup-steps or --clip-global-norm may help"));
+}
+
+absl::Status CheckConverged(const Quality& quality) {
+  if (quality.not_finite == 0) return absl::OkStatus();
+  return Diverged(absl::StrCat(quality.not_finite, " of ", quality.examples,
+                               " predictions on the test data are not numbers"));
 }
 
 std::string ValidationText(const Validation& validation) {

@@ -68,7 +68,7 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.early_stop = options.early_stop;
   // Tables that go with the run are not gone on with.
   train.count_steps = !options.job.empty() && !options.drop_tables;
-  train.summed_steps = options.consistency != "sync";
+  train.separate_steps = options.consistency != "sync";
   train.resume = options.resume;
   return train;
 }
@@ -150,6 +150,7 @@ absl::StatusOr<std::optional<Quality>> Test(const Options& options, Trained* tra
   const absl::StatusOr<Quality> quality =
       EvaluateModel(options, model, trained->store->rows(), parameters);
   if (!quality.ok()) return quality.status();
+  if (absl::Status status = CheckConverged(*quality); !status.ok()) return status;
   return *quality;
 }
 

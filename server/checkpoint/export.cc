@@ -184,6 +184,13 @@ class Exporter {
     if (tensor.from != tensor.type) {
       converted_.resize(bytes.size() / BytesOf(tensor.from) * BytesOf(tensor.type));
       ConvertNumbers(tensor.from, bytes, tensor.type, absl::MakeSpan(converted_));
+      const auto large = FindTooLarge(tensor.from, bytes, tensor.type, converted_);
+      if (large) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("table ", Quoted(tensor.table), ": element ", first + large->index, " of ",
+                         tensor.array, " is ", Number(large->number), ", too large for ",
+                         TypeName(tensor.type), "; --dtype names another type, such as BF16"));
+      }
       out = converted_;
     }
     const Place& place = places_[i];

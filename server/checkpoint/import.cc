@@ -1,15 +1,16 @@
 #include "server/checkpoint/import.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/row_applies.h"
 #include "proto/spec_text.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/layout.h"
@@ -28,30 +29,18 @@ constexpr uint32_t kPartitions = 256;
 
 using Buffer = std::vector<std::byte>;
 
-double NumberAt(TensorType type, absl::Span<const std::byte> numbers, uint64_t i) {
-  double number = 0;
-  ConvertNumbers(type, numbers.subspan(i * BytesOf(type), BytesOf(type)), TensorType::kF64,
-                 {reinterpret_cast<std::byte*>(&number), sizeof(number)});
-  return number;
-}
-
 // `in`, elements of `tensor` from `first` on, as `to`.
 absl::Status Convert(const SourceTensor& tensor, uint64_t first, TensorType from, const Buffer& in,
                      TensorType to, Buffer* out) {
   const uint64_t count = in.size() / BytesOf(from);
   out->resize(count * BytesOf(to));
   ConvertNumbers(from, in, to, absl::MakeSpan(*out));
-  const bool wider = to == TensorType::kF32 && from != TensorType::kF64;
-  if (from == to || wider) return absl::OkStatus();
-  for (uint64_t i = 0; i < count; ++i) {
-    if (!std::isinf(NumberAt(to, *out, i))) continue;
-    const double number = NumberAt(from, in, i);
-    if (std::isinf(number)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        Which(tensor), ": element ", first + i, " is ", Number(number), ", too large for ",
-        TypeName(to), "; --dtype names another type, --skip leaves the tensor out"));
-  }
-  return absl::OkStatus();
+  const std::optional<TooLarge> large = FindTooLarge(from, in, to, *out);
+  if (!large) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(Which(tensor), ": element ", first + large->index, " is ", Number(large->number),
+                   ", too large for ", TypeName(to),
+                   "; --dtype names another type, --skip leaves the tensor out"));
 }
 
 // Elements of `tensor` as they are in the file.
@@ -220,9 +209,8 @@ class Importer {
     }
     if (!status.ok()) return status;
     const Buffer zeros(count * dim * sizeof(float));
-    // A row without any apply is none.
-    const std::vector<uint32_t> once(count, 1);
-    const absl::Span<const std::byte> applies(reinterpret_cast<const std::byte*>(once.data()),
+    const std::vector<uint32_t> anew(count, kAppliesOfNewState);
+    const absl::Span<const std::byte> applies(reinterpret_cast<const std::byte*>(anew.data()),
                                               count * sizeof(uint32_t));
     std::vector<absl::Span<const std::byte>> columns;
     uint64_t bytes = 0;

@@ -2,7 +2,7 @@
 //
 // What is in it is what a table has that was made with these numbers as its initial values:
 // parameters, for 16-bit types their f32 master copies, an optimizer's state of zeros, no steps and
-// no applies; of each row one, as a row that was never changed is none.
+// no applies; rows say that no gradient is in their state (proto/row_applies.h).
 //
 // **Thread safety**: one thread a call.
 //

@@ -170,6 +170,11 @@ class Planner {
 
   // That its numbers can be a table's.
   absl::Status CheckType(const SourceTensor& tensor, const v1::TableSpec& spec) const {
+    const absl::Status known = CheckKnownType(tensor.file->path(), *tensor.info);
+    if (!known.ok()) {
+      return absl::UnimplementedError(
+          absl::StrCat(std::string(known.message()), "; --skip leaves a tensor out"));
+    }
     const TensorType type = tensor.info->type;
     if (DTypeOf(type)) return absl::OkStatus();
     if (type != TensorType::kF64) {

@@ -85,7 +85,8 @@ std::string Which(const SourceTensor& tensor) {
 absl::Status ModelSource::AddFile(Disk* disk, const std::string& path,
                                   const std::set<std::string>& skipped,
                                   const std::map<std::string, std::string>* index) {
-  absl::StatusOr<SafetensorsReader> opened = SafetensorsReader::Open(disk, path);
+  absl::StatusOr<SafetensorsReader> opened =
+      SafetensorsReader::Open(disk, path, UnknownTypes::kKeep);
   if (!opened.ok()) return opened.status();
   files_.push_back(std::make_unique<SafetensorsReader>(*std::move(opened)));
   const SafetensorsReader& file = *files_.back();

@@ -24,8 +24,8 @@ constexpr size_t kMostDimensions = 64;
 // It stops at the first thing that does not belong there.
 class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  HeaderHandler(const std::string& path, SafetensorsHeader* header)
-      : path_(path), header_(header) {}
+  HeaderHandler(const std::string& path, UnknownTypes unknown, SafetensorsHeader* header)
+      : path_(path), unknown_(unknown), header_(header) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -83,10 +83,10 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
       tensor_.type = *type;
       return true;
     }
-    status_ =
-        absl::UnimplementedError(absl::StrCat(path_, ": tensor ", Quoted(name_), ": its dtype is ",
-                                              Quoted(text), "; known: ", TypeNames()));
-    return false;
+    if (text.empty()) return Wrong("has an empty dtype");
+    tensor_.unknown_type = text;
+    if (unknown_ == UnknownTypes::kRefuse) status_ = CheckKnownType(path_, tensor_);
+    return status_.ok();
   }
 
   bool start_array(size_t) override {
@@ -150,6 +150,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::string& path_;
+  const UnknownTypes unknown_;
   SafetensorsHeader* const header_;
   absl::Status status_;
   Place place_ = Place::kStart;
@@ -174,6 +175,7 @@ std::string ShapeText(absl::Span<const uint64_t> shape) {
 absl::Status CheckPlaces(const std::string& path, uint64_t data_bytes,
                          std::vector<TensorInfo>* tensors) {
   for (const TensorInfo& tensor : *tensors) {
+    if (!tensor.unknown_type.empty() && tensor.begin <= tensor.end) continue;
     const std::optional<uint64_t> elements = ElementsOf(tensor.shape, BytesOf(tensor.type));
     if (!elements) {
       return Wrong(path, tensor,
@@ -210,11 +212,18 @@ absl::Status CheckPlaces(const std::string& path, uint64_t data_bytes,
 
 }  // namespace
 
+absl::Status CheckKnownType(const std::string& path, const TensorInfo& tensor) {
+  if (tensor.unknown_type.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(path, ": tensor ", Quoted(tensor.name),
+                                               ": its dtype is ", Quoted(tensor.unknown_type),
+                                               "; known: ", TypeNames()));
+}
+
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& path,
-                                                         std::string_view json,
-                                                         uint64_t data_bytes) {
+                                                         std::string_view json, uint64_t data_bytes,
+                                                         UnknownTypes unknown) {
   SafetensorsHeader header;
-  HeaderHandler handler(path, &header);
+  HeaderHandler handler(path, unknown, &header);
   const bool parsed = nlohmann::json::sax_parse(json.begin(), json.end(), &handler);
   if (!handler.status().ok()) return handler.status();
   if (!parsed) return absl::DataLossError(absl::StrCat(path, ": its header is not JSON"));
@@ -279,7 +288,8 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
   return head + text;
 }
 
-absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(Disk* disk, const std::string& path) {
+absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(Disk* disk, const std::string& path,
+                                                          UnknownTypes unknown) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = disk->Open(path);
   if (!file.ok()) return file.status();
   const uint64_t size = (*file)->size();
@@ -303,7 +313,7 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(Disk* disk, const std:
   if (!status.ok()) return status;
   absl::StatusOr<SafetensorsHeader> header =
       ParseSafetensorsHeader(path, std::string_view(reader.head_).substr(kHeaderLengthBytes),
-                             size - kHeaderLengthBytes - length);
+                             size - kHeaderLengthBytes - length, unknown);
   if (!header.ok()) return header.status();
   reader.header_ = *std::move(header);
   for (size_t i = 0; i < reader.header_.tensors.size(); ++i) {

@@ -37,7 +37,8 @@ struct TensorInfo {
   std::string name;
   TensorType type = TensorType::kF32;
   std::vector<uint64_t> shape;
-  uint64_t begin = 0, end = 0;  // of its bytes, counted from the end of the header
+  uint64_t begin = 0, end = 0;    // of its bytes, counted from the end of the header
+  std::string unknown_type = {};  // not empty: the name of a type that TensorType has not
 
   uint64_t bytes() const { return end - begin; }
 };
@@ -47,11 +48,17 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;  // "__metadata__"
 };
 
+// What becomes of a tensor whose type is unknown: an error, or one that can be passed over.
+enum class UnknownTypes : uint8_t { kRefuse, kKeep };
+
 // `json`: the header alone, of the file `path`, behind which `data_bytes` follow. DATA_LOSS names
 // path, tensor, what is wrong and what is allowed; so does UNIMPLEMENTED of a type not known here.
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& path,
-                                                         std::string_view json,
-                                                         uint64_t data_bytes);
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
+    const std::string& path, std::string_view json, uint64_t data_bytes,
+    UnknownTypes unknown = UnknownTypes::kRefuse);
+
+// UNIMPLEMENTED: the tensor has an unknown type.
+absl::Status CheckKnownType(const std::string& path, const TensorInfo& tensor);
 
 // The first bytes of a file of these tensors, up to the first tensor's; `begin` and `end` are set,
 // in this order. INVALID_ARGUMENT: names that are the same, empty, or "__metadata__", no UTF-8, or
@@ -61,7 +68,8 @@ absl::StatusOr<std::string> MakeSafetensorsHeader(
 
 class SafetensorsReader {
  public:
-  static absl::StatusOr<SafetensorsReader> Open(Disk* disk, const std::string& path);
+  static absl::StatusOr<SafetensorsReader> Open(Disk* disk, const std::string& path,
+                                                UnknownTypes unknown = UnknownTypes::kRefuse);
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }

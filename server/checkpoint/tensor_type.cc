@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 
@@ -141,6 +142,19 @@ void ConvertNumbers(TensorType from, absl::Span<const std::byte> in, TensorType 
   for (size_t i = 0; i < n; ++i) {
     Write(to, Read(from, in.data() + i * from_bytes), out.data() + i * to_bytes);
   }
+}
+
+std::optional<TooLarge> FindTooLarge(TensorType from, absl::Span<const std::byte> in, TensorType to,
+                                     absl::Span<const std::byte> out) {
+  const bool wide = to == TensorType::kF32 && from != TensorType::kF64;
+  if (from == to || wide || to == TensorType::kF64 || !IsFloat(to)) return std::nullopt;
+  const size_t n = std::min(in.size() / BytesOf(from), out.size() / BytesOf(to));
+  for (size_t i = 0; i < n; ++i) {
+    if (!std::isinf(Read(to, out.data() + i * BytesOf(to)))) continue;
+    const double number = Read(from, in.data() + i * BytesOf(from));
+    if (!std::isinf(number)) return TooLarge{i, number};
+  }
+  return std::nullopt;
 }
 
 std::optional<uint64_t> ElementsOf(absl::Span<const uint64_t> shape, size_t element_bytes) {

@@ -54,6 +54,15 @@ bool CanConvert(TensorType from, TensorType to);
 void ConvertNumbers(TensorType from, absl::Span<const std::byte> in, TensorType to,
                     absl::Span<std::byte> out);
 
+// The first finite number of `in` that is infinite in `out`, where ConvertNumbers() put them; none:
+// there is no such number.
+struct TooLarge {
+  uint64_t index = 0;
+  double number = 0;
+};
+std::optional<TooLarge> FindTooLarge(TensorType from, absl::Span<const std::byte> in, TensorType to,
+                                     absl::Span<const std::byte> out);
+
 // How many elements a shape has; none: more than 2^63 bytes of them.
 std::optional<uint64_t> ElementsOf(absl::Span<const uint64_t> shape, size_t element_bytes);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/row_applies.h"
 #include "server/checkpoint/manifest.h"
 #include "server/nanoseconds.h"
 
@@ -128,10 +129,10 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, Read* read) const
     rows.parameters = columns[1];
     constexpr size_t kApplies = checkpoint::kAppliesColumn;
     rows.row_applies = {reinterpret_cast<const uint32_t*>(columns[kApplies].data()), window.count};
-    std::vector<uint32_t> once;
+    std::vector<uint32_t> anew;
     if (!restore.state) {
-      for (const uint32_t applies : rows.row_applies) once.push_back(std::min(applies, 1u));
-      rows.row_applies = once;
+      for (const uint32_t n : rows.row_applies) anew.push_back(n == 0 ? 0 : kAppliesOfNewState);
+      rows.row_applies = anew;
     }
     for (size_t i = kApplies + 1; i < columns.size(); ++i) {
       rows.state.push_back(Floats(columns[i]));

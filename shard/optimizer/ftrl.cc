@@ -4,7 +4,14 @@
 //     w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / alpha + l2)
 //
 // w is a function of z and n alone: after the first apply, an initial value lives on in z only.
-// Under a schedule, alpha is the rate of the apply, for sigma and for w.
+//
+// Under a schedule alpha_t is the rate of the t-th apply, and
+//
+//     sigma_t = (beta + sqrt(n_t)) / alpha_t - (beta + sqrt(n_(t-1))) / alpha_(t-1)
+//
+// so that all sigmas add up to what divides z in w. The apply before of a row had the rate of an
+// earlier step of its partition, which nothing remembers; but w, z and l2 give the old sum, and
+// with it z - sigma * w = (z brought into [-l1, l1]) - ((beta + sqrt(n_t)) / alpha_t + l2) * w.
 #include <algorithm>
 #include <cmath>
 
@@ -34,6 +41,30 @@ VERBENA_KERNEL_BODY FtrlKernelBody(const float* in, float* out, float* linear, f
     out[i] = -(z - taken) / ((k.beta + root) / k.alpha + k.l2);
   }
 }
+// Where the rate changes. The first apply has no rate before it: beta cancels out there.
+VERBENA_KERNEL_BODY FtrlScheduledBody(const float* in, float* out, float* linear, float* squares,
+                                      const float* g, const FtrlFactors& f, size_t n) {
+  const FtrlFactors k = f;
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    const float sum = squares[i] + g[i] * g[i];
+    const float root = std::sqrt(sum);
+    const float divisor = (k.beta + root) / k.alpha + k.l2;
+    const bool first = squares[i] == 0 && linear[i] == 0;
+    const float under = linear[i] > k.l1 ? k.l1 : linear[i];
+    const float kept = under < -k.l1 ? -k.l1 : under;
+    const float z = kept + (g[i] - (first ? root / k.alpha : divisor) * in[i]);
+    squares[i] = sum;
+    linear[i] = z;
+    const float below = z > k.l1 ? k.l1 : z;
+    const float taken = below < -k.l1 ? -k.l1 : below;
+    out[i] = -(z - taken) / divisor;
+  }
+}
+VERBENA_KERNEL(FtrlScheduled,
+               (const float* in, float* out, float* linear, float* squares, const float* g,
+                const FtrlFactors& f, size_t n),
+               (in, out, linear, squares, g, f, n));
 VERBENA_KERNEL(FtrlKernel,
                (const float* in, float* out, float* linear, float* squares, const float* g,
                 const FtrlFactors& f, size_t n),
@@ -57,7 +88,8 @@ class Ftrl final : public Optimizer {
       return;
     }
     const FtrlFactors factors = {s.rate, beta_, l1_, l2_};
-    FtrlKernel[static_cast<size_t>(isa)](in, out, state[0], state[1], gradient, factors, n);
+    const auto& kernel = s.rate_changes ? FtrlScheduled : FtrlKernel;
+    kernel[static_cast<size_t>(isa)](in, out, state[0], state[1], gradient, factors, n);
   }
 
  private:

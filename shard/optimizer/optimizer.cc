@@ -17,6 +17,7 @@ static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in o
 ApplyScalars Optimizer::Prepare(uint64_t step, uint64_t t) const {
   const double rate = terms_.schedule.RateAt(step);
   ApplyScalars scalars = Scalars(rate, t);
+  scalars.rate_changes = !terms_.schedule.constant();
   scalars.decay = static_cast<float>(rate * terms_.decoupled_weight_decay);
   return scalars;
 }

@@ -34,6 +34,8 @@ inline constexpr size_t kMaxStateArrays = 2;
 struct ApplyScalars {
   float rate = 0;
   float value[4] = {};  // the optimizer's own
+  // True: applies before this one may have had another rate.
+  bool rate_changes = false;
   // Common to all; Update() finds them applied.
   float gradient_scale = 1;  // of clipping by norm: set by who knows the norm
   float trust = 1;           // of the update, for those with a trust ratio: set as gradient_scale

@@ -30,6 +30,12 @@ double Schedule::Base(uint64_t step) const {
   }
 }
 
+bool Schedule::constant() const {
+  const bool varies = spec_.kind() == v1::Schedule::STEP || spec_.kind() == v1::Schedule::COSINE ||
+                      spec_.kind() == v1::Schedule::PIECEWISE;
+  return !varies && spec_.warmup_steps() == 0;
+}
+
 double Schedule::RateAt(uint64_t t) const {
   const uint64_t step = t - 1;
   const double base = Base(step);

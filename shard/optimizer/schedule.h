@@ -21,6 +21,8 @@ class Schedule {
 
   // Of the t-th apply, t >= 1, which is step t - 1 of the formulas.
   double RateAt(uint64_t t) const;
+  // True: RateAt() is the same for all t.
+  bool constant() const;
 
  private:
   double Base(uint64_t step) const;

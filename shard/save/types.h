@@ -139,7 +139,8 @@ struct RowsToRestore {
   uint32_t table = 0;
   uint64_t expected = 0;            // rows of the table, of all partitions; 0: nobody knows
   absl::Span<const uint64_t> keys;  // those that are not this shard's are left alone
-  // How often each was changed; empty: once. 0: it is to be as if it had never been pushed.
+  // How often each was changed, as proto/row_applies.h says. Empty: with state once, without state
+  // kAppliesOfNewState. 0: the row is to be as if it had never been pushed.
   absl::Span<const uint32_t> row_applies;
   ElementType dtype = ElementType::kF32;
   absl::Span<const std::byte> parameters;      // dim numbers a row, aligned

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/cold_tier_spec.h"
 #include "proto/eviction_spec.h"
+#include "proto/row_applies.h"
 #include "proto/table_spec.h"
 #include "shard/codec/codec.h"
 #include "shard/kernel/convert.h"
@@ -198,7 +199,7 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, fl
     ApplyNarrow(row, sources, divisor);
   } else {
     float* parameters = rows.parameters(row);
-    ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
+    ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(NextApply(rows.applies(row))), sources,
                    divisor, parameters, parameters, rows.state(row), dim_, dim_);
   }
   rows.CountApply(row);
@@ -217,8 +218,8 @@ void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources,
   const float* from = rows.Widened(row, wide_.data());
   const bool by_chance = spec().stochastic_rounding();
   const RoundedCopy nearest = {by_chance ? nullptr : rows.halves(row), shape_.type};
-  ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(uint64_t{rows.applies(row)} + 1), sources,
-                 divisor, from, wide_.data(), rows.state(row), dim_, dim_, nearest);
+  ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(NextApply(rows.applies(row))), sources, divisor,
+                 from, wide_.data(), rows.state(row), dim_, dim_, nearest);
   if (!by_chance) return;
   const uint64_t seed = RowIndex::Hash(rows.key(row) + RowIndex::Hash(applying_->applies + 1));
   RoundByChance(BestIsa(), shape_.type, seed, wide_.data(), rows.halves(row), dim_);

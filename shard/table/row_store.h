@@ -29,6 +29,7 @@
 
 #include "absl/types/span.h"
 #include "proto/record.h"
+#include "proto/row_applies.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/prefetch.h"
@@ -159,8 +160,8 @@ class RowStore {
   }
 
   uint64_t key(uint32_t row) const { return KeyAt(At(row)); }
-  // How often the optimizer has changed the row, where it counts that; else 0 or 1. 0: nothing of
-  // it is committed.
+  // How often the optimizer has changed the row (proto/row_applies.h), where it counts that; else 0
+  // or 1. 0: nothing of it is committed.
   uint32_t applies(uint32_t row) const {
     if (!shape_.counts) return AppliedBit(row);
     uint32_t applies = 0;
@@ -168,8 +169,11 @@ class RowStore {
     return applies;
   }
   void CountApply(uint32_t row) {
-    const uint32_t before = applies(row);
-    if (before < (shape_.counts ? UINT32_MAX : 1)) SetApplies(row, before + 1);
+    if (shape_.counts) {
+      SetApplies(row, CountAfterApply(applies(row)));
+    } else if (AppliedBit(row) == 0) {
+      SetApplies(row, 1);
+    }
   }
   void SetApplies(uint32_t row, uint32_t applies);
   // Rows that were changed.

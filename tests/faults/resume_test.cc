@@ -62,6 +62,18 @@ struct World {
     argv.insert(argv.end(), more.begin(), more.end());
     return argv;
   }
+  // The same, in another consistency, of so many workers and steps.
+  std::vector<std::string> TrainApart(const ProcessCluster& cluster, const std::string& consistency,
+                                      int workers, int steps,
+                                      const std::vector<std::string>& more) const {
+    std::vector<std::string> argv = Train(cluster, "apart", more);
+    for (size_t i = 0; i + 1 < argv.size(); ++i) {
+      if (argv[i] == "--workers") argv[i + 1] = absl::StrCat(workers);
+      if (argv[i] == "--steps") argv[i + 1] = absl::StrCat(steps);
+    }
+    argv.insert(argv.end(), {"--consistency", consistency, "--log-steps"});
+    return argv;
+  }
   Finished Checkpoint(const ProcessCluster& cluster, std::vector<std::string> words) const {
     words.insert(words.begin(), {CliPath(), "--cluster", cluster.address(), "checkpoint"});
     words.insert(words.end(), {"--job", "job", "--json"});
@@ -122,6 +134,39 @@ TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the 
   const Finished over = RunProgram(world.Train(cluster, "job", {"--resume"}));
   CHECK(over.status == 1);
   CHECK_THAT(over.err, Contains(absl::StrCat("nothing to resume: the tables have ", kSteps)));
+}
+
+size_t CountOf(const std::string& text, const std::string& word) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST_CASE("regression: workers of async and ssp resume after the steps that they have made") {
+  const World world;
+  for (const std::string consistency : {"async", "ssp"}) {
+    for (const int workers : {1, 3}) {
+      INFO(consistency << " with " << workers << " workers");
+      ProcessCluster cluster({.servers = 2});
+      const Finished first = RunProgram(world.TrainApart(cluster, consistency, workers, 49, {}));
+      INFO(first.err);
+      REQUIRE(first.status == 0);
+      const Finished second =
+          RunProgram(world.TrainApart(cluster, consistency, workers, 60, {"--resume"}));
+      INFO(second.err);
+      REQUIRE(second.status == 0);
+      CHECK(JsonField(second.out, "steps") == "60");
+      // Whoever of them begins first, each makes the steps 50 to 60.
+      for (int step = 49; step <= 60; ++step) {
+        CHECK(CountOf(second.err, absl::StrCat(") step ", step, "\n")) ==
+              (step == 49 ? 0 : static_cast<size_t>(workers)));
+      }
+      const Finished over =
+          RunProgram(world.TrainApart(cluster, consistency, workers, 60, {"--resume"}));
+      CHECK(over.status == 1);
+      CHECK_THAT(over.err, Contains("nothing to resume: the tables have 60 steps"));
+    }
+  }
 }
 
 }  // namespace

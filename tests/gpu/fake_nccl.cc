@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/fake_memory.h"
@@ -36,6 +37,9 @@ struct Collective {
 // Between the start and the end of a group.
 std::vector<std::shared_ptr<Collective>> grouped;
 bool in_group = false;
+
+int group_error = 0, late_error = 0;
+int aborted = 0, destroyed = 0;
 
 void Finish(const Collective& c) {
   std::vector<float> result;
@@ -110,14 +114,29 @@ FAKE_NCCL int ncclCommInitAll(NcclComm** comms, int count, const int* devices) {
 }
 
 FAKE_NCCL int ncclCommDestroy(NcclComm* comm) {
+  ++verbena::worker::destroyed;
+  delete comm;
+  return 0;
+}
+
+FAKE_NCCL int ncclCommAbort(NcclComm* comm) {
+  ++verbena::worker::aborted;
   delete comm;
   return 0;
 }
 
 FAKE_NCCL int ncclCommGetAsyncError(NcclComm*, int* error) {
-  *error = 0;
+  *error = verbena::worker::late_error;
   return 0;
 }
+
+// ---- for tests, found by name -------------------------------------------------------------------
+// The next group ends with this error. Communicators have that one from now on; 0: none.
+FAKE_NCCL void fake_nccl_fail_group(int error) { verbena::worker::group_error = error; }
+FAKE_NCCL void fake_nccl_fail_late(int error) { verbena::worker::late_error = error; }
+// How many communicators have been aborted, and destroyed.
+FAKE_NCCL int fake_nccl_aborted() { return verbena::worker::aborted; }
+FAKE_NCCL int fake_nccl_destroyed() { return verbena::worker::destroyed; }
 
 FAKE_NCCL const char* ncclGetErrorString(int error) {
   return error == 0 ? "no error" : "invalid usage";
@@ -135,6 +154,7 @@ FAKE_NCCL int ncclGroupEnd() {
   verbena::worker::in_group = false;
   const std::vector<std::shared_ptr<Collective>> all = std::move(verbena::worker::grouped);
   verbena::worker::grouped.clear();
+  if (const int error = std::exchange(verbena::worker::group_error, 0); error != 0) return error;
   for (const auto& c : all) {
     for (const void* from : c->from) {
       if (from == nullptr) return verbena::worker::kInvalidUsage;  // it would hang

@@ -77,6 +77,7 @@ static_assert(kPointerSyncMemops == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
 static_assert(kPointerIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED);
 static_assert(kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kPointerIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
+static_assert(kPointerMempoolHandle == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
 static_assert(kMemoryTypeHost == CU_MEMORYTYPE_HOST);
 static_assert(kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
 static_assert(kAttributeMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);

@@ -190,5 +190,17 @@ TEST_CASE("memory that was mapped range by range is one, up to its end") {
   for (size_t i = 0; i < 3; ++i) device->Free(data + 2 * kCudaPage * i);
 }
 
+TEST_CASE("regression: an allocation of a pool ends where it ends, whatever lies behind it") {
+  const CudaFixture fixture;
+  const auto device = OpenCudaDevice(0).value();
+  auto* const data = static_cast<std::byte*>(fake_cuda_allocate_in_pool(0, 2 * kCudaPage, 3));
+  CHECK(MemoryBlock::RegisterOn(device, data + kCudaPage, kCudaPage).ok());
+  const absl::Status status =
+      MemoryBlock::RegisterOn(device, data + kCudaPage, kCudaPage + 1).status();
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(Says(status, "has 8192 bytes, only 4096 from there, and 4097 are asked for"));
+  for (size_t i = 0; i < 3; ++i) device->Free(data + 2 * kCudaPage * i);
+}
+
 }  // namespace
 }  // namespace verbena::rdma

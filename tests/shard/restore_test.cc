@@ -1,8 +1,10 @@
 // What was saved is loaded elsewhere, and training goes on as if nothing had been.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "proto/row_applies.h"
 #include "shard/planted_bugs.h"
 #include "tests/shard/save_rig.h"
 
@@ -425,6 +427,54 @@ TEST_CASE("regression: rows beyond memory are loaded, however few of them fit in
     const auto from = numbers.begin() + static_cast<ptrdiff_t>(key * plan.dim);
     CHECK(saved.rows.at(key).parameters == std::vector<float>(from, from + plan.dim));
   }
+}
+
+TEST_CASE("regression: adam begins at its first step on rows that come without its state") {
+  SavePlan plan = Small(true);
+  plan.optimizer.set_name("adam");
+  plan.optimizer.set_rate(0.1);
+  plan.restoring = true;
+  SaveRig rig(plan);
+  for (size_t i = 0; i < rig.engines(); ++i) {
+    REQUIRE(rig.engine(i).BeginRestore({plan.table, 0, 0}).ok());
+  }
+  std::vector<uint64_t> keys(plan.keys);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<float> numbers(keys.size() * plan.dim, 8);
+  RowsToRestore rows;
+  rows.table = plan.table;
+  rows.keys = keys;
+  rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
+  for (size_t i = 0; i < rig.engines(); ++i) CHECK(rig.engine(i).RestoreRows(rows).ok());
+  REQUIRE(rig.FinishRestore().ok());
+  rig.Serve();
+  size_t moved = 0;
+  for (const uint64_t goal : {1, 2, 3}) {
+    rig.SetGoal(goal);
+    REQUIRE(rig.Finish());
+    for (const auto& [key, row] : rig.SaveIdle().rows) {
+      INFO(key);
+      CHECK((row.applies == kAppliesOfNewState || (row.applies > 0 && row.applies <= goal)));
+      if (row.applies != 1) continue;
+      for (const float w : row.parameters) {
+        if (w == 8) continue;  // its gradient is zero
+        CHECK(std::abs(std::abs(w - 8) - 0.1f) < 1e-4f);
+        ++moved;
+      }
+    }
+  }
+  CHECK(moved > 0);
+}
+
+TEST_CASE("counts of applies of a row pass over the number that means none") {
+  CHECK(NextApply(0) == 1);
+  CHECK(NextApply(7) == 8);
+  CHECK(NextApply(kAppliesOfNewState) == 1);
+  CHECK(CountAfterApply(0) == 1);
+  CHECK(CountAfterApply(kAppliesOfNewState) == 1);
+  CHECK(CountAfterApply(kAppliesOfNewState - 2) == kAppliesOfNewState - 1);
+  CHECK(CountAfterApply(kAppliesOfNewState - 1) == UINT32_MAX);
+  CHECK(CountAfterApply(UINT32_MAX) == UINT32_MAX);
 }
 
 }  // namespace

@@ -54,6 +54,9 @@ expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
 expect 2 "--cluster: needed" --format libsvm --data "$work/data"
 expect 2 "in brackets" --format libsvm --data "$work/data" --cluster ::1:7000
 expect 2 "--workers: 0 is not allowed; allowed: 1 to 1024" "${base[@]}" --workers 0
+for epochs in 1e20 1000001 0 -1 nan inf; do
+  expect 2 "is not allowed; allowed: above 0, to 1000000" "${base[@]}" --epochs $epochs
+done
 expect 2 "--epochs and --steps exclude each other" "${base[@]}" --epochs 1 --steps 1
 expect 2 "--staleness is for --consistency ssp only" "${base[@]}" --staleness 1
 expect 2 "--staleness: 1000001 is not allowed; allowed: 0 to 1000000" \

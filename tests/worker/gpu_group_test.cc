@@ -1,6 +1,8 @@
 // Several GPUs of one worker, imitated: sums and spreads by slices, and what goes wrong.
 #include "worker/cuda/gpu_group.h"
 
+#include <dlfcn.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
@@ -113,6 +115,42 @@ TEST_CASE("gpu group: what cannot be is an error with its cause, and nothing is 
   const absl::Status status = group->Reduce(arenas.at, std::vector<Slice>{{0, 10, 0}});
   CHECK(absl::IsUnavailable(status));
   CHECK(rdma::Says(status, "is lost"));
+}
+
+// A function of the imitation that tests call.
+template <typename F>
+F* OfFakeNccl(const char* name) {
+  void* const library = dlopen(std::getenv("VERBENA_NCCL"), RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(library != nullptr);
+  void* const found = dlsym(library, name);
+  REQUIRE(found != nullptr);
+  return reinterpret_cast<F*>(found);
+}
+
+TEST_CASE("regression: after an error of NCCL the communicators are aborted, not destroyed") {
+  const rdma::CudaFixture fixture;
+  const Devices devices = TwoGpus();
+  for (const bool late : {false, true}) {
+    auto group = GpuGroup::Open(devices).value();
+    const auto fail_group = OfFakeNccl<void(int)>("fake_nccl_fail_group");
+    const auto fail_late = OfFakeNccl<void(int)>("fake_nccl_fail_late");
+    const auto aborted = OfFakeNccl<int()>("fake_nccl_aborted");
+    const auto destroyed = OfFakeNccl<int()>("fake_nccl_destroyed");
+    const int aborted_before = aborted();
+    const int destroyed_before = destroyed();
+    Arenas arenas(devices);
+    (late ? fail_late : fail_group)(2);
+    const absl::Status status = group->Reduce(arenas.at, std::vector<Slice>{{0, 10, 0}});
+    fail_late(0);
+    CHECK(absl::IsUnavailable(status));
+    CHECK(rdma::Says(status, "ncclReduce over 2 GPUs: "));
+    CHECK(aborted() == aborted_before + 2);
+    // It is for good.
+    CHECK(group->Broadcast(arenas.at, std::vector<Slice>{{0, 10, 0}}) == status);
+    group.reset();
+    CHECK(aborted() == aborted_before + 2);
+    CHECK(destroyed() == destroyed_before);
+  }
 }
 
 }  // namespace

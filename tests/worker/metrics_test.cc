@@ -24,6 +24,16 @@ TEST_CASE("AUC needs both classes") {
   CHECK_FALSE(AreaUnderCurve({}, {}));
 }
 
+TEST_CASE("regression: of scores that are no numbers there is no AUC") {
+  const std::vector<float> labels = {0, 0, 1, 1};
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const std::vector<float> scores = {0.1f, bad, 0.3f, bad};
+    CHECK_FALSE(AreaUnderCurve(scores, labels));
+    CHECK(CountNotFinite(scores) == 2);
+  }
+}
+
 TEST_CASE("accuracy is the share on the right side of one half") {
   CHECK(Accuracy(std::vector<float>{0.9f, 0.1f, 0.6f, 0.4f}, std::vector<float>{1, 0, 0, 1}) ==
         0.5);

@@ -1,5 +1,5 @@
 // Synchronous training of several workers, each a thread, on one local store: what the servers do,
-// a mean in rank order once all have ended the step.
+// a mean in rank order (of counters the sum) once all have ended the step.
 //
 // **Thread safety**: a SharedStore belongs to its rank's thread.
 #ifndef VERBENA_TESTS_WORKER_SHARED_STORE_H_
@@ -110,9 +110,13 @@ inline void SharedJob::CommitStep() noexcept {
   if (std::count(ranks_.begin(), ranks_.end(), nullptr) > 0) return;
   const auto share = 1 / static_cast<float>(ranks_.size());
   std::fill_n(store_.gradient(), store_.layout().floats(), 0.0f);
+  const Layout& layout = store_.layout();
   for (SharedStore* rank : ranks_) {
-    for (size_t i = 0; i < rank->gradient_.size(); ++i) {
-      store_.gradient()[i] += rank->gradient_[i] * share;
+    for (size_t t = 0; t < layout.size(); ++t) {
+      const float part = layout[t].counter ? 1 : share;
+      for (uint64_t i = layout.offset(t); i < layout.offset(t) + layout[t].elements(); ++i) {
+        store_.gradient()[i] += rank->gradient_[i] * part;
+      }
     }
     for (size_t t = 0; t < rank->pushed_.size(); ++t) {
       const std::vector<float>& from = rank->gradients_[t];

@@ -72,6 +72,27 @@ std::unique_ptr<Model> RowModel() {
                                                 KeyedFromSparse(Separable(40)), 0, 0);
 }
 
+TEST_CASE("regression: a model that has diverged is never the best so far, and says so") {
+  for (const auto& make : {&DenseModel, &RowModel}) {
+    const auto model = make();
+    auto store = *LocalStore::Create(model->layout(), {.optimizer = "sgd"}, model->tables());
+    std::vector<float> parameters(model->layout().floats(), std::nanf(""));
+    const auto quality =
+        EvaluateWith(model.get(), store->rows(), {.parameters = parameters.data()});
+    REQUIRE(quality.ok());
+    CHECK_FALSE(quality->auc);
+    CHECK_FALSE(quality->accuracy);
+    CHECK(quality->not_finite == 40);
+    CHECK_FALSE(Patience(2).Add(*quality));
+    CHECK(ValidationText({.step = 2, .quality = *quality}) ==
+          "validation after step 2: 40 of 40 predictions are not numbers");
+    CHECK(CheckConverged(*quality).message() ==
+          "training has diverged: 40 of 40 predictions on the test data are not numbers; a lower "
+          "--rate, --warmup-steps or --clip-global-norm may help");
+  }
+  CHECK(CheckConverged(WithAuc(0.5)).ok());
+}
+
 TEST_CASE("validations come every so many steps, and change nothing") {
   for (const auto& make : {&DenseModel, &RowModel}) {
     uint64_t hashes[2];

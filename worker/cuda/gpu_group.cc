@@ -75,9 +75,28 @@ absl::Status GpuGroup::Error(int error, const char* call, NcclComm* comm) const 
       error, ")", more.empty() ? "" : ": ", more, "; NCCL_DEBUG=INFO says more"));
 }
 
+absl::Status GpuGroup::Fail(absl::Status status) {
+  // Also ends what they have enqueued: the streams can be destroyed.
+  for (NcclComm* comm : comms_) (void)api_.ncclCommAbort(comm);
+  comms_.clear();
+  failed_ = status;
+  return status;
+}
+
+absl::Status GpuGroup::AsyncError(const char* call) const {
+  for (NcclComm* comm : comms_) {
+    int late = kNcclSuccess;
+    int error = api_.ncclCommGetAsyncError(comm, &late);
+    if (error == kNcclSuccess) error = late;
+    if (error != kNcclSuccess && error != kNcclInProgress) return Error(error, call, comm);
+  }
+  return absl::OkStatus();
+}
+
 template <typename F>
 absl::Status GpuGroup::Run(const char* call, absl::Span<float* const> arenas,
                            absl::Span<const Slice> slices, F enqueue) {
+  if (!failed_.ok()) return failed_;
   if (slices.empty()) return absl::OkStatus();
   const Scope scope(streams_[0]->context());
   if (!scope.status().ok()) return scope.status();
@@ -89,17 +108,14 @@ absl::Status GpuGroup::Run(const char* call, absl::Span<float* const> arenas,
   }
   const int ended = api_.ncclGroupEnd();
   if (error == kNcclSuccess) error = ended;
-  if (error != kNcclSuccess) return Error(error, call, comms_[0]);
+  if (error != kNcclSuccess) return Fail(Error(error, call, comms_[0]));
   for (size_t g = 0; g < size(); ++g) {
-    if (absl::Status status = streams_[g]->Wait(); !status.ok()) return status;
+    // An operation that has failed on one GPU may never end on another.
+    const absl::Status status = streams_[g]->Wait([&] { return AsyncError(call); });
+    if (!status.ok()) return Fail(status);
   }
-  for (NcclComm* comm : comms_) {
-    int late = kNcclSuccess;
-    error = api_.ncclCommGetAsyncError(comm, &late);
-    if (error == kNcclSuccess) error = late;
-    if (error != kNcclSuccess && error != kNcclInProgress) return Error(error, call, comm);
-  }
-  return absl::OkStatus();
+  const absl::Status late = AsyncError(call);
+  return late.ok() ? late : Fail(late);
 }
 
 absl::Status GpuGroup::Reduce(absl::Span<float* const> arenas, absl::Span<const Slice> slices) {

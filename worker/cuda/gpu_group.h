@@ -42,8 +42,10 @@ class GpuGroup {
   GpuGroup& operator=(const GpuGroup&) = delete;
 
   size_t size() const { return streams_.size(); }
-  // arenas[g] is in memory of GPU g. Each slice becomes the sum of all arenas there, in the arena
-  // of its GPU; those of the others are undefined there afterwards. Waits until it is done.
+  // An error of either is for good: the communicators are aborted, as those of an operation that
+  // does not end could not be destroyed, and every later call returns that error. arenas[g] is in
+  // memory of GPU g. Each slice becomes the sum of all arenas there, in the arena of its GPU; those
+  // of the others are undefined there afterwards. Waits until it is done.
   absl::Status Reduce(absl::Span<float* const> arenas, absl::Span<const Slice> slices);
   // Each slice of all arenas becomes that of its GPU. Waits until it is done.
   absl::Status Broadcast(absl::Span<float* const> arenas, absl::Span<const Slice> slices);
@@ -51,6 +53,10 @@ class GpuGroup {
  private:
   explicit GpuGroup(const NcclApi& api) : api_(api) {}
   absl::Status Error(int error, const char* call, NcclComm* comm) const;
+  // Aborts, with the context current. Returns `status`.
+  absl::Status Fail(absl::Status status);
+  // The first error that a communicator has had since it was made.
+  absl::Status AsyncError(const char* call) const;
   // Calls enqueue(slice, gpu, at) for each, as one group of NCCL's; then waits for all streams.
   template <typename F>
   absl::Status Run(const char* call, absl::Span<float* const> arenas,
@@ -59,6 +65,7 @@ class GpuGroup {
   const NcclApi api_;
   std::vector<std::unique_ptr<GpuStream>> streams_;
   std::vector<NcclComm*> comms_;
+  absl::Status failed_;
 };
 
 }  // namespace verbena::worker

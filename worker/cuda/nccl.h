@@ -21,6 +21,7 @@ struct NcclComm;  // ncclComm
 #define VERBENA_NCCL_FUNCTIONS(X)                                                                  \
   X(ncclCommInitAll, int, (NcclComm** comms, int count, const int* devices))                       \
   X(ncclCommDestroy, int, (NcclComm* comm))                                                        \
+  X(ncclCommAbort, int, (NcclComm* comm))                                                          \
   X(ncclCommGetAsyncError, int, (NcclComm* comm, int* error))                                      \
   X(ncclGetErrorString, const char*, (int error))                                                  \
   X(ncclGetLastError, const char*, (NcclComm* comm))                                               \

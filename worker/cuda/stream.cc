@@ -28,13 +28,14 @@ GpuStream::~GpuStream() {
   (void)context_->api().cuStreamDestroy_v2(stream_);
 }
 
-absl::Status GpuStream::Wait() {
+absl::Status GpuStream::Wait(const std::function<absl::Status()>& check) {
   const auto mark = device_->MarkStream(number());
   if (!mark.ok()) return mark.status();
   for (;;) {
     const absl::StatusOr<bool> passed = (*mark)->Passed();
     if (!passed.ok()) return passed.status();
     if (*passed) return absl::OkStatus();
+    if (absl::Status status = check(); !status.ok()) return status;
     std::this_thread::yield();
   }
 }

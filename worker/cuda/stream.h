@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -29,7 +30,11 @@ class GpuStream {
   rdma::cuda::Stream handle() const { return stream_; }
   uintptr_t number() const { return reinterpret_cast<uintptr_t>(stream_); }
   // Until what was enqueued is done. UNAVAILABLE: the device is lost.
-  absl::Status Wait();
+  absl::Status Wait() {
+    return Wait([] { return absl::OkStatus(); });
+  }
+  // The same, or until `check`, which is called again and again, returns an error.
+  absl::Status Wait(const std::function<absl::Status()>& check);
 
  private:
   GpuStream(std::shared_ptr<rdma::Device> device, rdma::cuda::CudaContext* context)

@@ -132,6 +132,15 @@ absl::Status TextDevice::Launch(const char* kernel, uint64_t elements, Parameter
   return module_->Launch(kernel, static_cast<uint32_t>(blocks), stream_->number(), addresses);
 }
 
+absl::Status TextDevice::Zero(float* out, uint64_t floats) {
+  rdma::cuda::CudaContext* const context = stream_->context();
+  const rdma::cuda::CudaContext::Scope scope(context);
+  if (!scope.status().ok()) return scope.status();
+  const rdma::cuda::Result code = context->api().cuMemsetD8Async(
+      reinterpret_cast<rdma::cuda::Address>(out), 0, floats * sizeof(float), stream_->handle());
+  return code == rdma::cuda::kSuccess ? absl::OkStatus() : context->Fail(code, "cuMemsetD8Async");
+}
+
 absl::Status TextDevice::Scale(const float* in, float factor, float* out, uint64_t floats) {
   return Launch(kScale, floats, in, factor, out, floats);
 }

@@ -47,7 +47,9 @@ class TextDevice {
   const float* losses() const { return losses_; }           // [rows], in nats
   const float* output_gradient() const { return output_; }  // [rows, 256], by the softmax's input
 
-  // out = factor * in, `floats` of them, in memory of the GPU; zeros for a factor of 0.
+  // `floats` zeros, in memory of the GPU.
+  absl::Status Zero(float* out, uint64_t floats);
+  // out = factor * in, `floats` of them, in memory of the GPU.
   absl::Status Scale(const float* in, float factor, float* out, uint64_t floats);
   struct Batch {
     uint32_t rows;

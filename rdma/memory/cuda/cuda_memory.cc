@@ -45,6 +45,15 @@ Result Look(const DriverApi& api, Address address, PointerInfo* info) {
   return kSuccess;
 }
 
+// Whether it is memory of a pool (cudaMallocAsync). Drivers before CUDA 11.3 have none, and do not
+// know the attribute.
+bool OfPool(const DriverApi& api, Address address) {
+  void* pool = nullptr;
+  int attribute = kPointerMempoolHandle;
+  void* value = &pool;
+  return api.cuPointerGetAttributes(1, &attribute, &value, address) == kSuccess && pool != nullptr;
+}
+
 // OK: memory of this device.
 absl::Status CheckPointer(const CudaContext& context, const PointerInfo& info,
                           const std::string& where) {
@@ -125,9 +134,12 @@ absl::Status CheckMemory(CudaContext* context, const std::byte* data, size_t byt
     if (offset >= size) return absl::InternalError("cuMemGetAddressRange: not around its address");
     allocation += size;
     known += size - offset;
-    // One allocation of cuMemAlloc is one range. Memory of cuMemMap (PyTorch's expandable segments)
-    // is given range by range, though a tensor may lie in several in a row (openucx/ucx #11461).
-    if (info.legacy != 0 && known < bytes) return TooLong(where, allocation, known, bytes);
+    // One allocation of cuMemAlloc or of a pool is one range, and what lies behind it is another's.
+    // Memory of cuMemMap (PyTorch's expandable segments) is given range by range, though a tensor
+    // may lie in several in a row (openucx/ucx #11461).
+    if (known < bytes && (info.legacy != 0 || OfPool(api, begin))) {
+      return TooLong(where, allocation, known, bytes);
+    }
   }
   return absl::OkStatus();
 }

@@ -65,6 +65,7 @@ absl::StatusOr<Device::DmaBuf> ExportDmaBuf(CudaContext* context, const std::byt
   const auto begin = reinterpret_cast<Address>(data);
   Address base = begin;
   Address end = begin;
+  const unsigned sync = 1;
   while (end < begin + bytes) {
     Address from = 0;
     size_t size = 0;
@@ -72,12 +73,12 @@ absl::StatusOr<Device::DmaBuf> ExportDmaBuf(CudaContext* context, const std::byt
     if (code != kSuccess) return context->Fail(code, "cuMemGetAddressRange");
     if (end - from >= size) return absl::InternalError("cuMemGetAddressRange: not around it");
     if (end == begin) base = from;
+    // Each range has the attribute of its own. With it cudaMemcpy() is done when it returns:
+    // nothing else orders it with what a NIC reads. Memory that cannot have it is ordered by marks
+    // alone.
+    (void)api.cuPointerSetAttribute(&sync, kPointerSyncMemops, from);
     end = from + size;
   }
-  // So that cudaMemcpy() on it has been done when it returns: nobody else orders it with what a NIC
-  // reads. Memory that cannot have this attribute is ordered by marks alone.
-  const bool sync = true;
-  (void)api.cuPointerSetAttribute(&sync, kPointerSyncMemops, begin);
   const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
   base = base / page * page;
   end = (end + page - 1) / page * page;

@@ -81,10 +81,11 @@ inline constexpr int kCaptureModeRelaxed = 2;         // CU_STREAM_CAPTURE_MODE_
 inline constexpr int kCaptureStatusNone = 0;          // CU_STREAM_CAPTURE_STATUS_NONE
 // CUpointer_attribute
 inline constexpr int kPointerMemoryType = 2;           // unsigned
-inline constexpr int kPointerSyncMemops = 6;           // bool
+inline constexpr int kPointerSyncMemops = 6;           // unsigned
 inline constexpr int kPointerIsManaged = 8;            // unsigned
 inline constexpr int kPointerDeviceOrdinal = 9;        // int
 inline constexpr int kPointerIsLegacyIpcCapable = 10;  // unsigned; 0: not of cuMemAlloc
+inline constexpr int kPointerMempoolHandle = 17;       // a pointer; null: of no pool. CUDA 11.3
 inline constexpr unsigned kMemoryTypeHost = 1;         // CU_MEMORYTYPE_HOST
 inline constexpr unsigned kMemoryTypeDevice = 2;       // CU_MEMORYTYPE_DEVICE
 // CUdevice_attribute
@@ -142,6 +143,7 @@ inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
   X(cuMemHostUnregister, (void* data))                                                             \
   X(cuMemcpyDtoHAsync_v2, (void* to, Address from, size_t bytes, Stream stream))                   \
   X(cuMemcpyHtoDAsync_v2, (Address to, const void* from, size_t bytes, Stream stream))             \
+  X(cuMemsetD8Async, (Address to, unsigned char value, size_t bytes, Stream stream))               \
   X(cuStreamCreate, (Stream* stream, unsigned flags))                                              \
   X(cuStreamDestroy_v2, (Stream stream))                                                           \
   X(cuStreamSynchronize, (Stream stream))                                                          \

@@ -111,6 +111,24 @@ void* fake_cuda_map_segments(int device, size_t bytes, int count) {
   return reinterpret_cast<void*>(gpus.Allocate(device, bytes, count, false));
 }
 
+void* fake_cuda_allocate_in_pool(int device, size_t bytes, int count) {
+  FakeGpus& gpus = FakeGpus::Get();
+  const Lock lock(gpus.mutex);
+  const Address base = gpus.Allocate(device, bytes, count, false);
+  for (auto it = gpus.allocations.find(base); count-- > 0; ++it) {
+    it->second.segment = false;
+    it->second.pooled = true;
+  }
+  return reinterpret_cast<void*>(base);
+}
+
+bool fake_cuda_synced(const void* address) {
+  FakeGpus& gpus = FakeGpus::Get();
+  const Lock lock(gpus.mutex);
+  const auto found = gpus.Find(reinterpret_cast<Address>(address));
+  return found != gpus.allocations.end() && found->second.synced;
+}
+
 void* fake_cuda_allocate_managed(int device, size_t bytes) {
   FakeGpus& gpus = FakeGpus::Get();
   const Lock lock(gpus.mutex);

@@ -76,6 +76,11 @@ FAKE_CUDA_EXPORT bool fake_cuda_write(void* address, const void* from, size_t by
 // cuMemFree.
 FAKE_CUDA_EXPORT void* fake_cuda_map_segments(int device, size_t bytes, int count);
 FAKE_CUDA_EXPORT void* fake_cuda_allocate_managed(int device, size_t bytes);
+// As cudaMallocAsync would: `count` allocations of `bytes` (whole pages) each, one behind the
+// other.
+FAKE_CUDA_EXPORT void* fake_cuda_allocate_in_pool(int device, size_t bytes, int count);
+// Whether the allocation around it has CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+FAKE_CUDA_EXPORT bool fake_cuda_synced(const void* address);
 
 // ---- what the caller's own CUDA code does -------------------------------------------------------
 FAKE_CUDA_EXPORT uintptr_t fake_cuda_make_stream(int device);

@@ -172,7 +172,12 @@ Result cuPointerGetAttributes(unsigned count, int* attributes, void** data, Addr
   const bool device = found != call.gpus.allocations.end();
   const bool host = call.gpus.Pinned(reinterpret_cast<const void*>(address), 1);
   for (unsigned i = 0; i < count; ++i) {
-    // All that are asked for here have four bytes; zero when nothing is known.
+    if (attributes[i] == kPointerMempoolHandle) {
+      const void* pool = device && found->second.pooled ? &found->second : nullptr;
+      std::memcpy(data[i], &pool, sizeof(pool));
+      continue;
+    }
+    // All others that are asked for here have four bytes; zero when nothing is known.
     int value = 0;
     if (attributes[i] == kPointerMemoryType) {
       value = device ? kMemoryTypeDevice : host ? kMemoryTypeHost : 0;
@@ -181,7 +186,7 @@ Result cuPointerGetAttributes(unsigned count, int* attributes, void** data, Addr
     } else if (attributes[i] == kPointerDeviceOrdinal) {
       value = device ? found->second.device : host ? 0 : -2;
     } else if (device && attributes[i] == kPointerIsLegacyIpcCapable) {
-      value = found->second.segment ? 0 : 1;
+      value = found->second.segment || found->second.pooled ? 0 : 1;
     }
     std::memcpy(data[i], &value, sizeof(value));
   }

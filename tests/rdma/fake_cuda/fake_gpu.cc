@@ -76,7 +76,9 @@ Address FakeGpus::Allocate(int device, size_t bytes, int segments, bool managed)
                                   static_cast<std::byte*>(shadow) + offset,
                                   device,
                                   segments > 1,
-                                  managed};
+                                  managed,
+                                  false,
+                                  false};
   }
   return base;
 }

@@ -67,6 +67,8 @@ struct Allocation {
   int device;
   bool segment;  // of cuMemMap, not of cuMemAlloc
   bool managed;
+  bool pooled = false;  // of cudaMallocAsync
+  bool synced = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 };
 
 struct FakeDevice {

@@ -2,6 +2,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "tests/rdma/fake_cuda/fake_call.h"
 
 namespace verbena::rdma::cuda {
@@ -57,8 +59,11 @@ Result cuPointerSetAttribute(const void* value, int attribute, Address address) 
   if (!call.NeedContext().ok()) return call.error;
   const auto found = call.gpus.Find(address);
   if (found == call.gpus.allocations.end() || attribute != kPointerSyncMemops) return kInvalidValue;
-  if (found->second.segment) return kNotSupported;
-  return *static_cast<const bool*>(value) ? kSuccess : kInvalidValue;
+  unsigned set = 0;  // all of its bytes count
+  std::memcpy(&set, value, sizeof(set));
+  if (set != 1) return kInvalidValue;
+  found->second.synced = true;
+  return kSuccess;
 }
 
 }  // namespace verbena::rdma::cuda

@@ -47,6 +47,18 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream s
   return EnqueueCopy(&call, false, const_cast<void*>(from), to, bytes, stream);
 }
 
+Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream stream) {
+  FakeCall call("cuMemsetD8Async");
+  if (!call.NeedContext().ok()) return call.error;
+  StreamObject* const in = call.gpus.FindStream(stream, call.device);
+  if (in == nullptr || !call.gpus.Visit(to, bytes, [](std::byte*, size_t) {})) return kInvalidValue;
+  call.gpus.Enqueue(in, WorkKind::kOther, [&gpus = call.gpus, to, value, bytes] {
+    gpus.Visit(to, bytes,
+               [value](std::byte* piece, size_t size) { std::memset(piece, value, size); });
+  });
+  return kSuccess;
+}
+
 // None of them is enqueued when one cannot be.
 Result cuMemcpyBatchAsync_v2(Address* to, Address* from, size_t* bytes, size_t count,
                              CopyAttributes* attributes, size_t* attribute_of,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "proto/row_applies.h"
 #include "server/checkpoint/export.h"
 #include "server/checkpoint/manifest.h"
 #include "tests/server/checkpoint/import_fixture.h"
@@ -56,7 +57,7 @@ TEST_CASE("dense tensors and rows become tables as if made anew, with their bits
   for (size_t i = 0; i < 3; ++i) {
     // values, then applies and two arrays of state
     CHECK(rows.at(kKeyNumbers[i]) ==
-          values.substr(i * 8, 8) + Raw<uint32_t>({1}) + std::string(8 + 8, '\0'));
+          values.substr(i * 8, 8) + Raw<uint32_t>({kAppliesOfNewState}) + std::string(8 + 8, '\0'));
   }
 }
 
@@ -85,6 +86,34 @@ TEST_CASE("what is imported and exported again is the same file") {
     std::string bytes(found->bytes(), '\0');
     CHECK(file->Read(*found, 0, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}).ok());
     CHECK(bytes == tensor.bytes);
+  }
+}
+
+TEST_CASE("regression: an export never makes an infinite number of a finite one") {
+  const std::vector<float> numbers = {INFINITY, NAN, 65504, -65520};
+  Source source({{"w", "F32", "4", Raw(numbers)},
+                 {"e.keys", "U64", "2", Raw<uint64_t>({1, 2})},
+                 {"e.values", "F32", "2,2", Raw(numbers)}});
+  const auto reader = source.Run();
+  REQUIRE(reader.ok());
+  for (const std::string table : {"w", "e"}) {
+    ExportOptions options{.to = "/out", .tables = {table}};
+    const auto run = [&](TensorType type) {
+      options.dtype = type;
+      const auto plan = PlanExport(*reader, options);
+      REQUIRE(plan.ok());
+      return Export(&source.disk, *reader, options, *plan,
+                    [](uint64_t) { return absl::OkStatus(); })
+          .status();
+    };
+    const absl::Status refused = run(TensorType::kF16);
+    CHECK(absl::IsInvalidArgument(refused));
+    CHECK_THAT(std::string(refused.message()),
+               Contains("table \"" + table + "\": element ") &&
+                   Contains(" is -65520, too large for F16; --dtype names another type"));
+    CHECK(absl::IsNotFound(source.disk.Open("/out").status()));
+    options.to = "/out." + table;
+    CHECK(run(TensorType::kBF16).ok());
   }
 }
 
@@ -242,6 +271,27 @@ TEST_CASE("tensors that cannot be tables are refused by name") {
   // Of names that only look like a pair's.
   Source attention({{"attn.keys", "F32", "2", eight}, {"attn.values", "F32", "1,2", eight}});
   CHECK(attention.Run()->manifest().tables_size() == 2);
+}
+
+TEST_CASE("regression: a tensor of a type that nobody knows is no matter where it is left out") {
+  const std::string eight(8, '\0');
+  Source source({{"a", "F32", "2", eight}, {"q", "F4", "4,4", eight}, {"z", "F32", "2", eight}});
+  ImportOptions options;
+  source.Fails(options, absl::StatusCode::kUnimplemented,
+               {"/m.safetensors: tensor \"q\": its dtype is \"F4\"; known: BOOL, U8", "--skip"});
+  options.skipped = {"q"};
+  CHECK(source.Run(options)->manifest().tables_size() == 2);
+  options = {};
+  options.to = "/one";
+  options.tables = {"z"};
+  CHECK(source.Run(options)->manifest().tables_size() == 1);
+  // What it says of its place holds for every type.
+  std::string file = File({{"a", "F32", "2", eight}, {"q", "F4", "4", eight}});
+  source.disk.Put("/m.safetensors", file.substr(0, file.size() - 1));
+  options = {};
+  options.to = "/cut";
+  options.skipped = {"q"};
+  source.Fails(options, absl::StatusCode::kDataLoss, {"the file was cut off"});
 }
 
 TEST_CASE("keys and values that do not go together are refused") {
