@@ -32,14 +32,18 @@ std::optional<Registrar::Progress> Registrar::Find(const Purpose& purpose) const
         job.registration == nullptr ? job.bytes : job.registration->registered_bytes();
     return Progress{job.started_ns, registered, job.bytes};
   }
+  for (const Over& over : over_) {
+    if (over.purpose == purpose) return over.progress;
+  }
   return std::nullopt;
 }
 
 bool Registrar::Pending(size_t endpoint, uint64_t block) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
-    return job.purpose.endpoint == endpoint && job.purpose.block == block;
-  });
+  const auto is = [&](const auto& one) {
+    return one.purpose.endpoint == endpoint && one.purpose.block == block;
+  };
+  return std::any_of(jobs_.begin(), jobs_.end(), is) || std::any_of(over_.begin(), over_.end(), is);
 }
 
 bool Registrar::Start(const Purpose& purpose, std::string transport,
@@ -70,7 +74,7 @@ void Registrar::GiveUp(uint64_t block) {
     for (Job& job : jobs_) job.given_up |= job.purpose.block == block;
     for (Over& over : over_) {
       if (over.purpose.block != block || over.registration == nullptr) continue;
-      EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration)});
+      EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration), {}});
       over.status = absl::CancelledError("the memory was given back");
     }
   }
@@ -190,10 +194,13 @@ void Registrar::End(std::unique_lock<std::mutex>* lock, Jobs::iterator job, absl
   if (!exposes) registration.reset();
   root.reset();
   lock->lock();
-  Over over = {job->purpose, std::move(status), std::move(registration)};
+  Over over = {job->purpose,
+               std::move(status),
+               std::move(registration),
+               {job->started_ns, job->bytes, job->bytes}};
   if (job->given_up && exposes) {  // meanwhile
     over.status = absl::CancelledError("the memory was given back");
-    EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration)});
+    EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration), {}});
     changed_.notify_all();
   }
   over_.push_back(std::move(over));

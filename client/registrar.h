@@ -72,9 +72,9 @@ class Registrar {
     size_t piece = 0;                                           // of a lane's: of the block
     bool operator==(const Purpose&) const = default;
   };
-  // Null: there is no such job.
+  // Null: there is no such job, nor one that is over and was not taken.
   std::optional<Progress> Find(const Purpose& purpose) const;
-  // Whether there is a job of this memory, for the transport or any of its lanes.
+  // Whether there is one of this memory, for the transport or any of its lanes.
   bool Pending(size_t endpoint, uint64_t block) const;
   // False: there are too many, or Stop() was called. `bytes`: that are registered at the end.
   bool Start(const Purpose& purpose, std::string transport, std::shared_ptr<rdma::MemoryBlock> root,
@@ -86,6 +86,7 @@ class Registrar {
     Purpose purpose;
     absl::Status status;                               // CANCELLED: given up
     std::unique_ptr<rdma::Registration> registration;  // a lane's, complete
+    Progress progress;
   };
   // The jobs that are over. wake_fd() is readable while there are some.
   std::vector<Over> TakeOver();

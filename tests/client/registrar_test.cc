@@ -122,12 +122,16 @@ TEST_CASE("what was registered for a lane is handed out, with its purpose") {
   CHECK_FALSE(lane.jobs.registrar.Find({0, lane.block->id()}).has_value());
   CHECK(lane.jobs.registrar.Pending(0, lane.block->id()));
   REQUIRE(lane.jobs.registrar.RunOnce());
+  // Until it is taken: nobody starts it again.
+  CHECK(lane.jobs.registrar.Find(lane.purpose).has_value());
+  CHECK(lane.jobs.registrar.Pending(0, lane.block->id()));
   std::vector<Registrar::Over> over = lane.jobs.registrar.TakeOver();
   REQUIRE(over.size() == 1);
   CHECK(over[0].status.ok());
   CHECK(over[0].purpose == lane.purpose);
   REQUIRE(over[0].registration != nullptr);
   CHECK(lane.jobs.live == 1);
+  CHECK_FALSE(lane.jobs.registrar.Pending(0, lane.block->id()));
   CHECK_FALSE(lane.jobs.registrar.Holds(lane.block->id()));
   SECTION("and given back where the lane is gone: a thread ends it") {
     lane.jobs.registrar.Discard(std::move(over[0]));
