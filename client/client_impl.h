@@ -144,6 +144,9 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
                                                                const Table& table,
                                                                const Region& gradient,
                                                                const Range& range);
+  // The keys of such a call, where they are many, sorted by this thread without the lock. Null: the
+  // call does it, or refuses them.
+  std::unique_ptr<client::KeySort> SortKeys(const Table& table, absl::Span<const uint64_t> keys);
   // Runs a control call and waits for its answer.
   template <typename Result, typename F>
   Result Wait(F start);

@@ -23,30 +23,40 @@ absl::Status Registrar::UseThread(std::function<void()> start) {
   return absl::OkStatus();
 }
 
-std::optional<Registrar::Progress> Registrar::Find(size_t endpoint, uint64_t block) const {
+std::optional<Registrar::Progress> Registrar::Find(const Purpose& purpose) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Job& job : jobs_) {
-    if (job.endpoint != endpoint || job.block != block) continue;
+    if (job.purpose != purpose) continue;
     // Being ended: over in a moment.
     const uint64_t registered =
         job.registration == nullptr ? job.bytes : job.registration->registered_bytes();
     return Progress{job.started_ns, registered, job.bytes};
   }
+  for (const Over& over : over_) {
+    if (over.purpose == purpose) return over.progress;
+  }
   return std::nullopt;
 }
 
-bool Registrar::Start(size_t endpoint, std::string transport,
-                      std::shared_ptr<rdma::MemoryBlock> root,
+bool Registrar::Pending(size_t endpoint, uint64_t block) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto is = [&](const auto& one) {
+    return one.purpose.endpoint == endpoint && one.purpose.block == block;
+  };
+  return std::any_of(jobs_.begin(), jobs_.end(), is) || std::any_of(over_.begin(), over_.end(), is);
+}
+
+bool Registrar::Start(const Purpose& purpose, std::string transport,
+                      std::shared_ptr<rdma::MemoryBlock> root, uint64_t bytes,
                       std::unique_ptr<rdma::Registration> registration) {
   bool more_threads = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_ || jobs_.size() >= kMostJobs) return false;
     Job& job = jobs_.emplace_back();
-    job.endpoint = endpoint;
+    job.purpose = purpose;
     job.transport = std::move(transport);
-    job.block = root->id();
-    job.bytes = root->size();
+    job.bytes = bytes;
     job.started_ns = clock_->NowNanos();
     job.root = std::move(root);
     job.registration = std::move(registration);
@@ -61,15 +71,38 @@ bool Registrar::Start(size_t endpoint, std::string transport,
 void Registrar::GiveUp(uint64_t block) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (Job& job : jobs_) job.given_up |= job.block == block;
+    for (Job& job : jobs_) job.given_up |= job.purpose.block == block;
+    for (Over& over : over_) {
+      if (over.purpose.block != block || over.registration == nullptr) continue;
+      EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration), {}});
+      over.status = absl::CancelledError("the memory was given back");
+    }
   }
   changed_.notify_all();
+}
+
+void Registrar::Discard(Over over) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    EndByThread(std::move(over));
+  }
+  changed_.notify_all();
+}
+
+// There is a thread: one has stepped it.
+void Registrar::EndByThread(Over over) {
+  Job& job = jobs_.emplace_back();
+  job.purpose = over.purpose;
+  job.started_ns = clock_->NowNanos();
+  job.given_up = true;
+  job.bytes = over.registration->registered_bytes();
+  job.registration = std::move(over.registration);
 }
 
 bool Registrar::Holds(uint64_t block) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(jobs_.begin(), jobs_.end(),
-                     [block](const Job& job) { return job.block == block; });
+                     [block](const Job& job) { return job.purpose.block == block; });
 }
 
 std::vector<Registrar::Over> Registrar::TakeOver() {
@@ -135,7 +168,11 @@ bool Registrar::RunOnce() {
       changed_.notify_all();
       return true;
     }
-    if (status.ok() && !complete) status = absl::CancelledError("the memory was given back");
+    // A complete one of the transport's goes with its memory.
+    const bool drop = !complete || job->purpose.connection != rdma::ConnectionId::kNone;
+    if (status.ok() && job->given_up && drop) {
+      status = absl::CancelledError("the memory was given back");
+    }
   }
   End(&lock, job, std::move(status));
   return true;
@@ -151,12 +188,22 @@ void Registrar::End(std::unique_lock<std::mutex>* lock, Jobs::iterator job, absl
                         (clock_->NowNanos() - job->started_ns) / 1'000'000'000,
                         " s: ", status.ok() ? "done" : std::string(status.message()));
   }
+  const bool exposes = status.ok() && job->purpose.connection != rdma::ConnectionId::kNone;
   lock->unlock();
   if (!line.empty()) log_(line);
-  registration.reset();
+  if (!exposes) registration.reset();
   root.reset();
   lock->lock();
-  over_.push_back({job->endpoint, job->block, std::move(status)});
+  Over over = {job->purpose,
+               std::move(status),
+               std::move(registration),
+               {job->started_ns, job->bytes, job->bytes}};
+  if (job->given_up && exposes) {  // meanwhile
+    over.status = absl::CancelledError("the memory was given back");
+    EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration), {}});
+    changed_.notify_all();
+  }
+  over_.push_back(std::move(over));
   jobs_.erase(job);
   some_over_.store(true, std::memory_order_release);
   const uint64_t one = 1;

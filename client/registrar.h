@@ -1,6 +1,8 @@
 // Registers memory for transports while the core's owner goes on with other calls.
 //
-// A job is one block for one transport, in steps of bounded size (rdma/transport.h, Registration).
+// A job is one block for one transport, in steps of bounded size (rdma/transport.h, Registration),
+// or a piece of a block for one lane, where the transport registers what it exposes anew for each.
+// The steps touch nothing of the owner's; what they registered for a lane is exposed by the owner.
 // Steps are taken in threads of their own (hub.h): another one is started where a job finds all of
 // them in a step, which may take long in spite of its size. Jobs take turns; every other step goes
 // to the one with the fewest bytes left, so that a small region does not wait for large ones. Where
@@ -14,8 +16,10 @@
 //
 // Invariants:
 //  1. No lock is held while memory is registered, deregistered or freed.
-//  2. A block stays alive while a job has it. Holds() is true until nothing of the job is left.
-//  3. Each job that was started is handed to TakeOver() once.
+//  2. A block stays alive while a job has it. Holds() is true until nothing of the job is left, or
+//     until its registration is handed out.
+//  3. Each job that was started is handed to TakeOver() once, with its registration where that is
+//     a lane's and complete. One of memory that is given up before that is ended by a thread.
 #ifndef VERBENA_CLIENT_REGISTRAR_H_
 #define VERBENA_CLIENT_REGISTRAR_H_
 
@@ -61,21 +65,33 @@ class Registrar {
     int64_t started_ns = 0;
     uint64_t registered = 0, bytes = 0;
   };
-  // Null: there is no such job. `block`: of a root block.
-  std::optional<Progress> Find(size_t endpoint, uint64_t block) const;
-  // False: there are too many, or Stop() was called.
-  bool Start(size_t endpoint, std::string transport, std::shared_ptr<rdma::MemoryBlock> root,
-             std::unique_ptr<rdma::Registration> registration);
+  struct Purpose {
+    size_t endpoint = 0;
+    uint64_t block = 0;                                         // of a root block
+    rdma::ConnectionId connection = rdma::ConnectionId::kNone;  // kNone: for the transport
+    size_t piece = 0;                                           // of a lane's: of the block
+    bool operator==(const Purpose&) const = default;
+  };
+  // Null: there is no such job, nor one that is over and was not taken.
+  std::optional<Progress> Find(const Purpose& purpose) const;
+  // Whether there is one of this memory, for the transport or any of its lanes.
+  bool Pending(size_t endpoint, uint64_t block) const;
+  // False: there are too many, or Stop() was called. `bytes`: that are registered at the end.
+  bool Start(const Purpose& purpose, std::string transport, std::shared_ptr<rdma::MemoryBlock> root,
+             uint64_t bytes, std::unique_ptr<rdma::Registration> registration);
   // The memory is about to go.
   void GiveUp(uint64_t block);
   bool Holds(uint64_t block) const;
   struct Over {
-    size_t endpoint = 0;
-    uint64_t block = 0;
-    absl::Status status;  // CANCELLED: given up
+    Purpose purpose;
+    absl::Status status;                               // CANCELLED: given up
+    std::unique_ptr<rdma::Registration> registration;  // a lane's, complete
+    Progress progress;
   };
   // The jobs that are over. wake_fd() is readable while there are some.
   std::vector<Over> TakeOver();
+  // One whose lane is gone: ended by a thread.
+  void Discard(Over over);
   int wake_fd() const { return wake_.get(); }
   // Run() returns after the step under way; what was not complete is given up.
   void Stop();
@@ -90,9 +106,8 @@ class Registrar {
 
  private:
   struct Job {
-    size_t endpoint = 0;
+    Purpose purpose;
     std::string transport;
-    uint64_t block = 0;
     uint64_t bytes = 0;
     int64_t started_ns = 0;
     bool stepping = false;
@@ -104,7 +119,8 @@ class Registrar {
   };
   using Jobs = std::list<Job>;
   static uint64_t Left(const Job& job) { return job.bytes - job.registration->registered_bytes(); }
-  Jobs::iterator Next();  // end(): there is none to step
+  Jobs::iterator Next();        // end(): there is none to step
+  void EndByThread(Over over);  // under the lock
   void End(std::unique_lock<std::mutex>* lock, Jobs::iterator job, absl::Status status);
 
   const Clock* const clock_;

@@ -7,26 +7,39 @@ namespace verbena {
 
 using client::ClientCore;
 
+std::unique_ptr<client::KeySort> Client::Impl::SortKeys(const Table& table,
+                                                        absl::Span<const uint64_t> keys) {
+  std::unique_ptr<client::KeySort> sorted;
+  if (keys.size() < client::KeySort::kManyKeys || !CheckTable(table).ok()) return sorted;
+  hub->Run([&](ClientCore& core) { sorted = core.StartKeys(table.id(), keys); });
+  if (sorted != nullptr) sorted->Run();
+  return sorted;
+}
+
 Ticket Client::PushRows(const Table& table, absl::Span<const uint64_t> keys,
                         const Region& gradients, const RowOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  auto sorted = impl_->SortKeys(table, keys);
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
         if (absl::Status s = impl_->CheckHandles(table, gradients, "gradient"); !s.ok()) return s;
         return core.PushRows(table.id(), keys, {gradients.state_->block, options.region_offset},
-                             impl_->Deadline(options.timeout), std::move(done));
+                             deadline, std::move(done), std::move(sorted));
       });
   return ticket;
 }
 
 Ticket Client::Lookup(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
                       const LookupOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  auto sorted = impl_->SortKeys(table, keys);
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
         if (absl::Status s = impl_->CheckHandles(table, rows, "destination"); !s.ok()) return s;
         return core.Lookup(table.id(), keys, {rows.state_->block, options.region_offset},
-                           options.min_version, impl_->Deadline(options.timeout), std::move(done));
+                           options.min_version, deadline, std::move(done), std::move(sorted));
       });
   return ticket;
 }
@@ -39,23 +52,34 @@ Ticket Client::LookupBags(const Table& table, absl::Span<const uint64_t> keys,
                           const BagOptions& options) {
   const client::BagKeys bags = {keys, offsets, options.weights,
                                 static_cast<client::BagMode>(options.mode)};
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  std::unique_ptr<client::KeySort> sorted;
+  if (keys.size() >= client::KeySort::kManyKeys) {
+    impl_->hub->Run([&](ClientCore& core) {
+      if (!impl_->CheckHandles(table, sums, "destination").ok()) return;
+      sorted = core.StartBags(table.id(), bags, {sums.state_->block, options.region_offset});
+    });
+    if (sorted != nullptr) sorted->Run();
+  }
   Ticket ticket;
-  ticket.state_ = impl_->Launch([&](ClientCore& core,
-                                    ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
-    if (absl::Status s = impl_->CheckHandles(table, sums, "destination"); !s.ok()) return s;
-    return core.LookupBags(table.id(), bags, {sums.state_->block, options.region_offset},
-                           options.min_version, impl_->Deadline(options.timeout), std::move(done));
-  });
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        if (absl::Status s = impl_->CheckHandles(table, sums, "destination"); !s.ok()) return s;
+        return core.LookupBags(table.id(), bags, {sums.state_->block, options.region_offset},
+                               options.min_version, deadline, std::move(done), std::move(sorted));
+      });
   return ticket;
 }
 
 Ticket Client::Intend(const Table& table, absl::Span<const uint64_t> keys,
                       const IntentOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  auto sorted = impl_->SortKeys(table, keys);
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
         if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
-        return core.Intend(table.id(), keys, impl_->Deadline(options.timeout), std::move(done));
+        return core.Intend(table.id(), keys, deadline, std::move(done), std::move(sorted));
       });
   return ticket;
 }

@@ -23,7 +23,8 @@
 //     empty one without immediate changes nothing at the peer and fails when it is not there.
 //  9. A call with an id that does not exist (any more) does nothing or is FAILED_PRECONDITION.
 //
-// **Thread safety**: an endpoint and everything of it belongs to one thread.
+// **Thread safety**: an endpoint and everything of it belongs to one thread, except that the steps
+// of a Registration may be taken by another one meanwhile.
 #ifndef VERBENA_RDMA_TRANSPORT_H_
 #define VERBENA_RDMA_TRANSPORT_H_
 
@@ -145,7 +146,8 @@ inline constexpr size_t kMaxPrivateData = 56;  // rdma_connect(3), RDMA_PS_TCP
 // another attempt is worth it. Every other code is final for this argument on this connection.
 inline bool IsNotNow(const absl::Status& status) { return absl::IsUnavailable(status); }
 
-// Memory that is being made ready for an endpoint (Endpoint::StartRegistration()), in steps.
+// Memory that is being made ready for an endpoint (Endpoint::StartRegistration()) or for one of its
+// connections (Endpoint::StartExposure()), in steps.
 //
 // **Thread safety**: Step() is for one thread at a time, any thread, also while the endpoint's
 // owner uses the endpoint; so is the destructor. The others may be called meanwhile. Ends before
@@ -158,7 +160,7 @@ class Registration {
   // Registers the next piece: of at most some 256 MiB, where the transport can cut. Errors as
   // Endpoint::Register(), after which nothing stays registered; UNAVAILABLE: the device was closed.
   virtual absl::Status Step() = 0;
-  // All pieces are there: Register() and Expose() find them.
+  // All pieces are there: Register() and Expose() find them, FinishExposure() may be called.
   virtual bool complete() const = 0;
   virtual uint64_t registered_bytes() const = 0;
 };
@@ -223,6 +225,18 @@ class Endpoint {
   virtual absl::StatusOr<RemoteMemory> Expose(ConnectionId connection,
                                               std::shared_ptr<MemoryBlock> block, size_t offset,
                                               size_t bytes) = 0;
+  // Where Expose() would have to register memory for this connection alone, which may take long:
+  // the step before FinishExposure(). Null: Expose() takes no such time. Errors as Expose().
+  virtual absl::StatusOr<std::unique_ptr<Registration>> StartExposure(
+      ConnectionId /*connection*/, const std::shared_ptr<MemoryBlock>& /*block*/, size_t /*offset*/,
+      size_t /*bytes*/) {
+    return nullptr;
+  }
+  // Expose() of the range of a complete registration, which StartExposure() of this endpoint made.
+  // UNAVAILABLE also when the device was closed since.
+  virtual absl::StatusOr<RemoteMemory> FinishExposure(std::unique_ptr<Registration> /*complete*/) {
+    return absl::UnimplementedError("this transport registers nothing for one connection");
+  }
   // Takes it back. Only when no write to it can be outstanding.
   virtual void Unexpose(ConnectionId connection, const RemoteMemory& memory) = 0;
   // Does not block: kEstablished or kFailed follows. private_data at most kMaxPrivateData bytes.

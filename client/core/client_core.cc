@@ -119,7 +119,7 @@ bool ClientCore::RunOnce() {
   c.missed = false;
   bool worked = c.options.control->RunOnce();
   worked |= c.lanes.Poll();
-  if (c.lanes.memory().RunOnce()) c.journal.OnMemoryReady();
+  if (c.lanes.RunMemory()) c.journal.OnMemoryReady();
   const int64_t now = c.options.clock->NowNanos();
   worked |= c.session.RunOnce(now);
   worked |= c.lanes.RunTimers(now);

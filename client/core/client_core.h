@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/core/bag_call.h"
+#include "client/core/key_sort.h"
 #include "client/core/lease_keeper.h"
 #include "client/core/push_encoding.h"
 #include "client/registrar.h"
@@ -149,19 +150,27 @@ class ClientCore {
     std::shared_ptr<rdma::MemoryBlock> block;
     size_t offset = 0;
   };
+  // What sorts the keys of such a call, where they are many (KeySort::kManyKeys); its Run() is for
+  // the caller's thread, without this object, and then it is handed to the call. Null: the call
+  // sorts them, or refuses them.
+  std::unique_ptr<KeySort> StartKeys(uint32_t table, absl::Span<const uint64_t> keys);
+  std::unique_ptr<KeySort> StartBags(uint32_t table, const BagKeys& bags, const Rows& sums);
   absl::StatusOr<OperationId> PushRows(uint32_t table, absl::Span<const uint64_t> keys,
-                                       const Rows& gradients, int64_t deadline_ns, Done done);
+                                       const Rows& gradients, int64_t deadline_ns, Done done,
+                                       std::unique_ptr<KeySort> sorted = nullptr);
   absl::StatusOr<OperationId> Lookup(uint32_t table, absl::Span<const uint64_t> keys,
                                      const Rows& rows, std::optional<uint64_t> min_version,
-                                     int64_t deadline_ns, Done done);
+                                     int64_t deadline_ns, Done done,
+                                     std::unique_ptr<KeySort> sorted = nullptr);
   // Sums of rows by bag: one after the other, in the order of the bags. What `bags` refers to is
   // copied.
   absl::StatusOr<OperationId> LookupBags(uint32_t table, const BagKeys& bags, const Rows& sums,
                                          std::optional<uint64_t> min_version, int64_t deadline_ns,
-                                         Done done);
+                                         Done done, std::unique_ptr<KeySort> sorted = nullptr);
   // Tells the servers that rows of these keys will be asked for soon.
   absl::StatusOr<OperationId> Intend(uint32_t table, absl::Span<const uint64_t> keys,
-                                     int64_t deadline_ns, Done done);
+                                     int64_t deadline_ns, Done done,
+                                     std::unique_ptr<KeySort> sorted = nullptr);
   // One record's rows of `partition` from `cursor` on. *result is written before `done` runs with
   // OK, and not after an operation has ended.
   absl::StatusOr<OperationId> Scan(uint32_t table, uint32_t partition, uint64_t cursor,

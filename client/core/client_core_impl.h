@@ -49,6 +49,9 @@ struct ClientCore::Impl {
                                         absl::Span<const uint64_t> keys, const Rows& rows,
                                         bool push);
   absl::StatusOr<TableState*> CheckBags(uint32_t table, const BagKeys& bags, const Rows& sums);
+  // Sorts them unless that was done.
+  std::unique_ptr<KeyPlan> PlanOf(absl::Span<const uint64_t> keys, const TableState& table,
+                                  KeySort* sorted);
   absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
   // Of what lies in the slice (`push`: gradients), or comes to lie there (parameters).

@@ -109,17 +109,40 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckBags(uint32_t id, const BagKe
   return absl::Status(s.code(), absl::StrCat(kCall, ": ", s.message()));
 }
 
+std::unique_ptr<KeyPlan> ClientCore::Impl::PlanOf(absl::Span<const uint64_t> keys,
+                                                  const TableState& table, KeySort* sorted) {
+  if (sorted != nullptr) return sorted->TakePlan();
+  std::unique_ptr<KeyPlan> plan = operations.NewPlan();
+  plan->Build(keys, table.id(), table.partitions, journal.key_scratch());
+  return plan;
+}
+
+std::unique_ptr<KeySort> ClientCore::StartKeys(uint32_t table, absl::Span<const uint64_t> keys) {
+  if (keys.size() < KeySort::kManyKeys) return nullptr;
+  auto state = impl_->CheckKeys("rows", table, keys, false);
+  if (!state.ok()) return nullptr;  // the call says why
+  return std::make_unique<KeySort>(keys, KeySort::Of{table, (*state)->partitions});
+}
+
+std::unique_ptr<KeySort> ClientCore::StartBags(uint32_t table, const BagKeys& bags,
+                                               const Rows& sums) {
+  if (bags.keys.size() < KeySort::kManyKeys) return nullptr;
+  auto state = impl_->CheckBags(table, bags, sums);
+  if (!state.ok()) return nullptr;  // the call says why
+  return std::make_unique<KeySort>(bags, impl_->journal.BagLimits(**state),
+                                   KeySort::Of{table, (*state)->partitions});
+}
+
 absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<const uint64_t> keys,
                                                  const Rows& gradients, int64_t deadline_ns,
-                                                 Done done) {
+                                                 Done done, std::unique_ptr<KeySort> sorted) {
   Impl& c = *impl_;
   auto state = c.CheckRows("push of rows", table, keys, gradients, true);
   if (!state.ok()) return state.status();
   auto started = c.Start(Operation::Kind::kPushRows, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
-  operation->plan = c.operations.NewPlan();
-  operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
+  operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
     return c.operations.IdOf(*operation);
@@ -133,15 +156,15 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
 absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const uint64_t> keys,
                                                const Rows& rows,
                                                std::optional<uint64_t> min_version,
-                                               int64_t deadline_ns, Done done) {
+                                               int64_t deadline_ns, Done done,
+                                               std::unique_ptr<KeySort> sorted) {
   Impl& c = *impl_;
   auto state = c.CheckRows("lookup", table, keys, rows, false);
   if (!state.ok()) return state.status();
   auto started = c.Start(Operation::Kind::kLookup, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
-  operation->plan = c.operations.NewPlan();
-  operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
+  operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
     return c.operations.IdOf(*operation);
@@ -155,7 +178,8 @@ absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const 
 absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys& bags,
                                                    const Rows& sums,
                                                    std::optional<uint64_t> min_version,
-                                                   int64_t deadline_ns, Done done) {
+                                                   int64_t deadline_ns, Done done,
+                                                   std::unique_ptr<KeySort> sorted) {
   Impl& c = *impl_;
   auto state = c.CheckBags(table, bags, sums);
   if (!state.ok()) return state.status();
@@ -164,9 +188,13 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   Operation* operation = *started;
   operation->blocks[1] = sums.block;
   operation->sums = reinterpret_cast<float*>(sums.block->data() + sums.offset);
-  operation->bags = c.operations.NewBags();
-  operation->bags->Build(bags, table, (*state)->partitions, c.journal.BagLimits(**state),
-                         c.journal.key_scratch());
+  if (sorted != nullptr) {
+    operation->bags = sorted->TakeBags();
+  } else {
+    operation->bags = c.operations.NewBags();
+    operation->bags->Build(bags, table, (*state)->partitions, c.journal.BagLimits(**state),
+                           c.journal.key_scratch());
+  }
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->bags->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
     return c.operations.IdOf(*operation);
@@ -177,7 +205,8 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
 }
 
 absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const uint64_t> keys,
-                                               int64_t deadline_ns, Done done) {
+                                               int64_t deadline_ns, Done done,
+                                               std::unique_ptr<KeySort> sorted) {
   Impl& c = *impl_;
   auto state = c.CheckKeys("intent", table, keys, false);
   if (!state.ok()) return state.status();
@@ -189,8 +218,7 @@ absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const 
     c.journal.End(operation, absl::OkStatus());
     return c.operations.IdOf(*operation);
   }
-  operation->plan = c.operations.NewPlan();
-  operation->plan->Build(keys, table, (*state)->partitions, c.journal.key_scratch());
+  operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
     return c.operations.IdOf(*operation);

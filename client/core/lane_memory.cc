@@ -35,10 +35,41 @@ absl::StatusOr<rdma::RemoteMemory> LaneMemory::Expose(
   }
   if (const Refusal* refusal = Refused(*stream, block->id())) return refusal->status;
   const CurrentCall::Scope scope(call_, "exposing memory", block->size());
-  auto remote = stream->lane->Expose(block, data, bytes);
+  rdma::WorkerLane::Unexposed unexposed;
+  // A piece of a block must not end in another thread.
+  const bool threaded = registrar_->threaded() && &block->root() == block.get();
+  auto remote = stream->lane->Expose(block, data, bytes, threaded ? &unexposed : nullptr);
+  if (unexposed.registration != nullptr) {
+    if (auto pending = StartExposure(*stream, block, std::move(unexposed))) return *pending;
+    remote = stream->lane->Expose(block, data, bytes);
+  }
   Note(stream->endpoint, block->id(), remote.status());
   if (remote.ok()) stream->exposed_block = block->id();
   return remote;
+}
+
+std::optional<absl::Status> LaneMemory::StartExposure(
+    const Stream& stream, const std::shared_ptr<rdma::MemoryBlock>& block,
+    rdma::WorkerLane::Unexposed unexposed) {
+  const Registrar::Purpose purpose = {stream.endpoint, block->id(), stream.lane->connection(),
+                                      unexposed.piece};
+  if (const auto progress = registrar_->Find(purpose)) return Pending(stream, *progress);
+  if (!registrar_->Start(purpose, stream.transport, block, unexposed.bytes,
+                         std::move(unexposed.registration))) {
+    return std::nullopt;
+  }
+  return Pending(stream, {clock_->NowNanos(), 0, unexposed.bytes});
+}
+
+absl::Status LaneMemory::FinishExposure(Registrar::Over over, FindStream find) {
+  const Registrar::Purpose purpose = over.purpose;
+  Stream* const stream = find(purpose.endpoint, purpose.connection);
+  if (stream == nullptr || !stream->open()) {
+    registrar_->Discard(std::move(over));
+    return absl::CancelledError("what waited for it goes out on another lane");
+  }
+  const CurrentCall::Scope scope(call_, "exposing memory", 0);
+  return stream->lane->FinishExposure(purpose.block, purpose.piece, std::move(over.registration));
 }
 
 // The root is what is registered, and a piece must not end in another thread.
@@ -51,10 +82,9 @@ absl::Status LaneMemory::Ready(Stream* stream, const rdma::MemoryBlock& block) {
   absl::Status status = steps.status();
   if (status.ok() && *steps == nullptr) return absl::OkStatus();
   if (status.ok() && registrar_->threaded()) {
-    if (const auto progress = registrar_->Find(stream->endpoint, root.id())) {
-      return Pending(*stream, *progress);
-    }
-    if (registrar_->Start(stream->endpoint, stream->transport, shared, *std::move(steps))) {
+    const Registrar::Purpose purpose = {stream->endpoint, root.id()};
+    if (const auto progress = registrar_->Find(purpose)) return Pending(*stream, *progress);
+    if (registrar_->Start(purpose, stream->transport, shared, root.size(), *std::move(steps))) {
       return Pending(*stream, {clock_->NowNanos(), 0, root.size()});
     }
     status = absl::ResourceExhaustedError(
@@ -81,20 +111,23 @@ absl::Status LaneMemory::Pending(const Stream& stream, const Registrar::Progress
 }
 
 bool LaneMemory::BeingRegistered(const Stream& stream, const rdma::MemoryBlock& block) const {
-  return registrar_->Find(stream.endpoint, block.root().id()).has_value();
+  return registrar_->Pending(stream.endpoint, block.root().id());
 }
 
-bool LaneMemory::RunOnce() {
-  const std::vector<Registrar::Over> over = registrar_->TakeOver();
-  for (const Registrar::Over& job : over) {
-    if (absl::IsCancelled(job.status)) continue;  // the block is gone
-    const rdma::Endpoint& endpoint = *(*transports_)[job.endpoint].endpoint;
-    Note(job.endpoint, job.block,
-         job.status.ok()
-             ? job.status
-             : absl::Status(job.status.code(),
-                            absl::StrCat("transport ", std::string(endpoint.transport()), ": ",
-                                         job.status.message())));
+bool LaneMemory::RunOnce(FindStream find) {
+  std::vector<Registrar::Over> over = registrar_->TakeOver();
+  for (Registrar::Over& job : over) {
+    const Registrar::Purpose purpose = job.purpose;
+    absl::Status status = job.status;
+    if (job.registration != nullptr) status = FinishExposure(std::move(job), find);
+    if (absl::IsCancelled(status)) continue;  // the block is gone, or the lane
+    if (!status.ok()) {
+      const rdma::Endpoint& endpoint = *(*transports_)[purpose.endpoint].endpoint;
+      status = absl::Status(
+          status.code(),
+          absl::StrCat("transport ", std::string(endpoint.transport()), ": ", status.message()));
+    }
+    Note(purpose.endpoint, purpose.block, status);
   }
   return !over.empty();
 }

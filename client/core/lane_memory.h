@@ -2,10 +2,11 @@
 // devices: which transport reaches it. Refusals are remembered, so that a transport is not asked at
 // every record.
 //
-// Memory that is not ready is registered by the registrar, without the core's owner. Until then
-// Register() and Expose() say so: ABORTED for the first kPatienceNanos, in which waiting is best,
-// then UNAVAILABLE, where the caller should take another path (staging) if there is one. When it is
-// over, RunOnce() returns true, once.
+// Memory that is not ready is registered by the registrar, without the core's owner, for a
+// transport or, where each lane needs a registration of its own, for a lane. Until then Register()
+// and Expose() say so: ABORTED for the first kPatienceNanos, in which waiting is best, then
+// UNAVAILABLE, where the caller should take another path (staging) if there is one. When it is
+// over, RunOnce() exposes what was registered for a lane, and returns true, once.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_LANE_MEMORY_H_
@@ -13,15 +14,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/core/backoff.h"
 #include "client/core/lease_keeper.h"
 #include "client/registrar.h"
 #include "rdma/base/clock.h"
+#include "rdma/lane/worker_lane.h"
 #include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
 #include "rdma/transport.h"
@@ -72,7 +76,7 @@ class LaneMemory {
                                             const std::shared_ptr<rdma::MemoryBlock>& block) {
     return Expose(stream, block, block->data(), block->size());
   }
-  // Whether the stream's transport has a registration of it under way.
+  // Whether the stream's transport has a registration of it under way, for this lane or another.
   bool BeingRegistered(const Stream& stream, const rdma::MemoryBlock& block) const;
 
   // Whether the stream's lane, which is there, reads and writes this memory of a device itself.
@@ -91,8 +95,10 @@ class LaneMemory {
   // The memory is about to go. InUse() until no registration has it.
   void ReleaseBlock(uint64_t block) { registrar_->GiveUp(block); }
   bool InUse(uint64_t block) const { return registrar_->Holds(block); }
+  // The stream whose lane this is; null: there is none any more.
+  using FindStream = absl::FunctionRef<Stream*(size_t endpoint, rdma::ConnectionId connection)>;
   // Whether memory has become ready, or was refused, since the last call.
-  bool RunOnce();
+  bool RunOnce(FindStream find);
 
  private:
   // Memory that a transport did not register or expose: not tried again before `retry_at`.
@@ -105,6 +111,11 @@ class LaneMemory {
   };
   rdma::Endpoint* EndpointOf(const Stream& stream) const;
   absl::Status Ready(Stream* stream, const rdma::MemoryBlock& block);
+  // Not OK: it is being registered. Nothing: it cannot be, by a thread.
+  std::optional<absl::Status> StartExposure(const Stream& stream,
+                                            const std::shared_ptr<rdma::MemoryBlock>& block,
+                                            rdma::WorkerLane::Unexposed unexposed);
+  absl::Status FinishExposure(Registrar::Over over, FindStream find);
   absl::Status Pending(const Stream& stream, const Registrar::Progress& progress) const;
   // Null: it was not refused, or may be tried again.
   const Refusal* Refused(const Stream& stream, uint64_t block) const;

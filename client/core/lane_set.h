@@ -134,6 +134,12 @@ class LaneSet {
   // What the streams' lanes do with memory.
   LaneMemory& memory() { return memory_; }
   const LaneMemory& memory() const { return memory_; }
+  // LaneMemory::RunOnce() of these lanes.
+  bool RunMemory() {
+    return memory_.RunOnce([this](size_t endpoint, rdma::ConnectionId connection) {
+      return Find(endpoint, connection);
+    });
+  }
   // The lane, if any, is closed; its records come back through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);

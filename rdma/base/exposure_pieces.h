@@ -1,5 +1,6 @@
-// The pieces in which memory is exposed where each exposure registers it anew, in the thread of the
-// endpoint's owner: by ofi, and by verbs without memory windows.
+// The pieces in which memory is exposed where each exposure registers it anew: by ofi, in the thread
+// of the endpoint's owner, and by verbs without memory windows, where any thread may do it
+// (Endpoint::StartExposure()).
 //
 // **Thread safety**: constants.
 #ifndef VERBENA_RDMA_BASE_EXPOSURE_PIECES_H_

@@ -187,7 +187,8 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
 }
 
 absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBlock>& block,
-                                                const std::byte* data, size_t bytes) {
+                                                const std::byte* data, size_t bytes,
+                                                Unexposed* unexposed) {
   const Endpoint::ExposurePieces pieces_of = impl_->endpoint->exposure_pieces();
   const size_t most = pieces_of.bytes;
   const size_t stride = block->size() <= most ? SIZE_MAX : pieces_of.stride;
@@ -207,22 +208,52 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
                      " bytes at once (the transport exposes pieces of ", most,
                      " bytes, or any range of ", most - pieces_of.stride, "); use smaller chunks"));
   }
-  const auto known = impl_->exposed.find(block->id());
-  if (known != impl_->exposed.end() && piece < known->second.size() &&
-      known->second[piece].address != 0) {
-    const RemoteMemory& memory = known->second[piece];
-    return RemoteMemory{memory.address - begin, memory.key};
+  if (const RemoteMemory* known = impl_->FindExposed(block->id(), piece)) {
+    return RemoteMemory{known->address - begin, known->key};
   }
   if (impl_->state == State::kClosing || impl_->state == State::kDead) {
-    // For now: the records of this lane go out again on another one.
-    return absl::UnavailableError(absl::StrCat("lane ", impl_->ticket.lane, " is closed"));
+    return impl_->Closed();
+  }
+  if (unexposed != nullptr) {
+    auto steps = impl_->endpoint->StartExposure(impl_->connection, block, begin, piece_bytes);
+    if (!steps.ok()) return steps.status();
+    if (*steps != nullptr) {
+      *unexposed = {piece, piece_bytes, *std::move(steps)};
+      return absl::UnavailableError("the memory has to be registered for this lane");
+    }
   }
   const auto remote = impl_->endpoint->Expose(impl_->connection, block, begin, piece_bytes);
   if (!remote.ok()) return remote;
-  std::vector<RemoteMemory>& pieces = impl_->exposed[block->id()];
-  if (pieces.size() <= piece) pieces.resize(piece + 1);
-  pieces[piece] = *remote;
+  impl_->AddExposed(block->id(), piece, *remote);
   return RemoteMemory{remote->address - begin, remote->key};
+}
+
+absl::Status WorkerLane::FinishExposure(uint64_t block_id, size_t piece,
+                                        std::unique_ptr<Registration> complete) {
+  if (impl_->state == State::kClosing || impl_->state == State::kDead) return impl_->Closed();
+  if (impl_->FindExposed(block_id, piece) != nullptr) return absl::OkStatus();
+  const auto remote = impl_->endpoint->FinishExposure(std::move(complete));
+  if (!remote.ok()) return remote.status();
+  impl_->AddExposed(block_id, piece, *remote);
+  return absl::OkStatus();
+}
+
+const RemoteMemory* WorkerLane::Impl::FindExposed(uint64_t block_id, size_t piece) const {
+  const auto known = exposed.find(block_id);
+  if (known == exposed.end() || piece >= known->second.size()) return nullptr;
+  const RemoteMemory& memory = known->second[piece];
+  return memory.address == 0 ? nullptr : &memory;
+}
+
+void WorkerLane::Impl::AddExposed(uint64_t block_id, size_t piece, const RemoteMemory& memory) {
+  std::vector<RemoteMemory>& pieces = exposed[block_id];
+  if (pieces.size() <= piece) pieces.resize(piece + 1);
+  pieces[piece] = memory;
+}
+
+// For now: the records of this lane go out again on another one.
+absl::Status WorkerLane::Impl::Closed() const {
+  return absl::UnavailableError(absl::StrCat("lane ", ticket.lane, " is closed"));
 }
 
 void WorkerLane::Forget(uint64_t block_id) {

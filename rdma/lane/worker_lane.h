@@ -107,9 +107,19 @@ class WorkerLane {
   // The same of [data, data + bytes) of a block that may be larger than the transport exposes at
   // once (Endpoint::max_exposure()). The address is the block's, the key of a piece with the range.
   // A range that no piece has is exposed with all of the block. INVALID_ARGUMENT: that is larger
-  // than Endpoint::max_exposure().
+  // than Endpoint::max_exposure(). `unexposed`: memory that has to be registered for this lane
+  // alone is not, but handed out here, with UNAVAILABLE; null: it is registered in the call.
+  struct Unexposed {
+    size_t piece = 0;  // of the block
+    size_t bytes = 0;
+    std::unique_ptr<Registration> registration;  // null: there is none to wait for
+  };
   absl::StatusOr<RemoteMemory> Expose(const std::shared_ptr<MemoryBlock>& block,
-                                      const std::byte* data, size_t bytes);
+                                      const std::byte* data, size_t bytes,
+                                      Unexposed* unexposed = nullptr);
+  // After the steps of that registration. IsNotNow(): as Expose().
+  absl::Status FinishExposure(uint64_t block_id, size_t piece,
+                              std::unique_ptr<Registration> complete);
   void Forget(uint64_t block_id);
 
   struct Answer {

@@ -97,6 +97,10 @@ struct WorkerLane::Impl {
     (index < config().small_slots ? free_small : free_large).push_back(index);
   }
   void EndOperation(uint32_t index);
+  // Null: the piece is not exposed.
+  const RemoteMemory* FindExposed(uint64_t block_id, size_t piece) const;
+  void AddExposed(uint64_t block_id, size_t piece, const RemoteMemory& memory);
+  absl::Status Closed() const;
   void Close(absl::Status reason);
   absl::Status Malformed(absl::string_view what) const {
     return absl::InternalError(absl::StrCat("lane ", ticket.lane, " generation ", ticket.generation,

@@ -252,8 +252,8 @@ absl::Status VerbsConnection::MakeReady(const VerbsOptions& options) {
 
 // ---- exposing -----------------------------------------------------------------------------------
 
-absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock> block,
-                                                     size_t offset, size_t bytes) {
+absl::Status VerbsConnection::CheckExposure(const MemoryBlock* block, size_t offset,
+                                            size_t bytes) const {
   // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
   if (state == State::kLost || failing()) {
     return absl::UnavailableError("the connection has ended");
@@ -266,36 +266,64 @@ absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock
                                                    " of a block of ",
                                                    block == nullptr ? 0 : block->size()));
   }
+  return absl::OkStatus();
+}
+
+std::optional<VerbsDomain::PartUse> VerbsConnection::NeedsOwn(const MemoryBlock& block,
+                                                              const std::byte* data,
+                                                              size_t bytes) const {
+  const VerbsDomain& domain = *view_->domain;
+  if (!windows_ || !domain.TakesWindows(block)) return VerbsDomain::PartUse::kPeer;
+  const RegisteredMemory* const registered = domain.Find(block);
+  if (registered == nullptr || bytes <= registered->LeftAt(data)) return std::nullopt;
+  return VerbsDomain::PartUse::kWindow;
+}
+
+absl::StatusOr<std::shared_ptr<VerbsDomain::MemorySteps>> VerbsConnection::StartExposure(
+    const MemoryBlock& block, size_t offset, size_t bytes) const {
+  if (absl::Status s = CheckExposure(&block, offset, bytes); !s.ok()) return s;
+  std::byte* const data = block.data() + offset;
+  const auto use = NeedsOwn(block, data, bytes);
+  if (!use.has_value()) return nullptr;
+  return view_->domain->StartPart(block, data, bytes, *use);
+}
+
+absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock> block,
+                                                     size_t offset, size_t bytes, MrHandle own) {
+  if (absl::Status s = CheckExposure(block.get(), offset, bytes); !s.ok()) return s;
   std::byte* const data = block->data() + offset;
   Exposure exposure;
   exposure.block = std::move(block);
   exposure.bytes = bytes;
   exposure.memory.address = reinterpret_cast<uintptr_t>(data);
-  if (!windows_ || !view_->domain->TakesWindows(*exposure.block)) {
-    absl::StatusOr<MrHandle> region = view_->domain->RegisterForPeer(*exposure.block, data, bytes);
-    if (!region.ok()) return region.status();
-    exposure.memory.key = (*region)->rkey;
-    exposure.region = *std::move(region);
+  const bool window = windows_ && view_->domain->TakesWindows(*exposure.block);
+  if (window) {
+    absl::StatusOr<const RegisteredMemory*> registered = view_->Find(*exposure.block);
+    if (!registered.ok()) return registered.status();
+    const uint64_t most = std::min(max_window_, max_region_);
+    if (bytes > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("verbs device ", device_name_, ": cannot expose ", bytes,
+                       " bytes at once (a memory region "
+                       "has at most ",
+                       max_region_, " bytes, a memory window ", max_window_,
+                       "); expose pieces of at most max_exposure() bytes"));
+    }
+    exposure.bound_to = (*registered)->At(data);
+  }
+  if (const auto use = NeedsOwn(*exposure.block, data, bytes); use.has_value()) {
+    if (own == nullptr) {
+      auto region = view_->domain->RegisterPart(*exposure.block, data, bytes, *use);
+      if (!region.ok()) return region.status();
+      own = *std::move(region);
+    }
+    exposure.region = std::move(own);
+    exposure.bound_to = exposure.region.get();
+  }
+  if (!window) {
+    exposure.memory.key = exposure.region->rkey;
     exposures_.push_back(std::move(exposure));
     return exposures_.back().memory;
-  }
-  absl::StatusOr<const RegisteredMemory*> registered = view_->Find(*exposure.block);
-  if (!registered.ok()) return registered.status();
-  const uint64_t most = std::min(max_window_, max_region_);
-  if (bytes > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("verbs device ", device_name_, ": cannot expose ", bytes,
-                     " bytes at once (a memory region "
-                     "has at most ",
-                     max_region_, " bytes, a memory window ", max_window_,
-                     "); expose pieces of at most max_exposure() bytes"));
-  }
-  exposure.bound_to = (*registered)->At(data);
-  if (bytes > (*registered)->LeftAt(data)) {
-    absl::StatusOr<MrHandle> own = view_->domain->RegisterForWindow(*exposure.block, data, bytes);
-    if (!own.ok()) return own.status();
-    exposure.region = *std::move(own);
-    exposure.bound_to = exposure.region.get();
   }
   exposure.window.reset(ibv_alloc_mw(view_->domain->pd(), IBV_MW_TYPE_2));
   if (exposure.window == nullptr) {

@@ -24,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -94,8 +95,13 @@ class VerbsConnection {
   // INIT to RTR to RTS; then posts the binds that were waiting for it.
   absl::Status MakeReady(const VerbsOptions& options);
 
+  // `own`: the region that StartExposure() had to register; null: registered here, if needed.
   absl::StatusOr<RemoteMemory> Expose(std::shared_ptr<MemoryBlock> block, size_t offset,
-                                      size_t bytes);
+                                      size_t bytes, MrHandle own = nullptr);
+  // Null: the range needs no region of its own.
+  absl::StatusOr<std::shared_ptr<VerbsDomain::MemorySteps>> StartExposure(const MemoryBlock& block,
+                                                                          size_t offset,
+                                                                          size_t bytes) const;
   void Unexpose(const RemoteMemory& memory);
 
   absl::Status PostReceives(uint32_t count);
@@ -151,6 +157,8 @@ class VerbsConnection {
   // librdmacm closes a device's context with the last of its ids.
   void DropCmId() { cm_id_.reset(); }
   CompletionQueue* queue() const { return queue_; }
+  // Null once it is retired.
+  const std::shared_ptr<DomainView>& view() const { return view_; }
 
  private:
   static constexpr uint64_t kReceiveBit = uint64_t{1} << 31;
@@ -184,6 +192,10 @@ class VerbsConnection {
   absl::Status MakeQueuePair(const ConnectionLimits& limits, const VerbsDevice& device,
                              const VerbsOptions& options);
   absl::Status Modify(ibv_qp_state state, const VerbsOptions& options);
+  absl::Status CheckExposure(const MemoryBlock* block, size_t offset, size_t bytes) const;
+  // Whether the range needs a region of its own, as far as is known without registering anything.
+  std::optional<VerbsDomain::PartUse> NeedsOwn(const MemoryBlock& block, const std::byte* data,
+                                               size_t bytes) const;
   absl::Status PostBind(Exposure* exposure);
   void OnBound();
   absl::Status CheckWrite(const WriteRequest& request) const;

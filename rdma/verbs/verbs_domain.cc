@@ -10,7 +10,8 @@ namespace verbena::rdma {
 struct VerbsDomain::Shared {
   std::mutex mutex;  // never held while registering or deregistering
   std::unordered_set<Registration*> live;
-  std::unordered_map<uint64_t, std::weak_ptr<MemorySteps>> steps;  // by root block
+  std::unordered_map<uint64_t, std::weak_ptr<MemorySteps>> steps;  // of blocks, by root block
+  std::unordered_map<const MemorySteps*, std::weak_ptr<MemorySteps>> parts;  // for connections
   // Steps and registrations that may have regions outside of `live`.
   int open = 0;
   std::condition_variable closed;  // one of them has none any more
@@ -60,21 +61,25 @@ class VerbsDomain::Registration final : public MemoryBlock::Attachment {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-VerbsDomain::MemorySteps::MemorySteps(const VerbsDomain& domain, const MemoryBlock& root)
+VerbsDomain::MemorySteps::MemorySteps(const VerbsDomain& domain, const MemoryBlock& root,
+                                      absl::Span<std::byte> range, PieceSizes sizes, int access,
+                                      For purpose)
     : shared_(domain.shared_),
       gpu_direct_(domain.gpu_direct_),
       // Shared ownership goes through a pointer to what is not const; nothing is changed.
       root_(const_cast<MemoryBlock&>(root).shared_from_this()),
       key_(&domain),
-      access_(domain.access_),
+      data_(range.data()),
+      access_(access),
+      purpose_(purpose),
       pd_(domain.pd_.get()) {
-  memory_ = {root.data(), root.size(), domain.sizes_, {}};
-  if (root.size() <= memory_.sizes.bytes) memory_.sizes = {root.size(), root.size()};
+  memory_ = {range.data(), range.size(), sizes, {}};
 }
 
 VerbsDomain::MemorySteps::~MemorySteps() {
   End(absl::CancelledError("the registration was given up"));  // nobody else has it any more
   const std::lock_guard<std::mutex> lock(shared_->mutex);
+  shared_->parts.erase(this);
   const auto known = shared_->steps.find(root_->id());
   if (known != shared_->steps.end() && known->second.expired()) shared_->steps.erase(known);
 }
@@ -97,7 +102,7 @@ absl::Status VerbsDomain::MemorySteps::Step() {
     End(s);
     return s;
   }
-  if (memory_.pieces.size() * memory_.sizes.stride >= memory_.size) Attach();
+  if (memory_.pieces.size() * memory_.sizes.stride >= memory_.size) Complete();
   return absl::OkStatus();
 }
 
@@ -110,7 +115,7 @@ absl::Status VerbsDomain::MemorySteps::RegisterPiece() {
   const size_t begin = memory_.pieces.size() * memory_.sizes.stride;
   const size_t end = std::min(begin + memory_.sizes.bytes, memory_.size);
   const absl::StatusOr<ibv_mr*> region =
-      source_->Register(pd_, root_->data() + begin, end - begin, access_);
+      source_->Register(pd_, data_ + begin, end - begin, access_);
   if (!region.ok()) return region.status();
   regions_.emplace_back(*region);
   memory_.pieces.push_back(*region);
@@ -118,7 +123,11 @@ absl::Status VerbsDomain::MemorySteps::RegisterPiece() {
   return absl::OkStatus();
 }
 
-void VerbsDomain::MemorySteps::Attach() {
+void VerbsDomain::MemorySteps::Complete() {
+  if (purpose_ == For::kConnection) {
+    complete_.store(true, std::memory_order_release);
+    return;
+  }
   auto registration =
       std::make_shared<Registration>(shared_, std::move(memory_), std::move(regions_));
   regions_.clear();
@@ -129,6 +138,15 @@ void VerbsDomain::MemorySteps::Attach() {
     shared_->steps.erase(root_->id());
   }
   End(absl::OkStatus());
+}
+
+MrHandle VerbsDomain::MemorySteps::TakePart() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (pd_ == nullptr || regions_.empty()) return nullptr;
+  MrHandle region = std::move(regions_.front());
+  regions_.clear();
+  End(absl::OkStatus());
+  return region;
 }
 
 // ---- the domain ---------------------------------------------------------------------------------
@@ -147,6 +165,9 @@ VerbsDomain::~VerbsDomain() {
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     for (const auto& [id, weak] : shared_->steps) {
+      if (auto steps = weak.lock()) running.push_back(std::move(steps));
+    }
+    for (const auto& [part, weak] : shared_->parts) {
       if (auto steps = weak.lock()) running.push_back(std::move(steps));
     }
   }
@@ -178,7 +199,10 @@ std::shared_ptr<VerbsDomain::MemorySteps> VerbsDomain::StartRegistration(const M
   known = steps.lock();
   if (known != nullptr && !known->failed()) return known;
   ++shared_->open;
-  auto fresh = std::make_shared<MemorySteps>(*this, root);
+  const PieceSizes sizes =
+      root.size() <= sizes_.bytes ? PieceSizes{root.size(), root.size()} : sizes_;
+  auto fresh = std::make_shared<MemorySteps>(*this, root, absl::MakeSpan(root.data(), root.size()),
+                                             sizes, access_, MemorySteps::For::kBlock);
   steps = fresh;
   return fresh;
 }
@@ -198,24 +222,30 @@ bool VerbsDomain::TakesWindows(const MemoryBlock& block) const {
          gpu_direct_->PathTo(*block.device()).route != DeviceRoute::kDmaBuf;
 }
 
+int VerbsDomain::AccessOf(PartUse use) const {
+  return use == PartUse::kWindow ? access_
+                                 : access_ | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+}
+
 absl::StatusOr<MrHandle> VerbsDomain::RegisterPart(const MemoryBlock& block, std::byte* data,
-                                                   size_t bytes, int access) {
+                                                   size_t bytes, PartUse use) {
   const absl::StatusOr<MemorySource> source = MemorySource::Of(block.root(), gpu_direct_.get());
   if (!source.ok()) return source.status();
-  const absl::StatusOr<ibv_mr*> region = source->Register(pd_.get(), data, bytes, access);
+  const absl::StatusOr<ibv_mr*> region = source->Register(pd_.get(), data, bytes, AccessOf(use));
   if (!region.ok()) return region.status();
   return MrHandle(*region);
 }
 
-absl::StatusOr<MrHandle> VerbsDomain::RegisterForPeer(const MemoryBlock& block, std::byte* data,
-                                                      size_t bytes) {
-  return RegisterPart(block, data, bytes,
-                      access_ | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-}
-
-absl::StatusOr<MrHandle> VerbsDomain::RegisterForWindow(const MemoryBlock& block, std::byte* data,
-                                                        size_t bytes) {
-  return RegisterPart(block, data, bytes, access_);
+std::shared_ptr<VerbsDomain::MemorySteps> VerbsDomain::StartPart(const MemoryBlock& block,
+                                                                 std::byte* data, size_t bytes,
+                                                                 PartUse use) {
+  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  ++shared_->open;
+  auto part = std::make_shared<MemorySteps>(*this, block.root(), absl::MakeSpan(data, bytes),
+                                            PieceSizes{bytes, bytes}, AccessOf(use),
+                                            MemorySteps::For::kConnection);
+  shared_->parts[part.get()] = part;
+  return part;
 }
 
 }  // namespace verbena::rdma

@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "rdma/memory/memory.h"
 #include "rdma/verbs/gpu_direct.h"
 #include "rdma/verbs/verbs_handles.h"
@@ -61,6 +62,9 @@ struct RegisteredMemory {
 class VerbsDomain {
  public:
   class MemorySteps;
+  // What a region of a part of a block is for: remote writes where there are no windows, or a
+  // window where the range lies in no single piece.
+  enum class PartUse : uint8_t { kPeer, kWindow };
 
   VerbsDomain(ibv_pd* pd, std::shared_ptr<GpuDirect> gpu_direct, int access, PieceSizes sizes);
   ~VerbsDomain();
@@ -79,19 +83,19 @@ class VerbsDomain {
   std::shared_ptr<MemorySteps> StartRegistration(const MemoryBlock& block);
   // Whether windows can be bound to regions of this block, where the device has windows.
   bool TakesWindows(const MemoryBlock& block) const;
-  // A region of its own for remote writes to a part of the block, where there are no windows.
-  absl::StatusOr<MrHandle> RegisterForPeer(const MemoryBlock& block, std::byte* data, size_t bytes);
-  // A region of its own for a window, where the range lies in no single piece.
-  absl::StatusOr<MrHandle> RegisterForWindow(const MemoryBlock& block, std::byte* data,
-                                             size_t bytes);
+  // A region of its own for a part of the block, which ends before the domain.
+  absl::StatusOr<MrHandle> RegisterPart(const MemoryBlock& block, std::byte* data, size_t bytes,
+                                        PartUse use);
+  // The same in one step; then MemorySteps::TakePart().
+  std::shared_ptr<MemorySteps> StartPart(const MemoryBlock& block, std::byte* data, size_t bytes,
+                                         PartUse use);
 
  private:
   class Registration;
   // Shared with the registrations and steps, which may outlive the domain.
   struct Shared;
 
-  absl::StatusOr<MrHandle> RegisterPart(const MemoryBlock& block, std::byte* data, size_t bytes,
-                                        int access);
+  int AccessOf(PartUse use) const;
 
   PdHandle pd_;
   std::shared_ptr<GpuDirect> gpu_direct_;
@@ -100,10 +104,14 @@ class VerbsDomain {
   std::shared_ptr<Shared> shared_;
 };
 
-// A block that is being registered. Steps that are given up leave nothing registered.
+// A block, or a part of one for a connection, that is being registered. Steps that are given up
+// leave nothing registered.
 class VerbsDomain::MemorySteps {
  public:
-  MemorySteps(const VerbsDomain& domain, const MemoryBlock& root);
+  enum class For : uint8_t { kBlock, kConnection };
+  // `sizes`: of the pieces; a connection's is one piece.
+  MemorySteps(const VerbsDomain& domain, const MemoryBlock& root, absl::Span<std::byte> range,
+              PieceSizes sizes, int access, For purpose);
   ~MemorySteps();
   MemorySteps(const MemorySteps&) = delete;
   MemorySteps& operator=(const MemorySteps&) = delete;
@@ -111,6 +119,8 @@ class VerbsDomain::MemorySteps {
   // Registers the next piece. An error is final: nothing of the block stays registered.
   // UNAVAILABLE: the domain was closed.
   absl::Status Step();
+  // The region of a complete part, once. Null: the domain was closed.
+  MrHandle TakePart();
   // Acquire, with the release in Step(): who sees it complete finds the registration.
   bool complete() const { return complete_.load(std::memory_order_acquire); }
   // Relaxed: a caller that does not see it yet is told by Step().
@@ -122,14 +132,16 @@ class VerbsDomain::MemorySteps {
   friend class VerbsDomain;
 
   absl::Status RegisterPiece();   // under mutex_
-  void Attach();                  // all pieces, to the block; under mutex_
+  void Complete();                // all pieces are there; under mutex_
   void End(absl::Status reason);  // under mutex_
 
   const std::shared_ptr<Shared> shared_;
   const std::shared_ptr<GpuDirect> gpu_direct_;
   const std::shared_ptr<MemoryBlock> root_;
   const void* const key_;  // of the attachment
+  std::byte* const data_;
   const int access_;
+  const For purpose_;
 
   std::mutex mutex_;  // held while a piece is registered; of what follows
   ibv_pd* pd_;        // null: ended

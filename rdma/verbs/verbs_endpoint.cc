@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/host_port.h"
-#include "rdma/base/exposure_pieces.h"
 #include "rdma/verbs/verbs_endpoint_impl.h"
 #include "rdma/verbs/verbs_errors.h"
 #include "rdma/verbs/verbs_ports.h"
@@ -20,10 +19,7 @@ namespace {
 
 constexpr uint32_t kQueueEntries = 4096;  // of the first completion queue; each next doubles
 constexpr int64_t kOpenAgainNanos = 100'000'000;  // between tries to open a removed device
-constexpr int64_t kBindWaitNanos = 1'000'000;
-constexpr size_t kSlabBytes = size_t{16}
-                              << 20;     // about ten lanes; registered in half a millisecond
-constexpr size_t kRejectionBytes = 140;  // private data of an IB CM REJ: 148
+constexpr size_t kRejectionBytes = 140;           // private data of an IB CM REJ: 148
 
 absl::Status SetNonBlocking(int fd, std::string_view what) {
   const int flags = fcntl(fd, F_GETFL);
@@ -117,21 +113,6 @@ absl::Status VerbsEndpointImpl::BindAnchor() {
   return absl::OkStatus();
 }
 
-void VerbsEndpointImpl::MakeSlabs() {
-  SlabPoolOptions slabs;
-  slabs.slab_bytes = kSlabBytes;
-  slabs.label = "verbena-lanes";
-  slabs.max_slab_bytes = device_->max_registration();
-  slabs.pages.numa_node = port_.numa_node;
-  // The pool may outlive this device, with pieces of lanes that are still being taken down.
-  slabs.on_new_slab = [view = std::weak_ptr<DomainView>(common_view_)](
-                          const std::shared_ptr<MemoryBlock>& slab) -> absl::Status {
-    const std::shared_ptr<DomainView> alive = view.lock();
-    return alive == nullptr ? absl::OkStatus() : alive->domain->Register(*slab).status();
-  };
-  slabs_ = std::make_shared<SlabPool>(std::move(slabs));
-}
-
 absl::Status VerbsEndpointImpl::StartListening() {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(events_channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
@@ -173,6 +154,7 @@ void VerbsEndpointImpl::CloseDevice(const std::string& reason) {
     if (device_ != nullptr) device_->Unwatch(queue->cq.get());
   }
   queues_.clear();
+  stepped_.clear();  // waits for the steps under way
   common_view_.reset();
   views_.clear();
   slabs_.reset();
@@ -223,110 +205,6 @@ absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entri
   queue->capacity = static_cast<uint32_t>(queue->cq->cqe);
   queues_.push_back(std::move(queue));
   return queues_.back().get();
-}
-
-absl::StatusOr<std::shared_ptr<DomainView>> VerbsEndpointImpl::View(uint64_t key) {
-  if (common_view_ != nullptr) return common_view_;
-  std::weak_ptr<DomainView>& known = views_[key];
-  if (std::shared_ptr<DomainView> view = known.lock()) return view;
-  for (auto it = views_.begin(); it != views_.end();) {
-    it = it->first != key && it->second.expired() ? views_.erase(it) : std::next(it);
-  }
-  absl::StatusOr<std::shared_ptr<VerbsDomain>> domain = device_->Domain(key);
-  if (!domain.ok()) return domain.status();
-  auto view = std::make_shared<DomainView>();
-  view->domain = *std::move(domain);
-  known = view;
-  return view;
-}
-
-// ---- memory -------------------------------------------------------------------------------------
-
-absl::StatusOr<std::shared_ptr<MemoryBlock>> VerbsEndpointImpl::Allocate(size_t bytes,
-                                                                         std::string_view label) {
-  if (absl::Status s = NeedDevice(); !s.ok()) return s;
-  return slabs_->Allocate(bytes, label);
-}
-
-absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& block) {
-  if (absl::Status s = NeedDevice(); !s.ok()) return s;
-  if (common_view_ != nullptr) return common_view_->Find(*block).status();
-  for (const auto& [key, known] : views_) {
-    const std::shared_ptr<DomainView> view = known.lock();
-    if (view == nullptr) continue;
-    if (absl::Status s = view->Find(*block).status(); !s.ok()) return s;
-  }
-  return absl::OkStatus();
-}
-
-namespace {
-
-// In each domain of an endpoint.
-class VerbsRegistration final : public rdma::Registration {
- public:
-  using Steps = std::vector<std::shared_ptr<VerbsDomain::MemorySteps>>;
-  explicit VerbsRegistration(Steps steps) : steps_(std::move(steps)) {}
-
-  absl::Status Step() override {
-    for (const auto& steps : steps_) {
-      if (!steps->complete()) return steps->Step();
-    }
-    return absl::OkStatus();
-  }
-  bool complete() const override {
-    return std::all_of(steps_.begin(), steps_.end(),
-                       [](const auto& steps) { return steps->complete(); });
-  }
-  uint64_t registered_bytes() const override {
-    uint64_t least = UINT64_MAX;
-    for (const auto& steps : steps_) least = std::min(least, steps->registered_bytes());
-    return least;
-  }
-
- private:
-  const Steps steps_;  // one at least
-};
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartRegistration(
-    const std::shared_ptr<MemoryBlock>& block) {
-  if (absl::Status s = NeedDevice(); !s.ok()) return s;
-  VerbsRegistration::Steps all;
-  const auto add = [&](DomainView* view) {
-    if (auto steps = view->StepsOf(*block)) all.push_back(std::move(steps));
-  };
-  if (common_view_ != nullptr) {
-    add(common_view_.get());
-  } else {
-    for (const auto& [key, known] : views_) {
-      if (const std::shared_ptr<DomainView> view = known.lock()) add(view.get());
-    }
-  }
-  if (all.empty()) return nullptr;
-  return std::make_unique<VerbsRegistration>(std::move(all));
-}
-
-DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
-  if (absl::Status s = NeedDevice(); !s.ok()) {
-    return {DeviceRoute::kStaging, std::string(s.message())};
-  }
-  return device_->gpu_direct().PathTo(device);
-}
-
-size_t VerbsEndpointImpl::max_exposure() const {
-  if (device_ == nullptr || !device_->windows()) return SIZE_MAX;
-  return std::min<uint64_t>(options_.max_window, device_->max_registration());
-}
-
-Endpoint::ExposurePieces VerbsEndpointImpl::exposure_pieces() const {
-  if (device_ == nullptr) return Endpoint::exposure_pieces();
-  const PieceSizes sizes = device_->piece_sizes();
-  // Without windows each exposure is a registration.
-  if (!device_->windows() && sizes.bytes > kExposedPieceBytes) {
-    return {kExposedPieceBytes, kExposedPieceStride};
-  }
-  return {sizes.bytes, sizes.stride};
 }
 
 // ---- connections --------------------------------------------------------------------------------
@@ -386,30 +264,6 @@ absl::StatusOr<ConnectionId> VerbsEndpointImpl::Create(const ConnectionLimits& l
     return s;
   }
   return id;
-}
-
-absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
-                                                       std::shared_ptr<MemoryBlock> block,
-                                                       size_t offset, size_t bytes) {
-  VerbsConnection* connection = Find(id);
-  if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
-  // Many at once: a bind takes the device microseconds, so waiting is simpler than queueing. Not
-  // behind writes to a peer that does not answer, for which the other lanes would wait here, too.
-  if (connection->binds_full()) WaitForBinds(connection);
-  return connection->Expose(std::move(block), offset, bytes);
-}
-
-void VerbsEndpointImpl::WaitForBinds(VerbsConnection* connection) {
-  const int64_t give_up = clock_.NowNanos() + kBindWaitNanos;
-  do {
-    DrainQueue(connection->queue());
-    if (!connection->binds_full() || connection->failing()) return;
-  } while (!connection->binds_stall && clock_.NowNanos() < give_up);
-  connection->binds_stall = true;
-}
-
-void VerbsEndpointImpl::Unexpose(ConnectionId id, const RemoteMemory& memory) {
-  if (VerbsConnection* connection = Find(id)) connection->Unexpose(memory);
 }
 
 absl::Status VerbsEndpointImpl::Connect(ConnectionId id, const std::string& address,

@@ -65,6 +65,7 @@ size_t VerbsEndpointImpl::PollEvents(absl::Span<ConnectionEvent> out) {
       CheckTimers(read_all);
     }
     RetryStuck();
+    LetGo();
   }
   LoseFailing();
   std::erase_if(queues_, [this](const auto& queue) {

@@ -1,7 +1,9 @@
-// The verbs endpoint's insides: verbs_endpoint.cc (set-up and end), verbs_endpoint_cm.cc (events of
-// librdmacm and the device), verbs_endpoint_data.cc (posting, polling, sleeping).
+// The verbs endpoint's insides: verbs_endpoint.cc (set-up and end), verbs_endpoint_memory.cc
+// (registering and exposing), verbs_endpoint_cm.cc (events of librdmacm and the device),
+// verbs_endpoint_data.cc (posting, polling, sleeping).
 //
-// **Thread safety**: one owner thread.
+// **Thread safety**: one owner thread. Registrations and exposures that were started are stepped by
+// any thread: they use the domain (verbs_domain.h) and nothing of the endpoint.
 //
 // Invariants:
 //  1. A connection that fails is only marked while completions are being read; it is retired
@@ -51,6 +53,10 @@ class VerbsEndpointImpl final : public Endpoint {
   absl::StatusOr<ConnectionId> Create(const ConnectionLimits& limits) override;
   absl::StatusOr<RemoteMemory> Expose(ConnectionId id, std::shared_ptr<MemoryBlock> block,
                                       size_t offset, size_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Registration>> StartExposure(
+      ConnectionId id, const std::shared_ptr<MemoryBlock>& block, size_t offset,
+      size_t bytes) override;
+  absl::StatusOr<RemoteMemory> FinishExposure(std::unique_ptr<Registration> complete) override;
   void Unexpose(ConnectionId id, const RemoteMemory& memory) override;
   absl::Status Connect(ConnectionId id, const std::string& address,
                        std::string_view private_data) override;
@@ -80,21 +86,27 @@ class VerbsEndpointImpl final : public Endpoint {
   absl::Status OpenDevice();
   absl::Status OpenChannels();
   absl::Status BindAnchor();
-  void MakeSlabs();
   absl::Status StartListening();
   void CloseDevice(const std::string& reason);
   absl::Status NeedDevice();  // opens it again after it was removed and is back
   absl::StatusOr<CompletionQueue*> QueueWithRoom(uint32_t entries);
-  absl::StatusOr<std::shared_ptr<DomainView>> View(uint64_t key);
   absl::Status StartConnection(VerbsConnection* connection, const ConnectionLimits& limits);
-  // Until there is room for another bind, or for a moment; once in vain, not again before one of
-  // its binds has ended.
-  void WaitForBinds(VerbsConnection* connection);
   VerbsConnection* Find(ConnectionId id) const;
   ConnectionId Adopt(CmIdHandle cm_id, State state);
   void Log(const std::string& text) const {
     if (options_.log) options_.log(text);
   }
+
+  // ---- verbs_endpoint_memory.cc
+  void MakeSlabs();
+  absl::StatusOr<std::shared_ptr<DomainView>> View(uint64_t key);
+  // Keeps the domain of steps as long as there are steps: its end would wait for the one under way.
+  void Keep(std::shared_ptr<DomainView> view,
+            const std::shared_ptr<VerbsDomain::MemorySteps>& steps);
+  void LetGo();  // of the domains of steps that are gone
+  // Until there is room for another bind, or for a moment; once in vain, not again before one of
+  // its binds has ended.
+  void WaitForBinds(VerbsConnection* connection);
 
   // ---- verbs_endpoint_cm.cc
   bool PollCm();  // whether it has read every event that was there
@@ -146,6 +158,11 @@ class VerbsEndpointImpl final : public Endpoint {
   std::shared_ptr<SlabPool> slabs_;
   std::map<uint64_t, std::weak_ptr<DomainView>> views_;
   std::shared_ptr<DomainView> common_view_;  // with windows: of every connection
+  struct Stepped {
+    std::weak_ptr<VerbsDomain::MemorySteps> steps;
+    std::shared_ptr<DomainView> view;
+  };
+  std::vector<Stepped> stepped_;  // Keep()'s
   std::vector<std::unique_ptr<CompletionQueue>> queues_;
   CmIdHandle listener_;
   absl::flat_hash_map<uint32_t, std::unique_ptr<VerbsConnection>> connections_;

@@ -1,4 +1,5 @@
-// Memory that is registered while threads use the hub, free the memory, or stop the hub.
+// Memory that is registered, for a transport or for a lane, while threads use the hub, free the
+// memory, or stop the hub.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -14,20 +15,28 @@
 namespace verbena::test {
 namespace {
 
+enum class For { kTransport, kLane };
+
 // Holds up the registration of one block, in the thread that registers it.
 class Held {
  public:
   // Of what is started after this.
-  Held(World* world, uint64_t block) : world_(world) {
-    world_->hub.Run([&](ClientCore&) {
-      world_->endpoint->before_register = [this, block](uint64_t id) {
-        if (id != block) return;
-        std::unique_lock<std::mutex> lock(mutex_);
-        reached_ = true;
-        changed_.notify_all();
-        changed_.wait(lock, [this] { return released_; });
-        passed_ = true;
-      };
+  Held(World* world, uint64_t block, For purpose = For::kTransport) {
+    const auto hold = [this, block](uint64_t id) {
+      if (id != block) return;
+      std::unique_lock<std::mutex> lock(mutex_);
+      reached_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return released_; });
+      passed_ = true;
+    };
+    world->hub.Run([&](ClientCore&) {
+      if (purpose == For::kTransport) {
+        world->endpoint->before_register = hold;
+      } else {
+        world->endpoint->exposure_steps = 1;
+        world->endpoint->before_exposure_step = hold;
+      }
     });
   }
   ~Held() { Release(); }
@@ -46,7 +55,6 @@ class Held {
   }
 
  private:
-  World* const world_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reached_ = false, released_ = false, passed_ = false;
@@ -79,6 +87,62 @@ TEST_CASE("while a region is registered, calls of other threads end, and heartbe
   std::atomic<int> last{0};
   world.Push(block, &last);
   CHECK(world.hub.WaitUntil([&] { return last == 1; }, world.hub.Now() + 30 * kSecond));
+}
+
+TEST_CASE("regression: while a lane registers a region, calls of other threads end") {
+  World world(true);
+  const auto block = World::Ones(), other = World::Ones();
+  Held held(&world, block->id(), For::kLane);
+  std::atomic<int> ended{0};
+  std::thread thread([&] {
+    world.Pull(block, &ended);
+    world.hub.WaitUntil([&] { return ended > 0; }, world.hub.Now() + 30 * kSecond);
+  });
+  held.WaitUntilReached();
+  std::promise<int> done;
+  std::thread others([&] {
+    std::atomic<int> mine{0};
+    world.Push(other, &mine);
+    world.hub.WaitUntil([&] { return mine == 1; }, world.hub.Now() + 30 * kSecond);
+    world.Pull(other, &mine);
+    world.hub.WaitUntil([&] { return mine == 2; }, world.hub.Now() + 30 * kSecond);
+    done.set_value(mine);
+  });
+  std::future<int> result = done.get_future();
+  const bool in_time = result.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  CHECK(in_time);
+  if (in_time) {
+    thread.join();  // its own call has gone by way of staging
+    CHECK(ended == 1);
+    CHECK_FALSE(held.passed());
+  }
+  held.Release();
+  others.join();
+  if (thread.joinable()) thread.join();
+  CHECK(result.get() == 2);
+  // Through the region itself, once it is exposed.
+  std::atomic<int> last{0};
+  world.Pull(block, &last);
+  CHECK(world.hub.WaitUntil([&] { return last == 1; }, world.hub.Now() + 30 * kSecond));
+}
+
+TEST_CASE("a stop while a lane registers a region waits for the step, and leaves nothing of it") {
+  World world(true);
+  auto block = World::Ones();
+  std::weak_ptr<rdma::MemoryBlock> weak = block;
+  Held held(&world, block->id(), For::kLane);
+  std::atomic<int> ended{0};
+  world.Pull(block, &ended);
+  block.reset();
+  held.WaitUntilReached();
+  std::thread thread([&] {
+    world.hub.WaitUntil([&] { return ended > 0; }, world.hub.Now() + 30 * kSecond);
+    held.Release();
+  });
+  world.hub.Stop(world.hub.Now() + kSecond);
+  thread.join();
+  CHECK(held.passed());
+  CHECK(weak.expired());
 }
 
 TEST_CASE("who waits for a region is woken when it is ready") {

@@ -11,6 +11,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -124,7 +125,16 @@ class World {
     });
     return id;
   }
-  // The same, and a callback without the lock when it has ended.
+  // Pulls all of it.
+  OperationId Pull(const std::shared_ptr<rdma::MemoryBlock>& block, std::atomic<int>* ended) {
+    OperationId id = 0;
+    hub.Run([&](ClientCore& core) {
+      id = *core.Pull(kTable, {block, 0, 0, kElements}, std::nullopt, hub.Now() + 30 * kSecond,
+                      [ended](absl::Status status) { *ended += status.ok() ? 1 : 1000; });
+    });
+    return id;
+  }
+  // Pushes, and a callback without the lock when it has ended.
   void PushThenCall(const std::shared_ptr<rdma::MemoryBlock>& block, std::promise<void>* called) {
     hub.Run([&](ClientCore& core) {
       (void)*core.Push(kTable, {block, 0, 0, kElements}, hub.Now() + 30 * kSecond,

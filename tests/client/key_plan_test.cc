@@ -3,9 +3,11 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "client/core/key_sort.h"
 #include "proto/routing.h"
 
 namespace verbena::client {
@@ -55,6 +57,18 @@ TEST_CASE("a plan has each key once, by partition and ascending, with its positi
     INFO("round " << round);
     CheckAgainstMap(keys, partitions, plan);
   }
+}
+
+TEST_CASE("keys that are sorted before their call have the plan that the call would make") {
+  std::mt19937_64 random(2);
+  std::vector<uint64_t> keys(KeySort::kManyKeys);
+  for (uint64_t& key : keys) key = random() % 1000;
+  KeySort sort(keys, {kTable, 7});
+  sort.Run();
+  const std::unique_ptr<KeyPlan> plan = sort.TakePlan();
+  REQUIRE(plan != nullptr);
+  CheckAgainstMap(keys, 7, *plan);
+  CHECK(sort.TakeBags() == nullptr);
 }
 
 TEST_CASE("a plan of one key, of the greatest and the least, and of none") {

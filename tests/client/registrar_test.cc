@@ -41,7 +41,7 @@ struct Jobs {
   Steps* Start(const std::shared_ptr<rdma::MemoryBlock>& block, uint64_t step) {
     auto steps = std::make_unique<Steps>(block->size(), step, &live);
     Steps* const raw = steps.get();
-    REQUIRE(registrar.Start(0, "verbs", block, std::move(steps)));
+    REQUIRE(registrar.Start({0, block->id()}, "verbs", block, block->size(), std::move(steps)));
     return raw;
   }
   // Once a second, as the lease keeper does.
@@ -75,10 +75,10 @@ TEST_CASE("a small region waits for two steps of larger ones at most") {
   CHECK(first->done + second->done <= before + 2 * 4096);
   const std::vector<Registrar::Over> over = jobs.registrar.TakeOver();
   REQUIRE(over.size() == 1);
-  CHECK(over[0].block == small->id());
+  CHECK(over[0].purpose.block == small->id());
   CHECK(over[0].status.ok());
   CHECK(jobs.registrar.TakeOver().empty());
-  CHECK(jobs.registrar.Find(0, large->id())->registered == first->done);
+  CHECK(jobs.registrar.Find({0, large->id()})->registered == first->done);
 }
 
 TEST_CASE("memory that is given up is let go of at the next step, before anything else") {
@@ -101,7 +101,61 @@ TEST_CASE("memory that is given up is let go of at the next step, before anythin
   jobs.registrar.Run();  // returns
   CHECK(jobs.live == 0);
   CHECK(other.use_count() == 1);
-  CHECK_FALSE(jobs.registrar.Start(0, "verbs", other, std::make_unique<Steps>(1, 1, &jobs.live)));
+  CHECK_FALSE(jobs.registrar.Start({0, other->id()}, "verbs", other, 1,
+                                   std::make_unique<Steps>(1, 1, &jobs.live)));
+}
+
+// Of a piece for one lane: it is complete after one step.
+struct LaneJob {
+  LaneJob() {
+    jobs.registrar.Start(purpose, "verbs", block, 4096,
+                         std::make_unique<Steps>(4096, 4096, &jobs.live));
+  }
+  Jobs jobs;
+  std::shared_ptr<rdma::MemoryBlock> block = Block(1 << 20);
+  Registrar::Purpose purpose = {0, block->id(), rdma::ConnectionId{7}, 2};
+};
+
+TEST_CASE("what was registered for a lane is handed out, with its purpose") {
+  LaneJob lane;
+  CHECK(lane.jobs.registrar.Find(lane.purpose).has_value());
+  CHECK_FALSE(lane.jobs.registrar.Find({0, lane.block->id()}).has_value());
+  CHECK(lane.jobs.registrar.Pending(0, lane.block->id()));
+  REQUIRE(lane.jobs.registrar.RunOnce());
+  // Until it is taken: nobody starts it again.
+  CHECK(lane.jobs.registrar.Find(lane.purpose).has_value());
+  CHECK(lane.jobs.registrar.Pending(0, lane.block->id()));
+  std::vector<Registrar::Over> over = lane.jobs.registrar.TakeOver();
+  REQUIRE(over.size() == 1);
+  CHECK(over[0].status.ok());
+  CHECK(over[0].purpose == lane.purpose);
+  REQUIRE(over[0].registration != nullptr);
+  CHECK(lane.jobs.live == 1);
+  CHECK_FALSE(lane.jobs.registrar.Pending(0, lane.block->id()));
+  CHECK_FALSE(lane.jobs.registrar.Holds(lane.block->id()));
+  SECTION("and given back where the lane is gone: a thread ends it") {
+    lane.jobs.registrar.Discard(std::move(over[0]));
+    CHECK(lane.jobs.live == 1);
+    CHECK(lane.jobs.registrar.Holds(lane.block->id()));
+    REQUIRE(lane.jobs.registrar.RunOnce());
+    CHECK(lane.jobs.live == 0);
+    CHECK_FALSE(lane.jobs.registrar.Holds(lane.block->id()));
+  }
+}
+
+TEST_CASE("memory that is given up before its lane has taken it is ended by a thread") {
+  LaneJob lane;
+  REQUIRE(lane.jobs.registrar.RunOnce());
+  lane.jobs.registrar.GiveUp(lane.block->id());
+  CHECK(lane.jobs.registrar.Holds(lane.block->id()));
+  const std::vector<Registrar::Over> over = lane.jobs.registrar.TakeOver();
+  REQUIRE(over.size() == 1);
+  CHECK(absl::IsCancelled(over[0].status));
+  CHECK(over[0].registration == nullptr);
+  CHECK(lane.jobs.live == 1);
+  REQUIRE(lane.jobs.registrar.RunOnce());
+  CHECK(lane.jobs.live == 0);
+  CHECK_FALSE(lane.jobs.registrar.Holds(lane.block->id()));
 }
 
 TEST_CASE("a registration that takes long says how far it is, every five seconds at most") {
@@ -137,7 +191,8 @@ TEST_CASE("there is a bound on how many regions are registered at a time") {
   Jobs jobs;
   const auto block = Block(4096);
   for (size_t i = 0; i < Registrar::kMostJobs; ++i) jobs.Start(block, 1);
-  CHECK_FALSE(jobs.registrar.Start(0, "verbs", block, std::make_unique<Steps>(1, 1, &jobs.live)));
+  CHECK_FALSE(jobs.registrar.Start({0, block->id()}, "verbs", block, 1,
+                                   std::make_unique<Steps>(1, 1, &jobs.live)));
 }
 
 // ---- calls --------------------------------------------------------------------------------------
@@ -158,7 +213,7 @@ struct World {
     cluster.endpoint->steps = 1 << 20;
     return slow;
   }
-  bool Pending() { return registrar().Find(0, slow.block->id()).has_value(); }
+  bool Pending() { return registrar().Find({0, slow.block->id()}).has_value(); }
   bool Wait(const FakeCluster::CallPtr& call) {
     for (int i = 0; i < 10'000 && !call->done; ++i) {
       cluster.RunFor(kMilli);
@@ -240,6 +295,99 @@ TEST_CASE("a region that is freed while it is registered is let go of") {
   CHECK(w.cluster.endpoint->live_registrations == 0);
   w.cluster.RunFor(kMilli);
   CHECK(w.slow.block.use_count() == 1);
+}
+
+// ---- of lanes -----------------------------------------------------------------------------------
+
+// A client whose lanes need a registration of their own for what they expose.
+struct LanesWorld : World {
+  LanesWorld() { cluster.endpoint->exposure_steps = 1 << 20; }
+  // The destination's takes many more steps than any call is waited for.
+  FakeCluster::CallPtr Pull() {
+    slow = cluster.Memory(table, 0.0f);
+    const auto pull = cluster.Pull(table, slow);
+    cluster.RunFor(kMilli);
+    registrar().RunOnce();  // the region, for the transport
+    cluster.RunFor(kMilli);
+    return pull;
+  }
+  bool Exposing() { return registrar().Pending(0, slow.block->id()); }
+};
+
+TEST_CASE("a pull waits for its lane's registration for a moment, and goes on when that is there") {
+  LanesWorld w;
+  w.cluster.endpoint->exposure_steps = 3;
+  const auto pull = w.Pull();
+  REQUIRE(w.Exposing());
+  w.cluster.RunFor(50 * kMilli);
+  CHECK_FALSE(pull->done);
+  const int before = w.cluster.endpoint->exposures;
+  while (w.registrar().RunOnce()) {
+  }
+  const int64_t ready = w.cluster.now();
+  REQUIRE(w.cluster.Wait(pull));
+  CHECK(pull->status.ok());
+  CHECK(pull->ended_at - ready < 10 * kMilli);  // of the simulated clock
+  CHECK(w.cluster.endpoint->exposures == before + 1);
+  CHECK(w.cluster.core->statistics().staged_bytes == 0);
+  CHECK(w.cluster.endpoint->live_registrations == 0);
+  REQUIRE(w.cluster.Wait(w.cluster.Pull(w.table, w.slow)));  // it is exposed
+  CHECK(w.cluster.endpoint->exposures == before + 1);
+}
+
+TEST_CASE("a pull whose lane registers its destination for long goes by way of staging") {
+  LanesWorld w;
+  const auto pull = w.Pull();
+  REQUIRE(w.Exposing());
+  w.cluster.endpoint->exposure_steps = 1;  // staging's
+  REQUIRE(w.Wait(pull));
+  CHECK(pull->status.ok());
+  CHECK(w.Exposing());
+  CHECK(w.cluster.core->statistics().staged_bytes > 0);
+}
+
+TEST_CASE("a region that is freed while a lane registers it is let go of") {
+  LanesWorld w;
+  const bool complete = GENERATE(false, true);
+  if (complete) w.cluster.endpoint->exposure_steps = 1;
+  const auto pull = w.Pull();
+  REQUIRE(w.Exposing());
+  if (complete) {
+    REQUIRE(w.registrar().RunOnce());  // and not exposed yet
+  }
+  const int before = w.cluster.endpoint->exposures;
+  const uint64_t id = w.slow.block->id();
+  w.cluster.core->ReleaseBlock(id);
+  CHECK(w.cluster.core->InUse(id));
+  REQUIRE(w.cluster.Wait(pull));
+  CHECK(absl::IsCancelled(pull->status));
+  REQUIRE(w.registrar().RunOnce());
+  CHECK_FALSE(w.cluster.core->InUse(id));
+  CHECK(w.cluster.endpoint->live_registrations == 0);
+  w.cluster.RunFor(kMilli);
+  CHECK(w.cluster.endpoint->exposures == before);
+  CHECK(w.slow.block.use_count() == 1);
+}
+
+TEST_CASE("a lane that is lost while it registers memory leaves nothing of it, and the pull ends") {
+  LanesWorld w;
+  w.cluster.endpoint->exposure_steps = 2;
+  const auto pull = w.Pull();
+  REQUIRE(w.Exposing());
+  REQUIRE(w.registrar().RunOnce());
+  w.cluster.servers[0]->CloseLanes("the test closes it");
+  w.cluster.RunFor(20 * kMilli);
+  CHECK(w.cluster.core->statistics().lanes_lost == 1);
+  REQUIRE(w.registrar().RunOnce());  // complete
+  REQUIRE(w.Wait(pull));             // over a new lane
+  CHECK(pull->status.ok());
+  for (int i = 0; i < 10; ++i) {
+    while (w.registrar().RunOnce()) {
+    }
+    w.cluster.RunFor(kMilli);
+  }
+  CHECK(w.cluster.endpoint->live_registrations == 0);
+  CHECK_FALSE(w.cluster.core->InUse(w.slow.block->id()));
 }
 
 TEST_CASE("a client that ends while a region is registered leaves nothing of it") {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "client/core/key_plan.h"
 #include "proto/cold_tier_spec.h"
@@ -63,6 +64,32 @@ TEST_CASE("a push of rows is split by partition, and one record goes to each ser
   size_t rows = 0;
   for (const auto& server : cluster.servers) rows += server->rows[table].size();
   CHECK(rows == 40);
+}
+
+TEST_CASE("regression: many keys are sorted before their call, not in it") {
+  FakeCluster cluster;
+  const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+  cluster.Join();
+  const auto keys = Count(client::KeySort::kManyKeys);
+  CHECK(cluster.core->StartKeys(table, Count(keys.size() - 1)) == nullptr);
+  CHECK(cluster.core->StartKeys(dense, keys) == nullptr);
+  // Other keys than the call's: what is pushed shows whose order it has.
+  auto others = keys;
+  for (uint64_t& key : others) key += keys.size();
+  auto sorted = cluster.core->StartKeys(table, others);
+  REQUIRE(sorted != nullptr);
+  sorted->Run();
+  bool done = false;
+  const auto id = cluster.core->PushRows(
+      table, keys, FakeCluster::RowMemory(keys.size(), kDim, 1.0f), cluster.now() + 30 * kSecond,
+      [&](absl::Status status) { done = status.ok(); }, std::move(sorted));
+  REQUIRE(id.ok());
+  REQUIRE(cluster.RunUntil([&] { return done; }));
+  const auto& rows = cluster.servers[0]->rows[table];
+  CHECK(rows.size() == keys.size());
+  CHECK(rows.count(keys.back()) == 0);
+  CHECK(rows.count(others.back()) == 1);
 }
 
 TEST_CASE("rows of one key are summed in the order of the call, before they travel") {

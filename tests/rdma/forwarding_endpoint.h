@@ -5,6 +5,7 @@
 #define VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,12 +30,17 @@ class ForwardingEndpoint : public Endpoint {
   int refusals = 0;                       // so many calls of Register() and Expose() are refused
   uint64_t refuse_block = 0;              // this memory is neither registered nor exposed
   int steps = 1;                          // of registrations that are started
-  bool never_dead = false;                // what is closed stays so, as long as this is true
+  // Of exposures: 0: they take no time. Others register memory in so many steps, in StartExposure()
+  // or, each before_exposure_step() once, in Expose(). Set before the first of them.
+  int exposure_steps = 0;
+  std::function<void(uint64_t block)> before_exposure_step;
+  bool never_dead = false;  // what is closed stays so, as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
   int allocations = 0;
-  std::atomic<int> live_registrations{0};         // of StartRegistration()
+  std::atomic<int> live_registrations{0};         // of StartRegistration() and StartExposure()
+  int exposures = 0;                              // calls of Expose() and FinishExposure()
   SleepUntil last_until = SleepUntil::kAnything;  // of Arm()
   std::vector<Wakes> woken;                       // of WakePeer()
 
@@ -75,7 +81,22 @@ class ForwardingEndpoint : public Endpoint {
                                       size_t offset, size_t bytes) override {
     if (Refuses(*block)) return absl::UnavailableError("not now");
     if (block->kind() == refuse_kind) return absl::ResourceExhaustedError("this kind is refused");
+    if (exposure_steps > 0 && before_exposure_step) before_exposure_step(block->id());
+    ++exposures;
     return to_->Expose(connection, std::move(block), offset, bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Registration>> StartExposure(
+      ConnectionId connection, const std::shared_ptr<MemoryBlock>& block, size_t offset,
+      size_t bytes) override {
+    if (exposure_steps == 0) return to_->StartExposure(connection, block, offset, bytes);
+    if (Refuses(*block)) return absl::UnavailableError("not now");
+    return std::make_unique<ExposureSteps>(this, connection, block, offset, bytes, exposure_steps);
+  }
+  absl::StatusOr<RemoteMemory> FinishExposure(std::unique_ptr<Registration> complete) override {
+    if (exposure_steps == 0) return to_->FinishExposure(std::move(complete));
+    const auto& started = static_cast<const ExposureSteps&>(*complete);
+    ++exposures;
+    return to_->Expose(started.connection, started.block, started.offset, started.bytes);
   }
   void Unexpose(ConnectionId connection, const RemoteMemory& memory) override {
     to_->Unexpose(connection, memory);
@@ -156,6 +177,35 @@ class ForwardingEndpoint : public Endpoint {
     const std::shared_ptr<MemoryBlock> block_;
     const int count_;
     std::atomic<int> done_{0};
+  };
+
+  struct ExposureSteps final : Registration {
+    ExposureSteps(ForwardingEndpoint* from, ConnectionId of, std::shared_ptr<MemoryBlock> memory,
+                  size_t begin, size_t size, int steps_of)
+        : endpoint(from),
+          connection(of),
+          block(std::move(memory)),
+          offset(begin),
+          bytes(size),
+          count(steps_of) {
+      ++endpoint->live_registrations;
+    }
+    ~ExposureSteps() override { --endpoint->live_registrations; }
+    absl::Status Step() override {
+      if (endpoint->before_exposure_step) endpoint->before_exposure_step(block->id());
+      if (done < count) ++done;
+      return absl::OkStatus();
+    }
+    bool complete() const override { return done == count; }
+    uint64_t registered_bytes() const override {
+      return bytes * static_cast<uint64_t>(done) / static_cast<uint64_t>(count);
+    }
+    ForwardingEndpoint* const endpoint;
+    const ConnectionId connection;
+    const std::shared_ptr<MemoryBlock> block;
+    const size_t offset, bytes;
+    const int count;
+    std::atomic<int> done{0};
   };
 
   std::unique_ptr<Endpoint> to_;

@@ -122,6 +122,82 @@ TEST_CASE("regression: without windows no exposure registers more than 72 MiB at
   for (const size_t bytes : fake_verbs().registered_bytes) CHECK(bytes <= 72 * kMiB);
 }
 
+// Memory that a connection needs a registration of its own for, before anything is exposed.
+struct Exposing {
+  explicit Exposing(World* world) : pair(&world->stage, Receives(8, 8)) {
+    REQUIRE(pair.established);
+    REQUIRE(pair.client.endpoint->Register(block).ok());
+    REQUIRE(pair.Push(0, 4096, 8).ok());  // registers what it writes
+    before = LiveFakeRegions();
+    auto started = pair.client.endpoint->StartExposure(pair.c, block, 4096, 8192);
+    REQUIRE(started.ok());
+    steps = *std::move(started);
+  }
+  static VerbsOptions NoWindows() {
+    VerbsOptions options;
+    options.memory_windows = false;
+    return options;
+  }
+  Pair pair;
+  std::shared_ptr<MemoryBlock> block = TestBlock(1 << 20);
+  size_t before = 0;
+  std::unique_ptr<Registration> steps;
+};
+
+TEST_CASE("what is registered for one connection in another thread is exposed by the owner") {
+  World world(Exposing::NoWindows());
+  Exposing e(&world);
+  REQUIRE(e.steps != nullptr);
+  CHECK(LiveFakeRegions() == e.before);
+  std::thread thread([&] { (void)e.steps->Step(); });
+  CHECK(e.pair.Push(0, 4096, 9).ok());
+  CHECK(world.stage.Until([&] { return e.pair.server.Immediates(e.pair.s).size() == 2; }));
+  thread.join();
+  REQUIRE(e.steps->complete());
+  CHECK(e.steps->registered_bytes() == 8192);
+  CHECK(LiveFakeRegions() == e.before + 1);
+  const auto remote = e.pair.client.endpoint->FinishExposure(std::move(e.steps));
+  REQUIRE(remote.ok());
+  CHECK(remote->address == reinterpret_cast<uintptr_t>(e.block->data() + 4096));
+  CHECK(LiveFakeRegions() == e.before + 1);
+  SECTION("until it is taken back") { e.pair.client.endpoint->Unexpose(e.pair.c, *remote); }
+  SECTION("until its connection ends") { e.pair.client.endpoint->Close(e.pair.c); }
+  CHECK(LiveFakeRegions() <= e.before);
+}
+
+TEST_CASE("where a window does there is nothing to register for one connection") {
+  World world;
+  Exposing e(&world);
+  CHECK(e.steps == nullptr);
+}
+
+TEST_CASE("memory that is being registered for a connection is let go of") {
+  World world(Exposing::NoWindows());
+  Exposing e(&world);
+  REQUIRE(e.steps != nullptr);
+  const bool complete = GENERATE(false, true);
+  if (complete) {
+    REQUIRE(e.steps->Step().ok());
+  }
+  SECTION("given up") {
+    e.steps.reset();
+    CHECK(LiveFakeRegions() == e.before);
+  }
+  SECTION("its connection is closed first") {
+    e.pair.client.endpoint->Close(e.pair.c);
+    REQUIRE(e.steps->Step().ok());  // its domain is kept
+    CHECK(absl::IsUnavailable(e.pair.client.endpoint->FinishExposure(std::move(e.steps)).status()));
+  }
+  SECTION("the endpoint is gone first") {
+    e.pair.client.endpoint.reset();
+    e.pair.server.endpoint.reset();
+    CHECK(LiveFakeRegions() == 0);
+    if (!complete) CHECK(absl::IsUnavailable(e.steps->Step()));
+    e.steps.reset();
+  }
+  CHECK(e.block.use_count() == 1);
+}
+
 TEST_CASE("a registration that is given up, or fails, leaves nothing registered") {
   World world;
   Party& party = world.stage.Add("a");

@@ -1,0 +1,224 @@
+// Memory: what is registered with the device, and what connections expose.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rdma/base/exposure_pieces.h"
+#include "rdma/verbs/verbs_endpoint_impl.h"
+
+namespace verbena::rdma {
+namespace {
+
+constexpr int64_t kBindWaitNanos = 1'000'000;
+// About ten lanes; registered in half a millisecond.
+constexpr size_t kSlabBytes = size_t{16} << 20;
+
+// In each domain of an endpoint.
+class VerbsRegistration final : public rdma::Registration {
+ public:
+  using Steps = std::vector<std::shared_ptr<VerbsDomain::MemorySteps>>;
+  explicit VerbsRegistration(Steps steps) : steps_(std::move(steps)) {}
+
+  absl::Status Step() override {
+    for (const auto& steps : steps_) {
+      if (!steps->complete()) return steps->Step();
+    }
+    return absl::OkStatus();
+  }
+  bool complete() const override {
+    return std::all_of(steps_.begin(), steps_.end(),
+                       [](const auto& steps) { return steps->complete(); });
+  }
+  uint64_t registered_bytes() const override {
+    uint64_t least = UINT64_MAX;
+    for (const auto& steps : steps_) least = std::min(least, steps->registered_bytes());
+    return least;
+  }
+
+ private:
+  const Steps steps_;  // one at least
+};
+
+// Of a range for one connection.
+class VerbsExposure final : public rdma::Registration {
+ public:
+  VerbsExposure(ConnectionId of, std::shared_ptr<MemoryBlock> memory, size_t begin, size_t size,
+                std::shared_ptr<VerbsDomain::MemorySteps> part)
+      : connection(of),
+        block(std::move(memory)),
+        offset(begin),
+        bytes(size),
+        steps(std::move(part)) {}
+
+  absl::Status Step() override { return steps->Step(); }
+  bool complete() const override { return steps->complete(); }
+  uint64_t registered_bytes() const override { return steps->registered_bytes(); }
+
+  const ConnectionId connection;
+  const std::shared_ptr<MemoryBlock> block;
+  const size_t offset, bytes;
+  const std::shared_ptr<VerbsDomain::MemorySteps> steps;
+};
+
+}  // namespace
+
+// ---- registering --------------------------------------------------------------------------------
+
+void VerbsEndpointImpl::MakeSlabs() {
+  SlabPoolOptions slabs;
+  slabs.slab_bytes = kSlabBytes;
+  slabs.label = "verbena-lanes";
+  slabs.max_slab_bytes = device_->max_registration();
+  slabs.pages.numa_node = port_.numa_node;
+  // The pool may outlive this device, with pieces of lanes that are still being taken down.
+  slabs.on_new_slab = [view = std::weak_ptr<DomainView>(common_view_)](
+                          const std::shared_ptr<MemoryBlock>& slab) -> absl::Status {
+    const std::shared_ptr<DomainView> alive = view.lock();
+    return alive == nullptr ? absl::OkStatus() : alive->domain->Register(*slab).status();
+  };
+  slabs_ = std::make_shared<SlabPool>(std::move(slabs));
+}
+
+absl::StatusOr<std::shared_ptr<DomainView>> VerbsEndpointImpl::View(uint64_t key) {
+  if (common_view_ != nullptr) return common_view_;
+  std::weak_ptr<DomainView>& known = views_[key];
+  if (std::shared_ptr<DomainView> view = known.lock()) return view;
+  for (auto it = views_.begin(); it != views_.end();) {
+    it = it->first != key && it->second.expired() ? views_.erase(it) : std::next(it);
+  }
+  absl::StatusOr<std::shared_ptr<VerbsDomain>> domain = device_->Domain(key);
+  if (!domain.ok()) return domain.status();
+  auto view = std::make_shared<DomainView>();
+  view->domain = *std::move(domain);
+  known = view;
+  return view;
+}
+
+absl::StatusOr<std::shared_ptr<MemoryBlock>> VerbsEndpointImpl::Allocate(size_t bytes,
+                                                                         std::string_view label) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  return slabs_->Allocate(bytes, label);
+}
+
+absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& block) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  if (common_view_ != nullptr) return common_view_->Find(*block).status();
+  for (const auto& [key, known] : views_) {
+    const std::shared_ptr<DomainView> view = known.lock();
+    if (view == nullptr) continue;
+    if (absl::Status s = view->Find(*block).status(); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartRegistration(
+    const std::shared_ptr<MemoryBlock>& block) {
+  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  VerbsRegistration::Steps all;
+  const auto add = [&](const std::shared_ptr<DomainView>& view) {
+    auto steps = view->StepsOf(*block);
+    if (steps == nullptr) return;
+    Keep(view, steps);
+    all.push_back(std::move(steps));
+  };
+  if (common_view_ != nullptr) {
+    add(common_view_);
+  } else {
+    for (const auto& [key, known] : views_) {
+      if (const std::shared_ptr<DomainView> view = known.lock()) add(view);
+    }
+  }
+  if (all.empty()) return nullptr;
+  return std::make_unique<VerbsRegistration>(std::move(all));
+}
+
+void VerbsEndpointImpl::Keep(std::shared_ptr<DomainView> view,
+                             const std::shared_ptr<VerbsDomain::MemorySteps>& steps) {
+  const auto same = [&](const Stepped& one) {
+    return !one.steps.owner_before(steps) && !steps.owner_before(one.steps);
+  };
+  if (std::any_of(stepped_.begin(), stepped_.end(), same)) return;
+  stepped_.push_back({steps, std::move(view)});
+}
+
+void VerbsEndpointImpl::LetGo() {
+  std::erase_if(stepped_, [](const Stepped& one) { return one.steps.expired(); });
+}
+
+DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
+  if (absl::Status s = NeedDevice(); !s.ok()) {
+    return {DeviceRoute::kStaging, std::string(s.message())};
+  }
+  return device_->gpu_direct().PathTo(device);
+}
+
+size_t VerbsEndpointImpl::max_exposure() const {
+  if (device_ == nullptr || !device_->windows()) return SIZE_MAX;
+  return std::min<uint64_t>(options_.max_window, device_->max_registration());
+}
+
+Endpoint::ExposurePieces VerbsEndpointImpl::exposure_pieces() const {
+  if (device_ == nullptr) return Endpoint::exposure_pieces();
+  const PieceSizes sizes = device_->piece_sizes();
+  // Without windows each exposure is a registration.
+  if (!device_->windows() && sizes.bytes > kExposedPieceBytes) {
+    return {kExposedPieceBytes, kExposedPieceStride};
+  }
+  return {sizes.bytes, sizes.stride};
+}
+
+// ---- exposing -----------------------------------------------------------------------------------
+
+absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
+                                                       std::shared_ptr<MemoryBlock> block,
+                                                       size_t offset, size_t bytes) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
+  // Many at once: a bind takes the device microseconds, so waiting is simpler than queueing. Not
+  // behind writes to a peer that does not answer, for which the other lanes would wait here, too.
+  if (connection->binds_full()) WaitForBinds(connection);
+  return connection->Expose(std::move(block), offset, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartExposure(
+    ConnectionId id, const std::shared_ptr<MemoryBlock>& block, size_t offset, size_t bytes) {
+  VerbsConnection* connection = Find(id);
+  if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
+  auto steps = connection->StartExposure(*block, offset, bytes);
+  if (!steps.ok()) return steps.status();
+  if (*steps == nullptr) return nullptr;
+  Keep(connection->view(), *steps);
+  return std::make_unique<VerbsExposure>(id, block, offset, bytes, *std::move(steps));
+}
+
+absl::StatusOr<RemoteMemory> VerbsEndpointImpl::FinishExposure(
+    std::unique_ptr<Registration> complete) {
+  // StartExposure() of this endpoint made it.
+  const auto& exposure = static_cast<const VerbsExposure&>(*complete);
+  VerbsConnection* connection = Find(exposure.connection);
+  // While there is a queue pair the connection keeps the domain, in which the region lies.
+  if (connection == nullptr || !connection->has_queue_pair()) {
+    return absl::UnavailableError("the connection has ended");
+  }
+  MrHandle region = exposure.steps->TakePart();
+  if (region == nullptr) return absl::UnavailableError("the RDMA device was closed");
+  if (connection->binds_full()) WaitForBinds(connection);
+  return connection->Expose(exposure.block, exposure.offset, exposure.bytes, std::move(region));
+}
+
+void VerbsEndpointImpl::WaitForBinds(VerbsConnection* connection) {
+  const int64_t give_up = clock_.NowNanos() + kBindWaitNanos;
+  do {
+    DrainQueue(connection->queue());
+    if (!connection->binds_full() || connection->failing()) return;
+  } while (!connection->binds_stall && clock_.NowNanos() < give_up);
+  connection->binds_stall = true;
+}
+
+void VerbsEndpointImpl::Unexpose(ConnectionId id, const RemoteMemory& memory) {
+  if (VerbsConnection* connection = Find(id)) connection->Unexpose(memory);
+}
+
+}  // namespace verbena::rdma
