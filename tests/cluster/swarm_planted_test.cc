@@ -123,6 +123,7 @@ std::vector<PlantedFault> Faults() {
        {"has not used table"}},
       {"evict_named", {&shard.evict_named}, 102, {"evictions leave"}},
       {"evict_alike", {&shard.evict_alike}, 93, {"evictions leave"}},
+      {"save_at_one_pace", {&saves.save_at_one_pace}, 1258, {"was not saved"}},
       {"count_unnamed", {&shard.count_unnamed}, 3274, {"evictions leave"}},
       {"keep_lost", {&shard.keep_lost}, 0, {"more than was pushed"}},
       {"save_what_changes", {&shard.save_what_changes}, 1, saved},
