@@ -29,6 +29,7 @@ struct PlantedBugs {
   bool forget_inherited = false;   // a copy that becomes the primary during a restore has nothing
   bool evict_named = false;        // a sweep drops rows that its own push or step names
   bool evict_alike = false;        // of rows with the same stamp all go as soon as one does
+  bool count_unnamed = false;      // rows that no push or step has named count, though all go
   bool rows_never_come = false;    // rows of a table made or reset under a learner stay "to come"
   bool hurry_audit = false;        // more of the audit goes to a follower that has not answered it
   bool lost_by_old_view = false;   // a view that is older than the caller's says what is lost

@@ -11,6 +11,7 @@
 #include "proto/table_spec.h"
 #include "server/checkpoint/layout.h"
 #include "server/checkpoint/manifest.h"
+#include "server/checkpoint/planted_bugs.h"
 #include "server/checkpoint/tensor_file.h"
 #include "server/nanoseconds.h"
 
@@ -123,7 +124,14 @@ absl::Status Saver::ChooseTables() {
   const bool same =
       std::equal(before.begin(), before.end(), tables_.begin(), tables_.end(),
                  [](const v1::Table& a, const v1::Table& b) { return a.id() == b.id(); });
-  if (!same) choice_ = StepChoice(tables_.size());
+  uint32_t generation = 0;
+  for (const v1::Job& job : view_.jobs()) {
+    if (job.name() == job_) generation = job.generation();
+  }
+  const bool begun_anew = std::exchange(generation_, generation) != generation &&
+                          !checkpoint::planted_bugs().keep_former_steps;
+  // Steps of the run before are none that training comes to soon.
+  if (!same || begun_anew) choice_ = StepChoice(tables_.size());
   return absl::OkStatus();
 }
 

@@ -142,6 +142,7 @@ class Saver {
   int64_t still_since_ns_ = 0;
   v1::ClusterView view_;
   std::string job_;
+  uint32_t generation_ = 0;  // the run of the job by whose steps choice_ goes
   std::vector<v1::Table> tables_;
   std::vector<Part> parts_;
   std::unique_ptr<checkpoint::CheckpointDirectory> directory_;

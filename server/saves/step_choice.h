@@ -20,10 +20,11 @@ namespace verbena::server {
 //
 // Tables of one training are at the same step, give or take what it moves between two answers, and
 // are saved at the same one. One that counts by itself (made later, or trained by others), or that
-// nobody trains any more, is saved at a step of its own.
+// nobody trains any more, is saved at a step of its own, as far ahead as its own training moves.
 class StepChoice {
  public:
-  explicit StepChoice(size_t tables = 0) : newest_(tables), moved_(tables), steps_(tables) {}
+  explicit StepChoice(size_t tables = 0)
+      : late_(tables), newest_(tables), moved_(tables), steps_(tables) {}
 
   size_t tables() const { return steps_.size(); }
   // Whether shards are to be asked what they are at; else steps() are chosen.
@@ -42,10 +43,13 @@ class StepChoice {
 
  private:
   void Choose();
+  // Of tables that have moved so far since the look before, and were too late so often.
+  static uint64_t Ahead(uint64_t moved, int late);
 
   int looks_ = 0;
-  int late_ = 0;   // how often in a row
-  int stood_ = 0;  // how often
+  int tries_ = 0;          // that were too late in a row
+  int stood_ = 0;          // how often
+  std::vector<int> late_;  // in how many of the tries the table was past its step
   std::vector<uint64_t> newest_;
   std::vector<uint64_t> moved_;  // since the look before
   std::vector<uint64_t> steps_;

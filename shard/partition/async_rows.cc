@@ -167,6 +167,8 @@ class AsyncRows final : public RowConsistency {
   // are read at once. `ends`: ends of steps count.
   void ApplyTold(uint32_t slice, bool now = false, bool ends = true);
   bool MayApply(const Told& entry, uint32_t slice, bool now);
+  // Of an apply of these rows, after those that wait.
+  ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> rows);
   void SetBlocked(ToldQueue* told, bool blocked) {
     if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
   }
@@ -227,7 +229,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);
   // Not settled: it will be sent again.
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
-  const ApplyStamp stamp = table_.Stamp(slice, rows, told_[slice].applies);
+  const ApplyStamp stamp = Stamp(slice, rows);
   if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, stamp) || told_[slice].blocked) {
     return {ReplyStatus::kResourceExhausted, 0, version};
   }
@@ -251,7 +253,7 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   const uint64_t version = table_.slice(slice).version;
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
   const bool first = told_[slice].entries.empty();
-  const ApplyStamp stamp = table_.Stamp(slice, rows, told_[slice].applies);
+  const ApplyStamp stamp = Stamp(slice, rows);
   const ReplicaLog::Mode mode = log.mode(partition);
   const bool tell = mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id());
   if (!tell && first && table_.Prepare(slice, rows) && table_.Prepare(slice, stamp)) {
@@ -347,6 +349,18 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
   table_.Fetch(slice, {entry.rows, count});
   ApplyTold(slice);
   return true;
+}
+
+ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
+  const ToldQueue& told = told_[slice];
+  return table_.Stamp(slice, rows, told.applies, [&](std::vector<uint32_t>* waiting) {
+    for (const Told& entry : told.entries) {
+      if (entry.end) continue;
+      const size_t at = waiting->size();
+      waiting->resize(at + entry.push.keys.size());
+      table_.Find(slice, entry.push.keys, waiting->data() + at);
+    }
+  });
 }
 
 bool AsyncRows::MayApply(const Told& entry, uint32_t slice, bool now) {

@@ -148,12 +148,13 @@ EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const 
   return {admitted_keys_, admitted_rows_, refused_keys_};
 }
 
-ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told) {
+ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told,
+                                 Eviction::Waiting waiting) {
   if (!evicts()) return {};
   Slice& s = slices_[slice];
   const uint64_t apply = s.applies + told + 1;
   if (s.sweep <= s.applies) {
-    s.keep = eviction_.Decide(*s.rows, named, apply, seconds_, &s.last_sweep);
+    s.keep = eviction_.Decide(*s.rows, named, waiting, apply, seconds_, &s.last_sweep);
     if (s.keep.keep_from > 0) s.sweep = apply;
   }
   ApplyStamp stamp = s.sweep == apply ? s.keep : ApplyStamp();
@@ -235,12 +236,14 @@ uint32_t EmbeddingTable::Sweep(Slice* slice) {
     const uint32_t stamp = rows.stamp(row);
     if (stamp == RowStore::kFreeStamp) continue;
     if (named_rows_[row] || !Eviction::Goes(stamp_, stamp, rows.key(row))) {
-      rows.SetStamp(row, eviction_.Aged(stamp));
+      rows.SetStamp(row, eviction_.Aged(stamp_, stamp));
       continue;
     }
-    if (slice->changed != nullptr && rows.applies(row) > 0) slice->changed->Drop(rows.key(row));
+    if (rows.applies(row) > 0) {
+      if (slice->changed != nullptr) slice->changed->Drop(rows.key(row));
+      ++dropped;
+    }
     rows.Drop(row);
-    ++dropped;
   }
   return dropped;
 }

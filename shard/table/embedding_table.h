@@ -131,7 +131,9 @@ class EmbeddingTable final : public SlicedTable {
   bool evicts() const { return !eviction_.never(); }
   // What to tell the apply of the rows `named` that follows `told` others which are not made yet.
   // While one of them is to drop rows, no other is; asked again of one, says the same.
-  ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0);
+  ApplyStamp Stamp(
+      uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
+      Eviction::Waiting waiting = [](std::vector<uint32_t>*) {});
   // As the other, of the rows that the apply drops.
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);
   // Whether numbers of rows that were dropped become other rows'.

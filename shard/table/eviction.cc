@@ -45,8 +45,9 @@ uint32_t Eviction::Stamp(uint32_t before, uint64_t key, uint64_t apply, uint32_t
   return count << 16 | static_cast<uint32_t>(RowIndex::Hash(key) >> 48);
 }
 
-uint32_t Eviction::Aged(uint32_t stamp) const {
-  if (kind_ != v1::Eviction::LFU) return stamp;
+uint32_t Eviction::Aged(const ApplyStamp& apply, uint32_t stamp) const {
+  const bool unnamed = apply.keep_from <= 1 && apply.keep_hash == 0;
+  if (kind_ != v1::Eviction::LFU || unnamed) return stamp;
   const auto count = stamp >> 16;
   return std::max((count - (count + kPart - 1) / kPart) << 16 | (stamp & 0xffff), 1u);
 }
@@ -61,8 +62,8 @@ bool Eviction::Goes(const ApplyStamp& apply, uint32_t stamp, uint64_t key) {
   return HashOf(key) < apply.keep_hash;
 }
 
-ApplyStamp Eviction::Decide(const RowStore& rows, absl::Span<const uint32_t> named, uint64_t apply,
-                            uint32_t seconds, uint32_t* last_sweep) {
+ApplyStamp Eviction::Decide(const RowStore& rows, absl::Span<const uint32_t> named, Waiting waiting,
+                            uint64_t apply, uint32_t seconds, uint32_t* last_sweep) {
   ApplyStamp keep;
   switch (kind_) {
     case v1::Eviction::TTL_STEPS: {
@@ -81,32 +82,46 @@ ApplyStamp Eviction::Decide(const RowStore& rows, absl::Span<const uint32_t> nam
     case v1::Eviction::LRU:
     case v1::Eviction::LFU:
       // Not while all stamps change.
-      return rows.live() > most_rows_ && Rebase(apply) == 0 ? Threshold(rows, named) : keep;
+      return rows.live() > most_rows_ && Rebase(apply) == 0 ? Threshold(rows, named, waiting)
+                                                            : keep;
     default:
       return keep;
   }
 }
 
-// A sixteenth below the limit, without the rows that the apply names. Rows that others have made,
-// and that were not named yet, will be by an apply before this one: of LRU they are among the
-// latest then, of LFU they have been pushed once.
-ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> named) {
-  named_.assign(rows.size(), false);
-  for (const uint32_t row : named) {
-    if (row < named_.size()) named_[row] = true;
-  }
+// A sixteenth below the limit, without the rows that the apply names. Rows that waiting applies
+// have made are named before this one: of LRU they are among the latest then, of LFU they have been
+// pushed once. Other rows that no apply has named go with every sweep, so they do not count.
+ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> named,
+                               Waiting waiting) {
+  const auto mark = [&rows](absl::Span<const uint32_t> marked, std::vector<bool>* by_row) {
+    by_row->assign(rows.size(), false);
+    for (const uint32_t row : marked) {
+      if (row < by_row->size()) (*by_row)[row] = true;
+    }
+  };
+  mark(named, &named_);
+  waiting_.clear();
+  waiting(&waiting_);
+  mark(waiting_, &waits_);
   order_.clear();
+  uint64_t live = rows.live();
   for (uint32_t row = 0; row < rows.size(); ++row) {
     rows.PrefetchStamp(row);
     uint32_t stamp = rows.stamp(row);
     if (stamp == RowStore::kFreeStamp || named_[row]) continue;
+    if (stamp == 0 && !waits_[row] && !planted_bugs().count_unnamed) {
+      --live;
+      continue;
+    }
     if (stamp == 0 && kind_ == v1::Eviction::LRU) continue;
     if (stamp == 0) stamp = Stamp(0, rows.key(row), 0, 0);
     order_.push_back(uint64_t{stamp} << 32 | HashOf(rows.key(row)));
   }
   const uint64_t target = most_rows_ - most_rows_ / kPart;
-  const uint64_t need = std::min<uint64_t>(rows.live() - target, order_.size());
-  if (need == 0) return {};
+  const uint64_t need = live > most_rows_ ? std::min<uint64_t>(live - target, order_.size()) : 0;
+  // None but those without a stamp.
+  if (need == 0) return {0, live < rows.live() ? 1u : 0u, 0};
   // The first that stays; all go where there are no more.
   const bool all = need == order_.size();
   const auto first = order_.begin() + static_cast<ptrdiff_t>(all ? need - 1 : need);

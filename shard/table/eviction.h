@@ -9,14 +9,16 @@
 // Rows go by a sweep, which is part of an apply: the primary says from which stamp on rows are
 // kept (and of rows with that stamp, from which hash of the key on), and every copy drops the
 // others with the same apply. A row that was made, and that no apply has named, has the least
-// stamp: nobody has seen anything of it.
+// stamp: nobody has seen anything of it. Every sweep drops those that no waiting apply names either
+// (their push failed, or its worker left before the step was over).
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
 //  1. A sweep drops no row that its own apply names.
-//  2. A sweep of LRU or LFU drops at most as many rows as the slice has over fifteen sixteenths of
-//     its limit, the least of all by (stamp, hash) but for rows that are not to be dropped.
+//  2. Of the rows that an apply has named, a sweep of LRU or LFU drops at most as many as there are
+//     over fifteen sixteenths of the slice's limit, the least of all by (stamp, hash) but for rows
+//     that are not to be dropped.
 #ifndef VERBENA_SHARD_TABLE_EVICTION_H_
 #define VERBENA_SHARD_TABLE_EVICTION_H_
 
@@ -24,6 +26,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "proto/verbena/v1/cluster.pb.h"
 #include "shard/table/row_store.h"
@@ -47,26 +50,31 @@ class Eviction {
   // The stamp of a row that is named by that apply, the slice's first being 1. `before`: what it
   // was.
   uint32_t Stamp(uint32_t before, uint64_t key, uint64_t apply, uint32_t seconds) const;
+  // Appends the rows that applies name which wait and come before the one in question.
+  using Waiting = absl::FunctionRef<void(std::vector<uint32_t>* rows)>;
   // Which rows are kept after the slice's apply number `apply`, which names the rows `named`.
   // `last_sweep`: the second of the last time that rows went by their age.
-  ApplyStamp Decide(const RowStore& rows, absl::Span<const uint32_t> named, uint64_t apply,
-                    uint32_t seconds, uint32_t* last_sweep);
+  ApplyStamp Decide(const RowStore& rows, absl::Span<const uint32_t> named, Waiting waiting,
+                    uint64_t apply, uint32_t seconds, uint32_t* last_sweep);
   // Whether a row with that stamp goes, unless the apply names it.
   static bool Goes(const ApplyStamp& apply, uint32_t stamp, uint64_t key);
-  // What a sweep makes of the stamp of a row that stays.
-  uint32_t Aged(uint32_t stamp) const;
+  // What a sweep makes of the stamp of a row that stays. One that drops unnamed rows alone changes
+  // none.
+  uint32_t Aged(const ApplyStamp& apply, uint32_t stamp) const;
   // What is taken off all stamps before that apply; 0: nothing. Stamps of applies start again
   // before they reach what 32 bits have.
   uint32_t Rebase(uint64_t apply) const;
 
  private:
-  ApplyStamp Threshold(const RowStore& rows, absl::Span<const uint32_t> named);
+  ApplyStamp Threshold(const RowStore& rows, absl::Span<const uint32_t> named, Waiting waiting);
 
   v1::Eviction::Kind kind_;
   uint64_t ttl_;
   uint64_t most_rows_;           // that a slice may have before some go; UINT64_MAX: any
   std::vector<uint64_t> order_;  // scratch of Threshold(): stamps and hashes
   std::vector<bool> named_;      // the same: by row
+  std::vector<uint32_t> waiting_;
+  std::vector<bool> waits_;  // by row
 };
 
 }  // namespace verbena::shard

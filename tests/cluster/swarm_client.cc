@@ -406,6 +406,7 @@ absl::StatusOr<client::OperationId> SwarmClient::Lookup(const SwarmTable& table,
   if (!world_->has(SwarmFeature::kBags) || world_->Chance(0.5)) {
     return core.Lookup(table.id(), keys, {operation->values, 0}, std::nullopt, deadline, done);
   }
+  operation->bags = true;
   std::vector<uint64_t> pairs, offsets;
   std::vector<float> weights;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -526,14 +527,15 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
       value = std::bit_cast<float>(bits << (bytes == 2 ? 16 : 0));
       from += bytes;
     }
-    std::string wrong = table->Check(unit, values, operation.least[i], operation.lives[i]);
+    std::string wrong =
+        table->Check(unit, values, operation.least[i], operation.lives[i], operation.bags);
     // One that has ended more steps since may have been shown a later one.
     const bool known = operation.version.has_value() && table->exact() &&
                        stepper_.Shows(*table, unit, *operation.version) &&
                        operation.lives[i] == table->life(table->units()[unit].partition);
     if (wrong.empty() && known) {
       wrong = table->steps()->Check(stepper_.generation(), unit, *operation.version,
-                                    static_cast<double>(values[0]));
+                                    static_cast<double>(values[0]), operation.bags);
       if (!wrong.empty()) {
         wrong = absl::StrCat("table ", table->id(), " '", table->spec().name(), "' unit ", unit,
                              ": ", wrong);

@@ -55,6 +55,7 @@ class SwarmClient {
     bool pushes = false, pulls = false;
     bool ends = false;   // the step of a sync table
     bool whole = false;  // all units
+    bool bags = false;   // a lookup of bags of one row each
     bool done = false;
     bool known_lost = false;  // by the client's own view one of the units was, when it began
     int64_t amount = 0;       // of a push

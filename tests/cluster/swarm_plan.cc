@@ -138,9 +138,10 @@ void DrawSteps(SwarmPlan* plan) {
     plan->cluster.small_slots = std::max(plan->cluster.small_slots, 6u);
     plan->cluster.operations = std::max(plan->cluster.operations, 16u);
   }
-  if (!runs_ahead) return;
-  // Who runs ahead needs room for what others hold, and for what they wait for.
-  plan->ahead = 3;
+  // Workers that run ahead, or wait for one another on ssp tables, too, need room for what others
+  // hold, and for what they wait for.
+  if (runs_ahead) plan->ahead = 3;
+  if (!runs_ahead && !plan->has(SwarmFeature::kSsp)) return;
   plan->cluster.small_slots = std::max(plan->cluster.small_slots, 4u);
   plan->cluster.operations = std::max(plan->cluster.operations, 8u);
 }
@@ -186,9 +187,10 @@ std::string SwarmPlan::Describe() const {
       cluster.servers, " servers, ", cluster.shards, " shards, replicas ", cluster.replicas, "/",
       cluster.min_replicas, ", lease ", cluster.lease_ms, " ms, ", jobs.size(), " jobs, up to ",
       max_tables, " tables, replica log ", cluster.replica_log.partition_bytes >> 10, "/",
-      cluster.replica_log.shard_bytes >> 10, " KiB, ", operations, " operations at once, staging ",
-      staging_bytes >> 10, " KiB, think ", think_ns / 1000, " us, faults until ",
-      faults_end_ns / kMilli, " ms:");
+      cluster.replica_log.shard_bytes >> 10, " KiB, lanes of ", cluster.small_slots, "+",
+      cluster.large_slots, " slots and ", cluster.operations, " operations, ", operations,
+      " operations at once, staging ", staging_bytes >> 10, " KiB, think ", think_ns / 1000,
+      " us, faults until ", faults_end_ns / kMilli, " ms:");
   for (const FeatureChance& chance : kChances) {
     if (has(chance.feature)) absl::StrAppend(&text, " ", chance.name);
   }

@@ -116,7 +116,7 @@ SwarmBounds& SwarmSteps::Extend(uint32_t unit, uint64_t version, std::string* wr
     if (norm_ != nullptr) bounds.low *= 1 - kRounding, bounds.high *= 1 + kRounding;
     if (at < u.seen.size() && u.seen[at].has_value()) {
       const double value = *u.seen[at];
-      if (wrong != nullptr && wrong->empty() && !Within(value, bounds)) {
+      if (wrong != nullptr && wrong->empty() && !Within(value, bounds, !reads_exactly_)) {
         *wrong = Wrong(unit, at, value, bounds);
       }
       bounds = {value, value};
@@ -134,30 +134,21 @@ double SwarmSteps::High(uint32_t unit) {
                           : high * (1 + kRounding * static_cast<double>(newest_ - u.known + 1));
 }
 
-std::string SwarmSteps::Check(uint32_t generation, uint32_t unit, uint64_t version, double value) {
+std::string SwarmSteps::Check(uint32_t generation, uint32_t unit, uint64_t version, double value,
+                              bool exact) {
   if (generation != generation_) return "";
   Commit(generation, unit, version);
   Unit& u = units_[unit];
   std::string wrong;
   SwarmBounds& bounds = Extend(unit, version, &wrong);
   if (!wrong.empty()) return wrong;
-  if (!Within(value, bounds)) return Wrong(unit, version, value, bounds);
-  if (!reads_exactly_) return "";
+  if (!Within(value, bounds, exact && !reads_exactly_)) return Wrong(unit, version, value, bounds);
+  if (!reads_exactly_ && !exact) return "";
   if (u.seen.size() <= version) u.seen.resize(version + 1);
   u.seen[version] = value;
   bounds = {value, value};
   if (u.bounds.size() > version + 1) u.bounds.resize(version + 1);
   return "";
-}
-
-std::string SwarmSteps::CheckSaved(uint32_t generation, uint32_t unit, uint64_t version,
-                                   double value) {
-  if (generation != generation_) return "";
-  if (reads_exactly_) return Check(generation, unit, version, value);
-  Commit(generation, unit, version);
-  const SwarmBounds bounds = At(unit, version);
-  const bool within = bounds.low <= value && value <= bounds.high;
-  return within ? "" : Wrong(unit, version, value, bounds);
 }
 
 std::string SwarmSteps::Wrong(uint32_t unit, uint64_t version, double value,

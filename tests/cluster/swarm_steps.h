@@ -1,6 +1,8 @@
 // What the swarm knows of the steps of a sync table: for each unit (a chunk, or a row) and step the
 // least and the most that the step can have added, and so what each version can be.
 //
+// Readers of a table with narrow numbers see them rounded, but for bags, which servers sum in f32.
+//
 // A contribution adds a positive integer to all numbers of a unit. One whose push was acknowledged
 // is in its step; one that was attempted is in it once or not at all. With a mean, contributions
 // are multiples of every number of workers, and a worker that has departed may be one of those by
@@ -66,11 +68,8 @@ class SwarmSteps {
   double Low(uint32_t unit) { return At(unit, units_[unit].known).low; }
   double High(uint32_t unit);
   // A read showed `value` as `version` of the generation. What is wrong with it, or an empty
-  // string.
-  std::string Check(uint32_t generation, uint32_t unit, uint64_t version, double value);
-
-  // The same of what a checkpoint has, which is exact whatever readers see.
-  std::string CheckSaved(uint32_t generation, uint32_t unit, uint64_t version, double value);
+  // string. `exact`: it is not rounded (a bag, a checkpoint).
+  std::string Check(uint32_t generation, uint32_t unit, uint64_t version, double value, bool exact);
 
   // The sum of squares of what a step applies, before it is clipped.
   SwarmBounds Squares(uint64_t step) const;
@@ -97,7 +96,8 @@ class SwarmSteps {
   SwarmBounds& At(uint32_t unit, uint64_t version) { return Extend(unit, version, nullptr); }
   SwarmBounds& Extend(uint32_t unit, uint64_t version, std::string* wrong);
   std::string Wrong(uint32_t unit, uint64_t version, double value, const SwarmBounds& bounds) const;
-  bool Within(double value, const SwarmBounds& bounds) const {
+  bool Within(double value, const SwarmBounds& bounds, bool exact) const {
+    if (exact) return bounds.low <= value && value <= bounds.high;
     return shown_(bounds.low) <= value && value <= shown_(bounds.high);
   }
 

@@ -231,7 +231,7 @@ float SwarmTable::Shown(double value) const {
 }
 
 std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, double least,
-                              uint32_t life) {
+                              uint32_t life, bool bag) {
   Unit& u = units_[unit];
   if (life != lives_[u.partition] || lost(u.partition)) return "";
   const float value = values[0];
@@ -250,28 +250,25 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
   }
   if (restoring_) return wrong("a table that is being restored was read");
   if (!exact_) {
-    // As with `most` and `least` below, sums of bags are not rounded.
-    const float shown = Shown(static_cast<double>(u.start));
-    const float low = std::min(shown, u.start);
-    const float high = std::max(shown, u.start);
+    const float start = Shown(static_cast<double>(u.start), bag);
     // The moments that it was restored with go on in steps to which nobody pushes.
     const bool moves = u.start != 0 && NeedsTrustRatio(spec_.optimizer());
     // What was evicted begins again: from nothing, and with pushes alone.
-    if (!moves && value < low && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
+    if (!moves && value < start && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
       return wrong("less than what it was restored with");
     }
     if (value == 0 && least > 0) return wrong("initial values in place of acknowledged pushes");
-    if (!moves && value > high && u.attempted == 0) return wrong("an update that nobody pushed");
+    if (!moves && value > start && u.attempted == 0) return wrong("an update that nobody pushed");
     return "";
   }
   const double most = steps_ != nullptr ? steps_->High(unit) : static_cast<double>(u.attempted);
-  // Bags of rows are summed by the server, and not rounded as a row's own numbers are.
-  if (value > std::max<double>(Shown(most), most)) return wrong("more than was pushed");
-  if (value < std::min<double>(Shown(least), least)) {
+  if (value > Shown(most, bag)) return wrong("more than was pushed");
+  if (value < Shown(least, bag)) {
     return wrong(value == 0 ? "initial values in place of acknowledged pushes"
                             : "acknowledged pushes are missing");
   }
-  if (!narrow_ && steps_ == nullptr) u.seen = std::max(u.seen, static_cast<int64_t>(value));
+  if ((!narrow_ || bag) && steps_ == nullptr)
+    u.seen = std::max(u.seen, static_cast<int64_t>(value));
   return "";
 }
 
@@ -296,7 +293,7 @@ std::string SwarmTable::CheckSavedStep(uint32_t unit, float value, uint64_t step
   const Unit& u = units_[unit];
   if (!exact() || life != lives_[u.partition] || lost(u.partition)) return "";
   const std::string wrong =
-      steps_->CheckSaved(generation, unit, steps - restored_steps_, static_cast<double>(value));
+      steps_->Check(generation, unit, steps - restored_steps_, static_cast<double>(value), true);
   if (wrong.empty()) return "";
   return absl::StrCat("table ", id_, " '", spec_.name(), "' unit ", unit, " (partition ",
                       u.partition, "), saved after ", steps, " steps: ", wrong);

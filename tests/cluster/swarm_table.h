@@ -101,8 +101,10 @@ class SwarmTable {
   bool MayPush(uint32_t unit) const { return units_[unit].attempted < most_; }
   // What a read that begins now has to show at least.
   double Least(uint32_t unit) const;
-  // `values`: the unit's numbers. What is wrong with them, or an empty string.
-  std::string Check(uint32_t unit, absl::Span<const float> values, double least, uint32_t life);
+  // `values`: the unit's numbers; `bag`: as a bag of one row shows them, which servers sum in f32.
+  // What is wrong with them, or an empty string.
+  std::string Check(uint32_t unit, absl::Span<const float> values, double least, uint32_t life,
+                    bool bag);
   // The same of what a checkpoint has, whose numbers are not rounded to what readers see.
   std::string CheckSaved(uint32_t unit, float value, double least, uint32_t life) const;
   // Of a sync table, whose saved numbers are those after so many steps of a generation.
@@ -113,6 +115,9 @@ class SwarmTable {
   void MakeSteps();
   // As a reader sees an exact value.
   float Shown(double value) const;
+  float Shown(double value, bool bag) const {
+    return bag ? static_cast<float>(value) : Shown(value);
+  }
 
   const uint32_t id_;
   const v1::TableSpec spec_;

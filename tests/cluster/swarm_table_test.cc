@@ -23,11 +23,12 @@ TEST_CASE("regression: a restored row is read rounded, or exactly as in a bag, a
   const auto [exact, rounded] =
       GENERATE(std::pair(1.70711f, 1.7109375f), std::pair(1.31623f, 1.3125f));
   model.Restored(std::vector<float>(model.units().size(), exact));
-  const auto check = [&model](float value) {
-    return model.Check(0, {value, value}, 0, model.life(0));
+  const bool bag = GENERATE(false, true);
+  const auto check = [&model, bag](float value) {
+    return model.Check(0, {value, value}, 0, model.life(0), bag);
   };
-  CHECK(check(exact).empty());
-  CHECK(check(rounded).empty());
+  CHECK(check(exact).empty() == bag);
+  CHECK(check(rounded).empty() == !bag);
   CHECK_FALSE(check(exact - 0.01f).empty());
   CHECK_FALSE(check(exact + 0.01f).empty());
   CHECK_FALSE(check(0).empty());

@@ -62,6 +62,39 @@ TEST_CASE("step choice: tables that count by themselves have steps of their own"
   CHECK(chosen[2] == 20);
 }
 
+TEST_CASE("regression: a table that makes steps slowly is not taken for one as fast as another") {
+  StepChoice choice(2);
+  SECTION("far behind, it has a step that it comes to soon, however late the other was") {
+    CHECK(After(&choice, {1000, 10}, {1040, 11}) == Steps{1121, 14});
+    for (int i = 0; i < 6; ++i) {
+      REQUIRE(choice.TooLate(Steps{choice.steps()[0] + 1, 11}));
+      CHECK(choice.steps()[1] == 14);
+    }
+  }
+  SECTION("close behind, it is not waited for again and again") {
+    uint64_t fast = 100, slow = 60;
+    int waits = 0;
+    for (; waits < 6; ++waits) {
+      const Steps chosen = After(&choice, {fast - 4, slow - 1}, {fast, slow});
+      if (chosen[1] <= slow + 3) break;
+      CHECK(chosen[0] == chosen[1]);
+      choice.StoodStill();
+      fast += 10, ++slow;
+    }
+    CHECK(waits > 0);
+    CHECK(waits < 6);
+  }
+}
+
+TEST_CASE("step choice: tables of one training stay together however long a step takes") {
+  StepChoice choice(2);
+  for (uint64_t step = 10; step < 30; ++step) {
+    const Steps chosen = After(&choice, {step, step - 1}, {step + 1, step});
+    CHECK(chosen[0] == chosen[1]);
+    choice.StoodStill();
+  }
+}
+
 TEST_CASE("step choice: what stands still for long is saved where it stands, what moves is not") {
   StepChoice choice(2);
   CHECK(After(&choice, {10, 9}, {11, 9}) == Steps{14, 14});

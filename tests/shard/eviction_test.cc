@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "shard/planted_bugs.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -103,6 +104,33 @@ TEST_CASE("over the limit those go that were pushed longest ago, in steps too") 
   REQUIRE(left.size() == 30);
   CHECK(left.front() == 5);
   CHECK(std::includes(many.begin(), many.end(), left.begin() + 1, left.end()));
+}
+
+TEST_CASE("rows of a step that was given up go first, and no others in their place") {
+  const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
+  const bool planted = GENERATE(false, true);
+  planted_bugs().count_unnamed = planted;
+  RowOptions o = Evicting(kind, v1::CONSISTENCY_SYNC);
+  o.workers = 1;
+  o.eviction.set_max_rows(32);
+  RowFixture f(o);
+  const auto push = [&](uint64_t step, const std::vector<uint64_t>& keys) {
+    REQUIRE(f.PushValue(0, 0, step, keys, 1) == ReplyStatus::kOk);
+  };
+  for (uint64_t step = 0; step < 28; ++step) {
+    push(step, {step});
+    REQUIRE(f.EndStatus(0, 0, step, 1) == ReplyStatus::kOk);
+  }
+  push(28, {200, 201, 202, 203, 204, 205, 206, 207});
+  f.job()->set_generation(2);
+  REQUIRE(f.Apply().ok());
+  push(0, {28});
+  REQUIRE(f.EndStatus(0, 0, 0, 1) == ReplyStatus::kOk);
+  std::vector<uint64_t> expected;
+  for (uint64_t key = 0; key <= 28; ++key) expected.push_back(key);
+  CHECK((KeysThere(&f) == expected) == !planted);
+  CHECK((f.engine->tables()[0].rows == 29) == !planted);
+  planted_bugs().count_unnamed = false;
 }
 
 TEST_CASE("what is pushed often stays, though most keys come once and later") {
