@@ -43,6 +43,7 @@
 #include "shard/engine.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/notes.h"
+#include "shard/replica/waiters.h"
 #include "shard/table/buffer_pool.h"
 
 namespace verbena::shard {
@@ -97,7 +98,7 @@ class ReplicaLog {
   };
 
   ReplicaLog(BufferPool* pool, Sink* sink, const ReplicaLogLimits& limits)
-      : pool_(*pool), sink_(*sink), limits_(limits) {}
+      : pool_(*pool), sink_(*sink), limits_(limits), waiting_(sink) {}
   ~ReplicaLog();
 
   // ---- who has copies ----
@@ -219,14 +220,16 @@ class ReplicaLog {
 
   // ---- who waits ----
   // What is added from here to EndAsk() is for group `group` of the asker's record.
-  void Ask(const Token* token) { asker_ = {token, 0, 0}; }
-  void AskGroup(uint32_t group) { asker_.group = group; }
+  void Ask(const Token* token) { waiting_.Ask(token); }
+  void AskGroup(uint32_t group) { waiting_.AskGroup(group); }
   // The asker waits for the unfinished entry with this sequence of that worker, too. False: there
   // is none: it is done.
   bool Join(uint32_t table, uint32_t partition, uint64_t worker, uint64_t worker_sequence);
   // True: something is waited for. An event kReplicated follows, with these statuses.
-  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses);
-  void ForgetLane(uint32_t lane);
+  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
+    return waiting_.EndAsk(answer, statuses);
+  }
+  void ForgetLane(uint32_t lane) { waiting_.ForgetLane(lane); }
   // Who waits for entries of the table is answered `why`; the entries go on.
   void FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why);
 
@@ -246,10 +249,6 @@ class ReplicaLog {
  private:
   friend struct EngineInspector;  // tests
 
-  struct Waiter {
-    uint64_t ticket;
-    uint32_t group;
-  };
   struct Entry {
     uint32_t table = 0;
     Group group = {};
@@ -266,7 +265,7 @@ class ReplicaLog {
     CopyId left;  // it is acked because it is not waited for: it may be on its way to that one
     Owner* owner = nullptr;
     uint32_t local = 0;
-    std::vector<Waiter> waiters;
+    ReplicaWaiters::List waiters;
   };
   struct Partition {
     bool leads = false;
@@ -300,22 +299,9 @@ class ReplicaLog {
     bool catches_up;
     uint32_t bytes;
   };
-  struct Ticket {
-    Token token;
-    uint32_t remaining = 0;
-    Answer answer;
-    std::vector<ReplyStatus> statuses;
-  };
-  struct Asker {
-    const Token* token = nullptr;
-    uint64_t ticket = 0;  // 0: nothing is waited for yet
-    uint32_t group = 0;
-    uint32_t waits = 0;
-  };
 
   Entry* Find(uint32_t partition, uint64_t sequence);
   const Entry* Find(uint32_t partition, uint64_t sequence) const;
-  void AddWaiter(Entry* entry);
   void SetApplied(uint32_t partition, Entry* entry);
   void MarkUnsent(uint32_t partition);
   void Require(Partition* partition);
@@ -323,7 +309,6 @@ class ReplicaLog {
   void Advance(uint32_t partition, uint64_t sequence);
   // Entries in front that are done.
   void Pop(uint32_t partition);
-  void Finish(Entry* entry, ReplyStatus status);
   void Free(Buffer* data, bool accumulator);
   void Free(Retired* retired);
   // The share of the partition's entries, of all entries, that applies may have.
@@ -353,9 +338,7 @@ class ReplicaLog {
   std::vector<uint32_t> unsent_;
   std::set<uint32_t> noted_;  // partitions
   std::vector<Retired> retired_;
-  absl::flat_hash_map<uint64_t, Ticket> tickets_;
-  uint64_t last_ticket_ = 0;
-  Asker asker_;
+  ReplicaWaiters waiting_;
 };
 
 }  // namespace verbena::shard
