@@ -150,8 +150,7 @@ void ReplicaLog::Complete(uint32_t partition) {
 
 bool ReplicaLog::Told(uint32_t partition, uint32_t table) const {
   const Cursor& c = partitions_[partition].cursor;
-  return c.complete || table > c.last_table || table < c.table ||
-         (table == c.table && c.slice_told);
+  return c.complete || table > c.last_table || table < c.table || c.slices.contains(table);
 }
 
 bool ReplicaLog::Told(uint32_t partition, uint32_t table, uint32_t chunk) const {

@@ -32,6 +32,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -70,14 +71,21 @@ class ReplicaLog {
   };
   // How far a learner has been told what was there before it (engine_replicas.cc).
   struct Cursor {
+    // A slice that the learner has been sent (kSlice), and not yet all of its contents.
+    struct Slice {
+      // Rows from rows_end on were made after kSlice, so that the learner makes them, too; up to
+      // rows_made it was sent their keys.
+      uint32_t rows_end = 0, rows_made = 0;
+      // It was lost and reset meanwhile: nothing more is to be sent.
+      bool reset = false;
+    };
     uint32_t last_table = 0;  // of greater ids it knows everything: they came after it
     uint32_t table = 0;       // being copied
-    bool slice_told = false;
+    // By table, from `table` on. Usually that one alone; a slice that pushes make rows of does not
+    // wait for its turn.
+    std::map<uint32_t, Slice> slices;
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
-    // Rows of the slice from rows_end on were made when it had been told, so that the learner makes
-    // them, too; up to rows_made it was told to.
-    uint32_t rows_end = 0, rows_made = 0;
     bool complete = false;
     uint64_t begin = 0;  // its kBegin; what was added before it is applied before anything is read
     uint64_t told = 0;   // the last record that was made for it alone
@@ -89,10 +97,13 @@ class ReplicaLog {
     bool proved = false;  // it has ended
 
     // Rows of the table that were not sent yet are.
-    bool sends(uint32_t id) const { return !complete && id == table && slice_told; }
+    bool sends(uint32_t id) const {
+      const auto slice = slices.find(id);
+      return !complete && slice != slices.end() && !slice->second.reset;
+    }
     void NextTable(uint32_t id) {
       table = id;
-      slice_told = false;
+      slices.erase(slices.begin(), slices.lower_bound(id));
       chunk = row = 0;
     }
   };
