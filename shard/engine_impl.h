@@ -189,6 +189,11 @@ struct Engine::Impl {
   // False: nothing more for now.
   bool TellLearner(uint32_t partition);
   bool TellSlice(uint32_t partition, const TableState& state, uint32_t slice);
+  // Before a push: a slice that it makes rows of is sent to a learner now, rather than in its turn.
+  // The push is then a record, and waits for room. Without it, rows would be made faster than the
+  // cursor sends them. False: there is no room for the slice.
+  bool TellGrowing(const TableState& state, absl::Span<const Group> groups,
+                   absl::Span<const uint64_t> keys);
   // What is known of workers, as the record's payload. False: no memory.
   bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
   bool TellChunk(uint32_t partition, const TableState& state, uint32_t slice);

@@ -70,7 +70,7 @@ void Engine::Impl::Announce(const TableState& state, uint32_t slice) {
   if (!partitions[p].ours || log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, id)) return;
   // Lost and reset while it was being sent: there is nothing more to send of it.
   ReplicaLog::Cursor& c = log.cursor(p);
-  if (c.sends(id)) c.NextTable(id + 1);
+  if (c.sends(id)) c.slices.at(id).reset = true;
   log.Note(p, id, HeaderFor(ReplicaKind::kFresh, p, state).header);
 }
 
@@ -175,13 +175,15 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
   // As a follower it would take what it has never been told for what there is.
   if (slice != SlicedTable::kNone && state.table->gone(slice)) return false;
   if (slice != SlicedTable::kNone && state.table->ready(slice)) {
-    if (!c.slice_told) return TellSlice(partition, state, slice);
+    const auto told = c.slices.find(it->first);
+    if (told == c.slices.end()) return TellSlice(partition, state, slice);
     const DenseTable* dense = state.dense.table.get();
-    if (dense != nullptr && !dense->slice(slice).chunks.empty() &&
+    const bool sends = !told->second.reset;
+    if (sends && dense != nullptr && !dense->slice(slice).chunks.empty() &&
         dense->slice(slice).chunks.back() >= c.chunk) {
       return TellChunk(partition, state, slice);
     }
-    if (dense == nullptr) return TellRows(partition, state, slice);
+    if (sends && dense == nullptr) return TellRows(partition, state, slice);
   }
   c.NextTable(it->first + 1);
   return true;
@@ -221,9 +223,33 @@ bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32
   }
   ReplicaLog::Cursor& c = log.cursor(partition);
   c.told = log.Add(std::move(told));
-  c.slice_told = true;
+  ReplicaLog::Cursor::Slice& sent = c.slices[state.table->id()];
   if (const EmbeddingTable* rows = state.rows.table.get()) {
-    c.rows_end = c.rows_made = rows->rows_in(slice);
+    sent.rows_end = sent.rows_made = rows->rows_in(slice);
+  }
+  return true;
+}
+
+bool Engine::Impl::TellGrowing(const TableState& state, absl::Span<const Group> groups,
+                               absl::Span<const uint64_t> keys) {
+  if (learners.empty() || planted_bugs().announce_late) return true;
+  for (const Group& group : groups) {
+    const absl::Span<const uint64_t> named = keys.first(group.count);
+    keys.remove_prefix(group.count);
+    const uint32_t p = group.partition;
+    if (p >= partitions.size() || !log.leads(p) || !log.learning(p)) continue;
+    uint32_t slice = SlicedTable::kNone;
+    if (log.Told(p, state.table->id()) ||
+        FindKeys(state, group, named, &slice) != ReplyStatus::kOk) {
+      continue;
+    }
+    copied_rows.resize(named.size());
+    state.rows.table->Find(slice, named, copied_rows.data());
+    const bool grows = std::any_of(copied_rows.begin(), copied_rows.end(),
+                                   [](uint32_t r) { return r == RowStore::kNone; });
+    if (!grows || !log.MayCopy(p)) continue;
+    if (!log.HasRoom(p)) return false;
+    TellSlice(p, state, slice);
   }
   return true;
 }
@@ -311,14 +337,15 @@ bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_
   ReplicaLog::Cursor& c = log.cursor(partition);
   if (!planted_bugs().cursor_before_apply && !AtLastRecord(partition, state, slice)) return false;
   // Those that were made for no record that the learner was told, as by a step that is open.
-  if (c.row >= c.rows_end && c.rows_made < table.rows_in(slice)) {
-    c.row = c.rows_made;
-    c.rows_end = c.rows_made = table.rows_in(slice);
+  ReplicaLog::Cursor::Slice& sent = c.slices.at(table.id());
+  if (c.row >= sent.rows_end && sent.rows_made < table.rows_in(slice)) {
+    c.row = sent.rows_made;
+    sent.rows_end = sent.rows_made = table.rows_in(slice);
   }
   const size_t most = RowsOfRecord(table);
   uint32_t row = c.row;
   copied_rows.clear();
-  const uint32_t end = EndOfLook(row, c.rows_end);
+  const uint32_t end = EndOfLook(row, sent.rows_end);
   for (; row < end && copied_rows.size() < most; ++row) {
     if (!table.rows(slice).is_free(row)) copied_rows.push_back(row);
   }
@@ -331,7 +358,7 @@ bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_
     c.copied_bytes += copied_rows.size() * (sizeof(uint64_t) + table.content_bytes());
     return true;
   }
-  if (row < c.rows_end) {
+  if (row < sent.rows_end) {
     c.row = row;  // of those before it all are free
     return false;
   }

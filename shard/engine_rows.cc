@@ -109,7 +109,8 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   const uint64_t keys = KeysOf(request.groups);
   if (found == ReplyStatus::kOk) found = CheckPush(request, *state->rows.table, keys);
-  if (found == ReplyStatus::kOk && e.LacksRoom(*state, request.groups)) {
+  if (found == ReplyStatus::kOk && (!e.TellGrowing(*state, request.groups, request.keys) ||
+                                    e.LacksRoom(*state, request.groups))) {
     return e.NoRoom(request.groups.size());
   }
   Buffer decoded;

@@ -38,6 +38,7 @@ struct PlantedBugs {
   bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before
   bool forget_new_rows = false;  // a learner is not told to make rows that the cursor leaves out
   bool chase_new_rows = false;   // the cursor sends rows that pushes make meanwhile
+  bool announce_late = false;    // a slice that grows waits for its turn to be sent to a learner
   bool skip_proof = false;       // a learner is admitted whatever it has
   bool prove_once = false;       // it is not compared again before it is admitted
   bool forget_proved = false;    // rows made after the first comparison stay "to come"

@@ -154,10 +154,11 @@ void Add(int clients, const Figures& f, Report* report) {
   report->Add({kBench, absl::StrCat(clients, " clients: worst 1 s; 0.4 x before"), "1/s",
                Better::kHigher, f.worst, Times(f.before, kLeastLeft)});
   std::printf(
-      "%d clients: without load %.2f s, with load %.2f s; worst second %.2f of before; the largest "
-      "log of a server %.1f MiB; all processes of the cluster %.0f MiB, before %.0f MiB\n",
-      clients, f.quiet_s.Median(), f.loaded_s.Median(), f.worst.Median() / f.before.Median(),
-      static_cast<double>(f.log_bytes) / (1 << 20),
+      "%d clients: redundancy without load in %.2f s, with load in %.2f s; %.0f pushes/s before, "
+      "%.0f in the worst second, %.2f of before; the largest log of a server %.1f MiB; all "
+      "processes of the cluster %.0f MiB, before %.0f MiB\n",
+      clients, f.quiet_s.Median(), f.loaded_s.Median(), f.before.Median(), f.worst.Median(),
+      f.worst.Median() / f.before.Median(), static_cast<double>(f.log_bytes) / (1 << 20),
       static_cast<double>(f.resident_bytes) / (1 << 20),
       static_cast<double>(f.quiet_bytes) / (1 << 20));
 }

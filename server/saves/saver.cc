@@ -473,6 +473,8 @@ SaverProgress Saver::progress() const {
       break;
     case State::kPausing:
       progress.doing = "trying again";
+      progress.failure = std::string(status_.message());
+      progress.pause_nanos = std::max<int64_t>(0, resume_ns_ - clock_->NowNanos());
       break;
     case State::kEnding:
       progress.doing = "ending";

@@ -65,6 +65,9 @@ struct SaverProgress {
   uint64_t written_bytes = 0;
   uint64_t total_bytes = 0;  // of dense tables; rows come on top
   uint32_t waiting = 0;      // partitions that are not at the step yet
+  // Between two tries: why the last one failed, and how long until the next.
+  std::string failure;
+  int64_t pause_nanos = 0;
 };
 
 class Saver {

@@ -89,6 +89,7 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
     response.set_too_late(true);
     return response;
   }
+  if (absl::IsFailedPrecondition(begun)) return WithSaves(begun);
   if (!begun.ok()) return begun;
   if (request.only_look()) {
     world.engine->AbortSave(request.save());
@@ -111,6 +112,20 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
   // What fails here is told with the first piece.
   Io([writer = save.writer] { (void)writer->Open(); });
   return response;
+}
+
+// A saver that died has left its save here: says for how long.
+absl::Status ShardSaves::WithSaves(const absl::Status& status) const {
+  std::string text(status.message());
+  const int64_t now = clock_->NowNanos();
+  for (const auto& [id, save] : saves_) {
+    if (save.ended) continue;
+    absl::StrAppend(&text, "; save ", id, " has taken ", save.taken_bytes,
+                    " bytes here, and is given up in ",
+                    std::max<int64_t>(0, save.gives_up_ns - now) / kNanosPerMilli,
+                    " ms unless its saver asks about it");
+  }
+  return absl::FailedPreconditionError(text);
 }
 
 // ---- pieces -------------------------------------------------------------------------------------

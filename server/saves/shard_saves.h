@@ -97,6 +97,8 @@ class ShardSaves {
     std::vector<Waiter> waiters;
   };
 
+  // `status`, with the saves that are under way here.
+  absl::Status WithSaves(const absl::Status& status) const;
   absl::StatusOr<std::vector<ShardWriter::Table>> TablesOf(const v1::BeginSaveRequest& request,
                                                            const World& world) const;
   void Io(Inbox::Closure closure);

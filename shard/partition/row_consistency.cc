@@ -13,11 +13,12 @@ bool TellNewRows(const RowParts& parts, uint32_t slice) {
   ReplicaLog& log = *parts.sink->log;
   const uint32_t partition = table.life(slice).partition;
   ReplicaLog::Cursor& cursor = log.cursor(partition);
+  if (!cursor.sends(table.id()) || planted_bugs().chase_new_rows) return true;
   const uint32_t end = table.rows_in(slice);
-  if (!cursor.sends(table.id()) || cursor.rows_made >= end) return true;
-  if (planted_bugs().chase_new_rows) return true;
+  uint32_t& made = cursor.slices.at(table.id()).rows_made;
+  if (made >= end) return true;
   std::vector<uint64_t> keys;
-  for (uint32_t row = cursor.rows_made; row < end; ++row) {
+  for (uint32_t row = made; row < end; ++row) {
     if (!table.rows(slice).is_free(row)) keys.push_back(table.rows(slice).key(row));
   }
   if (!keys.empty() && !planted_bugs().forget_new_rows) {
@@ -35,7 +36,7 @@ bool TellNewRows(const RowParts& parts, uint32_t slice) {
     told.header.total_bytes = static_cast<uint32_t>(bytes);
     log.Add(std::move(told));
   }
-  cursor.rows_made = end;
+  made = end;
   return true;
 }
 

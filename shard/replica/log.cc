@@ -86,12 +86,12 @@ void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
   Leave(partition);
   uint64_t sequence = p.next - p.entries.size();
   for (Entry& e : p.entries) {
-    Finish(&e, why);
+    waiting_.Finish(&e.waiters, why);
     Discard(partition, sequence++, &e);
   }
   room_ = true;
   const bool dirty = p.dirty;
-  p = {};
+  p = Partition();
   p.dirty = dirty;
 }
 
@@ -110,7 +110,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.differs = false;
   p.held_reads.clear();
   p.notes = {};
-  p.cursor = {};
+  p.cursor = Cursor();
   if (copy.server == 0) return true;
   p.sent = p.acked = p.released = p.next - 1;
   p.cursor.last_table = last_table;
@@ -150,8 +150,7 @@ void ReplicaLog::Complete(uint32_t partition) {
 
 bool ReplicaLog::Told(uint32_t partition, uint32_t table) const {
   const Cursor& c = partitions_[partition].cursor;
-  return c.complete || table > c.last_table || table < c.table ||
-         (table == c.table && c.slice_told);
+  return c.complete || table > c.last_table || table < c.table || c.slices.contains(table);
 }
 
 bool ReplicaLog::Told(uint32_t partition, uint32_t table, uint32_t chunk) const {
@@ -198,8 +197,8 @@ uint64_t ReplicaLog::Add(Append append) {
     (e.catches_up ? catch_up_bytes_ : apply_bytes_) += e.bytes;
   }
   p.entries.push_back(std::move(e));
-  if ((p.required || append.waits) && asker_.token != nullptr && append.header.worker != 0) {
-    AddWaiter(&p.entries.back());
+  if ((p.required || append.waits) && append.header.worker != 0) {
+    waiting_.Add(&p.entries.back().waiters);
   }
   if (told) {
     MarkUnsent(append.partition);
@@ -212,7 +211,7 @@ uint64_t ReplicaLog::Add(Append append) {
 void ReplicaLog::Applied(uint32_t partition, uint64_t sequence) {
   if (Entry* e = Find(partition, sequence)) {
     SetApplied(partition, e);
-    if (!e->required) Finish(e, ReplyStatus::kOk);
+    if (!e->required) waiting_.Finish(&e->waiters, ReplyStatus::kOk);
   }
   Pop(partition);
 }
@@ -263,7 +262,7 @@ void ReplicaLog::Pop(uint32_t partition) {
     Entry e = std::move(p.entries.front());
     Discard(partition, p.next - p.entries.size(), &e);
     p.entries.pop_front();
-    Finish(&e, ReplyStatus::kOk);
+    waiting_.Finish(&e.waiters, ReplyStatus::kOk);
   }
 }
 
@@ -306,8 +305,8 @@ void ReplicaLog::Note(uint32_t partition, uint32_t table, const ReplicaHeader& h
 void ReplicaLog::AddNotes(uint32_t partition) {
   Partition& p = partitions_[partition];
   if (p.notes.empty()) return;
-  // Nobody has asked for these.
-  const Asker asker = std::exchange(asker_, {});
+  // No request waits for these.
+  const ReplicaWaiters::Asker asker = waiting_.Suspend();
   const bool catching_up = std::exchange(catching_up_, false);
   const bool unbounded = planted_bugs().unbounded_log || planted_bugs().unbounded_notes;
   while (!p.notes.empty() && (unbounded || !Full(p))) {
@@ -320,7 +319,7 @@ void ReplicaLog::AddNotes(uint32_t partition) {
   }
   if (p.notes.empty()) noted_.erase(partition);
   catching_up_ = catching_up;
-  asker_ = asker;
+  waiting_.Resume(asker);
 }
 
 void ReplicaLog::AddNotes() {
@@ -400,12 +399,6 @@ void ReplicaLog::CheckCrowded(Partition* partition) {
 
 // ---- who waits ----------------------------------------------------------------------------------
 
-void ReplicaLog::AddWaiter(Entry* entry) {
-  if (asker_.ticket == 0) asker_.ticket = ++last_ticket_;
-  ++asker_.waits;
-  entry->waiters.push_back({asker_.ticket, asker_.group});
-}
-
 bool ReplicaLog::Join(uint32_t table, uint32_t partition, uint64_t worker,
                       uint64_t worker_sequence) {
   for (Entry& e : partitions_[partition].entries) {
@@ -414,50 +407,15 @@ bool ReplicaLog::Join(uint32_t table, uint32_t partition, uint64_t worker,
         (e.applied && !e.required)) {
       continue;
     }
-    if (asker_.token != nullptr) AddWaiter(&e);
+    waiting_.Add(&e.waiters);
     return true;
   }
   return false;
 }
 
-bool ReplicaLog::EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
-  const Asker asker = std::exchange(asker_, {});
-  if (asker.waits == 0) return false;
-  tickets_[asker.ticket] = {*asker.token, asker.waits, answer, {statuses.begin(), statuses.end()}};
-  return true;
-}
-
-void ReplicaLog::Finish(Entry* entry, ReplyStatus status) {
-  for (const Waiter& waiter : entry->waiters) {
-    // Applied while it is being asked for: there is nothing to wait for.
-    if (waiter.ticket == asker_.ticket) {
-      --asker_.waits;
-      continue;
-    }
-    const auto it = tickets_.find(waiter.ticket);
-    if (it == tickets_.end()) continue;  // its lane is gone
-    Ticket& ticket = it->second;
-    if (status != ReplyStatus::kOk && waiter.group < ticket.statuses.size()) {
-      ticket.statuses[waiter.group] = status;
-      ticket.answer.status = std::max(ticket.answer.status, status);
-    }
-    if (--ticket.remaining > 0) continue;
-    Event event{Event::Kind::kReplicated, ticket.token, ticket.answer, {}, 0, 0, nullptr};
-    event.group_status =
-        std::make_shared<const std::vector<ReplyStatus>>(std::move(ticket.statuses));
-    sink_.events.push_back(std::move(event));
-    tickets_.erase(it);
-  }
-  entry->waiters.clear();
-}
-
-void ReplicaLog::ForgetLane(uint32_t lane) {
-  absl::erase_if(tickets_, [&](const auto& t) { return t.second.token.lane == lane; });
-}
-
 void ReplicaLog::FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why) {
   for (Entry& e : partitions_[partition].entries) {
-    if (e.table == table) Finish(&e, why);
+    if (e.table == table) waiting_.Finish(&e.waiters, why);
   }
 }
 

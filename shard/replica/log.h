@@ -32,6 +32,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -43,6 +44,7 @@
 #include "shard/engine.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/notes.h"
+#include "shard/replica/waiters.h"
 #include "shard/table/buffer_pool.h"
 
 namespace verbena::shard {
@@ -69,14 +71,21 @@ class ReplicaLog {
   };
   // How far a learner has been told what was there before it (engine_replicas.cc).
   struct Cursor {
+    // A slice that the learner has been sent (kSlice), and not yet all of its contents.
+    struct Slice {
+      // Rows from rows_end on were made after kSlice, so that the learner makes them, too; up to
+      // rows_made it was sent their keys.
+      uint32_t rows_end = 0, rows_made = 0;
+      // It was lost and reset meanwhile: nothing more is to be sent.
+      bool reset = false;
+    };
     uint32_t last_table = 0;  // of greater ids it knows everything: they came after it
     uint32_t table = 0;       // being copied
-    bool slice_told = false;
+    // By table, from `table` on. Usually that one alone; a slice that pushes make rows of does not
+    // wait for its turn.
+    std::map<uint32_t, Slice> slices;
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
-    // Rows of the slice from rows_end on were made when it had been told, so that the learner makes
-    // them, too; up to rows_made it was told to.
-    uint32_t rows_end = 0, rows_made = 0;
     bool complete = false;
     uint64_t begin = 0;  // its kBegin; what was added before it is applied before anything is read
     uint64_t told = 0;   // the last record that was made for it alone
@@ -88,16 +97,19 @@ class ReplicaLog {
     bool proved = false;  // it has ended
 
     // Rows of the table that were not sent yet are.
-    bool sends(uint32_t id) const { return !complete && id == table && slice_told; }
+    bool sends(uint32_t id) const {
+      const auto slice = slices.find(id);
+      return !complete && slice != slices.end() && !slice->second.reset;
+    }
     void NextTable(uint32_t id) {
       table = id;
-      slice_told = false;
+      slices.erase(slices.begin(), slices.lower_bound(id));
       chunk = row = 0;
     }
   };
 
   ReplicaLog(BufferPool* pool, Sink* sink, const ReplicaLogLimits& limits)
-      : pool_(*pool), sink_(*sink), limits_(limits) {}
+      : pool_(*pool), sink_(*sink), limits_(limits), waiting_(sink) {}
   ~ReplicaLog();
 
   // ---- who has copies ----
@@ -219,14 +231,16 @@ class ReplicaLog {
 
   // ---- who waits ----
   // What is added from here to EndAsk() is for group `group` of the asker's record.
-  void Ask(const Token* token) { asker_ = {token, 0, 0}; }
-  void AskGroup(uint32_t group) { asker_.group = group; }
+  void Ask(const Token* token) { waiting_.Ask(token); }
+  void AskGroup(uint32_t group) { waiting_.AskGroup(group); }
   // The asker waits for the unfinished entry with this sequence of that worker, too. False: there
   // is none: it is done.
   bool Join(uint32_t table, uint32_t partition, uint64_t worker, uint64_t worker_sequence);
   // True: something is waited for. An event kReplicated follows, with these statuses.
-  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses);
-  void ForgetLane(uint32_t lane);
+  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
+    return waiting_.EndAsk(answer, statuses);
+  }
+  void ForgetLane(uint32_t lane) { waiting_.ForgetLane(lane); }
   // Who waits for entries of the table is answered `why`; the entries go on.
   void FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why);
 
@@ -246,10 +260,6 @@ class ReplicaLog {
  private:
   friend struct EngineInspector;  // tests
 
-  struct Waiter {
-    uint64_t ticket;
-    uint32_t group;
-  };
   struct Entry {
     uint32_t table = 0;
     Group group = {};
@@ -266,7 +276,7 @@ class ReplicaLog {
     CopyId left;  // it is acked because it is not waited for: it may be on its way to that one
     Owner* owner = nullptr;
     uint32_t local = 0;
-    std::vector<Waiter> waiters;
+    ReplicaWaiters::List waiters;
   };
   struct Partition {
     bool leads = false;
@@ -300,22 +310,9 @@ class ReplicaLog {
     bool catches_up;
     uint32_t bytes;
   };
-  struct Ticket {
-    Token token;
-    uint32_t remaining = 0;
-    Answer answer;
-    std::vector<ReplyStatus> statuses;
-  };
-  struct Asker {
-    const Token* token = nullptr;
-    uint64_t ticket = 0;  // 0: nothing is waited for yet
-    uint32_t group = 0;
-    uint32_t waits = 0;
-  };
 
   Entry* Find(uint32_t partition, uint64_t sequence);
   const Entry* Find(uint32_t partition, uint64_t sequence) const;
-  void AddWaiter(Entry* entry);
   void SetApplied(uint32_t partition, Entry* entry);
   void MarkUnsent(uint32_t partition);
   void Require(Partition* partition);
@@ -323,7 +320,6 @@ class ReplicaLog {
   void Advance(uint32_t partition, uint64_t sequence);
   // Entries in front that are done.
   void Pop(uint32_t partition);
-  void Finish(Entry* entry, ReplyStatus status);
   void Free(Buffer* data, bool accumulator);
   void Free(Retired* retired);
   // The share of the partition's entries, of all entries, that applies may have.
@@ -353,9 +349,7 @@ class ReplicaLog {
   std::vector<uint32_t> unsent_;
   std::set<uint32_t> noted_;  // partitions
   std::vector<Retired> retired_;
-  absl::flat_hash_map<uint64_t, Ticket> tickets_;
-  uint64_t last_ticket_ = 0;
-  Asker asker_;
+  ReplicaWaiters waiting_;
 };
 
 }  // namespace verbena::shard

@@ -1,6 +1,7 @@
 // The operator's program against real clusters: what it shows, what it calls wrong, how it ends.
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <set>
@@ -315,6 +316,23 @@ TEST_CASE("a dead server is silent, and its restart has lost partitions") {
                           Contains("until the table is dropped") && Contains("1 lost by a table"));
   const Json json(Cli({"tables", "--json", "--cluster", cluster.address()}).out);
   CHECK(json["tables"][0]["lost_partitions"].size() == 1);
+}
+
+TEST_CASE("a change right after the coordinator has started waits until its state is proved") {
+  ProcessCluster cluster({.lease_ms = 4'000});
+  cluster.server(0).Signal(SIGSTOP);
+  cluster.RestartCoordinator();
+  Process set({CliPath(), "limits", "demo", "--memory", "1GiB", "--cluster", cluster.address(),
+               "--timeout", "60"});
+  CHECK(Eventually([&] { return set.err().find("retrying for ") != std::string::npos; }));
+  CHECK_THAT(set.err(), StartsWith("verbena: the coordinator " + cluster.address() +
+                                   " is not ready (coordinator state: it was loaded ") &&
+                            Contains("not heard since: server "));
+  cluster.server(0).Signal(SIGCONT);
+  CHECK(set.Wait() == 0);
+  CHECK_THAT(set.out(), Contains("1.0 GiB") || Contains("1 GiB"));
+  // One line for each reason, however often it is tried.
+  CHECK(std::count(set.err().begin(), set.err().end(), '\n') <= 3);
 }
 
 TEST_CASE("a coordinator that cannot be had is said, with its address and what to try") {

@@ -254,8 +254,19 @@ TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
     }
   }
   for (int step = 2; step < 5; ++step) sync.Step(step);  // with copies of what is being saved
-  const std::string name = Value(w.Save(w.Options()));
-  CHECK(Elements(w.Read(name), "sync", checkpoint::kParameters) == sync.Pulled());
+  GrpcControlChannel channel(nullptr, nullptr);
+  Saver next(w.Options(), &w.clock, &channel, PosixDisk());
+  std::string failure;
+  while (!next.done()) {
+    if (!channel.RunOnce() && !next.RunOnce()) std::this_thread::yield();
+    if (!next.progress().failure.empty()) failure = next.progress().failure;
+  }
+  INFO(next.status());
+  REQUIRE(next.status().ok());
+  // An operator sees for which save it has waited, and for how long.
+  CHECK_THAT(failure, Catch::Matchers::Contains("is being saved already, as save ") &&
+                          Catch::Matchers::Contains(" bytes here, and is given up in "));
+  CHECK(Elements(w.Read(next.name()), "sync", checkpoint::kParameters) == sync.Pulled());
 }
 
 TEST_CASE(

@@ -31,6 +31,8 @@ using server::kNanosPerMilli;
 using ClusterAction = ClusterCheckpointOptions::Action;
 
 constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
+// Where standard error is no terminal: a line for each.
+constexpr int64_t kSayWaitNanos = 2000 * kNanosPerMilli;
 
 std::string Now() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
@@ -52,21 +54,32 @@ std::string Amount(uint64_t done, uint64_t all, double seconds) {
   return text;
 }
 
-// Runs a Saver or Restorer to its end, and tells a terminal how far it is.
+// What to show of work that goes on.
+struct Shown {
+  std::string text;
+  bool waits = false;  // for something else to end; shown also where there is no terminal
+};
+
+// Runs a Saver or Restorer to its end, and shows on standard error how far it is.
 template <typename Machine>
 absl::Status RunToEnd(Machine* machine, const Clock& clock, const Coordinator& coordinator,
-                      const std::function<std::string(double seconds)>& describe) {
+                      const std::function<Shown(double seconds)>& describe) {
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const int64_t began = clock.NowNanos();
-  int64_t say_ns = began + kSayNanos;
+  int64_t say_ns = began + kSayNanos, say_wait_ns = began;
   bool interrupted = false;
   while (!machine->done()) {
     const bool worked = coordinator.channel->RunOnce();
     if (machine->RunOnce() || worked || machine->done()) continue;
     const int64_t now = clock.NowNanos();
     if (say_ns <= now) {
-      const std::string text = describe(static_cast<double>(now - began) / 1e9);
-      if (terminal) std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+      const Shown shown = describe(static_cast<double>(now - began) / 1e9);
+      if (terminal) {
+        std::fprintf(stderr, "\r\x1b[K%s", shown.text.c_str());
+      } else if (shown.waits && say_wait_ns <= now) {
+        std::fprintf(stderr, "verbena: %s\n", shown.text.c_str());
+        say_wait_ns = now + kSayWaitNanos;
+      }
       say_ns = now + kSayNanos;
     }
     const int64_t next = std::min(machine->NextTimerNanos(), say_ns);
@@ -100,12 +113,18 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
   const int64_t began = clock.NowNanos();
   const absl::Status status = RunToEnd(&saver, clock, coordinator, [&](double seconds) {
     const server::SaverProgress progress = saver.progress();
+    if (!progress.failure.empty()) {
+      return Shown{absl::StrFormat("trying again in %.1f s: %s",
+                                   static_cast<double>(progress.pause_nanos) / 1e9,
+                                   Printable(progress.failure)),
+                   true};
+    }
     std::string text = absl::StrFormat("%s, step %d: ", progress.doing, progress.step);
     if (progress.waiting > 0) {
       absl::StrAppendFormat(&text, "%d partitions are not there yet", progress.waiting);
-      return text;
+      return Shown{text};
     }
-    return text + Amount(progress.written_bytes, progress.total_bytes, seconds);
+    return Shown{text + Amount(progress.written_bytes, progress.total_bytes, seconds)};
   });
   if (!status.ok()) return status;
   const double seconds = static_cast<double>(clock.NowNanos() - began) / 1e9;
@@ -181,8 +200,8 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   const int64_t began = clock.NowNanos();
   const absl::Status status = RunToEnd(restorer->get(), clock, coordinator, [&](double seconds) {
     const server::RestorerProgress progress = (*restorer)->progress();
-    return absl::StrCat(progress.doing, ": ",
-                        Amount(progress.read_bytes, progress.total_bytes, seconds));
+    return Shown{absl::StrCat(progress.doing, ": ",
+                              Amount(progress.read_bytes, progress.total_bytes, seconds))};
   });
   if (absl::IsAlreadyExists(status)) {
     return absl::AlreadyExistsError(absl::StrCat(Said(status, coordinator.address),

@@ -2,12 +2,20 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <random>
 
+#include "absl/strings/ascii.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
+namespace {
+
+constexpr absl::Duration kRetryPause = absl::Milliseconds(200);
+
+}  // namespace
 
 std::string NewRequestId() {
   std::random_device device;
@@ -55,6 +63,41 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
   }
 }
 
+bool ChangeRetry::Again(absl::Status* status) {
+  if (absl::IsCancelled(*status)) return false;
+  if (!absl::IsUnavailable(*status)) {
+    *status = Explain(*status, coordinator_);
+    return false;
+  }
+  const std::string reason = Said(*status, coordinator_.address);
+  if (left() <= kRetryPause) {
+    *status = absl::UnavailableError(
+        absl::StrCat("the coordinator ", Printable(coordinator_.address), " was not ready within ",
+                     absl::FormatDuration(coordinator_.timeout), ": ", reason,
+                     ". Does 'verbenad --coordinator' run there? --timeout waits longer"));
+    return false;
+  }
+  // A reason may count milliseconds.
+  std::string kind = reason;
+  kind.erase(std::remove_if(kind.begin(), kind.end(), absl::ascii_isdigit), kind.end());
+  if (kind != printed_) {
+    std::fprintf(stderr, "verbena: the coordinator %s is not ready (%s); retrying for %s\n",
+                 Printable(coordinator_.address).c_str(), reason.c_str(),
+                 absl::FormatDuration(absl::Trunc(left(), absl::Milliseconds(100))).c_str());
+    printed_ = std::move(kind);
+  }
+  const absl::Time resume = absl::Now() + kRetryPause;
+  while (absl::Now() < resume) {
+    pollfd interrupt = {coordinator_.interrupt_fd, POLLIN, 0};
+    const int64_t ms = absl::ToInt64Milliseconds(resume - absl::Now()) + 1;
+    if (poll(&interrupt, 1, static_cast<int>(ms)) > 0) {
+      *status = absl::CancelledError("interrupted");
+      return false;
+    }
+  }
+  return true;
+}
+
 absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()>& done) {
   while (true) {
     coordinator.channel->RunOnce();
@@ -64,13 +107,6 @@ absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()
     poll(fds, 2, -1);
     if (fds[1].revents != 0) return absl::CancelledError("interrupted");
   }
-}
-
-absl::Status Pause(const Coordinator& coordinator) {
-  constexpr int kMillis = 200;
-  pollfd interrupt = {coordinator.interrupt_fd, POLLIN, 0};
-  poll(&interrupt, 1, kMillis);
-  return interrupt.revents != 0 ? absl::CancelledError("interrupted") : absl::OkStatus();
 }
 
 }  // namespace verbena::cli

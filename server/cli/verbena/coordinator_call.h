@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/control_channel.h"
-#include "proto/unproved_state.h"
 
 namespace verbena::cli {
 
@@ -39,34 +39,69 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
 // `status` without the address that a channel's messages begin with, harmless to a terminal.
 std::string Said(const absl::Status& status, const std::string& address);
 
-// Between two attempts. CANCELLED: interrupted.
-absl::Status Pause(const Coordinator& coordinator);
-
-// `method`: "GetView". Longer than the timeout only while the coordinator answers that it waits for
-// servers, which ends by itself.
+// `method`: "GetView". The status is the channel's or the coordinator's; CANCELLED: interrupted.
 template <typename Response>
-absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char* method,
-                                     const google::protobuf::Message& request) {
+absl::StatusOr<Response> CallOnce(const Coordinator& coordinator, const char* method,
+                                  const google::protobuf::Message& request,
+                                  absl::Duration timeout) {
   // Shared with the call: it may end after an interrupt has ended the wait.
   struct Answer {
     bool done = false;
     absl::StatusOr<Response> response = absl::UnknownError("no answer");
   };
+  auto answer = std::make_shared<Answer>();
+  Call<Response>(*coordinator.channel, coordinator.address,
+                 absl::StrCat("/verbena.v1.Cluster/", method), request, timeout,
+                 [answer](absl::StatusOr<Response> response) {
+                   answer->response = std::move(response);
+                   answer->done = true;
+                 });
+  absl::Status status = RunUntil(coordinator, [&] { return answer->done; });
+  if (!status.ok()) return status;
+  if (absl::IsCancelled(answer->response.status())) {
+    return absl::UnknownError(answer->response.status().message());
+  }
+  return std::move(answer->response);
+}
+
+template <typename Response>
+absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char* method,
+                                     const google::protobuf::Message& request) {
+  auto response = CallOnce<Response>(coordinator, method, request, coordinator.timeout);
+  if (response.ok() || absl::IsCancelled(response.status())) return response;
+  return Explain(response.status(), coordinator);
+}
+
+// Tries of a call that changes something, until the coordinator's timeout. A coordinator that has
+// just started changes nothing before its servers have proved that its state is the newest; it
+// answers UNAVAILABLE for a lease at most.
+class ChangeRetry {
+ public:
+  explicit ChangeRetry(const Coordinator& coordinator)
+      : coordinator_(coordinator), deadline_(absl::Now() + coordinator.timeout) {}
+
+  // For the next try.
+  absl::Duration left() const { return deadline_ - absl::Now(); }
+  // Whether to try again after this status: pauses first, and prints the reason on standard error
+  // when it is another one than before. Otherwise `*status` is for the user.
+  bool Again(absl::Status* status);
+
+ private:
+  const Coordinator& coordinator_;
+  const absl::Time deadline_;
+  std::string printed_;
+};
+
+// `request` has a request id, so that a try whose answer was lost is not done twice.
+template <typename Response>
+absl::StatusOr<Response> ChangeAndWait(const Coordinator& coordinator, const char* method,
+                                       const google::protobuf::Message& request) {
+  ChangeRetry retry(coordinator);
   while (true) {
-    auto answer = std::make_shared<Answer>();
-    Call<Response>(*coordinator.channel, coordinator.address,
-                   absl::StrCat("/verbena.v1.Cluster/", method), request, coordinator.timeout,
-                   [answer](absl::StatusOr<Response> response) {
-                     answer->response = std::move(response);
-                     answer->done = true;
-                   });
-    absl::Status status = RunUntil(coordinator, [&] { return answer->done; });
-    if (!status.ok()) return status;
-    if (answer->response.ok()) return std::move(answer->response);
-    if (!IsUnprovedState(answer->response.status())) {
-      return Explain(answer->response.status(), coordinator);
-    }
-    if (status = Pause(coordinator); !status.ok()) return status;
+    auto response = CallOnce<Response>(coordinator, method, request, retry.left());
+    if (response.ok()) return response;
+    absl::Status status = response.status();
+    if (!retry.Again(&status)) return status;
   }
 }
 

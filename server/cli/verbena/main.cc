@@ -186,7 +186,7 @@ class Program {
       request.set_job(options_.job);
       *request.mutable_limits() = Changed(before, options_.limits);
       const absl::Status set =
-          CallAndWait<v1::SetJobLimitsResponse>(coordinator_, "SetJobLimits", request).status();
+          ChangeAndWait<v1::SetJobLimitsResponse>(coordinator_, "SetJobLimits", request).status();
       if (!set.ok()) return FailedToChange(set);
       state = reader_.Read(true);
       if (!state.ok()) return Failed(state.status());

@@ -57,7 +57,7 @@ absl::StatusOr<RepairReport> RemoveServer(const RepairOptions& options, bool jso
   request.set_request_id(NewRequestId());
   request.set_name(options.name);
   const absl::StatusOr<v1::RemoveServerResponse> removed =
-      CallAndWait<v1::RemoveServerResponse>(coordinator, "RemoveServer", request);
+      ChangeAndWait<v1::RemoveServerResponse>(coordinator, "RemoveServer", request);
   if (!removed.ok()) return removed.status();
   RepairReport report;
   if (json) {
@@ -89,7 +89,7 @@ absl::StatusOr<RepairReport> ResetTable(const RepairOptions& options, bool json,
     request.set_id(table->id());
   }
   const absl::StatusOr<v1::ResetTableResponse> reset =
-      CallAndWait<v1::ResetTableResponse>(coordinator, "ResetTable", request);
+      ChangeAndWait<v1::ResetTableResponse>(coordinator, "ResetTable", request);
   if (!reset.ok()) return reset.status();
   RepairReport report;
   if (json) {

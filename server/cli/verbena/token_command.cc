@@ -59,7 +59,7 @@ absl::StatusOr<TokenReport> Create(const TokenOptions& options, bool json,
     if (absl::Status status = WriteToken(options.out, token->text); !status.ok()) return status;
   }
   absl::StatusOr<v1::CreateTokenResponse> made =
-      CallAndWait<v1::CreateTokenResponse>(coordinator, "CreateToken", request);
+      ChangeAndWait<v1::CreateTokenResponse>(coordinator, "CreateToken", request);
   if (!made.ok()) {
     if (!options.out.empty()) unlink(options.out.c_str());
     return made.status();
@@ -114,7 +114,7 @@ absl::StatusOr<TokenReport> Revoke(const TokenOptions& options, bool json,
   request.set_request_id(NewRequestId());
   request.set_id(options.id);
   absl::StatusOr<v1::RevokeTokenResponse> revoked =
-      CallAndWait<v1::RevokeTokenResponse>(coordinator, "RevokeToken", request);
+      ChangeAndWait<v1::RevokeTokenResponse>(coordinator, "RevokeToken", request);
   if (!revoked.ok()) return revoked.status();
   const v1::Token& token = revoked->token();
   TokenReport report;
