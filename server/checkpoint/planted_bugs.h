@@ -15,6 +15,7 @@ struct PlantedBugs {
   bool commit_unsynced = false;   // files of a checkpoint that is committed are not durable
   bool forget_moved = false;      // a table is served of which no shard has loaded a partition
   bool reuse_attempts = false;    // an attempt may have the directory name of an abandoned one
+  bool reload_unread = false;     // a shard waits for a window that it could not read to be loaded
   bool share_directories = false;  // jobs "a/b" and "a_b" save into one directory
 };
 
