@@ -296,8 +296,7 @@ void SwarmCheckpoints::Compact(const std::string& root) {
   saved_.Look(root, false);
 }
 
-void SwarmCheckpoints::Prune() {
-  const std::string root = AnyRoot();
+void SwarmCheckpoints::Prune(const std::string& root) {
   const auto listed = checkpoint::ListCheckpoints(&disk_, root);
   const auto directory = CheckpointDirectory::Open(&disk_, root);
   if (!listed.ok() || !directory.ok()) return;
@@ -432,12 +431,15 @@ void SwarmCheckpoints::Run(const SwarmChecks& checks) {
   RunRestore();
   if (world_->stage != SwarmStage::kFinish) DropLeftBehind();
   RunDisk();
+  if (faults() && !disk_.crashed() && !prunes_next_.empty()) {
+    Prune(std::exchange(prunes_next_, ""));
+  }
   if (!faults() || disk_.crashed() || world_->now() < next_upkeep_) return;
   next_upkeep_ = world_->now() + Between(100, 2500) * kMilli;
   if (Chance(0.5)) {
     Compact(AnyRoot());
   } else {
-    Prune();
+    Prune(AnyRoot());
   }
 }
 

@@ -44,6 +44,8 @@ class SwarmCheckpoints {
   bool Proved(std::string* missing) const;
 
   checkpoint::test::SimDisk& disk() { return disk_; }
+  // Old checkpoints of this directory are removed in the next turn.
+  void PruneNext(const std::string& root) { prunes_next_ = root; }
   SwarmSaved& saved() { return saved_; }
   // How long a write to a file takes at least.
   int64_t slow_files_ns() const { return slow_files_ns_; }
@@ -75,7 +77,7 @@ class SwarmCheckpoints {
   void RunRestore();
   void DropLeftBehind();
   void Compact(const std::string& root);
-  void Prune();
+  void Prune(const std::string& root);
   void RunDisk();
   // Whether a call of a saver or restorer may end so.
   void Judge(const char* what, const absl::Status& status);
@@ -99,6 +101,7 @@ class SwarmCheckpoints {
   bool restore_proves_ = false;
   bool removed_ = false;  // checkpoints, while the restore was under way
   int64_t periodic_dies_at_ = 0, saver_dies_at_ = 0, restorer_dies_at_ = 0;
+  std::string prunes_next_;  // empty: nothing
   int64_t next_periodic_ = 0, next_save_ = 0, next_restore_ = 0, next_upkeep_ = 0;
   int64_t next_drop_ = 0, reboot_at_ = 0;
   uint64_t actors_ = 0;       // for seeds and names

@@ -22,6 +22,7 @@ void SwarmChecks::Run() {
   BoundLogs();
   CompareReplicas();
   CountMismatches();
+  CheckViews();
 }
 
 void SwarmChecks::Observe(const shard::Commit& commit) {
@@ -251,6 +252,31 @@ bool SwarmChecks::AllJoined(std::string* missing) const {
     return false;
   }
   return true;
+}
+
+// A poll may be lost, and waits on for longer than this; heartbeats say that there is a newer view.
+void SwarmChecks::CheckViews() {
+  if (world_->stage == SwarmStage::kFaults || world_->old_state) return;
+  const int64_t latest = world_->now() - 3 * world_->plan.lease_ns() - 2 * kSecond;
+  const v1::ClusterView& view = world_->cluster->view();
+  if (revisions_.empty() || revisions_.back().second != view.revision()) {
+    revisions_.emplace_back(world_->now(), view.revision());
+  }
+  while (revisions_.size() > 1 && revisions_[1].first <= latest) revisions_.pop_front();
+  if (revisions_.front().first > latest) return;
+  const uint64_t revision = revisions_.front().second;
+  for (const v1::Server& s : view.servers()) {
+    const int64_t joined_at = joined_at_.try_emplace(s.incarnation(), world_->now()).first->second;
+    if (joined_at > latest) continue;
+    for (uint32_t shard = 0; shard < static_cast<uint32_t>(world_->plan.cluster.shards); ++shard) {
+      const shard::Engine* engine = EngineOf(s.incarnation(), shard);
+      if (engine == nullptr || RevisionOf(*engine) >= revision) continue;
+      world_->Violation(absl::StrCat("server ", s.name(), " (incarnation ", s.incarnation(),
+                                     ") has not seen revision ", revision, ": it has ",
+                                     RevisionOf(*engine)));
+      return;
+    }
+  }
 }
 
 bool SwarmChecks::Redundant(std::string* missing) const {

@@ -7,6 +7,7 @@
 #define VERBENA_TESTS_CLUSTER_SWARM_CHECKS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -49,6 +50,8 @@ class SwarmChecks {
   // Every log for replicas is within its limits.
   void BoundLogs();
   void CountMismatches();
+  // After the faults each server follows the coordinator's view in time.
+  void CheckViews();
   void CheckEvictions(const shard::Engine& primary, const v1::Partition& p);
 
   SwarmWorld* const world_;
@@ -59,6 +62,9 @@ class SwarmChecks {
   // By table, chunk or partition of rows, and epoch.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_compare_ = 0;
+  // When the view got a revision after the faults, oldest first.
+  std::deque<std::pair<int64_t, uint64_t>> revisions_;
+  std::map<uint64_t, int64_t> joined_at_;  // by incarnation of a server
   std::map<uint32_t, uint64_t> equal_;  // partition -> its configuration when AllEqual() saw it so
   // (table, partition, its life and epoch) that have had as many rows as an eviction leaves.
   std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t>> full_;

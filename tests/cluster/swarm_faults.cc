@@ -160,6 +160,10 @@ bool SwarmFaults::MayCrash(int index) const {
 void SwarmFaults::CrashServer() {
   int index = AnyServer();
   if (world_->has(SwarmFeature::kHeavyLoad) && world_->Chance(0.5)) index = slow_server_;
+  Crash(index);
+}
+
+void SwarmFaults::Crash(int index) {
   if (world_->cluster->server(index) == nullptr || !MayCrash(index)) return;
   ++world_->result->servers_crashed;
   world_->Trace(absl::StrCat("server-", index, " (", world_->cluster->server(index)->incarnation(),
@@ -389,6 +393,12 @@ void SwarmFaults::BeginHandover(const v1::Partition& partition) {
                .partition = static_cast<int>(partition.id()),
                .revision = world_->cluster->view().revision(),
                .until_ns = world_->now() + StallTime()};
+}
+
+void SwarmFaults::HandOver(const v1::Partition& partition) {
+  if (handover_.primary != 0) return;
+  BeginHandover(partition);
+  handover_.deaf = true;
 }
 
 // The learner's server hears that it is one, and nothing more. Once it is a follower the primary

@@ -25,6 +25,19 @@ class SwarmFaults {
   void Run();
   // Ends all that has not ended by itself.
   void Stop();
+  // The server's process dies, and is started again some time later; not one that alone has
+  // something, unless the plan has losses.
+  void Crash(int index);
+  // It leaves in order, under the same condition.
+  void LeaveServer(int index);
+  // Does not hear the coordinator for so long, and is heard.
+  void Deafen(const std::string& host, int64_t time);
+  // The primary leaves as soon as the partition's learner, which does not hear the coordinator, is
+  // a follower.
+  void HandOver(const v1::Partition& partition);
+  // At the latest when the faults stop.
+  void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
+  int ServerOf(uint64_t incarnation) const;  // -1: none that runs
 
  private:
   void Inject();
@@ -41,22 +54,17 @@ class SwarmFaults {
   void RailFault();
   void SlowLink();
   void Suspend();
-  void LeaveServer(int index);
   // Processes that have ended by themselves are started again.
   void RestartEnded();
   // What a learner that catches up gives cause for.
   void FollowLearners();
   void BeginHandover(const v1::Partition& partition);
   void ContinueHandover();
-  // Does not hear the coordinator for so long, and is heard.
-  void Deafen(const std::string& host, int64_t time);
   // Whatever that server has, another one has, too, and will say so.
   bool MayCrash(int index) const;
   void RestartServer(int index);
-  void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
   SwarmClient* AnyClient();
   int AnyServer() const;
-  int ServerOf(uint64_t incarnation) const;  // -1: none that runs
   std::string AnyRail();
   int64_t StallTime() { return world_->plan.lease_ns() * world_->Between(10, 300) / 100; }
 

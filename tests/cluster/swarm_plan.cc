@@ -62,8 +62,13 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kEagerTables, "eager_tables", 0.3},
     {SwarmFeature::kLearnerStalls, "learner_stalls", 0.3},
     {SwarmFeature::kColdLearners, "cold_learners", 0.08},
+    {SwarmFeature::kSmallRecords, "small_records", 0.1},
     {SwarmFeature::kCheckpoints, "checkpoints", 0.25},
     {SwarmFeature::kDiskFaults, "disk_faults", 0.25},
+    {SwarmFeature::kMissedLosses, "missed_losses", 0.1},
+    {SwarmFeature::kJoinStalls, "join_stalls", 0.1},
+    {SwarmFeature::kCutLearners, "cut_learners", 0.08},
+    {SwarmFeature::kRestoreCuts, "restore_cuts", 0.25},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -101,6 +106,10 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
     cluster.network.missed_loss = 0.2;
     cluster.network.connect_failure = 0.1;
     cluster.network.max_death_delay_ns = 20 * kMilli;
+  }
+  if (plan->has(SwarmFeature::kMissedLosses)) {
+    cluster.network.connection_loss = 0.004;
+    cluster.network.missed_loss = 0.9;
   }
   PlanDraw own(plan->seed * 31 + 7);  // changes no other draw of a seed
   if (own.Chance(0.5)) {
@@ -175,6 +184,13 @@ void PressColdRows(SwarmPlan* plan) {
   plan->think_ns = own.Between(1, 4) * kMilli;
 }
 
+// A cursor stands for long between the rows of a partition, and pushes come meanwhile.
+void DrawRecords(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 43 + 19);  // changes no other draw of a seed
+  plan->cluster.replica_log.rows_bytes = static_cast<uint64_t>(own.Between(1, 2048));
+  plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
+}
+
 }  // namespace
 
 const char* SwarmFeatureName(SwarmFeature feature) {
@@ -239,6 +255,15 @@ SwarmPlan DrawPlan(uint64_t seed) {
   plan.pace_ns = draw.Between(1, 10) * kMilli;
   if (plan.has(SwarmFeature::kHeavyLoad)) PressHard(&draw, &plan);
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
+  if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
+  if (plan.has(SwarmFeature::kCutLearners)) {
+    // What dies with the primary is lost, and reset.
+    for (const SwarmFeature feature :
+         {SwarmFeature::kServerCrashes, SwarmFeature::kLosses, SwarmFeature::kHandovers}) {
+      plan.features[static_cast<size_t>(feature)] = true;
+    }
+    plan.cluster.replicas = 2;
+  }
   // One of them is made when a learner catches up.
   if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
   if (plan.has_steps()) DrawSteps(&plan);

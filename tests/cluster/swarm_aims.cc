@@ -1,0 +1,115 @@
+#include "tests/cluster/swarm_aims.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/replica_compare.h"
+
+namespace verbena::test {
+
+SwarmAims::SwarmAims(SwarmWorld* world, SwarmFaults* faults,
+                     std::vector<std::unique_ptr<SwarmClient>>* clients)
+    : world_(world),
+      faults_(faults),
+      clients_(clients),
+      random_(world->plan.seed * 15'485'863 + 3) {}
+
+void SwarmAims::Run() {
+  if (world_->stage != SwarmStage::kFaults) {
+    if (cut_.until_ns != 0) Cut(cut_.primary, false);
+    cut_ = {};
+    return;
+  }
+  if (world_->old_state) return;
+  if (world_->has(SwarmFeature::kJoinStalls)) StallJoining();
+  if (world_->has(SwarmFeature::kCutLearners)) FollowLearner();
+  if (world_->has(SwarmFeature::kRestoreCuts)) InterruptRestore();
+}
+
+// The answer of the coordinator comes when the lease that it grants may be over. The client is not
+// excused: one that has joined has a lease.
+void SwarmAims::StallJoining() {
+  for (const auto& client : *clients_) {
+    if (client == nullptr || !client->joining()) continue;
+    if (!joining_.insert(client->process()->host()).second || !Chance(0.5)) continue;
+    // Less than the call's deadline.
+    const int64_t time = std::min<int64_t>(Leases(20, 180), 1900 * kMilli);
+    client->process()->StallUntil(world_->now() + time);
+    world_->Trace(absl::StrCat(client->process()->host(), " stalls while it joins, for ",
+                               time / kMilli, " ms"));
+  }
+}
+
+void SwarmAims::FollowLearner() {
+  if (cut_.until_ns != 0) return ContinueCut();
+  if (world_->now() < next_learner_at_) return;
+  const v1::ClusterView& view = world_->cluster->view();
+  for (const v1::Partition& p : view.partitions()) {
+    if (p.learners_size() == 0 || p.followers_size() > 0) continue;
+    const int primary = faults_->ServerOf(p.primary());
+    if (primary < 0 || faults_->ServerOf(p.learners(0).server()) < 0) continue;
+    cut_ = {.partition = static_cast<int>(p.id()),
+            .primary = primary,
+            .learner = p.learners(0),
+            .revision = view.revision(),
+            .until_ns = world_->now() + Leases(20, 80)};
+    world_->Trace(absl::StrCat("cut: server-", primary, " -> coordinator"));
+    Cut(primary, true);
+    return;
+  }
+}
+
+// The learner has all that its primary has, and the coordinator does not hear so. Then the primary
+// dies, or has the learner admitted, which does not hear that, and leaves.
+void SwarmAims::ContinueCut() {
+  const int index = faults_->ServerOf(cut_.learner.server());
+  const shard::Engine* engine =
+      index < 0 ? nullptr : world_->cluster->server(index)->shard(cut_.learner.shard()).engine();
+  if (!cut_.deaf && engine != nullptr && RevisionOf(*engine) >= cut_.revision) {
+    cut_.deaf = true;
+    faults_->Deafen(absl::StrCat("server-", index),
+                    cut_.until_ns - world_->now() + Leases(50, 400));
+  }
+  if (world_->now() < cut_.until_ns) return;
+  Cut(cut_.primary, false);
+  const LearnerCut cut = std::exchange(cut_, {});
+  next_learner_at_ = world_->now() + Between(1, 2000) * kMilli;
+  if (!cut.deaf) return;
+  if (Chance(0.5)) return faults_->Crash(cut.primary);
+  const v1::Partition& p = world_->cluster->view().partitions(cut.partition);
+  if (p.learners_size() > 0 && p.learners(0).server() == cut.learner.server()) {
+    faults_->HandOver(p);
+  }
+}
+
+void SwarmAims::Cut(int server, bool cut) {
+  world_->cluster->control().Cut(absl::StrCat("server-", server), "coordinator", cut);
+}
+
+// A table is being restored: what the restorer asks of the coordinator is lost for a while, and a
+// primary leaves or dies meanwhile.
+void SwarmAims::InterruptRestore() {
+  if (world_->now() < next_restore_at_) return;
+  const v1::ClusterView& view = world_->cluster->view();
+  const bool restoring = std::any_of(view.tables().begin(), view.tables().end(),
+                                     [](const v1::Table& table) { return table.restoring(); });
+  if (!restoring) return;
+  next_restore_at_ = world_->now() + Between(200, 2000) * kMilli;
+  const int64_t time = Leases(20, 200);
+  if (Chance(0.7)) {
+    world_->Trace(absl::StrCat("cut: operator -> coordinator, for ", time / kMilli, " ms"));
+    world_->cluster->control().Cut("operator", "coordinator", true);
+    faults_->Later(time,
+                   [this] { world_->cluster->control().Cut("operator", "coordinator", false); });
+  }
+  const bool leaves = Chance(0.6);
+  const auto index = static_cast<int>(Between(0, world_->cluster->servers() - 1));
+  faults_->Later(Between(0, time / kMilli) * kMilli, [this, leaves, index] {
+    if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
+    if (leaves) return faults_->LeaveServer(index);
+    faults_->Crash(index);
+  });
+}
+
+}  // namespace verbena::test
