@@ -25,6 +25,7 @@ void SwarmAims::Run() {
   if (world_->has(SwarmFeature::kJoinStalls)) StallJoining();
   if (world_->has(SwarmFeature::kCutLearners)) FollowLearner();
   if (world_->has(SwarmFeature::kRestoreCuts)) InterruptRestore();
+  if (world_->has(SwarmFeature::kLateLeaves)) LeaveLate();
 }
 
 // The answer of the coordinator comes when the lease that it grants may be over. The client is not
@@ -109,6 +110,29 @@ void SwarmAims::InterruptRestore() {
     if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
     if (leaves) return faults_->LeaveServer(index);
     faults_->Crash(index);
+  });
+}
+
+// A follower dies; its primary leaves when the coordinator has not heard the follower for most of a
+// lease, and has not declared it silent.
+void SwarmAims::LeaveLate() {
+  if (world_->now() < next_leave_at_) return;
+  next_leave_at_ = world_->now() + Between(200, 2000) * kMilli;
+  const v1::ClusterView& view = world_->cluster->view();
+  std::vector<const v1::Partition*> followed;
+  for (const v1::Partition& p : view.partitions()) {
+    if (p.followers_size() > 0) followed.push_back(&p);
+  }
+  if (followed.empty()) return;
+  const v1::Partition& p =
+      *followed[static_cast<size_t>(Between(0, static_cast<int64_t>(followed.size()) - 1))];
+  const int primary = faults_->ServerOf(p.primary());
+  const int follower = faults_->ServerOf(p.followers(0).server());
+  if (primary < 0 || follower < 0 || primary == follower) return;
+  faults_->Crash(follower);
+  faults_->Later(Leases(80, 98), [this, primary, incarnation = p.primary()] {
+    if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
+    if (faults_->ServerOf(incarnation) == primary) faults_->LeaveServer(primary);
   });
 }
 

@@ -34,6 +34,7 @@ class SwarmAims {
   // The coordinator does not hear the server.
   void Cut(int server, bool cut);
   void InterruptRestore();
+  void LeaveLate();
   int64_t Between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
@@ -56,7 +57,7 @@ class SwarmAims {
     int64_t until_ns = 0;   // 0: there is no such cut
   };
   LearnerCut cut_;
-  int64_t next_learner_at_ = 0, next_restore_at_ = 0;
+  int64_t next_learner_at_ = 0, next_restore_at_ = 0, next_leave_at_ = 0;
 };
 
 }  // namespace verbena::test

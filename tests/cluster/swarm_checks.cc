@@ -12,6 +12,12 @@ namespace {
 
 constexpr int64_t kComparePeriod = 50 * kMilli;
 
+bool AliveIn(const v1::ClusterView& view, uint64_t server) {
+  return std::any_of(view.servers().begin(), view.servers().end(), [server](const v1::Server& s) {
+    return s.incarnation() == server && s.state() == v1::Server::ALIVE;
+  });
+}
+
 }  // namespace
 
 void SwarmChecks::Run() {
@@ -40,6 +46,14 @@ void SwarmChecks::FollowServers() {
     if (server == nullptr || server->incarnation() == 0) continue;
     processes_[server->incarnation()] = {i, world_->lives[static_cast<size_t>(i)]};
   }
+  for (const auto& [incarnation, process] : processes_) {
+    if (!Lives(incarnation)) died_at_.try_emplace(incarnation, world_->now());
+  }
+}
+
+bool SwarmChecks::Lives(uint64_t server) const {
+  const auto [index, life] = processes_.at(server);
+  return world_->lives[static_cast<size_t>(index)] == life;
 }
 
 void SwarmChecks::FollowView() {
@@ -78,6 +92,7 @@ void SwarmChecks::FollowView() {
     ++world_->result->dropped;
   }
   FollowJobs(view);
+  CheckHandovers(view);
   if (world_->trace) TraceView(view);
   before_ = view;
 }
@@ -154,6 +169,29 @@ void SwarmChecks::CheckLoss(const SwarmTable& table, uint32_t partition) {
     world_->Violation(absl::StrCat("partition ", partition, " of table ", table.id(),
                                    " was declared lost, though server-", index, " (incarnation ",
                                    holder, "), which has it, lives"));
+  }
+}
+
+// The coordinator hears a server at least every quarter of a lease, and hands over to none that it
+// has not heard for half of one.
+void SwarmChecks::CheckHandovers(const v1::ClusterView& view) {
+  // A change that is being written for long was decided before.
+  if (world_->has(SwarmFeature::kSlowStore)) return;
+  const int64_t longest = world_->plan.lease_ns() * 3 / 4 + 20 * kMilli;
+  for (const v1::Partition& was : before_.partitions()) {
+    const v1::Partition& p = view.partitions(static_cast<int>(was.id()));
+    if (p.primary() == was.primary() || p.epoch() != was.epoch() + 1) continue;
+    if (!processes_.contains(was.primary()) || !processes_.contains(p.primary())) continue;
+    if (!Lives(was.primary())) continue;
+    if (Lives(p.primary()) || !AliveIn(before_, was.primary())) continue;
+    if (AliveIn(view, was.primary())) continue;
+    const int64_t time = world_->now() - died_at_.at(p.primary());
+    if (time < longest) continue;
+    world_->Violation(absl::StrCat("server incarnation ", was.primary(),
+                                   " has left, and partition ", was.id(),
+                                   " was handed over to incarnation ", p.primary(),
+                                   ", which had been dead for ", time / kMilli, " ms"));
+    return;
   }
 }
 

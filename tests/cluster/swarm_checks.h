@@ -42,6 +42,9 @@ class SwarmChecks {
   SwarmNorm* NormOf(const SwarmTable& table);
   void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
+  // A server that leaves hands over to followers that the coordinator has heard.
+  void CheckHandovers(const v1::ClusterView& view);
+  bool Lives(uint64_t server) const;  // its process
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   bool Known(uint64_t server) const;  // to the coordinator
   // Every process of a server is a member, and the coordinator has heard it.
@@ -59,6 +62,7 @@ class SwarmChecks {
   v1::ClusterView before_;
   // Incarnation -> process: index of the server, and which of its lives.
   std::map<uint64_t, std::pair<int, int>> processes_;
+  std::map<uint64_t, int64_t> died_at_;  // by incarnation
   // By table, chunk or partition of rows, and epoch.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_compare_ = 0;

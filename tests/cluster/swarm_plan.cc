@@ -63,11 +63,13 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kLearnerStalls, "learner_stalls", 0.3},
     {SwarmFeature::kColdLearners, "cold_learners", 0.08},
     {SwarmFeature::kSmallRecords, "small_records", 0.1},
+    {SwarmFeature::kFewBuffers, "few_buffers", 0.1},
     {SwarmFeature::kCheckpoints, "checkpoints", 0.25},
     {SwarmFeature::kDiskFaults, "disk_faults", 0.25},
     {SwarmFeature::kMissedLosses, "missed_losses", 0.1},
     {SwarmFeature::kJoinStalls, "join_stalls", 0.1},
     {SwarmFeature::kCutLearners, "cut_learners", 0.08},
+    {SwarmFeature::kLateLeaves, "late_leaves", 0.06},
     {SwarmFeature::kRestoreCuts, "restore_cuts", 0.25},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
@@ -191,6 +193,14 @@ void DrawRecords(SwarmPlan* plan) {
   plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
 }
 
+// Pulls that are written out for long hold the buffers that applies need.
+void DrawBuffers(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 47 + 23);  // changes no other draw of a seed
+  plan->cluster.spare_buffers = static_cast<uint32_t>(own.Between(0, 2));
+  plan->cluster.network.max_delay_ns = own.Between(500, 5000) * 1000;
+  plan->features[static_cast<size_t>(SwarmFeature::kLearnerStalls)] = true;
+}
+
 }  // namespace
 
 const char* SwarmFeatureName(SwarmFeature feature) {
@@ -256,7 +266,8 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kHeavyLoad)) PressHard(&draw, &plan);
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
-  if (plan.has(SwarmFeature::kCutLearners)) {
+  if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
+  if (plan.has(SwarmFeature::kCutLearners) || plan.has(SwarmFeature::kLateLeaves)) {
     // What dies with the primary is lost, and reset.
     for (const SwarmFeature feature :
          {SwarmFeature::kServerCrashes, SwarmFeature::kLosses, SwarmFeature::kHandovers}) {
