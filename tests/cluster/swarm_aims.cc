@@ -13,7 +13,15 @@ SwarmAims::SwarmAims(SwarmWorld* world, SwarmFaults* faults,
     : world_(world),
       faults_(faults),
       clients_(clients),
-      random_(world->plan.seed * 15'485'863 + 3) {}
+      random_(world->plan.seed * 15'485'863 + 3) {
+  if (!world_->has(SwarmFeature::kOldRequests)) return;
+  world_->cluster->control().set_observer([this](const std::string&, const std::string& method,
+                                                 const google::protobuf::Message& request) {
+    if (method != "/verbena.v1.Cluster/GetView") return;
+    const auto& asks = static_cast<const v1::GetViewRequest&>(request);
+    view_asked_ |= asks.server() && asks.wait_ms() == 0;
+  });
+}
 
 void SwarmAims::Run() {
   if (world_->stage != SwarmStage::kFaults) {
@@ -26,6 +34,7 @@ void SwarmAims::Run() {
   if (world_->has(SwarmFeature::kCutLearners)) FollowLearner();
   if (world_->has(SwarmFeature::kRestoreCuts)) InterruptRestore();
   if (world_->has(SwarmFeature::kLateLeaves)) LeaveLate();
+  if (std::exchange(view_asked_, false)) AnswerByOldState();
 }
 
 // The answer of the coordinator comes when the lease that it grants may be over. The client is not
@@ -134,6 +143,13 @@ void SwarmAims::LeaveLate() {
     if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
     if (faults_->ServerOf(incarnation) == primary) faults_->LeaveServer(primary);
   });
+}
+
+// The request is on its way to the coordinator.
+void SwarmAims::AnswerByOldState() {
+  if (world_->now() < next_old_at_ || !Chance(0.7)) return;
+  next_old_at_ = world_->now() + Between(300, 2000) * kMilli;
+  faults_->PutOldStateBack(true);
 }
 
 }  // namespace verbena::test

@@ -35,6 +35,7 @@ class SwarmAims {
   void Cut(int server, bool cut);
   void InterruptRestore();
   void LeaveLate();
+  void AnswerByOldState();
   int64_t Between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
@@ -58,6 +59,8 @@ class SwarmAims {
   };
   LearnerCut cut_;
   int64_t next_learner_at_ = 0, next_restore_at_ = 0, next_leave_at_ = 0;
+  bool view_asked_ = false;  // a server has asked for a view that is newer than its own
+  int64_t next_old_at_ = 0;
 };
 
 }  // namespace verbena::test

@@ -105,7 +105,7 @@ void SwarmFaults::Inject() {
     case SwarmFeature::kSlowStore:
       return SlowStore();
     case SwarmFeature::kOldStates:
-      return PutOldStateBack();
+      return PutOldStateBack(false);
     case SwarmFeature::kLongCalls:
       return HoldWorker();
     case SwarmFeature::kSuspends:
@@ -240,7 +240,8 @@ bool SwarmFaults::AllHaveSeenMore(uint64_t revision) const {
 }
 
 // One that no server follows: a server that did would rightly refuse the newest state afterwards.
-void SwarmFaults::PutOldStateBack() {
+void SwarmFaults::PutOldStateBack(bool overtakes) {
+  if (states_.empty()) return;
   SimStore& store = world_->cluster->store();
   const auto newest = std::make_shared<server::CoordinatorState>(store.state());
   const server::CoordinatorState& older = states_[world_->Pick(states_.size())];
@@ -255,7 +256,9 @@ void SwarmFaults::PutOldStateBack() {
   store.set_state(older);
   // A supervisor starts it again and again: its revisions overtake those that members have seen.
   std::mt19937_64 own(static_cast<uint64_t>(world_->now()));  // changes no other draw of a seed
-  for (uint64_t starts = 1 + own() % kStartsOfOldState; starts > 0; --starts) {
+  uint64_t starts = 1 + own() % kStartsOfOldState;
+  if (overtakes) starts += newest->view.revision() - older.view.revision();
+  for (; starts > 0; --starts) {
     world_->cluster->RestartCoordinator();
   }
   Later(time, [this, newest] {

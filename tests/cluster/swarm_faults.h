@@ -38,6 +38,9 @@ class SwarmFaults {
   // At the latest when the faults stop.
   void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
   int ServerOf(uint64_t incarnation) const;  // -1: none that runs
+  // An older state of the coordinator is put back for a while, where all servers know a newer one.
+  // `overtakes`: it is started so often that its revisions are greater than theirs.
+  void PutOldStateBack(bool overtakes);
 
  private:
   void Inject();
@@ -48,7 +51,6 @@ class SwarmFaults {
   void SlowStore();
   void HoldWorker();
   void KeepState();
-  void PutOldStateBack();
   bool AllHaveSeenMore(uint64_t revision) const;
   void Partition();
   void RailFault();

@@ -69,6 +69,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kMissedLosses, "missed_losses", 0.1},
     {SwarmFeature::kJoinStalls, "join_stalls", 0.1},
     {SwarmFeature::kCutLearners, "cut_learners", 0.08},
+    {SwarmFeature::kOldRequests, "old_requests", 0.06},
     {SwarmFeature::kLateLeaves, "late_leaves", 0.06},
     {SwarmFeature::kRestoreCuts, "restore_cuts", 0.25},
 };
@@ -267,6 +268,10 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
   if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
+  if (plan.has(SwarmFeature::kOldRequests)) {
+    plan.features[static_cast<size_t>(SwarmFeature::kOldStates)] = true;
+    plan.features[static_cast<size_t>(SwarmFeature::kCoordinatorRestarts)] = true;
+  }
   if (plan.has(SwarmFeature::kCutLearners) || plan.has(SwarmFeature::kLateLeaves)) {
     // What dies with the primary is lost, and reset.
     for (const SwarmFeature feature :

@@ -69,8 +69,8 @@ std::vector<PlantedFault> Faults() {
       {"one_history", one_history, 321, {"acknowledged pushes"}},
       {"trusts_loaded_state",
        {&server::coordinator_planted_bugs().trusts_loaded_state},
-       0,
-       {"that a table is not there"}},
+       95,
+       {"was acknowledged, and it is"}},
       {"reuse_ids", reuse_ids, 1581, {"must not", "acknowledged pushes"}},
       // A member then follows another history: any of these may show it first.
       {"forgets_terms",
@@ -97,8 +97,8 @@ std::vector<PlantedFault> Faults() {
         "has not seen revision"}},
       {"take_uncompared",
        {&server::coordinator_planted_bugs().take_uncompared},
-       0,
-       {"not recovered"}},
+       182,
+       {"not recovered", "says that a table is not there"}},
       {"wait_for_polls",
        {&server::coordinator_planted_bugs().wait_for_polls},
        4,
@@ -160,7 +160,7 @@ std::vector<PlantedFault> Faults() {
       {"never_probe", {&client.never_probe}, 464, {"not recovered", "not finished"}},
       {"trust_writes", {&client.trust_writes}, 11, {"not recovered"}},
       {"pull_early", {&shard.pull_early}, 147, {"acknowledged pushes"}},
-      {"answer_unapplied", {&shard.answer_unapplied}, 0, {"acknowledged pushes"}},
+      {"answer_unapplied", {&shard.answer_unapplied}, 729, {"acknowledged pushes"}},
       {"skip_given_lease", {&shard.skip_given_lease}, 1605, {"acknowledged pushes"}},
   };
 }
