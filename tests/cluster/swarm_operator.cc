@@ -110,9 +110,12 @@ void SwarmOperator::Create() {
 void SwarmOperator::Drop(const SwarmTable& table) {
   v1::DropTableRequest request;
   request.set_name(table.spec().name());
-  Call<v1::DropTableResponse>(
-      "DropTable", std::move(request),
-      [this, id = table.id()](const v1::DropTableResponse&) { dropped_.push_back(id); });
+  // One that is being restored may share its name with one that is served.
+  const bool served = !table.restoring();
+  Call<v1::DropTableResponse>("DropTable", std::move(request),
+                              [this, served, id = table.id()](const v1::DropTableResponse&) {
+                                if (served) dropped_.push_back(id);
+                              });
 }
 
 void SwarmOperator::Remove() {
