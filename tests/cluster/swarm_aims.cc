@@ -14,13 +14,20 @@ SwarmAims::SwarmAims(SwarmWorld* world, SwarmFaults* faults,
       faults_(faults),
       clients_(clients),
       random_(world->plan.seed * 15'485'863 + 3) {
-  if (!world_->has(SwarmFeature::kOldRequests)) return;
-  world_->cluster->control().set_observer([this](const std::string&, const std::string& method,
-                                                 const google::protobuf::Message& request) {
-    if (method != "/verbena.v1.Cluster/GetView") return;
+  world_->cluster->control().set_observer(
+      [this](const std::string&, const std::string& method,
+             const google::protobuf::Message& request) { OnRequest(method, request); });
+}
+
+void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Message& request) {
+  if (method == "/verbena.v1.Cluster/GetView" && world_->has(SwarmFeature::kOldRequests)) {
     const auto& asks = static_cast<const v1::GetViewRequest&>(request);
     view_asked_ |= asks.server() && asks.wait_ms() == 0;
-  });
+  }
+  if (!world_->has(SwarmFeature::kRestoreCuts)) return;
+  if (method == "/verbena.v1.Cluster/FinishRestore") return HoldRestore();
+  if (method != "/verbena.v1.Cluster/CreateTable") return;
+  if (static_cast<const v1::CreateTableRequest&>(request).restoring()) SlowRestore();
 }
 
 void SwarmAims::Run() {
@@ -32,7 +39,6 @@ void SwarmAims::Run() {
   if (world_->old_state) return;
   if (world_->has(SwarmFeature::kJoinStalls)) StallJoining();
   if (world_->has(SwarmFeature::kCutLearners)) FollowLearner();
-  if (world_->has(SwarmFeature::kRestoreCuts)) InterruptRestore();
   if (world_->has(SwarmFeature::kLateLeaves)) LeaveLate();
   if (std::exchange(view_asked_, false)) AnswerByOldState();
 }
@@ -63,6 +69,7 @@ void SwarmAims::FollowLearner() {
             .primary = primary,
             .learner = p.learners(0),
             .revision = view.revision(),
+            .dies = Chance(0.5),
             .until_ns = world_->now() + Leases(20, 80)};
     world_->Trace(absl::StrCat("cut: server-", primary, " -> coordinator"));
     Cut(primary, true);
@@ -71,22 +78,24 @@ void SwarmAims::FollowLearner() {
 }
 
 // The learner has all that its primary has, and the coordinator does not hear so. Then the primary
-// dies, or has the learner admitted, which does not hear that, and leaves.
+// dies, and what it alone had is lost and reset before the learner hears anything; or it has the
+// learner admitted, which does not hear that, and leaves.
 void SwarmAims::ContinueCut() {
   const int index = faults_->ServerOf(cut_.learner.server());
   const shard::Engine* engine =
       index < 0 ? nullptr : world_->cluster->server(index)->shard(cut_.learner.shard()).engine();
   if (!cut_.deaf && engine != nullptr && RevisionOf(*engine) >= cut_.revision) {
     cut_.deaf = true;
-    faults_->Deafen(absl::StrCat("server-", index),
-                    cut_.until_ns - world_->now() + Leases(50, 400));
+    faults_->Deafen(
+        absl::StrCat("server-", index),
+        cut_.until_ns - world_->now() + (cut_.dies ? Leases(400, 800) : Leases(50, 400)));
   }
   if (world_->now() < cut_.until_ns) return;
   Cut(cut_.primary, false);
   const LearnerCut cut = std::exchange(cut_, {});
   next_learner_at_ = world_->now() + Between(1, 2000) * kMilli;
   if (!cut.deaf) return;
-  if (Chance(0.5)) return faults_->Crash(cut.primary);
+  if (cut.dies) return faults_->Crash(cut.primary, Leases(300, 500));
   const v1::Partition& p = world_->cluster->view().partitions(cut.partition);
   if (p.learners_size() > 0 && p.learners(0).server() == cut.learner.server()) {
     faults_->HandOver(p);
@@ -97,29 +106,34 @@ void SwarmAims::Cut(int server, bool cut) {
   world_->cluster->control().Cut(absl::StrCat("server-", server), "coordinator", cut);
 }
 
-// A table is being restored: what the restorer asks of the coordinator is lost for a while, and a
-// primary leaves or dies meanwhile.
-void SwarmAims::InterruptRestore() {
-  if (world_->now() < next_restore_at_) return;
-  const v1::ClusterView& view = world_->cluster->view();
-  const bool restoring = std::any_of(view.tables().begin(), view.tables().end(),
-                                     [](const v1::Table& table) { return table.restoring(); });
-  if (!restoring) return;
-  next_restore_at_ = world_->now() + Between(200, 2000) * kMilli;
+// A table was loaded everywhere: that the restorer says so is lost for a while, and a primary
+// leaves or dies meanwhile.
+void SwarmAims::HoldRestore() {
+  if (world_->stage != SwarmStage::kFaults || world_->old_state || Chance(0.4)) return;
   const int64_t time = Leases(20, 200);
-  if (Chance(0.7)) {
-    world_->Trace(absl::StrCat("cut: operator -> coordinator, for ", time / kMilli, " ms"));
-    world_->cluster->control().Cut("operator", "coordinator", true);
-    faults_->Later(time,
-                   [this] { world_->cluster->control().Cut("operator", "coordinator", false); });
-  }
-  const bool leaves = Chance(0.6);
+  world_->Trace(absl::StrCat("cut: operator -> coordinator, for ", time / kMilli, " ms"));
+  world_->cluster->control().Cut("operator", "coordinator", true);
+  faults_->Later(time,
+                 [this] { world_->cluster->control().Cut("operator", "coordinator", false); });
+  const bool leaves = Chance(0.7);
   const auto index = static_cast<int>(Between(0, world_->cluster->servers() - 1));
-  faults_->Later(Between(0, time / kMilli) * kMilli, [this, leaves, index] {
+  faults_->Later(Between(0, time / kMilli / 2) * kMilli, [this, leaves, index] {
     if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
     if (leaves) return faults_->LeaveServer(index);
     faults_->Crash(index);
   });
+}
+
+// Its logs are full of pushes, and stay so, while a table is made that is restored.
+void SwarmAims::SlowRestore() {
+  if (world_->stage != SwarmStage::kFaults || Chance(0.4)) return;
+  const int64_t delay = Between(5, 30) * kMilli, time = Leases(10, 100);
+  world_->Trace(absl::StrCat("slow: all servers, ", delay / kMilli, " ms for ", time / kMilli));
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const std::string rail = RailHost(absl::StrCat("server-", i), 0);
+    world_->cluster->network().Slow(rail, delay);
+    faults_->Later(time, [this, rail] { world_->cluster->network().Slow(rail, 0); });
+  }
 }
 
 // A follower dies; its primary leaves when the coordinator has not heard the follower for most of a

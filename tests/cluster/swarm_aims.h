@@ -33,7 +33,9 @@ class SwarmAims {
   void ContinueCut();
   // The coordinator does not hear the server.
   void Cut(int server, bool cut);
-  void InterruptRestore();
+  void OnRequest(const std::string& method, const google::protobuf::Message& request);
+  void HoldRestore();
+  void SlowRestore();
   void LeaveLate();
   void AnswerByOldState();
   int64_t Between(int64_t low, int64_t high) {
@@ -54,11 +56,12 @@ class SwarmAims {
     int primary = 0;  // index of its server
     v1::Replica learner;
     uint64_t revision = 0;  // in which it is one
+    bool dies = false;      // the primary, in the end
     bool deaf = false;      // it has heard so, and hears nothing more
     int64_t until_ns = 0;   // 0: there is no such cut
   };
   LearnerCut cut_;
-  int64_t next_learner_at_ = 0, next_restore_at_ = 0, next_leave_at_ = 0;
+  int64_t next_learner_at_ = 0, next_leave_at_ = 0;
   bool view_asked_ = false;  // a server has asked for a view that is newer than its own
   int64_t next_old_at_ = 0;
 };

@@ -44,7 +44,8 @@ class SwarmCheckpoints {
   bool Proved(std::string* missing) const;
 
   checkpoint::test::SimDisk& disk() { return disk_; }
-  // Old checkpoints of this directory are removed in the next turn.
+  // All checkpoints of this directory that the newest one does not need are removed in the next
+  // turn.
   void PruneNext(const std::string& root) { prunes_next_ = root; }
   SwarmSaved& saved() { return saved_; }
   // How long a write to a file takes at least.
@@ -70,14 +71,14 @@ class SwarmCheckpoints {
   void OnPeriodic(const std::string& line);
   void StartSave();
   // Where an operator has interrupted one, the next is of the same job and directory.
-  void DrawInterrupt();
+  void DrawInterrupt(bool again);
   void RunSave();
   std::string AnyJob(const SavedTable& table);
   void StartRestore();
   void RunRestore();
   void DropLeftBehind();
   void Compact(const std::string& root);
-  void Prune(const std::string& root);
+  void Prune(const std::string& root, bool all_but_newest);
   void RunDisk();
   // Whether a call of a saver or restorer may end so.
   void Judge(const char* what, const absl::Status& status);

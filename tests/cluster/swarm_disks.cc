@@ -100,7 +100,7 @@ void SwarmDisks::WrongBit() {
   if (!files.ok() || files->empty()) return;
   std::string file = checkpoint::Join(path, (*files)[Pick(files->size())].name);
   // A manifest is one of many files, and is read when older checkpoints are removed: some are.
-  if (std::bernoulli_distribution(0.4)(aims_)) {
+  if (std::bernoulli_distribution(0.6)(aims_)) {
     path = paths[aims_() % paths.size()];
     file = checkpoint::Join(path, checkpoint::kManifestName);
     checkpoints_->PruneNext(checkpoint::ParentOf(path));

@@ -163,15 +163,14 @@ void SwarmFaults::CrashServer() {
   Crash(index);
 }
 
-void SwarmFaults::Crash(int index) {
+void SwarmFaults::Crash(int index, int64_t dead_ns) {
   if (world_->cluster->server(index) == nullptr || !MayCrash(index)) return;
   ++world_->result->servers_crashed;
   world_->Trace(absl::StrCat("server-", index, " (", world_->cluster->server(index)->incarnation(),
                              ") crashes"));
   ++world_->lives[static_cast<size_t>(index)];
   world_->cluster->CrashServer(index);
-  // Before its lease ends, or after.
-  Later(StallTime(), [this, index] { RestartServer(index); });
+  Later(dead_ns > 0 ? dead_ns : StallTime(), [this, index] { RestartServer(index); });
 }
 
 void SwarmFaults::RestartServer(int index) {

@@ -27,7 +27,8 @@ class SwarmFaults {
   void Stop();
   // The server's process dies, and is started again some time later; not one that alone has
   // something, unless the plan has losses.
-  void Crash(int index);
+  // `dead_ns`: how long it is dead; 0: as is drawn, up to three leases.
+  void Crash(int index, int64_t dead_ns = 0);
   // It leaves in order, under the same condition.
   void LeaveServer(int index);
   // Does not hear the coordinator for so long, and is heard.

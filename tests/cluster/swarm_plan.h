@@ -73,7 +73,7 @@ enum class SwarmFeature : uint32_t {
   kJoinStalls,     // a client stalls while it joins
   kCutLearners,    // the coordinator does not hear from the primary of a learner, which then dies
   kOldRequests,    // requests meet an older state of the coordinator before servers prove it old
-  kLateLeaves,     // a server dies, and who has what it had leaves before that is known
+  kLateLeaves,     // a follower dies, and its primary leaves before that is known
   kRestoreCuts,    // servers and the way to the coordinator fail while a table is restored
   kCount
 };
