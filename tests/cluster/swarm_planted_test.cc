@@ -136,7 +136,7 @@ std::vector<PlantedFault> Faults() {
        {&saves.reuse_attempts},
        0,
        {"is not in its manifest", "found files of another"}},
-      {"reload_unread", {&saves.reload_unread}, 1962, {"still being restored"}},
+      {"reload_unread", {&saves.reload_unread}, 981, {"still being restored"}},
       {"share_directories", {&saves.share_directories}, 19, {"and is gone"}},
       {"forget_moved", {&saves.forget_moved}, 3243, {"is not what /"}},
       {"commit_unsynced", {&saves.commit_unsynced}, 99, {"/checkpoint-"}},
