@@ -225,7 +225,7 @@ struct Engine::Impl {
   uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
   uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
                    absl::Span<const uint32_t> rows);
-  static size_t RowsOfRecord(const EmbeddingTable& table);
+  size_t RowsOfRecord(const EmbeddingTable& table) const;
   // As much is unanswered as may be by what is not of workers.
   bool BehindOnCopies(uint32_t partition) const;
   ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;

@@ -11,8 +11,6 @@
 namespace verbena::shard {
 namespace {
 
-// Of rows in one record: about a chunk.
-constexpr size_t kRowStatesBytes = 256 << 10;
 // What a restore may have in a partition's log: enough to keep its link busy.
 constexpr uint64_t kRestoreBytes = 4 << 20;
 // Rows that are looked at in one turn for those that are to be told or compared: about as long.
@@ -297,8 +295,8 @@ uint64_t Engine::Impl::AddRows(uint32_t partition, const TableState& state, uint
   return log.Add(std::move(told));
 }
 
-size_t Engine::Impl::RowsOfRecord(const EmbeddingTable& table) {
-  return std::max<size_t>(kRowStatesBytes / (table.content_bytes() + sizeof(uint64_t)), 1);
+size_t Engine::Impl::RowsOfRecord(const EmbeddingTable& table) const {
+  return std::max<size_t>(log.limits().rows_bytes / (table.content_bytes() + sizeof(uint64_t)), 1);
 }
 
 bool Engine::Impl::BehindOnCopies(uint32_t partition) const {

@@ -16,7 +16,8 @@ struct PlantedBugs {
   bool forget_moved = false;      // a table is served of which no shard has loaded a partition
   bool reuse_attempts = false;    // an attempt may have the directory name of an abandoned one
   bool keep_former_steps = false;  // a save waits for steps that the job had before it began anew
-  bool save_at_one_pace = false;  // a slow table is to come as far as the fastest one moves
+  bool save_at_one_pace = false;   // a slow table is to come as far as the fastest one moves
+  bool reload_unread = false;      // a shard waits for a window that it could not read to be loaded
   bool share_directories = false;  // jobs "a/b" and "a_b" save into one directory
 };
 

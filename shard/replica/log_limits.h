@@ -20,6 +20,9 @@ struct ReplicaLogLimits {
   // In flight of records that catch learners up where applies have less: enough to keep a link
   // busy, little enough for what workers push meanwhile not to wait behind it.
   uint64_t catch_up_bytes = uint64_t{4} << 20;
+  // Of rows in one record for a learner, at least one row: about a chunk. 256 KiB; the simulator
+  // sets less, so that a learner's cursor needs many records for few rows.
+  uint64_t rows_bytes = uint64_t{256} << 10;
 };
 
 }  // namespace verbena::shard

@@ -54,6 +54,7 @@ struct ClusterOptions {
   uint32_t small_slots = 8;
   uint32_t large_slots = 2;
   uint32_t operations = 16;
+  uint32_t spare_buffers = 16;  // of a shard, for what is changed while it is pulled
   shard::ReplicaLogLimits replica_log;
   server::AuditTunables audit;
   int terms_listed = kTermsListed;   // by the coordinator's view

@@ -26,6 +26,7 @@ class SimControlChannel final : public SimChannel {
     net_->At(absl::ToInt64Nanoseconds(timeout), [call, address, method] {
       Finish(call, absl::DeadlineExceededError(absl::StrCat(address, method, ": no answer")));
     });
+    if (net_->observer_) net_->observer_(host_, method, request);
     const std::string peer = address.substr(0, address.find(':'));
     if (net_->Lost(host_, peer)) return;
     net_->At(net_->Delay(), [net = net_, call, host = host_, peer, address, method,

@@ -51,6 +51,10 @@ class SimControl {
   // of calls under way included. Who waits is not told.
   void Cut(const std::string& from, const std::string& to, bool cut);
   void set_faults(const ControlFaults& faults) { faults_ = faults; }
+  // Called with each request when it is sent, and the process that sends it.
+  using Observer = std::function<void(const std::string& host, const std::string& method,
+                                      const google::protobuf::Message& request)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
 
   // Does what is due. Returns whether anything was.
   bool RunOnce();
@@ -65,6 +69,7 @@ class SimControl {
   std::mt19937_64 random_;
   const Clock* clock_;
   ControlFaults faults_;
+  Observer observer_;  // may be empty
   std::map<std::string, Handler> handlers_;
   std::set<std::pair<std::string, std::string>> cut_;
   std::multimap<int64_t, absl::AnyInvocable<void()>> due_;

@@ -69,6 +69,7 @@ void SimServer::AddShard(const ClusterOptions& options, int index, int shard,
   executor.lane.large_slots = options.large_slots;
   executor.lane.large_slot_bytes = 4096 + kSimChunkBytes;
   executor.lane.operations = options.operations;
+  executor.spare_buffers = options.spare_buffers;
   executor.replica_log = options.replica_log;
   executor.audit = options.audit;
   executor.commit_observer = options.commit_observer;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/cluster/swarm_aims.h"
 #include "tests/cluster/swarm_checkpoints.h"
 #include "tests/cluster/swarm_checks.h"
 #include "tests/cluster/swarm_client.h"
@@ -75,6 +76,7 @@ class Swarm {
       if (world_.has(SwarmFeature::kReaders)) AddPlace(&job, 0, true);
     }
     faults_ = std::make_unique<SwarmFaults>(&world_, &clients_);
+    aims_ = std::make_unique<SwarmAims>(&world_, faults_.get(), &clients_);
     operator_ = std::make_unique<SwarmOperator>(&world_);
     checks_ = std::make_unique<SwarmChecks>(&world_);
   }
@@ -165,6 +167,7 @@ class Swarm {
     if (checkpoints_ != nullptr) checkpoints_->Run(*checks_);
     if (disks_ != nullptr) disks_->Run();
     faults_->Run();
+    aims_->Run();
     operator_->Run();
     Churn();
     RunClients();
@@ -263,6 +266,7 @@ class Swarm {
   SwarmStandstill standstill_{&world_};
   int64_t next_standstill_look_ = 0;
   std::unique_ptr<SwarmFaults> faults_;
+  std::unique_ptr<SwarmAims> aims_;
   std::unique_ptr<SwarmOperator> operator_;
   std::unique_ptr<SwarmChecks> checks_;
   int64_t recovery_limit_ = kRecoveryLimit, finish_limit_ = kFinishLimit;

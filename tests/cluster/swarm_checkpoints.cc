@@ -193,7 +193,8 @@ void SwarmCheckpoints::StartSave() {
   std::string job = jobs[Pick(jobs.size())];
   std::string root =
       Chance(0.5) ? kSharedRoot : Join(kPeriodicRoot, server::CheckpointDirectoryOf(job));
-  if (!std::exchange(save_again_, false) || !all.contains(save_job_)) {
+  const bool again = std::exchange(save_again_, false);
+  if (!again || !all.contains(save_job_)) {
     save_job_ = std::move(job);
     save_root_ = std::move(root);
   }
@@ -215,15 +216,16 @@ void SwarmCheckpoints::StartSave() {
   save_channel_ = NewChannel("operator");
   saver_ = std::make_unique<server::Saver>(options, &world_->cluster->network().clock(),
                                            save_channel_.get(), &disk_);
-  DrawInterrupt();
+  DrawInterrupt(again);
 }
 
-void SwarmCheckpoints::DrawInterrupt() {
+void SwarmCheckpoints::DrawInterrupt(bool again) {
   interrupt_at_ = kNotSoon;
   save_interrupted_ = false;
   slow_files_ns_ = 0;
   const uint64_t draw = interrupts_();
-  if (!faults() || !world_->has(SwarmFeature::kDiskFaults) || draw % 8 == 0) return;
+  // The save that follows an interrupted one shows what late writers do to it.
+  if (again || !faults() || !world_->has(SwarmFeature::kDiskFaults) || draw % 8 == 0) return;
   // Shards are late: they still write what they have taken when the next save begins.
   slow_files_ns_ = static_cast<int64_t>(draw / 8 % 40) * kMilli;
   interrupt_at_ = world_->now() + static_cast<int64_t>(draw / 320 % 60) * kMilli;
@@ -296,8 +298,7 @@ void SwarmCheckpoints::Compact(const std::string& root) {
   saved_.Look(root, false);
 }
 
-void SwarmCheckpoints::Prune() {
-  const std::string root = AnyRoot();
+void SwarmCheckpoints::Prune(const std::string& root, bool all_but_newest) {
   const auto listed = checkpoint::ListCheckpoints(&disk_, root);
   const auto directory = CheckpointDirectory::Open(&disk_, root);
   if (!listed.ok() || !directory.ok()) return;
@@ -307,6 +308,7 @@ void SwarmCheckpoints::Prune() {
   retention.keep_last = static_cast<uint32_t>(Between(1, 3));
   if (Chance(0.3)) retention.keep_every = static_cast<uint64_t>(Between(2, 6));
   retention.job = jobs[Pick(jobs.size())];
+  if (all_but_newest) retention.keep_last = 1, retention.keep_every = 0;
   saved_.Prunes(root, retention);
   const auto removed = (*directory)->Prune(retention);
   removed_ = true;
@@ -432,12 +434,15 @@ void SwarmCheckpoints::Run(const SwarmChecks& checks) {
   RunRestore();
   if (world_->stage != SwarmStage::kFinish) DropLeftBehind();
   RunDisk();
+  if (faults() && !disk_.crashed() && !prunes_next_.empty()) {
+    Prune(std::exchange(prunes_next_, ""), true);
+  }
   if (!faults() || disk_.crashed() || world_->now() < next_upkeep_) return;
   next_upkeep_ = world_->now() + Between(100, 2500) * kMilli;
   if (Chance(0.5)) {
     Compact(AnyRoot());
   } else {
-    Prune();
+    Prune(AnyRoot(), false);
   }
 }
 

@@ -44,6 +44,9 @@ class SwarmCheckpoints {
   bool Proved(std::string* missing) const;
 
   checkpoint::test::SimDisk& disk() { return disk_; }
+  // All checkpoints of this directory that the newest one does not need are removed in the next
+  // turn.
+  void PruneNext(const std::string& root) { prunes_next_ = root; }
   SwarmSaved& saved() { return saved_; }
   // How long a write to a file takes at least.
   int64_t slow_files_ns() const { return slow_files_ns_; }
@@ -68,14 +71,14 @@ class SwarmCheckpoints {
   void OnPeriodic(const std::string& line);
   void StartSave();
   // Where an operator has interrupted one, the next is of the same job and directory.
-  void DrawInterrupt();
+  void DrawInterrupt(bool again);
   void RunSave();
   std::string AnyJob(const SavedTable& table);
   void StartRestore();
   void RunRestore();
   void DropLeftBehind();
   void Compact(const std::string& root);
-  void Prune();
+  void Prune(const std::string& root, bool all_but_newest);
   void RunDisk();
   // Whether a call of a saver or restorer may end so.
   void Judge(const char* what, const absl::Status& status);
@@ -99,6 +102,7 @@ class SwarmCheckpoints {
   bool restore_proves_ = false;
   bool removed_ = false;  // checkpoints, while the restore was under way
   int64_t periodic_dies_at_ = 0, saver_dies_at_ = 0, restorer_dies_at_ = 0;
+  std::string prunes_next_;  // empty: nothing
   int64_t next_periodic_ = 0, next_save_ = 0, next_restore_ = 0, next_upkeep_ = 0;
   int64_t next_drop_ = 0, reboot_at_ = 0;
   uint64_t actors_ = 0;       // for seeds and names

@@ -12,6 +12,12 @@ namespace {
 
 constexpr int64_t kComparePeriod = 50 * kMilli;
 
+bool AliveIn(const v1::ClusterView& view, uint64_t server) {
+  return std::any_of(view.servers().begin(), view.servers().end(), [server](const v1::Server& s) {
+    return s.incarnation() == server && s.state() == v1::Server::ALIVE;
+  });
+}
+
 }  // namespace
 
 void SwarmChecks::Run() {
@@ -22,6 +28,7 @@ void SwarmChecks::Run() {
   BoundLogs();
   CompareReplicas();
   CountMismatches();
+  CheckViews();
 }
 
 void SwarmChecks::Observe(const shard::Commit& commit) {
@@ -39,6 +46,14 @@ void SwarmChecks::FollowServers() {
     if (server == nullptr || server->incarnation() == 0) continue;
     processes_[server->incarnation()] = {i, world_->lives[static_cast<size_t>(i)]};
   }
+  for (const auto& [incarnation, process] : processes_) {
+    if (!Lives(incarnation)) died_at_.try_emplace(incarnation, world_->now());
+  }
+}
+
+bool SwarmChecks::Lives(uint64_t server) const {
+  const auto [index, life] = processes_.at(server);
+  return world_->lives[static_cast<size_t>(index)] == life;
 }
 
 void SwarmChecks::FollowView() {
@@ -77,6 +92,7 @@ void SwarmChecks::FollowView() {
     ++world_->result->dropped;
   }
   FollowJobs(view);
+  CheckHandovers(view);
   if (world_->trace) TraceView(view);
   before_ = view;
 }
@@ -153,6 +169,29 @@ void SwarmChecks::CheckLoss(const SwarmTable& table, uint32_t partition) {
     world_->Violation(absl::StrCat("partition ", partition, " of table ", table.id(),
                                    " was declared lost, though server-", index, " (incarnation ",
                                    holder, "), which has it, lives"));
+  }
+}
+
+// The coordinator hears a server at least every quarter of a lease, and hands over to none that it
+// has not heard for half of one.
+void SwarmChecks::CheckHandovers(const v1::ClusterView& view) {
+  // A change that is being written for long was decided before.
+  if (world_->has(SwarmFeature::kSlowStore)) return;
+  const int64_t longest = world_->plan.lease_ns() * 3 / 4 + 20 * kMilli;
+  for (const v1::Partition& was : before_.partitions()) {
+    const v1::Partition& p = view.partitions(static_cast<int>(was.id()));
+    if (p.primary() == was.primary() || p.epoch() != was.epoch() + 1) continue;
+    if (!processes_.contains(was.primary()) || !processes_.contains(p.primary())) continue;
+    if (!Lives(was.primary())) continue;
+    if (Lives(p.primary()) || !AliveIn(before_, was.primary())) continue;
+    if (AliveIn(view, was.primary())) continue;
+    const int64_t time = world_->now() - died_at_.at(p.primary());
+    if (time < longest) continue;
+    world_->Violation(absl::StrCat("server incarnation ", was.primary(),
+                                   " has left, and partition ", was.id(),
+                                   " was handed over to incarnation ", p.primary(),
+                                   ", which had been dead for ", time / kMilli, " ms"));
+    return;
   }
 }
 
@@ -251,6 +290,31 @@ bool SwarmChecks::AllJoined(std::string* missing) const {
     return false;
   }
   return true;
+}
+
+// A poll may be lost, and waits on for longer than this; heartbeats say that there is a newer view.
+void SwarmChecks::CheckViews() {
+  if (world_->stage == SwarmStage::kFaults || world_->old_state) return;
+  const int64_t latest = world_->now() - 3 * world_->plan.lease_ns() - 2 * kSecond;
+  const v1::ClusterView& view = world_->cluster->view();
+  if (revisions_.empty() || revisions_.back().second != view.revision()) {
+    revisions_.emplace_back(world_->now(), view.revision());
+  }
+  while (revisions_.size() > 1 && revisions_[1].first <= latest) revisions_.pop_front();
+  if (revisions_.front().first > latest) return;
+  const uint64_t revision = revisions_.front().second;
+  for (const v1::Server& s : view.servers()) {
+    const int64_t joined_at = joined_at_.try_emplace(s.incarnation(), world_->now()).first->second;
+    if (joined_at > latest) continue;
+    for (uint32_t shard = 0; shard < static_cast<uint32_t>(world_->plan.cluster.shards); ++shard) {
+      const shard::Engine* engine = EngineOf(s.incarnation(), shard);
+      if (engine == nullptr || RevisionOf(*engine) >= revision) continue;
+      world_->Violation(absl::StrCat("server ", s.name(), " (incarnation ", s.incarnation(),
+                                     ") has not seen revision ", revision, ": it has ",
+                                     RevisionOf(*engine)));
+      return;
+    }
+  }
 }
 
 bool SwarmChecks::Redundant(std::string* missing) const {

@@ -7,6 +7,7 @@
 #define VERBENA_TESTS_CLUSTER_SWARM_CHECKS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -41,6 +42,9 @@ class SwarmChecks {
   SwarmNorm* NormOf(const SwarmTable& table);
   void TraceView(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
+  // A server that leaves hands over to followers that the coordinator has heard.
+  void CheckHandovers(const v1::ClusterView& view);
+  bool Lives(uint64_t server) const;  // its process
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   bool Known(uint64_t server) const;  // to the coordinator
   // Every process of a server is a member, and the coordinator has heard it.
@@ -49,6 +53,8 @@ class SwarmChecks {
   // Every log for replicas is within its limits.
   void BoundLogs();
   void CountMismatches();
+  // After the faults each server follows the coordinator's view in time.
+  void CheckViews();
   void CheckEvictions(const shard::Engine& primary, const v1::Partition& p);
 
   SwarmWorld* const world_;
@@ -56,9 +62,13 @@ class SwarmChecks {
   v1::ClusterView before_;
   // Incarnation -> process: index of the server, and which of its lives.
   std::map<uint64_t, std::pair<int, int>> processes_;
+  std::map<uint64_t, int64_t> died_at_;  // by incarnation
   // By table, chunk or partition of rows, and epoch.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_compare_ = 0;
+  // When the view got a revision after the faults, oldest first.
+  std::deque<std::pair<int64_t, uint64_t>> revisions_;
+  std::map<uint64_t, int64_t> joined_at_;  // by incarnation of a server
   std::map<uint32_t, uint64_t> equal_;  // partition -> its configuration when AllEqual() saw it so
   // (table, partition, its life and epoch) that have had as many rows as an eviction leaves.
   std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t>> full_;

@@ -40,6 +40,7 @@ class SwarmClient {
   // It was kept from renewing its lease: that may end.
   void Excuse() { excused_ = true; }
   SimWorker* process() const { return process_; }
+  bool joining() const { return phase_ == Phase::kJoining; }
   bool observer() const { return observer_; }
   bool idle() const { return calls_ == 0 && operations_ == 0; }
   // Since the recovery began it has used every table that it should; else *missing says which not.

@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/checkpoint/manifest.h"
 
 namespace verbena::test {
 
 SwarmDisks::SwarmDisks(SwarmWorld* world, SwarmCheckpoints* checkpoints)
-    : world_(world), checkpoints_(checkpoints), random_(world->plan.seed * 32'452'843 + 5) {
+    : world_(world),
+      checkpoints_(checkpoints),
+      random_(world->plan.seed * 32'452'843 + 5),
+      aims_(world->plan.seed * 49'979'687 + 9) {
   if (checkpoints_ == nullptr) return;
   world_->plan.cluster.file_io_ns = [this] {
     return std::max(file_io_ns_, checkpoints_->slow_files_ns());
@@ -91,10 +95,16 @@ void SwarmDisks::WrongBit() {
     for (const auto& known : checkpoints_->saved().Known(root)) paths.push_back(known->path);
   }
   if (paths.empty() || checkpoints_->saved().damaged_any()) return;
-  const std::string path = paths[Pick(paths.size())];
+  std::string path = paths[Pick(paths.size())];
   const auto files = disk.List(path);
   if (!files.ok() || files->empty()) return;
-  const std::string file = checkpoint::Join(path, (*files)[Pick(files->size())].name);
+  std::string file = checkpoint::Join(path, (*files)[Pick(files->size())].name);
+  // A manifest is one of many files, and is read when older checkpoints are removed: some are.
+  if (std::bernoulli_distribution(0.6)(aims_)) {
+    path = paths[aims_() % paths.size()];
+    file = checkpoint::Join(path, checkpoint::kManifestName);
+    checkpoints_->PruneNext(checkpoint::ParentOf(path));
+  }
   const std::string content = disk.Content(file);
   if (content.empty()) return;
   const uint64_t bit = Pick(content.size() * 8);

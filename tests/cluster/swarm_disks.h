@@ -42,6 +42,7 @@ class SwarmDisks {
   SwarmWorld* const world_;
   SwarmCheckpoints* const checkpoints_;
   std::mt19937_64 random_;  // its own: it changes no other draw of a seed
+  std::mt19937_64 aims_;    // for manifests with wrong bits, for the same reason
   int64_t next_at_ = 0;
   uint64_t damage_ = 0;                                  // counts WrongBit()
   int64_t file_io_ns_ = 0;                               // of slow files

@@ -105,7 +105,7 @@ void SwarmFaults::Inject() {
     case SwarmFeature::kSlowStore:
       return SlowStore();
     case SwarmFeature::kOldStates:
-      return PutOldStateBack();
+      return PutOldStateBack(false);
     case SwarmFeature::kLongCalls:
       return HoldWorker();
     case SwarmFeature::kSuspends:
@@ -160,14 +160,17 @@ bool SwarmFaults::MayCrash(int index) const {
 void SwarmFaults::CrashServer() {
   int index = AnyServer();
   if (world_->has(SwarmFeature::kHeavyLoad) && world_->Chance(0.5)) index = slow_server_;
+  Crash(index);
+}
+
+void SwarmFaults::Crash(int index, int64_t dead_ns) {
   if (world_->cluster->server(index) == nullptr || !MayCrash(index)) return;
   ++world_->result->servers_crashed;
   world_->Trace(absl::StrCat("server-", index, " (", world_->cluster->server(index)->incarnation(),
                              ") crashes"));
   ++world_->lives[static_cast<size_t>(index)];
   world_->cluster->CrashServer(index);
-  // Before its lease ends, or after.
-  Later(StallTime(), [this, index] { RestartServer(index); });
+  Later(dead_ns > 0 ? dead_ns : StallTime(), [this, index] { RestartServer(index); });
 }
 
 void SwarmFaults::RestartServer(int index) {
@@ -236,7 +239,8 @@ bool SwarmFaults::AllHaveSeenMore(uint64_t revision) const {
 }
 
 // One that no server follows: a server that did would rightly refuse the newest state afterwards.
-void SwarmFaults::PutOldStateBack() {
+void SwarmFaults::PutOldStateBack(bool overtakes) {
+  if (states_.empty()) return;
   SimStore& store = world_->cluster->store();
   const auto newest = std::make_shared<server::CoordinatorState>(store.state());
   const server::CoordinatorState& older = states_[world_->Pick(states_.size())];
@@ -251,7 +255,9 @@ void SwarmFaults::PutOldStateBack() {
   store.set_state(older);
   // A supervisor starts it again and again: its revisions overtake those that members have seen.
   std::mt19937_64 own(static_cast<uint64_t>(world_->now()));  // changes no other draw of a seed
-  for (uint64_t starts = 1 + own() % kStartsOfOldState; starts > 0; --starts) {
+  uint64_t starts = 1 + own() % kStartsOfOldState;
+  if (overtakes) starts += newest->view.revision() - older.view.revision();
+  for (; starts > 0; --starts) {
     world_->cluster->RestartCoordinator();
   }
   Later(time, [this, newest] {
@@ -389,6 +395,12 @@ void SwarmFaults::BeginHandover(const v1::Partition& partition) {
                .partition = static_cast<int>(partition.id()),
                .revision = world_->cluster->view().revision(),
                .until_ns = world_->now() + StallTime()};
+}
+
+void SwarmFaults::HandOver(const v1::Partition& partition) {
+  if (handover_.primary != 0) return;
+  BeginHandover(partition);
+  handover_.deaf = true;
 }
 
 // The learner's server hears that it is one, and nothing more. Once it is a follower the primary

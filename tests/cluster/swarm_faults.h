@@ -25,6 +25,23 @@ class SwarmFaults {
   void Run();
   // Ends all that has not ended by itself.
   void Stop();
+  // The server's process dies, and is started again some time later; not one that alone has
+  // something, unless the plan has losses.
+  // `dead_ns`: how long it is dead; 0: as is drawn, up to three leases.
+  void Crash(int index, int64_t dead_ns = 0);
+  // It leaves in order, under the same condition.
+  void LeaveServer(int index);
+  // Does not hear the coordinator for so long, and is heard.
+  void Deafen(const std::string& host, int64_t time);
+  // The primary leaves as soon as the partition's learner, which does not hear the coordinator, is
+  // a follower.
+  void HandOver(const v1::Partition& partition);
+  // At the latest when the faults stop.
+  void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
+  int ServerOf(uint64_t incarnation) const;  // -1: none that runs
+  // An older state of the coordinator is put back for a while, where all servers know a newer one.
+  // `overtakes`: it is started so often that its revisions are greater than theirs.
+  void PutOldStateBack(bool overtakes);
 
  private:
   void Inject();
@@ -35,28 +52,22 @@ class SwarmFaults {
   void SlowStore();
   void HoldWorker();
   void KeepState();
-  void PutOldStateBack();
   bool AllHaveSeenMore(uint64_t revision) const;
   void Partition();
   void RailFault();
   void SlowLink();
   void Suspend();
-  void LeaveServer(int index);
   // Processes that have ended by themselves are started again.
   void RestartEnded();
   // What a learner that catches up gives cause for.
   void FollowLearners();
   void BeginHandover(const v1::Partition& partition);
   void ContinueHandover();
-  // Does not hear the coordinator for so long, and is heard.
-  void Deafen(const std::string& host, int64_t time);
   // Whatever that server has, another one has, too, and will say so.
   bool MayCrash(int index) const;
   void RestartServer(int index);
-  void Later(int64_t ns, std::function<void()> what) { later_.emplace(world_->now() + ns, what); }
   SwarmClient* AnyClient();
   int AnyServer() const;
-  int ServerOf(uint64_t incarnation) const;  // -1: none that runs
   std::string AnyRail();
   int64_t StallTime() { return world_->plan.lease_ns() * world_->Between(10, 300) / 100; }
 

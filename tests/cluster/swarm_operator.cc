@@ -11,24 +11,27 @@ namespace verbena::test {
 SwarmOperator::SwarmOperator(SwarmWorld* world)
     : world_(world), channel_(world->cluster->control().NewChannel("operator")) {}
 
-template <typename Request, typename Response>
-void SwarmOperator::Call(const char* method, Request request) {
+template <typename Response, typename Request>
+void SwarmOperator::Call(const char* method, Request request, OnOk<Response> on_ok) {
   std::string id(16, '\0');
   for (char& c : id) c = static_cast<char>(world_->Between(0, 255));
   request.set_request_id(id);
   ++calls_;
-  Send<Request, Response>(method, std::make_shared<Request>(std::move(request)));
+  Send<Response>(method, std::make_shared<Request>(std::move(request)), std::move(on_ok));
 }
 
-template <typename Request, typename Response>
-void SwarmOperator::Send(const char* method, std::shared_ptr<Request> request) {
+template <typename Response, typename Request>
+void SwarmOperator::Send(const char* method, std::shared_ptr<Request> request,
+                         OnOk<Response> on_ok) {
+  const auto response = std::make_shared<Response>();
   channel_->Unary(kCoordinatorAddress, absl::StrCat("/verbena.v1.Cluster/", method), *request,
-                  std::make_shared<Response>(), absl::Milliseconds(500),
-                  [this, method, request](absl::Status status) {
+                  response, absl::Milliseconds(500),
+                  [this, method, request, response, on_ok](absl::Status status) {
                     last_ = status;
                     if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-                      return Send<Request, Response>(method, request);
+                      return Send<Response>(method, request, on_ok);
                     }
+                    if (status.ok() && on_ok) on_ok(*response);
                     if (absl::IsInvalidArgument(status)) {
                       world_->Violation(absl::StrCat("operator: ", method, ": ", status.ToString(),
                                                      "; ", request->ShortDebugString()));
@@ -78,7 +81,7 @@ bool SwarmOperator::Reset() {
     ++world_->result->reset;
     v1::ResetTableRequest request;
     request.set_name(table->spec().name());
-    Call<v1::ResetTableRequest, v1::ResetTableResponse>("ResetTable", std::move(request));
+    Call<v1::ResetTableResponse>("ResetTable", std::move(request));
   }
   return draining;
 }
@@ -99,13 +102,20 @@ void SwarmOperator::Create() {
   for (const auto& [id, table] : world_->tables) {
     if (!table.dropped() && table.spec().name() == request.spec().name()) return;
   }
-  Call<v1::CreateTableRequest, v1::CreateTableResponse>("CreateTable", std::move(request));
+  Call<v1::CreateTableResponse>(
+      "CreateTable", std::move(request),
+      [this](const v1::CreateTableResponse& made) { made_.push_back(made.table().id()); });
 }
 
 void SwarmOperator::Drop(const SwarmTable& table) {
   v1::DropTableRequest request;
   request.set_name(table.spec().name());
-  Call<v1::DropTableRequest, v1::DropTableResponse>("DropTable", std::move(request));
+  // One that is being restored may share its name with one that is served.
+  const bool served = !table.restoring();
+  Call<v1::DropTableResponse>("DropTable", std::move(request),
+                              [this, served, id = table.id()](const v1::DropTableResponse&) {
+                                if (served) dropped_.push_back(id);
+                              });
 }
 
 void SwarmOperator::Remove() {
@@ -118,7 +128,7 @@ void SwarmOperator::Remove() {
   request.set_name(silent[world_->Pick(silent.size())]);
   world_->Trace(absl::StrCat("the operator removes ", request.name()));
   world_->removed.insert(request.name());
-  Call<v1::RemoveServerRequest, v1::RemoveServerResponse>("RemoveServer", std::move(request));
+  Call<v1::RemoveServerResponse>("RemoveServer", std::move(request));
 }
 
 bool SwarmOperator::AnyLearner() const {
@@ -127,8 +137,26 @@ bool SwarmOperator::AnyLearner() const {
                      [](const v1::Partition& p) { return p.learners_size() > 0; });
 }
 
+void SwarmOperator::CheckAcknowledged() {
+  if (world_->old_state) return;
+  for (const uint32_t id : std::exchange(made_, {})) {
+    if (world_->tables.contains(id)) continue;
+    world_->Violation(
+        absl::StrCat("the creation of table ", id, " was acknowledged, and it is not there"));
+  }
+  for (const uint32_t id : std::exchange(dropped_, {})) {
+    if (world_->tables.at(id).dropped()) continue;
+    world_->Violation(absl::StrCat("the drop of table ", id, " was acknowledged, and it is there"));
+  }
+}
+
 void SwarmOperator::Run() {
   channel_->RunOnce();
+  CheckAcknowledged();
+  // Before servers have said that the state is an old one.
+  const bool first = world_->old_state && !tried_old_state_;
+  tried_old_state_ = world_->old_state;
+  if (first && calls_ == 0 && world_->has(SwarmFeature::kOldRequests)) return Create();
   const bool faults = world_->stage == SwarmStage::kFaults;
   const bool eager = faults && calls_ == 0 && world_->has(SwarmFeature::kEagerTables);
   const bool learner = eager && AnyLearner();

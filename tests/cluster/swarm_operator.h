@@ -7,8 +7,10 @@
 #define VERBENA_TESTS_CLUSTER_SWARM_OPERATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/control_channel.h"
 #include "tests/cluster/swarm_world.h"
@@ -33,16 +35,22 @@ class SwarmOperator {
   void Create();
   void Drop(const SwarmTable& table);
   void Remove();
+  // What was acknowledged is so, also where an older state of the coordinator said so.
+  void CheckAcknowledged();
   // kEagerTables: one that catches up.
   bool AnyLearner() const;
-  template <typename Request, typename Response>
-  void Call(const char* method, Request request);
-  template <typename Request, typename Response>
-  void Send(const char* method, std::shared_ptr<Request> request);
+  template <typename Response>
+  using OnOk = std::function<void(const Response&)>;
+  template <typename Response, typename Request>
+  void Call(const char* method, Request request, OnOk<Response> on_ok = nullptr);
+  template <typename Response, typename Request>
+  void Send(const char* method, std::shared_ptr<Request> request, OnOk<Response> on_ok);
 
   SwarmWorld* const world_;
   std::unique_ptr<ControlChannel> channel_;
   int calls_ = 0;
+  std::vector<uint32_t> made_, dropped_;  // ids of tables, as acknowledged and not yet seen
+  bool tried_old_state_ = false;
   int64_t next_at_ = 0;
   absl::Status last_;
 };

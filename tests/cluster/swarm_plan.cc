@@ -62,8 +62,16 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kEagerTables, "eager_tables", 0.3},
     {SwarmFeature::kLearnerStalls, "learner_stalls", 0.3},
     {SwarmFeature::kColdLearners, "cold_learners", 0.08},
+    {SwarmFeature::kSmallRecords, "small_records", 0.1},
+    {SwarmFeature::kFewBuffers, "few_buffers", 0.1},
     {SwarmFeature::kCheckpoints, "checkpoints", 0.25},
     {SwarmFeature::kDiskFaults, "disk_faults", 0.25},
+    {SwarmFeature::kMissedLosses, "missed_losses", 0.09},
+    {SwarmFeature::kJoinStalls, "join_stalls", 0.1},
+    {SwarmFeature::kCutLearners, "cut_learners", 0.08},
+    {SwarmFeature::kOldRequests, "old_requests", 0.031},
+    {SwarmFeature::kLateLeaves, "late_leaves", 0.08},
+    {SwarmFeature::kRestoreCuts, "restore_cuts", 0.1},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -102,6 +110,7 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
     cluster.network.connect_failure = 0.1;
     cluster.network.max_death_delay_ns = 20 * kMilli;
   }
+  if (plan->has(SwarmFeature::kMissedLosses)) cluster.network.missed_loss = 0.9;
   PlanDraw own(plan->seed * 31 + 7);  // changes no other draw of a seed
   if (own.Chance(0.5)) {
     // Of a partition one chunk or a few, so that pushes wait for room.
@@ -176,6 +185,21 @@ void PressColdRows(SwarmPlan* plan) {
   plan->think_ns = own.Between(1, 4) * kMilli;
 }
 
+// A cursor stands for long between the rows of a partition, and pushes come meanwhile.
+void DrawRecords(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 43 + 19);  // changes no other draw of a seed
+  plan->cluster.replica_log.rows_bytes = static_cast<uint64_t>(own.Between(1, 2048));
+  plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
+}
+
+// Pulls that are written out for long hold the buffers that applies need.
+void DrawBuffers(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 47 + 23);  // changes no other draw of a seed
+  plan->cluster.spare_buffers = static_cast<uint32_t>(own.Between(0, 2));
+  plan->cluster.network.max_delay_ns = own.Between(500, 5000) * 1000;
+  plan->features[static_cast<size_t>(SwarmFeature::kLearnerStalls)] = true;
+}
+
 }  // namespace
 
 const char* SwarmFeatureName(SwarmFeature feature) {
@@ -223,7 +247,14 @@ SwarmPlan DrawPlan(uint64_t seed) {
         (PlanDraw(source).Chance(chance.chance) || Named("VERBENA_SWARM_WITH", chance.name)) &&
         !Named("VERBENA_SWARM_WITHOUT", chance.name);
   }
+  const auto drop_unless = [&plan](SwarmFeature feature, bool possible) {
+    if (!possible) plan.features[static_cast<size_t>(feature)] = false;
+  };
+  drop_unless(SwarmFeature::kMissedLosses, plan.has(SwarmFeature::kConnectionLoss));
+  drop_unless(SwarmFeature::kRestoreCuts, plan.has(SwarmFeature::kCheckpoints));
   DrawCluster(&draw, &plan);
+  drop_unless(SwarmFeature::kCutLearners, plan.cluster.replicas > 1);
+  drop_unless(SwarmFeature::kLateLeaves, plan.cluster.replicas > 1);
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {
     // Names that are one another's but for a letter, for directories of checkpoints.
@@ -241,6 +272,23 @@ SwarmPlan DrawPlan(uint64_t seed) {
   plan.pace_ns = draw.Between(1, 10) * kMilli;
   if (plan.has(SwarmFeature::kHeavyLoad)) PressHard(&draw, &plan);
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
+  if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
+  if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
+  if (plan.has(SwarmFeature::kOldRequests)) {
+    plan.features[static_cast<size_t>(SwarmFeature::kOldStates)] = true;
+    plan.features[static_cast<size_t>(SwarmFeature::kCoordinatorRestarts)] = true;
+  }
+  // A server that is given up is not waited for: what it had goes to others.
+  if (plan.has(SwarmFeature::kCutLearners)) {
+    plan.features[static_cast<size_t>(SwarmFeature::kRemovals)] = true;
+  }
+  if (plan.has(SwarmFeature::kCutLearners) || plan.has(SwarmFeature::kLateLeaves)) {
+    // What dies with the primary is lost, and reset.
+    for (const SwarmFeature feature :
+         {SwarmFeature::kServerCrashes, SwarmFeature::kLosses, SwarmFeature::kHandovers}) {
+      plan.features[static_cast<size_t>(feature)] = true;
+    }
+  }
   // One of them is made when a learner catches up.
   if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
   if (plan.has_steps()) DrawSteps(&plan);

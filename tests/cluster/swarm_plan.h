@@ -65,8 +65,16 @@ enum class SwarmFeature : uint32_t {
   kEagerTables,    // tables are made as soon as a learner catches up
   kLearnerStalls,  // a learner stalls as soon as it catches up
   kColdLearners,   // learners catch up with tables whose rows are read from a slow disk
+  kSmallRecords,   // learners are sent rows one by one or in small groups, and few at once
+  kFewBuffers,     // applies wait for buffers while pulls are written out, which takes long
   kCheckpoints,    // tables are saved and restored, checkpoints compacted and removed
   kDiskFaults,     // disks of checkpoints and cold tiers are full, slow, and fail
+  kMissedLosses,   // most connections that are lost while nothing moves are lost unheard
+  kJoinStalls,     // a client stalls while it joins
+  kCutLearners,    // the coordinator does not hear from the primary of a learner, which then dies
+  kOldRequests,    // requests meet an older state of the coordinator before servers prove it old
+  kLateLeaves,     // a follower dies, and its primary leaves before that is known
+  kRestoreCuts,    // servers and the way to the coordinator fail while a table is restored
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

@@ -1,0 +1,169 @@
+#include "tests/cluster/swarm_aims.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cluster/replica_compare.h"
+
+namespace verbena::test {
+
+SwarmAims::SwarmAims(SwarmWorld* world, SwarmFaults* faults,
+                     std::vector<std::unique_ptr<SwarmClient>>* clients)
+    : world_(world),
+      faults_(faults),
+      clients_(clients),
+      random_(world->plan.seed * 15'485'863 + 3) {
+  world_->cluster->control().set_observer(
+      [this](const std::string&, const std::string& method,
+             const google::protobuf::Message& request) { OnRequest(method, request); });
+}
+
+void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Message& request) {
+  if (method == "/verbena.v1.Cluster/GetView" && world_->has(SwarmFeature::kOldRequests)) {
+    const auto& asks = static_cast<const v1::GetViewRequest&>(request);
+    view_asked_ |= asks.server() && asks.wait_ms() == 0;
+  }
+  if (!world_->has(SwarmFeature::kRestoreCuts)) return;
+  if (method == "/verbena.v1.Cluster/FinishRestore") return HoldRestore();
+  if (method != "/verbena.v1.Cluster/CreateTable") return;
+  if (static_cast<const v1::CreateTableRequest&>(request).restoring()) SlowRestore();
+}
+
+void SwarmAims::Run() {
+  if (world_->stage != SwarmStage::kFaults) {
+    if (cut_.until_ns != 0) Cut(cut_.primary, false);
+    cut_ = {};
+    return;
+  }
+  if (world_->old_state) return;
+  if (world_->has(SwarmFeature::kJoinStalls)) StallJoining();
+  if (world_->has(SwarmFeature::kCutLearners)) FollowLearner();
+  if (world_->has(SwarmFeature::kLateLeaves)) LeaveLate();
+  if (std::exchange(view_asked_, false)) AnswerByOldState();
+}
+
+// The answer of the coordinator comes when the lease that it grants may be over. The client is not
+// excused: one that has joined has a lease.
+void SwarmAims::StallJoining() {
+  for (const auto& client : *clients_) {
+    if (client == nullptr || !client->joining()) continue;
+    if (!joining_.insert(client->process()->host()).second || !Chance(0.5)) continue;
+    // Less than the call's deadline.
+    const int64_t time = std::min<int64_t>(Leases(20, 180), 1900 * kMilli);
+    client->process()->StallUntil(world_->now() + time);
+    world_->Trace(absl::StrCat(client->process()->host(), " stalls while it joins, for ",
+                               time / kMilli, " ms"));
+  }
+}
+
+void SwarmAims::FollowLearner() {
+  if (cut_.until_ns != 0) return ContinueCut();
+  if (world_->now() < next_learner_at_) return;
+  const v1::ClusterView& view = world_->cluster->view();
+  for (const v1::Partition& p : view.partitions()) {
+    if (p.learners_size() == 0 || p.followers_size() > 0) continue;
+    const int primary = faults_->ServerOf(p.primary());
+    if (primary < 0 || faults_->ServerOf(p.learners(0).server()) < 0) continue;
+    cut_ = {.partition = static_cast<int>(p.id()),
+            .primary = primary,
+            .learner = p.learners(0),
+            .revision = view.revision(),
+            .dies = Chance(0.5),
+            .until_ns = world_->now() + Leases(20, 80)};
+    world_->Trace(absl::StrCat("cut: server-", primary, " -> coordinator"));
+    Cut(primary, true);
+    return;
+  }
+}
+
+// The learner has all that its primary has, and the coordinator does not hear so. Then the primary
+// dies, and what it alone had is lost and reset before the learner hears anything; or it has the
+// learner admitted, which does not hear that, and leaves.
+void SwarmAims::ContinueCut() {
+  const int index = faults_->ServerOf(cut_.learner.server());
+  const shard::Engine* engine =
+      index < 0 ? nullptr : world_->cluster->server(index)->shard(cut_.learner.shard()).engine();
+  if (!cut_.deaf && engine != nullptr && RevisionOf(*engine) >= cut_.revision) {
+    cut_.deaf = true;
+    faults_->Deafen(
+        absl::StrCat("server-", index),
+        cut_.until_ns - world_->now() + (cut_.dies ? Leases(400, 800) : Leases(50, 400)));
+  }
+  if (world_->now() < cut_.until_ns) return;
+  Cut(cut_.primary, false);
+  const LearnerCut cut = std::exchange(cut_, {});
+  next_learner_at_ = world_->now() + Between(1, 2000) * kMilli;
+  if (!cut.deaf) return;
+  if (cut.dies) return faults_->Crash(cut.primary, Leases(300, 500));
+  const v1::Partition& p = world_->cluster->view().partitions(cut.partition);
+  if (p.learners_size() > 0 && p.learners(0).server() == cut.learner.server()) {
+    faults_->HandOver(p);
+  }
+}
+
+void SwarmAims::Cut(int server, bool cut) {
+  world_->cluster->control().Cut(absl::StrCat("server-", server), "coordinator", cut);
+}
+
+// A table was loaded everywhere: that the restorer says so is lost for a while, and a primary
+// leaves or dies meanwhile.
+void SwarmAims::HoldRestore() {
+  if (world_->stage != SwarmStage::kFaults || world_->old_state || Chance(0.4)) return;
+  const int64_t time = Leases(20, 200);
+  world_->Trace(absl::StrCat("cut: operator -> coordinator, for ", time / kMilli, " ms"));
+  world_->cluster->control().Cut("operator", "coordinator", true);
+  faults_->Later(time,
+                 [this] { world_->cluster->control().Cut("operator", "coordinator", false); });
+  const bool leaves = Chance(0.7);
+  const auto index = static_cast<int>(Between(0, world_->cluster->servers() - 1));
+  faults_->Later(Between(0, time / kMilli / 2) * kMilli, [this, leaves, index] {
+    if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
+    if (leaves) return faults_->LeaveServer(index);
+    faults_->Crash(index);
+  });
+}
+
+// Its logs are full of pushes, and stay so, while a table is made that is restored.
+void SwarmAims::SlowRestore() {
+  if (world_->stage != SwarmStage::kFaults || Chance(0.4)) return;
+  const int64_t delay = Between(5, 30) * kMilli, time = Leases(10, 100);
+  world_->Trace(absl::StrCat("slow: all servers, ", delay / kMilli, " ms for ", time / kMilli));
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const std::string rail = RailHost(absl::StrCat("server-", i), 0);
+    world_->cluster->network().Slow(rail, delay);
+    faults_->Later(time, [this, rail] { world_->cluster->network().Slow(rail, 0); });
+  }
+}
+
+// A follower dies; its primary leaves when the coordinator has not heard the follower for most of a
+// lease, and has not declared it silent.
+void SwarmAims::LeaveLate() {
+  if (world_->now() < next_leave_at_) return;
+  next_leave_at_ = world_->now() + Between(200, 2000) * kMilli;
+  const v1::ClusterView& view = world_->cluster->view();
+  std::vector<const v1::Partition*> followed;
+  for (const v1::Partition& p : view.partitions()) {
+    if (p.followers_size() > 0) followed.push_back(&p);
+  }
+  if (followed.empty()) return;
+  const v1::Partition& p =
+      *followed[static_cast<size_t>(Between(0, static_cast<int64_t>(followed.size()) - 1))];
+  const int primary = faults_->ServerOf(p.primary());
+  const int follower = faults_->ServerOf(p.followers(0).server());
+  if (primary < 0 || follower < 0 || primary == follower) return;
+  faults_->Crash(follower);
+  faults_->Later(Leases(80, 98), [this, primary, incarnation = p.primary()] {
+    if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
+    if (faults_->ServerOf(incarnation) == primary) faults_->LeaveServer(primary);
+  });
+}
+
+// The request is on its way to the coordinator.
+void SwarmAims::AnswerByOldState() {
+  if (world_->now() < next_old_at_ || !Chance(0.7)) return;
+  next_old_at_ = world_->now() + Between(300, 2000) * kMilli;
+  faults_->PutOldStateBack(true);
+}
+
+}  // namespace verbena::test

@@ -1,0 +1,71 @@
+// Faults of the swarm that aim at a moment: they wait until a process is in a state that lasts for
+// milliseconds, and which a fault at a random time seldom meets.
+//
+// **Thread safety**: one thread.
+//
+// Invariants:
+//  1. Draws come from a random source of its own: a seed without these features runs as before.
+#ifndef VERBENA_TESTS_CLUSTER_SWARM_AIMS_H_
+#define VERBENA_TESTS_CLUSTER_SWARM_AIMS_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/cluster/swarm_client.h"
+#include "tests/cluster/swarm_faults.h"
+#include "tests/cluster/swarm_world.h"
+
+namespace verbena::test {
+
+class SwarmAims {
+ public:
+  SwarmAims(SwarmWorld* world, SwarmFaults* faults,
+            std::vector<std::unique_ptr<SwarmClient>>* clients);
+  void Run();
+
+ private:
+  void StallJoining();
+  void FollowLearner();
+  void ContinueCut();
+  // The coordinator does not hear the server.
+  void Cut(int server, bool cut);
+  void OnRequest(const std::string& method, const google::protobuf::Message& request);
+  void HoldRestore();
+  void SlowRestore();
+  void LeaveLate();
+  void AnswerByOldState();
+  int64_t Between(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+  bool Chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  int64_t Leases(int64_t least_percent, int64_t most_percent) {
+    return world_->plan.lease_ns() * Between(least_percent, most_percent) / 100;
+  }
+
+  SwarmWorld* const world_;
+  SwarmFaults* const faults_;
+  std::vector<std::unique_ptr<SwarmClient>>* const clients_;
+  std::mt19937_64 random_;
+  std::set<std::string> joining_;  // hosts of clients that were looked at while they joined
+  struct LearnerCut {
+    int partition = 0;
+    int primary = 0;  // index of its server
+    v1::Replica learner;
+    uint64_t revision = 0;  // in which it is one
+    bool dies = false;      // the primary, in the end
+    bool deaf = false;      // it has heard so, and hears nothing more
+    int64_t until_ns = 0;   // 0: there is no such cut
+  };
+  LearnerCut cut_;
+  int64_t next_learner_at_ = 0, next_leave_at_ = 0;
+  bool view_asked_ = false;  // a server has asked for a view that is newer than its own
+  int64_t next_old_at_ = 0;
+};
+
+}  // namespace verbena::test
+
+#endif  // VERBENA_TESTS_CLUSTER_SWARM_AIMS_H_
