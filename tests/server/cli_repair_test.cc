@@ -90,8 +90,9 @@ TEST_CASE("a dead server is removed, and the table it had a part of starts again
 
     const Finished asked = Operate(cluster, {"server", "remove", "server-1"});
     CHECK(asked.status == 2);
-    CHECK_THAT(asked.err,
-               Contains("what it alone has (128 partitions) is lost") && Contains("--yes agrees"));
+    CHECK_THAT(asked.err, Contains("with the last copy of 128 partitions (") &&
+                              Contains("table 'weights' loses 128 partitions: ") &&
+                              Contains("--yes agrees"));
     CHECK_THAT(Operate(cluster, {"status"}).out, Contains("is silent"));
     const Finished removed = Operate(cluster, {"server", "remove", "server-1", "--yes", "--json"});
     CHECK(removed.status == 0);
@@ -161,8 +162,9 @@ TEST_CASE("after a server's restart its copies count when they are made again, a
   ProcessCluster cluster({.shards = 1, .lease_ms = 5'000, .replicas = 2});
   RepairWorker worker(cluster);
   REQUIRE(worker.Push().ok());
-  REQUIRE(Operate(cluster, {"status", "--wait", "60"}).status == 0);
+  REQUIRE(cluster.WaitReplicated());
   CHECK_THAT(Operate(cluster, {"status"}).out, Contains("; 0 partitions have fewer, 0 being"));
+  CHECK(Operate(cluster, {"status", "--wait", "1"}).status == 0);
   cluster.KillServer(1);
   const Finished killed = Operate(cluster, {"status"});
   CHECK(killed.status == 1);
