@@ -144,7 +144,7 @@ TEST_CASE("a damaged data file: the message says how a whole checkpoint is found
                           Contains("'verbena checkpoint export PATH' takes one"));
 }
 
-TEST_CASE("a directory that is not there, or has no checkpoints, is said to be so") {
+TEST_CASE("a directory that is not there, or has no checkpoints, is reported as such") {
   Checkpoints c;
   const std::string none = c.directory.File("none");
   for (const char* all : {"--progress", "--all"}) {

@@ -131,7 +131,8 @@ TEST_CASE("a dead server is removed, and the table it had a part of starts again
   CHECK(*worker.Sum() == *sum - static_cast<double>(kElements));
 }
 
-TEST_CASE("a table is dropped when the operator agrees, who is told which workers use it") {
+TEST_CASE(
+    "a table is dropped when the operator agrees; the question names the workers that use it") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   {
     RepairWorker worker(cluster);

@@ -36,7 +36,7 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
           absl::StrCat(who, " did not answer within ", absl::FormatDuration(coordinator.timeout),
                        ". Is its process stopped or its host overloaded? --timeout waits longer"));
     case absl::StatusCode::kUnavailable:
-      // It has answered: what it serves is not decided yet.
+      // It has answered: it does not know yet whether its state is an older one.
       if (absl::StartsWith(Said(status, address), "coordinator state: ")) break;
       return absl::UnavailableError(absl::StrCat(
           who, " cannot be reached: ", Said(status, address),
