@@ -37,6 +37,7 @@ verbena_room(verbena_cli server
   SOURCES
     cli/verbena/checkpoint_cluster.cc cli/verbena/checkpoint_command.cc
     cli/verbena/checkpoint_import.cc cli/verbena/checkpoint_progress.cc
+    cli/verbena/newest_checkpoint.cc
     cli/verbena/checkpoint_report.cc
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
     cli/verbena/health.cc cli/verbena/json_report.cc cli/verbena/limits.cc

@@ -31,6 +31,15 @@ inline CLI::Validator HostPort(bool port_required) {
   return check;
 }
 
+inline CLI::Validator NotEmpty(const char* allowed) {
+  CLI::Validator check;
+  check.description("");
+  check.operation([allowed](std::string& text) -> std::string {
+    return text.empty() ? absl::StrCat("'' is not allowed: ", allowed) : "";
+  });
+  return check;
+}
+
 // CLI11's range.
 template <typename T>
 CLI::Validator InRange(T least, T most) {

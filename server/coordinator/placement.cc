@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-
 namespace verbena::server {
 namespace {
 
@@ -48,12 +45,6 @@ uint32_t AliveServers(const v1::ClusterView& view) {
   return static_cast<uint32_t>(
       std::count_if(view.servers().begin(), view.servers().end(),
                     [](const v1::Server& s) { return s.state() == v1::Server::ALIVE; }));
-}
-
-bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions) {
-  if (table.spec().dim() > 0) return true;  // its keys are in all of them
-  const uint32_t chunks = LayoutOf(table.spec()).chunks();
-  return ChunksInPartition(table.id(), chunks, partition, partitions) > 0;
 }
 
 Loads::Loads(const v1::ClusterView& view, bool partitions) {

@@ -21,9 +21,6 @@ const v1::Server* FindServer(uint64_t incarnation, const v1::ClusterView& view);
 bool IsAlive(uint64_t incarnation, const v1::ClusterView& view);
 uint32_t AliveServers(const v1::ClusterView& view);
 
-// Whether any chunk of the table lies in the partition.
-bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions);
-
 // How many copies of partitions the shards of the servers that are alive have. A snapshot of the
 // servers, kept up by Add() and AddCopy().
 class Loads {

@@ -126,7 +126,7 @@ class World {
       const Finished tables = RunProgram({CliPath(), "--cluster", cluster_.address(), "tables"});
       return tables.out.find("is being restored") == std::string::npos;
     }));
-    const Finished restore = Run({"restore", root_, "--replace"});
+    const Finished restore = Run({"restore", root_, "--replace", "--yes"});
     INFO(restore.err);
     INFO(cluster_.logs());
     REQUIRE(restore.status == 0);
@@ -227,7 +227,7 @@ TEST_CASE("whatever is killed while checkpoints are made and loaded, the newest 
   World w;
   const std::vector<std::string> save = {"save",    w.root(),       "--limit-rate",
                                          "4000000", "--full-every", "3"};
-  const std::vector<std::string> restore = {"restore", w.root(), "--replace"};
+  const std::vector<std::string> restore = {"restore", w.root(), "--replace", "--yes"};
   const Round kRounds[] = {
       {save, Victim::kProgram, 1500},
       {restore, Victim::kServer, 400},

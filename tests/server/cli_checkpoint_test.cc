@@ -101,10 +101,67 @@ TEST_CASE("verify reads everything, and names file and tensor of what is damaged
   Checkpoints::Damage(c.two + "/manifest.json");
   CHECK_THAT(Run({"list", c.root}, 1).out,
              Contains("cannot be read") && Contains("its checksum is"));
+  CHECK_THAT(Json(Cli({"checkpoint", "inspect", c.root, "--json"}).out)["passed_over"][0].text(),
+             StartsWith(c.two));
   const Finished inspected = Cli({"checkpoint", "inspect", c.root});
   CHECK(inspected.status == 0);
   CHECK_THAT(inspected.err, StartsWith("verbena: passed over: " + c.two));
   CHECK_THAT(inspected.out, StartsWith(c.one));
+}
+
+TEST_CASE("a damaged newest checkpoint is never passed over for an older one that is used") {
+  Checkpoints c;
+  const std::string to = c.directory.File("out.safetensors");
+  const std::string manifest = c.two + "/manifest.json";
+  SECTION("a manifest that is none") { WriteFile(manifest, "junk"); }
+  SECTION("a manifest with another checksum") { Checkpoints::Damage(manifest); }
+  SECTION("no manifest") { std::filesystem::remove(manifest); }
+  const Finished exported = Run({"export", c.root, "--to", to}, 1);
+  CHECK(exported.out.empty());
+  CHECK_THAT(exported.err, Contains(c.two) && Contains("nothing was done") &&
+                               Contains("The newest complete one is " + c.one + ", of step 1") &&
+                               Contains("'verbena checkpoint export " + c.one + "' takes"));
+  CHECK_FALSE(std::filesystem::exists(to));
+  // A full one of an old chain would be the newest.
+  const Finished compacted = Run({"compact", c.root}, 1);
+  CHECK_THAT(compacted.err, Contains(c.two) && Contains("give the damaged directory another name"));
+  CHECK_FALSE(std::filesystem::exists(c.root + "/checkpoint-00000003"));
+  // No cluster is asked before.
+  const Finished restored =
+      Cli({"checkpoint", "restore", c.root, "--replace", "--cluster", "127.0.0.1:1"});
+  CHECK(restored.status == 1);
+  CHECK_THAT(restored.err,
+             Contains(c.two) && Contains("'verbena checkpoint restore " + c.one + "' takes"));
+  Run({"export", c.one, "--to", to});
+}
+
+TEST_CASE("a damaged data file: the message says how a whole checkpoint is found") {
+  Checkpoints c;
+  Checkpoints::Damage(c.two + "/rows-0001-0-00001.safetensors");
+  const Finished run = Run({"export", c.root, "--to", c.directory.File("out")}, 1);
+  CHECK_THAT(run.err, Contains("its checksum is") &&
+                          Contains("'verbena checkpoint verify " + c.root + " --all' finds") &&
+                          Contains("'verbena checkpoint export PATH' takes one"));
+}
+
+TEST_CASE("a directory that is not there, or has no checkpoints, is reported as such") {
+  Checkpoints c;
+  const std::string none = c.directory.File("none");
+  for (const char* all : {"--progress", "--all"}) {
+    const Finished run = Run({"verify", none, all}, 1);
+    CHECK(run.out.empty());
+    CHECK_THAT(run.err, Contains("cannot list " + none + ": No such file or directory"));
+  }
+  CHECK_THAT(Run({"verify", c.root + "/checkpoint-00000009"}, 1).err,
+             Contains("No such file or directory"));
+  CHECK_THAT(Run({"prune", c.root, "--job", "typo"}, 1).err,
+             Contains(c.root + " has no checkpoint of job 'typo'; it has those of 'demo'"));
+  CHECK_THAT(Run({"prune", c.directory.path()}, 1).err, Contains("has no checkpoints"));
+  CHECK_FALSE(std::filesystem::exists(c.directory.path() + "/LOCK"));
+  for (const char* command : {"prune", "compact"}) {
+    CHECK_THAT(Run({command, c.one}, 1).err, Contains(c.one + " is one checkpoint; name the"));
+  }
+  CHECK_FALSE(std::filesystem::exists(c.one + "/LOCK"));
 }
 
 TEST_CASE("prune keeps what is asked for, and says first what it would remove") {

@@ -11,6 +11,7 @@ namespace verbena::cli {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 Parsed Parse(std::vector<const char*> arguments) {
@@ -63,11 +64,50 @@ TEST_CASE("what is given up for lost is named") {
   CHECK(parsed.options.repair.action == Action::kRemoveServer);
   CHECK_FALSE(parsed.options.repair.yes);
   ClusterState state = Healthy();
-  CHECK(Consequences(parsed.options.repair, state) ==
-        "server 's5' is forgotten for ever, and what it alone has (2 partitions) is lost in every "
-        "table");
+  CHECK(
+      Consequences(parsed.options.repair, state) ==
+      "server 's5' is forgotten for ever, with the last copy of 2 partitions (0, 1): no table has "
+      "anything there");
+  v1::Table* table = state.view.add_tables();
+  table->mutable_spec()->set_name("rows");
+  table->mutable_spec()->set_dim(4);
+  CHECK_THAT(
+      Consequences(parsed.options.repair, state),
+      EndsWith("with the last copy of 2 partitions (0, 1): table 'rows' loses 2 partitions"));
   for (v1::Partition& p : *state.view.mutable_partitions()) p.add_followers()->set_server(6);
   CHECK(Consequences(parsed.options.repair, state) == "server 's5' is forgotten for ever");
+}
+
+TEST_CASE("a table that is dropped is named, with the workers that use it") {
+  unsetenv("VERBENA_CLUSTER");
+  const Parsed parsed = Parse({"table", "drop", "w", "--yes"});
+  INFO(parsed.message);
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kTable);
+  const RepairOptions& drop = parsed.options.repair;
+  CHECK(drop.action == RepairOptions::Action::kDropTable);
+  CHECK(drop.yes);
+  ClusterState state = Healthy();
+  CHECK(absl::IsNotFound(CheckTarget(drop, state)));
+  v1::Table* table = state.view.add_tables();
+  table->mutable_spec()->set_name("w");
+  table->mutable_spec()->set_job("demo");
+  REQUIRE(CheckTarget(drop, state).ok());
+  CHECK(Consequences(drop, state) == "table 'w' of job 'demo' is dropped with all that it has");
+  v1::Job* job = state.view.add_jobs();
+  job->set_name("demo");
+  job->add_members()->set_rank(-1);  // an observer
+  CHECK(UsersText({table}, state.view).empty());
+  for (const int rank : {0, 1}) job->add_members()->set_rank(rank);
+  CHECK(
+      Consequences(drop, state) ==
+      "table 'w' of job 'demo' is dropped with all that it has; table 'w' is used by 2 workers of "
+      "job 'demo', whose calls on it fail");
+  const Parsed restoring = Parse({"table", "drop", "w", "--restoring"});
+  CHECK(absl::IsNotFound(CheckTarget(restoring.options.repair, state)));
+  table->set_restoring(true);
+  CHECK(CheckTarget(restoring.options.repair, state).ok());
+  CHECK_THAT(Consequences(drop, state), StartsWith("table 'w' of job 'demo' is being restored"));
 }
 
 TEST_CASE("limits are given in bytes and their multiples, and only those that change") {
@@ -114,6 +154,14 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
   check({"--cluster", "nowhere", "jobs"}, "--cluster: 'nowhere' is not HOST:PORT");
   check({"jobs", "--cluster"}, "--cluster");
   check({"limits"}, "JOB");
+  check({"status", "--wait", "0"}, "--wait: '0' is not allowed: seconds from 0.1");
+  check({"tables", "--wait", "1"}, "unknown option '--wait'");
+  check({"token", "create", "--role", "worker"}, "a worker needs role job");
+  check({"token", "create", "--role", "job", "--job", ""},
+        "--job: '' is not allowed: a job's name");
+  check({"checkpoint", "prune", "/c", "--job", ""}, "--job: '' is not allowed: a job's name");
+  check({"checkpoint", "save", "/c", "--job", ""}, "--job: '' is not allowed: a job's name");
+  check({"table", "drop"}, "NAME");
   check({"server"}, "subcommand");
   check({"server", "remove"}, "NAME");
   check({"server", "forget", "a"}, "forget");
@@ -128,8 +176,8 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
 }
 
 TEST_CASE("the help of every command has an example") {
-  for (const char* command :
-       {"status", "tables", "jobs", "limits", "workers", "shards", "partition", "server"}) {
+  for (const char* command : {"status", "tables", "jobs", "limits", "workers", "shards",
+                              "partition", "server", "table"}) {
     const Parsed parsed = Parse({command, "--help"});
     CHECK(parsed.exit_status == kExitOk);
     const std::string example = std::string("\n  verbena ") + command;

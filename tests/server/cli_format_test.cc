@@ -1,6 +1,7 @@
 // What the operator's program writes: columns, units, escapes, verdicts, rates, JSON.
 #include <catch2/catch.hpp>
 
+#include "server/cli/verbena/coordinator_call.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/partition_report.h"
@@ -100,12 +101,13 @@ TEST_CASE("each thing that is wrong is said") {
     table->mutable_spec()->set_name("we\x1bights");
     for (const uint32_t lost : {0, 1, 3}) table->add_lost_partitions(lost);
     says = "table 'we\\x1bights' has lost 3 partitions (0, 1, 3): calls on them return DATA_LOSS";
-    CHECK(PlacementOf(state.view).all.lost == 3);
-    CHECK(PlacementOf(state.view).Of(6, 1).lost == 1);
+    CHECK(PlacementOf(state).all.lost == 3);
+    CHECK(PlacementOf(state).Of(6, 1).lost == 1);
   }
   SECTION("servers that have not joined") {
     state.view.set_expected_servers(3);
-    says = "2 of 3 expected servers have joined";
+    says =
+        "2 of 3 expected servers are alive: no table can be created or restored until 1 more joins";
   }
   SECTION("partitions on no server") {
     state.view.mutable_partitions(2)->set_primary(0);
@@ -122,6 +124,94 @@ TEST_CASE("each thing that is wrong is said") {
   CHECK_THAT(Problems(state).front(), StartsWith(says));
   CHECK_THAT(StatusText(state), StartsWith("1 thing is wrong:\n  - " + says));
   CHECK_THAT(StatusJson(state), StartsWith(R"({"healthy": false, "problems": [")"));
+}
+
+// Both servers have all partitions, one of them as a follower.
+ClusterState Replicated() {
+  ClusterState state = Healthy();
+  state.view.set_replicas(2);
+  state.view.add_tables()->mutable_spec()->set_name("w");
+  for (v1::Partition& partition : *state.view.mutable_partitions()) {
+    partition.add_followers()->set_server(partition.primary() == 5 ? 6 : 5);
+  }
+  return state;
+}
+
+void Silence(ClusterState* state, int server) {
+  state->view.mutable_servers(server)->set_state(v1::Server::SILENT);
+  state->servers[server].server.set_state(v1::Server::SILENT);
+  state->servers[server].statistics = absl::UnavailableError("Connection refused");
+}
+
+TEST_CASE("copies on a server that is not there as the view has it do not count") {
+  ClusterState state = Replicated();
+  CHECK(Settled(state));
+  CHECK_THAT(CopiesText(state), Contains("; 0 partitions have fewer, 0 being copied"));
+  SECTION("silent, though its process answers") {
+    state.view.mutable_servers(1)->set_state(v1::Server::SILENT);
+    state.servers[1].server.set_state(v1::Server::SILENT);
+  }
+  SECTION("killed, within its lease") {
+    state.servers[1].statistics = absl::UnavailableError("Connection refused");
+  }
+  SECTION("another process has taken its place") {
+    state.servers[1].statistics = absl::FailedPreconditionError("incarnation 9 answers there");
+  }
+  SECTION("the view has forgotten it") {
+    state.servers.pop_back();
+    state.view.mutable_servers()->RemoveLast();
+  }
+  CHECK_FALSE(Settled(state));
+  CHECK(PlacementOf(state).incomplete == 4);
+  CHECK(PlacementOf(state).dead == 0);
+  CHECK_THAT(CopiesText(state), Contains("; 4 partitions have fewer, 0 being copied"));
+  CHECK_THAT(StatusText(state), Contains("1 of 2 expected servers alive and answering") &&
+                                    Contains("4 partitions have fewer copies than the 2 wanted"));
+  CHECK_THAT(StatusJson(state), Contains(R"("incomplete": 4, "dead": 0,)"));
+  CHECK_THAT(PartitionsText(state), Contains("4 partitions have fewer"));
+}
+
+TEST_CASE("when all copies of partitions are dead, nothing takes them over") {
+  ClusterState state = Replicated();
+  Silence(&state, 0);
+  CHECK_THAT(StatusText(state),
+             Contains("followers have 2 partitions of it, and take them over") &&
+                 Contains("1 of 2 expected servers are alive: no table can be created or restored "
+                          "until 1 more joins") &&
+                 !Contains("no living copy"));
+  Silence(&state, 1);
+  CHECK_THAT(StatusText(state),
+             Contains("4 partitions have no living copy: calls on them wait") &&
+                 Contains("the followers of 2 partitions of it do not respond either") &&
+                 Contains("0 of 2 expected servers alive and answering") &&
+                 !Contains("take them over if") && !Contains("fewer copies than"));
+}
+
+TEST_CASE("a server that may be stopped: workers over shm wait for its process") {
+  ClusterState state = Healthy();
+  const char* says = "workers that use shm wait until it is killed or continues";
+  state.servers[1].statistics = absl::DeadlineExceededError("no statistics within 5s");
+  CHECK_THAT(StatusText(state), Contains(says));
+  state.servers[1].server.set_state(v1::Server::SILENT);
+  CHECK_THAT(StatusText(state), Contains(says));
+  state.servers[1].statistics = absl::UnavailableError("Connection refused");
+  CHECK_THAT(StatusText(state), !Contains(says));
+}
+
+TEST_CASE("a coordinator that answered with a refusal was reached") {
+  const Coordinator coordinator = {nullptr, "c:7000", absl::Seconds(1), -1};
+  const absl::Status away =
+      Explain(absl::UnavailableError("c:7000: failed to connect to all addresses"), coordinator);
+  CHECK(absl::IsUnavailable(away));
+  CHECK_THAT(std::string(away.message()), Contains("cannot be reached: failed to connect"));
+  for (const absl::Status& answer :
+       {absl::UnavailableError("c:7000: coordinator state: it was loaded 3 ms ago"),
+        absl::FailedPreconditionError("c:7000: coordinator state: it is not the one")}) {
+    const absl::Status refused = Explain(answer, coordinator);
+    CHECK(absl::IsUnknown(refused));
+    CHECK_THAT(std::string(refused.message()),
+               StartsWith("the coordinator c:7000 answered with an error: coordinator state: it"));
+  }
 }
 
 TEST_CASE("the hottest shard is the one that used most processor time to serve requests") {
@@ -296,7 +386,7 @@ TEST_CASE("who has the partitions is shown, and where copies are missing") {
   v1::Table* table = state.view.add_tables();
   table->mutable_spec()->set_name("weights");
   table->add_lost_partitions(1);
-  const Placement placement = PlacementOf(state.view);
+  const Placement placement = PlacementOf(state);
   CHECK(placement.incomplete == 2);
   CHECK(placement.Of(6, 0).followers == 1);
   CHECK(placement.Of(5, 1).learners == 1);
@@ -313,9 +403,9 @@ TEST_CASE("who has the partitions is shown, and where copies are missing") {
                  Contains(R"("primary": null)"));
   CHECK_THAT(StatusText(state),
              Contains("2 partitions have fewer copies than the 2 wanted; 1 being"));
-  CHECK_THAT(StatusJson(state), Contains(R"("incomplete": 2, "learners": 1})"));
+  CHECK_THAT(StatusJson(state), Contains(R"("incomplete": 2, "dead": 0, "learners": 1})"));
   state.view.set_replicas(0);  // of a coordinator that knows no replicas
-  CHECK(PlacementOf(state.view).incomplete == 0);
+  CHECK(PlacementOf(state).incomplete == 0);
   CHECK_THAT(StatusText(state), Contains("1 copy of each partition wanted, 1 to take pushes"));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "tests/server/access_fixture.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/server/daemon_fixture.h"
 
@@ -385,6 +386,33 @@ TEST_CASE("a coordinator that cannot be had is said, with its address and what t
   }
 }
 
+TEST_CASE("a coordinator that refuses its older state has answered: exit status 1") {
+  ProcessCluster cluster({.servers = 1, .shards = 1});
+  const Json status(Cli({"status", "--json", "--cluster", cluster.address()}).out);
+  v1::HeartbeatRequest request;
+  request.set_incarnation(static_cast<uint64_t>(status["servers"][0]["incarnation"].number()));
+  request.set_server(true);
+  v1::Seen* seen = request.mutable_seen();
+  seen->set_cluster_id(status["cluster"]["id"].text());
+  seen->set_term(static_cast<uint64_t>(status["cluster"]["term"].number()) + 1);
+  seen->set_term_id(1);
+  seen->set_revision(1'000'000);
+  GrpcControlChannel channel(nullptr, nullptr);
+  CHECK(absl::IsFailedPrecondition(CallMethod(&channel, cluster.address(),
+                                              "/verbena.v1.Cluster/Heartbeat", request,
+                                              v1::HeartbeatResponse::descriptor())));
+  for (const char* command : {"status", "jobs", "limits"}) {
+    std::vector<std::string> words = {command, "--cluster", cluster.address()};
+    if (words.front() == "limits") words.emplace_back("demo");
+    const Finished run = Cli(words);
+    CHECK(run.status == 1);
+    CHECK_THAT(run.err, Contains("answered with an error: coordinator state: it is not the one") &&
+                            Contains("--accept-older-state=") && !Contains("cannot be reached"));
+  }
+  // To wait would not help.
+  CHECK(Cli({"status", "--wait", "60", "--cluster", cluster.address()}).status == 1);
+}
+
 TEST_CASE("the environment names the cluster, and an empty cluster is not healthy") {
   Daemon coordinator({"--coordinator", "--shards", "0", "--expected-servers", "3"});
   coordinator.Ready();
@@ -392,7 +420,7 @@ TEST_CASE("the environment names the cluster, and an empty cluster is not health
       RunProgram({"/usr/bin/env", "VERBENA_CLUSTER=" + coordinator.address(), CliPath(), "status"});
   INFO(run.err);
   CHECK(run.status == 1);
-  CHECK_THAT(run.out, Contains("0 of 3 expected servers have joined") && Contains("no servers\n") &&
+  CHECK_THAT(run.out, Contains("0 of 3 expected servers are alive") && Contains("no servers\n") &&
                           Contains("no jobs\n") && Contains("no tables\n"));
 }
 

@@ -90,8 +90,9 @@ TEST_CASE("a dead server is removed, and the table it had a part of starts again
 
     const Finished asked = Operate(cluster, {"server", "remove", "server-1"});
     CHECK(asked.status == 2);
-    CHECK_THAT(asked.err,
-               Contains("what it alone has (128 partitions) is lost") && Contains("--yes agrees"));
+    CHECK_THAT(asked.err, Contains("with the last copy of 128 partitions (") &&
+                              Contains("table 'weights' loses 128 partitions: ") &&
+                              Contains("--yes agrees"));
     CHECK_THAT(Operate(cluster, {"status"}).out, Contains("is silent"));
     const Finished removed = Operate(cluster, {"server", "remove", "server-1", "--yes", "--json"});
     CHECK(removed.status == 0);
@@ -128,6 +129,61 @@ TEST_CASE("a dead server is removed, and the table it had a part of starts again
   INFO(pushed);
   CHECK(pushed.ok());
   CHECK(*worker.Sum() == *sum - static_cast<double>(kElements));
+}
+
+TEST_CASE(
+    "a table is dropped when the operator agrees; the question names the workers that use it") {
+  ProcessCluster cluster({.servers = 1, .shards = 1});
+  {
+    RepairWorker worker(cluster);
+    REQUIRE(worker.Push().ok());
+    const Finished asked = Operate(cluster, {"table", "drop", "weights"});
+    CHECK(asked.status == 2);
+    CHECK_THAT(asked.err, Contains("table 'weights' is used by 1 worker of job 'demo'") &&
+                              Contains("--yes agrees to it"));
+    CHECK(worker.Push().ok());
+  }
+  const Finished restoring = Operate(cluster, {"table", "drop", "weights", "--restoring", "--yes"});
+  CHECK(restoring.status == 1);
+  CHECK_THAT(restoring.err, Contains("there is no table 'weights' that is being restored"));
+  CHECK(Operate(cluster, {"table", "drop", "weights"}).status == 2);
+  const Finished dropped = Operate(cluster, {"table", "drop", "weights", "--yes", "--json"});
+  CHECK(dropped.status == 0);
+  CHECK_THAT(dropped.err, Contains("table 'weights' of job 'demo' (id 1, [65536]) is dropped"));
+  CHECK(Json(dropped.out)["dropped"].text() == "weights");
+  CHECK(Json(dropped.out)["id"].number() == 1);
+  CHECK_THAT(Operate(cluster, {"tables"}).out, Contains("no tables"));
+  const Finished again = Operate(cluster, {"table", "drop", "weights", "--yes"});
+  CHECK(again.status == 1);
+  CHECK_THAT(again.err, Contains("there is no table 'weights'; 'verbena tables' lists them"));
+}
+
+// The lease is long: until it ends the view lists a killed server as if it were there.
+TEST_CASE("after a server's restart its copies count when they are made again, and not before") {
+  ProcessCluster cluster({.shards = 1, .lease_ms = 5'000, .replicas = 2});
+  RepairWorker worker(cluster);
+  REQUIRE(worker.Push().ok());
+  REQUIRE(cluster.WaitReplicated());
+  CHECK_THAT(Operate(cluster, {"status"}).out, Contains("; 0 partitions have fewer, 0 being"));
+  CHECK(Operate(cluster, {"status", "--wait", "1"}).status == 0);
+  cluster.KillServer(1);
+  const Finished killed = Operate(cluster, {"status"});
+  CHECK(killed.status == 1);
+  CHECK_THAT(killed.out, Contains("256 partitions have fewer, 0 being copied\n") &&
+                             Contains("does not answer"));
+  const Finished waited = Operate(cluster, {"status", "--wait", "0.3"});
+  CHECK(waited.status == 1);
+  CHECK_THAT(waited.err, Contains("verbena: waiting: 256 partitions have fewer copies") &&
+                             Contains("did not become healthy within 300ms"));
+  cluster.RestartServer(1);
+  const Finished healthy = Operate(cluster, {"status", "--wait", "120"});
+  INFO(healthy.err);
+  CHECK(healthy.status == 0);
+  CHECK_THAT(healthy.out,
+             StartsWith("healthy\n") && Contains("; 0 partitions have fewer, 0 being"));
+  // The other one may go now: the copies are there.
+  cluster.KillServer(0);
+  CHECK(worker.Push().ok());
 }
 
 TEST_CASE("what cannot be given up is refused, with the reason") {

@@ -140,6 +140,30 @@ TEST_CASE("a restore that replaces a table and fails leaves it as it is") {
   CHECK(w.Read() == 1);
 }
 
+TEST_CASE("tables that workers use are replaced only when the operator agrees") {
+  RestoreWorld w;
+  w.Push(2);
+  {
+    const auto worker = w.Connect();
+    const Table table = Value(worker->OpenTable("w"));
+    for (const char* how : {"--replace", "--drop-first"}) {
+      const Finished refused = w.Run(RestoreWords(w.root, {how}));
+      CHECK(refused.status == 1);
+      CHECK(refused.out.empty());
+      CHECK_THAT(refused.err, Contains("table 'w' is used by 1 worker of job 'default'") &&
+                                  Contains("--yes agrees to it"));
+    }
+    const Region region = Value(worker->AllocateRegion(kRestoredElements * 4));
+    test::Good(worker->Pull(table, region).Wait());
+    CHECK(region.floats()[0] == 3);
+    // What it replaces nothing of needs nobody's agreement.
+    RestoreWorld::Good("beside",
+                       w.Run(RestoreWords(w.root, {"--replace", "--rename", "w=beside"})));
+    RestoreWorld::Good("agreed", w.Run(RestoreWords(w.root, {"--replace", "--yes"})));
+  }
+  CHECK(w.Read() == 1);
+}
+
 TEST_CASE("a restore that was suspended touches no table but its own") {
   RestoreWorld w;
   const std::vector<std::string> words =

@@ -90,7 +90,7 @@ TEST_CASE("incremental checkpoints have what has changed, and restore with their
   const Numbers third = w.Served();
   w.Run({"verify", w.root, "--all"});
   w.Push(0, kRows);
-  w.Run({"restore", w.root, "--replace"});
+  w.Run({"restore", w.root, "--replace", "--yes"});
   w.Open();
   CHECK(w.Served() == third);
 
@@ -116,7 +116,7 @@ TEST_CASE("incremental checkpoints have what has changed, and restore with their
   w.Save();
   CHECK(w.Newest() == "25 on checkpoint-00000011");
   const Numbers last = w.Served();
-  w.Run({"restore", w.root, "--replace"});
+  w.Run({"restore", w.root, "--replace", "--yes"});
   w.Open();
   CHECK(w.Served() == last);
 }
@@ -148,14 +148,14 @@ TEST_CASE("a row that was dropped is in no checkpoint that is based on one with 
   w.Save();
   CHECK_THAT(w.Newest(), Catch::EndsWith("on checkpoint-00000001"));
   w.Run({"verify", w.root, "--all"});
-  SECTION("restored with state") { w.Run({"restore", w.root, "--replace"}); }
+  SECTION("restored with state") { w.Run({"restore", w.root, "--replace", "--yes"}); }
   SECTION("restored without state") {
-    w.Run({"restore", w.root, "--replace", "--parameters-only"});
+    w.Run({"restore", w.root, "--replace", "--parameters-only", "--yes"});
   }
   SECTION("made whole, and restored") {
     w.Run({"compact", w.root});
     CHECK(w.Newest() == std::to_string(rows) + " on null");
-    w.Run({"restore", w.root, "--replace"});
+    w.Run({"restore", w.root, "--replace", "--yes"});
   }
   w.Open();
   CHECK(w.Served() == served);

@@ -16,9 +16,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/json.h"
+#include "proto/view_tables.h"
 #include "rdma/base/clock.h"
 #include "server/checkpoint/manifest.h"
+#include "server/cli/validators.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/newest_checkpoint.h"
+#include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/text_table.h"
 #include "server/nanoseconds.h"
 #include "server/saves/restorer.h"
@@ -159,6 +163,25 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
   return out.ToString() + "\n";
 }
 
+// A worker's calls on a table that is replaced fail, and what it has trained is gone. The caller
+// has not agreed to that by --yes. Errors as Confirm() and CallAndWait().
+absl::Status AgreeToReplace(const std::vector<std::string>& names, const Coordinator& coordinator) {
+  const absl::StatusOr<v1::GetViewResponse> response =
+      CallAndWait<v1::GetViewResponse>(coordinator, "GetView", v1::GetViewRequest());
+  if (!response.ok()) return response.status();
+  std::vector<const v1::Table*> replaced;
+  for (const std::string& name : names) {
+    const v1::Table* served = FindTableNamed(name, /*restoring=*/false, response->view());
+    if (served != nullptr) replaced.push_back(served);
+  }
+  const std::string users = UsersText(replaced, response->view());
+  if (users.empty()) return absl::OkStatus();
+  return Confirm(absl::StrCat(users,
+                              "; end these workers first, or what they trained is replaced "
+                              "under them"),
+                 coordinator.interrupt_fd);
+}
+
 absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
                                     const std::string& given, bool json,
                                     const Coordinator& coordinator) {
@@ -167,13 +190,9 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   restorer_options.coordinator = coordinator.address;
   restorer_options.path = given;
   checkpoint::Disk* const disk = checkpoint::PosixDisk();
-  if (!disk->Open(checkpoint::Join(given, checkpoint::kManifestName)).ok() &&
-      !checkpoint::CheckpointNumber(checkpoint::BaseName(given)).has_value()) {
-    std::vector<std::string> passed;
-    auto newest = checkpoint::NewestComplete(disk, given, &passed);
-    for (const std::string& why : passed) {
-      std::fprintf(stderr, "verbena: passed over: %s\n", Printable(why).c_str());
-    }
+  constexpr char kCommand[] = "verbena checkpoint restore";
+  if (!IsOneCheckpoint(given)) {
+    const auto newest = ChooseCheckpoint(given, kCommand);
     if (!newest.ok()) return newest.status();
     // The newest may be another job's than the one that is meant.
     const auto all = checkpoint::ListCheckpoints(disk, given);
@@ -196,7 +215,11 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   const std::string path = restorer_options.path;
   auto restorer =
       server::Restorer::Make(std::move(restorer_options), &clock, coordinator.channel, disk);
-  if (!restorer.ok()) return restorer.status();
+  if (!restorer.ok()) return AdviseOnDamage(restorer.status(), path, kCommand);
+  if ((options.replace || options.drop_first) && !options.yes) {
+    const absl::Status agreed = AgreeToReplace((*restorer)->tables(), coordinator);
+    if (!agreed.ok()) return agreed;
+  }
   const int64_t began = clock.NowNanos();
   const absl::Status status = RunToEnd(restorer->get(), clock, coordinator, [&](double seconds) {
     const server::RestorerProgress progress = (*restorer)->progress();
@@ -208,7 +231,7 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
                                                  "; --replace puts what is restored in its place, "
                                                  "--rename beside it"));
   }
-  if (!status.ok()) return status;
+  if (!status.ok()) return AdviseOnDamage(status, path, kCommand);
   const double seconds = static_cast<double>(clock.NowNanos() - began) / 1e9;
   const uint64_t bytes = (*restorer)->progress().total_bytes;
   const std::vector<std::string> tables = (*restorer)->tables();
@@ -300,6 +323,8 @@ void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
   app->add_flag("--drop-first", options->drop_first,
                 "Drop tables of these names first, also if this fails then: for want of memory")
       ->excludes(replace);
+  app->add_flag("--yes", options->yes,
+                "With --replace or --drop-first: also while workers use these tables");
 }
 
 }  // namespace
@@ -312,7 +337,9 @@ std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
     CLI::App* app = command->add_subcommand(name, about);
     app->callback([options, action] { options->action = action; });
     app->add_option("PATH", options->path, path)->type_name("")->required();
-    app->add_option("--job", options->job, job)->type_name("JOB");
+    app->add_option("--job", options->job, job)
+        ->type_name("JOB")
+        ->check(server::NotEmpty("a job's name"));
     app->add_option("--table", options->tables, "This table; may be given again (default: all)")
         ->type_name("TABLE")
         ->allow_extra_args(false);

@@ -36,6 +36,7 @@ struct ClusterCheckpointOptions {
   bool parameters_only = false;
   bool replace = false;
   bool drop_first = false;
+  bool yes = false;  // agreed to replacing tables that workers use
 };
 
 // The actions of `command`; what was given is in `options`. Returns them.

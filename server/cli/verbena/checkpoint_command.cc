@@ -5,13 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/json.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/checkpoint/compact.h"
 #include "server/checkpoint/layout.h"
+#include "server/cli/validators.h"
 #include "server/cli/verbena/checkpoint_progress.h"
 #include "server/cli/verbena/checkpoint_report.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/newest_checkpoint.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -24,21 +27,13 @@ using checkpoint::Listed;
 using checkpoint::PosixDisk;
 using Action = CheckpointOptions::Action;
 
-bool IsOneCheckpoint(const std::string& path) {
-  return checkpoint::CheckpointNumber(checkpoint::BaseName(path)).has_value() ||
-         PosixDisk()->Open(checkpoint::Join(path, checkpoint::kManifestName)).ok();
-}
-
-// Of a directory of checkpoints the newest one that is complete.
-absl::StatusOr<CheckpointReader> OpenOne(const std::string& path, CheckpointReport* report) {
-  if (IsOneCheckpoint(path)) return CheckpointReader::Open(PosixDisk(), path);
-  std::vector<std::string> passed;
-  const absl::StatusOr<std::string> newest = checkpoint::NewestComplete(PosixDisk(), path, &passed);
-  for (const std::string& why : passed) {
-    absl::StrAppend(&report->err, "verbena: passed over: ", Printable(why), "\n");
-  }
-  if (!newest.ok()) return newest.status();
-  return CheckpointReader::Open(PosixDisk(), *newest);
+// To be written elsewhere. `command`: that takes one by its own path, see ChooseCheckpoint().
+absl::StatusOr<CheckpointReader> OpenChosen(const std::string& path, const std::string& command) {
+  const absl::StatusOr<std::string> chosen = ChooseCheckpoint(path, command);
+  if (!chosen.ok()) return chosen.status();
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(PosixDisk(), *chosen);
+  if (!reader.ok()) return AdviseOnDamage(reader.status(), *chosen, command);
+  return reader;
 }
 
 absl::StatusOr<CheckpointReport> List(const CheckpointOptions& options, bool json) {
@@ -50,11 +45,22 @@ absl::StatusOr<CheckpointReport> List(const CheckpointOptions& options, bool jso
   return report;
 }
 
+// Of a directory the newest one that is complete, with the newer ones that are not.
 absl::StatusOr<CheckpointReport> Inspect(const CheckpointOptions& options, bool json) {
   CheckpointReport report;
-  const absl::StatusOr<CheckpointReader> reader = OpenOne(options.path, &report);
+  std::string path = options.path;
+  std::vector<std::string> passed;
+  if (!IsOneCheckpoint(path)) {
+    const auto newest = checkpoint::NewestComplete(PosixDisk(), path, &passed);
+    for (const std::string& why : passed) {
+      absl::StrAppend(&report.err, "verbena: passed over: ", Printable(why), "\n");
+    }
+    if (!newest.ok()) return newest.status();
+    path = *newest;
+  }
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(PosixDisk(), path);
   if (!reader.ok()) return reader.status();
-  report.out = json ? CheckpointJson(*reader) : CheckpointText(*reader);
+  report.out = json ? CheckpointJson(*reader, passed) : CheckpointText(*reader);
   return report;
 }
 
@@ -94,6 +100,8 @@ std::string VerdictJson(const Verdict& verdict) {
 // One of a directory is the newest, whether complete or not: that is what is asked about.
 absl::StatusOr<CheckpointReport> Verify(const CheckpointOptions& options, bool json,
                                         int signal_fd) {
+  // Not "damaged": there is nothing to be damaged.
+  if (const auto entries = PosixDisk()->List(options.path); !entries.ok()) return entries.status();
   std::vector<std::string> paths = {options.path};
   if (options.all || !IsOneCheckpoint(options.path)) {
     const auto all = checkpoint::ListCheckpoints(PosixDisk(), options.path);
@@ -126,15 +134,29 @@ absl::StatusOr<CheckpointReport> Verify(const CheckpointOptions& options, bool j
   return report;
 }
 
-// Only where there is one already: a wrong name must not make a directory.
-absl::StatusOr<std::unique_ptr<CheckpointDirectory>> OpenDirectory(const std::string& path) {
+// Only where there are checkpoints, of `job` where one is named: a wrong name must not make a
+// directory, or leave a LOCK in a directory of something else.
+absl::StatusOr<std::unique_ptr<CheckpointDirectory>> OpenDirectory(const std::string& path,
+                                                                   const std::string& job) {
+  if (IsOneCheckpoint(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is one checkpoint; name the directory that it is in"));
+  }
   const auto all = checkpoint::ListCheckpoints(PosixDisk(), path);
   if (!all.ok()) return all.status();
+  if (all->empty()) return absl::NotFoundError(absl::StrCat(path, " has no checkpoints"));
+  const std::vector<std::string> jobs = checkpoint::JobsOf(*all);
+  if (!job.empty() && std::find(jobs.begin(), jobs.end(), job) == jobs.end()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " has no checkpoint of job '", job, "'; it has those of ",
+                     jobs.empty() ? "no job that can be read"
+                                  : absl::StrCat("'", absl::StrJoin(jobs, "', '"), "'")));
+  }
   return CheckpointDirectory::Open(PosixDisk(), path);
 }
 
 absl::StatusOr<CheckpointReport> Prune(const CheckpointOptions& options, bool json) {
-  const auto directory = OpenDirectory(options.path);
+  const auto directory = OpenDirectory(options.path, options.retention.job);
   if (!directory.ok()) return directory.status();
   const auto removed = options.dry_run ? (*directory)->WouldPrune(options.retention)
                                        : (*directory)->Prune(options.retention);
@@ -167,10 +189,10 @@ absl::StatusOr<CheckpointReport> Prune(const CheckpointOptions& options, bool js
 
 absl::StatusOr<CheckpointReport> CompactNewest(const CheckpointOptions& options, bool json,
                                                int signal_fd) {
-  const auto directory = OpenDirectory(options.path);
+  const auto directory = OpenDirectory(options.path, /*job=*/"");
   if (!directory.ok()) return directory.status();
   CheckpointReport report;
-  const absl::StatusOr<CheckpointReader> reader = OpenOne(options.path, &report);
+  const absl::StatusOr<CheckpointReader> reader = OpenChosen(options.path, /*command=*/"");
   if (!reader.ok()) return reader.status();
   std::string made = checkpoint::BaseName(reader->path());
   const size_t links = reader->links();
@@ -180,7 +202,7 @@ absl::StatusOr<CheckpointReport> CompactNewest(const CheckpointOptions& options,
     Progress progress(options.progress, "compacting", reader->bytes(), signal_fd);
     const absl::StatusOr<std::string> name = checkpoint::Compact(
         PosixDisk(), *reader, directory->get(), checkpoint::kDefaultFileBytes, progress.Callback());
-    if (!name.ok()) return name.status();
+    if (!name.ok()) return AdviseOnDamage(name.status(), reader->path(), /*command=*/"");
     made = *name;
   }
   if (json) {
@@ -202,16 +224,17 @@ absl::StatusOr<CheckpointReport> CompactNewest(const CheckpointOptions& options,
 absl::StatusOr<CheckpointReport> RunExport(const CheckpointOptions& options, bool json,
                                            int signal_fd) {
   CheckpointReport report;
-  const absl::StatusOr<CheckpointReader> reader = OpenOne(options.path, &report);
+  constexpr char kCommand[] = "verbena checkpoint export";
+  const absl::StatusOr<CheckpointReader> reader = OpenChosen(options.path, kCommand);
   if (!reader.ok()) return reader.status();
   const auto plan = checkpoint::PlanExport(*reader, options.exported);
-  if (!plan.ok()) return plan.status();
+  if (!plan.ok()) return AdviseOnDamage(plan.status(), reader->path(), kCommand);
   uint64_t bytes = 0;
   for (const checkpoint::ExportedTensor& tensor : *plan) bytes += tensor.bytes();
   Progress progress(options.progress, "exporting", bytes, signal_fd);
   const auto done =
       checkpoint::Export(PosixDisk(), *reader, options.exported, *plan, progress.Callback());
-  if (!done.ok()) return done.status();
+  if (!done.ok()) return AdviseOnDamage(done.status(), reader->path(), kCommand);
   if (!json) {
     report.out =
         absl::StrCat(Printable(reader->path()), ": ", done->tensors, " tensors, ",
@@ -339,7 +362,8 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
   prune
       ->add_option("--job", options->retention.job,
                    "Whose checkpoints; others stay (default: the only job that has some)")
-      ->type_name("JOB");
+      ->type_name("JOB")
+      ->check(server::NotEmpty("a job's name"));
   prune
       ->add_option("--keep-every", options->retention.keep_every,
                    "Besides, of each so many steps the first stays; 0: none")

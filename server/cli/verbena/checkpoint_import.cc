@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "proto/json.h"
 #include "server/checkpoint/import.h"
+#include "server/cli/validators.h"
 #include "server/cli/verbena/checkpoint_progress.h"
 #include "server/cli/verbena/text_table.h"
 #include "shard/optimizer/optimizer.h"
@@ -133,7 +134,8 @@ void AddImport(CLI::App* action, ImportCommand* command) {
   action
       ->add_option("--job", options->job,
                    "Whose the tables are (default: as in --spec, else 'default')")
-      ->type_name("JOB");
+      ->type_name("JOB")
+      ->check(server::NotEmpty("a job's name"));
   action
       ->add_option("--spec", command->spec_file,
                    "Specifications of tables, as a manifest.json has them: one of these, or\n"

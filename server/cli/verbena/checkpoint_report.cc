@@ -155,7 +155,8 @@ std::string CheckpointText(const checkpoint::CheckpointReader& reader) {
   return absl::StrCat(text, tables.ToString(), "\n", files.ToString());
 }
 
-std::string CheckpointJson(const checkpoint::CheckpointReader& reader) {
+std::string CheckpointJson(const checkpoint::CheckpointReader& reader,
+                           const std::vector<std::string>& passed_over) {
   const v1::CheckpointManifest& manifest = reader.manifest();
   JsonArray tables, files;
   for (const v1::CheckpointTable& table : manifest.tables()) tables.Add(TableJson(table));
@@ -166,8 +167,11 @@ std::string CheckpointJson(const checkpoint::CheckpointReader& reader) {
     json.Add("tensors", file.tensors_size());
     files.Add(json);
   }
+  JsonArray passed;
+  for (const std::string& why : passed_over) passed.Add(why);
   JsonWriter json;
   json.Add("checkpoint", reader.path());
+  json.Add("passed_over", passed);
   json.Add("format_version", manifest.format_version());
   json.Add("written_by", manifest.written_by());
   json.Add("time", manifest.time());

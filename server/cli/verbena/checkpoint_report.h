@@ -16,7 +16,8 @@ std::string CheckpointsText(const std::vector<checkpoint::Listed>& all);
 std::string CheckpointsJson(const std::string& directory,
                             const std::vector<checkpoint::Listed>& all);
 std::string CheckpointText(const checkpoint::CheckpointReader& reader);
-std::string CheckpointJson(const checkpoint::CheckpointReader& reader);
+std::string CheckpointJson(const checkpoint::CheckpointReader& reader,
+                           const std::vector<std::string>& passed_over);
 
 }  // namespace verbena::cli
 

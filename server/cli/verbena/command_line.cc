@@ -37,10 +37,14 @@ struct CommandText {
 };
 constexpr CommandText kCommands[] = {
     {Command::kStatus, "status", "Is the cluster healthy? Servers, partitions, jobs, tables",
-     "Exit status 1 when a server is silent or does not answer, partitions are lost, or expected\n"
-     "servers are missing.\n\n"
-     "Example:\n"
-     "  verbena status --cluster 10.0.0.1:7000 --timeout 2 || echo 'look at the cluster'"},
+     "Exit status 1 when a server is silent or does not answer, partitions are lost or have fewer\n"
+     "living copies than wanted, or expected servers are missing; with --wait when that is still "
+     "so\n"
+     "at the end. Copies on servers that are silent, do not answer or were replaced do not "
+     "count.\n\n"
+     "Examples:\n"
+     "  verbena status --cluster 10.0.0.1:7000 --timeout 2 || echo 'look at the cluster'\n"
+     "  systemctl restart verbenad && verbena status --wait 600   # then the next server"},
     {Command::kTables, "tables",
      "Tables: shape, type, consistency, optimizer, rows, size, partitions lost",
      "Rows and bytes of an embedding table are those of the servers that answer; exit status "
@@ -90,6 +94,12 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena server remove server-3\n"
      "  verbena server remove server-3 --yes --json"},
+    {Command::kTable, "table", "Tables: drop one, with all that it has",
+     "The served table of that name, else the one that is being restored; --restoring: only the\n"
+     "latter. It says which workers use the table, and asks.\n\n"
+     "Examples:\n"
+     "  verbena table drop weights\n"
+     "  verbena table drop weights --yes --json"},
     {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
      "Roles: operator, everything; server, joins as a server; job, everything with one job;\n"
      "read-only, looks, and joins as an observer, which only pulls.\n\n"
@@ -118,6 +128,7 @@ struct RawOptions {
   TlsOptions tls;
   double timeout = 5;
   double watch = 0;
+  double wait = 0;
   std::string token_file;
   bool json = false;
   TokenOptions token;
@@ -139,6 +150,13 @@ CLI::Validator Checked(Parse parse) {
   return check;
 }
 
+// A worker's token has the role of its job.
+std::string CheckRole(std::string& word) {
+  const std::string wrong(ParseRole(word).status().message());
+  const bool worker = word == "worker" || word == "workers" || word == "trainer";
+  return worker ? absl::StrCat(wrong, "; a worker needs role job") : wrong;
+}
+
 void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::App*>* actions) {
   command->require_subcommand(1);
   CLI::App* create = command->add_subcommand("create", "Make a token and print it, this once");
@@ -148,9 +166,11 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
           "operator, server, job or read-only")
       ->type_name("ROLE")
       ->required()
-      ->check(Checked(ParseRole));
-  create->add_option("--job", token->job,
-                     "The job it is for: of role job; of read-only, where it is for one alone");
+      ->check(CLI::Validator(CheckRole, ""));
+  create
+      ->add_option("--job", token->job,
+                   "The job it is for: of role job; of read-only, where it is for one alone")
+      ->check(server::NotEmpty("a job's name"));
   create
       ->add_option_function<std::string>(
           "--expires", [token](const std::string& text) { token->lifetime = *ParseLifetime(text); },
@@ -168,22 +188,37 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
   *actions = {create, list, revoke};
 }
 
-// Of `partition`: list and reset; of `server`: remove. What was given is in `repair`.
-void AddRepairs(Command of, CLI::App* command, RepairOptions* repair,
+struct RepairText {
+  Command of;
+  RepairOptions::Action action;
+  const char* name;
+  const char* about;
+  const char* argument;
+};
+constexpr RepairText kRepairs[] = {
+    {Command::kPartition, RepairOptions::Action::kResetTable, "reset",
+     "Start again what a table has lost", "TABLE"},
+    {Command::kServer, RepairOptions::Action::kRemoveServer, "remove",
+     "Forget a server that is silent", "NAME"},
+    {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table for ever", "NAME"},
+};
+
+// Of `partition`: list and reset; of `server`: remove; of `table`: drop. What was given is in
+// `repair`.
+void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* repair,
                 std::vector<CLI::App*>* actions) {
+  const Command of = repaired.of;
   command->require_subcommand(1);
   if (of == Command::kPartition) {
     actions->push_back(command->add_subcommand("list", "Primary, followers, learners of each"));
   }
-  CLI::App* action = of == Command::kServer
-                         ? command->add_subcommand("remove", "Forget a server that is silent")
-                         : command->add_subcommand("reset", "Start again what a table has lost");
-  const auto chosen = of == Command::kServer ? RepairOptions::Action::kRemoveServer
-                                             : RepairOptions::Action::kResetTable;
-  action->callback([repair, chosen] { repair->action = chosen; });
-  action->add_option(of == Command::kServer ? "NAME" : "TABLE", repair->name, "Its name")
-      ->type_name("")
-      ->required();
+  CLI::App* action = command->add_subcommand(repaired.name, repaired.about);
+  action->callback([repair, chosen = repaired.action] { repair->action = chosen; });
+  action->add_option(repaired.argument, repair->name, "Its name")->type_name("")->required();
+  if (of == Command::kTable) {
+    action->add_flag("--restoring", repair->restoring,
+                     "The one that is being restored, not the one that is served");
+  }
   if (of == Command::kPartition) {
     CLI::Validator number;
     number.description("");
@@ -365,12 +400,20 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
           ->type_name("SECONDS")
           ->check(SecondsUpTo(86400));
     }
+    if (text.command == Command::kStatus) {
+      command
+          ->add_option("--wait", raw.wait,
+                       "Wait until it is healthy and all copies are complete, at most so long;\n"
+                       "what it waits for goes to standard error")
+          ->type_name("SECONDS")
+          ->check(SecondsUpTo(86400));
+    }
     if (text.command == Command::kToken) {
       AddTokenActions(command, &raw.token, &token_actions);
       for (CLI::App* action : token_actions) AddCommon(action, &raw);
     }
-    if (text.command == Command::kPartition || text.command == Command::kServer) {
-      AddRepairs(text.command, command, &raw.repair, &repairs);
+    for (const RepairText& repair : kRepairs) {
+      if (repair.of == text.command) AddRepairs(repair, command, &raw.repair, &repairs);
     }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
   }
@@ -414,6 +457,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
   }
   parsed.options.timeout = absl::Seconds(raw.timeout);
+  if (raw.wait > 0) parsed.options.wait = absl::Seconds(raw.wait);
   if (raw.watch > 0) parsed.options.watch = absl::Seconds(raw.watch);
   parsed.options.json = raw.json;
   parsed.options.job = raw.job;

@@ -31,6 +31,7 @@ enum class Command {
   kShards,
   kPartition,
   kServer,
+  kTable,
   kToken,
   kCheckpoint
 };
@@ -42,10 +43,11 @@ struct Options {
   std::string token_file;  // of the operator's own token; empty: none
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // shards: print rates this often
+  std::optional<absl::Duration> wait;   // status: until all is well, at most so long
   bool json = false;
   std::string job;               // limits: whose
   LimitChange limits;            // limits: none given: they are shown
-  RepairOptions repair;          // of kServer, kPartition; of neither: partitions are listed
+  RepairOptions repair;          // of kServer, kTable, kPartition; of none: partitions are listed
   TokenOptions token;            // of kToken
   CheckpointOptions checkpoint;  // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -43,6 +44,8 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
           absl::StrCat(who, " did not answer within ", absl::FormatDuration(coordinator.timeout),
                        ". Is its process stopped or its host overloaded? --timeout waits longer"));
     case absl::StatusCode::kUnavailable:
+      // It has answered: it does not know yet whether its state is an older one.
+      if (absl::StartsWith(Said(status, address), "coordinator state: ")) break;
       return absl::UnavailableError(absl::StrCat(
           who, " cannot be reached: ", Said(status, address),
           ". Does 'verbenad --coordinator' run there? --cluster HOST:PORT or the environment "
@@ -57,10 +60,10 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
           " is not the coordinator: what listens there does not serve a cluster's state. Name the "
           "verbenad that runs with --coordinator"));
     default:
-      // Not the peer's code: CANCELLED means an interrupt here.
-      return absl::UnknownError(
-          absl::StrCat(who, " answered with an error: ", Said(status, address)));
+      break;
   }
+  // Not the peer's code: CANCELLED means an interrupt here.
+  return absl::UnknownError(absl::StrCat(who, " answered with an error: ", Said(status, address)));
 }
 
 bool ChangeRetry::Again(absl::Status* status) {

@@ -1,7 +1,6 @@
 #include "server/cli/verbena/health.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "server/cli/verbena/text_table.h"
@@ -13,13 +12,20 @@ std::string Partitions(uint32_t count) {
   return absl::StrCat(count, count == 1 ? " partition" : " partitions");
 }
 
+// A worker's request over shm is settled only when the process at the other end is gone.
+std::string StoppedText(const ServerState& state) {
+  if (!absl::IsDeadlineExceeded(state.statistics.status())) return "";
+  return "; if its process is stopped, workers that use shm wait until it is killed or continues";
+}
+
 std::string ServerProblem(const ServerState& state, const Placement& placement) {
   const v1::Server& server = state.server;
   const std::string who =
       absl::StrCat("server '", Printable(server.name()), "' at ", Printable(server.address()));
   if (server.state() == v1::Server::SILENT) {
     const PartitionCount has = placement.OfServer(server.incarnation());
-    std::string text = absl::StrCat(who, " is silent: it has left or its lease has ended");
+    std::string text =
+        absl::StrCat(who, " is silent: it has left or its lease has ended", StoppedText(state));
     if (has.alone > 0) {
       absl::StrAppend(
           &text, "; what it holds (", Partitions(has.alone),
@@ -27,8 +33,12 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
           "gone: start a server under its name, then reset the tables or restore a "
           "checkpoint");
     }
-    if (has.partitions > has.alone) {
-      absl::StrAppend(&text, "; followers have ", Partitions(has.partitions - has.alone),
+    if (has.heirless > 0) {
+      absl::StrAppend(&text, "; the followers of ", Partitions(has.heirless),
+                      " of it do not respond either: no server takes them over");
+    }
+    if (const uint32_t followed = has.partitions - has.alone - has.heirless; followed > 0) {
+      absl::StrAppend(&text, "; followers have ", Partitions(followed),
                       " of it, and take them over if they do not hear it either");
     }
     return text;
@@ -37,7 +47,7 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
   return absl::StrCat(who,
                       absl::IsFailedPrecondition(state.statistics.status()) ? " has been replaced: "
                                                                             : " does not answer: ",
-                      WhyUnanswered(state));
+                      WhyUnanswered(state), StoppedText(state));
 }
 
 std::string TableProblem(const v1::Table& table) {
@@ -47,7 +57,9 @@ std::string TableProblem(const v1::Table& table) {
   return absl::StrCat("table '", Printable(table.spec().name()), "' has lost ", Partitions(lost),
                       " (",
                       Ranges({table.lost_partitions().begin(), table.lost_partitions().end()}),
-                      "): calls on them return DATA_LOSS until the table is dropped or reset");
+                      "): calls on them return DATA_LOSS until the table is dropped "
+                      "('verbena table drop'), restored ('verbena checkpoint restore --replace') "
+                      "or reset ('verbena partition reset')");
 }
 
 }  // namespace
@@ -63,6 +75,7 @@ PartitionCount Placement::OfServer(uint64_t incarnation) const {
     if (shard.first != incarnation) continue;
     sum.partitions += count.partitions;
     sum.alone += count.alone;
+    sum.heirless += count.heirless;
     sum.followers += count.followers;
     sum.learners += count.learners;
     sum.lost += count.lost;
@@ -70,12 +83,29 @@ PartitionCount Placement::OfServer(uint64_t incarnation) const {
   return sum;
 }
 
-Placement PlacementOf(const v1::ClusterView& view) {
+std::set<uint64_t> LivingServers(const ClusterState& state) {
+  std::set<uint64_t> living;
+  if (state.servers.empty()) {
+    for (const v1::Server& server : state.view.servers()) {
+      if (server.state() == v1::Server::ALIVE) living.insert(server.incarnation());
+    }
+  }
+  for (const ServerState& server : state.servers) {
+    if (server.server.state() == v1::Server::ALIVE && server.statistics.ok()) {
+      living.insert(server.server.incarnation());
+    }
+  }
+  return living;
+}
+
+Placement PlacementOf(const ClusterState& state) {
+  const v1::ClusterView& view = state.view;
   std::set<uint32_t> lost;
   for (const v1::Table& table : view.tables()) {
     if (table.restoring()) continue;
     lost.insert(table.lost_partitions().begin(), table.lost_partitions().end());
   }
+  const std::set<uint64_t> living = LivingServers(state);
   Placement placement;
   for (const v1::Partition& partition : view.partitions()) {
     const uint32_t is_lost = lost.contains(partition.id()) ? 1 : 0;
@@ -85,10 +115,9 @@ Placement PlacementOf(const v1::ClusterView& view) {
       ++placement.unassigned;
       continue;
     }
-    if (1 + static_cast<uint32_t>(partition.followers_size()) < ReplicasOf(view)) {
-      ++placement.incomplete;
-    }
+    uint32_t heirs = 0;
     for (const v1::Replica& copy : partition.followers()) {
+      heirs += living.contains(copy.server()) ? 1 : 0;
       ++placement.shards[{copy.server(), copy.shard()}].followers;
       ++placement.all.followers;
     }
@@ -96,9 +125,13 @@ Placement PlacementOf(const v1::ClusterView& view) {
       ++placement.shards[{copy.server(), copy.shard()}].learners;
       ++placement.all.learners;
     }
+    const uint32_t copies = heirs + (living.contains(partition.primary()) ? 1 : 0);
+    placement.incomplete += copies < ReplicasOf(view) ? 1 : 0;
+    placement.dead += copies == 0 ? 1 : 0;
     PartitionCount& count = placement.shards[{partition.primary(), partition.shard()}];
     ++count.partitions;
     count.alone += partition.followers().empty() ? 1 : 0;
+    count.heirless += !partition.followers().empty() && heirs == 0 ? 1 : 0;
     count.lost += is_lost;
   }
   return placement;
@@ -125,8 +158,9 @@ CopyLoad CopiesOf(const ServerState& server, uint32_t shard) {
 
 uint32_t ReplicasOf(const v1::ClusterView& view) { return std::max(view.replicas(), 1u); }
 
-std::string CopiesText(const v1::ClusterView& view) {
-  const Placement placement = PlacementOf(view);
+std::string CopiesText(const ClusterState& state) {
+  const v1::ClusterView& view = state.view;
+  const Placement placement = PlacementOf(state);
   return absl::StrCat(ReplicasOf(view), ReplicasOf(view) == 1 ? " copy" : " copies",
                       " of each partition wanted, ", std::max(view.min_replicas(), 1u),
                       " to take pushes; ", Partitions(placement.incomplete),
@@ -152,24 +186,44 @@ std::vector<std::string> Problems(const ClusterState& state) {
   };
   add(std::string(state.coordinator_status.message()));
   const v1::ClusterView& view = state.view;
-  const Placement placement = PlacementOf(view);
-  const auto servers = static_cast<uint32_t>(view.servers_size());
-  if (servers < view.expected_servers()) {
-    add(absl::StrCat(servers, " of ", view.expected_servers(),
-                     " expected servers have joined: no table can be created yet"));
+  const Placement placement = PlacementOf(state);
+  // As the coordinator counts them when a table is made.
+  const auto alive = static_cast<uint32_t>(
+      std::count_if(view.servers().begin(), view.servers().end(),
+                    [](const v1::Server& s) { return s.state() == v1::Server::ALIVE; }));
+  if (alive < view.expected_servers()) {
+    const uint32_t missing = view.expected_servers() - alive;
+    add(absl::StrCat(alive, " of ", view.expected_servers(),
+                     " expected servers are alive: no table can be created or restored until ",
+                     missing, missing == 1 ? " more joins or returns" : " more join or return"));
   } else if (placement.unassigned > 0 && !view.tables().empty()) {
     // They are placed when the first table is made.
     add(absl::StrCat(placement.unassigned, " of ", placement.all.partitions,
                      " partitions are on no server"));
   }
-  if (placement.incomplete > 0 && !view.tables().empty()) {
-    add(absl::StrCat(Partitions(placement.incomplete), placement.incomplete == 1 ? " has" : " have",
-                     " fewer copies than the ", ReplicasOf(view), " wanted; ",
-                     placement.all.learners, " being copied"));
+  if (placement.dead > 0 && !view.tables().empty()) {
+    add(absl::StrCat(Partitions(placement.dead), placement.dead == 1 ? " has" : " have",
+                     " no living copy: calls on them wait until a server that has one responds"));
+  }
+  if (const uint32_t fewer = placement.incomplete - placement.dead;
+      fewer > 0 && !view.tables().empty()) {
+    add(absl::StrCat(Partitions(fewer), fewer == 1 ? " has" : " have", " fewer copies than the ",
+                     ReplicasOf(view), " wanted; ", placement.all.learners, " being copied"));
   }
   for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
   for (const v1::Table& table : view.tables()) add(TableProblem(table));
   return problems;
 }
+
+std::string Obstacle(const ClusterState& state) {
+  std::vector<std::string> problems = Problems(state);
+  if (!problems.empty()) return problems.front();
+  const Placement placement = PlacementOf(state);
+  if (placement.incomplete == 0 && placement.all.learners == 0) return "";
+  return absl::StrCat(Partitions(placement.incomplete), " with fewer copies than the ",
+                      ReplicasOf(state.view), " wanted; ", placement.all.learners, " being copied");
+}
+
+bool Settled(const ClusterState& state) { return Obstacle(state).empty(); }
 
 }  // namespace verbena::cli

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ namespace verbena::cli {
 struct PartitionCount {
   uint32_t partitions = 0;  // that it is primary of
   uint32_t alone = 0;       // of these, without a follower
+  uint32_t heirless = 0;    // of these, with followers of which none lives
   uint32_t followers = 0, learners = 0;
   uint32_t lost = 0;  // those of which a table has lost its only copy
 };
@@ -24,13 +26,20 @@ struct PartitionCount {
 struct Placement {
   PartitionCount all;
   uint32_t unassigned = 0;
-  uint32_t incomplete = 0;  // assigned, with fewer than `replicas` copies; learners are none yet
+  // Assigned, with fewer than `replicas` living copies; a learner is no copy yet.
+  uint32_t incomplete = 0;
+  uint32_t dead = 0;  // of these, without a living copy
   std::map<std::pair<uint64_t, uint32_t>, PartitionCount> shards;  // by (incarnation, shard)
 
   PartitionCount Of(uint64_t incarnation, uint32_t shard) const;
   PartitionCount OfServer(uint64_t incarnation) const;  // of all its shards
 };
-Placement PlacementOf(const v1::ClusterView& view);
+Placement PlacementOf(const ClusterState& state);
+
+// Incarnations of the servers that have a lease and have answered as that incarnation. Before the
+// lease of a killed server ends, and after another process has taken its place, the view lists its
+// copies on as if they were there. Servers that were not asked: those with a lease.
+std::set<uint64_t> LivingServers(const ClusterState& state);
 
 // Of the copies of partitions that a shard is primary of; zeros when it does not answer.
 struct CopyLoad {
@@ -42,7 +51,7 @@ CopyLoad CopiesOf(const ServerState& server, uint32_t shard);
 uint32_t ReplicasOf(const v1::ClusterView& view);  // that are wanted; at least 1
 
 // "2 copies of a partition are wanted, pushes go on with 1; 3 partitions have fewer, ...": a line.
-std::string CopiesText(const v1::ClusterView& view);
+std::string CopiesText(const ClusterState& state);
 
 // "alive", "silent", "no answer" (it has a lease and did not answer), "replaced" (another process
 // answers at its address).
@@ -52,6 +61,11 @@ std::string WhyUnanswered(const ServerState& server);
 
 // A sentence for each thing that an operator should act on, safe to print; none: healthy.
 std::vector<std::string> Problems(const ClusterState& state);
+
+// Healthy, and every partition has all of its copies: the next server may be restarted.
+bool Settled(const ClusterState& state);
+// The first thing that keeps it from being settled.
+std::string Obstacle(const ClusterState& state);
 
 }  // namespace verbena::cli
 

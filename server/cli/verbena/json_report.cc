@@ -212,7 +212,7 @@ JsonWriter ClusterJson(const ClusterState& state) {
 
 std::string StatusJson(const ClusterState& state) {
   const std::vector<std::string> problems = Problems(state);
-  const Placement placement = PlacementOf(state.view);
+  const Placement placement = PlacementOf(state);
   JsonArray problem_list;
   for (const std::string& problem : problems) problem_list.Add(problem);
   JsonArray servers;
@@ -241,6 +241,7 @@ std::string StatusJson(const ClusterState& state) {
   partitions.Add("unassigned", placement.unassigned);
   partitions.Add("lost", placement.all.lost);
   partitions.Add("incomplete", placement.incomplete);
+  partitions.Add("dead", placement.dead);
   partitions.Add("learners", placement.all.learners);
   JsonWriter json;
   json.Add("healthy", problems.empty());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/process_start.h"
@@ -86,9 +87,8 @@ class Program {
     if (options_.command == Command::kLimits) return Limits();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
-    const bool servers =
-        options_.command != Command::kJobs && options_.command != Command::kPartition;
-    absl::StatusOr<ClusterState> state = reader_.Read(servers);
+    absl::StatusOr<ClusterState> state =
+        options_.wait ? WaitSettled() : reader_.Read(options_.command != Command::kJobs);
     if (!state.ok()) return Failed(state.status());
     if (options_.watch) return Watch(std::move(*state));
     const int status = StatusOf(*state);
@@ -99,7 +99,7 @@ class Program {
   int RunToken() const {
     absl::StatusOr<TokenReport> report =
         RunTokenCommand(options_.token, options_.json, coordinator_);
-    if (!report.ok()) return FailedToChange(report.status());
+    if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
   }
@@ -118,6 +118,9 @@ class Program {
   int Repair() {
     const absl::StatusOr<ClusterState> state = reader_.Read(/*servers=*/false);
     if (!state.ok()) return Failed(state.status());
+    if (const absl::Status target = CheckTarget(options_.repair, *state); !target.ok()) {
+      return Failed(target);
+    }
     if (!options_.repair.yes) {
       const absl::Status agreed = Confirm(Consequences(options_.repair, *state), signal_fd_);
       if (absl::IsCancelled(agreed)) return Failed(agreed);
@@ -129,7 +132,7 @@ class Program {
     }
     const absl::StatusOr<RepairReport> report =
         RunRepair(options_.repair, options_.json, *state, coordinator_);
-    if (!report.ok()) return FailedToChange(report.status());
+    if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
   }
@@ -154,6 +157,7 @@ class Program {
       case Command::kPartition:
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
       case Command::kServer:
+      case Command::kTable:
       case Command::kToken:
       case Command::kCheckpoint:
         break;  // is no report
@@ -161,7 +165,32 @@ class Program {
     return "";
   }
 
+  // The state at the end of the wait, settled or not. A coordinator that restarts meanwhile is
+  // waited for like a server.
+  absl::StatusOr<ClusterState> WaitSettled() {
+    const absl::Time end = absl::Now() + *options_.wait;
+    std::string printed;
+    while (true) {
+      absl::StatusOr<ClusterState> state = reader_.Read(true);
+      const bool away =
+          absl::IsUnavailable(state.status()) || absl::IsDeadlineExceeded(state.status());
+      if (state.ok() ? Settled(*state) : !away) return state;
+      if (absl::Now() >= end) {
+        std::fprintf(stderr, "verbena: the cluster did not become healthy within %s\n",
+                     absl::FormatDuration(*options_.wait).c_str());
+        return state;
+      }
+      const std::string waits_for =
+          state.ok() ? Obstacle(*state) : std::string(state.status().message());
+      if (waits_for != printed) std::fprintf(stderr, "verbena: waiting: %s\n", waits_for.c_str());
+      printed = waits_for;
+      const absl::Duration pause = std::min(absl::Milliseconds(500), end - absl::Now());
+      if (const absl::Status slept = reader_.Sleep(pause); !slept.ok()) return slept;
+    }
+  }
+
   int StatusOf(const ClusterState& state) const {
+    if (options_.wait) return Settled(state) ? kExitOk : kExitWrong;
     if (options_.command == Command::kStatus) return Problems(state).empty() ? kExitOk : kExitWrong;
     if (options_.command == Command::kPartition) return kExitOk;
     // Only rows of embedding tables are the servers' to say.
@@ -187,7 +216,7 @@ class Program {
       *request.mutable_limits() = Changed(before, options_.limits);
       const absl::Status set =
           ChangeAndWait<v1::SetJobLimitsResponse>(coordinator_, "SetJobLimits", request).status();
-      if (!set.ok()) return FailedToChange(set);
+      if (!set.ok()) return Failed(set);
       state = reader_.Read(true);
       if (!state.ok()) return Failed(state.status());
     }
@@ -219,21 +248,14 @@ class Program {
     }
   }
 
-  // Not every error means that the coordinator was not reached: it may have refused.
-  int FailedToChange(const absl::Status& status) const {
-    const int failed = Failed(status);
-    const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-                           absl::IsUnauthenticated(status);
-    return failed == kExitUnreachable && !unreached ? kExitWrong : failed;
-  }
-
   int Failed(const absl::Status& status) const {
     if (absl::IsCancelled(status)) return EndedBySignal(signal_fd_);
     const std::string message(status.message());
     std::fprintf(stderr, "verbena: %s\n", message.c_str());
-    // Anything else that went wrong keeps a command from saying what it should.
-    return absl::IsUnknown(status) && options_.command == Command::kLimits ? kExitWrong
-                                                                           : kExitUnreachable;
+    // After any other error the coordinator has answered: it refused.
+    const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                           absl::IsUnauthenticated(status) || absl::IsUnimplemented(status);
+    return unreached ? kExitUnreachable : kExitWrong;
   }
 
   const Options options_;

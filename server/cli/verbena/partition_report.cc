@@ -35,11 +35,22 @@ v1::Replica PrimaryOf(const v1::Partition& partition) {
   return primary;
 }
 
-using Servers = std::map<uint64_t, const v1::Server*>;
+struct ServerNote {
+  const v1::Server* server;
+  std::string state;  // StateWord(), where the server was asked
+};
+using Servers = std::map<uint64_t, ServerNote>;
 
-Servers ServersOf(const v1::ClusterView& view) {
+Servers ServersOf(const ClusterState& state) {
   Servers servers;
-  for (const v1::Server& server : view.servers()) servers[server.incarnation()] = &server;
+  for (const v1::Server& server : state.view.servers()) {
+    servers[server.incarnation()] = {&server,
+                                     server.state() == v1::Server::SILENT ? "silent" : "alive"};
+  }
+  for (const ServerState& server : state.servers) {
+    const auto it = servers.find(server.server.incarnation());
+    if (it != servers.end() && it->second.state == "alive") it->second.state = StateWord(server);
+  }
   return servers;
 }
 
@@ -49,10 +60,10 @@ std::string CopyWord(const v1::Replica& copy, const Servers& servers) {
   if (it == servers.end()) {
     return absl::StrCat("incarnation ", copy.server(), " shard ", copy.shard());
   }
-  const v1::Server& server = *it->second;
+  const v1::Server& server = *it->second.server;
   std::vector<std::string> more;
   if (!server.zone().empty()) more.push_back("zone " + Printable(server.zone()));
-  if (server.state() == v1::Server::SILENT) more.emplace_back("silent");
+  if (it->second.state != "alive") more.push_back(it->second.state);
   return absl::StrCat(Printable(server.name()), " shard ", copy.shard(), more.empty() ? "" : " (",
                       absl::StrJoin(more, ", "), more.empty() ? "" : ")");
 }
@@ -66,7 +77,7 @@ std::string CopiesWord(const Replicas& copies, const Servers& servers) {
 
 JsonWriter CopyJson(const v1::Replica& copy, const Servers& servers) {
   const auto it = servers.find(copy.server());
-  const v1::Server server = it == servers.end() ? v1::Server() : *it->second;
+  const v1::Server server = it == servers.end() ? v1::Server() : *it->second.server;
   JsonWriter json;
   json.Add("server", server.name());
   json.Add("incarnation", copy.server());
@@ -86,7 +97,7 @@ JsonArray CopiesJson(const Replicas& copies, const Servers& servers) {
 
 std::string PartitionsText(const ClusterState& state) {
   constexpr auto kRight = TextTable::Align::kRight;
-  const Servers servers = ServersOf(state.view);
+  const Servers servers = ServersOf(state);
   const auto lost = LostBy(state.view);
   TextTable table({{"PARTITION", kRight},
                    {"EPOCH", kRight},
@@ -104,11 +115,11 @@ std::string PartitionsText(const ClusterState& state) {
                   CopiesWord(partition.learners(), servers),
                   by == lost.end() ? "-" : Printable(absl::StrJoin(by->second, ", "))});
   }
-  return absl::StrCat(CopiesText(state.view), "\n", table.ToString());
+  return absl::StrCat(CopiesText(state), "\n", table.ToString());
 }
 
 std::string PartitionsJson(const ClusterState& state) {
-  const Servers servers = ServersOf(state.view);
+  const Servers servers = ServersOf(state);
   const auto lost = LostBy(state.view);
   JsonArray partitions;
   for (const v1::Partition& partition : state.view.partitions()) {

@@ -10,10 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/json.h"
+#include "proto/table_partitions.h"
 #include "proto/view_tables.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/text_table.h"
+#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {
@@ -22,18 +24,67 @@ std::string Partitions(size_t count) {
   return absl::StrCat(count, count == 1 ? " partition" : " partitions");
 }
 
+std::vector<std::string> QuotedNames(const std::vector<const v1::Table*>& tables) {
+  std::vector<std::string> names;
+  for (const v1::Table* table : tables) {
+    names.push_back(absl::StrCat("'", Printable(table->spec().name()), "'"));
+  }
+  return names;
+}
+
+// As the coordinator judges it: a follower that is not listed any more has nothing.
+bool HasHeir(const v1::Partition& partition, const v1::ClusterView& view) {
+  return std::any_of(
+      partition.followers().begin(), partition.followers().end(), [&](const v1::Replica& copy) {
+        return std::any_of(view.servers().begin(), view.servers().end(),
+                           [&](const v1::Server& s) { return s.incarnation() == copy.server(); });
+      });
+}
+
 std::string RemovalText(const std::string& name, const ClusterState& state) {
-  uint32_t sole = 0;
-  for (const v1::Server& server : state.view.servers()) {
+  const v1::ClusterView& view = state.view;
+  std::vector<int64_t> sole;
+  for (const v1::Server& server : view.servers()) {
     if (server.name() != name) continue;
-    for (const v1::Partition& partition : state.view.partitions()) {
-      sole += partition.primary() == server.incarnation() && partition.followers().empty() ? 1 : 0;
+    for (const v1::Partition& partition : view.partitions()) {
+      if (partition.primary() == server.incarnation() && !HasHeir(partition, view)) {
+        sole.push_back(partition.id());
+      }
     }
   }
-  return absl::StrCat("server '", Printable(name), "' is forgotten for ever",
-                      sole == 0 ? ""
-                                : absl::StrCat(", and what it alone has (", Partitions(sole),
-                                               ") is lost in every table"));
+  const std::string forgotten =
+      absl::StrCat("server '", Printable(name), "' is forgotten for ever");
+  if (sole.empty()) return forgotten;
+  const auto partitions = static_cast<uint32_t>(view.partitions_size());
+  std::vector<std::string> losses;
+  for (const v1::Table& table : view.tables()) {
+    const auto lost = std::count_if(sole.begin(), sole.end(), [&](int64_t partition) {
+      return HasChunkIn(table, static_cast<uint32_t>(partition), partitions);
+    });
+    if (lost == 0) continue;
+    losses.push_back(absl::StrCat("table '", Printable(table.spec().name()), "' loses ",
+                                  Partitions(static_cast<size_t>(lost))));
+  }
+  return absl::StrCat(
+      forgotten, ", with the last copy of ", Partitions(sole.size()), " (", Ranges(sole),
+      "): ", losses.empty() ? "no table has anything there" : absl::StrJoin(losses, ", "));
+}
+
+// The table that `verbena table drop` names: the served one first, as the coordinator takes it.
+const v1::Table* TableToDrop(const RepairOptions& options, const v1::ClusterView& view) {
+  return options.restoring ? FindTableNamed(options.name, true, view)
+                           : FindTableNamed(options.name, view);
+}
+
+std::string DropText(const RepairOptions& options, const ClusterState& state) {
+  const v1::Table* table = TableToDrop(options, state.view);
+  if (table->restoring()) {
+    return absl::StrCat(Printable(BeingRestored(*table)), "; that restore ends without it");
+  }
+  const std::string users = UsersText({table}, state.view);
+  return absl::StrCat("table '", Printable(options.name), "' of job '",
+                      Printable(table->spec().job()), "' is dropped with all that it has",
+                      users.empty() ? "" : absl::StrCat("; ", users, ", whose calls on it fail"));
 }
 
 std::string ResetText(const RepairOptions& options) {
@@ -112,11 +163,76 @@ absl::StatusOr<RepairReport> ResetTable(const RepairOptions& options, bool json,
   return report;
 }
 
+absl::StatusOr<RepairReport> DropTable(const RepairOptions& options, bool json,
+                                       const ClusterState& state, const Coordinator& coordinator) {
+  const v1::Table* table = TableToDrop(options, state.view);
+  v1::DropTableRequest request;
+  request.set_request_id(NewRequestId());
+  // The one that was agreed to, and no other of its name.
+  request.set_id(table->id());
+  request.set_only_restoring(table->restoring());
+  const absl::StatusOr<v1::DropTableResponse> dropped =
+      ChangeAndWait<v1::DropTableResponse>(coordinator, "DropTable", request);
+  if (!dropped.ok()) return dropped.status();
+  RepairReport report;
+  if (json) {
+    JsonWriter answer;
+    answer.Add("cluster", ClusterJson(state));
+    answer.Add("dropped", options.name);
+    answer.Add("id", table->id());
+    answer.Add("job", table->spec().job());
+    answer.Add("restoring", table->restoring());
+    report.out = answer.ToString() + "\n";
+  }
+  report.err = absl::StrCat(
+      "verbena: table '", Printable(options.name), "' of job '", Printable(table->spec().job()),
+      "' (id ", table->id(), ", ", Printable(ShapeWord(table->spec())), ")",
+      table->restoring() ? ", which was being restored," : "", " is dropped\n");
+  return report;
+}
+
 }  // namespace
 
+std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::ClusterView& view) {
+  std::vector<std::string> users;
+  for (const v1::Job& job : view.jobs()) {
+    const auto workers = static_cast<int>(
+        std::count_if(job.members().begin(), job.members().end(),
+                      [](const v1::Worker& worker) { return worker.rank() >= 0; }));
+    std::vector<const v1::Table*> used;
+    for (const v1::Table* table : tables) {
+      if (table->spec().job() == job.name()) used.push_back(table);
+    }
+    if (workers == 0 || used.empty()) continue;
+    users.push_back(absl::StrCat(
+        used.size() == 1 ? "table " : "tables ", absl::StrJoin(QuotedNames(used), ", "),
+        used.size() == 1 ? " is used by " : " are used by ", workers,
+        workers == 1 ? " worker" : " workers", " of job '", Printable(job.name()), "'"));
+  }
+  return absl::StrJoin(users, "; ");
+}
+
+absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state) {
+  if (options.action != RepairOptions::Action::kDropTable ||
+      TableToDrop(options, state.view) != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("there is no table '", Printable(options.name), "'",
+                                          options.restoring ? " that is being restored" : "",
+                                          "; 'verbena tables' lists them"));
+}
+
 std::string Consequences(const RepairOptions& options, const ClusterState& state) {
-  return options.action == RepairOptions::Action::kRemoveServer ? RemovalText(options.name, state)
-                                                                : ResetText(options);
+  switch (options.action) {
+    case RepairOptions::Action::kRemoveServer:
+      return RemovalText(options.name, state);
+    case RepairOptions::Action::kDropTable:
+      return DropText(options, state);
+    case RepairOptions::Action::kResetTable:
+    case RepairOptions::Action::kNone:
+      break;
+  }
+  return ResetText(options);
 }
 
 absl::Status Confirm(const std::string& consequences, int interrupt_fd) {
@@ -142,9 +258,16 @@ absl::Status Confirm(const std::string& consequences, int interrupt_fd) {
 
 absl::StatusOr<RepairReport> RunRepair(const RepairOptions& options, bool json,
                                        const ClusterState& state, const Coordinator& coordinator) {
-  return options.action == RepairOptions::Action::kRemoveServer
-             ? RemoveServer(options, json, state, coordinator)
-             : ResetTable(options, json, state, coordinator);
+  switch (options.action) {
+    case RepairOptions::Action::kRemoveServer:
+      return RemoveServer(options, json, state, coordinator);
+    case RepairOptions::Action::kDropTable:
+      return DropTable(options, json, state, coordinator);
+    case RepairOptions::Action::kResetTable:
+    case RepairOptions::Action::kNone:
+      break;
+  }
+  return ResetTable(options, json, state, coordinator);
 }
 
 }  // namespace verbena::cli

@@ -1,4 +1,5 @@
-// `verbena server remove` and `verbena partition reset`: what an operator gives up for lost.
+// `verbena server remove`, `verbena partition reset` and `verbena table drop`: what an operator
+// gives up.
 //
 // **Thread safety**: one owner thread.
 //
@@ -18,12 +19,21 @@
 namespace verbena::cli {
 
 struct RepairOptions {
-  enum class Action { kNone, kRemoveServer, kResetTable };
+  enum class Action { kNone, kRemoveServer, kResetTable, kDropTable };
   Action action = Action::kNone;
   std::string name;                  // of the server or table
   std::vector<uint32_t> partitions;  // to reset; none: all that are lost
+  bool restoring = false;            // drop: the one that is being restored, and no other
   bool yes = false;                  // agreed to, so that nobody is asked
 };
+
+// "table 'w' is used by 3 workers of job 'demo'" for each of `tables` whose job has workers (an
+// observer is none), joined by "; ". Empty: nobody trains them.
+std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::ClusterView& view);
+
+// NOT_FOUND: there is nothing that it could be done to; the message says so. Asked for before
+// Consequences() is agreed to.
+absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state);
 
 // What it will do to the cluster as it is, to be agreed to.
 std::string Consequences(const RepairOptions& options, const ClusterState& state);

@@ -46,7 +46,7 @@ double Heat(const ShardLoad& load, bool by_rates) {
 }  // namespace
 
 std::vector<ShardLoad> ShardLoads(const ClusterState& now, const ClusterState* before) {
-  const Placement placement = PlacementOf(now.view);
+  const Placement placement = PlacementOf(now);
   std::map<uint64_t, const ServerState*> earlier;
   if (before != nullptr) {
     for (const ServerState& server : before->servers) {

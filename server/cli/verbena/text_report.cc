@@ -30,7 +30,7 @@ std::string CopiedWord(const CopyLoad& copies) {
 }
 
 std::string ServersText(const ClusterState& state) {
-  const Placement placement = PlacementOf(state.view);
+  const Placement placement = PlacementOf(state);
   TextTable table({{"SERVER"},
                    {"STATE"},
                    {"SHARD", kRight},
@@ -143,14 +143,15 @@ std::string StatusText(const ClusterState& state) {
     for (const std::string& problem : problems) absl::StrAppend(&text, "  - ", problem, "\n");
   }
   const v1::ClusterView& view = state.view;
-  const Placement placement = PlacementOf(view);
-  absl::StrAppend(
-      &text, "\ncluster ", Printable(view.cluster_id()), ", coordinator ",
-      Printable(state.coordinator), "\nterm ", view.term(), ", revision ", view.revision(),
-      ", lease ", absl::FormatDuration(absl::Milliseconds(view.lease_ms())), ", ",
-      view.servers_size(), " servers of ", view.expected_servers(), " expected\n",
-      placement.all.partitions, " partitions, ", placement.unassigned, " on no server, ",
-      placement.all.lost, " lost by a table\n", CopiesText(view), "\n");
+  const Placement placement = PlacementOf(state);
+  absl::StrAppend(&text, "\ncluster ", Printable(view.cluster_id()), ", coordinator ",
+                  Printable(state.coordinator), "\nterm ", view.term(), ", revision ",
+                  view.revision(), ", lease ",
+                  absl::FormatDuration(absl::Milliseconds(view.lease_ms())), ", ",
+                  LivingServers(state).size(), " of ", view.expected_servers(),
+                  " expected servers alive and answering\n", placement.all.partitions,
+                  " partitions, ", placement.unassigned, " on no server, ", placement.all.lost,
+                  " lost by a table\n", CopiesText(state), "\n");
   absl::StrAppend(&text, ServersText(state), "\n", JobsText(state), "\n", TablesText(state));
   return text;
 }

@@ -1,0 +1,24 @@
+// Which partitions a table has a part in.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_PROTO_TABLE_PARTITIONS_H_
+#define VERBENA_PROTO_TABLE_PARTITIONS_H_
+
+#include <cstdint>
+
+#include "proto/routing.h"
+#include "proto/table_spec.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena {
+
+// Whether any chunk of the table lies in the partition.
+inline bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions) {
+  if (table.spec().dim() > 0) return true;  // its keys are in all of them
+  const uint32_t chunks = LayoutOf(table.spec()).chunks();
+  return ChunksInPartition(table.id(), chunks, partition, partitions) > 0;
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_TABLE_PARTITIONS_H_
