@@ -14,8 +14,8 @@ inline constexpr size_t kMappedBlockBytes = size_t{4} << 20;
 // Calls all of the functions below.
 void PrepareProcess();
 
-// Opens /dev/null for each of the descriptors 0 to 2 that is closed. Otherwise a file that is opened
-// later gets such a number, and log lines are written into it.
+// Opens /dev/null for each of the descriptors 0 to 2 that is closed. Otherwise a file that is
+// opened later gets such a number, and log lines are written into it.
 void OpenStandardDescriptors();
 
 // Raises the soft limit of open descriptors to the hard one. A lane needs up to 12.

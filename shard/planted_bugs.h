@@ -50,7 +50,7 @@ struct PlantedBugs {
   // it.
   bool reset_promoted = false;
   bool keep_retired = false;  // copies know of each worker that has pushed in this run
-  bool pass_early = false;  // a rank that has ended the step before this one is passed
+  bool pass_early = false;    // a rank that has ended the step before this one is passed
 };
 
 // All false outside tests.

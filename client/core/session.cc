@@ -265,10 +265,10 @@ absl::Status Session::TakeView(v1::ClusterView view) {
           "coordinator's, its operator must put the newer state back"));
     case History::kOtherCluster:
       // The servers go on, and may yet find their coordinator again.
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cluster ", options_.cluster, ": its coordinator serves cluster ", view.cluster_id(),
-          ", and this client joined cluster ", view_.cluster_id(),
-          "; start the coordinator with the state of that cluster"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("cluster ", options_.cluster, ": its coordinator serves cluster ",
+                       view.cluster_id(), ", and this client joined cluster ", view_.cluster_id(),
+                       "; start the coordinator with the state of that cluster"));
     case History::kForeign:
     case History::kAbandoned:
     case History::kOtherIdentity:

@@ -1,5 +1,5 @@
-// The pieces in which memory is exposed where each exposure registers it anew: by ofi, in the thread
-// of the endpoint's owner, and by verbs without memory windows, where any thread may do it
+// The pieces in which memory is exposed where each exposure registers it anew: by ofi, in the
+// thread of the endpoint's owner, and by verbs without memory windows, where any thread may do it
 // (Endpoint::StartExposure()).
 //
 // **Thread safety**: constants.

@@ -167,26 +167,26 @@ void ShardService::OpenLane(ControlCall* call, const v1::OpenLaneRequest* reques
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
   const bool of_server = ScopeOf(*request, *access_->Get().view).of_server;
-  return HandleOn(&executor->inbox(), call, *request, response, kShardTimeout,
-                  absl::StrCat("shard ", request->shard()),
-                  [this, executor, of_server, caller = std::move(caller), who = *std::move(who)](
-                      const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
-                    absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
-                    const std::string opener = OpenerOf(copy, of_server);
-                    gate_.Ended(caller, who, MethodOf<v1::OpenLaneRequest>(),
-                                absl::StrCat(opener, ", shard ", copy.shard()), granted.status());
-                    if (granted.ok()) {
-                      lane_log_.Write(
-                          absl::StrCat("shard ", copy.shard(), ": lane ", granted->lane(),
+  return HandleOn(
+      &executor->inbox(), call, *request, response, kShardTimeout,
+      absl::StrCat("shard ", request->shard()),
+      [this, executor, of_server, caller = std::move(caller), who = *std::move(who)](
+          const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
+        absl::StatusOr<v1::OpenLaneResponse> granted = executor->OpenLane(copy);
+        const std::string opener = OpenerOf(copy, of_server);
+        gate_.Ended(caller, who, MethodOf<v1::OpenLaneRequest>(),
+                    absl::StrCat(opener, ", shard ", copy.shard()), granted.status());
+        if (granted.ok()) {
+          lane_log_.Write(absl::StrCat("shard ", copy.shard(), ": lane ", granted->lane(),
                                        " granted to ", opener, " over ", granted->transport(),
                                        granted->device().empty() ? "" : " on ", granted->device(),
                                        " (", granted->transport_reason(), ")"));
-                    } else {
-                      refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": no lane for ",
-                                                      opener, ": ", granted.status().message()));
-                    }
-                    answer(std::move(granted));
-                  });
+        } else {
+          refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": no lane for ", opener, ": ",
+                                          granted.status().message()));
+        }
+        answer(std::move(granted));
+      });
 }
 
 void ShardService::CloseLane(ControlCall* call, const v1::CloseLaneRequest* request,
