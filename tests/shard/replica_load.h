@@ -185,10 +185,10 @@ class Load {
 
   // All rows of the partition.
   void ScanInto(Engine* engine, uint32_t partition, std::map<uint64_t, std::vector<float>>* rows) {
-    // What is scanned begins behind `index` rows.
-    for (uint32_t from = 0;; from += kLoadKeys) {
+    uint64_t cursor = 0;
+    while (true) {
       const PullOutcome out =
-          engine->Scan({kFirstWorker, kLoadRows, {partition, from, Epoch(), 0, kLoadKeys, 0}});
+          engine->Scan({kFirstWorker, kLoadRows, {partition, 0, Epoch(), cursor, kLoadKeys, 0}});
       REQUIRE(out.kind == PullOutcome::Kind::kReady);
       const uint32_t count = out.answer.detail;
       for (uint32_t i = 0; i < count; ++i) {
@@ -201,7 +201,8 @@ class Load {
                     kLoadDim * sizeof(float));
       }
       engine->Unpin(out.view.pin);
-      if (count < kLoadKeys) return;
+      if (count == 0) return;
+      cursor = out.answer.version;  // where the next scan begins
     }
   }
 
