@@ -185,6 +185,12 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
   for (size_t i = 0; i < layout_.size(); ++i) {
     absl::StatusOr<Table> table =
         CreateTable(TableSpecOf(layout_[i], i, options_.job, spec), deadline);
+    if (layout_[i].counter && absl::IsAlreadyExists(table.status())) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          table.status().message(), ". The steps of job '", options_.job,
+          "' were counted with another number of workers: go on with that --workers, or begin with "
+          "another --job"));
+    }
     if (!table.ok()) return table.status();
     tables_.push_back(*std::move(table));
   }
