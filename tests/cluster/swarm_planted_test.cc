@@ -104,7 +104,7 @@ std::vector<PlantedFault> Faults() {
        {&server::coordinator_planted_bugs().wait_for_polls},
        4,
        {"has not seen revision"}},
-      {"clock_stops_in_suspend", {&client.clock_stops_in_suspend}, 257, {"acknowledged pushes"}},
+      {"clock_stops_in_suspend", {&client.clock_stops_in_suspend}, 1753, {"acknowledged pushes"}},
       {"heartbeats_need_owner", {&client.heartbeats_need_owner}, 36, {"lease has ended"}},
       {"hold_last_buffer", {&client.hold_last_buffer}, 344, {"stands still"}},
       {"trust_late_grants", {&client.trust_late_grants}, 84, {"lease has ended"}},
