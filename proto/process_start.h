@@ -1,4 +1,4 @@
-// What every program of this project does first in main().
+// Process setup that every program of this project runs first in main().
 //
 // **Thread safety**: call before any thread exists.
 #ifndef VERBENA_PROTO_PROCESS_START_H_

@@ -87,6 +87,9 @@ struct VerbenaNode::Impl {
   absl::Status Health() const;
 
   const NodeOptions options;
+  const MemoryLimit memory_limit = options.memory_limit == 0
+                                       ? DefaultMemoryLimit()
+                                       : MemoryLimit{options.memory_limit, "--memory-limit"};
   const MonotonicClock clock;
   bool stopped = false;
   std::shared_ptr<MemoryBudget> memory_budget;  // null without shards
@@ -187,13 +190,10 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     if (!opened.ok()) return opened.status();
     cold_directory.emplace(*std::move(opened));
   }
-  const MemoryLimit chosen = options.memory_limit == 0
-                                 ? DefaultMemoryLimit()
-                                 : MemoryLimit{options.memory_limit, "--memory-limit"};
-  const uint64_t limit = chosen.bytes;
+  const uint64_t limit = memory_limit.bytes;
   memory_budget = std::make_shared<MemoryBudget>(limit);
   const auto job_memories = std::make_shared<JobMemories>();
-  spdlog::info("memory limit: {} MiB ({})", limit >> 20, chosen.source);
+  spdlog::info("memory limit: {} MiB ({})", limit >> 20, memory_limit.source);
   const std::vector<int> processors = AllowedProcessors();
   absl::Duration spin = absl::ZeroDuration();
   // On a single processor a spin keeps its own peer from running. (Being bound to one of several is
@@ -254,8 +254,7 @@ absl::Status VerbenaNode::Impl::StartControl() {
   absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(
       options.listen,
       tls == nullptr ? grpc::InsecureServerCredentials() : MakeServerCredentials(tls, mutual),
-      ControlMemory(options.memory_limit == 0 ? DefaultMemoryLimit().bytes : options.memory_limit),
-      services);
+      ControlMemory(memory_limit.bytes), services);
   if (!started.ok()) return started.status();
   grpc = *std::move(started);
   absl::StatusOr<std::string> advertised = AdvertisedAddress(options, grpc->address());

@@ -162,7 +162,7 @@ absl::Status Crowd::JoinWorkers() {
   return absl::OkStatus();
 }
 
-// A follower is dropped, and another server gets a learner: what follows the death of a server.
+// Drops a follower, so that another server gets a learner, as after the death of a server.
 absl::Status Crowd::ChangeConfigurations() {
   const uint64_t before = answered_bytes_;
   for (int i = 0; i < kChanges; ++i) {

@@ -1,5 +1,5 @@
-// Members of a cluster that all watch the view, beside a Coordinator without a network: what a
-// change costs on its thread.
+// The cost of a change on the coordinator's thread, with members that all watch the view. No
+// network.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_BENCH_COORDINATOR_CROWD_H_

@@ -1,5 +1,5 @@
-// What a change of the cluster costs its coordinator, by the number of members that watch: on its
-// own thread, with every answer serialized and every change durable.
+// Cost of a change for the coordinator's thread, by the number of members that watch the view.
+// Every answer is serialized and every change is durable.
 //
 //     coordinator [--workers 100,1000,10000] [--servers N] [--directory DIR] [--json FILE]
 #include <CLI/CLI.hpp>
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   verbena::bench::Settings settings;
   std::string json;
   settings.crowd.directory = std::filesystem::temp_directory_path() / "verbena-bench-coordinator";
-  CLI::App app("What a change of the cluster costs its coordinator");
+  CLI::App app("Cost of cluster changes for the coordinator");
   app.add_option("--workers", settings.workers, "numbers of workers, each a case")
       ->delimiter(',')
       ->check(CLI::Range(1, 100'000));

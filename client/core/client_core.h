@@ -150,9 +150,9 @@ class ClientCore {
     std::shared_ptr<rdma::MemoryBlock> block;
     size_t offset = 0;
   };
-  // What sorts the keys of such a call, where they are many (KeySort::kManyKeys); its Run() is for
-  // the caller's thread, without this object, and then it is handed to the call. Null: the call
-  // sorts them, or refuses them.
+  // Sorts the keys of such a call if there are many (KeySort::kManyKeys): Run() it on the caller's
+  // thread, without this object, and hand it to the call. Null: the call sorts the keys itself, or
+  // refuses them.
   std::unique_ptr<KeySort> StartKeys(uint32_t table, absl::Span<const uint64_t> keys);
   std::unique_ptr<KeySort> StartBags(uint32_t table, const BagKeys& bags, const Rows& sums);
   absl::StatusOr<OperationId> PushRows(uint32_t table, absl::Span<const uint64_t> keys,

@@ -25,19 +25,20 @@ class KeySort {
   // From so many keys on it takes more than a millisecond.
   static constexpr size_t kManyKeys = 16 * 1024;
 
-  // What the keys are of.
+  // The table that the keys belong to.
   struct Of {
     uint32_t table = 0;
     uint32_t partitions = 0;
   };
-  // At most kMaxKeys. `keys`, and what `bags` refers to, stays valid until Run() has returned.
+  // At most kMaxKeys. `keys` and the memory that `bags` refers to stay valid until Run() has
+  // returned.
   KeySort(absl::Span<const uint64_t> keys, Of of) : keys_(keys), of_(of) {}
   KeySort(const BagKeys& bags, const BagCall::Limits& limits, Of of)
       : bags_(bags), limits_(limits), of_(of) {}
 
   // Once.
   void Run();
-  // What Run() has made, once; null: nothing of that kind.
+  // The result of Run(), once; null: Run() made none of that kind.
   std::unique_ptr<KeyPlan> TakePlan() { return std::move(plan_); }
   std::unique_ptr<BagCall> TakeBags() { return std::move(bag_call_); }
 

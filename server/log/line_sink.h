@@ -1,4 +1,4 @@
-// Writes log lines to a descriptor, never waiting for whoever reads it.
+// Writes log lines to a descriptor without ever blocking on its reader.
 //
 // A daemon's stderr may be a pipe that nobody reads. A thread that blocks in write() holds the
 // logger's lock, and soon every thread that logs stands still. So a line is written only when the
@@ -38,7 +38,7 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   const int fd_;
   bool broken_line_ = false;  // the last line was cut off
-  uint64_t reported_ = 0;     // of dropped_: said in the log
+  uint64_t reported_ = 0;     // of dropped_: reported in the log
   std::atomic<uint64_t> dropped_{0};
 };
 
