@@ -3,6 +3,7 @@
 #include <map>
 
 #include "server/coordinator/planted_bugs.h"
+#include "tests/server/configurations_fixture.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -11,34 +12,6 @@ namespace {
 constexpr auto kDrop = v1::ConfigurationChange::DROP_REPLICA;
 constexpr auto kAdmit = v1::ConfigurationChange::ADMIT;
 constexpr auto kPromote = v1::ConfigurationChange::PROMOTE;
-
-CoordinatorOptions Replicated(uint32_t partitions = 4) {
-  return {.partitions = partitions, .lease_ms = kLeaseMs, .replicas = 2};
-}
-
-// "1+2?3": primary 1, follower 2, learner 3.
-std::string Words(const v1::Partition& p) {
-  std::string words = std::to_string(p.primary());
-  for (const v1::Replica& r : p.followers()) words += "+" + std::to_string(r.server());
-  for (const v1::Replica& r : p.learners()) words += "?" + std::to_string(r.server());
-  return words;
-}
-
-// A lease passes in which these are heard of and others are not.
-void PassLease(TestCoordinator* c, const std::vector<uint64_t>& beating) {
-  for (int i = 0; i < 4; ++i) {
-    c->clock.AdvanceMs(kLeaseMs / 4);
-    for (const uint64_t server : beating) REQUIRE(c->Heartbeat(server).ok());
-    (*c)->RunOnce();
-  }
-}
-
-bool Lost(const TestCoordinator& c) {
-  for (const v1::Table& t : c.view().tables()) {
-    if (!t.lost_partitions().empty()) return true;
-  }
-  return false;
-}
 
 TEST_CASE("options of replicas are checked, and are in the view") {
   ManualClock clock;
@@ -460,78 +433,6 @@ TEST_CASE("what nobody may ask for is refused by the name of its field, and chan
   const uint64_t again = c.JoinServer("b");
   REQUIRE_STATUS(c.Reconfigure(b, {}).status(), kFailedPrecondition, "or none any more");
   REQUIRE(Words(c.Partition(2)) == "1?" + std::to_string(again));
-}
-
-TEST_CASE("configurations survive a restart; replicas may be wanted later, or no more") {
-  TestCoordinator c(Replicated());
-  c.options().replicas = 1;
-  c.Restart();
-  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
-  const std::string one = std::to_string(a), two = std::to_string(b);
-  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
-  REQUIRE(Words(c.Partition(0)) == one);
-  c.options().replicas = 2;
-  c.Restart();
-  REQUIRE(Words(c.Partition(0)) == one + "?" + two);
-  REQUIRE(c.Reconfigure(a, {c.Change(kAdmit, 0, b)})->made(0));
-  c.options().replicas = 1;
-  c.Restart();
-  REQUIRE(c.view().replicas() == 1);
-  REQUIRE(Words(c.Partition(0)) == one + "+" + two);
-  REQUIRE(c.Leave(a).ok());
-  REQUIRE(Words(c.Partition(0)) == two);
-  REQUIRE_FALSE(Lost(c));
-}
-
-TEST_CASE("regression: settings that a restart does not name stay as they are") {
-  TestCoordinator c(Replicated());
-  c.options().expected_servers = 3;
-  c.options().min_replicas = 2;
-  c.Restart();
-  c.options().replicas = 0;
-  c.options().min_replicas = 0;
-  c.options().expected_servers = 0;
-  c.Restart();
-  CHECK(c.view().replicas() == 2);
-  CHECK(c.view().min_replicas() == 2);
-  CHECK(c.view().expected_servers() == 3);
-  c.options().min_replicas = 1;
-  c.Restart();
-  CHECK(c.view().min_replicas() == 1);
-}
-
-TEST_CASE("a state without configurations is taken over, one that breaks them is not") {
-  MemoryStore store;
-  {
-    TestCoordinator c(Replicated(), &store);
-    for (const char* name : {"a", "b", "d"}) c.JoinServer(name);
-    REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
-  }
-  CoordinatorState good = *store.Load();
-  v1::Partition* p = good.view.mutable_partitions(0);
-  SECTION("of before") {
-    p->clear_configuration();
-    REQUIRE(store.Save(good, nullptr).ok());
-    TestCoordinator c(Replicated(), &store);
-    REQUIRE(c.Partition(0).configuration() >= c.Partition(0).epoch());
-    return;
-  }
-  SECTION("a server twice") { p->mutable_followers(0)->set_server(p->primary()); }
-  SECTION("three copies") { p->add_learners()->set_server(3); }
-  SECTION("unknown server") { p->mutable_followers(0)->set_server(99); }
-  SECTION("unknown shard") { p->mutable_followers(0)->set_shard(1); }
-  SECTION("a copy of nothing") { p->set_primary(0); }
-  SECTION("configuration behind the epoch") { p->set_configuration(1); }
-  SECTION("a silent learner") {
-    p->mutable_learners()->Swap(p->mutable_followers());
-    for (v1::Server& s : *good.view.mutable_servers()) {
-      if (s.incarnation() == p->learners(0).server()) s.set_state(v1::Server::SILENT);
-    }
-  }
-  REQUIRE(store.Save(good, nullptr).ok());
-  ManualClock clock;
-  const auto created = Coordinator::Create(Replicated(), &clock, &store);
-  REQUIRE_STATUS(created.status(), kDataLoss, "makes no sense: partition ");
 }
 
 }  // namespace
