@@ -62,6 +62,7 @@ void SwarmChecks::FollowView() {
   if (!view.terms().empty()) world_->terms.insert(view.terms().rbegin()->id());
   if (view.revision() == revision_) return;
   revision_ = view.revision();
+  const std::set<uint32_t> renewed = Renewed(view);
   std::set<uint32_t> present;
   for (const v1::Table& table : view.tables()) {
     present.insert(table.id());
@@ -78,7 +79,7 @@ void SwarmChecks::FollowView() {
     if (it->second.restoring() && !table.restoring()) {
       if (SwarmNorm* norm = NormOf(it->second)) norm->Add(it->second.steps());
     }
-    for (const uint32_t partition : it->second.Follow(table)) {
+    for (const uint32_t partition : it->second.Follow(table, renewed)) {
       CheckLoss(it->second, partition);
       if (SwarmNorm* norm = NormOf(it->second)) norm->Disturb(it->second.steps(), false);
     }
@@ -151,6 +152,17 @@ void SwarmChecks::TraceView(const v1::ClusterView& view) const {
     }
     world_->Trace(text);
   }
+}
+
+// Content goes from a replica to the next epoch; a loss skips one
+// (server/coordinator/configurations.cc).
+std::set<uint32_t> SwarmChecks::Renewed(const v1::ClusterView& view) const {
+  std::set<uint32_t> renewed;
+  for (const v1::Partition& was : before_.partitions()) {
+    const v1::Partition& p = view.partitions(static_cast<int>(was.id()));
+    if (p.epoch() > was.epoch() + 1) renewed.insert(was.id());
+  }
+  return renewed;
 }
 
 // By the configuration before the one in which it is lost.

@@ -41,6 +41,8 @@ class SwarmChecks {
   void FollowJobs(const v1::ClusterView& view);
   SwarmNorm* NormOf(const SwarmTable& table);
   void TraceView(const v1::ClusterView& view) const;
+  // Partitions whose content was lost between the view before and this one.
+  std::set<uint32_t> Renewed(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   // A server that leaves hands over to followers that the coordinator has heard.
   void CheckHandovers(const v1::ClusterView& view);

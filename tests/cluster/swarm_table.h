@@ -72,8 +72,9 @@ class SwarmTable {
   std::pair<uint32_t, uint32_t> OwnedBy(uint32_t slot, uint32_t slots) const;
 
   // ---- the view ----
-  // Of the same table in a later view. Partitions that it has newly lost.
-  std::vector<uint32_t> Follow(const v1::Table& table);
+  // Of the same table in a later view. `renewed`: partitions whose content was lost since the view
+  // before, though they may have been reset since. Returns the partitions that it has newly lost.
+  std::vector<uint32_t> Follow(const v1::Table& table, const std::set<uint32_t>& renewed);
   // It is made from a checkpoint, and read by nobody before it has all of that.
   bool restoring() const { return restoring_; }
   // All of it is there: by unit what each began with.
@@ -113,6 +114,9 @@ class SwarmTable {
 
  private:
   void MakeSteps();
+  bool HasUnitsIn(uint32_t partition) const;
+  // What it had there is gone.
+  void StartAgain(uint32_t partition);
   // As a reader sees an exact value.
   float Shown(double value) const;
   float Shown(double value, bool bag) const {
