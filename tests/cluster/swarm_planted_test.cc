@@ -115,7 +115,7 @@ std::vector<PlantedFault> Faults() {
        {"which this client knows"}},
       {"awaits_before_pulls",
        {&verbena::client::planted_bugs().awaits_before_pulls},
-       50969,
+       0,
        {"not recovered", "standstill", "stands still"}},
       {"keep_norm_steps",
        {&verbena::client::planted_bugs().keep_norm_steps},
