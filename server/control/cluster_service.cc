@@ -42,10 +42,11 @@ template <typename Request, typename Response, typename Run>
 void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
              const Request* request, Response* response, Run run,
              absl::Duration timeout = kTimeout) {
-  const auto post = [machine, call](Inbox::Closure& closure) -> absl::Status {
+  const auto post = [machine, call](Inbox::Closure& closure,
+                                    FairQueue::Refuse refuse) -> absl::Status {
     // A lease must not end because of others' calls.
     if constexpr (!std::is_same_v<Request, v1::HeartbeatRequest>) {
-      return machine->Post(CallerKey(call->caller()), closure);
+      return machine->Post(CallerKey(call->caller()), closure, std::move(refuse));
     }
     machine->inbox().Post(std::move(closure));
     return absl::OkStatus();

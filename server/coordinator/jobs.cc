@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
+#include "server/coordinator/planted_bugs.h"
 
 namespace verbena::server {
 namespace {
@@ -49,10 +50,15 @@ absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
   return rank;
 }
 
+// A rank beyond the expected ones is free again when its worker has gone: no step waits for it. So
+// a run without an end has ranks for all who come.
 absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view) {
-  std::set<int32_t> used(job.departed_ranks().begin(), job.departed_ranks().end());
-  for (const v1::Worker& member : job.members()) used.insert(member.rank());
   const auto expected = static_cast<int32_t>(job.expected_workers());
+  std::set<int32_t> used;
+  for (const int32_t rank : job.departed_ranks()) {
+    if (rank < expected) used.insert(rank);
+  }
+  for (const v1::Worker& member : job.members()) used.insert(member.rank());
   for (int32_t rank = 0; rank < expected; ++rank) {
     if (!used.contains(rank)) return rank;
   }
@@ -62,10 +68,11 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view
                      " workers already (expected_workers; living or departed); more may join only "
                      "a job without sync tables"));
   }
-  const int32_t next = std::max(expected, *used.rbegin() + 1);
+  int32_t next = expected;
+  while (used.contains(next)) ++next;
   if (next >= static_cast<int32_t>(kMaxWorkers)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("job '", job.name(), "' has given out all of its ", kMaxWorkers, " ranks"));
+        absl::StrCat("job '", job.name(), "' has ", kMaxWorkers, " workers, as many as may be"));
   }
   return next;
 }
@@ -159,6 +166,9 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
         request.rank() >= 0 ? NamedRank(request.rank(), *job) : FreeRank(*job, *view);
     if (!given.ok()) return given.status();
     rank = *given;
+    // Earlier versions kept those beyond the expected ones, too.
+    auto* departed = job->mutable_departed_ranks();
+    departed->erase(std::remove(departed->begin(), departed->end(), rank), departed->end());
   }
   v1::Worker* member = job->add_members();
   member->set_incarnation(incarnation);
@@ -176,7 +186,9 @@ bool RetireWorker(uint64_t incarnation, v1::ClusterView* view) {
       return w.incarnation() == incarnation;
     });
     if (it == members->end()) continue;
-    if (it->rank() >= 0) job.add_departed_ranks(it->rank());
+    const bool expected = it->rank() < static_cast<int32_t>(job.expected_workers()) ||
+                          coordinator_planted_bugs().keep_ranks;
+    if (it->rank() >= 0 && expected) job.add_departed_ranks(it->rank());
     members->erase(it);
     return true;
   }

@@ -3,8 +3,9 @@
 // **Thread safety**: pure functions on a view.
 //
 // Invariants:
-//  1. A rank has at most one living member. Within a generation a rank that departed is not given
-//     out again: its steps are over for the servers, which no longer wait for it.
+//  1. A rank has at most one living member. Within a generation a rank below expected_workers that
+//     departed is not given out again: its steps are over for the servers, which no longer wait for
+//     it. One beyond is free again: servers wait for none of these.
 //  2. A generation ends when its last member that is not an observer has gone, or when an operator
 //     resets a table then.
 #ifndef VERBENA_SERVER_COORDINATOR_JOBS_H_

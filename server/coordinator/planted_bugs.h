@@ -17,6 +17,7 @@ struct CoordinatorPlantedBugs {
   bool take_uncompared = false;      // a server asks for a view without what it has seen
   bool drop_by_name = false;         // what is dropped by id is the table that has its name
   bool replace_at_once = false;      // a table is dropped before what replaces it is loaded
+  bool keep_ranks = false;           // a rank beyond the expected ones is never free again
 };
 
 // All false outside tests.

@@ -107,6 +107,14 @@ SwarmNorm* SwarmChecks::NormOf(const SwarmTable& table) {
 }
 
 void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
+  for (const v1::Job& job : view.jobs()) {
+    for (const int32_t rank : job.departed_ranks()) {
+      if (rank < static_cast<int32_t>(job.expected_workers())) continue;
+      world_->Violation(absl::StrCat("job ", job.name(), ": departed rank ", rank,
+                                     " is beyond its ", job.expected_workers(),
+                                     " expected workers: nobody waits for it"));
+    }
+  }
   if (!world_->plan.has_steps()) return;
   for (const v1::Job& job : view.jobs()) {
     uint32_t departed = 0;

@@ -72,6 +72,7 @@ std::vector<PlantedFault> Faults() {
        {&server::coordinator_planted_bugs().trusts_loaded_state},
        95,
        {"was acknowledged, and it is"}},
+      {"keep_ranks", {&server::coordinator_planted_bugs().keep_ranks}, 4, {"beyond its"}},
       {"reuse_ids", reuse_ids, 1581, {"must not", "acknowledged pushes"}},
       // A member then follows another history: any of these may show it first.
       {"forgets_terms",

@@ -1,6 +1,8 @@
 // Servers, workers, leases, ranks and generations.
+#include <algorithm>
 #include <set>
 
+#include "server/coordinator/jobs.h"
 #include "server/coordinator/turns.h"
 #include "tests/server/coordinator_fixture.h"
 
@@ -175,6 +177,40 @@ TEST_CASE("a job whose tables are all async takes more workers than expected") {
   REQUIRE(c.JoinWorker("sync", 1).ok());
   REQUIRE(c.CreateTable(c.Spec("s", 64, v1::CONSISTENCY_SYNC, "sync")).ok());
   REQUIRE_STATUS(c.JoinWorker("sync", 1).status(), kFailedPrecondition, "job 'sync' has its 1");
+}
+
+// A run of such a job need not end, however often its workers are replaced.
+TEST_CASE("regression: workers beyond the expected ones come and go without end") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 64, v1::CONSISTENCY_ASYNC)).ok());
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 0);
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 1);
+  for (int i = 0; i < 20; ++i) {
+    const auto joined = c.JoinWorker("job", 1);
+    REQUIRE(joined->rank() == 2);
+    REQUIRE(c.Leave(joined->incarnation()).ok());
+  }
+  CHECK(c.Job("job").departed_ranks().empty());
+  CHECK(c.Job("job").generation() == 1);
+
+  // A state in which they were kept: all ranks there are.
+  v1::ClusterView view = c.view();
+  v1::Job* job = view.mutable_jobs(0);
+  for (int32_t rank = 2; rank < static_cast<int32_t>(kMaxWorkers); ++rank) {
+    job->add_departed_ranks(rank);
+  }
+  v1::JoinWorkerRequest request;
+  request.set_job("job");
+  request.set_expected_workers(1);
+  request.set_rank(-1);
+  const absl::StatusOr<int32_t> rank = AdmitWorker(request, 1000, "", "", &view);
+  INFO(rank.status());
+  REQUIRE(rank.ok());
+  CHECK(*rank == 2);
+  // No rank is both.
+  const auto& departed = job->departed_ranks();
+  CHECK(std::find(departed.begin(), departed.end(), 2) == departed.end());
 }
 
 TEST_CASE("time in which the coordinator did not run ends no lease") {

@@ -141,8 +141,10 @@ class Member {
     auto response = std::make_shared<v1::JoinWorkerResponse>();
     ++waiting_;
     channel_.Unary(address_, "/verbena.v1.Cluster/JoinWorker", request, response, absl::Seconds(60),
-                   [this, response](const absl::Status& status) {
+                   [this, response, number](const absl::Status& status) {
                      --waiting_;
+                     // One of a crowd that has waited for long.
+                     if (absl::IsUnavailable(status)) return Join(number);
                      if (!status.ok()) return;
                      ++joined_;
                      incarnation_ = response->incarnation();
