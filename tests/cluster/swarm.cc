@@ -66,6 +66,9 @@ class Swarm {
     world_.plan.cluster.commit_observer = [this](const shard::Commit& commit) {
       checks_->Observe(commit);
     };
+    world_.plan.cluster.view_changed = [this] {
+      if (checks_ != nullptr) checks_->ViewChanged();
+    };
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();
     world_.lives.resize(static_cast<size_t>(cluster_->servers()));

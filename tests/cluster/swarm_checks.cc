@@ -20,9 +20,13 @@ bool AliveIn(const v1::ClusterView& view, uint64_t server) {
 
 }  // namespace
 
-void SwarmChecks::Run() {
+void SwarmChecks::ViewChanged() {
   FollowServers();
   FollowView();
+}
+
+void SwarmChecks::Run() {
+  ViewChanged();
   if (world_->now() < next_compare_) return;
   next_compare_ = world_->now() + kComparePeriod;
   BoundLogs();
@@ -62,11 +66,10 @@ void SwarmChecks::FollowView() {
   if (!view.terms().empty()) world_->terms.insert(view.terms().rbegin()->id());
   if (view.revision() == revision_) return;
   revision_ = view.revision();
-  const std::set<uint32_t> renewed = Renewed(view);
   std::set<uint32_t> present;
   for (const v1::Table& table : view.tables()) {
     present.insert(table.id());
-    const auto [it, created] = world_->tables.try_emplace(table.id(), table);
+    const auto [it, created] = world_->tables.try_emplace(table.id(), table, revision_);
     if (created) {
       ++world_->table_changes;
       ++world_->result->created;
@@ -79,7 +82,7 @@ void SwarmChecks::FollowView() {
     if (it->second.restoring() && !table.restoring()) {
       if (SwarmNorm* norm = NormOf(it->second)) norm->Add(it->second.steps());
     }
-    for (const uint32_t partition : it->second.Follow(table, renewed)) {
+    for (const uint32_t partition : it->second.Follow(table, revision_)) {
       CheckLoss(it->second, partition);
       if (SwarmNorm* norm = NormOf(it->second)) norm->Disturb(it->second.steps(), false);
     }
@@ -160,17 +163,6 @@ void SwarmChecks::TraceView(const v1::ClusterView& view) const {
     }
     world_->Trace(text);
   }
-}
-
-// Content goes from a replica to the next epoch; a loss skips one
-// (server/coordinator/configurations.cc).
-std::set<uint32_t> SwarmChecks::Renewed(const v1::ClusterView& view) const {
-  std::set<uint32_t> renewed;
-  for (const v1::Partition& was : before_.partitions()) {
-    const v1::Partition& p = view.partitions(static_cast<int>(was.id()));
-    if (p.epoch() > was.epoch() + 1) renewed.insert(was.id());
-  }
-  return renewed;
 }
 
 // By the configuration before the one in which it is lost.

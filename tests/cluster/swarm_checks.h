@@ -24,6 +24,8 @@ class SwarmChecks {
   explicit SwarmChecks(SwarmWorld* world) : world_(world) {}
   // A partition is changed by one server in each epoch.
   void Observe(const shard::Commit& commit);
+  // The coordinator's view has changed: a loss and the reset that ends it may come in one turn.
+  void ViewChanged();
   // Between turns of the cluster.
   void Run();
   // All that the plan wants is there, every process included: else *missing says what is not.
@@ -41,8 +43,6 @@ class SwarmChecks {
   void FollowJobs(const v1::ClusterView& view);
   SwarmNorm* NormOf(const SwarmTable& table);
   void TraceView(const v1::ClusterView& view) const;
-  // Partitions whose content was lost between the view before and this one.
-  std::set<uint32_t> Renewed(const v1::ClusterView& view) const;
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   // A server that leaves hands over to followers that the coordinator has heard.
   void CheckHandovers(const v1::ClusterView& view);

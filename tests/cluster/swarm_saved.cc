@@ -150,6 +150,7 @@ void SwarmSaved::SaveBegun(const v1::BeginSaveRequest& request, const shard::Eng
 }
 
 void SwarmSaved::RestoreBegun(const v1::BeginRestoreRequest& request) {
+  ++restores_begun_;
   const auto known = known_.find(request.path());
   if (known == known_.end()) return;
   for (const v1::RestoreTable& table : request.tables()) {
