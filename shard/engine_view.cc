@@ -255,7 +255,14 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   }
   if (placement == state->placement && !state->starved && !renewed) return absl::OkStatus();
   std::vector<bool> before(sliced.slices());
-  for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
+  const bool served = state->restore != nullptr && !table.restoring();
+  for (uint32_t s = 0; s < before.size(); ++s) {
+    before[s] = sliced.ready(s);
+    const uint32_t p = sliced.life(s).partition;
+    const bool was_lost = p < state->placement.size() && state->placement[p].lost;
+    if (!served || placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
+    if (!planted_bugs().lose_what_is_reset) state->restore->SetReset(s);
+  }
   const absl::Status acquired = sliced.Acquire(placement);
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
@@ -310,6 +317,8 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     }
   }
   if (state.table == nullptr) return absl::OkStatus();
+  // What is placed by the view that ends the restore was reset since.
+  if (!table.restoring()) state.table->set_initialises(true);
   absl::Status placed = Place(table, &state);
   FollowRestore(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;

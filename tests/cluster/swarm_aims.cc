@@ -207,7 +207,14 @@ void SwarmAims::MissRun() {
   const auto job = std::find_if(view.jobs().begin(), view.jobs().end(),
                                 [&](const v1::Job& j) { return j.name() == run_.job; });
   if (job == view.jobs().end() || job->generation() == run_.generation) return;
-  // The new run makes some steps first.
+  // The new run makes a step first.
+  const bool steps =
+      std::any_of(world_->tables.begin(), world_->tables.end(), [&](const auto& entry) {
+        const SwarmTable& table = entry.second;
+        return !table.dropped() && table.steps() != nullptr && table.spec().job() == run_.job &&
+               table.steps()->generation() > run_.generation && table.steps()->ended() > 0;
+      });
+  if (run_.leaves_at_ns == 0 && !steps) return;
   if (run_.leaves_at_ns == 0) run_.leaves_at_ns = world_->now() + Between(20, 1000) * kMilli;
   if (world_->now() < run_.leaves_at_ns) return;
   const int primary = faults_->ServerOf(run_.primary);
@@ -231,13 +238,22 @@ void SwarmAims::BeginLostFollower() {
            .follower = p.followers(0).server(),
            .deaf = absl::StrCat("server-", follower),
            .until_ns = world_->now() + Leases(1000, 1500)};
-  world_->Trace(absl::StrCat(lost_.deaf, " stands still, and is deaf"));
+  world_->Trace(absl::StrCat(lost_.deaf, " has no rails, and is deaf"));
   world_->cluster->control().Cut("coordinator", lost_.deaf, true);
-  world_->cluster->server(follower)->StallUntil(world_->now() + Leases(150, 250));
+  CutRails(lost_.deaf, true);
+}
+
+void SwarmAims::CutRails(const std::string& host, bool cut) {
+  for (uint32_t rail = 0; rail < world_->plan.cluster.rails; ++rail) {
+    world_->cluster->network().Cut(RailHost(host, rail), cut);
+  }
 }
 
 void SwarmAims::EndLostFollower() {
-  if (lost_.until_ns != 0) world_->cluster->control().Cut("coordinator", lost_.deaf, false);
+  if (lost_.until_ns != 0) {
+    world_->cluster->control().Cut("coordinator", lost_.deaf, false);
+    CutRails(lost_.deaf, false);
+  }
   lost_ = {};
 }
 
@@ -256,6 +272,7 @@ void SwarmAims::LoseFollower() {
   const int primary = faults_->ServerOf(lost_.primary);
   if (!lost_.dead && dropped && primary >= 0) {
     lost_.dead = true;
+    CutRails(lost_.deaf, false);
     faults_->Crash(primary, Leases(400, 700));
   }
   if (!its_own) return;

@@ -40,11 +40,12 @@ class SwarmAims {
   void AnswerByOldState();
   // The follower does not hear that its job begins anew, and hears it when its primary has left.
   void MissRun();
-  // A follower stands still until it is dropped, and hears nothing. Then its primary dies, and the
-  // operator removes it.
+  // The rails of a follower are cut until its primary drops it, and it does not hear the
+  // coordinator, which hears it. Then the primary dies, and the operator removes it.
   void LoseFollower();
   void BeginLostFollower();
   void EndLostFollower();
+  void CutRails(const std::string& host, bool cut);
   void BeginMissedRun();
   void EndMissedRun();
   int64_t Between(int64_t low, int64_t high) {

@@ -72,6 +72,10 @@ SwarmCheckpoints::SwarmCheckpoints(SwarmWorld* world)
   next_save_ = Between(500, 2500) * kMilli;
   next_restore_ = Between(1500, 5000) * kMilli;
   next_upkeep_ = Between(1000, 4000) * kMilli;
+  // Many restores.
+  if (!world_->has(SwarmFeature::kRestoreCrashes)) return;
+  next_save_ = 300 * kMilli;
+  next_restore_ = 500 * kMilli;
 }
 
 int64_t SwarmCheckpoints::DrawDeath() {
@@ -393,7 +397,8 @@ void SwarmCheckpoints::RunRestore() {
   }
   restorer_.reset();
   restore_channel_.reset();
-  next_restore_ = world_->now() + (faults() ? Between(100, 2000) : 20) * kMilli;
+  const bool often = !faults() || world_->has(SwarmFeature::kRestoreCrashes);
+  next_restore_ = world_->now() + (often ? 20 : Between(100, 2000)) * kMilli;
 }
 
 // A restorer that died has left a table that nobody serves; its job is not saved while it is there.

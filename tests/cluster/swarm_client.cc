@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kSlack = 10 * kMilli;
 // Before each operation of a worker with kSlowRecovery: the steps of a few seconds before take it
 // minutes.
-constexpr int64_t kSlowThink = 250 * kMilli;
+constexpr int64_t kSlowThink = 800 * kMilli;
 constexpr int kScribble = 0x4b;  // numbers of about 13 million
 
 }  // namespace

@@ -292,6 +292,11 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
   if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
+  // A run has many steps behind it when the faults stop.
+  if (plan.has(SwarmFeature::kSlowRecovery)) {
+    plan.max_tables = std::min(plan.max_tables, 2u);
+    plan.think_ns = 2 * kMilli;
+  }
   if (plan.has(SwarmFeature::kOldRequests)) {
     plan.features[static_cast<size_t>(SwarmFeature::kOldStates)] = true;
     plan.features[static_cast<size_t>(SwarmFeature::kCoordinatorRestarts)] = true;

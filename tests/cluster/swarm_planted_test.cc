@@ -130,6 +130,7 @@ std::vector<PlantedFault> Faults() {
        {"has not used table", "says that data is lost"}},
       {"evict_named", {&shard.evict_named}, 102, {"evictions leave"}},
       {"evict_alike", {&shard.evict_alike}, 74, {"evictions leave"}},
+      {"lose_what_is_reset", {&shard.lose_what_is_reset}, 0, {"says that data is lost"}},
       {"keep_refused_sweep", {&shard.keep_refused_sweep}, 974, {"evictions leave"}},
       {"keep_former_steps", {&saves.keep_former_steps}, 0, {"was not saved"}},
       {"count_unnamed", {&shard.count_unnamed}, 0, {"evictions leave"}},
