@@ -222,13 +222,19 @@ bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view) {
   return true;
 }
 
+bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view) {
+  const uint64_t term = TermId(*view);
+  for (const v1::ViewChange& change : response.changes()) {
+    if (change.term_id() == term && change.revision() <= view->revision()) continue;
+    if (!ApplyViewChange(change, view)) return false;
+  }
+  return true;
+}
+
 bool CompleteView(const v1::ClusterView& known, v1::GetViewResponse* response) {
   if (response->changes().empty()) return true;
   v1::ClusterView view = known;
-  for (const v1::ViewChange& change : response->changes()) {
-    if (change.term_id() == TermId(known) && change.revision() <= known.revision()) continue;
-    if (!ApplyViewChange(change, &view)) return false;
-  }
+  if (!ApplyChanges(*response, &view)) return false;
   response->clear_changes();
   response->mutable_view()->Swap(&view);
   return true;
