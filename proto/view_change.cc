@@ -108,9 +108,10 @@ void Remove(const Keys& keys, RepeatedPtrField<Entry>* list) {
   if (keys.empty()) return;
   using KeyOf = std::decay_t<decltype(*keys.begin())>;
   const absl::flat_hash_set<KeyOf> removed(keys.begin(), keys.end());
-  list->erase(std::remove_if(list->begin(), list->end(),
-                             [&](const Entry& e) { return removed.contains(Key(e)); }),
-              list->end());
+  // Moves pointers alone: erase() would move the content of all entries behind.
+  for (int i = list->size() - 1; i >= 0; --i) {
+    if (removed.contains(Key(list->Get(i)))) list->DeleteSubrange(i, 1);
+  }
 }
 
 // Replaces the entries with these keys, and appends those that are new.
