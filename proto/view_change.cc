@@ -108,9 +108,10 @@ void Remove(const Keys& keys, RepeatedPtrField<Entry>* list) {
   if (keys.empty()) return;
   using KeyOf = std::decay_t<decltype(*keys.begin())>;
   const absl::flat_hash_set<KeyOf> removed(keys.begin(), keys.end());
-  list->erase(std::remove_if(list->begin(), list->end(),
-                             [&](const Entry& e) { return removed.contains(Key(e)); }),
-              list->end());
+  // Moves pointers alone: erase() would move the content of all entries behind.
+  for (int i = list->size() - 1; i >= 0; --i) {
+    if (removed.contains(Key(list->Get(i)))) list->DeleteSubrange(i, 1);
+  }
 }
 
 // Replaces the entries with these keys, and appends those that are new.
@@ -222,13 +223,19 @@ bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view) {
   return true;
 }
 
+bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view) {
+  const uint64_t term = TermId(*view);
+  for (const v1::ViewChange& change : response.changes()) {
+    if (change.term_id() == term && change.revision() <= view->revision()) continue;
+    if (!ApplyViewChange(change, view)) return false;
+  }
+  return true;
+}
+
 bool CompleteView(const v1::ClusterView& known, v1::GetViewResponse* response) {
   if (response->changes().empty()) return true;
   v1::ClusterView view = known;
-  for (const v1::ViewChange& change : response->changes()) {
-    if (change.term_id() == TermId(known) && change.revision() <= known.revision()) continue;
-    if (!ApplyViewChange(change, &view)) return false;
-  }
+  if (!ApplyChanges(*response, &view)) return false;
   response->clear_changes();
   response->mutable_view()->Swap(&view);
   return true;

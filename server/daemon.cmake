@@ -2,7 +2,7 @@
 
 # The coordinator's state on disk.
 verbena_room(verbena_server_store server
-  SOURCES coordinator/sqlite.cc coordinator/sqlite_store.cc coordinator/state_directory.cc
+  SOURCES coordinator/sqlite.cc coordinator/sqlite_entries.cc coordinator/sqlite_store.cc coordinator/state_directory.cc
   LINK verbena_coordinator
   PRIVATE_LINK PkgConfig::SQLITE3 PkgConfig::XXHASH)
 

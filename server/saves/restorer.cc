@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -167,13 +168,15 @@ void Restorer::Renew() {
 // Of a table that has lost partitions before it was served nothing is lost, but no shard can load
 // them: it is made anew. Returns whether there are any.
 bool Restorer::ForgetLost(const v1::ClusterView& view) {
+  absl::flat_hash_set<uint32_t> lost;
+  for (const v1::Table& table : view.tables()) {
+    if (table.lost_partitions_size() > 0) lost.insert(table.id());
+  }
   bool any = false;
   for (Table& table : tables_) {
-    const bool lost = std::any_of(
-        view.tables().begin(), view.tables().end(),
-        [&](const v1::Table& t) { return t.id() == table.id && t.lost_partitions_size() > 0; });
-    if (lost) drops_.push_back(std::exchange(table.id, 0));
-    any |= lost;
+    if (!lost.contains(table.id)) continue;
+    drops_.push_back(std::exchange(table.id, 0));
+    any = true;
   }
   return any;
 }

@@ -239,7 +239,7 @@ TEST_CASE("any part of an array is read from wherever its pieces lie") {
     const auto checkpoint = CheckpointReader::Open(&disk, path);
     REQUIRE(checkpoint.ok());
     for (const auto& [array, content] : model.dense.at("tower/w")) {
-      auto reader = ArrayReader::Open(&disk, *checkpoint, "tower/w", array);
+      auto reader = ArrayReader::Open(*checkpoint, "tower/w", array);
       INFO(array << reader.status());
       REQUIRE(reader.ok());
       const size_t element = BytesOf(reader->type());
@@ -256,8 +256,8 @@ TEST_CASE("any part of an array is read from wherever its pieces lie") {
       Bytes more(element);
       CHECK(absl::IsOutOfRange(reader->Read(reader->elements(), absl::MakeSpan(more))));
     }
-    CHECK(absl::IsNotFound(ArrayReader::Open(&disk, *checkpoint, "tower/w", "sum").status()));
-    CHECK(absl::IsNotFound(ArrayReader::Open(&disk, *checkpoint, "items", "values").status()));
+    CHECK(absl::IsNotFound(ArrayReader::Open(*checkpoint, "tower/w", "sum").status()));
+    CHECK(absl::IsNotFound(ArrayReader::Open(*checkpoint, "items", "values").status()));
   }
 }
 
