@@ -96,8 +96,9 @@ bool SetLimits(const std::string& name, const v1::JobLimits& limits, v1::Cluster
     return true;
   }
   job->clear_limits();
-  const bool nothing = job->generation() == 1 && job->expected_workers() == 0 &&
-                       job->members_size() == 0 && job->departed_ranks_size() == 0;
+  const bool nothing = job->generation() == view->ended_generation() + 1 &&
+                       job->expected_workers() == 0 && job->members_size() == 0 &&
+                       job->departed_ranks_size() == 0;
   if (nothing) {
     auto* jobs = view->mutable_jobs();
     jobs->erase(std::find_if(jobs->begin(), jobs->end(),

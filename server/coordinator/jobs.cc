@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
+#include "server/coordinator/planted_bugs.h"
 
 namespace verbena::server {
 namespace {
@@ -132,7 +133,9 @@ v1::Job* FindJob(const std::string& name, v1::ClusterView* view) {
 v1::Job* AddJob(const std::string& name, v1::ClusterView* view) {
   v1::Job* job = view->add_jobs();
   job->set_name(name);
-  job->set_generation(1);
+  // The job of a name that was forgotten has another generation than before.
+  const bool reuse = coordinator_planted_bugs().reuse_generations;
+  job->set_generation(reuse ? 1 : view->ended_generation() + 1);
   return job;
 }
 

@@ -17,6 +17,9 @@ struct CoordinatorPlantedBugs {
   bool take_uncompared = false;      // a server asks for a view without what it has seen
   bool drop_by_name = false;         // what is dropped by id is the table that has its name
   bool replace_at_once = false;      // a table is dropped before what replaces it is loaded
+  bool drop_used = false;            // a table is dropped under workers that joined meanwhile
+  bool reuse_generations = false;    // a job that was forgotten begins with its first generation
+  bool cold_tier_anywhere = false;   // a table's rows go to a disk that a server does not have
 };
 
 // All false outside tests.
