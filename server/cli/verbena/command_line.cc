@@ -55,12 +55,6 @@ constexpr CommandText kCommands[] = {
     {Command::kJobs, "jobs", "Jobs: generation, workers there and expected, departed ranks",
      "Example:\n"
      "  verbena jobs --cluster 10.0.0.1:7000"},
-    {Command::kJob, "job", "Jobs: forget one that has ended",
-     "Only a job without workers, observers and tables: it leaves the list of jobs, with its "
-     "limits.\nIts checkpoints stay, and it may begin again under its name.\n\n"
-     "Examples:\n"
-     "  verbena job forget demo\n"
-     "  verbena job forget demo --yes --json"},
     {Command::kLimits, "limits",
      "Limits of a job: sets those given, and shows all with what is used",
      "What is not given stays as it is. Beyond a limit the job gets RESOURCE_EXHAUSTED and others "
@@ -108,6 +102,12 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena table drop weights\n"
      "  verbena table drop weights --yes --json"},
+    {Command::kJob, "job", "Jobs: forget one that has ended",
+     "Only a job without workers, observers and tables: it leaves the list of jobs, with its "
+     "limits.\nIts checkpoints stay, and it may begin again under its name.\n\n"
+     "Examples:\n"
+     "  verbena job forget demo\n"
+     "  verbena job forget demo --yes --json"},
     {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
      "Roles: operator, everything; server, joins as a server; job, everything with one job;\n"
      "read-only, looks, and joins as an observer, which only pulls.\n\n"
