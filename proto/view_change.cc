@@ -27,7 +27,8 @@ const std::string& Key(const v1::Job& job) { return job.name(); }
 // view_change_test.cc proves by reflection that none is forgotten.
 bool Same(const v1::Server& a, const v1::Server& b) {
   return a.incarnation() == b.incarnation() && a.state() == b.state() && a.shards() == b.shards() &&
-         a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone();
+         a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone() &&
+         a.cold_tier() == b.cold_tier();
 }
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
@@ -163,7 +164,7 @@ void ApplyJobChange(const v1::JobChange& change, v1::ClusterView* view) {
   members.Swap(job->mutable_members());
 }
 
-// What stays as it is for a whole term.
+// What stays as it is for a whole term, or changes seldom.
 bool SameSettings(const v1::ClusterView& a, const v1::ClusterView& b) {
   return TermId(a) != 0 && TermId(a) == TermId(b) && a.term() == b.term() &&
          a.cluster_id() == b.cluster_id() && a.lease_ms() == b.lease_ms() &&

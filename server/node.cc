@@ -108,6 +108,7 @@ struct VerbenaNode::Impl {
   std::optional<ColdDirectory> cold_directory;
   std::vector<std::unique_ptr<RocksStore>> cold;  // by shard; of engines, so made before them
   ShardSet set;
+  FailingSaves failing_saves{&clock};  // asked by the service, told by the saves
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
   std::unique_ptr<GrpcServer> grpc;
@@ -243,7 +244,8 @@ absl::Status VerbenaNode::Impl::CreateShards() {
 absl::Status VerbenaNode::Impl::StartControl() {
   std::vector<grpc::Service*> services;
   if (coordinator != nullptr) {
-    cluster_service = std::make_unique<ClusterService>(coordinator.get(), audit.get());
+    cluster_service =
+        std::make_unique<ClusterService>(coordinator.get(), audit.get(), &failing_saves);
     services.push_back(cluster_service.get());
   }
   if (!set.shards.empty()) {
@@ -316,6 +318,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   member.address = address;
   member.shards = options.shards;
   member.zone = options.zone;
+  member.cold_tier = !options.cold_dir.empty();
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
     executor->inbox().Post(
@@ -349,6 +352,7 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.every_steps = options.checkpoint_every_steps;
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
+  wanted.failing = &failing_saves;
   wanted.log = [](bool failed, const std::string& text) {
     spdlog::log(failed ? spdlog::level::warn : spdlog::level::info, "checkpoints: {}", text);
   };

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "worker/channel.h"
 #include "worker/client_store.h"
+#include "worker/data_identity.h"
 #include "worker/load_model.h"
 #include "worker/local_store.h"
 #include "worker/progress.h"
@@ -70,6 +71,11 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.count_steps = !options.job.empty() && !options.drop_tables;
   train.separate_steps = options.consistency != "sync";
   train.resume = options.resume;
+  if (train.count_steps && train.rank == 0) {
+    const DataIdentity data = IdentityOf(options.data);
+    train.data_bytes = data.bytes;
+    train.data_hash = data.hash;
+  }
   return train;
 }
 
@@ -98,6 +104,7 @@ TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> af
   const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;
   TrainHooks hooks;
   hooks.stop = &g_stop;
+  hooks.warn = note;
   hooks.validated = [say = std::move(note)](const Validation& validation) {
     say(ValidationText(validation));
   };

@@ -94,8 +94,9 @@ void Forward(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
 
 }  // namespace
 
-ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit)
-    : machine_(machine), gate_(audit) {
+ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit,
+                               const FailingSaves* failing)
+    : machine_(machine), failing_(failing), gate_(audit) {
   using Self = ClusterService;
   Add(&Self::JoinServer);
   Add(&Self::JoinWorker);
@@ -105,6 +106,7 @@ ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit)
   Add(&Self::FinishRestore);
   Add(&Self::RenewRestore);
   Add(&Self::DropTable);
+  Add(&Self::ForgetJob);
   Add(&Self::RemoveServer);
   Add(&Self::ResetTable);
   Add(&Self::Reconfigure);
@@ -167,6 +169,11 @@ void ClusterService::DropTable(ControlCall* call, const v1::DropTableRequest* re
   return Forward(machine_, &gate_, call, request, response, &Coordinator::DropTable);
 }
 
+void ClusterService::ForgetJob(ControlCall* call, const v1::ForgetJobRequest* request,
+                               v1::ForgetJobResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::ForgetJob);
+}
+
 void ClusterService::RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,
                                   v1::RemoveServerResponse* response) {
   return Forward(machine_, &gate_, call, request, response, &Coordinator::RemoveServer);
@@ -186,9 +193,19 @@ void ClusterService::GetView(ControlCall* call, const v1::GetViewRequest* reques
                              v1::GetViewResponse* response) {
   return Guarded(
       machine_, &gate_, call, request, response,
-      [](Coordinator* coordinator, const v1::GetViewRequest& copy, const Principal& who,
-         Coordinator::Reply<v1::GetViewResponse> reply) {
-        coordinator->GetView(WithProof(copy, who), std::move(reply));
+      [failing = failing_](Coordinator* coordinator, const v1::GetViewRequest& copy,
+                           const Principal& who, Coordinator::Reply<v1::GetViewResponse> reply) {
+        // Operators ask at once; the answers of members wait for a change of the view.
+        if (failing == nullptr || !ChecksTokens(who) || copy.wait_ms() > 0 ||
+            copy.incarnation() != 0) {
+          return coordinator->GetView(WithProof(copy, who), std::move(reply));
+        }
+        coordinator->GetView(
+            WithProof(copy, who),
+            [failing, reply = std::move(reply)](absl::StatusOr<v1::GetViewResponse> view) mutable {
+              if (view.ok()) failing->AddTo(&*view);
+              reply(std::move(view));
+            });
       },
       // Held until something changes: that long, and the usual on top.
       kTimeout + absl::Milliseconds(request->wait_ms()));

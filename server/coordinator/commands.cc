@@ -48,12 +48,43 @@ absl::Status CheckGlobalNorm(const v1::TableSpec& spec, uint32_t replaced, const
   return absl::OkStatus();
 }
 
+// A partition may come to any server, so all of them need a disk for rows that are not in memory.
+absl::Status CheckColdTier(const v1::TableSpec& spec, const v1::ClusterView& view) {
+  if (spec.cold_tier().hot_bytes() == 0 || coordinator_planted_bugs().cold_tier_anywhere) {
+    return absl::OkStatus();
+  }
+  std::string without;
+  for (const v1::Server& server : view.servers()) {
+    if (server.cold_tier() || server.state() != v1::Server::ALIVE) continue;
+    absl::StrAppend(&without, without.empty() ? "" : ", ", server.name());
+  }
+  if (without.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "table '", spec.name(), "': cold_tier.hot_bytes is ", spec.cold_tier().hot_bytes(),
+      ", but these servers have no --cold-dir: ", without,
+      "; start them with --cold-dir DIR, or leave hot_bytes 0"));
+}
+
+// What drops a table under workers is agreed to, or refused.
+absl::Status CheckUnused(const v1::Table& table, const char* done, const ViewEditor& view) {
+  if (coordinator_planted_bugs().drop_used) return absl::OkStatus();
+  const v1::Job* job = view.FindJob(table.spec().job());
+  if (job == nullptr || !HasWorkers(*job)) return absl::OkStatus();
+  const auto workers = std::count_if(job->members().begin(), job->members().end(),
+                                     [](const v1::Worker& w) { return w.rank() >= 0; });
+  return absl::FailedPreconditionError(
+      absl::StrCat("table '", table.spec().name(), "' is used by ", workers,
+                   workers == 1 ? " worker" : " workers", " of job '", job->name(),
+                   "', and was not ", done, "; end them first, or agree to that (--yes)"));
+}
+
 // Whatever says that a valid specification cannot become a table now.
 absl::Status CheckNewTable(const v1::TableSpec& spec, uint32_t replaced,
                            const CoordinatorOptions& options, const CoordinatorState& state,
                            const ViewEditor& view) {
   if (absl::Status status = CheckEnoughServers(options, view.view()); !status.ok()) return status;
   if (absl::Status status = CheckGlobalNorm(spec, replaced, view); !status.ok()) return status;
+  if (absl::Status status = CheckColdTier(spec, view.view()); !status.ok()) return status;
   if (spec.consistency() == v1::CONSISTENCY_SYNC) {
     absl::Status status = CheckJobOfSyncTable(spec, view);
     if (!status.ok()) return status;
@@ -81,6 +112,7 @@ bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& 
 }
 
 constexpr size_t kLongestRestorer = 200;
+constexpr size_t kTablesNamed = 10;
 
 absl::Status CheckRestorer(const std::string& restorer) {
   const bool printable = std::all_of(restorer.begin(), restorer.end(),
@@ -105,6 +137,9 @@ absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& re
                      RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
   }
   const v1::Table* served = view.FindTable(name, false);
+  if (served != nullptr && request.replace() && request.only_unused()) {
+    if (absl::Status unused = CheckUnused(*served, "replaced", view); !unused.ok()) return unused;
+  }
   if (served == nullptr || request.replace()) return served;
   return absl::AlreadyExistsError(
       absl::StrCat("there is a table '", name, "' of job '", served->spec().job(), "'"));
@@ -129,6 +164,7 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
   joined.set_shards(request.shards());
   joined.set_state(v1::Server::ALIVE);
   joined.set_zone(request.zone());
+  joined.set_cold_tier(request.cold_tier());
   response->set_incarnation(joined.incarnation());
   response->set_lease_ms(options.lease_ms);
   for (v1::Server& server : *view->EditServers()) {
@@ -239,6 +275,10 @@ absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
       return absl::AlreadyExistsError(absl::StrCat("there is a table '", served->spec().name(),
                                                    "' of job '", served->spec().job(), "'"));
     }
+    if (served != nullptr && request.only_unused()) {
+      absl::Status unused = CheckUnused(*served, "replaced", *view);
+      if (!unused.ok()) return unused;
+    }
     if (served != nullptr) view->RemoveTable(served->id());
     view->SetServed(id);
     effect = Effect::kChanged;
@@ -261,7 +301,40 @@ absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEdit
     return absl::FailedPreconditionError(
         absl::StrCat("table '", table->spec().name(), "' is served, not being restored"));
   }
+  if (request.only_unused() && !table->restoring()) {
+    absl::Status unused = CheckUnused(*table, "dropped", *view);
+    if (!unused.ok()) return unused;
+  }
   view->RemoveTable(table->id());
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
+                                 v1::ForgetJobResponse* response) {
+  const v1::Job* job = view->FindJob(request.job());
+  if (job == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no job '", request.job(), "'"));
+  }
+  if (job->members_size() > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job->name(), "' has ", job->members_size(),
+                     " members (workers and observers): end them first"));
+  }
+  std::vector<std::string> tables;
+  for (const auto& [id, table] : view->TablesOf(job->name())) {
+    tables.push_back(table->spec().name());
+  }
+  if (!tables.empty()) {
+    const size_t more = tables.size() > kTablesNamed ? tables.size() - kTablesNamed : 0;
+    tables.resize(tables.size() - more);
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job->name(), "' has tables (", absl::StrJoin(tables, ", "),
+                     more > 0 ? absl::StrCat(" and ", more, " more") : "",
+                     "): drop them first ('verbena table drop')"));
+  }
+  view->EditJob(request.job())->clear_limits();
+  view->RemoveIfEnded(request.job());
+  response->set_revision(view->view().revision());
   return Effect::kChanged;
 }
 

@@ -52,6 +52,8 @@ absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
 absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEditor* view);
 
 // NOT_FOUND; FAILED_PRECONDITION: the server is alive, or nobody could take what it has.
+absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
+                                 v1::ForgetJobResponse* response);
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
                                     ViewEditor* view, v1::RemoveServerResponse* response);
 

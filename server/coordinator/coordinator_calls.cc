@@ -29,6 +29,7 @@ void SetView(const v1::ClusterView& view, v1::JoinWorkerResponse* r) { *r->mutab
 void SetView(const v1::ClusterView&, v1::CreateTableResponse*) {}
 void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
 void SetView(const v1::ClusterView&, v1::DropTableResponse*) {}
+void SetView(const v1::ClusterView&, v1::ForgetJobResponse*) {}
 void SetView(const v1::ClusterView&, v1::RemoveServerResponse*) {}
 void SetView(const v1::ClusterView&, v1::ResetTableResponse*) {}
 void SetView(const v1::ClusterView&, v1::ReconfigureResponse*) {}
@@ -227,6 +228,13 @@ void Coordinator::DropTable(const v1::DropTableRequest& request,
   impl_->Mutate("DropTable", request, std::move(reply), [&](v1::DropTableResponse* response) {
     response->set_revision(impl_->state.view.revision());
     return RemoveTable(request, &impl_->editor);
+  });
+}
+
+void Coordinator::ForgetJob(const v1::ForgetJobRequest& request,
+                            Reply<v1::ForgetJobResponse> reply) {
+  impl_->Mutate("ForgetJob", request, std::move(reply), [&](v1::ForgetJobResponse* response) {
+    return server::ForgetJob(request, &impl_->editor, response);
   });
 }
 

@@ -193,7 +193,7 @@ ViewEditor::OldJob& ViewEditor::Record(const v1::Job& job) {
 void ViewEditor::AddJob(const std::string& name) {
   v1::Job* job = view_->add_jobs();
   job->set_name(name);
-  job->set_generation(*ended_generation_ + 1);
+  job->set_generation(coordinator_planted_bugs().reuse_generations ? 1 : *ended_generation_ + 1);
   jobs_[name] = job;
   old_jobs_.try_emplace(name);
   job_order_.push_back(name);

@@ -104,6 +104,7 @@ void Restorer::MakeNext() {
   request.set_restored_steps(options_.state ? next->steps : 0);
   request.set_restorer(options_.restorer);
   request.set_replace(options_.replace);
+  request.set_only_unused(options_.replace && options_.only_unused);
   Tell<v1::CreateTableResponse>(
       options_.coordinator, "/verbena.v1.Cluster/CreateTable", request, kShardCallMillis,
       [this, i](const absl::StatusOr<v1::CreateTableResponse>& response) { OnMade(i, response); });
@@ -128,6 +129,7 @@ void Restorer::DropServedThenMake(size_t table) {
   v1::DropTableRequest request;
   request.set_request_id(ids_.RequestId());
   request.set_name(tables_[table].spec.name());
+  request.set_only_unused(options_.only_unused);
   Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
                               kShardCallMillis,
                               [this](absl::StatusOr<v1::DropTableResponse> response) {
@@ -297,6 +299,7 @@ void Restorer::Open() {
   }
   v1::FinishRestoreRequest request;
   request.set_request_id(open_id_);
+  request.set_only_unused(options_.only_unused);
   for (const Table& table : tables_) request.add_tables(table.id);
   Tell<v1::FinishRestoreResponse>(
       options_.coordinator, "/verbena.v1.Cluster/FinishRestore", request, kShardCallMillis,

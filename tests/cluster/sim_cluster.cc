@@ -184,6 +184,7 @@ void SimCluster::HandleCoordinator(const std::string& method, const std::string&
   if (name == "ResetTable") return to(&Coordinator::ResetTable);
   if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
   if (name == "GetView") return to(&Coordinator::GetView);
+  if (name == "ForgetJob") return to(&Coordinator::ForgetJob);
   if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
   respond(absl::UnimplementedError(method));
 }

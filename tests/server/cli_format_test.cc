@@ -115,6 +115,28 @@ TEST_CASE("each thing that is wrong is said") {
     state.view.add_tables();
     says = "1 of 4 partitions are on no server";
   }
+  SECTION("checkpoints fail") {
+    v1::FailingCheckpoint failing;
+    failing.set_job("de\x1bmo");
+    failing.set_directory("/c/demo");
+    failing.set_failures(3);
+    failing.set_failing_ms(125'000);
+    failing.set_error("/c/demo/LOCK: Read-only file system");
+    state.failing_checkpoints.push_back(failing);
+    says =
+        "checkpoints of job 'de\\x1bmo' in /c/demo have failed for 2m5s (3 times): "
+        "/c/demo/LOCK: Read-only file system; the newest that is complete is older than that: "
+        "remove "
+        "the cause, or save elsewhere ('verbena checkpoint save DIR --job de\\x1bmo')";
+    CHECK(Settled(state));  // nothing that a restart of servers has to wait for
+  }
+  SECTION("a server without a disk for a table's rows") {
+    v1::Table* table = state.view.add_tables();
+    table->mutable_spec()->set_name("items");
+    table->mutable_spec()->mutable_cold_tier()->set_hot_bytes(1 << 20);
+    state.view.mutable_servers(0)->set_cold_tier(true);
+    says = "table 'items' keeps rows on disk, and these servers have no --cold-dir: s6; its";
+  }
   SECTION("the coordinator, while watching") {
     state.coordinator_status = absl::UnavailableError("the coordinator c:7000 cannot be reached");
     says = "the coordinator c:7000 cannot be reached";

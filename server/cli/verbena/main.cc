@@ -157,6 +157,7 @@ class Program {
       case Command::kPartition:
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
       case Command::kServer:
+      case Command::kJob:
       case Command::kTable:
       case Command::kToken:
       case Command::kCheckpoint:
