@@ -4,8 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "proto/token.h"
 #include "server/access/scope.h"
 #include "server/control/unary_call.h"
 
@@ -31,12 +29,6 @@ void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewRes
 template <typename Response>
 void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 
-// Whose calls wait in one queue: those with one token, or without one those of a host.
-std::string CallerKey(const Caller& caller) {
-  const absl::StatusOr<std::string> token = TokenId(caller.token);
-  return token.ok() ? absl::StrCat("token ", *token) : HostOf(caller.peer);
-}
-
 // run(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
 template <typename Request, typename Response, typename Run>
 void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
@@ -46,7 +38,9 @@ void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
                                     FairQueue::Refuse refuse) -> absl::Status {
     // A lease must not end because of others' calls.
     if constexpr (!std::is_same_v<Request, v1::HeartbeatRequest>) {
-      return machine->Post(CallerKey(call->caller()), closure, std::move(refuse));
+      absl::Status posted = machine->Post(QueueOf(call->caller()), closure, std::move(refuse));
+      if (!posted.ok()) CountExceeded(Budget::kCoordinatorQueue);
+      return posted;
     }
     machine->inbox().Post(std::move(closure));
     return absl::OkStatus();
@@ -117,7 +111,7 @@ ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit,
   Add(&Self::SetJobLimits);
 }
 
-absl::Status ClusterService::Admit(const Caller& caller, const std::string& method) const {
+absl::Status ClusterService::Admit(Caller* caller, const std::string& method) const {
   return gate_.Admit(machine_->access().get(), caller, method);
 }
 

@@ -52,7 +52,7 @@ class ClusterService final : public ControlService {
                     v1::SetJobLimitsResponse* response);
 
  private:
-  absl::Status Admit(const Caller& caller, const std::string& method) const override;
+  absl::Status Admit(Caller* caller, const std::string& method) const override;
 
   CoordinatorMachine* const machine_;
   const FailingSaves* const failing_;

@@ -100,6 +100,7 @@ class CoordinatorMachine final : public Machine {
   }
   void NoteRefusal() {
     refuses_ = true;
+    // Once a process life.
     spdlog::error("{}", std::string(coordinator_->status().message()));
     const std::lock_guard<std::mutex> lock(mutex_);
     status_ = coordinator_->status();

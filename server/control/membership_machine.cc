@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace verbena::server {
 
 bool MembershipMachine::RunOnce() {
@@ -26,11 +28,11 @@ bool MembershipMachine::RunOnce() {
       failed_ != failed_before &&
       (failed_before == absl::StatusCode::kOk || failed_ == absl::StatusCode::kUnauthenticated);
   if (before.incarnation != now.incarnation) {
-    spdlog::info("joined the cluster as incarnation {}", now.incarnation);
+    said_.Write(absl::StrCat("joined the cluster as incarnation ", now.incarnation));
   } else if (fails_newly && !now.status.ok() && !now.ended) {
-    spdlog::warn("{}", std::string(now.status.message()));
+    wrong_.Write(std::string(now.status.message()));
   } else if (!before.status.ok() && now.status.ok()) {
-    spdlog::info("the coordinator answers again");
+    said_.Write("the coordinator answers again");
   }
   return worked;
 }

@@ -93,17 +93,6 @@ void HandleBy(Post post, ControlCall* control, const Request& request, Response*
   if (const absl::Status posted = post(closure, refuse); !posted.ok()) call->Finish(posted);
 }
 
-// The same on the owner of `inbox`.
-template <typename Request, typename Response, typename Handler>
-void HandleOn(Inbox* inbox, ControlCall* control, const Request& request, Response* response,
-              absl::Duration timeout, const std::string& who, Handler handler) {
-  const auto post = [inbox](Inbox::Closure& closure, const auto&) {
-    inbox->Post(std::move(closure));
-    return absl::OkStatus();
-  };
-  HandleBy(post, control, request, response, timeout, who, std::move(handler));
-}
-
 // Ends a call at once.
 inline void FinishNow(ControlCall* call, const absl::Status& status) {
   call->Finish(ToGrpc(status));

@@ -24,6 +24,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rdma/base/unique_fd.h"
+#include "server/access/budget.h"
 #include "server/control/address.h"
 
 namespace verbena::server {
@@ -33,6 +34,8 @@ using HttpClock = std::chrono::steady_clock;
 using Body = std::shared_ptr<const std::string>;
 
 constexpr std::chrono::seconds kHangUpTime{1};
+// Between two scrapes.
+constexpr std::chrono::seconds kLongestScrapePause{1};
 
 enum class HttpStage { kRequest, kScrape, kReply, kHangUp };
 
@@ -108,7 +111,7 @@ struct HttpServer::Impl {
   std::list<HttpConnection> connections;  // the oldest first
 
   std::mutex mutex;
-  std::condition_variable wanted;
+  std::condition_variable wanted, stopped;
   // Guarded by mutex.
   bool stop = false;
   bool scrape = false;  // somebody waits for one that has not begun
@@ -125,10 +128,15 @@ void HttpServer::Impl::Scrape() {
     if (stop) return;
     scrape = false;
     lock.unlock();
+    const HttpClock::time_point begin = HttpClock::now();
     Body text = std::make_shared<const std::string>(metrics());
+    const HttpClock::duration took = HttpClock::now() - begin;
     lock.lock();
     scraped = std::move(text);
     Wake();
+    // Scrapes take at most a tenth of this thread's time, whoever asks and how often.
+    stopped.wait_for(lock, std::min<HttpClock::duration>(9 * took, kLongestScrapePause),
+                     [this] { return stop; });
   }
 }
 
@@ -138,6 +146,7 @@ void HttpServer::Impl::EndOldest() {
   for (const HttpConnection& connection : connections) {
     most = std::max(most, ++of_host[connection.host]);
   }
+  CountExceeded(Budget::kHttpConnections);
   connections.erase(std::find_if(
       connections.begin(), connections.end(),
       [&](const HttpConnection& connection) { return of_host[connection.host] == most; }));
@@ -210,6 +219,7 @@ bool HttpServer::Impl::Read(HttpConnection* connection) {
   if (connection->request.find("\r\n\r\n") != std::string::npos) {
     Answer(connection);
   } else if (connection->request.size() > kMostRequestBytes) {
+    CountExceeded(Budget::kHttpRequest);
     Reply(connection, "431 Request Header Fields Too Large",
           std::make_shared<const std::string>(
               absl::StrCat("a request has at most ", kMostRequestBytes, " bytes\n")));
@@ -236,7 +246,11 @@ bool HttpServer::Impl::Write(HttpConnection* connection) {
 }
 
 bool HttpServer::Impl::Step(HttpConnection* connection) {
-  if (HttpClock::now() >= connection->deadline) return false;
+  if (HttpClock::now() >= connection->deadline) {
+    if (connection->stage == HttpStage::kRequest) CountExceeded(Budget::kHttpRequest);
+    if (connection->stage == HttpStage::kReply) CountExceeded(Budget::kHttpReply);
+    return false;
+  }
   // A client may close its sending side while it waits for a reply.
   const bool reads =
       connection->stage == HttpStage::kRequest || connection->stage == HttpStage::kHangUp;
@@ -281,6 +295,7 @@ HttpServer::~HttpServer() {
     const std::lock_guard<std::mutex> lock(impl_->mutex);
     impl_->stop = true;
     impl_->wanted.notify_one();
+    impl_->stopped.notify_one();
   }
   impl_->Wake();
   impl_->serving.join();
