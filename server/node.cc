@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/grpc_credentials.h"
+#include "proto/threads.h"
 #include "proto/tls_files.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
@@ -37,6 +38,7 @@
 #include "server/nanoseconds.h"
 #include "server/node_access.h"
 #include "server/node_state.h"
+#include "server/node_threads.h"
 #include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/dense_table.h"
@@ -195,6 +197,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   const auto job_memories = std::make_shared<JobMemories>();
   spdlog::info("memory limit: {} MiB ({})", limit >> 20, memory_limit.source);
   const std::vector<int> processors = AllowedProcessors();
+  if (options.pin) WarnOfPinning(options.shards, processors.size());
   absl::Duration spin = absl::ZeroDuration();
   // On a single processor a spin keeps its own peer from running. (Being bound to one of several is
   // another matter: the peer may run on the others.)
@@ -283,6 +286,9 @@ absl::Status VerbenaNode::Impl::StartShards() {
   }
   for (ShardHandle& shard : set.shards) {
     if (absl::Status status = shard.driver->Start(); !status.ok()) return status;
+    if (const absl::Status& bound = shard.driver->binding(); !bound.ok()) {
+      spdlog::warn("--pin: {}", std::string(bound.message()));
+    }
   }
   return absl::OkStatus();
 }
@@ -494,6 +500,7 @@ VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 VerbenaNode::~VerbenaNode() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
+  if (absl::Status s = CheckGrpcThreadRoom(ThreadsOf(options), "verbenad"); !s.ok()) return s;
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
   for (const auto step :
