@@ -18,7 +18,8 @@ verbena_room(verbena_server server
     access/access_control.cc access/audit_log.cc access/gate.cc access/grpc_log.cc access/peer_log.cc
     access/scope.cc
     cli/network_options.cc cli/options.cc
-    control/address.cc control/cluster_service.cc control/grpc_server.cc
+    control/address.cc control/cluster_service.cc control/connection_listener.cc
+    control/grpc_server.cc
     control/membership_machine.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
     log/line_sink.cc memory_limit.cc node.cc node_access.cc node_state.cc node_threads.cc

@@ -430,6 +430,9 @@ NodeMetrics VerbenaNode::Impl::Gather() {
 }
 
 absl::Status VerbenaNode::Impl::Health() const {
+  if (grpc != nullptr) {
+    if (absl::Status status = grpc->health(); !status.ok()) return status;
+  }
   if (coordinator != nullptr) {
     if (absl::Status status = coordinator->status(); !status.ok()) return status;
   }

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/grpc_control_channel.h"
-#include "server/control/address.h"
+#include "proto/threads.h"
 
 namespace verbena::server {
 
@@ -59,28 +59,32 @@ uint64_t ControlMemory(uint64_t memory_limit) {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
     uint64_t memory, const std::vector<grpc::Service*>& services) {
-  absl::StatusOr<HostAndPort> parsed = SplitHostPort(listen);
-  if (!parsed.ok()) return parsed.status();
-  // gRPC says only that it failed; the reason comes from trying ourselves.
-  if (absl::Status status = CheckCanListen(listen); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<ConnectionListener>> listener = ConnectionListener::Open(listen);
+  if (!listener.ok()) return listener.status();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   ConfigureControlServer(&builder);
   LimitPeers(memory, &builder);
-  // With port reuse a second daemon would take half of the first one's connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  int port = 0;
-  builder.AddListeningPort(listen, credentials, &port);
-  for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<GrpcServer> result(new GrpcServer);
+  result->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  for (grpc::Service* service : services) builder.RegisterService(service);
   result->credentials_ = std::move(credentials);
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": gRPC refused it"));
+  if (result->server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot serve on ", listen, ": gRPC refused it"));
   }
-  result->address_ = JoinHostPort(parsed->host, static_cast<uint16_t>(port));
   result->SetServing(false);
+  result->listener_ = *std::move(listener);
+  absl::Status started =
+      result->listener_->Start([acceptor = result->acceptor_.get()](int from, rdma::UniqueFd fd) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+        connection.listener_fd = from;
+        connection.fd = fd.release();
+        acceptor->HandleNewConnection(&connection);
+      });
+  if (!started.ok()) return started;
   return result;
 }
 
@@ -100,17 +104,24 @@ void GrpcServer::SetServing(bool serving) {
 void GrpcServer::Stop(const std::function<void()>& drain) {
   if (server_ == nullptr) return;
   std::atomic<bool> stopped{false};
+  // Ends the listener's thread first, so there is room for this one.
+  if (listener_ != nullptr) listener_->Stop();
   // Shutdown() returns when every call has been finished, and finishing takes our drain().
-  std::thread shutdown([&] {
+  absl::StatusOr<std::thread> shutdown = StartThread("that ends the control port", [&] {
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     server_->Wait();
     stopped.store(true, std::memory_order_release);
   });
+  if (!shutdown.ok()) {
+    // The process ends, and calls with it.
+    (void)server_.release();
+    return;
+  }
   while (!stopped.load(std::memory_order_acquire)) {
     drain();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  shutdown.join();
+  shutdown->join();
   server_.reset();
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/control/connection_listener.h"
 
 namespace verbena::server {
 
@@ -29,7 +30,9 @@ class GrpcServer {
       uint64_t memory, const std::vector<grpc::Service*>& services);
   ~GrpcServer();
 
-  const std::string& address() const { return address_; }  // host:port, with the port taken
+  const std::string& address() const { return listener_->address(); }  // with the port taken
+  // Whether new connections are accepted; from any thread.
+  absl::Status health() const { return listener_->health(); }
   // What health checking answers, for all services.
   void SetServing(bool serving);
   // Takes no new calls and waits for the ones under way, which are cancelled after a moment.
@@ -38,8 +41,9 @@ class GrpcServer {
 
  private:
   GrpcServer() = default;
-  std::string address_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlive the server
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<ConnectionListener> listener_;
   std::unique_ptr<grpc::Server> server_;
 };
 
