@@ -15,7 +15,6 @@
 #include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/grpc_credentials.h"
-#include "proto/threads.h"
 #include "proto/tls_files.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
@@ -37,8 +36,8 @@
 #include "server/metrics/metrics.h"
 #include "server/nanoseconds.h"
 #include "server/node_access.h"
+#include "server/node_limits.h"
 #include "server/node_state.h"
-#include "server/node_threads.h"
 #include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/dense_table.h"
@@ -503,7 +502,7 @@ VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 VerbenaNode::~VerbenaNode() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
-  if (absl::Status s = CheckGrpcThreadRoom(ThreadsOf(options), "verbenad"); !s.ok()) return s;
+  if (absl::Status s = CheckLimits(options); !s.ok()) return s;
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
   for (const auto step :
