@@ -30,6 +30,7 @@
 #include "absl/time/clock.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "proto/fork_guard.h"
 #include "proto/grpc_credentials.h"
 #include "proto/host_port.h"
 #include "proto/tls_pem.h"
@@ -275,9 +276,32 @@ absl::Status GrpcControlChannel::Pending::Result() {
                                                                   : status.error_message()));
 }
 
+namespace {
+
+// Of the process that made the first channel; never deleted. Null: there was none.
+std::atomic<const ForkGuard*> first_user{nullptr};
+
+void KeepFirstUser() {
+  if (first_user.load(std::memory_order_acquire) != nullptr) return;
+  const ForkGuard* none = nullptr;
+  auto own = std::make_unique<const ForkGuard>();
+  if (first_user.compare_exchange_strong(none, own.get(), std::memory_order_acq_rel)) {
+    (void)own.release();
+  }
+}
+
+}  // namespace
+
+absl::Status GrpcControlChannel::CheckProcess() {
+  const ForkGuard* user = first_user.load(std::memory_order_acquire);
+  return user == nullptr ? absl::OkStatus() : user->Check("the library's gRPC");
+}
+
 GrpcControlChannel::GrpcControlChannel(std::shared_ptr<TlsFiles> tls,
                                        std::shared_ptr<TokenFile> token)
-    : state_(std::make_shared<State>(std::move(tls), std::move(token))) {}
+    : state_(std::make_shared<State>(std::move(tls), std::move(token))) {
+  KeepFirstUser();
+}
 
 GrpcControlChannel::~GrpcControlChannel() {
   state_->closing = true;

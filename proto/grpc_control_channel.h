@@ -33,6 +33,10 @@ class GrpcControlChannel final : public ControlChannel {
   // attempts to connect (half a second, and a fifth of it at random), and the attempt.
   static constexpr absl::Duration kLongestReconnect = absl::Seconds(1);
 
+  // FAILED_PRECONDITION: an earlier channel was made by a process of which this one is a fork. gRPC
+  // works in no such copy: its threads are missing, and calls would wait for ever.
+  static absl::Status CheckProcess();
+
   // Null: without TLS; without a token.
   explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr,
                               std::shared_ptr<TokenFile> token = nullptr);

@@ -1,10 +1,8 @@
 // verbenad: a server of a Verbena cluster.
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -43,12 +41,7 @@ absl::Status WriteReadyFile(const std::string& path, const VerbenaNode& node) {
 
 // One of an earlier process says an address where nobody listens any more.
 absl::Status RemoveReadyFile(const std::string& path) {
-  struct stat there = {};
-  if (path.empty() || stat(path.c_str(), &there) != 0 || !S_ISREG(there.st_mode)) {
-    return absl::OkStatus();
-  }
-  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot replace ", path, ": ", strerror(errno)));
+  return path.empty() ? absl::OkStatus() : WholeFile::Remove(path);
 }
 
 timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
@@ -92,7 +85,6 @@ int Main(int argc, char** argv) {
   }
   const DaemonOptions& options = parsed.options;
   ConfigureLogging(options.log_level);
-  signal(SIGPIPE, SIG_IGN);
   // Before any thread starts, so that all of them inherit it and this one alone takes signals.
   sigset_t signals;
   sigemptyset(&signals);

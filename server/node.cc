@@ -37,6 +37,7 @@
 #include "server/metrics/metrics.h"
 #include "server/nanoseconds.h"
 #include "server/node_access.h"
+#include "server/node_limits.h"
 #include "server/node_state.h"
 #include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
@@ -201,6 +202,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   // Once a process life.
   spdlog::info("memory limit: {} MiB ({})", limit >> 20, memory_limit.source);
   const std::vector<int> processors = AllowedProcessors();
+  if (options.pin) WarnOfPinning(options.shards, processors.size());
   absl::Duration spin = absl::ZeroDuration();
   // On a single processor a spin keeps its own peer from running. (Being bound to one of several is
   // another matter: the peer may run on the others.)
@@ -289,6 +291,9 @@ absl::Status VerbenaNode::Impl::StartShards() {
   }
   for (ShardHandle& shard : set.shards) {
     if (absl::Status status = shard.driver->Start(); !status.ok()) return status;
+    if (const absl::Status& bound = shard.driver->binding(); !bound.ok()) {
+      spdlog::warn("--pin: {}", std::string(bound.message()));
+    }
   }
   return absl::OkStatus();
 }
@@ -510,6 +515,7 @@ VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 VerbenaNode::~VerbenaNode() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
+  if (absl::Status s = CheckLimits(options); !s.ok()) return s;
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
   for (const auto step :

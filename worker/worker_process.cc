@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/unread_output.h"
 #include "worker/channel.h"
 #include "worker/client_store.h"
 #include "worker/data_identity.h"
@@ -83,7 +84,7 @@ void Say(const Options& options, const std::string& what) {
   // One write, so that lines of several workers do not mix.
   const std::string line =
       absl::StrFormat("worker %d (pid %d) %s\n", std::max(options.rank, 0), getpid(), what);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  WriteUnlessFull(STDERR_FILENO, line, absl::Milliseconds(100));
 }
 
 void PauseSelf(const Options& options, const std::string& where) {

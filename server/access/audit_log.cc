@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,6 +15,7 @@
 #include "proto/json.h"
 #include "proto/own_file.h"
 #include "proto/role.h"
+#include "proto/threads.h"
 #include "server/access/access_control.h"
 #include "server/access/budget.h"
 
@@ -72,12 +72,9 @@ AuditLog::~AuditLog() {
 }
 
 absl::Status AuditLog::StartWriter() {
-  try {
-    writer_ = std::thread([this] { Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("audit log: its thread could not be started: ", error.what()));
-  }
+  absl::StatusOr<std::thread> started = StartThread("of the audit log", [this] { Run(); });
+  if (!started.ok()) return started.status();
+  writer_ = *std::move(started);
   return absl::OkStatus();
 }
 

@@ -22,8 +22,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 #include "server/access/audit_log.h"
 #include "server/control/address.h"
+#include "spdlog/spdlog.h"
 
 namespace verbena::server {
 namespace {
@@ -167,17 +169,16 @@ absl::StatusOr<std::unique_ptr<ControlPort>> ControlPort::Listen(
   return port;
 }
 
-ControlPort::ControlPort() : next_id_(kFirstId) {}
+ControlPort::ControlPort()
+    : exhausted_log_([](const std::string& line) { spdlog::warn("{}", line); }),
+      next_id_(kFirstId) {}
 ControlPort::~ControlPort() { Stop(); }
 
 absl::Status ControlPort::Serve(Take take) {
   take_ = std::move(take);
-  try {
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("control port: its thread could not be started: ", error.what()));
-  }
+  absl::StatusOr<std::thread> thread = StartThread("that accepts connections", [this] { Run(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = *std::move(thread);
   return absl::OkStatus();
 }
 
@@ -282,6 +283,9 @@ void ControlPort::Accept(int listener) {
       continue;
     }
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    exhausted_log_.Write(absl::StrCat("control port: accept failed: ",
+                                      std::system_category().message(errno),
+                                      "; the oldest connections give way (raise nofile: 'ulimit -n')"));
     // The listener stays readable: a connection makes room, once gRPC has seen its end.
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -297,7 +301,13 @@ void ControlPort::Add(int listener, int fd, const std::string& peer) {
   rdma::UniqueFd duplicate(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (connections_.size() >= most_ || !duplicate.valid()) EndOne();
+    if (connections_.size() >= most_ || !duplicate.valid()) {
+      exhausted_log_.Write(absl::StrCat("control port: ", connections_.size(),
+                                        " connections, at most ", most_,
+                                        " by the limit of descriptors; the oldest give way (raise "
+                                        "nofile: 'ulimit -n')"));
+      EndOne();
+    }
     const uint64_t id = next_id_++;
     // Its end is reported whatever is asked for (epoll_ctl(2)).
     if (!duplicate.valid() || !Watch(epoll_.get(), duplicate.get(), kReceives, id)) return;

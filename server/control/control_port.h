@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "rdma/base/unique_fd.h"
 #include "server/access/budget.h"
+#include "server/access/peer_log.h"
 
 namespace verbena::server {
 
@@ -107,6 +108,8 @@ class ControlPort {
   Take take_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
+
+  PeerLog exhausted_log_;
 
   // The thread's.
   std::vector<uint64_t> active_;  // received something since Rearm()

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/grpc_control_channel.h"
-#include "server/control/address.h"
+#include "proto/threads.h"
 
 namespace verbena::server {
 
@@ -114,19 +114,25 @@ void GrpcServer::SetServing(bool serving) {
 
 void GrpcServer::Stop(const std::function<void()>& drain) {
   if (server_ == nullptr) return;
+  // Ends the port's thread first, so there is room for the one below.
   if (port_ != nullptr) port_->Stop();
   std::atomic<bool> stopped{false};
   // Shutdown() returns when every call has been finished, and finishing takes our drain().
-  std::thread shutdown([&] {
+  absl::StatusOr<std::thread> shutdown = StartThread("that ends the control port", [&] {
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     server_->Wait();
     stopped.store(true, std::memory_order_release);
   });
+  if (!shutdown.ok()) {
+    // The process ends, and calls with it.
+    (void)server_.release();
+    return;
+  }
   while (!stopped.load(std::memory_order_acquire)) {
     drain();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  shutdown.join();
+  shutdown->join();
   server_.reset();
 }
 

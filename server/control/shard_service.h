@@ -75,7 +75,7 @@ class ShardService final : public ControlService {
   const AccessState* const access_;
   const Gate gate_;
   PeerLog lane_log_, refusal_log_;
-  SystemClock clock_;
+  const MonotonicClock clock_;
   FairQueue statistics_{&clock_};
   std::atomic<bool> gathering_{false};  // one of statistics_ is at the shards
 };

@@ -48,6 +48,7 @@
 #include "rdma/lane/lane_config.h"
 #include "rdma/lane/write_watch.h"
 #include "rdma/transport.h"
+#include "server/executor/fair_queue.h"
 #include "server/executor/inbox.h"
 #include "server/executor/job_memories.h"
 #include "server/executor/memory_budget.h"

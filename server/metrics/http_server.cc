@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 #include "rdma/base/unique_fd.h"
 #include "server/access/budget.h"
 #include "server/control/address.h"
@@ -299,7 +300,7 @@ HttpServer::~HttpServer() {
   }
   impl_->Wake();
   impl_->serving.join();
-  impl_->scraping.join();
+  if (impl_->scraping.joinable()) impl_->scraping.join();
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }
@@ -324,9 +325,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   impl->listener = *std::move(listener);
   impl->address = JoinHostPort(parsed->host, port);
   Impl* const running = impl.get();
-  impl->serving = std::thread([running] { running->Serve(); });
-  impl->scraping = std::thread([running] { running->Scrape(); });
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  absl::StatusOr<std::thread> serving = StartThread("of /healthz", [running] { running->Serve(); });
+  if (!serving.ok()) return serving.status();
+  impl->serving = *std::move(serving);
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
+  absl::StatusOr<std::thread> scraping =
+      StartThread("of /metrics", [running] { running->Scrape(); });
+  if (!scraping.ok()) return scraping.status();
+  running->scraping = *std::move(scraping);
+  return server;
 }
 
 }  // namespace verbena::server
