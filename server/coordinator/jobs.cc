@@ -60,7 +60,7 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job.name(), "' has its ", expected,
                      " workers already (expected_workers; living or departed); more may join only "
-                     "a job without sync tables"));
+                     "once it has tables, none of which is sync"));
   }
   const int32_t next = std::max(expected, *used.rbegin() + 1);
   if (next >= static_cast<int32_t>(kMaxWorkers)) {
