@@ -37,9 +37,12 @@ class GrpcControlChannel final : public ControlChannel {
   // works in no such copy: its threads are missing, and calls would wait for ever.
   static absl::Status CheckProcess();
 
-  // Null: without TLS; without a token.
+  // Null: without TLS; without a token. `attempt`: limit of one attempt to connect, after which
+  // calls to an address where something accepts connections but does not answer are UNAVAILABLE.
+  // One that is longer than the calls lets them end by their own deadlines there.
   explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr,
-                              std::shared_ptr<TokenFile> token = nullptr);
+                              std::shared_ptr<TokenFile> token = nullptr,
+                              absl::Duration attempt = absl::Seconds(2));
   // Cancels what is outstanding and waits for gRPC to let go of it.
   ~GrpcControlChannel() override;
   GrpcControlChannel(const GrpcControlChannel&) = delete;

@@ -63,7 +63,7 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const ViewEditor& view) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job.name(), "' has its ", expected,
                      " workers already (expected_workers; living or departed); more may join only "
-                     "a job without sync tables"));
+                     "once it has tables, none of which is sync"));
   }
   int32_t next = expected;
   while (used.contains(next)) ++next;

@@ -144,6 +144,7 @@ void PeriodicSaves::Ended() {
   if (directory.ok()) {
     checkpoint::Retention retention = options_.retention;
     retention.job = job_;
+    retention.keep_former_runs = true;
     const auto removed = (*directory)->Prune(retention);
     pruned = removed.status();
     if (removed.ok() && !removed->empty()) {

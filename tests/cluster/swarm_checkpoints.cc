@@ -161,6 +161,7 @@ void SwarmCheckpoints::OnPeriodic(const std::string& line) {
   saved_.Look(root, false);
   ++world_->result->saved;
   checkpoint::Retention retention = periodic_retention_;
+  retention.keep_former_runs = true;
   for (const SwarmJob& job : world_->jobs) {
     if (root != Join(kPeriodicRoot, server::CheckpointDirectoryOf(job.plan.name))) continue;
     retention.job = job.plan.name;

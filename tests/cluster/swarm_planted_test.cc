@@ -147,6 +147,7 @@ std::vector<PlantedFault> Faults() {
        0,
        {"is not in its manifest", "found files of another"}},
       {"reload_unread", {&saves.reload_unread}, 0, {"still being restored"}},
+      {"forget_former_runs", {&saves.forget_former_runs}, 0, {"and is gone"}},
       {"share_directories", {&saves.share_directories}, 19, {"and is gone"}},
       {"forget_moved", {&saves.forget_moved}, 3243, {"is not what /"}},
       {"commit_unsynced", {&saves.commit_unsynced}, 77, {"/checkpoint-"}},

@@ -209,6 +209,17 @@ TEST_CASE("when all copies of partitions are dead, nothing takes them over") {
                  !Contains("take them over if") && !Contains("fewer copies than"));
 }
 
+TEST_CASE("regression: a silent server that has nothing alone: what to do is said") {
+  const char* says = "start it again, or remove it if it will not come back ('verbena server";
+  ClusterState state = Replicated();
+  CHECK_THAT(StatusText(state), !Contains(says));
+  Silence(&state, 1);
+  CHECK_THAT(StatusText(state), Contains(says));
+  // What it has alone would be given up by that: there is other advice.
+  for (v1::Partition& partition : *state.view.mutable_partitions()) partition.clear_followers();
+  CHECK_THAT(StatusText(state), Contains("start a server under its name") && !Contains(says));
+}
+
 TEST_CASE("a server that may be stopped: workers over shm wait for its process") {
   ClusterState state = Healthy();
   const char* says = "workers that use shm wait until it is killed or continues";

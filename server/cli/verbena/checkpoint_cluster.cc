@@ -140,6 +140,7 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
     if (!directory.ok()) return directory.status();
     checkpoint::Retention retention = options.retention;
     retention.job = saver.manifest().job();
+    retention.keep_former_runs = true;
     auto pruned = (*directory)->Prune(retention);
     if (!pruned.ok()) return pruned.status();
     removed = *std::move(pruned);

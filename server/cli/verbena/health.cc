@@ -42,6 +42,11 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
       absl::StrAppend(&text, "; followers have ", Partitions(followed),
                       " of it, and take them over if they do not hear it either");
     }
+    if (has.alone == 0) {
+      absl::StrAppend(&text,
+                      "; start it again, or remove it if it will not come back ('verbena "
+                      "server remove')");
+    }
     return text;
   }
   if (state.statistics.ok()) return "";

@@ -78,7 +78,8 @@ class Program {
           int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
-        channel_(std::move(tls), std::move(token)),
+        // A stopped process accepts connections: what waits for it waits as long as --timeout says.
+        channel_(std::move(tls), std::move(token), options_.timeout + absl::Seconds(1)),
         coordinator_{&channel_, options.cluster, options.timeout, signal_fd},
         reader_(coordinator_) {}
 
