@@ -292,6 +292,7 @@ absl::Status VerbenaNode::Impl::StartShards() {
   for (ShardHandle& shard : set.shards) {
     if (absl::Status status = shard.driver->Start(); !status.ok()) return status;
     if (const absl::Status& bound = shard.driver->binding(); !bound.ok()) {
+      // Once a shard, at the start.
       spdlog::warn("--pin: {}", std::string(bound.message()));
     }
   }

@@ -57,6 +57,7 @@ absl::Status CheckDescriptors(size_t wanted) {
 absl::Status CheckLimits(const NodeOptions& options) {
   rlimit size = {};
   if (getrlimit(RLIMIT_FSIZE, &size) == 0 && size.rlim_cur != RLIM_INFINITY) {
+    // Once, at the start.
     spdlog::warn(
         "files may have {} bytes at most (RLIMIT_FSIZE, ulimit -f): state, checkpoints and cold "
         "rows beyond that fail with 'File too large'",
@@ -68,8 +69,10 @@ absl::Status CheckLimits(const NodeOptions& options) {
 
 void WarnOfPinning(uint32_t shards, size_t processors) {
   if (processors == 0) {
+    // Once, at the start.
     spdlog::warn("--pin: the processors that this process may use are not known; not pinned");
   } else if (shards > processors) {
+    // Once, at the start.
     spdlog::warn(
         "--pin: {} shards on {} processors that this process may use: some share one; use fewer "
         "--shards, or allow more processors",

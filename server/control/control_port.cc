@@ -283,9 +283,9 @@ void ControlPort::Accept(int listener) {
       continue;
     }
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-    exhausted_log_.Write(absl::StrCat("control port: accept failed: ",
-                                      std::system_category().message(errno),
-                                      "; the oldest connections give way (raise nofile: 'ulimit -n')"));
+    exhausted_log_.Write(
+        absl::StrCat("control port: accept failed: ", std::system_category().message(errno),
+                     "; the oldest connections give way (raise nofile: 'ulimit -n')"));
     // The listener stays readable: a connection makes room, once gRPC has seen its end.
     {
       const std::lock_guard<std::mutex> lock(mutex_);

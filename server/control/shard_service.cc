@@ -93,7 +93,7 @@ std::string OpenerOf(const v1::OpenLaneRequest& request, bool of_server) {
 // Takes a call to the shard's thread, in turn with those of other callers.
 auto InTurn(ShardExecutor* executor, const ControlCall& call) {
   return [executor, queue = QueueOf(call.caller())](Inbox::Closure& closure,
-                                                             FairQueue::Refuse refuse) {
+                                                    FairQueue::Refuse refuse) {
     absl::Status posted = executor->Post(queue, closure, std::move(refuse));
     if (!posted.ok()) CountExceeded(Budget::kShardQueue);
     return posted;

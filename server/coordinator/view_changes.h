@@ -34,9 +34,9 @@ class ViewChanges {
     v1::ViewChange change;
     size_t bytes;
   };
-  std::deque<Kept> kept_;  // oldest first
-  size_t bytes_ = 0;       // of all that is kept
-  size_t view_bytes_ = 0;  // of the view, as it was counted last
+  std::deque<Kept> kept_;   // oldest first
+  size_t bytes_ = 0;        // of all that is kept
+  size_t view_bytes_ = 0;   // of the view, as it was counted last
   size_t since_bytes_ = 0;  // of all changes since then
 };
 

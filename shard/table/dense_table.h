@@ -160,7 +160,7 @@ class DenseTable final : public SlicedTable {
   size_t array_bytes_ = 0;  // of each array of the state
   std::vector<uint32_t> local_chunk_;
   std::vector<Chunk> chunks_;
-  std::vector<Slice> slices_;  // by slice index
+  std::vector<Slice> slices_;   // by slice index
   uint64_t missing_bytes_ = 0;  // that the last Acquire() wanted
   ChunkWatch* watch_ = nullptr;
 };
