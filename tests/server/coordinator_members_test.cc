@@ -241,7 +241,11 @@ TEST_CASE("regression: workers beyond the expected ones come and go without end"
   request.set_job("job");
   request.set_expected_workers(1);
   request.set_rank(-1);
-  const absl::StatusOr<int32_t> rank = AdmitWorker(request, 1000, "", "", &view);
+  uint32_t ended_generation = 0;
+  ViewEditor editor(&view, &ended_generation);
+  editor.Index();
+  editor.Begin();
+  const absl::StatusOr<int32_t> rank = AdmitWorker(request, 1000, "", "", &editor);
   INFO(rank.status());
   REQUIRE(rank.ok());
   CHECK(*rank == 2);

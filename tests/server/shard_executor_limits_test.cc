@@ -75,7 +75,7 @@ TEST_CASE("calls of one caller do not hold up those of another, nor the lanes") 
   std::string ran;
   const auto post = [&](const std::string& caller, char letter) {
     Inbox::Closure closure = [&ran, letter] { ran += letter; };
-    return fixture.shard().Post(caller, closure);
+    return fixture.shard().Post(caller, closure, [](const absl::Status&) {});
   };
   for (int i = 0; i < 1000; ++i) REQUIRE(post("token a", 'a').ok());
   REQUIRE(post("token b", 'b').ok());
