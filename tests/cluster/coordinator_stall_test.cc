@@ -1,8 +1,6 @@
 // A coordinator that did not run ends no lease, however long it stood still; a client that did not
 // run while it joined has a lease when it has.
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -160,68 +158,6 @@ TEST_CASE("a member that is gone loses its lease also where the coordinator keep
   }
   CHECK(ended);
   CHECK(cluster.view().jobs(0).members_size() == 2);
-}
-
-// What follows a view once a turn misses such a loss, and takes what is gone for what is there.
-TEST_CASE("regression: a loss and the reset that ends it are both observed in one turn") {
-  const SimCluster* of = nullptr;
-  const auto lost = [&of] {
-    return of->view().tables().empty() ? 0 : of->view().tables(0).lost_partitions_size();
-  };
-  int observed = 0, between = 0;
-  ClusterOptions options;
-  options.servers = options.shards = 1;
-  options.lease_ms = kLeaseMs;
-  options.view_changed = [&] {
-    if (of != nullptr) observed = std::max(observed, lost());
-  };
-  SimCluster cluster(options);
-  of = &cluster;
-  const auto channel = cluster.control().NewChannel("operator");
-  const auto run_until = [&](const std::function<bool()>& done) {
-    return cluster.RunUntil(
-        [&] {
-          channel->RunOnce();
-          between = std::max(between, lost());
-          return done();
-        },
-        cluster.now() + 20 * kSecond);
-  };
-  int answers = 0;
-  const auto ok = [&answers](const auto& response) {
-    REQUIRE(response.ok());
-    ++answers;
-  };
-  v1::CreateTableRequest create;
-  create.set_request_id(std::string(16, 'c'));
-  v1::TableSpec* spec = create.mutable_spec();
-  spec->set_name("t");
-  spec->set_job("job");
-  spec->add_shape(4096);
-  spec->set_chunk_bytes(kSimChunkBytes);
-  spec->set_consistency(v1::CONSISTENCY_ASYNC);
-  spec->set_reduction(v1::REDUCTION_SUM);
-  spec->mutable_optimizer()->set_name("sgd");
-  spec->mutable_optimizer()->set_rate(1);
-  REQUIRE(run_until([&] { return cluster.view().servers_size() == 1; }));
-  verbena::Call<v1::CreateTableResponse>(*channel, kCoordinatorAddress,
-                                         "/verbena.v1.Cluster/CreateTable", create,
-                                         absl::Seconds(5), ok);
-  REQUIRE(run_until([&] { return answers == 1; }));
-  cluster.CrashServer(0);
-  cluster.StallCoordinatorUntil(cluster.now() + 300 * kMilli);
-  cluster.RestartServer(0);
-  const int64_t joins = cluster.now() + 100 * kMilli;
-  run_until([&] { return cluster.now() >= joins; });
-  v1::ResetTableRequest reset;
-  reset.set_request_id(std::string(16, 'r'));
-  reset.set_name("t");
-  verbena::Call<v1::ResetTableResponse>(
-      *channel, kCoordinatorAddress, "/verbena.v1.Cluster/ResetTable", reset, absl::Seconds(5), ok);
-  REQUIRE(run_until([&] { return answers == 2; }));
-  CHECK(lost() == 0);
-  CHECK(between == 0);
-  CHECK(observed > 0);
 }
 
 }  // namespace
