@@ -197,6 +197,8 @@ TEST_CASE("a job that has ended is forgotten, and nothing else of the cluster wi
   const Finished tables = Operate(cluster, {"job", "forget", "demo", "--yes"});
   CHECK(tables.status == 1);
   CHECK_THAT(tables.err, Contains("job 'demo' has tables (weights): drop them first"));
+  // Its limits keep it in the list.
+  CHECK(Operate(cluster, {"limits", "demo", "--tables", "3"}).status == 0);
   CHECK(Operate(cluster, {"table", "drop", "weights", "--yes"}).status == 0);
   const Finished asked = Operate(cluster, {"job", "forget", "demo"});
   CHECK(asked.status == 2);
