@@ -91,7 +91,7 @@ CLI::Validator JobName() {
           return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-';
         });
         if (good && !name.empty() && name.size() <= 100) return "";
-        return absl::StrCat("'", absl::Utf8SafeCEscape(name),
+        return absl::StrCat("'", absl::CHexEscape(name),
                             "' is not allowed; allowed: 1 to 100 characters of [A-Za-z0-9_./-], "
                             "as tables' names begin with it");
       },

@@ -121,8 +121,8 @@ TEST_CASE("16 bits train as well as 32, with half the bytes, and the same bits o
             0.02 * Number(wide.out, "loss"));
       CHECK(std::abs(Number(run->out, "auc") - Number(wide.out, "auc")) < 0.002);
     }
-    // Steps are counted in f32, in 65 rows of 12 numbers: pushed by 4 workers in each of 300, pulled
-    // once more by each at the beginning, and once at the end.
+    // Steps are counted in f32, in 65 rows of 12 numbers: pushed by 4 workers in each of 300,
+    // pulled once more by each at the beginning, and once at the end.
     const double counts = 65 * 12 * sizeof(float);
     const double pushed = 4 * 300 * counts, pulled = (4 * 301 + 1) * counts;
     CHECK(2 * Number(narrow.out, "bytes_pushed") == Number(wide.out, "bytes_pushed") + pushed);

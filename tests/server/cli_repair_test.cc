@@ -202,7 +202,7 @@ TEST_CASE("a job that has ended is forgotten, and nothing else of the cluster wi
   CHECK(Operate(cluster, {"table", "drop", "weights", "--yes"}).status == 0);
   const Finished asked = Operate(cluster, {"job", "forget", "demo"});
   CHECK(asked.status == 2);
-  CHECK_THAT(asked.err, Contains("job 'demo' (generation 1) is forgotten: ") &&
+  CHECK_THAT(asked.err, Contains("job 'demo' (generation 1) is forgotten, with its limits: ") &&
                             Contains("--yes agrees to it"));
   const Finished forgotten = Operate(cluster, {"job", "forget", "demo", "--yes", "--json"});
   CHECK(forgotten.status == 0);
