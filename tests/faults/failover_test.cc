@@ -207,6 +207,7 @@ struct Tables {
       spec.mutable_optimizer()->set_name("sgd");
       spec.mutable_optimizer()->set_rate(1);
       auto table = client->CreateTable(spec);
+      INFO(table.status());
       REQUIRE(table.ok());
       tables.push_back(*std::move(table));
     }
