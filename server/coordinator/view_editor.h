@@ -7,10 +7,8 @@
 //  1. The view is changed through its editor only, between Begin() and Commit() or Undo().
 //  2. Undo() restores exactly the view of Begin(), the order of entries included.
 //  3. Tables are in the order of their ids, which is that of their creation.
-//  4. A job has an entry while it has members, tables or limits. The generation of each new entry
-//  is
-//     greater than those of all entries that were removed, so no generation of a name is used
-//     twice.
+//  4. A job has an entry while it has members, tables or limits. The generation of a new entry is
+//     greater than those of all removed entries, so no generation of a name is used twice.
 //
 // The cost of servers is an exception: a change of one copies the list of servers.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_EDITOR_H_
