@@ -106,9 +106,10 @@ def problems_of_process(pid):
 
 
 def files_of_users(folder):
-    """What lies in the shared folders for temporary files and belongs to nobody's folder."""
+    """What lies in the shared folders for temporary files, but folders of tests."""
     return {entry.path for place in ("/tmp", "/dev/shm", "/var/tmp") if os.path.isdir(place)
-            for entry in os.scandir(place) if entry.path != folder}
+            for entry in os.scandir(place)
+            if entry.path != folder and not entry.name.startswith("verbena-test-")}
 
 
 def main():
