@@ -1,4 +1,4 @@
-// What a training worker links: a connection to a Verbena cluster.
+// The client library: a worker's connection to a Verbena cluster.
 //
 //     auto client = verbena::Client::Connect({.cluster = "127.0.0.1:7000", .job = "demo"});
 //     auto table = (*client)->CreateTable(spec);
@@ -9,35 +9,41 @@
 //     verbena::Ticket pull = (*client)->Pull(*table, *params);
 //     absl::Status status = pull.Wait();
 //
-// A table is dense (a shape: Push(), Pull(), PushPull()) or an embedding table (`dim`: a row of dim
-// numbers for each uint64 key: PushRows(), Lookup(), LookupBags(), Scan()):
+// A table is either dense (it has a shape; Push(), Pull(), PushPull()) or an embedding table (it
+// has a row of `dim` numbers for each uint64 key; PushRows(), Lookup(), LookupBags(), Scan()):
 //
 //     verbena::Ticket rows = (*client)->Lookup(*items, keys, *activations);
 //     ...
 //     verbena::Ticket push = (*client)->PushRows(*items, keys, *gradients);
 //     verbena::Ticket end = (*client)->EndStep(*items);
 //
-// **Thread safety**: Client, Table, Region and Ticket may be used from any thread, also one object
-// from several at once; but one thread assigns to or destroys an object, when no other uses it.
-// Concurrent pushes to one table must not overlap; calls of one step and its EndStep() are ordered
-// by the caller.
+// **Thread safety**: Client, Table, Region and Ticket may be used from any thread, and one object
+// may be used by several threads at once. Assigning to an object and destroying it need exclusive
+// access. Concurrent pushes to one table must not overlap. The caller orders the calls of a step
+// before its EndStep().
 //
-// fork(): in a child every call ends at once with FAILED_PRECONDITION, also Connect(), because gRPC
-// works in no fork of a process that has used it. Objects may be destroyed there; the parent does
-// not notice. Start processes that need a client with exec, or before the first Connect().
+// **fork()**: gRPC does not work in a forked child of a process that has used it. In such a child
+// every call, Connect() included, ends at once with FAILED_PRECONDITION. Objects may be destroyed
+// there; the parent is not affected. Fork before the first Connect(), or call exec in the child.
 //
-// Every operation ends by its deadline (default ClientOptions::timeout) with a status:
-//   OK; INVALID_ARGUMENT (the call is wrong: says which argument, its value and what is allowed);
-//   NOT_FOUND (no such table); ALREADY_EXISTS; DEADLINE_EXCEEDED (says what was waited for, such as
-//   the rank that has not ended the step); UNAVAILABLE (the server is silent or gone);
-//   DATA_LOSS (the partition's only copy is gone); ABORTED (outcome unknown: this worker's lease
-//   ended); RESOURCE_EXHAUSTED (no credit or lane by the deadline; memory that the transport
-//   refuses until then, such as by RLIMIT_MEMLOCK; new rows at the memory limit of a server or of
-//   the job; a limit of the job: 'verbena limits'); CANCELLED; FAILED_PRECONDITION (the client is
-//   closed or its lease has ended; an observer pushes); UNAUTHENTICATED (TLS: one of the two sides
-//   does not believe the other, or only one of them uses it; or the token is missing or not good:
-//   says why, and what to do); PERMISSION_DENIED (the token is not for this job, or not for this
-//   call).
+// **Errors**: every operation ends by its deadline (default: ClientOptions::timeout) with a status.
+//   OK
+//   INVALID_ARGUMENT     an argument is wrong; the message has its name, value and allowed values
+//   NOT_FOUND            there is no such table
+//   ALREADY_EXISTS       the name or rank is taken
+//   DEADLINE_EXCEEDED    the message names the cause, such as the rank that has not ended the step
+//   UNAVAILABLE          the server or coordinator does not respond
+//   DATA_LOSS            the last replica of a partition is lost
+//   ABORTED              this worker's lease ended; the outcome of the operation is unknown
+//   RESOURCE_EXHAUSTED   no credit or lane became free by the deadline; the transport could not
+//                        register memory (for example RLIMIT_MEMLOCK); a server or the job is at
+//                        its memory limit; or another limit of the job ('verbena limits')
+//   CANCELLED            Cancel() or Close()
+//   FAILED_PRECONDITION  the client is closed, its lease has ended, or an observer pushes
+//   UNAUTHENTICATED      TLS verification failed, or only one side uses TLS; or the token is
+//   missing
+//                        or not valid. The message has the cause and the fix
+//   PERMISSION_DENIED    the token does not allow this job or this call
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_
 
@@ -63,59 +69,62 @@
 
 namespace verbena {
 
-// Where memory lies: kHost, kPinned, kCuda.
+// Kinds of memory: kHost, kPinned, kCuda.
 using rdma::MemoryKind;
 
-// How to join a cluster; every default but `cluster` is good for a job of one worker.
+// Options of Connect(). `cluster` is required; the other defaults suit a job of one worker.
 struct ClientOptions {
   std::string cluster = {};     // host:port of the coordinator
-  std::string job = "default";  // whose tables and clock this worker shares
+  std::string job = "default";  // workers of one job share its tables and step clock
   std::string name = {};        // shown to operators; default: host-pid
-  // Of the job: step 0 of a sync table waits for so many, and so does the step clock of ssp tables.
+  // Number of workers of the job, the same for all of them. Step 0 of sync tables and the clock of
+  // ssp tables wait until so many workers have joined.
   uint32_t expected_workers = 1;
-  int rank = -1;          // -1: any free one. Sums are in rank order
-  bool observer = false;  // only pulls, any job's tables; counts in no step
-  // How data travels. auto: to each server shard the best of shm (same host), verbs (RDMA) and ofi
-  // (libfabric, over TCP) that works; a named one never falls back: Connect() says why it cannot be
-  // had.
+  int rank = -1;          // -1: any free rank. Gradients are summed in rank order
+  bool observer = false;  // may pull from tables of any job; takes part in no step
+  // Transport of parameters and gradients: "shm" (same host), "verbs" (RDMA), "ofi" (libfabric over
+  // TCP) or "auto", which uses for each shard the first of these that works. With a named transport
+  // there is no fallback; Connect() fails with the reason if it is not available.
   std::string transport = "auto";
-  RdmaOptions rdma = {};                       // of verbs
-  FabricOptions fabric = {};                   // of ofi
+  RdmaOptions rdma = {};                       // for verbs
+  FabricOptions fabric = {};                   // for ofi
   absl::Duration timeout = absl::Seconds(30);  // default deadline of every call
-  // Who makes progress.
+  // The threads that process completions.
   enum class Progress {
-    kBackground,  // a thread takes over whenever records are unanswered and nobody waits
-    kCaller,      // only threads inside Wait()
-  } progress = Progress::kBackground;  // who makes progress
-  // Memory for pulls into what shm cannot share and for rows that are looked up; and as much again
-  // for rows that are pushed. Of each GPU whose memory is pushed or pulled to, as much again for
-  // either, page-locked. In bytes, taken when it is needed.
+    kBackground,  // threads in Wait(), and a background thread while no thread waits
+    kCaller,      // threads in Wait() only
+  } progress = Progress::kBackground;  // see Progress
+  // Staging memory in bytes, allocated on demand: so much for pulls into regions that shm cannot
+  // share and for looked-up rows, and so much again for pushed rows. For each GPU whose memory is
+  // used there are two further pools of this size, page-locked.
   size_t staging_bytes = 16 << 20;
-  // TLS for everything but the parameters and gradients themselves; `ca` turns it on: servers are
-  // believed only when their certificate is by one of these and for the host they are reached by.
-  // `cert` and `key` are shown to servers that want them (mutual TLS).
+  // TLS of the control plane; parameters and gradients are not encrypted. Setting `ca` turns TLS
+  // on: a server's certificate must be signed by one of these authorities and match the host name.
+  // `cert` and `key` identify this client where servers require it (mutual TLS).
   TlsOptions tls = {};
-  // File with the token that the cluster's operator gave to this job, where the cluster asks for
-  // one. Looked at again once in a second, so it may be replaced; beyond this host it needs TLS.
+  // File with this job's token, where the cluster requires tokens. The client checks the file every
+  // second, so the token can be replaced. Connections to other hosts need TLS.
   std::string token_file = {};
 };
 
-// Memory known to the data plane. Destroying the last handle while tickets use it closes the lanes
-// they are on, so that nothing touches it afterwards; their records are resent as empty ones.
-// A default-constructed one is empty: no memory, and calls with it are INVALID_ARGUMENT.
+// Memory that the data plane can read and write. Destroying the last handle while operations use
+// the region closes their lanes, so that nothing accesses the memory afterwards; their requests are
+// resent without data. A default-constructed region is empty: it has no memory, and calls with it
+// end with INVALID_ARGUMENT.
 class VERBENA_EXPORT Region {
  public:
-  // The first byte; null when empty. Of kCuda an address on the device.
+  // The first byte; a device address for kCuda; null when empty.
   std::byte* data() const;
-  // The same as f32 numbers: size() / 4 of them. For what is f32 in a table's specification.
+  // data() as f32: size() / 4 numbers.
   float* floats() const { return reinterpret_cast<float*>(data()); }
-  // The same as numbers of 16 bits (half.h converts them): size() / 2 of them. For bf16 and f16.
+  // data() as bf16 or f16: size() / 2 numbers. half.h converts them.
   uint16_t* halves() const { return reinterpret_cast<uint16_t*>(data()); }
   // In bytes; 0 when empty.
   size_t size() const;
-  // Where the memory lies.
+  // kHost when empty.
   MemoryKind kind() const;
-  // Made by AllocateRegion(): shared over shm, without a copy through staging.
+  // Whether AllocateRegion() made it. Servers on this host share such memory over shm, so its data
+  // is not copied through staging.
   bool allocated() const;
 
  private:
@@ -124,37 +133,37 @@ class VERBENA_EXPORT Region {
   std::shared_ptr<State> state_;
 };
 
-// Named parameters of the cluster. A handle: copies mean the same table, dropping it is
-// Client::DropTable(). A default-constructed one is empty: no name, 0 elements, and calls with it
-// are INVALID_ARGUMENT.
+// A handle to a table of the cluster; copies refer to the same table. Destroying a handle does not
+// drop the table: see Client::DropTable(). A default-constructed handle is empty: it has no name
+// and 0 elements, and calls with it end with INVALID_ARGUMENT.
 class VERBENA_EXPORT Table {
  public:
-  // As in its specification; lives as long as this handle.
+  // The name in the specification. The reference is valid as long as this handle.
   const std::string& name() const;
-  // The cluster's number for it, never used again; 0 when empty.
+  // Unique in the cluster and never reused; 0 when empty.
   uint32_t id() const;
-  // What it was created with, defaults filled in.
+  // The specification at creation, with defaults filled in.
   const v1::TableSpec& spec() const;
-  // Whether it is an embedding table: it has rows by key, and no shape.
+  // Whether this is an embedding table: it has rows by key instead of a shape.
   bool embedding() const;
-  // Numbers in a row of an embedding table; 0 of a dense one.
+  // Numbers in a row of an embedding table; 0 for a dense table.
   uint32_t dim() const;
-  // The product of its shape; 0 of an embedding table.
+  // The product of a dense table's shape; 0 for an embedding table.
   uint64_t elements() const;
-  // What its parameters are as pulled; DTYPE_UNSPECIFIED when empty. Servers keep those of 16 bits
-  // in f32, too, and train these; what is pulled is them rounded to the nearest.
+  // Type of pulled parameters; DTYPE_UNSPECIFIED when empty. Servers keep and train all parameters
+  // in f32, and round them to the nearest value of this type.
   v1::DType dtype() const;
-  // What its gradients are as pushed; DTYPE_UNSPECIFIED when empty.
+  // Type of pushed gradients; DTYPE_UNSPECIFIED when empty.
   v1::DType gradient_dtype() const;
-  // Of one parameter as pulled: 4 of f32, 2 of bf16 and f16; 0 when empty.
+  // Bytes of a pulled parameter: 4 for f32, 2 for bf16 and f16; 0 when empty.
   size_t element_bytes() const;
-  // Of one number of a gradient as pushed: 4 of f32, 2 of bf16; 0 when empty.
+  // Bytes of a pushed gradient number: 4 for f32, 2 for bf16; 0 when empty.
   size_t gradient_element_bytes() const;
-  // Of all parameters as pulled: elements() * element_bytes().
+  // Bytes of all parameters as pulled: elements() * element_bytes().
   size_t bytes() const;
-  // Of a gradient of the whole table as pushed: elements() * gradient_element_bytes().
+  // Bytes of a gradient of the whole table: elements() * gradient_element_bytes().
   size_t gradient_bytes() const;
-  // Elements of a chunk: ranges start at a multiple of this. 0 of an embedding table.
+  // Elements of a chunk; ranges start at a multiple of it. 0 for an embedding table.
   uint32_t chunk_elements() const;
 
  private:
@@ -163,31 +172,31 @@ class VERBENA_EXPORT Table {
   std::shared_ptr<State> state_;
 };
 
-// One asynchronous operation. Cheap to copy; copies mean the same operation. A default-constructed
-// one is done, with FAILED_PRECONDITION.
+// A handle to an asynchronous operation. It is cheap to copy; copies refer to the same operation. A
+// default-constructed ticket is done, with FAILED_PRECONDITION.
 class VERBENA_EXPORT Ticket {
  public:
-  // Waits until the operation has ended, which it does by its deadline; makes progress meanwhile.
-  // Returns what it ended with.
+  // Waits until the operation has ended, at the latest at its deadline, and processes completions
+  // meanwhile. Returns the operation's status.
   absl::Status Wait();
-  // As Wait(), but for `at_most`: then DEADLINE_EXCEEDED ("still running"), and the operation goes
-  // on.
+  // The same, but waits for at most `at_most`. Then it returns DEADLINE_EXCEEDED ("still running"),
+  // and the operation continues.
   absl::Status Wait(absl::Duration at_most);
-  // Whether the operation has ended. Makes no progress.
+  // Whether the operation has ended. Does not process completions.
   bool Done() const;
-  // What the operation ended with. FAILED_PRECONDITION before Done().
+  // The status of the ended operation; FAILED_PRECONDITION before.
   absl::Status status() const;
-  // Ends the operation with CANCELLED, unless it is done. The transfer may still be under way: see
+  // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
   // BufferReleased().
   void Cancel();
-  // Whether the library will neither read nor write the region for this operation any more. May be
-  // false for a while after a deadline or cancel; destroying the region ends it at once. A push to
-  // a sync table of a cluster that keeps copies: not before its step is committed, because a server
-  // that takes over needs it again.
+  // Whether the library no longer reads or writes the region for this operation. This may be false
+  // for a while after a deadline or Cancel(); destroying the region ends the access at once. A push
+  // to a sync table with replicas releases its region when its step is committed, because after a
+  // failover it may be sent again.
   bool BufferReleased() const;
-  // Calls `done` once, with what the operation ended with, from a thread that makes progress (at
-  // once, from this one, when already done). It must not block; it may start operations, but not
-  // close or destroy the client. Several calls add up.
+  // Calls `done` once with the operation's status, from a thread that processes completions, or at
+  // once from this thread if the operation has ended. `done` must not block. It may start
+  // operations; it must not close or destroy the client. Several callbacks may be added.
   void OnDone(std::function<void(absl::Status)> done);
 
  private:
@@ -196,93 +205,95 @@ class VERBENA_EXPORT Ticket {
   std::shared_ptr<State> state_;
 };
 
-// Of calls about tables.
+// Options of calls about tables.
 struct CallOptions {
   std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
 };
 
-// Which part of the table (elements; starts at a chunk boundary and ends at one or at the table's
-// end) and where it lies in the region (bytes; a multiple of what an element has there, which is
-// Table::gradient_element_bytes() of a push and Table::element_bytes() of a pull).
+// A range of a dense table, and its place in the region. The range starts at a chunk boundary, and
+// ends at one or at the end of the table. The offset is a multiple of the element's size:
+// Table::gradient_element_bytes() in a push, Table::element_bytes() in a pull.
 struct Range {
   uint64_t first = 0;           // element of the table, a multiple of Table::chunk_elements()
   uint64_t count = UINT64_MAX;  // elements; UINT64_MAX: to the end of the table
   size_t region_offset = 0;     // bytes from the region's start to the first element
 };
 
-// Of Push(), PushPull() and EndStep().
+// Options of Push(), PushPull() and EndStep().
 struct PushOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
-  // Of regions on a GPU: the stream (cudaStream_t, CUstream) of the work that comes first, such as
-  // the kernels that write the gradient. What was enqueued in it before this call is done before
-  // the region is touched; the stream itself waits for nothing. Default: the GPU's default stream.
+  // For regions on a GPU: the stream (cudaStream_t, CUstream) with the work that must come first,
+  // such as the kernels that write the gradient. The region is accessed after all work that was
+  // enqueued before this call; the stream does not wait. Default: the GPU's default stream.
   void* stream = nullptr;
 };
 
-// Of Pull().
+// Options of Pull().
 struct PullOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
-  // Least version to be answered. Default: sync, the steps this worker has ended; async, 0. ssp: as
-  // though this worker's clock were that; default: the steps it has ended, from where it joined.
+  // The pull waits for this version or a later one. Default for sync: the number of steps that this
+  // worker has ended; for async: 0. For ssp it stands for this worker's clock; default: the clock
+  // at which the worker joined and the steps that it has ended since.
   std::optional<uint64_t> min_version = {};
-  // As PushOptions::stream: what still reads the region.
+  // As PushOptions::stream, with the work that still reads the region.
   void* stream = nullptr;
 };
 
-// Of PushRows().
+// Options of PushRows().
 struct RowOptions {
   size_t region_offset = 0;                    // bytes to the first row; a multiple of 4
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
 };
 
-// Of Lookup().
+// Options of Lookup().
 struct LookupOptions {
   size_t region_offset = 0;                    // bytes to the first row; a multiple of 4
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
-  // Least version to be answered, as PullOptions::min_version.
+  // As PullOptions::min_version.
   std::optional<uint64_t> min_version = {};
 };
 
-// What LookupBags() makes of the rows of a bag.
+// How LookupBags() combines the rows of a bag.
 enum class BagMode : uint8_t {
-  kSum,    // their sum
-  kMean,   // the sum divided by their number, or by the sum of the weights
-  kSqrtN,  // the sum divided by the square root of either their number or of the weights' squares
+  kSum,    // the sum
+  kMean,   // the sum divided by the number of keys, or by the sum of the weights
+  kSqrtN,  // the sum divided by the square root of the number of keys, or of the sum of the squares
+           // of the weights
 };
 
-// Of LookupBags().
+// Options of LookupBags().
 struct BagOptions {
-  BagMode mode = BagMode::kSum;  // what is made of the rows of a bag
-  // One for each key, by which its row is multiplied. Any float. Empty: all 1.
+  BagMode mode = BagMode::kSum;  // how the rows of a bag are combined
+  // A factor for the row of each key; any float. Empty: all are 1.
   absl::Span<const float> weights = {};
   size_t region_offset = 0;                    // bytes to the first bag's sum; a multiple of 4
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
-  // Least version to be answered, as PullOptions::min_version.
+  // As PullOptions::min_version.
   std::optional<uint64_t> min_version = {};
 };
 
-// Of Intend().
+// Options of Intend().
 struct IntentOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
 };
 
-// Of Scan().
+// Options of Scan().
 struct ScanOptions {
-  // Of each record that is asked for, so of RowScan::Next(); default: ClientOptions::timeout.
+  // Of each RowScan::Next(); default: ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
 };
 
-// A walk through the rows of an embedding table, by Client::Scan(). A handle: copies go on from the
-// same place. A default-constructed one is empty.
+// An iteration over the rows of an embedding table, made by Client::Scan(). Copies share one
+// position. A default-constructed scan is empty.
 //
 // **Thread safety**: one thread at a time.
 class VERBENA_EXPORT RowScan {
  public:
-  // The next rows, in no particular order: sets *keys to n keys and *rows to n x Table::dim() f32,
-  // one row after the other, n >= 1, and returns true. False, and both empty: that was all.
-  // INVALID_ARGUMENT: an argument is null; FAILED_PRECONDITION: the scan is empty, or the client
-  // closed; NOT_FOUND: the table was dropped; DATA_LOSS, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED,
-  // CANCELLED and RESOURCE_EXHAUSTED as at the top. After an error every call returns it.
+  // Reads the next n >= 1 rows, in no particular order. Sets *keys to n keys and *rows to
+  // n x Table::dim() f32, row after row, and returns true. At the end it returns false, and both
+  // are empty. After an error every call returns that error.
+  // INVALID_ARGUMENT: an argument is null. FAILED_PRECONDITION: the scan is empty, or the client is
+  // closed. NOT_FOUND: the table was dropped. Others as at the top of this file.
   absl::StatusOr<bool> Next(std::vector<uint64_t>* keys, std::vector<float>* rows);
 
  private:
@@ -291,198 +302,204 @@ class VERBENA_EXPORT RowScan {
   std::shared_ptr<State> state_;
 };
 
-// What a client has done since it connected.
+// Counters of a client since it connected, and its current lanes.
 struct ClientStatistics {
-  uint64_t bytes_pushed = 0;    // of gradients (of rows: with their keys), sent for the first time
-  uint64_t bytes_pulled = 0;    // of parameters that arrived, those of rows too
-  uint64_t pushes = 0;          // records of pushes: one a chunk; of rows, one a slot
-  uint64_t pulls = 0;           // records of pulls: one a chunk; of lookups and scans, one a slot
-  uint64_t records_resent = 0;  // after a lane was lost, or refused for the time being
-  uint64_t lanes_opened = 0;    // of all servers and shards
-  uint64_t lanes_lost = 0;      // that ended before the client did
-  uint64_t credit_stalls = 0;   // times a record waited for a slot or an operation
-  uint64_t staged_bytes = 0;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
-  // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
+  uint64_t bytes_pushed = 0;    // of gradients, and of keys of rows; resent ones are not counted
+  uint64_t bytes_pulled = 0;    // of received parameters and rows
+  uint64_t pushes = 0;          // push requests: one for each chunk, or for each slot of rows
+  uint64_t pulls = 0;           // pull requests: one for each chunk, or for each slot of rows
+  uint64_t records_resent = 0;  // requests that were sent again after a lost lane or a refusal
+  uint64_t lanes_opened = 0;    // to all servers and shards
+  uint64_t lanes_lost = 0;      // lanes that ended before the client was closed
+  uint64_t credit_stalls = 0;   // times a request waited for a slot or an operation
+  uint64_t staged_bytes = 0;    // copied through staging: GPU memory, rows, memory without shm
+  // Part of bytes_pushed that servers read in place (shm, allocated regions).
   uint64_t referenced_bytes = 0;
-  // Of memory of GPUs, pushed and pulled: read and written by the RDMA device itself.
+  // Pushed and pulled bytes of GPU memory that the RDMA device accessed itself (GPUDirect).
   uint64_t direct_bytes = 0;
-  uint64_t rail_moves = 0;  // times a table's partition went from one rail to another
-  // Pulls (records) of ssp tables, by how many steps the slowest worker was behind this one when
-  // the server answered: 0, 1, ... 31, and 32 or more.
+  uint64_t rail_moves = 0;  // times a partition of a table moved from one rail to another
+  // Pull requests to ssp tables by staleness: the steps by which the slowest worker was behind this
+  // one at the reply. Entries: 0, 1, ... 31, and 32 or more.
   std::vector<uint64_t> staleness;
-  // A connection to a server's shard.
+  // A connection to a shard.
   struct Lane {
-    uint64_t server = 0;    // its incarnation
-    uint32_t shard = 0;     // of that server
+    uint64_t server = 0;    // the server's incarnation
+    uint32_t shard = 0;     // number of the shard in that server
     std::string transport;  // "shm", "verbs", "ofi"
-    std::string reason;     // why not a better one; empty: there is none
+    std::string reason;     // why a better transport is not used; empty: there is none
     std::string state;      // as in ARCHITECTURE.md: "open", "opening", ...
-    std::string device;     // this side's, "mlx5_0:1"; empty: the transport has none
-    uint32_t rail = 0;      // which of the devices or addresses of ClientOptions
+    std::string device;     // this host's device, "mlx5_0:1"; empty: the transport has none
+    uint32_t rail = 0;      // index of the device or address in ClientOptions
   };
-  // Those there are now.
+  // Current lanes.
   std::vector<Lane> lanes;
-  // How a transport reaches memory of a GPU that was pushed or pulled to.
+  // The path between a transport and the memory of a GPU.
   struct GpuPath {
     std::string gpu;        // "cuda:0 (NVIDIA H100 80GB HBM3)"
     std::string transport;  // "verbs"
     std::string device;     // "mlx5_0:1"; empty: the transport has none
     std::string path;       // "dma-buf", "peer memory" (both GPUDirect) or "staging"
-    std::string reason;     // why this one and no better one; empty: there is none
-    std::string refusal;    // why some memory goes through staging all the same; empty: none does
+    std::string reason;     // why a better path is not used; empty: there is none
+    std::string refusal;    // why some memory goes through staging in spite of `path`; else empty
   };
-  std::vector<GpuPath> gpu_paths;  // one for each pair that there was reason to look at
-  // Transports that this process does not have, "verbs: no RDMA device ...".
+  std::vector<GpuPath> gpu_paths;  // of each pair of GPU and transport in use
+  // Transports that are not available in this process, with reasons: "verbs: no RDMA device ...".
   std::vector<std::string> missing_transports;
 };
 
-// A worker's place in a job of a cluster.
+// A worker or observer of a job.
 class VERBENA_EXPORT Client {
  public:
-  // Joins the job; ends by options.timeout. INVALID_ARGUMENT names the option that is wrong;
-  // UNAVAILABLE: nothing answers at `cluster`, or the transport that was named cannot be had;
-  // ALREADY_EXISTS: the rank is taken; FAILED_PRECONDITION: the job has all its workers, its run
-  // goes on without that rank, or a file of options.tls cannot be used (says which, and why);
-  // UNAUTHENTICATED: as at the top.
+  // Joins the job; ends by options.timeout. INVALID_ARGUMENT: an option is wrong. UNAVAILABLE: the
+  // coordinator does not respond at `cluster`, or the named transport is not available.
+  // ALREADY_EXISTS: the rank is taken. FAILED_PRECONDITION: the job has all its workers, that rank
+  // has left the current run, or a file of options.tls is not usable. UNAUTHENTICATED: as at the
+  // top of this file.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
   // Close().
   ~Client();
-  // Leaves the job (at most one second), ends every ticket with CANCELLED, settles every buffer.
-  // Calls under way in other threads return; later ones end with FAILED_PRECONDITION, and handles
-  // stay valid. A second call does nothing. Not from a callback of OnDone().
+  // Leaves the job, which takes at most 1 s. Operations in flight end with CANCELLED, and all
+  // regions are released. Calls in other threads return; later calls end with FAILED_PRECONDITION.
+  // Handles stay valid. A second call has no effect. Must not be called from an OnDone() callback.
   void Close();
 
-  // Creates the table, or opens it when it exists with the same specification. Shape: 1 to 8
-  // dimensions, at most 2^40 elements. INVALID_ARGUMENT names the field, its value and what is
-  // allowed; ALREADY_EXISTS the first field that differs from the existing table's;
-  // RESOURCE_EXHAUSTED: it is beyond the job's limit of tables or of memory (says which);
-  // UNAVAILABLE: the coordinator does not answer, waits for servers, or the table is being
-  // restored.
+  // Creates the table, or opens the existing table if its specification is the same. A shape has 1
+  // to 8 dimensions and at most 2^40 elements. INVALID_ARGUMENT: a field is wrong. ALREADY_EXISTS:
+  // the existing table differs; the message names the first field. RESOURCE_EXHAUSTED: the job's
+  // limit of tables or memory. UNAVAILABLE: the coordinator does not respond or waits for servers,
+  // or the table is being restored.
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, const CallOptions& options = {});
-  // Opens an existing table. NOT_FOUND; UNAVAILABLE: the coordinator does not answer, or the table
-  // is being restored.
+  // Opens an existing table. NOT_FOUND: there is none. UNAVAILABLE: the coordinator does not
+  // respond, or the table is being restored.
   absl::StatusOr<Table> OpenTable(std::string_view name, const CallOptions& options = {});
-  // All tables of the cluster but those that are being restored. UNAVAILABLE: the coordinator does
-  // not answer.
+  // Lists all tables of the cluster except those that are being restored. UNAVAILABLE: the
+  // coordinator does not respond.
   absl::StatusOr<std::vector<v1::Table>> ListTables(const CallOptions& options = {});
-  // Drops the table and its parameters for everybody; operations on it end with NOT_FOUND.
-  // NOT_FOUND; UNAVAILABLE: the coordinator does not answer.
+  // Drops the table of this name and its parameters. Operations of all workers on it end with
+  // NOT_FOUND. NOT_FOUND: there is none. UNAVAILABLE: the coordinator does not respond.
   absl::Status DropTable(std::string_view name, const CallOptions& options = {});
-  // Drops this table, and none that has taken its name since.
+  // Drops this table, but not a later table of the same name.
   absl::Status DropTable(const Table& table, const CallOptions& options = {});
 
-  // Memory for gradients or parameters. kHost, kPinned: zeroed and page-aligned, shared with
-  // servers on this machine. kPinned (page-locked for copies from and to GPUs) and kCuda (on a GPU,
-  // not zeroed) want CUDA's driver on this machine, and `device`, its number of the GPU. Rows of
-  // embedding tables travel from and to memory of the host only. INVALID_ARGUMENT: 0 bytes, or no
-  // such GPU; RESOURCE_EXHAUSTED: there is no such memory, or too little may be locked (says what
-  // to do); UNAVAILABLE: there is no driver, or the GPU is lost.
+  // Allocates memory for gradients or parameters. kHost and kPinned: zeroed, page-aligned, shared
+  // with servers on this host. kPinned is page-locked for copies from and to GPUs. kCuda is memory
+  // of a GPU, not zeroed. kPinned and kCuda need the CUDA driver; `device` is the driver's number
+  // of the GPU. Rows of embedding tables need kHost or kPinned. INVALID_ARGUMENT: 0 bytes, or there
+  // is no such GPU. RESOURCE_EXHAUSTED: out of memory, or the limit of locked memory is too low.
+  // UNAVAILABLE: there is no driver, or the GPU failed.
   absl::StatusOr<Region> AllocateRegion(size_t bytes, MemoryKind kind = MemoryKind::kHost,
                                         int device = 0);
-  // Makes known `bytes` of the caller's memory, who keeps it alive until the region is destroyed:
-  // with kCuda a tensor on that GPU; kPinned is as kHost. INVALID_ARGUMENT also: null, or memory
-  // that is not of that GPU (says whose it is).
+  // Registers `bytes` bytes of the caller's memory, which must stay valid until the region is
+  // destroyed. kCuda: memory of that GPU; kPinned is treated as kHost. Errors as AllocateRegion();
+  // also INVALID_ARGUMENT: `data` is null, or does not belong to that GPU.
   absl::StatusOr<Region> RegisterRegion(void* data, size_t bytes,
                                         MemoryKind kind = MemoryKind::kHost, int device = 0);
 
-  // Pushes a gradient (`range.count` numbers of table.gradient_dtype()) of the step that is open
-  // for this worker. sync: done when the step is committed, so call EndStep() before waiting.
-  // async, ssp: done when applied. The region is read until Ticket::BufferReleased().
-  // Of a table with a push_codec the gradient is encoded in this call, on this thread, with what
-  // encoding has lost of earlier pushes of these elements; what it loses now is kept in this client
-  // (an f32 an element, in host memory) for the next one, also when the push fails. That is not in
-  // checkpoints: it is gone when the worker ends. So push what belongs to the same elements in
-  // order, from one client. INVALID_ARGUMENT then, too: the region is not of the host.
-  // INVALID_ARGUMENT: a handle is empty or of another client, the range is not of whole chunks or
-  // the region too small, the chunk was pushed in this step already, or the gradient has a NaN or
-  // infinity and the table rejects these; NOT_FOUND: the table was dropped; FAILED_PRECONDITION:
-  // this is an observer; RESOURCE_EXHAUSTED: too many operations are outstanding; and as at the
-  // top.
+  // Pushes a gradient of `range.count` numbers of table.gradient_dtype() for this worker's open
+  // step. sync: done when the step is committed, so call EndStep() before waiting. async, ssp: done
+  // when the gradient is applied. The region is read until Ticket::BufferReleased().
+  //
+  // With a push_codec this call encodes the gradient, after adding the encoding error of earlier
+  // pushes of the same elements. The new error is kept in this client (f32, in host memory) for the
+  // next push, also if this push fails. It is not part of checkpoints. Therefore push the same
+  // elements in order and from one client. The region must be in host memory.
+  //
+  // INVALID_ARGUMENT: a handle is empty or belongs to another client; the range does not consist of
+  // whole chunks; the region is too small; the chunk was already pushed in this step; or the
+  // gradient has a NaN or infinity and the table rejects these. NOT_FOUND: the table was dropped.
+  // FAILED_PRECONDITION: this is an observer. RESOURCE_EXHAUSTED: too many operations are in
+  // flight. Others as at the top of this file.
   Ticket Push(const Table& table, const Region& gradient, const Range& range = {},
               const PushOptions& options = {});
-  // Pulls parameters (numbers of table.dtype()) into the region; done when they are there. One that
-  // is too large for f16 comes as an infinity, while the servers keep it. Of a table with a
-  // pull_codec they come encoded, and are decoded by whoever makes progress: what is there then has
-  // lost a little, the same for all who pull that version (docs/codecs.md). Errors as Push();
-  // INVALID_ARGUMENT of such a table, too: the region is not of the host.
+  // Pulls parameters (numbers of table.dtype()) into the region; done when they are written. A
+  // parameter beyond the range of f16 is pulled as an infinity. With a pull_codec the parameters
+  // are sent encoded: the result is an approximation, the same for all pulls of that version
+  // (docs/codecs.md), and the region must be in host memory. Errors as Push().
   Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
               const PullOptions& options = {});
-  // Push, then pull what includes it. `range.region_offset` is of both regions. The destination may
-  // be the gradient's region where both have as many bytes an element, else INVALID_ARGUMENT.
-  // sync: pulls version step + 1; when the range is the whole table, also ends the step. Errors as
+  // Pushes, then pulls parameters that include the push. `range.region_offset` applies to both
+  // regions. They may be the same region if both element sizes are equal (else INVALID_ARGUMENT).
+  // sync: pulls version step + 1; if the range is the whole table, it also ends the step. Errors as
   // Push().
   Ticket PushPull(const Table& table, const Region& gradient, const Region& destination,
                   const Range& range = {}, const PushOptions& options = {});
-  // This worker has pushed all of its open step of this table. What it did not push counts as
-  // zero. sync: done when the step is committed on every partition. The next step is open at once.
-  // With clip_global_norm a step is committed once it is ended on all tables of the job that set
-  // it: end it on each before waiting, and create them before the first step. FAILED_PRECONDITION
-  // (also of a PushPull() that ends the step): one of them is at another step; RESOURCE_EXHAUSTED:
-  // 64 steps are ended and not committed; other errors as Push().
+  // Ends this worker's open step of the table; elements without a push count as zero. The next step
+  // is open at once. sync: done when the step is committed on every partition.
+  // With clip_global_norm a step is committed when all workers have ended it on all tables of the
+  // job that have this option: create these tables before the first step, and end the step on each
+  // of them before waiting. FAILED_PRECONDITION (also from a PushPull() that ends the step): one of
+  // these tables is at another step. RESOURCE_EXHAUSTED: 64 ended steps are not committed yet.
+  // Others as Push().
   Ticket EndStep(const Table& table, const PushOptions& options = {});
 
-  // Pushes gradients of rows: keys[i]'s are `table.dim()` f32 at
-  // options.region_offset + i * dim * 4 bytes. Keys are copied, in any order; those that repeat are
-  // summed in f32, in the order they have here. A row that does not exist is made. Any number of
-  // these may be pushed in a step, and count once each. sync: done when the step is committed on
-  // the partitions of these keys, so call EndStep() before waiting. async, ssp: done when applied.
-  // The region is read until Ticket::BufferReleased(); after a deadline or Cancel() that is at
-  // once. With a push_codec each row's sum is encoded by whoever makes progress, and what that
-  // loses is lost. Without keys there is nothing to do. INVALID_ARGUMENT: more than 4194304 keys; a
-  // handle is empty or of another client; the table is dense; the region is too small or its offset
-  // no multiple of 4; or a gradient has a NaN or infinity and the table rejects these (what was in
-  // the same record and partition contributes zero, the rest counts); NOT_FOUND: the table was
-  // dropped; FAILED_PRECONDITION: this is an observer; RESOURCE_EXHAUSTED: too many operations are
-  // outstanding, or a server at its memory limit, or the job at its own, has no room for rows that
-  // are new (nothing that was in the same record and partition is applied, the rest is); DATA_LOSS:
-  // a partition of these keys; and as at the top.
+  // Pushes gradients of rows. The gradient of keys[i] is `table.dim()` f32 at byte
+  // options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free.
+  // Gradients of a repeated key are summed in f32, in the order of `keys`. A missing row is
+  // created. A step may have any number of these pushes, and each counts once. sync: done when the
+  // step is committed on the partitions of these keys, so call EndStep() before waiting. async,
+  // ssp: done when the gradients are applied. The region is read until Ticket::BufferReleased(),
+  // which a deadline or Cancel() makes true at once. With a push_codec the sum of each row is
+  // encoded, and the encoding error is dropped. Without keys the operation is done at once.
+  //
+  // INVALID_ARGUMENT: more than 4194304 keys; a handle is empty or belongs to another client; the
+  // table is dense; the region is too small, or its offset is not a multiple of 4; or a gradient
+  // has a NaN or infinity and the table rejects these (then the rows of the same request and
+  // partition count as zero, others count). NOT_FOUND: the table was dropped. FAILED_PRECONDITION:
+  // this is an observer. RESOURCE_EXHAUSTED: too many operations are in flight; or a server or the
+  // job is at its memory limit and has no room for new rows (then no row of the same request and
+  // partition is applied, others are). DATA_LOSS: a partition of these keys is lost. Others as at
+  // the top of this file.
   Ticket PushRows(const Table& table, absl::Span<const uint64_t> keys, const Region& gradients,
                   const RowOptions& options = {});
-  // Looks up rows: keys[i]'s come as `table.dim()` f32 to options.region_offset + i * dim * 4
-  // bytes. Keys are copied, in any order, and may repeat. A row that does not exist comes as it
-  // would be made, and is not made. With a pull_codec rows come encoded, and are decoded by whoever
-  // makes progress. Done when all are there. Errors as PushRows(), but for those of
-  // gradients and of memory limits; after one, which rows have come is not known.
+  // Looks up rows; done when all are written. The row of keys[i] is written as `table.dim()` f32 to
+  // byte options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free,
+  // and they may repeat. A missing row is not created; its initial value is returned. With a
+  // pull_codec rows are sent encoded. Errors as PushRows(), except those of gradients and memory
+  // limits; after an error the contents of the region are unspecified.
   Ticket Lookup(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
                 const LookupOptions& options = {});
-  // Looks up rows and sums them by bag, on the servers: as many vectors come as there are bags, not
-  // rows (torch.nn.EmbeddingBag, TensorFlow's embedding_lookup_sparse). Bag i has the keys from
-  // keys[offsets[i]] up to keys[offsets[i + 1]], the last one up to the end; offsets[0] is 0. It
-  // comes as `table.dim()` f32 to options.region_offset + i * dim * 4 bytes. A key that is in a bag
-  // twice counts twice; a bag without keys is zero, and so is one whose divisor is zero. Keys,
-  // offsets and weights are copied. Done when all bags are there; nothing is written before, and
-  // after an error nothing was. The order in which rows are summed is by where they are: the bits
-  // are the same as long as partitions stay there. Needs memory for the sums of each record, at
-  // most for as many rows as there are keys. INVALID_ARGUMENT: more than 4194304 keys or bags, or
-  // no bag; offsets that do not begin with 0, that descend or are beyond the keys; weights that are
-  // not as many as keys; other errors as Lookup(). Gradients are pushed by row: PushRows().
+  // Looks up rows and combines them by bag on the servers, so that one vector for each bag is sent
+  // instead of all rows (like torch.nn.EmbeddingBag and TensorFlow's embedding_lookup_sparse). Bag
+  // i has the keys from keys[offsets[i]] up to keys[offsets[i + 1]], the last bag up to the end;
+  // offsets[0] is 0. Its vector is written as `table.dim()` f32 to byte
+  // options.region_offset + i * dim * 4 of the region. A key that is twice in a bag counts twice. A
+  // bag without keys, or with the divisor 0, is zero. Keys, offsets and weights are copied.
+  //
+  // The region is written when all bags have arrived, and not at all in case of an error. The order
+  // of summation depends on the placement of partitions, so results are bit-identical as long as
+  // the placement is the same. The client needs memory for the partial sums: at most one row for
+  // each key. Gradients of bags are pushed by row, with PushRows().
+  //
+  // INVALID_ARGUMENT: more than 4194304 keys or bags; no bag; offsets that do not start at 0, that
+  // decrease or exceed the number of keys; or the number of weights is not that of keys. Others as
+  // Lookup().
   Ticket LookupBags(const Table& table, absl::Span<const uint64_t> keys,
                     absl::Span<const uint64_t> offsets, const Region& sums,
                     const BagOptions& options = {});
-  // Tells the servers that rows of these keys will be looked up or pushed soon (of the batch after
-  // this one, say), so that those on disk (TableSpec::cold_tier) come to memory meanwhile. Changes
-  // no result, and nobody waits for the rows: what there is no room for, beside the rows that calls
-  // under way wait for, is not brought. Keys are copied, in any order, and may repeat; those
-  // without a row are passed over. Done when the servers have been told; of a table without a cold
-  // tier at once. Errors as Lookup().
+  // Prefetches rows of a table with a cold tier (TableSpec::cold_tier): announces that these keys
+  // will be looked up or pushed soon, for example in the next batch, so that servers load their
+  // rows from disk into memory. It changes no result. Rows for which there is no room beside those
+  // of calls in flight are not loaded. Keys are copied; their order is free, and they may repeat.
+  // Keys without a row are ignored. Done when the servers have the announcement; at once for a
+  // table without a cold tier. Errors as Lookup().
   Ticket Intend(const Table& table, absl::Span<const uint64_t> keys,
                 const IntentOptions& options = {});
-  // Starts a walk through all rows of an embedding table that were pushed, over all servers at
-  // once. Not a snapshot: of what is pushed meanwhile, by anybody, it shows some or none, row by
-  // row. INVALID_ARGUMENT: the table is empty, dense or of another client; NOT_FOUND: it was
-  // dropped; FAILED_PRECONDITION: the client is closed.
+  // Starts an iteration over all rows of an embedding table, on all servers at once. It is not a
+  // snapshot: concurrent pushes are visible in some rows and not in others. INVALID_ARGUMENT: the
+  // handle is empty or belongs to another client, or the table is dense. NOT_FOUND: the table was
+  // dropped. FAILED_PRECONDITION: the client is closed.
   absl::StatusOr<RowScan> Scan(const Table& table, const ScanOptions& options = {});
 
-  // Of this worker; never used again by another. 0 when closed.
+  // This worker's id, unique in the cluster and never reused; 0 when closed.
   uint64_t incarnation() const;
-  // Its place in sums; -1: an observer, or closed.
+  // Its place in the order of summation; -1 for an observer, or when closed.
   int rank() const;
-  // Identifies this run of the job: the same for all workers of the run, another one for every
-  // other run, of this cluster or another. Less than 2^63; 0 when closed.
+  // Identifies the current run of the job: the same for all its workers, and different from all
+  // other runs of any cluster. Less than 2^63; 0 when closed.
   uint64_t run() const;
-  // Workers of the job that are alive now, observers not counted; 0 when closed.
+  // Number of the job's live workers, without observers; 0 when closed.
   uint32_t live_workers() const;
-  // What it has done; all 0 when closed.
+  // All 0 when closed.
   ClientStatistics statistics() const;
 
  private:

@@ -1,8 +1,8 @@
-// Numbers of 16 bits in C: what regions of tables of bf16 and f16 hold, from and to f32. verbena.h
-// includes this.
+// Conversion between f32 and the 16-bit numbers of bf16 and f16 tables. verbena.h includes this
+// file.
 //
-// From f32: to the nearest, ties to even; a NaN stays a NaN, what is too large becomes an infinity.
-// To f32: exact. `in` and `out` do not overlap; nothing happens when one of them is NULL.
+// From f32: to the nearest, ties to even; a NaN stays a NaN, and a number beyond the range becomes
+// an infinity. To f32: exact. `in` and `out` must not overlap. No effect if one of them is NULL.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_CLIENT_C_HALF_NUMBERS_H_
@@ -19,11 +19,11 @@ extern "C" {
 
 // Sets `count` numbers of `out` to the nearest bfloat16.
 VERBENA_EXPORT void verbena_bf16_from_f32(const float* in, uint16_t* out, size_t count);
-// Sets `count` numbers of `out` to what `in` is.
+// Sets `count` numbers of `out` to the f32 values of `in`.
 VERBENA_EXPORT void verbena_f32_from_bf16(const uint16_t* in, float* out, size_t count);
 // Sets `count` numbers of `out` to the nearest binary16.
 VERBENA_EXPORT void verbena_f16_from_f32(const float* in, uint16_t* out, size_t count);
-// Sets `count` numbers of `out` to what `in` is.
+// Sets `count` numbers of `out` to the f32 values of `in`.
 VERBENA_EXPORT void verbena_f32_from_f16(const uint16_t* in, float* out, size_t count);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-// Verbena's client in C (C99, and C++): what client.h has, as opaque handles and status codes.
+// The Verbena client library for C (C99) and C++: the interface of client.h with opaque handles and
+// status codes.
 //
 //     verbena_connect_options options;
 //     verbena_connect_options_init(&options, sizeof options);
@@ -6,28 +7,28 @@
 //     verbena_client* client;
 //     if (verbena_connect(&options, &client) != VERBENA_OK) puts(verbena_last_error());
 //
-// **Thread safety**: every function may be called from any thread, also for one handle from several
-// at once; but a handle is freed by one thread, when no other uses it. Concurrent pushes to one
-// table must not overlap; calls of one step and its verbena_end_step() are ordered by the caller.
+// **Thread safety**: every function may be called from any thread, and several threads may use one
+// handle at once. Freeing a handle needs exclusive access. Concurrent pushes to one table must not
+// overlap. The caller orders the calls of a step before its verbena_end_step().
 //
-// Handles: each is freed once by its verbena_*_free(), which takes NULL; in any order, and after
-// the client too. A function that makes a handle sets it to NULL when it fails.
+// **Handles**: each is freed once with its verbena_*_free(), which accepts NULL, in any order, also
+// after the client. A function that fails sets the handle that it would have made to NULL.
 //
-// Errors: no exception leaves a function. Each returns a verbena_status; when that is not
-// VERBENA_OK, verbena_last_error() is the text, which names the argument, its value and what is
-// allowed. NULL where an argument is needed, or a struct whose struct_size is not set, is always
-// VERBENA_INVALID_ARGUMENT and has no effect; below only other errors are named. Any may be
-// VERBENA_RESOURCE_EXHAUSTED for want of memory.
+// **Errors**: functions throw no exceptions. Each returns a verbena_status. If it is not
+// VERBENA_OK, verbena_last_error() returns a text with the argument, its value and the allowed
+// values. A NULL for a required argument, and a struct without struct_size, are
+// VERBENA_INVALID_ARGUMENT and have no effect; the comments below list other errors only. Every
+// function may return VERBENA_RESOURCE_EXHAUSTED if there is no memory.
 //
-// fork(): in a child every call ends at once with VERBENA_FAILED_PRECONDITION, also
-// verbena_connect(), because gRPC works in no fork of a process that has used it. Handles may be
-// freed there; the parent does not notice. Start processes that need a client with exec, or before
-// the first verbena_connect().
+// **fork()**: gRPC does not work in a forked child of a process that has used it. In such a child
+// every call, verbena_connect() included, ends at once with VERBENA_FAILED_PRECONDITION. Handles
+// may be freed there; the parent is not affected. Fork before the first verbena_connect(), or call
+// exec in the child.
 //
-// Structs with a struct_size grow at their end in later releases; a program works with a library
-// that is older or newer, as long as it uses no field that the library does not know.
+// **Versions**: later releases add fields at the end of structs with a struct_size. A program works
+// with older and newer libraries as long as it uses only fields that the library knows.
 //
-// Text is UTF-8 and ends with a NUL; what a function is given it copies.
+// Text is UTF-8 and ends with a NUL. Functions copy the text that they are given.
 #ifndef VERBENA_CLIENT_C_VERBENA_H_
 #define VERBENA_CLIENT_C_VERBENA_H_
 
@@ -46,165 +47,166 @@ extern "C" {
 
 // ---- client -------------------------------------------------------------------------------------
 
-// A timeout_ms that means: the client's own (verbena_connect_options.timeout_ms); in
-// verbena_ticket_wait(): until the operation has ended, which it does by its deadline.
+// A timeout_ms that stands for verbena_connect_options.timeout_ms; in verbena_ticket_wait(), for
+// the operation's own deadline.
 #define VERBENA_TIMEOUT_DEFAULT ((int64_t)-1)
 
-// A worker's place in a job of a cluster.
+// A worker or observer of a job.
 typedef struct verbena_client verbena_client;
 
-// Who makes progress.
+// The threads that process completions.
 typedef enum verbena_progress {
-  VERBENA_PROGRESS_BACKGROUND = 0,  // a thread, whenever something is unanswered and nobody waits
-  VERBENA_PROGRESS_CALLER = 1       // only threads inside verbena_ticket_wait()
+  VERBENA_PROGRESS_BACKGROUND = 0,  // waiting threads, and a background thread while none waits
+  VERBENA_PROGRESS_CALLER = 1       // threads in verbena_ticket_wait() only
 } verbena_progress;
 
-// Whether RDMA devices read and write memory of GPUs themselves (GPUDirect RDMA).
+// Whether RDMA devices access GPU memory directly (GPUDirect RDMA).
 typedef enum verbena_gpu_direct {
-  VERBENA_GPU_DIRECT_AUTO = 0,     // where they can, and are on the GPU's NUMA node (default)
+  VERBENA_GPU_DIRECT_AUTO = 0,     // if it works and the device is on the GPU's NUMA node (default)
   VERBENA_GPU_DIRECT_OFF = 1,      // never
-  VERBENA_GPU_DIRECT_REQUIRED = 2  // always: where it cannot be, calls on memory of GPUs fail
+  VERBENA_GPU_DIRECT_REQUIRED = 2  // always; calls on GPU memory fail where it does not work
 } verbena_gpu_direct;
 
-// How to join a cluster. Set by verbena_connect_options_init(); only `cluster` has no default.
+// Options of verbena_connect(), initialized by verbena_connect_options_init(). Only `cluster` is
+// required.
 typedef struct verbena_connect_options {
   size_t struct_size;     // sizeof(verbena_connect_options)
   const char* cluster;    // host:port of the coordinator
-  const char* job;        // whose tables and clock are shared; default "default"
+  const char* job;        // workers of one job share its tables and step clock; default "default"
   const char* name;       // shown to operators; default host-pid
-  const char* transport;  // "auto" (default), or "shm", "verbs" or "ofi": no fall back
-  // Of the job, default 1: step 0 of a sync table waits for so many, and so does the step clock of
-  // ssp tables.
+  const char* transport;  // "auto" (default); or "shm", "verbs" or "ofi", without a fallback
+  // Number of workers of the job, the same for all of them; default 1. Step 0 of sync tables and
+  // the clock of ssp tables wait until so many workers have joined.
   uint32_t expected_workers;
-  int32_t rank;                   // default -1: any free one. Sums are in rank order
-  int32_t observer;               // not 0: only pulls, of any job; counts in no step; default 0
+  int32_t rank;                   // default -1: any free rank. Gradients are summed in rank order
+  int32_t observer;               // not 0: may pull from any job's tables, takes part in no step
   int32_t progress;               // a verbena_progress; default VERBENA_PROGRESS_BACKGROUND
   int64_t timeout_ms;             // default deadline of every call, in milliseconds; default 30000
-  uint64_t staging_bytes;         // for pulls that shm cannot write, for rows; default 16 MiB
+  uint64_t staging_bytes;         // staging memory for rows and pulls without shm; default 16 MiB
   const char* rdma_device;        // "mlx5_0" or "mlx5_0:1" (device:port); default: the nearest.
-                                  // "mlx5_0,mlx5_1": a rail each, which carry data side by side
-  const char* rdma_address;       // local IP address (or, of rails, a list); default: the first of
+                                  // "mlx5_0,mlx5_1": two rails, used in parallel
+  const char* rdma_address;       // local IP address, or a list for rails; default: the first of
                                   // the device
-  int32_t rdma_gid_index;         // default -1: the one that belongs to the address
+  int32_t rdma_gid_index;         // default -1: the index of the address
   int32_t rdma_traffic_class;     // 0 to 255; default -1: the system's
   int32_t rdma_service_level;     // 0 to 15; default -1: the path's
   int32_t rdma_path_mtu;          // 256, 512, 1024, 2048 or 4096 bytes; default 0: the path's
-  int32_t rdma_timeout;           // 1 to 31: an acknowledgement is waited for 4.096 us x 2^N
-  int32_t rdma_retries;           // 0 to 7 times a packet is sent again
-  int32_t rdma_memory_windows;    // not 0 (default): guard lanes by windows where there are any
+  int32_t rdma_timeout;           // 1 to 31: the ACK timeout is 4.096 us x 2^N
+  int32_t rdma_retries;           // 0 to 7: the retry count
+  int32_t rdma_memory_windows;    // not 0 (default): memory windows where the device has them
   int32_t rdma_relaxed_ordering;  // not 0 (default): PCIe relaxed ordering where that is safe
-  const char* ofi_provider;       // of libfabric; default "tcp;ofi_rxm"
-  const char* ofi_address;        // local IP address (of rails, a list); default: that leads to the
-                                  // coordinator
-  const char* tls_ca;             // PEM file: authorities servers are believed by; turns TLS on
-  const char* tls_cert;           // PEM file: this worker's certificate, for mutual TLS
-  const char* tls_key;            // PEM file: its private key, without a pass phrase
+  const char* ofi_provider;       // libfabric provider; default "tcp;ofi_rxm"
+  const char* ofi_address;        // local IP address, or a list for rails; default: the source
+                                  // address of connections to the coordinator
+  const char* tls_ca;             // CA bundle (PEM) that verifies servers; turns TLS on
+  const char* tls_cert;           // this worker's certificate (PEM), for mutual TLS
+  const char* tls_key;            // its private key (PEM), without a pass phrase
   const char* token_file;         // file with this job's token; default: none
   int32_t rdma_gpu_direct;        // a verbena_gpu_direct
 } verbena_connect_options;
 
-// Sets every field to its default (a text to NULL, which means its default). `struct_size` is
-// sizeof(verbena_connect_options). Does nothing when `options` is NULL.
+// Sets every field to its default; texts to NULL, which stands for their default. `struct_size` is
+// sizeof(verbena_connect_options). No effect if `options` is NULL.
 VERBENA_EXPORT void verbena_connect_options_init(verbena_connect_options* options,
                                                  size_t struct_size);
 
-// Joins the job; ends by options->timeout_ms. INVALID_ARGUMENT: an option; UNAVAILABLE: nothing
-// answers at `cluster`, or a named transport cannot be had; ALREADY_EXISTS: the rank is taken;
-// FAILED_PRECONDITION: the job has all its workers, its run goes on without that rank, or a file
-// for TLS or the token file cannot be used; UNAUTHENTICATED: TLS, one side does not believe the
-// other, or the token is not good; PERMISSION_DENIED: it is not for this job.
+// Joins the job; ends by options->timeout_ms. INVALID_ARGUMENT: an option is wrong. UNAVAILABLE:
+// the coordinator does not respond at `cluster`, or the named transport is not available.
+// ALREADY_EXISTS: the rank is taken. FAILED_PRECONDITION: the job has all its workers, that rank
+// has left the current run, or a TLS or token file is not usable. UNAUTHENTICATED: TLS verification
+// failed, or the token is not valid. PERMISSION_DENIED: the token is not for this job.
 VERBENA_EXPORT verbena_status verbena_connect(const verbena_connect_options* options,
                                               verbena_client** client);
-// Leaves the job (at most one second), ends every ticket with CANCELLED. Calls under way in other
-// threads return; later ones end with FAILED_PRECONDITION. A second call does nothing. Not from a
-// verbena_done_function.
+// Leaves the job, which takes at most 1 s. Operations in flight end with CANCELLED. Calls in other
+// threads return; later calls end with FAILED_PRECONDITION. A second call has no effect. Must not
+// be called from a verbena_done_function.
 VERBENA_EXPORT verbena_status verbena_close(verbena_client* client);
 // Closes the client if it is open, and frees it. Its tables, regions and tickets stay valid
 // handles.
 VERBENA_EXPORT void verbena_client_free(verbena_client* client);
 
-// What a client is.
+// The identity of a client in its job.
 typedef struct verbena_client_info {
   size_t struct_size;     // sizeof(verbena_client_info), set by the caller
-  uint64_t incarnation;   // of this worker, never used again by another; 0 when closed
-  int32_t rank;           // its place in sums; -1: an observer, or closed
-  uint32_t live_workers;  // of the job, alive now, observers not counted; 0 when closed
+  uint64_t incarnation;   // this worker's id, unique and never reused; 0 when closed
+  int32_t rank;           // place in the order of summation; -1: an observer, or closed
+  uint32_t live_workers;  // of the job, without observers; 0 when closed
 } verbena_client_info;
 
-// Fills `info` as far as its struct_size goes.
+// Sets the fields of `info` that its struct_size includes.
 VERBENA_EXPORT verbena_status verbena_client_get_info(const verbena_client* client,
                                                       verbena_client_info* info);
 
-// What a client has done since it connected. A record is one chunk of a push or pull, or as many
-// rows for one server's shard as a slot has room for.
+// Counters of a client since it connected. A request has one chunk of a push or pull, or as many
+// rows of one shard as a slot has room for.
 typedef struct verbena_statistics {
   size_t struct_size;       // sizeof(verbena_statistics), set by the caller
-  uint64_t bytes_pushed;    // of gradients (of rows: with their keys), sent for the first time
-  uint64_t bytes_pulled;    // of parameters that arrived, those of rows too
-  uint64_t pushes;          // records
-  uint64_t pulls;           // records
-  uint64_t records_resent;  // after a lane was lost, or refused for the time being
-  uint64_t lanes_opened;    // connections to shards of servers
-  uint64_t lanes_lost;      // that ended before the client did
-  uint64_t credit_stalls;   // times a record waited for a slot or an operation
-  uint64_t staged_bytes;    // by way of staging: chunks that shm cannot reach, of GPUs; rows
-  uint64_t rail_moves;      // times a table's partition went from one rail to another
-  // Of bytes_pushed: read by servers where they lie (shm, allocated regions), not copied there.
+  uint64_t bytes_pushed;    // of gradients, and of keys of rows; resent ones are not counted
+  uint64_t bytes_pulled;    // of received parameters and rows
+  uint64_t pushes;          // push requests
+  uint64_t pulls;           // pull requests
+  uint64_t records_resent;  // requests that were sent again after a lost lane or a refusal
+  uint64_t lanes_opened;    // connections to shards
+  uint64_t lanes_lost;      // lanes that ended before the client was closed
+  uint64_t credit_stalls;   // times a request waited for a slot or an operation
+  uint64_t staged_bytes;    // copied through staging: GPU memory, rows, memory without shm
+  uint64_t rail_moves;      // times a partition of a table moved from one rail to another
+  // Part of bytes_pushed that servers read in place (shm, allocated regions).
   uint64_t referenced_bytes;
-  uint64_t direct_bytes;  // of memory of GPUs: read and written by the RDMA device itself
+  uint64_t direct_bytes;  // of GPU memory that the RDMA device accessed itself (GPUDirect)
 } verbena_statistics;
 
-// Fills `statistics` as far as its struct_size goes; all 0 when closed.
+// Sets the fields of `statistics` that its struct_size includes; all 0 when closed.
 VERBENA_EXPORT verbena_status verbena_client_get_statistics(const verbena_client* client,
                                                             verbena_statistics* statistics);
 
-// A connection to a server's shard. Texts are valid during the call that shows it.
+// A connection to a shard. Texts are valid during the callback.
 typedef struct verbena_lane {
   size_t struct_size;     // as the library knows it
   uint64_t server;        // incarnation of the server
-  uint32_t shard;         // of that server
+  uint32_t shard;         // number of the shard in that server
   const char* transport;  // "shm", "verbs", "ofi"
-  const char* reason;     // why not a better one; "": there is none
+  const char* reason;     // why a better transport is not used; "": there is none
   const char* state;      // "open", "opening", ...
-  const char* device;     // this side's, "mlx5_0:1"; "": the transport has none
-  uint32_t rail;          // which of the devices or addresses of verbena_connect_options
+  const char* device;     // this host's device, "mlx5_0:1"; "": the transport has none
+  uint32_t rail;          // index of the device or address in verbena_connect_options
 } verbena_lane;
 
 // Called for each lane, with the `user` of the call.
 typedef void (*verbena_lane_function)(const verbena_lane* lane, void* user);
-// Shows every lane there is now, on this thread, before it returns.
+// Calls `show` for each current lane, on this thread, before it returns.
 VERBENA_EXPORT verbena_status verbena_client_list_lanes(const verbena_client* client,
                                                         verbena_lane_function show, void* user);
 
-// How a transport reaches memory of a GPU that was pushed or pulled to. Texts are valid during the
-// call that shows it.
+// The path between a transport and the memory of a GPU. Texts are valid during the callback.
 typedef struct verbena_gpu_path {
   size_t struct_size;     // as the library knows it
   const char* gpu;        // "cuda:0 (NVIDIA H100 80GB HBM3)"
   const char* transport;  // "verbs"
   const char* device;     // "mlx5_0:1"; "": the transport has none
   const char* path;       // "dma-buf", "peer memory" (both GPUDirect) or "staging"
-  const char* reason;     // why this one and no better one; "": there is none
-  const char* refusal;    // why some memory goes through staging all the same; "": none does
+  const char* reason;     // why a better path is not used; "": there is none
+  const char* refusal;    // why some memory goes through staging in spite of `path`; else ""
 } verbena_gpu_path;
 
 // Called for each path, with the `user` of the call.
 typedef void (*verbena_gpu_path_function)(const verbena_gpu_path* path, void* user);
-// Shows every path there was reason to look for, on this thread, before it returns.
+// Calls `show` for each pair of GPU and transport in use, on this thread, before it returns.
 VERBENA_EXPORT verbena_status verbena_client_list_gpu_paths(const verbena_client* client,
                                                             verbena_gpu_path_function show,
                                                             void* user);
 
-// Called with each transport that is missing and why ("verbs: no RDMA device ..."), and `user`.
+// Called for each unavailable transport, with its reason ("verbs: no RDMA device ...") and `user`.
 typedef void (*verbena_text_function)(const char* text, void* user);
-// Shows every transport that this process does not have, on this thread, before it returns.
+// Calls `show` for each transport that is not available in this process, on this thread, before it
+// returns.
 VERBENA_EXPORT verbena_status verbena_client_list_missing_transports(const verbena_client* client,
                                                                      verbena_text_function show,
                                                                      void* user);
 
 // ---- tables -------------------------------------------------------------------------------------
 
-// Named parameters of the cluster.
+// A table of the cluster.
 typedef struct verbena_table verbena_table;
 
 // A parameter of an optimizer.
@@ -213,12 +215,12 @@ typedef struct verbena_parameter {
   double value;      // finite
 } verbena_parameter;
 
-// What a table is to be. Set by verbena_table_spec_init(); `name` has no default. A dense table has
-// a shape, an embedding table `dim`: one of the two.
+// The specification of a new table, initialized by verbena_table_spec_init(). `name` is required,
+// and either a shape (a dense table) or `dim` (an embedding table).
 typedef struct verbena_table_spec {
   size_t struct_size;         // sizeof(verbena_table_spec)
   const char* name;           // 1 to 128 characters of [A-Za-z0-9_./-]
-  const char* job;            // that writes it; default: the client's
+  const char* job;            // the job whose workers push to it; default: the client's
   const uint64_t* shape;      // `dimensions` of them, each 1 or more; NULL with `dim`
   size_t dimensions;          // 1 to 8, at most 2^40 elements in all; 0 with `dim`
   int32_t dtype;              // a verbena_dtype: of parameters as pulled; with `dim` f32
@@ -255,23 +257,23 @@ typedef struct verbena_table_spec {
                                         // disks: 64 KiB and more; 0 (default): all in memory
 } verbena_table_spec;
 
-// Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). Does nothing when
-// `spec` is NULL.
+// Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). No effect if `spec`
+// is NULL.
 VERBENA_EXPORT void verbena_table_spec_init(verbena_table_spec* spec, size_t struct_size);
 
-// What a table is. Texts and the shape are valid as long as the table's handle, or during the call
-// that shows it.
+// Description of a table. Texts and the shape are valid as long as the table's handle, or during
+// the callback.
 typedef struct verbena_table_info {
   size_t struct_size;       // sizeof(verbena_table_info), set by the caller
   const char* name;         // as created
-  const char* job;          // that writes it
+  const char* job;          // the job whose workers push to it
   const char* optimizer;    // as created
   const uint64_t* shape;    // `dimensions` of them
   size_t dimensions;        // 1 to 8; 0 of an embedding table
   uint64_t elements;        // the product of the shape; 0 of an embedding table
   uint64_t bytes;           // of all parameters as pulled
   double rate;              // learning rate
-  uint32_t id;              // the cluster's number for it, never used again
+  uint32_t id;              // unique in the cluster and never reused
   uint32_t chunk_elements;  // of a chunk: ranges start at a multiple of it; 0 of an embedding table
   int32_t dtype;            // a verbena_dtype: of parameters as pulled
   int32_t consistency;      // a verbena_consistency
@@ -285,27 +287,29 @@ typedef struct verbena_table_info {
   int32_t pull_codec;       // a verbena_codec
 } verbena_table_info;
 
-// Creates the table, or opens it when it exists with the same specification. INVALID_ARGUMENT: a
-// field; ALREADY_EXISTS: the first field that differs from the existing table's;
-// FAILED_PRECONDITION: the client is closed or its lease has ended; UNAVAILABLE: the coordinator
-// does not answer by the deadline, or waits for servers.
+// Creates the table, or opens the existing table if its specification is the same.
+// INVALID_ARGUMENT: a field is wrong. ALREADY_EXISTS: the existing table differs; the text names
+// the first field. FAILED_PRECONDITION: the client is closed or its lease has ended. UNAVAILABLE:
+// the coordinator does not respond by the deadline, or waits for servers.
 VERBENA_EXPORT verbena_status verbena_table_create(verbena_client* client,
                                                    const verbena_table_spec* spec,
                                                    int64_t timeout_ms, verbena_table** table);
-// Opens an existing table. NOT_FOUND; FAILED_PRECONDITION and UNAVAILABLE as above.
+// Opens an existing table. NOT_FOUND: there is none. FAILED_PRECONDITION and UNAVAILABLE as in
+// verbena_table_create().
 VERBENA_EXPORT verbena_status verbena_table_open(verbena_client* client, const char* name,
                                                  int64_t timeout_ms, verbena_table** table);
-// Drops the table and its parameters for everybody; operations on it end with NOT_FOUND, handles
-// stay valid. NOT_FOUND; FAILED_PRECONDITION and UNAVAILABLE as above.
+// Drops the table and its parameters. Operations of all workers on it end with NOT_FOUND; handles
+// stay valid. NOT_FOUND: there is none. FAILED_PRECONDITION and UNAVAILABLE as in
+// verbena_table_create().
 VERBENA_EXPORT verbena_status verbena_table_drop(verbena_client* client, const char* name,
                                                  int64_t timeout_ms);
 // Called for each table, with the `user` of the call; struct_size is as the library knows it.
 typedef void (*verbena_table_function)(const verbena_table_info* info, void* user);
-// Shows every table of the cluster, on this thread, before it returns. FAILED_PRECONDITION and
-// UNAVAILABLE as above.
+// Calls `show` for each table of the cluster, on this thread, before it returns.
+// FAILED_PRECONDITION and UNAVAILABLE as in verbena_table_create().
 VERBENA_EXPORT verbena_status verbena_table_list(verbena_client* client, int64_t timeout_ms,
                                                  verbena_table_function show, void* user);
-// Fills `info` as far as its struct_size goes.
+// Sets the fields of `info` that its struct_size includes.
 VERBENA_EXPORT verbena_status verbena_table_get_info(const verbena_table* table,
                                                      verbena_table_info* info);
 // Frees the handle; the table stays.
@@ -313,135 +317,138 @@ VERBENA_EXPORT void verbena_table_free(verbena_table* table);
 
 // ---- regions ------------------------------------------------------------------------------------
 
-// Memory that the data plane knows.
+// Memory that the data plane can read and write.
 typedef struct verbena_region verbena_region;
 
-// Where memory lies.
+// Kinds of memory.
 typedef enum verbena_memory_kind {
-  VERBENA_MEMORY_HOST = 0,    // ordinary memory of this machine
-  VERBENA_MEMORY_PINNED = 1,  // page-locked for a GPU
-  VERBENA_MEMORY_CUDA = 2     // of a CUDA device
+  VERBENA_MEMORY_HOST = 0,    // host memory
+  VERBENA_MEMORY_PINNED = 1,  // page-locked host memory, for a GPU
+  VERBENA_MEMORY_CUDA = 2     // memory of a CUDA device
 } verbena_memory_kind;
 
-// Memory for gradients or parameters. `kind` is a verbena_memory_kind. Host, pinned: zeroed and
-// page-aligned, shared with servers on this machine. Pinned and CUDA want CUDA's driver on this
-// machine and `device`, its number of the GPU; what lies on a GPU is not zeroed. Rows of embedding
-// tables travel from and to memory of the host only. INVALID_ARGUMENT: 0 bytes, no such kind or
-// GPU, or (register) memory that is not of that GPU; RESOURCE_EXHAUSTED: there is no such memory,
-// or too little may be locked; UNAVAILABLE: there is no driver, or the GPU is lost.
+// Allocates memory for gradients or parameters. `kind` is a verbena_memory_kind. Host and pinned
+// memory is zeroed, page-aligned, and shared with servers on this host. Pinned and CUDA memory need
+// the CUDA driver; `device` is the driver's number of the GPU. CUDA memory is not zeroed. Rows of
+// embedding tables need host or pinned memory. INVALID_ARGUMENT: 0 bytes, or there is no such kind
+// or GPU. RESOURCE_EXHAUSTED: out of memory, or the limit of locked memory is too low. UNAVAILABLE:
+// there is no driver, or the GPU failed.
 VERBENA_EXPORT verbena_status verbena_region_allocate(verbena_client* client, size_t bytes,
                                                       int32_t kind, int32_t device,
                                                       verbena_region** region);
-// Makes known `bytes` of the caller's memory, who keeps it alive until the region is freed;
-// pinned is as host. Errors as above.
+// Registers `bytes` bytes of the caller's memory, which must stay valid until the region is freed.
+// Pinned memory is treated as host memory. Errors as verbena_region_allocate(); also
+// INVALID_ARGUMENT: the memory does not belong to that GPU.
 VERBENA_EXPORT verbena_status verbena_region_register(verbena_client* client, void* data,
                                                       size_t bytes, int32_t kind, int32_t device,
                                                       verbena_region** region);
-// Of regions on a GPU: the stream (cudaStream_t, CUstream; at first the GPU's default stream) of
-// the work that comes before a push or pull with it. What was enqueued in it before such a call is
-// done before the region is touched; the stream itself waits for nothing. Of a push-pull, the
-// gradient's holds for both. Not while another thread uses the region.
+// Sets the stream (cudaStream_t, CUstream; initially the GPU's default stream) of a region on a
+// GPU. Pushes and pulls access the region after all work that was enqueued in the stream before the
+// call; the stream does not wait. In a push-pull the stream of the gradient's region applies to
+// both regions. Needs exclusive access to the region.
 VERBENA_EXPORT void verbena_region_set_stream(verbena_region* region, void* stream);
-// The first byte, of CUDA memory an address on the GPU; NULL when `region` is.
+// The first byte; a device address for CUDA memory; NULL if `region` is NULL.
 VERBENA_EXPORT void* verbena_region_data(const verbena_region* region);
-// In bytes; 0 when `region` is NULL.
+// In bytes; 0 if `region` is NULL.
 VERBENA_EXPORT size_t verbena_region_size(const verbena_region* region);
-// Lets go of the memory. While tickets use it this closes the lanes they are on, so that nothing
-// touches it afterwards; their records are resent as empty ones.
+// Frees the handle. If operations use the region, their lanes are closed, so that nothing accesses
+// the memory afterwards; their requests are resent without data.
 VERBENA_EXPORT void verbena_region_free(verbena_region* region);
 
 // ---- data ---------------------------------------------------------------------------------------
 //
-// These start an operation and return at once. OK: it is under way, and `ticket` (unless NULL:
-// nobody waits for it) tells how it ends. Otherwise it was not started.
+// These functions start an operation and return at once. If they return VERBENA_OK, `*ticket` is
+// the operation's handle (`ticket` may be NULL). Otherwise the operation was not started.
 //
-// INVALID_ARGUMENT: a handle is of another client, the table is of the other kind (dense,
-// embedding), the range is not of whole chunks or the region too small for it, the chunk was pushed
-// in this step already, or (of the ticket) the gradient has a NaN or infinity and the table rejects
-// these; NOT_FOUND: the table was dropped; FAILED_PRECONDITION: the client is closed, its lease has
-// ended, or an observer pushes; RESOURCE_EXHAUSTED: too many operations are outstanding; DATA_LOSS.
-// What a ticket ends with can be these, and DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED and CANCELLED.
+// INVALID_ARGUMENT: a handle belongs to another client; the table is of the other kind (dense,
+// embedding); the range does not consist of whole chunks; the region is too small; the chunk was
+// already pushed in this step; or (status of the ticket) the gradient has a NaN or infinity and the
+// table rejects these. NOT_FOUND: the table was dropped. FAILED_PRECONDITION: the client is closed,
+// its lease has ended, or an observer pushes. RESOURCE_EXHAUSTED: too many operations are in
+// flight. DATA_LOSS: a partition is lost. A ticket can also end with DEADLINE_EXCEEDED,
+// UNAVAILABLE, ABORTED and CANCELLED.
 
 // One asynchronous operation.
 typedef struct verbena_ticket verbena_ticket;
 
-// Which part of a table, and where it lies in the region.
+// A range of a dense table, and its place in the region.
 typedef struct verbena_range {
   uint64_t first;          // element of the table, a multiple of its chunk_elements
   uint64_t count;          // elements, up to the end of a chunk or table; UINT64_MAX: to the end
-  uint64_t region_offset;  // bytes to the first element; a multiple of what an element has there
+  uint64_t region_offset;  // bytes to the first element; a multiple of the element's size
 } verbena_range;
 
-// A min_version that means: sync, the steps this worker has ended; async, 0.
+// A min_version that stands for the number of steps that this worker has ended (sync), or 0
+// (async).
 #define VERBENA_MIN_VERSION_DEFAULT UINT64_MAX
 
-// Pushes a gradient (numbers of gradient_dtype, `range` of them; NULL: the whole table) of the step
-// that is open for this worker. sync: ends when the step is committed, so call verbena_end_step()
-// before waiting. async: ends when applied. The region is read until
+// Pushes a gradient (numbers of gradient_dtype) for this worker's open step. `range` NULL: the
+// whole table. sync: done when the step is committed, so call verbena_end_step() before waiting.
+// async: done when the gradient is applied. The region is read until
 // verbena_ticket_buffer_released().
 VERBENA_EXPORT verbena_status verbena_push(verbena_client* client, const verbena_table* table,
                                            const verbena_region* gradient,
                                            const verbena_range* range, int64_t timeout_ms,
                                            verbena_ticket** ticket);
-// Pulls parameters (numbers of dtype) into the region; ends when they are there, of `min_version`
-// or later. One that is too large for f16 comes as an infinity, while the servers keep it.
+// Pulls parameters (numbers of dtype) of `min_version` or a later version into the region; done
+// when they are written. A parameter beyond the range of f16 is pulled as an infinity.
 VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
                                            const verbena_region* destination,
                                            const verbena_range* range, uint64_t min_version,
                                            int64_t timeout_ms, verbena_ticket** ticket);
-// Pushes, then pulls what includes it; region_offset is of both regions. The destination may be the
-// gradient's region where both have as many bytes an element. sync: when the range is the whole
-// table, also ends the step.
+// Pushes, then pulls parameters that include the push. region_offset applies to both regions, which
+// may be the same region if both element sizes are equal. sync: if the range is the whole table, it
+// also ends the step.
 VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
                                                 const verbena_region* gradient,
                                                 const verbena_region* destination,
                                                 const verbena_range* range, int64_t timeout_ms,
                                                 verbena_ticket** ticket);
-// This worker has pushed all of its open step of this table; what it did not push counts as zero.
-// sync: ends when the step is committed on every partition. The next step is open at once.
-// With clip_global_norm a step is committed once it is ended on all tables of the job that set it.
-// FAILED_PRECONDITION also: one of those is at another step; RESOURCE_EXHAUSTED also: 64 steps are
-// ended and not committed.
+// Ends this worker's open step of the table; elements without a push count as zero. The next step
+// is open at once. sync: done when the step is committed on every partition. With clip_global_norm
+// a step is committed when all workers have ended it on all tables of the job that have this
+// option. Also FAILED_PRECONDITION: one of these tables is at another step. Also
+// RESOURCE_EXHAUSTED: 64 ended steps are not committed yet.
 VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
                                                int64_t timeout_ms, verbena_ticket** ticket);
 
-// Pushes gradients of rows of an embedding table: that of keys[i] is `dim` f32 at
-// region_offset + i * dim * 4 bytes (region_offset: a multiple of 4). The `count` keys (0 to
-// 4194304; `keys` may be NULL for 0) are copied; those that repeat are summed in f32, in this
-// order. A row that does not exist is made. sync: ends when the step is committed on the partitions
-// of these keys, so call verbena_end_step() before waiting. async, ssp: ends when applied. The
-// region is read until verbena_ticket_buffer_released(). RESOURCE_EXHAUSTED also: a server at its
-// memory limit, or the job at its own, has no room for rows that are new; what was in other records
-// and partitions counts.
+// Pushes gradients of rows of an embedding table. The gradient of keys[i] is `dim` f32 at byte
+// region_offset + i * dim * 4 of the region; region_offset is a multiple of 4. The `count` keys (0
+// to 4194304; `keys` may be NULL for 0) are copied. Gradients of a repeated key are summed in f32,
+// in the order of `keys`. A missing row is created. sync: done when the step is committed on the
+// partitions of these keys, so call verbena_end_step() before waiting. async, ssp: done when the
+// gradients are applied. The region is read until verbena_ticket_buffer_released(). Also
+// RESOURCE_EXHAUSTED: a server or the job is at its memory limit and has no room for new rows; rows
+// in other requests and partitions are applied.
 VERBENA_EXPORT verbena_status verbena_push_rows(verbena_client* client, const verbena_table* table,
                                                 const uint64_t* keys, size_t count,
                                                 const verbena_region* gradients,
                                                 uint64_t region_offset, int64_t timeout_ms,
                                                 verbena_ticket** ticket);
-// Looks up rows of an embedding table: that of keys[i] comes as `dim` f32 to
-// region_offset + i * dim * 4 bytes, of `min_version` or later. The `count` keys (0 to 4194304;
-// `keys` may be NULL for 0) are copied, and may repeat. A row that does not exist comes as it would
-// be made, and is not made. Ends when all are there.
+// Looks up rows of an embedding table, of `min_version` or a later version; done when all are
+// written. The row of keys[i] is written as `dim` f32 to byte region_offset + i * dim * 4 of the
+// region. The `count` keys (0 to 4194304; `keys` may be NULL for 0) are copied, and may repeat. A
+// missing row is not created; its initial value is returned.
 VERBENA_EXPORT verbena_status verbena_lookup(verbena_client* client, const verbena_table* table,
                                              const uint64_t* keys, size_t count,
                                              const verbena_region* rows, uint64_t region_offset,
                                              uint64_t min_version, int64_t timeout_ms,
                                              verbena_ticket** ticket);
-// What verbena_lookup_bags() makes of the rows of a bag.
+// How verbena_lookup_bags() combines the rows of a bag.
 typedef enum verbena_bag_mode {
-  VERBENA_BAG_SUM = 0,   // their sum
-  VERBENA_BAG_MEAN = 1,  // the sum divided by their number, or by the sum of the weights
-  VERBENA_BAG_SQRTN = 2  // divided by the square root of their number, or of the weights' squares
+  VERBENA_BAG_SUM = 0,   // the sum
+  VERBENA_BAG_MEAN = 1,  // the sum divided by the number of keys, or by the sum of the weights
+  VERBENA_BAG_SQRTN = 2  // the sum divided by the square root of the number of keys, or of the sum
+                         // of the squares of the weights
 } verbena_bag_mode;
-// Looks up rows of an embedding table and sums them by bag, on the servers. Bag i has the keys from
-// keys[offsets[i]] up to keys[offsets[i + 1]], the last one of `bags` up to the end; offsets[0] is
-// 0. It comes as `dim` f32 to region_offset + i * dim * 4 bytes, of `min_version` or later. There
-// are 0 to 4194304 keys (`keys` may be NULL for 0) and as many bags
-// (1 at least where there are keys); `weights` has a number
-// for each key by which its row is multiplied, or is NULL: all 1. `mode` is a verbena_bag_mode. A
-// key that is in a bag twice counts twice; a bag without keys is zero, and so is one whose divisor
-// is zero. What is given is copied. Ends when all bags are there; nothing is written before, and
-// nothing after an error.
+// Looks up rows of an embedding table and combines them by bag on the servers. Bag i has the keys
+// from keys[offsets[i]] up to keys[offsets[i + 1]], the last of the `bags` bags up to the end;
+// offsets[0] is 0. Its vector is written as `dim` f32 to byte region_offset + i * dim * 4 of the
+// region, of `min_version` or a later version. There may be 0 to 4194304 keys (`keys` may be NULL
+// for 0) and as many bags, at least 1 if there are keys. `weights` has a factor for the row of each
+// key, or is NULL (all are 1). `mode` is a verbena_bag_mode. A key that is twice in a bag counts
+// twice. A bag without keys, or with the divisor 0, is zero. Arguments are copied. The region is
+// written when all bags have arrived, and not at all in case of an error.
 VERBENA_EXPORT verbena_status verbena_lookup_bags(verbena_client* client,
                                                   const verbena_table* table, const uint64_t* keys,
                                                   size_t count, const uint64_t* offsets,
@@ -449,46 +456,50 @@ VERBENA_EXPORT verbena_status verbena_lookup_bags(verbena_client* client,
                                                   const verbena_region* sums,
                                                   uint64_t region_offset, uint64_t min_version,
                                                   int64_t timeout_ms, verbena_ticket** ticket);
-// Tells the servers that rows of these keys (0 to 4194304, copied) will be looked up or pushed
-// soon: those that are on disk (verbena_table_spec.hot_bytes) come to memory, as far as there is
-// room. Changes no result. Ends when the servers have been told.
+// Prefetches rows of a table with a cold tier (verbena_table_spec.hot_bytes): announces that these
+// keys (0 to 4194304, copied) will be looked up or pushed soon, so that servers load their rows
+// from disk as far as there is room. Changes no result. Done when the servers have the
+// announcement.
 VERBENA_EXPORT verbena_status verbena_intend(verbena_client* client, const verbena_table* table,
                                              const uint64_t* keys, size_t count, int64_t timeout_ms,
                                              verbena_ticket** ticket);
-// Called with `count` keys (1 or more) and their rows of `dim` f32 each, one after the other, and
-// the `user` of the call. They are valid during the call. 0: go on; another number ends the scan.
+// Called with `count` >= 1 keys, their rows of `dim` f32 each, one after the other, and the `user`
+// of the call. The arrays are valid during the callback. Returning a number other than 0 ends the
+// scan.
 typedef int (*verbena_rows_function)(const uint64_t* keys, const float* rows, size_t count,
                                      void* user);
-// Shows every row of an embedding table that was pushed, in no particular order, on this thread,
-// before it returns. Not a snapshot: of what is pushed meanwhile it shows some or none, row by row.
-// timeout_ms: of each wait for more rows. INVALID_ARGUMENT: the table is dense or of another
-// client; CANCELLED: `show` ended it; NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS, DEADLINE_EXCEEDED,
-// UNAVAILABLE, ABORTED and RESOURCE_EXHAUSTED as above.
+// Calls `show` with all rows of an embedding table, in no particular order, on this thread, before
+// it returns. It is not a snapshot: concurrent pushes are visible in some rows and not in others.
+// `timeout_ms` limits each wait for more rows. INVALID_ARGUMENT: the table is dense or belongs to
+// another client. CANCELLED: `show` ended the scan. NOT_FOUND, FAILED_PRECONDITION, DATA_LOSS,
+// DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED and RESOURCE_EXHAUSTED as at the top of this section.
 VERBENA_EXPORT verbena_status verbena_scan(verbena_client* client, const verbena_table* table,
                                            int64_t timeout_ms, verbena_rows_function show,
                                            void* user);
 
-// Waits until the operation has ended, making progress, and returns what it ended with. A
-// timeout_ms of 0 or more limits the wait, not the operation: then DEADLINE_EXCEEDED ("still
-// running"), and verbena_ticket_done() is 0.
+// Waits until the operation has ended, processes completions meanwhile, and returns the operation's
+// status. A timeout_ms of 0 or more limits the wait, not the operation: after it the function
+// returns DEADLINE_EXCEEDED ("still running"), and verbena_ticket_done() is 0.
 VERBENA_EXPORT verbena_status verbena_ticket_wait(verbena_ticket* ticket, int64_t timeout_ms);
-// 1 when the operation has ended, 0 when not; 1 when `ticket` is NULL. Makes no progress.
+// 1 if the operation has ended or `ticket` is NULL, else 0. Does not process completions.
 VERBENA_EXPORT int verbena_ticket_done(const verbena_ticket* ticket);
-// What the operation ended with. FAILED_PRECONDITION: it has not.
+// The status of the ended operation. FAILED_PRECONDITION: it has not ended.
 VERBENA_EXPORT verbena_status verbena_ticket_status(const verbena_ticket* ticket);
-// Ends the operation with CANCELLED, unless it has ended. The transfer may still be under way.
+// Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
+// verbena_ticket_buffer_released().
 VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);
-// 1 when the library will neither read nor write the region for this operation any more, or
-// `ticket` is NULL. May be 0 for a while after a deadline or cancel; verbena_region_free() ends it.
-// A push to a sync table of a cluster that keeps copies: 0 until its step is committed.
+// 1 if the library no longer reads or writes the region for this operation, or `ticket` is NULL. It
+// may be 0 for a while after a deadline or cancel; verbena_region_free() ends the access. A push to
+// a sync table with replicas releases its region when its step is committed.
 VERBENA_EXPORT int verbena_ticket_buffer_released(const verbena_ticket* ticket);
-// Told what an operation ended with, the text of an error ("" when OK), and the `user` of the call.
+// Called with an operation's status, the error text ("" if VERBENA_OK), and the `user` of the call.
 typedef void (*verbena_done_function)(verbena_status status, const char* text, void* user);
-// Calls `done` once, from a thread that makes progress (at once, from this one, when it has ended).
-// It must not block; it may start operations. The handle may be freed before.
+// Calls `done` once, from a thread that processes completions, or at once from this thread if the
+// operation has ended. `done` must not block; it may start operations. The handle may be freed
+// before.
 VERBENA_EXPORT verbena_status verbena_ticket_on_done(verbena_ticket* ticket,
                                                      verbena_done_function done, void* user);
-// Frees the handle; the operation goes on.
+// Frees the handle; the operation continues.
 VERBENA_EXPORT void verbena_ticket_free(verbena_ticket* ticket);
 
 #ifdef __cplusplus
