@@ -65,7 +65,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("ClientOptions::tls.cert is ", options.tls.cert,
                      " and tls.ca is empty; allowed: a ca file with it, by which servers are "
-                     "believed"));
+                     "servers"));
   }
   return absl::OkStatus();
 }

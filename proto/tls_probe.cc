@@ -144,8 +144,8 @@ std::string Validity(const X509* certificate) {
                       minute(tls::NotAfter(certificate)));
 }
 
-std::string NotBelieved(long verdict, X509* leaf, const TlsMaterial& material,
-                        const std::string& host) {
+std::string NotTrusted(long verdict, X509* leaf, const TlsMaterial& material,
+                       const std::string& host) {
   const std::string reason = X509_verify_cert_error_string(verdict);
   switch (verdict) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
@@ -159,19 +159,19 @@ std::string NotBelieved(long verdict, X509* leaf, const TlsMaterial& material,
                           "'. Reach it by a name of its certificate, or have one issued with this "
                           "name as subject alternative name");
     default:
-      return absl::StrCat("its certificate is not believed (", reason, "; issued by ",
+      return absl::StrCat("its certificate is not trusted (", reason, "; issued by ",
                           tls::Issuer(leaf), "). Is ", material.files.ca,
                           " the file of the authority that issued it? --tls-ca names it");
   }
 }
 
-// A gRPC server that does not believe its client ends the connection without a word.
+// A gRPC server that does not trust its client ends the connection without an alert.
 std::string Refused(const TlsMaterial& material) {
   if (material.cert.empty()) {
     return "it wants a certificate of its clients (mutual TLS) and none was given: --tls-cert and "
            "--tls-key name one";
   }
-  return absl::StrCat("it does not believe the certificate in ", material.files.cert,
+  return absl::StrCat("it does not trust the certificate in ", material.files.cert,
                       ". Is it by an authority in that server's --tls-ca, for use by clients, and "
                       "valid by that host's clock?");
 }
@@ -186,15 +186,15 @@ std::string ExplainWithTls(SSL* ssl, int fd, const TlsMaterial& material, const 
   if (connected == 0) return "";
   const long verdict = SSL_get_verify_result(ssl);
   if (connected < 0 && verdict != X509_V_OK && course.shown != nullptr) {
-    return NotBelieved(verdict, course.shown.get(), material, host);
+    return NotTrusted(verdict, course.shown.get(), material, host);
   }
   if (connected < 0 && course.shown == nullptr) {
     const int reason = ERR_GET_REASON(ERR_peek_last_error());
     if (reason != SSL_R_WRONG_VERSION_NUMBER && reason != SSL_R_HTTP_REQUEST) return "";
-    return "what listens there does not speak TLS, and this process was told to use it. Start the "
+    return "that port does not speak TLS, and this process is set to use it. Start the "
            "server with --tls-cert, --tls-key and --tls-ca, or leave --tls-ca out here";
   }
-  // In TLS 1.3 the server looks at our certificate only now; a gRPC server that believes it speaks
+  // In TLS 1.3 the server looks at our certificate only now; a gRPC server that trusts it speaks
   // first (HTTP/2 settings).
   char byte = 0;
   const bool ended =
@@ -206,7 +206,7 @@ std::string ExplainWithoutTls(SSL* ssl, int fd, const Patience& patience) {
   Repeat(ssl, fd, patience, [&] { return SSL_connect(ssl); });
   // Whatever came of it: one who shows a certificate speaks TLS.
   if (SSL_get0_peer_certificate(ssl) == nullptr) return "";
-  return "what listens there speaks TLS, and this process was not told to use it. --tls-ca names "
+  return "that port speaks TLS, and this process is not set to use it. --tls-ca names "
          "the file of the authority that issued its certificate";
 }
 

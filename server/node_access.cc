@@ -34,14 +34,15 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options
   if (tls == nullptr && !options.insecure) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--listen ", options.listen,
-        " is beyond loopback and there is no TLS: whoever reaches it could read and change every "
+        " is beyond loopback and there is no TLS: everybody who reaches it could read and change "
+        "every "
         "table. Give --tls-cert, --tls-key and --tls-ca; or, inside a network where every host is "
         "trusted, --insecure"));
   }
   if (tls == nullptr) {
     // Once a process life.
     spdlog::warn(
-        "listening on {}, beyond loopback, without TLS (--insecure): whoever reaches it "
+        "listening on {}, beyond loopback, without TLS (--insecure): everybody who reaches it "
         "can read and change every table",
         options.listen);
   }

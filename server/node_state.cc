@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& 
   std::unique_ptr<Store> store;
   if (options.state.empty()) {
     // Once a process life.
-    spdlog::warn("no --state: what the coordinator knows is lost when it ends");
+    spdlog::warn("no --state: the coordinator's state is lost when it ends");
     store = std::make_unique<MemoryStore>();
   } else {
     absl::StatusOr<std::unique_ptr<SqliteStore>> opened = SqliteStore::Open(options.state);

@@ -176,8 +176,7 @@ void AddCluster(CLI::App* app, Options* o) {
 
 void AddTls(CLI::App* app, TlsOptions* tls) {
   for (CLI::Option* option :
-       {app->add_option("--tls-ca", tls->ca,
-                        "File of the authorities that servers are believed by; turns TLS on"),
+       {app->add_option("--tls-ca", tls->ca, "CA bundle (PEM) that verifies servers; turns TLS on"),
         app->add_option("--tls-cert", tls->cert,
                         "File of the certificate to show to servers (mutual TLS)"),
         app->add_option("--tls-key", tls->key, "File of its private key")}) {
@@ -205,10 +204,10 @@ void AddRdma(CLI::App* app, RdmaOptions* rdma, std::string* gpu_direct) {
                       "DSCP << 2 | ECN of packets, for PFC and ECN; -1: the system's")
           ->capture_default_str(),
       app->add_option("--rdma-service-level", rdma->service_level,
-                      "Service level; -1: what the path says")
+                      "Service level; -1: that of the path")
           ->capture_default_str(),
       app->add_option("--rdma-mtu", rdma->path_mtu,
-                      "Path MTU in bytes, 256 to 4096; 0: what the path says")
+                      "Path MTU in bytes, 256 to 4096; 0: that of the path")
           ->check(CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
           ->capture_default_str(),
       app->add_option("--rdma-timeout", rdma->timeout,

@@ -176,7 +176,7 @@ std::string CheckCluster(const Options& o) {
     return "--tls-cert and --tls-key go together: a certificate and its key";
   }
   if (!o.tls.cert.empty() && o.tls.ca.empty()) {
-    return "--tls-cert needs --tls-ca, by which servers are believed";
+    return "--tls-cert needs --tls-ca, which verifies servers";
   }
   if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
   if (const std::string problem = CheckMinCount(o); !problem.empty()) return problem;

@@ -192,7 +192,7 @@ absl::StatusOr<std::string> NewestComplete(Disk* disk, const std::string& root,
     if (passed != nullptr) passed->emplace_back(status.message());
   }
   return absl::NotFoundError(absl::StrCat(root, " has no complete checkpoint (of ", all->size(),
-                                          "); 'verbena checkpoint list' says what it has"));
+                                          "); 'verbena checkpoint list' lists its checkpoints"));
 }
 
 CheckpointDirectory::CheckpointDirectory(Disk* disk, std::string root,

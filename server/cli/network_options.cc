@@ -77,11 +77,11 @@ void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
       InRange<int>(-1, 255))
       ->capture_default_str();
   add(app->add_option("--rdma-service-level", verbs->service_level,
-                      "Service level; -1: what the path says"),
+                      "Service level; -1: that of the path"),
       InRange<int>(-1, 15))
       ->capture_default_str();
   add(app->add_option("--rdma-mtu", verbs->path_mtu,
-                      "Path MTU in bytes, 256 to 4096; 0: what the path says"),
+                      "Path MTU in bytes, 256 to 4096; 0: that of the path"),
       CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
       ->capture_default_str();
   add(app->add_option("--rdma-timeout", verbs->timeout,
@@ -119,13 +119,13 @@ void AddTlsOptions(CLI::App* app, NodeOptions* node) {
     app->add_option(name, *path, text)->type_name("FILE")->group("TLS");
   };
   add("--tls-cert", &node->tls.cert,
-      "This server's certificate (PEM), for the host others reach it by; turns TLS on");
+      "This server's certificate (PEM), for the host name in its address; turns TLS on");
   add("--tls-key", &node->tls.key, "Its private key (PEM, without a pass phrase)");
   add("--tls-ca", &node->tls.ca,
-      "Certificates of the authorities (PEM) that peers are believed by: the coordinator, and "
-      "whoever connects (mutual TLS)");
+      "CA bundle (PEM) that verifies the certificates of the coordinator and of clients (mutual "
+      "TLS)");
   app->add_option("--tls-require-client-cert", node->tls_require_client_cert,
-                  "false: with --tls-ca, whoever connects needs no certificate")
+                  "false: with --tls-ca, clients need no certificate")
       ->check(CLI::IsMember({"true", "false"}))
       ->capture_default_str()
       ->group("TLS");

@@ -71,19 +71,20 @@ void AddMemberOptions(CLI::App* app, NodeOptions* node) {
   app->add_option(
          "--accept-older-state", node->accept_older_state,
          "Begin a new history from a coordinator's state that is older than the cluster "
-         "(a backup): members of the old history end, and servers start empty. ID is what "
-         "the coordinator's refusal of the state names; it is accepted once, and no other state is")
+         "(a backup): members of the old history end, and servers start empty. ID is in the "
+         "coordinator's error about that state. Only that state is accepted, and only once")
       ->type_name("ID")
       ->check(TermId());
   app->add_option("--name", node->name,
-                  "Name of this server in its cluster; a server that comes back under its name is "
-                  "known to have lost what it held (default: the host's name)");
+                  "Name of this server in its cluster. A server that starts again under its name "
+                  "replaces its predecessor, whose data is lost (default: the host's name)");
   app->add_option("--zone", node->zone,
-                  "What this server may fail together with (a rack, a power supply): copies of a "
-                  "partition are kept in different zones (default: a zone of its own)");
-  app->add_option("--transport", node->transports.transport,
-                  "How workers' data travels. auto: the best of shm, verbs and ofi that works with "
-                  "each worker. A named one never falls back")
+                  "Failure domain of this server (a rack, a power supply): replicas of a partition "
+                  "are placed in different zones (default: a zone of its own)");
+  app->add_option(
+         "--transport", node->transports.transport,
+         "Transport of workers' data. auto: for each worker the first of shm, verbs and ofi "
+         "that works. With a named transport there is no fallback")
       ->check(Transport())
       ->capture_default_str();
 }
@@ -139,13 +140,13 @@ void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
       ->check(InRange<uint32_t>(1, 100))
       ->capture_default_str();
   app->add_option("--checkpoint-on-exit", node->checkpoint_on_exit_s,
-                  "When told to end (SIGTERM, SIGINT), first make last checkpoints, "
-                  "for at most so many seconds; 0: none")
+                  "On SIGTERM and SIGINT: seconds for last checkpoints before the end; "
+                  "0: none are made")
       ->check(InRange<uint32_t>(0, 86'400))
       ->capture_default_str();
   app->add_option("--checkpoint-rate", node->checkpoint_rate,
-                  "Bytes a second that all servers together write of a checkpoint; 0: "
-                  "as fast as it goes")
+                  "Bytes per second that all servers together write of a checkpoint; "
+                  "0: no limit")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
       ->capture_default_str();
 }
@@ -175,7 +176,7 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
       ->capture_default_str();
   app->add_option(
          "--replica-audit-ms", node->replica_audit_ms,
-         "How often a shard compares up to 1 MiB of what its followers have with its own; a "
+         "Interval at which a shard compares up to 1 MiB of its followers' data with its own. A "
          "follower that differs is logged, counted and copied again; 0: never")
       ->check(InRange<int64_t>(0, 3'600'000))
       ->capture_default_str();
@@ -187,9 +188,9 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
       ->capture_default_str();
   app->add_option(
       "--cold-dir", node->cold_dir,
-      "Directory on a local disk, made when missing, for rows of tables that say how much "
-      "of them is in memory (hot_bytes); what is in it is nobody's after this process "
-      "(default: such tables cannot be served)");
+      "Directory on a local disk for cold rows of tables with hot_bytes, created if missing. "
+      "Its contents are of no use after this process (default: none; such tables cannot be "
+      "served)");
   app->add_flag("--pin", node->pin, "Bind each shard's thread to a processor of its own");
   app->add_option(
          "--spin-us", node->spin_us,
@@ -236,8 +237,8 @@ std::string CheckTls(const NodeOptions& node) {
   }
   if (!tls.cert.empty() && tls.ca.empty() && node.shards > 0) {
     return absl::StrCat("--tls-cert ", tls.cert,
-                        " needs --tls-ca: by whom does this server believe its coordinator? Only "
-                        "--coordinator --shards 0 does without");
+                        " needs --tls-ca, which verifies the coordinator's certificate. Only "
+                        "--coordinator --shards 0 works without");
   }
   return "";
 }
@@ -272,8 +273,8 @@ std::string CheckAccess(const NodeOptions& node) {
                         "--token-file");
   }
   if (!own.empty() && node.insecure) {
-    return "--insecure and --operator-token-file exclude each other: without TLS whoever listens "
-           "has the tokens, too";
+    return "--insecure and --operator-token-file exclude each other: without TLS the tokens can be "
+           "read on the network";
   }
   return "";
 }
@@ -294,7 +295,7 @@ std::string CheckTogether(const NodeOptions& node) {
     return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
   }
   if (!node.accept_older_state.empty() && node.state.empty()) {
-    return "--accept-older-state needs --state: it is about what is kept there";
+    return "--accept-older-state needs --state, the directory of that state";
   }
   if (node.replicas != 0 && node.min_replicas > node.replicas) {
     return absl::StrCat("--min-replicas ", node.min_replicas, " is not allowed; allowed: 1 to ",

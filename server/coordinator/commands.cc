@@ -132,7 +132,7 @@ absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& re
   if (const v1::Table* other = view.FindTable(name, true)) {
     return absl::FailedPreconditionError(
         absl::StrCat(BeingRestored(*other),
-                     "; wait for its end. (When that program is gone the coordinator drops what it "
+                     "; wait for its end. (If that program ends early the coordinator drops what it "
                      "was restoring, ",
                      RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
   }

@@ -105,7 +105,7 @@ const JobValue kJobValues[] = {
     {"verbena_job_memory_bytes", "Parameters, optimizer state and buffers of a job's tables.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> { return j.engine.memory_bytes; }},
     {"verbena_job_memory_limit_bytes",
-     "What all shards of this server together may have of that: its share of the job's limit.",
+     "Limit of that for all shards of this server together: its share of the job's limit.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> {
        if (j.engine.memory_limit == shard::JobMemory::kUnlimited) return std::nullopt;
        return j.engine.memory_limit;
@@ -220,7 +220,7 @@ void AddBudgets(const NodeMetrics& node, std::vector<MetricFamily>* out) {
 
 std::string RenderMetrics(const NodeMetrics& node) {
   std::vector<MetricFamily> families;
-  AddGauge("verbena_server_info", "1; what this process is.", 1, &families,
+  AddGauge("verbena_server_info", "1; labels identify this process.", 1, &families,
            {{"name", node.name},
             {"incarnation", absl::StrCat(node.incarnation)},
             {"version", node.version}});
@@ -238,7 +238,7 @@ std::string RenderMetrics(const NodeMetrics& node) {
       node.audit_lines_left_out, &families);
   AddBudgets(node, &families);
   if (node.memory_limit > 0) {
-    AddGauge("verbena_memory_limit_bytes", "What --memory-limit allows for tables.",
+    AddGauge("verbena_memory_limit_bytes", "Limit of memory for tables (--memory-limit).",
              D(node.memory_limit), &families);
     AddGauge("verbena_memory_reserved_bytes", "Taken from the system for tables.",
              D(node.memory_reserved), &families);

@@ -159,7 +159,7 @@ TEST_CASE("a server that cannot be believed is refused, with the reason") {
     Party other(world.ca, world.stranger.Issue());
     const Server server(MakeServerCredentials(other.files(), false));
     REQUIRE_THAT(Refusal(channel, server.address()),
-                 Contains("is not believed") && Contains("CN=a stranger") &&
+                 Contains("is not trusted") && Contains("CN=a stranger") &&
                      Contains(client.options().ca) && Contains("--tls-ca"));
   }
   SECTION("for other names") {
@@ -172,7 +172,7 @@ TEST_CASE("a server that cannot be believed is refused, with the reason") {
   SECTION("of a worker: its certificate is not for servers") {
     Party other(world.ca, world.authority.Issue({.usage = "clientAuth"}));
     const Server server(MakeServerCredentials(other.files(), false));
-    REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not believed"));
+    REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not trusted"));
   }
   SECTION("expired") {
     // Our own files would not be read: gRPC's are.
@@ -198,12 +198,12 @@ TEST_CASE("a client that cannot be believed is refused, with the reason") {
     Party client(world.ca, world.stranger.Issue());
     GrpcControlChannel channel(client.files());
     REQUIRE_THAT(Refusal(channel, server.address()),
-                 Contains("does not believe") && Contains(client.options().cert));
+                 Contains("does not trust") && Contains(client.options().cert));
   }
   SECTION("of a server: its certificate is not for clients") {
     Party client(world.ca, world.authority.Issue({.usage = "serverAuth"}));
     GrpcControlChannel channel(client.files());
-    REQUIRE_THAT(Refusal(channel, server.address()), Contains("does not believe"));
+    REQUIRE_THAT(Refusal(channel, server.address()), Contains("does not trust"));
   }
 }
 
@@ -256,12 +256,12 @@ TEST_CASE("a client takes replaced files without a restart") {
   const Server server(MakeServerCredentials(world.server.files(), true));
   Party client(world.stranger.certificate(), world.stranger.Issue());
   GrpcControlChannel channel(client.files());
-  REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not believed"));
+  REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not trusted"));
   client.Replace(world.ca, world.authority.Issue());
   REQUIRE(CallOnce(channel, server.address()).ok());
-  // And the other way: what it believed is not believed any more.
+  // And the other way: what it believed is not trusted any more.
   client.Replace(world.stranger.certificate(), world.stranger.Issue());
-  REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not believed"));
+  REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not trusted"));
 }
 
 TEST_CASE("a channel destroyed while it looks for a reason does not hang") {

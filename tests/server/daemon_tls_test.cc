@@ -145,7 +145,7 @@ TEST_CASE("a training run with mutual TLS, and one that is refused") {
   CHECK_THAT(usage.err, Contains("--tls-key"));
 }
 
-TEST_CASE("whoever is not believed gets an answer, and does not get in") {
+TEST_CASE("whoever is not trusted gets an answer, and does not get in") {
   Cluster cluster;
   const std::string address = cluster.daemon.Ready().address();
   const TlsOptions good = cluster.worker.tls();
@@ -162,7 +162,7 @@ TEST_CASE("whoever is not believed gets an answer, and does not get in") {
                              "CN=the authority"},
                         Case{"a certificate by another authority",
                              {good.ca, strange.tls().cert, strange.tls().key},
-                             "does not believe the certificate in " + strange.tls().cert}}) {
+                             "does not trust the certificate in " + strange.tls().cert}}) {
     INFO(c.name);
     // The deadline is a minute; it is told at once.
     const absl::Status status = Connect(address, c.tls).status();
@@ -220,7 +220,7 @@ TEST_CASE("a server that its coordinator does not believe says so, and joins whe
   const std::string address = cluster.daemon.Ready().address();
   const Files mistaken(cluster.authority.certificate(), cluster.stranger.Issue());
   Daemon second(mistaken.Options({"--join", address, "--name", "second"}));
-  REQUIRE(second.process().WaitFor("does not believe the certificate in " + mistaken.tls().cert));
+  REQUIRE(second.process().WaitFor("does not trust the certificate in " + mistaken.tls().cert));
   mistaken.Replace(cluster.authority.certificate(), cluster.authority.Issue());
   second.Ready();
 }

@@ -214,7 +214,7 @@ absl::StatusOr<CheckpointReport> CompactNewest(const CheckpointOptions& options,
   } else if (needed) {
     report.out = absl::StrCat(
         made, links > 1 ? absl::StrCat(" is ", links, " checkpoints in one") : " has whole tensors",
-        "; 'verbena checkpoint prune' removes what nothing needs any more\n");
+        "; 'verbena checkpoint prune' removes unneeded files\n");
   } else {
     report.out = absl::StrCat(made, " is a full one already\n");
   }
@@ -374,7 +374,8 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
         return absl::StrCat("'", Printable(text), "' is not allowed: a number of steps");
       }))
       ->capture_default_str();
-  prune->add_flag("--dry-run", options->dry_run, "Say what would be removed, and remove nothing");
+  prune->add_flag("--dry-run", options->dry_run,
+                  "List the files that would be removed, and remove nothing");
   CLI::App* compact = add("compact", Action::kCompact,
                           "Make a full one of the newest and those it is based on", root);
   CLI::App* exported =

@@ -55,14 +55,11 @@ constexpr CommandText kCommands[] = {
     {Command::kJobs, "jobs", "Jobs: generation, workers there and expected, departed ranks",
      "Example:\n"
      "  verbena jobs --cluster 10.0.0.1:7000"},
-    {Command::kLimits, "limits",
-     "Limits of a job: sets those given, and shows all with what is used",
-     "What is not given stays as it is. Beyond a limit the job gets RESOURCE_EXHAUSTED and others "
-     "go\n"
-     "on; nothing that exists is taken away. Each server grants a share of the memory, by its\n"
-     "partitions. Limits may be set before the job's first worker joins, and outlive its runs. "
-     "Exit\n"
-     "status 1 when a server did not answer, or the coordinator refused.\n\n"
+    {Command::kLimits, "limits", "Limits of a job: sets those given, and shows all with their use",
+     "Limits that are not given stay. At a limit the job gets RESOURCE_EXHAUSTED and other jobs\n"
+     "continue; existing tables and rows stay. Each server grants a share of the memory, by its\n"
+     "partitions. Limits may be set before the job's first worker joins, and outlive its runs.\n"
+     "Exit status 1 if a server did not answer or the coordinator refused.\n\n"
      "Examples:\n"
      "  verbena limits ads --memory 10GiB --tables 20 --lanes 64\n"
      "  verbena limits ads --tables 0     # as many tables as it likes\n"
@@ -81,21 +78,20 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena shards --cluster 10.0.0.1:7000\n"
      "  verbena shards --watch 2"},
-    {Command::kPartition, "partition", "Partitions: list who has them; reset what a table lost",
-     "What a table has lost is DATA_LOSS until the table is dropped, restored or reset. Reset, it\n"
-     "starts again there from initial values, and its job from step 0: end its workers first.\n\n"
+    {Command::kPartition, "partition", "Partitions: list them with their servers; reset lost ones",
+     "Lost partitions of a table answer DATA_LOSS until the table is dropped, restored or reset.\n"
+     "A reset starts them from initial values, and the job from step 0: end its workers first.\n\n"
      "Examples:\n"
      "  verbena partition list\n"
      "  verbena partition list --json | jq '.partitions[] | select(.followers == [])'\n"
      "  verbena partition reset weights --partition 3 --partition 7"},
-    {Command::kServer, "server", "Servers: give up one that will not come back",
-     "What a silent server alone has is UNAVAILABLE until it returns. Removed, it is lost, and "
-     "new\n"
-     "tables can be made on the servers that are left.\n\n"
+    {Command::kServer, "server", "Servers: remove one that will not return",
+     "Partitions without another replica are UNAVAILABLE until their silent server returns. After\n"
+     "its removal they are lost, and new tables can be created on the remaining servers.\n\n"
      "Examples:\n"
      "  verbena server remove server-3\n"
      "  verbena server remove server-3 --yes --json"},
-    {Command::kTable, "table", "Tables: drop one, with all that it has",
+    {Command::kTable, "table", "Tables: drop one, with its parameters",
      "The served table of that name, else the one that is being restored; --restoring: only the\n"
      "latter. It says which workers use the table, and asks. Agreed to while none uses it, it is\n"
      "refused when workers have joined its job since; --yes drops it then, too.\n\n"
@@ -109,17 +105,17 @@ constexpr CommandText kCommands[] = {
      "  verbena job forget demo\n"
      "  verbena job forget demo --yes --json"},
     {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
-     "Roles: operator, everything; server, joins as a server; job, everything with one job;\n"
-     "read-only, looks, and joins as an observer, which only pulls.\n\n"
+     "Roles: operator: all calls; server: joins as a server; job: all calls of one job; "
+     "read-only:\n"
+     "shows the state, and joins as an observer, which only pulls.\n\n"
      "Examples:\n"
      "  verbena token create --role job --job ads --expires 30d --out ads.token\n"
      "  verbena token list\n"
      "  verbena token revoke 4be1c02f9d77"},
     {Command::kCheckpoint, "checkpoint",
      "Checkpoints: save, restore; on disk: list, verify, inspect, prune, compact, export, import",
-     "All but save and restore need no cluster, only the directory. Exit status 1 when a "
-     "checkpoint is damaged, or "
-     "what\nwas asked for could not be done: the message names file and tensor.\n\n"
+     "All but save and restore need no cluster, only the directory. Exit status 1 if a checkpoint\n"
+     "is damaged or the command failed: the message names file and tensor.\n\n"
      "Examples:\n"
      "  verbena checkpoint save /data/checkpoints --keep-last 3\n"
      "  verbena checkpoint restore /data/checkpoints\n"
@@ -185,7 +181,7 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
           "Good for so long, such as 30d, 12h, 15m (default: until it is revoked)")
       ->type_name("TIME")
       ->check(Checked(ParseLifetime));
-  create->add_option("--note", token->note, "For people: who has it, what for");
+  create->add_option("--note", token->note, "A note for operators: its holder and purpose");
   create
       ->add_option("--out", token->out, "Write it to this new file, which its owner alone may read")
       ->type_name("FILE");
@@ -205,7 +201,7 @@ struct RepairText {
 };
 constexpr RepairText kRepairs[] = {
     {Command::kPartition, RepairOptions::Action::kResetTable, "reset",
-     "Start again what a table has lost", "TABLE"},
+     "Reset the lost partitions of a table", "TABLE"},
     {Command::kServer, RepairOptions::Action::kRemoveServer, "remove",
      "Forget a server that is silent", "NAME"},
     {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table for ever", "NAME"},
@@ -272,7 +268,7 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
       ->check(SecondsUpTo(3600))
       ->capture_default_str();
   app->add_option("--tls-ca", raw->tls.ca,
-                  "Authorities servers are believed by; turns TLS on (default: $VERBENA_TLS_CA)")
+                  "CA bundle (PEM) that verifies servers; turns TLS on (default: $VERBENA_TLS_CA)")
       ->type_name("FILE");
   app->add_option("--tls-cert", raw->tls.cert,
                   "Certificate to show to servers (default: $VERBENA_TLS_CERT)")
@@ -371,7 +367,7 @@ std::string CompleteTls(TlsOptions* tls) {
     return "--tls-cert and --tls-key go together: a certificate and its key";
   }
   if (!tls->cert.empty() && tls->ca.empty()) {
-    return "--tls-cert needs --tls-ca, by which servers are believed";
+    return "--tls-cert needs --tls-ca, which verifies servers";
   }
   return "";
 }

@@ -57,7 +57,7 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
     case absl::StatusCode::kUnimplemented:
       return absl::UnimplementedError(absl::StrCat(
           Printable(address),
-          " is not the coordinator: what listens there does not serve a cluster's state. Name the "
+          " is not the coordinator: that process does not serve a cluster's state. Name the "
           "verbenad that runs with --coordinator"));
     default:
       break;

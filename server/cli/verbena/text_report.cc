@@ -246,7 +246,7 @@ std::string LimitsText(const ClusterState& state, const std::string& job) {
   }
   return absl::StrCat("job ", Printable(job), "\n", table.ToString(), "\n",
                       OrSaying(servers, "no servers"),
-                      UnansweredText(state, " did not answer, so what it has is not counted"));
+                      UnansweredText(state, " did not answer, so its share is not counted"));
 }
 
 std::string WorkersText(const ClusterState& state) {
