@@ -64,8 +64,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
   if (!options.tls.cert.empty() && options.tls.ca.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("ClientOptions::tls.cert is ", options.tls.cert,
-                     " and tls.ca is empty; allowed: a ca file with it, by which servers are "
-                     "servers"));
+                     " and tls.ca is empty; allowed: a ca file with it, which verifies servers"));
   }
   return absl::OkStatus();
 }
