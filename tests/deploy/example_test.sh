@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The examples of the README, each against a cluster of one process as the README starts it: ten
+# The examples of README.md and docs/client-guide.md, each against a cluster of one process as the README starts it: ten
 # steps that each take a tenth of the way from 0 to 1.
 set -u
 verbenad=$1

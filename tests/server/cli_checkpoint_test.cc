@@ -395,10 +395,10 @@ TEST_CASE("what is set of a cluster does not matter, and help says what there is
   CHECK(Run({}, 2).err.find("verbena: ") == 0);
 }
 
-TEST_CASE("the README documents every member of every object of checkpoints") {
-  const char* path = std::getenv("VERBENA_README");
+TEST_CASE("the reference documents every member of every object of checkpoints") {
+  const char* path = std::getenv("VERBENA_JSON_REFERENCE");
   REQUIRE(path != nullptr);
-  const std::string readme = ReadFile(path);
+  const std::string reference = ReadFile(path);
   Checkpoints c;
   const std::vector<std::vector<std::string>> commands = {
       {"list", c.root},
@@ -413,7 +413,7 @@ TEST_CASE("the README documents every member of every object of checkpoints") {
     std::set<std::string> members;
     Json(Run(command).out).AppendMembers(&members);
     CHECK(members.size() >= 3);
-    for (const std::string& member : members) CHECK_THAT(readme, Contains("\"" + member + "\": "));
+    for (const std::string& member : members) CHECK_THAT(reference, Contains("\"" + member + "\": "));
   }
 }
 

@@ -186,10 +186,10 @@ TEST_CASE("every command tells people and programs about a cluster at work") {
   }
 }
 
-TEST_CASE("the README documents every member of every object") {
-  const char* path = std::getenv("VERBENA_README");
+TEST_CASE("the reference documents every member of every object") {
+  const char* path = std::getenv("VERBENA_JSON_REFERENCE");
   REQUIRE(path != nullptr);
-  const std::string readme = ReadFile(path);
+  const std::string reference = ReadFile(path);
   ProcessCluster cluster({.servers = 1, .shards = 1});
   Worker worker(cluster);
   worker.Step();
@@ -211,7 +211,7 @@ TEST_CASE("the README documents every member of every object") {
     for (const std::string& member : members) {
       // A name of a transport, where the test runs over it.
       if (member == "verbs" || member == "ofi") continue;
-      CHECK_THAT(readme, Contains("\"" + member + "\": "));
+      CHECK_THAT(reference, Contains("\"" + member + "\": "));
     }
   }
 }

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = v1::Eviction::Kind;
 
-// The rows of one partition, as docs/rows.md describes the policies.
+// The rows of one partition, as docs/embedding-tables.md describes the policies.
 class PolicyModel {
  public:
   PolicyModel(Kind kind, uint64_t limit) : kind_(kind), limit_(limit) {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The README's table of optimizers has each parameter's default as shard/optimizer/ has it.
+"""The table of optimizers in docs/reference/table-options.md has each parameter's default as shard/optimizer/ has it.
 
     optimizer_defaults_test.py ROOT
 """
@@ -37,14 +37,14 @@ def defined(directory):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    said = documented((root / "README.md").read_text())
+    said = documented((root / "docs" / "reference" / "table-options.md").read_text())
     code = defined(root / "shard" / "optimizer")
-    problems = [f"{name}: the README has it, shard/optimizer/ has not" for name in said if name not in code]
+    problems = [f"{name}: the reference has it, shard/optimizer/ has not" for name in said if name not in code]
     for name, parameters in code.items():
         for parameter, value in parameters.items():
             if name in said and said[name].get(parameter) != value:
                 problems.append(
-                    f"{name}: {parameter} is {value} by default, and the README says "
+                    f"{name}: {parameter} is {value} by default, and the reference has "
                     f"{said[name].get(parameter)}")
     if len(said) < 8 or sum(map(len, code.values())) < 10:
         problems.append("too little was found: the table or the sources look different now")

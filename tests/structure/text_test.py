@@ -4,7 +4,8 @@
     text_test.py ROOT markers   no marker of unfinished work
     text_test.py ROOT readmes   a README of 10 to 30 lines in every top-level folder
     text_test.py ROOT example   documents show the files they name as they are compiled
-    text_test.py ROOT links     files that the documents name exist
+    text_test.py ROOT links     files that the documents name exist, and have the headings that links
+                                name
     text_test.py ROOT headers   every header says its purpose and its thread safety, has an
                                 include guard, and comes first in the source of its name
 """
@@ -16,7 +17,7 @@ import tree
 
 # Spelled apart, so that this file does not find itself.
 MARKER = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + "X|HA" + r"CK)\b")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "docs/decisions.md")
+TOP_DOCUMENTS = ("README.md", "ARCHITECTURE.md")
 
 
 def markers(root):
@@ -44,7 +45,7 @@ def readmes(root):
 def example(root):
     for document, path, language in (
             ("README.md", "client/example/quick_example.cc", "cpp"),
-            ("README.md", "client/example/quick_example.c", "c"),
+            ("docs/client-guide.md", "client/example/quick_example.c", "c"),
             ("ARCHITECTURE.md", "shard/optimizer/adagrad.cc", "cpp")):
         source = tree.read(root, path).strip()
         blocks = re.findall(r"```%s\n(.*?)```" % re.escape(language), tree.read(root, document),
@@ -53,15 +54,44 @@ def example(root):
             yield f"{document}: no code block is {path}, word for word"
 
 
+def anchors(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    found, seen = set(), {}
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        count = seen.get(anchor, 0)
+        seen[anchor] = count + 1
+        found.add(anchor if count == 0 else f"{anchor}-{count}")
+    return found
+
+
+def without_code(text):
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def documents(root):
+    found = list(TOP_DOCUMENTS)
+    for folder, _, names in sorted(os.walk(os.path.join(root, "docs"))):
+        found += [os.path.relpath(os.path.join(folder, name), root)
+                  for name in sorted(names) if name.endswith(".md")]
+    return found + list(tree.files(root, suffixes=("README.md",)))
+
+
 def links(root):
-    for document in DOCUMENTS + tuple(p for p in tree.files(root, suffixes=("README.md",))):
-        text = re.sub(r"```.*?```", "", tree.read(root, document), flags=re.DOTALL)
-        named = re.findall(r"\]\(([^)#:]+)\)", text)
-        named += re.findall(r"`((?:%s)/[\w./-]*\w\.\w+)`" % "|".join(tree.FOLDERS), text)
-        for name in sorted(set(named)):
-            beside = os.path.join(root, os.path.dirname(document), name)
-            if not os.path.exists(beside) and not os.path.exists(os.path.join(root, name)):
+    for document in sorted(set(documents(root))):
+        text = without_code(tree.read(root, document))
+        folder = os.path.dirname(document)
+        for name in sorted(set(re.findall(r"`((?:%s)/[\w./-]*\w\.\w+)`" % "|".join(tree.FOLDERS), text))):
+            if not any(os.path.exists(os.path.join(root, at, name)) for at in (folder, "")):
                 yield f"{document}: {name} does not exist"
+        for name, anchor in sorted(set(re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", text))):
+            target = os.path.normpath(os.path.join(folder, name)) if name else document
+            if not os.path.exists(os.path.join(root, target)):
+                yield f"{document}: {name} does not exist"
+            elif anchor and target.endswith(".md") \
+                    and anchor not in anchors(without_code(tree.read(root, target))):
+                yield f"{document}: {name} has no heading for #{anchor}"
 
 
 def headers(root):
