@@ -130,11 +130,11 @@ absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& re
                                                 const ViewEditor& view) {
   if (absl::Status status = CheckRestorer(request.restorer()); !status.ok()) return status;
   if (const v1::Table* other = view.FindTable(name, true)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(BeingRestored(*other),
-                     "; wait for its end. (If that program ends early the coordinator drops what it "
-                     "was restoring, ",
-                     RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        BeingRestored(*other),
+        "; wait for its end. (If that program ends early the coordinator drops what it "
+        "was restoring, ",
+        RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
   }
   const v1::Table* served = view.FindTable(name, false);
   if (served != nullptr && request.replace() && request.only_unused()) {

@@ -413,7 +413,8 @@ TEST_CASE("the reference documents every member of every object of checkpoints")
     std::set<std::string> members;
     Json(Run(command).out).AppendMembers(&members);
     CHECK(members.size() >= 3);
-    for (const std::string& member : members) CHECK_THAT(reference, Contains("\"" + member + "\": "));
+    for (const std::string& member : members)
+      CHECK_THAT(reference, Contains("\"" + member + "\": "));
   }
 }
 

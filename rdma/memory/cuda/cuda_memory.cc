@@ -98,9 +98,10 @@ absl::StatusOr<std::byte*> AllocateMemory(CudaContext* context, size_t bytes) {
   size_t free = 0;
   size_t total = 0;
   if (code != kOutOfMemory || api.cuMemGetInfo_v2(&free, &total) != kSuccess) return status;
-  return WithMore(status, absl::StrCat(free, " of its ", total,
-                                       " bytes are free (nvidia-smi lists the processes that use the rest; "
-                                       "PyTorch caches freed memory: torch.cuda.empty_cache())"));
+  return WithMore(status,
+                  absl::StrCat(free, " of its ", total,
+                               " bytes are free (nvidia-smi lists the processes that use the rest; "
+                               "PyTorch caches freed memory: torch.cuda.empty_cache())"));
 }
 
 void FreeMemory(CudaContext* context, std::byte* data) {
