@@ -175,6 +175,12 @@ absl::Status AuditLog::Charge(const std::string& caller, absl::Time now) {
                                              kCallsPerSecond, " a second since; retry later"));
 }
 
+void AuditLog::Refund(const std::string& caller) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = charged_.find(caller);
+  if (it != charged_.end()) it->second.Return();
+}
+
 void AuditLog::Write(const AuditEvent& event, absl::Time now) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

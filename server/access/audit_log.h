@@ -73,6 +73,8 @@ class AuditLog {
   // Before a call that will have a line. UNAVAILABLE: `caller` (a token's id, or a host) has used
   // up its lines.
   absl::Status Charge(const std::string& caller, absl::Time now);
+  // The call that was charged has changed nothing, and has no line.
+  void Refund(const std::string& caller);
   // Waits until all that waits is written.
   void Flush();
   // Lines that no place was left for, and refusals without one.

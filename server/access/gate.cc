@@ -81,8 +81,9 @@ absl::StatusOr<Principal> Gate::Judge(const v1::AccessRules* rules, const Caller
 }
 
 void Gate::Ended(const Caller& caller, const Principal& who, const std::string& method,
-                 const std::string& about, const absl::Status& status) const {
+                 const std::string& about, const absl::Status& status, bool changed) const {
   if (!AccessOf(method).audited()) return;
+  if (status.ok() && !changed) return audit_->Refund(QueueOf(caller));
   audit_->Write({.peer = caller.peer,
                  .certificate = caller.certificate,
                  .token = who.token,

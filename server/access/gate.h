@@ -63,9 +63,10 @@ class Gate {
   // The caller, if it may. What is refused is audited here.
   absl::StatusOr<Principal> Judge(const v1::AccessRules* rules, const Caller& caller,
                                   const std::string& method, const Scope& scope) const;
-  // How a call that Judge() allowed has ended: audited when the method's access option says so.
+  // A call that Judge() allowed has ended: audited if the method's access option says so, unless it
+  // succeeded and `changed` nothing.
   void Ended(const Caller& caller, const Principal& who, const std::string& method,
-             const std::string& about, const absl::Status& status) const;
+             const std::string& about, const absl::Status& status, bool changed = true) const;
 
  private:
   void Refused(const Caller& caller, v1::Role role, const std::string& method,

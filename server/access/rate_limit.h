@@ -32,6 +32,9 @@ class RateLimit {
     return std::exchange(kept_back_, 0);
   }
 
+  // One that was let through was not needed.
+  void Return() { left_ = std::min(burst_, left_ + 1); }
+
  private:
   const double burst_, per_second_;
   double left_;

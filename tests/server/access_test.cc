@@ -127,6 +127,10 @@ TEST_CASE("a caller that changes things without end is held back before it does"
   int more = 0;
   while ((*audit)->Charge("token a", now).ok()) ++more;
   CHECK(more == static_cast<int>(kCallsPerSecond));
+  // One of these has changed nothing.
+  (*audit)->Refund("token a");
+  CHECK((*audit)->Charge("token a", now).ok());
+  CHECK_FALSE((*audit)->Charge("token a", now).ok());
 }
 
 TEST_CASE("what a peer puts into a line is cut: long names fill no disk") {

@@ -71,6 +71,24 @@ TEST_CASE("a read-only token joins jobs that there are, and makes none") {
   CHECK(cluster.Connect(looks, "nobody's", /*observer=*/true).status() == absl::OkStatus());
 }
 
+TEST_CASE("calls that change nothing have no line in the audit log") {
+  TokenCluster cluster;
+  auto client = cluster.Connect(cluster.operator_token(), "ours");
+  REQUIRE(client.status() == absl::OkStatus());
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE((*client)->CreateTable(Spec("t", "ours")).status() == absl::OkStatus());
+  }
+  REQUIRE((*client)->DropTable("t") == absl::OkStatus());
+  const auto lines = [&](const std::string& call) {
+    const std::string audit = cluster.audit();
+    size_t found = 0;
+    for (size_t at = 0; (at = audit.find(call, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  REQUIRE(Eventually([&] { return lines("Cluster/DropTable") == 1; }));
+  CHECK(lines("Cluster/CreateTable") == 1);
+}
+
 TEST_CASE("a token that is revoked ends its workers at once, and says so") {
   TokenCluster cluster;
   const std::string token = cluster.Token("ours", {"--role", "job", "--job", "ours"});
