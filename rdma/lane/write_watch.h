@@ -1,6 +1,6 @@
 // Notices a lane whose writes neither complete nor fail. Transports promise that every write does
 // one or the other (transport.h); a lane that relies on it waits for ever where a device does not
-// keep the promise (docs/decisions.md: seen once over soft-RoCE that lost packets).
+// keep the promise (docs/decisions/0003-lane-loss.md: seen once over soft-RoCE).
 //
 // **Thread safety**: one owner thread, the lane's.
 #ifndef VERBENA_RDMA_LANE_WRITE_WATCH_H_

@@ -76,7 +76,9 @@ void HandOver(uint64_t server, ViewEditor* view);
 bool FollowServers(ViewEditor* view);
 
 // A learner for every partition that has fewer copies than wanted, whose primary is alive, and for
-// which there is a server. Whether there was any.
+// which there is a server. Whether there was any. While the servers of other zones are barred, the
+// learner goes to the primary's zone and stays there: a replica now is worth more than a better one
+// that may be refused again.
 bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view);
 
 // Makes one change that `server`, which is alive, asks for; false: the configuration is another one

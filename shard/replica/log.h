@@ -1,7 +1,8 @@
 // What this shard, as primary, has told the copies of its partitions, in order and in bytes of its
 // own, until they have it.
 //
-// A partition has at most one copy here: `replicas` is 1 or 2 (docs/decisions.md). It is
+// A partition has at most one copy here: `replicas` is 1 or 2
+// (docs/decisions/0015-replication-log.md). It is
 //     none  --(follower of a partition without a past)-->  required
 //     none  --(learner)-->  learning  --(it has everything)-->  required
 //     learning, required  --(the view has it no more)-->  none: what waited for it goes on
