@@ -9,7 +9,8 @@
 //
 // Invariants:
 //  1. A lane with records unanswered and nothing heard for an interval has been probed: its server
-//     may have dropped it in an outage that kept the news from coming through.
+//     may have dropped it in an outage that kept the news from coming through. (A shard needs no
+//     probe: the worker's next lane, or the end of its lease, closes a lane that it missed.)
 #ifndef VERBENA_RDMA_LANE_LANE_WATCH_H_
 #define VERBENA_RDMA_LANE_LANE_WATCH_H_
 

@@ -241,6 +241,7 @@ bool DenseTable::PinToPull(uint32_t index, ChunkView* view) {
   return true;
 }
 
+// On each change of the parameters, not of the version: versions restart with a job's next run.
 void DenseTable::ForgetEncoded(Chunk* chunk) {
   pool_->Forget(chunk->encoded);
   chunk->encoded = kNoPin;
