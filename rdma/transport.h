@@ -10,7 +10,7 @@
 //  2. A write with immediate data consumes one posted receive of the peer. If none is posted, both
 //     sides get a connection error (rnr_retry 0), so that an accounting bug is visible.
 //  3. A send completion means that the local memory may be reused. It implies nothing about the
-//  peer.
+//     peer.
 //  4. After Close() returns, the peer can no longer write to memory exposed on this connection, and
 //     the connection reads no more local memory ("dead on our side"). Outstanding work ends with
 //     flushed completions, which Poll() still reports.
@@ -20,8 +20,7 @@
 //     (signaled or not), and kLost follows on both sides. Unconsumed posted receives end flushed.
 //  7. No receive completion is reported before PollEvents() has returned kEstablished.
 //  8. A side may miss that the peer has closed. (verbs: a disconnect request that an outage drops
-//  is
-//     not resent after its process has released the connection.) Its next write detects it: an
+//     is not resent after its process has released the connection.) Its next write detects it: an
 //     empty write without immediate changes nothing at the peer, and fails if the peer is gone.
 //  9. A call with an id that does not exist (any more) does nothing or is FAILED_PRECONDITION.
 //

@@ -9,8 +9,7 @@
 //
 // Invariants:
 //  1. A lane with unanswered records and no completion for an interval has been probed: its server
-//  may
-//     have dropped it in an outage that also dropped the notification.
+//     may have dropped it in an outage that also dropped the notification.
 #ifndef VERBENA_RDMA_LANE_LANE_WATCH_H_
 #define VERBENA_RDMA_LANE_LANE_WATCH_H_
 

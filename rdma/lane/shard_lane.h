@@ -12,8 +12,7 @@
 //  4. At most one reply per operation and one credit per slot are in flight. The next one waits for
 //     the completion here, so the send queue holds at most LaneConfig::shard_sends() writes.
 //  5. A peer that violates the protocol (bad immediate, slot that it does not hold, malformed
-//  header)
-//     loses its lane. It has no other effect.
+//     header) loses its lane. It has no other effect.
 #ifndef VERBENA_RDMA_LANE_SHARD_LANE_H_
 #define VERBENA_RDMA_LANE_SHARD_LANE_H_
 

@@ -16,9 +16,8 @@
 //  2. `ops_` holds every write that was posted and not retired, oldest first: libfabric has
 //     [first_, issued_) and had no room yet for [issued_, next_). They are retired in order.
 //  3. A write to memory that no write has reached yet is confirmed: it completes when the peer's
-//  side
-//     has done it, so that its own completion reports a refusal. Other writes complete when they
-//     are sent. (Confirming every write would double the packets of small writes.)
+//     side has done it, so that its own completion reports a refusal. Other writes complete when
+//     they are sent. (Confirming every write would double the packets of small writes.)
 //  4. The peer's data is checked when it is read: a write's number, its secret, and that a receive
 //     was posted for it.
 #ifndef VERBENA_RDMA_OFI_OFI_CONNECTION_H_

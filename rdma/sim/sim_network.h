@@ -12,8 +12,7 @@
 // Invariants:
 //  1. Everything happens in Advance(), in an order determined by the seed and the calls.
 //  2. Local memory is read until the send completion is due, and never later. A block that was
-//  freed
-//     before is not touched: the connection fails.
+//     freed before is not touched: the connection fails.
 //  3. After Close() of a side returned, its memory is not read. When it is dead, no data lands in
 //     its memory.
 #ifndef VERBENA_RDMA_SIM_SIM_NETWORK_H_

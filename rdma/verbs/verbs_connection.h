@@ -14,9 +14,8 @@
 //  1. `sends_` holds every work request that was posted and may be incomplete, oldest first. A send
 //     completion retires all before it (a send queue completes in order, IBTA vol. 1, 10.8.5).
 //  2. After Retire() has returned OK there is no queue pair: the device no longer accesses memory
-//  for
-//     this connection, and every work request has been reported. Until then retired() is false, and
-//     exposed memory is kept alive, if necessary longer than the connection.
+//     for this connection, and every work request has been reported. Until then retired() is false,
+//     and exposed memory is kept alive, if necessary longer than the connection.
 #ifndef VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 #define VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 

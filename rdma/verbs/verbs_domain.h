@@ -11,8 +11,7 @@
 // Invariants:
 //  1. A block is found as registered only when all of its pieces are.
 //  2. When the domain's destructor returns, no region of the domain is left, not even one that
-//  another
-//     thread was registering or deregistering.
+//     another thread was registering or deregistering.
 #ifndef VERBENA_RDMA_VERBS_VERBS_DOMAIN_H_
 #define VERBENA_RDMA_VERBS_VERBS_DOMAIN_H_
 

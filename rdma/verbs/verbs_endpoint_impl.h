@@ -7,11 +7,9 @@
 //
 // Invariants:
 //  1. While completions are read, a failing connection is only marked. It is retired
-//  (LoseFailing())
-//     when none of its completions is unread.
+//     (LoseFailing()) when none of its completions is unread.
 //  2. A connection whose queue pair the device does not destroy is not dead: destruction is
-//  retried,
-//     its flushed completions are held back, and its memory is kept.
+//     retried, its flushed completions are held back, and its memory is kept.
 //  3. While device_ is held, anchor_ is bound to it, so that its context stays open.
 #ifndef VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
 #define VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
