@@ -37,9 +37,8 @@ class Staging;
 //   kAnswered: its reply is being handled; in no queue;
 //   kEnded:   a sync end-step that the server has accepted. It is kept until its step is committed,
 //             because it is resent after a lane loss;
-//   kCopying: in no queue, while a copy uses the caller's memory on a device: of an answered pull,
-//   or
-//             of a push whose call has ended;
+//   kCopying: in no queue, while a copy uses the caller's memory on a device: of an answered
+//             pull, or of a push whose call has ended;
 //   kKept:    an answered sync push of one part. It is kept until its step is committed, because a
 //             server that takes over needs it again.
 struct Entry {
