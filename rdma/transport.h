@@ -118,7 +118,7 @@ struct Completion {
 
 struct ConnectionEvent {
   enum class Kind : uint8_t {
-    kRequest,      // a peer wants to connect to our listener: Accept() or Reject()
+    kRequest,      // a peer connects to this side's listener: Accept() or Reject()
     kEstablished,  // both sides may write
     kFailed,  // a connection attempt or request failed. status has the reason: FAILED_PRECONDITION
               // refused by the peer, DEADLINE_EXCEEDED timeout, UNAVAILABLE peer gone, ABORTED too
@@ -151,8 +151,8 @@ inline bool IsNotNow(const absl::Status& status) { return absl::IsUnavailable(st
 // Stepwise registration of memory for an endpoint (Endpoint::StartRegistration()) or for one of its
 // connections (Endpoint::StartExposure()).
 //
-// **Thread safety**: one thread at a time, of any kind, may call Step() or the destructor, even
-// while the endpoint's owner uses the endpoint. The other functions may be called concurrently. A
+// **Thread safety**: any thread may call Step() and the destructor, one at a time, even while the
+// endpoint's owner uses the endpoint. The other functions may be called concurrently. A
 // registration must end before its endpoint.
 class Registration {
  public:
@@ -173,11 +173,8 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  virtual std::string_view transport() const = 0;  // "shm", "verbs", "ofi", "sim"
-  virtual std::string device() const {
-    return {};
-  }  // "mlx5_0:1"; empty: the transport has no
-     // device
+  virtual std::string_view transport() const = 0;    // "shm", "verbs", "ofi", "sim"
+  virtual std::string device() const { return {}; }  // "mlx5_0:1"; empty: none
   // Settings of its connections ("path MTU 4096, ..."), known after the first one; may be empty.
   virtual std::string settings() const { return {}; }
 

@@ -12,7 +12,7 @@
 namespace verbena::client {
 namespace {
 
-// Of the operations that a server defers (half of the lane's), these are reserved for awaits: a
+// Number of a server's deferred operations (half of the lane's) that are reserved for awaits: a
 // step must be able to end behind any number of pulls. When all are taken, one more request is
 // sent: an await, a request for norms, or a pull if none is in flight. The server answers it if it
 // can. Otherwise it refuses it or a request that has waited longer, which is resent later, so that

@@ -117,7 +117,7 @@ void Journal::OnRowPushAnswer(Entry* entry, const Reply& reply) {
   Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
 }
 
-// ---- lookups, intents and scans -----------------------------------------------------------------
+// ---- lookups, prefetches and scans --------------------------------------------------------------
 
 ReplyStatus Journal::WorstOf(const Entry& entry, const Reply& reply, uint32_t* part) {
   ReplyStatus worst = ReplyStatus::kOk;

@@ -3,7 +3,6 @@
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. `done` runs once, in Deliver(), never where the operation is started or ended: so a callback
 //  1. `done` runs once, in Deliver(), never where the operation is started or ended. So a callback
 //     may call any function.
 //  2. An operation's slot is reused only when `done` has run and no entry holds its memory.

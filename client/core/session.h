@@ -49,7 +49,7 @@ class Session {
                    std::function<void(absl::StatusOr<v1::Table>)> done);
   void OpenTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::StatusOr<v1::Table>)> done);
-  // Of two tables with that name the served one is dropped.
+  // If two tables have this name, the served one is dropped.
   void DropTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::Status)> done);
   void DropTable(uint32_t id, int64_t deadline_ns, std::function<void(absl::Status)> done);

@@ -25,7 +25,7 @@
 //     device no longer touches its memory.
 //  2. The destructor waits for running copies, because their memory may be unmapped afterwards.
 //  3. After Flush() or RunOnce(), a direction with gathered copies has two running batches, and
-//     must be checked again soon. run, and is to be looked at again before long.
+//     must be checked again soon.
 #ifndef VERBENA_CLIENT_STAGING_DEVICE_STAGING_H_
 #define VERBENA_CLIENT_STAGING_DEVICE_STAGING_H_
 

@@ -15,7 +15,6 @@
 //  3. A receive is reposted before the credit or operation that it announced can be used again.
 //  4. The transport may read the payload segment of a record until its reply or kDead. The reply is
 //     withheld until the write that gathered the payload has completed here.
-//     answer is withheld until the write that gathered the payload has completed here.
 #ifndef VERBENA_RDMA_LANE_WORKER_LANE_H_
 #define VERBENA_RDMA_LANE_WORKER_LANE_H_
 

@@ -106,7 +106,7 @@ class MemoryBlock : public std::enable_shared_from_this<MemoryBlock> {
   PageKind pages_ = PageKind::kSmall;
   int fd_ = -1;
   int node_ = kAnyNode;
-  size_t mapped_bytes_ = 0;  // a multiple of the page size; 0: not ours to unmap
+  size_t mapped_bytes_ = 0;  // a multiple of the page size; 0: not unmapped by this block
   uint64_t id_;
 
   // For a piece.
