@@ -125,7 +125,7 @@ constexpr uint64_t RowBytes(ElementType type, uint64_t dim) {
 }
 
 // Kinds of records that a primary sends to its replicas, in the order of its changes. All values
-// are those after the change, so a record is complete without earlier ones.
+// are those after the change, so a record describes its change completely.
 enum class ReplicaKind : uint8_t {
   kBegin = 1,   // the first record: the replica has the sender's state of the empty partition, or
                 // (kReplicaLearner) is empty and receives the contents in the records that follow

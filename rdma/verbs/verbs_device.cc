@@ -109,9 +109,9 @@ absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDevice::Domain(uint64_t key) {
   if (pd == nullptr) {
     return ErrnoStatus(absl::StrCat("cannot make a protection domain on ", name_), errno);
   }
-  // Local writes come only from pulls into this memory. Relaxed ordering is safe, because written
-  // memory is read only after a completion, and completions are not relaxed (ibv_reg_mr(3);
-  // transport.h, invariant 1). Devices and kernels without it ignore the flag.
+  // Local write access is for destinations of pulls; nothing else writes here. Relaxed ordering is
+  // safe, because written memory is read only after a completion, and completions are not relaxed
+  // (ibv_reg_mr(3); transport.h, invariant 1). Devices and kernels without it ignore the flag.
   const int access = IBV_ACCESS_LOCAL_WRITE | (windows_ ? IBV_ACCESS_MW_BIND : 0) |
                      (relaxed_ordering_ ? IBV_ACCESS_RELAXED_ORDERING : 0);
   auto domain = std::make_shared<VerbsDomain>(pd, gpu_direct_, access, piece_sizes_);
