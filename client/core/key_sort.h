@@ -30,8 +30,8 @@ class KeySort {
     uint32_t table = 0;
     uint32_t partitions = 0;
   };
-  // At most kMaxKeys. `keys` and the memory that `bags` refers to stay valid until Run() has
-  // returned.
+  // At most kMaxKeys. `keys` and the memory that `bags` refers to must be valid until Run()
+  // has returned.
   KeySort(absl::Span<const uint64_t> keys, Of of) : keys_(keys), of_(of) {}
   KeySort(const BagKeys& bags, const BagCall::Limits& limits, Of of)
       : bags_(bags), limits_(limits), of_(of) {}

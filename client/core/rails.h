@@ -32,7 +32,7 @@ class RailPins {
   // A lane of that rail has opened, or is dead.
   void Up(uint32_t rail);
   void Down(uint32_t rail);
-  // Moves pins if the fullest rail has at least a quarter more load than the emptiest.
+  // Moves pins if the fullest rail has over a quarter more load than the emptiest.
   void Balance();
 
   bool up(uint32_t rail) const { return rail < rails_.size() && rails_[rail].up; }
