@@ -14,7 +14,7 @@ using client::ClientCore;
 
 namespace {
 
-// FNV-1a: the same on all machines. Of 63 bits, and not 0.
+// FNV-1a, which is the same on all machines. The result has 63 bits and is not 0.
 uint64_t RunOf(const std::string& cluster, const v1::Job& job) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : absl::StrCat(cluster, "/", job.name(), "/", job.generation())) {
@@ -84,7 +84,7 @@ BlockOr AllocateBlock(size_t bytes, MemoryKind kind, int device) {
   return rdma::MemoryBlock::AllocatePinned(*std::move(opened), bytes, "verbena-region");
 }
 
-// The host reads what is pinned like any other memory of its own.
+// The host reads pinned memory like other host memory.
 BlockOr RegisterBlock(void* data, size_t bytes, MemoryKind kind, int device) {
   if (kind != MemoryKind::kCuda) return rdma::MemoryBlock::Register(data, bytes);
   auto opened = rdma::OpenCudaDevice(device);
@@ -152,7 +152,7 @@ absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, cons
   slice.first = range.first;
   slice.count = range.count;
   if (range.count == UINT64_MAX) {
-    // Past the end it stays as it is: the core says what is wrong with it.
+    // An end out of range is kept: the core reports the error.
     if (range.first < table.elements()) slice.count = table.elements() - range.first;
   }
   if (const auto& device = slice.block->device(); device != nullptr) {
@@ -236,7 +236,7 @@ Ticket Client::EndStep(const Table& table, const PushOptions& options) {
   return ticket;
 }
 
-// ---- what it knows ------------------------------------------------------------------------------
+// ---- state --------------------------------------------------------------------------------------
 
 uint64_t Client::incarnation() const {
   uint64_t incarnation = 0;

@@ -1,6 +1,6 @@
-// What the handles of client.h refer to, and what a client is made of; private to client/.
+// State of the handles of client.h and of a client; private to client/.
 //
-// **Thread safety**: as client.h says: state is guarded by the hub's lock.
+// **Thread safety**: that of client.h; the hub's lock guards the state.
 #ifndef VERBENA_CLIENT_CLIENT_IMPL_H_
 #define VERBENA_CLIENT_CLIENT_IMPL_H_
 
@@ -37,7 +37,8 @@ struct __attribute__((visibility("hidden"))) Region::State {
   std::shared_ptr<rdma::MemoryBlock> block;
   ~State() {
     if (hub->copied()) {
-      // Its registrations, and locks about it, are the parent's: the copy keeps it to its end.
+      // Registrations and locks of the block belong to the parent: a forked child keeps it to its
+      // end.
       KeepInCopy(new std::shared_ptr<rdma::MemoryBlock>(std::move(block)));
     } else {
       hub->ReleaseBlock(*block);
@@ -45,16 +46,16 @@ struct __attribute__((visibility("hidden"))) Region::State {
   }
 };
 
-// A table handle outlives its client and keeps nothing of it alive. It names the client by an id
-// that is never used again in this process: an address may be another client's by now, of another
-// cluster, where the table's id means another table.
+// A table handle may outlive its client and keeps none of its objects alive. It refers to the
+// client by an id that is never reused in this process. An address may belong to another client by
+// now, of another cluster, where the table's id belongs to another table.
 struct __attribute__((visibility("hidden"))) Table::State {
   uint64_t client;
   v1::Table info;
   DenseLayout layout;
 };
 
-// Guarded by the hub's lock, but for `done`.
+// Guarded by the hub's lock, except `done`.
 struct __attribute__((visibility("hidden"))) Ticket::State {
   std::shared_ptr<Hub> hub;
   std::shared_ptr<State> self;  // while the core has its address
@@ -64,13 +65,13 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
   absl::Status status;
   std::function<void(absl::Status)> callback;
 
-  // In a copy of the process an operation that ran when it was forked is over.
+  // In a forked child, an operation that ran at the fork counts as ended.
   bool Over() const { return done.load(std::memory_order_acquire) || hub->copied(); }
-  // Of what is over.
+  // The status of an ended operation.
   absl::Status Result() const {
     return done.load(std::memory_order_acquire) ? status : hub->WhyNot();
   }
-  // Under the lock.
+  // Requires the lock.
   void Finish(absl::Status result) {
     status = std::move(result);
     if (callback) {
@@ -82,8 +83,8 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
   }
 };
 
-// Memory for ticket states, kept for the next one: an operation allocates nothing. In a forked copy
-// of the process it takes no lock and keeps nothing.
+// Keeps memory of ticket states for reuse, so that an operation does not allocate. In a forked
+// child it takes no lock and keeps no memory.
 class StatePool {
  public:
   ~StatePool() {
@@ -112,7 +113,7 @@ class StatePool {
   std::vector<void*> free_;
 };
 
-// Hands out blocks of one size: used for allocate_shared of one type only.
+// Provides blocks of one size: used for allocate_shared of one type only.
 template <typename T>
 struct PoolAllocator {
   using value_type = T;
@@ -125,11 +126,11 @@ struct PoolAllocator {
   std::shared_ptr<StatePool> pool;
 };
 
-// Hidden: what is nested in an exported class would be exported with it.
+// Hidden: a class nested in an exported class would be exported too.
 struct __attribute__((visibility("hidden"))) Client::Impl {
   static uint64_t NextId() {
     static std::atomic<uint64_t> last{0};
-    return last.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only distinct
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only uniqueness is needed
   }
 
   const uint64_t client_id = NextId();
@@ -147,7 +148,7 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
     state->hub = hub;
     return state;
   }
-  // Starts an operation by `start(core, done)`.
+  // Starts an operation with `start(core, done)`.
   template <typename F>
   std::shared_ptr<Ticket::State> Launch(F start);
   absl::Status CheckTable(const Table& table) const;
@@ -155,16 +156,16 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
                                                     const Range& range, const char* role,
                                                     void* stream) const;
-  // The gradient of such a call, encoded by this thread without the lock. Null: the table has no
+  // Encodes the gradient of such a call on this thread, without the lock. Null: the table has no
   // push codec.
   absl::StatusOr<std::unique_ptr<client::PushEncoding>> Encode(std::string_view call,
                                                                const Table& table,
                                                                const Region& gradient,
                                                                const Range& range);
-  // The keys of such a call, where they are many, sorted by this thread without the lock. Null: the
-  // call does it, or refuses them.
+  // Sorts many keys of such a call on this thread, without the lock. Null: the call sorts or
+  // refuses them.
   std::unique_ptr<client::KeySort> SortKeys(const Table& table, absl::Span<const uint64_t> keys);
-  // Runs a control call and waits for its answer.
+  // Runs a control call and waits for its reply.
   template <typename Result, typename F>
   Result Wait(F start);
 };
@@ -184,7 +185,7 @@ std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
     raw->started = true;
     raw->self = state;
   });
-  // Nobody else has the state yet.
+  // No other thread has the state yet.
   if (!open) state->Finish(hub->WhyNot());
   return state;
 }

@@ -1,4 +1,4 @@
-// Connecting: options checked, transports made, the job joined.
+// Connecting: checks options, creates transports, joins the job.
 #include <limits.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ using client::ClientCore;
 namespace {
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
-// The hub's two, and the registrar's.
+// Two threads of the hub, and those of the registrar.
 constexpr int kThreadsOfClient = 2 + client::Registrar::kMostThreads;
 
 std::string DefaultName() {
@@ -86,7 +86,7 @@ rdma::TransportSettings SettingsOf(const ClientOptions& options) {
   settings.verbs.gpu_direct = from.gpu_direct;
   settings.ofi.provider = options.fabric.provider;
   settings.ofi.address = options.fabric.address;
-  // What is no HOST:PORT fails when it is connected to, with a better reason.
+  // A text that is not HOST:PORT fails later on connecting, with a better reason.
   settings.ofi.towards = SplitHostPort(options.cluster).value_or(HostAndPort{}).host;
   return settings;
 }
@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   core.missing = std::move(transports->missing);
   core.log = [prefix = absl::StrCat("verbena: job '", options.job, "', worker '",
                                     impl->options.name, "': ")](const std::string& line) {
-    // A lost line is better than a worker that waits for the reader of its output.
+    // Losing a line is better than a worker that waits for the reader of its output.
     WriteUnlessFull(STDERR_FILENO, absl::StrCat(prefix, line, "\n"));
   };
   core.clock = &impl->hub->clock();

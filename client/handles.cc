@@ -1,4 +1,4 @@
-// Regions, tables and tickets: what users hold.
+// Handles: regions, tables and tickets.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +68,7 @@ absl::Status Ticket::status() const {
 
 void Ticket::Cancel() {
   if (Done()) return;
-  // The wait for it runs the core, which ends it: at once.
+  // The wait runs the core, which ends the operation at once.
   state_->hub->Run([this](ClientCore& core) { core.Cancel(state_->id); });
   state_->hub->WaitUntil([this] { return Done(); }, state_->hub->Now() + 1'000'000'000);
 }

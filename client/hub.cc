@@ -16,15 +16,15 @@ namespace {
 
 constexpr int64_t kNever = INT64_MAX;
 constexpr int64_t kMillisecond = 1'000'000;
-// About what waking a thread costs: sleeping earlier than that saves nothing.
+// About the cost of waking a thread: sleeping earlier saves nothing.
 constexpr int64_t kSpinNanos = 50'000;
 constexpr int kFruitlessSpins = 3;
 constexpr int64_t kNap = 2 * kMillisecond;
 constexpr int64_t kLongestNap = 64 * kMillisecond;
-// After so many looks that found nothing left to the background thread naps become longer.
+// After this many checks without work for the background thread, naps become longer.
 constexpr int kCalmLooks = 64;
 constexpr int64_t kCalmNap = 16 * kMillisecond;
-// Progress::kCaller: how often the lease is looked at when nobody waits.
+// Progress::kCaller: interval of checks of the lease while no caller waits.
 constexpr int64_t kKeepLease = 100 * kMillisecond;
 constexpr int64_t kReleaseWait = 1000 * kMillisecond;
 
@@ -36,7 +36,7 @@ void Pause() {
 
 void Signal(int fd) {
   const uint64_t one = 1;
-  // Fails only when the counter is full: then the sleeper is being woken already.
+  // Fails only when the counter is full: then the sleeper is already being woken.
   [[maybe_unused]] const ssize_t n = write(fd, &one, sizeof(one));
 }
 
@@ -107,15 +107,15 @@ void Hub::Stop(int64_t leave_by_ns) {
   Run([&](client::ClientCore& core) {
     core.Leave(leave_by_ns, [&left](absl::Status) { left = true; });
   });
-  // The call itself ends by its deadline; a moment more for its end to be noticed.
+  // The call itself ends by its deadline; the extra time is for processing its end.
   WaitUntil([&] { return left; }, leave_by_ns + 10 * kMillisecond);
   {
     Lock lock(this);
-    // Ends what is left, so that every ticket is done.
+    // Ends the remaining operations, so that every ticket is done.
     if (parts_.core != nullptr) parts_.core->RunOnce();
     RunCallbacks(lock.get());
     stopping_ = true;
-    // A caller that still drives sees it and lets go of the core.
+    // A caller that still drives sees it and releases the core.
     if (sleeper_fd_ >= 0) Signal(sleeper_fd_);
     if (waiting_ > 0) changed_.notify_all();
     ++waiting_;
@@ -137,7 +137,7 @@ void Hub::Stop(int64_t leave_by_ns) {
   parts_.control.reset();
 }
 
-// Waits for the piece of memory that is being registered, without the lock.
+// Waits for the registration step in progress, without the lock.
 void Hub::StopRegistrar() {
   {
     Lock lock(this);
@@ -157,7 +157,7 @@ bool Hub::Run(absl::FunctionRef<void(client::ClientCore&)> call) {
   return true;
 }
 
-// Somebody changed the core's timers, or what is due at once: the thread asleep must know.
+// Wakes the sleeping thread if the core's next timer is now due before the end of the sleep.
 void Hub::WakeSleeper() {
   if (sleeper_fd_ >= 0 && parts_.core->NextTimerNanos() < sleeps_until_) Signal(sleeper_fd_);
 }
@@ -168,9 +168,9 @@ void Hub::ReleaseBlock(const rdma::MemoryBlock& block) {
     core.ReleaseBlock(block.id());
     in_use = core.InUse(block.id());
   });
-  // Allocated memory lives until the last lane lets go of it. A caller's own may be gone when this
-  // returns, so lanes get a moment to die; only a stopped shm peer needs longer, and nothing reads
-  // or writes on its behalf after Close().
+  // Allocated memory lives until the last lane releases it. A caller's own memory may be freed when
+  // this returns, so lanes get a limited time to die. Only a stopped shm peer needs longer, and
+  // nothing reads or writes on its behalf after Close().
   if (!in_use || block.allocated()) return;
   WaitUntil([&] { return parts_.core == nullptr || !parts_.core->InUse(block.id()); },
             Now() + kReleaseWait);
@@ -187,7 +187,7 @@ bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
     const bool is_done = done();
     const int64_t now = is_done ? 0 : Now();
     if (is_done || now >= deadline_ns) {
-      // The caller that stopped driving left the rest to this one.
+      // The caller that stopped driving left the rest of the work to this one.
       if (waited && !caller_drives_ && waiting_ == 0) WakeFromNap();
       return is_done;
     }
@@ -196,7 +196,7 @@ bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
       continue;
     }
     ++waiting_;
-    // Capped: the standard library's sum of now and a huge duration overflows.
+    // Capped, because the standard library's sum of the current time and a huge duration overflows.
     const int64_t wait = std::min<int64_t>(deadline_ns - now, int64_t{3600} * 1'000'000'000);
     changed_.wait_for(lock, std::chrono::nanoseconds(wait));
     --waiting_;
@@ -205,7 +205,7 @@ bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
   return done();
 }
 
-// Takes the core from the background thread, if that sleeps on it.
+// Takes over the core from the background thread if that sleeps on it.
 void Hub::TakeOver() {
   caller_drives_ = true;
   ++drives_;
@@ -218,15 +218,14 @@ void Hub::TakeOver() {
 void Hub::HandOver() {
   caller_drives_ = false;
   if (waiting_ > 0) {
-    changed_.notify_all();  // one of them drives on, or wakes the background thread
+    changed_.notify_all();  // one of them continues to drive, or wakes the background thread
     return;
   }
   WakeFromNap();
 }
 
 void Hub::LetIn(std::unique_lock<std::mutex>& lock) {
-  // Relaxed: one that is missed waits for one more turn. Who is counted waits for nothing but the
-  // lock.
+  // Relaxed: a missed thread waits for one more turn. A counted thread waits only for the lock.
   const int waiting = contenders_.load(std::memory_order_relaxed);
   if (waiting == 0) return;
   const uint64_t all = entries_ + static_cast<uint64_t>(waiting);
@@ -256,7 +255,7 @@ void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> do
     const bool worked = parts_.core->RunOnce();
     if (worked && waiting_ > 0) changed_.notify_all();
     if (!callbacks_.empty() && !RunCallbacks(lock)) return;
-    // The clock is read only when there is nothing else to do: it costs as much as a poll.
+    // The clock is read only when there is no other work: it costs as much as a poll.
     if (done() || stopping_ || (!worked && Now() >= deadline_ns)) break;
     if (parts_.core->long_turn()) {
       LetIn(lock);
@@ -268,19 +267,19 @@ void Hub::Drive(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> do
     if (worked || Spin(lock, done)) continue;
     const int64_t slept_at = Now();
     Sleep(lock, caller_fd_, std::min(deadline_ns, parts_.core->NextTimerNanos()));
-    // What came that soon would have been seen spinning.
+    // The spin would have detected an event that arrived this soon.
     if (Now() - slept_at < kSpinNanos) fruitless_spins_ = 0;
   }
   HandOver();
 }
 
-// True: something happened.
+// True: an event was handled.
 bool Hub::Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done) {
   if (fruitless_spins_ >= kFruitlessSpins) return false;
   int64_t start = 0;
   for (int i = 1;; ++i) {
     Pause();
-    // Timers and control answers can wait for the sixteenth turn; a peer's answer cannot.
+    // Timers and control answers can wait for the sixteenth turn; a peer's reply cannot.
     if (parts_.core->Poll() || i % 16 == 0) {
       if (parts_.core->RunOnce() || done()) {
         if (waiting_ > 0) changed_.notify_all();
@@ -306,9 +305,10 @@ bool Hub::Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> don
 }
 
 void Hub::Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_ns) {
-  // A stop may have come while the lock was let go of: it wakes who sleeps, not who is about to.
+  // Stop() may have run while the lock was released: it wakes a sleeping thread, but not one that
+  // is about to sleep.
   if (stopping_) return;
-  if (!parts_.core->Arm()) return;  // something to poll
+  if (!parts_.core->Arm()) return;  // there is something to poll
   descriptors_.clear();
   parts_.core->AppendDescriptors(&descriptors_);
   polled_.clear();
@@ -324,7 +324,7 @@ void Hub::Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_n
     timeout.tv_nsec = left % 1'000'000'000;
     limit = &timeout;
   }
-  // A caller that takes over fills polled_ anew while this thread is still in ppoll().
+  // A caller that takes over refills polled_ while this thread is still in ppoll().
   std::vector<pollfd> polled;
   polled.swap(polled_);
   lock.unlock();
@@ -337,8 +337,8 @@ void Hub::Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_n
   parts_.core->Disarm();
 }
 
-// Callbacks may start operations and even wait, so for their time nobody drives. False: another
-// thread does now.
+// No thread drives during callbacks, because they may start operations and even wait. False:
+// another thread drives now.
 bool Hub::RunCallbacks(std::unique_lock<std::mutex>& lock) {
   const bool drove = std::exchange(caller_drives_, false);
   if (waiting_ > 0) changed_.notify_all();
@@ -387,7 +387,7 @@ void Hub::Background() {
       Nap(lock, nap);
       continue;
     }
-    // That was left to this thread; or its caller is about to wait, and has no processor just now.
+    // The work was left to this thread; or its caller is about to wait, and has no processor yet.
     if (parts_.core->HasOperations()) calm_looks_ /= 2;
     BackgroundTurn(lock);
   }

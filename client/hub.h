@@ -1,41 +1,41 @@
-// What handles of one client share: its core behind a lock, and the threads that drive it.
+// Shared state of one client's handles: its core behind a lock, and the threads that drive it.
 //
-// Whoever waits makes progress: the first waiting caller drives the core (runs it, spins a little,
-// sleeps on its descriptors without the lock); the others wait for it on a condition variable. The
-// background thread drives when no caller does. Because a caller that waits often would pay for
-// each hand-over with a system call and a thread switch, the background thread gives way for a nap
-// and looks again after it:
+// A waiting caller makes progress. The first one drives the core: it runs it, spins briefly, then
+// sleeps on its descriptors without the lock. Other callers wait for it on a condition variable.
+// The background thread drives when no caller does. Each hand-over costs a system call and a thread
+// switch, which a caller that waits often would pay repeatedly. So the background thread naps while
+// a caller drives, and checks again afterwards:
 //
 //   driving: asleep on the descriptors      --a caller waits (it writes the eventfd)--> napping
-//   napping: 2 ms, doubling while one caller keeps driving --nobody drives at the end--> driving
+//   napping: 2 ms, doubling while one caller keeps driving --no driver at the end--> driving
 //
-// Callers that wait for all that they start leave it nothing to do: when that has been so for a
-// while, naps of up to 16 ms do, because with hundreds of clients on a machine looking every 2 ms
-// is most of what they do. Who then starts something and does not wait has it driven a nap or two
-// later, once; after that naps are short again. A caller that stops driving wakes it from a nap
-// that goes on for more than 2 ms, unless it has been so calm and nothing is under way.
+// If callers wait for all operations that they start, the background thread has no work. After a
+// while without work its naps grow to 16 ms, because with hundreds of clients on a machine most of
+// the load would be 2 ms checks. An operation that is then started without waiting is driven one or
+// two naps later, once; afterwards naps are short again. A caller that stops driving ends a nap
+// that would last more than 2 ms, unless the naps are long because of such a phase and no operation
+// is in flight.
 //
-// An operation with a callback is different: no thread will wait for it. While there are such
-// operations the background thread does not nap unless a caller drives, and it is woken from its
-// nap when the callback is set or the last caller stops driving.
+// An operation with a callback has no waiting thread. While such operations exist, the background
+// thread naps only while a caller drives. It is woken from its nap when the callback is set or the
+// last caller stops driving.
 //
 // With Progress::kCaller the thread only keeps the lease.
 //
-// A second thread keeps the lease while the lock is held for long: it needs neither the lock nor
-// the core (client/core/lease_keeper.h), so nothing that a caller does delays a heartbeat. Others
-// register memory (client/registrar.h), from the first region that a transport wants
-// registered.
+// A second thread keeps the lease while the lock is held for long. It needs neither the lock nor
+// the core (client/core/lease_keeper.h), so no caller can delay a heartbeat. Other threads register
+// memory (client/registrar.h); they start with the first region that a transport needs registered.
 //
-// **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are
-// atomic or constant, or of the second thread, which has a lock of its own.
+// **Thread safety**: every function may be called from any thread. `mutex` guards the fields that
+// are neither atomic nor constant; those of the second thread have their own lock.
 //
-// A process forked from the one that made the hub is a copy: its calls do nothing and take no lock,
-// and it must not destroy the hub (MakeSharedOfProcess()).
+// A forked child has a copy of the hub. There, calls do nothing and take no lock, and the child
+// must not destroy the hub (MakeSharedOfProcess()).
 //
 // Invariants:
-//  1. The core is used under `mutex` only. Callbacks run without it.
-//  2. At most one thread sleeps on the core's descriptors; the endpoints are armed only while one
-//     does.
+//  1. The core is used only under `mutex`. Callbacks run without it.
+//  2. At most one thread sleeps on the core's descriptors, and the endpoints are armed only while
+//     it sleeps.
 #ifndef VERBENA_CLIENT_HUB_H_
 #define VERBENA_CLIENT_HUB_H_
 
@@ -64,7 +64,7 @@ namespace verbena {
 
 class Hub {
  public:
-  // The parts the core is made of; the hub owns them.
+  // The parts of the core, owned by the hub.
   struct Parts {
     std::unique_ptr<ControlChannel> control;
     std::vector<std::unique_ptr<rdma::Endpoint>> endpoints;
@@ -76,30 +76,32 @@ class Hub {
   Hub& operator=(const Hub&) = delete;
 
   absl::Status Start(Parts parts);
-  // Leaves the cluster (at most until then), ends all operations, stops the thread and destroys the
-  // core. Waits in other threads return; afterwards Run() and WaitUntil() do nothing, and neither
-  // does another Stop(). Not from a callback, and not from two threads at once.
+  // Leaves the cluster (at most until `leave_by_ns`), ends all operations, stops the thread and
+  // destroys the core. Waits in other threads return. Afterwards Run(), WaitUntil() and Stop() do
+  // nothing. Not from a callback, and not from two threads at once.
   void Stop(int64_t leave_by_ns);
 
-  // Whether this process is a fork of the one that made the hub.
+  // Whether this process is a fork of the process that made the hub.
   bool copied() const { return process_.copied(); }
-  // Why Run() returned false.
+  // The reason why Run() returned false.
   absl::Status WhyNot() const;
 
-  // Runs `call` with the core under the lock, then wakes whoever must know. False: stopped, or in
-  // a copy.
+  // Runs `call` with the core under the lock, then wakes the affected threads. False: the hub is
+  // stopped, or this is a forked child.
   bool Run(absl::FunctionRef<void(client::ClientCore&)> call);
-  // Makes progress until `done` (called under the lock) or the time. Returns done().
+  // Makes progress until `done` (called under the lock) returns true, or until the deadline.
+  // Returns done().
   bool WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns);
-  // Adds a user's callback, to be run without the lock by a thread that makes progress. Under the
+  // Adds a user's callback. A thread that makes progress runs it without the lock. Requires the
   // lock (inside Run() or a core callback).
   void AddCallback(std::function<void(absl::Status)> callback, absl::Status status) {
     callbacks_.emplace_back(std::move(callback), std::move(status));
   }
-  // An operation got a callback, or has ended and its callback is added. Under the lock.
+  // Counts an operation that got a callback, or whose callback was added after its end. Requires
+  // the lock.
   void ExpectCallback();
   void EndExpectCallback() { --expected_callbacks_; }
-  // A block's last handle is gone.
+  // Call when a block's last handle is destroyed.
   void ReleaseBlock(const rdma::MemoryBlock& block);
 
   int64_t Now() const { return clock_.NowNanos(); }
@@ -113,21 +115,21 @@ class Hub {
              int64_t deadline_ns);
   void TakeOver();
   void HandOver();
-  // Lets the threads in that wait for the lock: a mutex that is taken again at once keeps them out.
+  // Gives way to threads that wait for the lock; relocking the mutex at once would starve them.
   void LetIn(std::unique_lock<std::mutex>& lock);
-  void WakeFromNap();  // the background thread, if its nap would be too long
+  void WakeFromNap();  // wakes the background thread if its nap would be too long
   bool Spin(std::unique_lock<std::mutex>& lock, absl::FunctionRef<bool()> done);
-  // Sleeps on the descriptors and `wake_fd` until something happens or the time.
+  // Sleeps on the descriptors and `wake_fd` until an event or until `until_ns`.
   void Sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int64_t until_ns);
   bool RunCallbacks(std::unique_lock<std::mutex>& lock);
   void StopRegistrar();
   void WakeSleeper();
   void Background();
-  // How long after a nap of `last` it looks again. `keeps`: the same caller has driven all along.
+  // Duration of the nap after one of `last`. `keeps`: the same caller has driven since then.
   int64_t NextNap(int64_t last, bool keeps);
   void BackgroundTurn(std::unique_lock<std::mutex>& lock);
   void KeepLease();
-  void KeepLeaseAlone(client::LeaseKeeper* keeper);  // the second thread
+  void KeepLeaseAlone(client::LeaseKeeper* keeper);  // runs on the second thread
   void Nap(std::unique_lock<std::mutex>& lock, int64_t ns);
 
   const ForkGuard process_;
@@ -136,27 +138,27 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> contenders_{0};
-  uint64_t entries_ = 0;             // of contenders, so far
+  uint64_t entries_ = 0;             // number of contenders that have entered so far
   int letting_in_ = 0;               // threads in LetIn()
-  std::condition_variable entered_;  // one has entered, and somebody is in LetIn()
+  std::condition_variable entered_;  // a contender has entered while a thread is in LetIn()
   Parts parts_;
   bool stopping_ = false;
   bool caller_drives_ = false;
   uint64_t drives_ = 0;
   int waiting_ = 0;           // callers on `changed_`
-  int sleeper_fd_ = -1;       // eventfd of the thread asleep on the descriptors
-  int64_t sleeps_until_ = 0;  // it
-  int64_t naps_until_ = 0;    // the background thread; 0: it does not nap
-  int calm_looks_ = 0;        // of it, since something was under way that nobody waited for
+  int sleeper_fd_ = -1;       // eventfd of the thread that sleeps on the descriptors
+  int64_t sleeps_until_ = 0;  // end of its sleep
+  int64_t naps_until_ = 0;    // end of the background thread's nap; 0: it does not nap
+  int calm_looks_ = 0;        // its checks without work; halved when it finds operations
   int fruitless_spins_ = 0;
   int caller_fd_ = -1, background_fd_ = -1;
-  int expected_callbacks_ = 0;  // operations in flight that have a callback
+  int expected_callbacks_ = 0;  // number of operations in flight with a callback
   std::vector<std::pair<std::function<void(absl::Status)>, absl::Status>> callbacks_;
   std::vector<int> descriptors_;
   std::vector<pollfd> polled_;
   std::thread thread_;
 
-  std::mutex keeper_mutex_;  // of what follows
+  std::mutex keeper_mutex_;  // guards the fields below
   std::condition_variable keeper_changed_;
   bool keeper_stops_ = false;
   std::thread keeper_thread_;

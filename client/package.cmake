@@ -1,8 +1,9 @@
-# libverbena: what other programs link, and its CMake package. One set of objects, as a shared
-# library that shows only what is marked VERBENA_EXPORT, and as an archive.
+# libverbena, which other programs link, and its CMake package. One set of objects, as a shared
+# library that exports only symbols marked VERBENA_EXPORT, and as an archive.
 
-# ---- public headers, as include/verbena/ has them ----
-# Our own headers are included by their place in the tree; users find them all under verbena/.
+# ---- public headers, in the layout of include/verbena/ ----
+# This project includes its headers by their place in the tree; users find all of them under
+# verbena/.
 set(public_headers
   client/client.h=verbena/client.h
   client/rdma_options.h=verbena/rdma_options.h
@@ -47,7 +48,7 @@ set(objects)
 foreach(room ${rooms})
   list(APPEND objects $<TARGET_OBJECTS:${room}>)
 endforeach()
-# What the objects need, and what the public headers show.
+# Dependencies of the objects and of the public headers.
 set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::any_invocable
           absl::flat_hash_map absl::random_random absl::span absl::status absl::statusor
           absl::str_format absl::strings absl::time PkgConfig::HWLOC PkgConfig::IBVERBS
@@ -66,8 +67,8 @@ endfunction()
 verbena_library(verbena_shared SHARED)
 target_link_libraries(verbena_shared PRIVATE ${needs} INTERFACE ${shows})
 set(symbols ${CMAKE_CURRENT_SOURCE_DIR}/libverbena.map)
-# Templates of the standard library, and inline functions of others, are visible by themselves: the
-# map keeps them, too, out of what the library shows.
+# Templates of the standard library and inline functions of others have default visibility. The map
+# removes them from the library's exports.
 target_link_options(verbena_shared PRIVATE -Wl,--version-script=${symbols}
                     $<$<NOT:$<BOOL:${VERBENA_SANITIZE}>>:-Wl,--no-undefined>)
 set_target_properties(verbena_shared PROPERTIES
@@ -80,7 +81,7 @@ target_link_libraries(verbena_static INTERFACE ${needs})
 # ---- installed ----
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/verbena)
-# One export each, so that the shared library can be had without what only the archive needs.
+# Separate exports, so that the shared library can be used without the archive's dependencies.
 install(TARGETS verbena_shared EXPORT verbena-shared)
 install(EXPORT verbena-shared NAMESPACE verbena:: DESTINATION ${package})
 install(TARGETS verbena_static EXPORT verbena-static)
@@ -88,13 +89,13 @@ install(EXPORT verbena-static NAMESPACE verbena:: DESTINATION ${package})
 configure_package_config_file(
   ${CMAKE_SOURCE_DIR}/cmake/verbena-config.cmake.in ${CMAKE_BINARY_DIR}/verbena-config.cmake
   INSTALL_DESTINATION ${package} NO_SET_AND_CHECK_MACRO)
-# While the major version is 0, a minor one may change interfaces.
+# While the major version is 0, a minor release may change interfaces.
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/verbena-config-version.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/verbena-config.cmake
               ${CMAKE_BINARY_DIR}/verbena-config-version.cmake DESTINATION ${package})
 
-# ---- what README.md shows; tests/deploy runs them ----
+# ---- the programs of README.md, which tests/deploy runs ----
 add_executable(verbena_example example/quick_example.cc)
 target_link_libraries(verbena_example PRIVATE verbena_options verbena_shared)
 add_executable(verbena_example_c example/quick_example.c)

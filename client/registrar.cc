@@ -12,7 +12,7 @@
 
 namespace verbena::client {
 
-// ---- the owner's --------------------------------------------------------------------------------
+// ---- called by the owner ------------------------------------------------------------------------
 
 absl::Status Registrar::UseThread(std::function<absl::Status()> start) {
   rdma::UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -27,7 +27,7 @@ std::optional<Registrar::Progress> Registrar::Find(const Purpose& purpose) const
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Job& job : jobs_) {
     if (job.purpose != purpose) continue;
-    // Being ended: over in a moment.
+    // The registration is being ended, and will be over soon.
     const uint64_t registered =
         job.registration == nullptr ? job.bytes : job.registration->registered_bytes();
     return Progress{job.started_ns, registered, job.bytes};
@@ -108,7 +108,7 @@ void Registrar::Discard(Over over) {
   changed_.notify_all();
 }
 
-// There is a thread: one has stepped it.
+// A thread exists, because one has stepped the job.
 void Registrar::EndByThread(Over over) {
   Job& job = jobs_.emplace_back();
   job.purpose = over.purpose;
@@ -125,7 +125,7 @@ bool Registrar::Holds(uint64_t block) const {
 }
 
 std::vector<Registrar::Over> Registrar::TakeOver() {
-  // Acquire, with the release in End(): the registration is seen, too.
+  // Acquire, paired with the release in End(): the registration is visible too.
   if (!some_over_.load(std::memory_order_acquire)) return {};
   uint64_t count;
   [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
@@ -143,7 +143,7 @@ void Registrar::Stop() {
   changed_.notify_all();
 }
 
-// ---- the thread's -------------------------------------------------------------------------------
+// ---- called by the thread -----------------------------------------------------------------------
 
 void Registrar::Run() {
   while (true) {
@@ -157,7 +157,7 @@ void Registrar::Run() {
   }
 }
 
-// One that is given up comes first: its memory is waited for.
+// A given-up job comes first, because its memory is waited for.
 Registrar::Jobs::iterator Registrar::Next() {
   auto best = jobs_.end();
   for (auto job = jobs_.begin(); job != jobs_.end(); ++job) {
@@ -187,7 +187,7 @@ bool Registrar::RunOnce() {
       changed_.notify_all();
       return true;
     }
-    // A complete one of the transport's goes with its memory.
+    // A complete registration for a whole transport ends with its memory.
     const bool drop = !complete || job->purpose.connection != rdma::ConnectionId::kNone;
     if (status.ok() && job->given_up && drop) {
       status = absl::CancelledError("the memory was given back");
@@ -217,7 +217,7 @@ void Registrar::End(std::unique_lock<std::mutex>* lock, Jobs::iterator job, absl
                std::move(status),
                std::move(registration),
                {job->started_ns, job->bytes, job->bytes}};
-  if (job->given_up && exposes) {  // meanwhile
+  if (job->given_up && exposes) {  // given up during the step
     over.status = absl::CancelledError("the memory was given back");
     EndByThread({over.purpose, absl::OkStatus(), std::move(over.registration), {}});
     changed_.notify_all();
@@ -226,11 +226,11 @@ void Registrar::End(std::unique_lock<std::mutex>* lock, Jobs::iterator job, absl
   jobs_.erase(job);
   some_over_.store(true, std::memory_order_release);
   const uint64_t one = 1;
-  // Fails only when the counter is full: then the owner is being woken already.
+  // Fails only when the counter is full: then the owner is already being woken.
   [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
 }
 
-// ---- another thread's ---------------------------------------------------------------------------
+// ---- called by another thread -------------------------------------------------------------------
 
 void Registrar::Report(int64_t now) {
   if (log_ == nullptr) return;

@@ -1,4 +1,4 @@
-// Calls on embedding tables, and the walk through one.
+// Calls on embedding tables, and scans.
 #include <utility>
 
 #include "client/client_impl.h"
@@ -86,30 +86,30 @@ Ticket Client::Intend(const Table& table, absl::Span<const uint64_t> keys,
 
 // ---- scans --------------------------------------------------------------------------------------
 
-// Guarded by the hub's lock, but for what is of a part that is not running.
+// Guarded by the hub's lock, except the fields of a part that is not running.
 struct __attribute__((visibility("hidden"))) RowScan::State {
-  // A partition on its way: one record of it at a time.
+  // A partition that is being scanned, with one record at a time.
   struct Part {
     uint32_t partition = 0;
     uint64_t cursor = 0;
     bool open = false;     // has a partition
-    bool running = false;  // a record of it is asked for
+    bool running = false;  // a record of it is requested
     absl::Status status;
     std::shared_ptr<client::ScanResult> result = std::make_shared<client::ScanResult>();
   };
-  // So many partitions at once: enough for several records at every server.
+  // Number of concurrent partitions: sufficient for several records at every server.
   static constexpr size_t kParts = 16;
 
   std::shared_ptr<Hub> hub;
   Table table;
   absl::Duration timeout;
   uint32_t partitions = 0;
-  uint32_t next = 0;  // the first partition that was not begun
+  uint32_t next = 0;  // the first partition that has not started
   std::vector<Part> parts = std::vector<Part>(kParts);
   absl::Status failed;
 
   static void Ask(const std::shared_ptr<State>& self, ClientCore& core, Part* part);
-  // Asks for what can be asked for. False: nothing is left.
+  // Requests everything that can be requested. False: nothing is left.
   static bool AskAll(const std::shared_ptr<State>& self, ClientCore& core);
 };
 
@@ -152,7 +152,7 @@ absl::StatusOr<RowScan> Client::Scan(const Table& table, const ScanOptions& opti
     state->partitions = static_cast<uint32_t>(core.view().partitions_size());
     RowScan::State::AskAll(state, core);
     for (const RowScan::State::Part& part : state->parts) {
-      // Refused at the call; what ends later is Next()'s to tell.
+      // An error of the call itself; Next() reports later errors.
       if (status.ok() && !part.running) status = part.status;
     }
   });

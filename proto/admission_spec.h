@@ -16,12 +16,12 @@ namespace verbena {
 inline constexpr uint32_t kMaxMinCount = 255;
 inline constexpr uint64_t kDefaultSketchBytes = uint64_t{16} << 20;
 
-// Fills defaults (ALWAYS, sketch_bytes) and leaves the message out where every key is admitted.
-// INVALID_ARGUMENT names the field, the value and what is allowed; a field that the kind does not
-// use must not be set, nor any kind but ALWAYS of a dense table.
+// Fills defaults (ALWAYS, sketch_bytes), and clears the message if every key is admitted.
+// INVALID_ARGUMENT has the field, its value and the allowed values. A field that the kind does not
+// use must not be set, and a dense table allows only ALWAYS.
 absl::Status NormalizeAdmission(v1::TableSpec* spec);
 
-// Of two normalised ones.
+// The first difference of two normalized messages; empty: they are equal.
 std::optional<FieldDifference> FirstDifference(const v1::Admission& first,
                                                const v1::Admission& second);
 

@@ -1,4 +1,4 @@
-// What a lookup of bags (RecordType::kLookupBags) says of each of its keys. Its payload is
+// Payload of a lookup of bags (RecordType::kLookupBags): a bag and a weight for each key.
 //     key (uint64) x keys of group 0, of group 1, ... | zeros to a multiple of 64 | BagUse x keys
 //
 // **Thread safety**: pure functions.
@@ -12,18 +12,19 @@
 
 namespace verbena {
 
-// The row of key i counts in the sum of bag uses[i].bag, times uses[i].weight. A key may be there
-// several times, and counts as often. Any float is a weight: what it makes of the sums is the
-// asker's, and nobody else sees them.
+// The row of key i, times uses[i].weight, is added to the sum of bag uses[i].bag. Each occurrence
+// of a repeated key counts. Any float is allowed as a weight, because only the requester receives
+// the sums.
 struct BagUse {
   uint32_t bag;
   float weight;
 };
 static_assert(sizeof(BagUse) == 8 && std::is_trivially_copyable_v<BagUse>);
 
-// The most bags of a lookup: those of the shortest row. Of longer ones fewer fit kMaxRowsBytes.
+// The maximum number of bags of a lookup, with the shortest rows. With longer rows fewer fit
+// kMaxRowsBytes.
 inline constexpr uint64_t kMaxBags = kMaxRowsBytes / sizeof(float);
-// The most keys that a lookup of bags may have.
+// The maximum number of keys of a lookup of bags.
 inline constexpr uint64_t kMaxBagUses = kMaxRowsBytes / (sizeof(uint64_t) + sizeof(BagUse));
 
 // Bytes of the payload of a lookup of bags with `keys` keys.

@@ -8,7 +8,7 @@
 namespace verbena {
 namespace {
 
-// Whether revision `seen.revision` of the seen term is one that the history went through.
+// Whether the history contains revision `seen.revision` of the seen term.
 bool WentThrough(const Terms& terms, const v1::Seen& seen) {
   if (terms.empty() || seen.term_id() == 0) return true;
   if (seen.term() < terms[0].number()) {
@@ -45,7 +45,7 @@ v1::Seen SeenOf(const v1::ClusterView& view) {
   seen.set_cluster_id(view.cluster_id());
   seen.set_term(view.term());
   seen.set_revision(view.revision());
-  // A coordinator of an earlier version keeps the terms that it finds, and adds none of its own.
+  // A coordinator of an earlier version keeps the stored terms but adds none of its own.
   if (!view.terms().empty() && view.terms().rbegin()->number() == view.term()) {
     seen.set_term_id(view.terms().rbegin()->id());
   }
@@ -65,7 +65,7 @@ History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1
       return term.accepted() && term.revision() > seen.revision();
     });
     if (accepted) return History::kAbandoned;
-    // With a greater revision in a lower term the view is the older one all the same.
+    // With a higher revision in a lower term the view is still the older one.
     return view.term() < seen.term() ? History::kRolledBack : History::kForeign;
   }
   if (view.term() > seen.term()) return History::kRolledBack;
@@ -85,7 +85,7 @@ bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView&
   const v1::Seen own = SeenOf(view);
   if (own.revision() == 0) return true;
   if (seen.cluster_id() != own.cluster_id() || seen.revision() < own.revision()) return false;
-  // An earlier version's, of which only revisions can be compared.
+  // A state of an earlier version: only revisions can be compared.
   if (seen.term_id() == 0 || own.term_id() == 0) return true;
   if (seen.term() == own.term()) return seen.term_id() == own.term_id();
   return seen.term() > own.term() && !terms.empty() && terms[0].number() <= own.term() &&

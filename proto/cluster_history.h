@@ -1,13 +1,14 @@
-// Which history a state of a cluster belongs to.
+// Comparison of cluster states: whether one state continues another.
 //
 // Each start of a coordinator begins a term with a random id. The view lists the terms with the
-// first revision of each, so that a state that a member has seen (revision R of term T with id I)
-// can be compared with any other: a coordinator whose database was replaced by an older copy
-// continues another history than its members do.
+// first revision of each. So a state that a member has seen (revision R of term T with id I) can be
+// compared with any other state. If a coordinator's database is replaced by an older copy, the
+// coordinator continues another history than its members.
 //
-// A view lists only the last terms. The coordinator keeps all of them, so its comparison of what a
-// member has seen is exact however often it was started; a comparison of two views lets pass what
-// is older than the list, and the coordinator gives no member a view that it has not compared.
+// A view lists only the last terms. The coordinator keeps all terms, so it compares a member's
+// state exactly, no matter how often it was restarted. A comparison of two views accepts states
+// older than the list. Therefore the coordinator sends a member only views that it has compared
+// with the member's state.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_CLUSTER_HISTORY_H_
@@ -20,19 +21,21 @@
 
 namespace verbena {
 
-// How many terms a view lists.
+// Number of terms in a view.
 inline constexpr int kTermsListed = 64;
-// How many a coordinator keeps: 2 MB. What is older is taken for another history.
+// Number of terms that a coordinator keeps: 2 MB. An older state counts as another history.
 inline constexpr int kTermsRecorded = 65536;
 
 enum class History {
-  kContinues,   // the view comes after what was seen, or is the same state
-  kBehind,      // the view has a lower revision: an earlier answer that came late, or an old state
-  kRolledBack,  // the view has a lower revision in another term: an old state was put back
-  kForeign,     // what was seen is not in the view's history, though its revision is no lower
-  kAbandoned,   // the same, and an operator has accepted the view's history since
+  kContinues,   // the view comes after the seen state, or equals it
+  kBehind,      // the view has a lower revision: a delayed reply, or an old state
+  kRolledBack,  // the view is older and belongs to an earlier term, or to another term with a lower
+                // revision: an old state was restored
+  kForeign,     // the seen state is not in the view's history, although the view's revision is not
+                // lower
+  kAbandoned,   // as kForeign, but an operator has accepted the view's history since
                 // (--accept-older-state)
-  kOtherIdentity,  // an id names another table or server than it did
+  kOtherIdentity,  // an id belongs to another table or server than before
   kOtherCluster,   // the view is of a cluster with another id
 };
 
@@ -41,29 +44,31 @@ v1::Seen SeenOf(const v1::ClusterView& view);
 
 using Terms = google::protobuf::RepeatedPtrField<v1::Term>;
 
-// `view` in relation to what was seen. Without the term's id, which earlier versions did not have,
-// only revisions are compared, and so they are of terms before those that the view lists.
+// Compares `view` with the seen state. Without the term's id, which earlier versions did not have,
+// only revisions are compared. The same holds for terms before those that the view lists.
 History CompareHistory(const v1::ClusterView& view, const v1::Seen& seen);
 
-// The same by `terms`, all that the view's history is known to have gone through: of terms before
-// them only revisions are compared where the list is shorter than kTermsRecorded (an earlier
-// version did not keep them), and nothing is believed where it is not.
+// Compares using `terms`, all known terms of the view's history. A state from an older term than
+// these is compared by revision only if the list is shorter than kTermsRecorded, because an earlier
+// version did not keep such terms. If the list is full, such a state counts as another history.
 History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1::Seen& seen);
 
-// The same of two views, and of the tables and servers that both have.
+// Compares two views, including the tables and servers that both have.
 History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before);
 
-// The other way round: whether what was seen, in a history of which `terms` are the last, comes
-// after the view. False where the terms do not go back to the view's: nobody can say.
+// The reverse: whether `seen`, in a history whose last terms are `terms`, comes after the view.
+// False if the terms do not reach back to the view's term, because the order is unknown then.
 bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView& view);
 
 // "revision 12 of term 3"
 std::string DescribeSeen(const v1::Seen& seen);
 
+// Failpoints.
 struct HistoryPlantedBugs {
   bool one_history = false;        // every state continues every other one
-  bool forgets_terms = false;      // a coordinator compares by the terms that its view lists
-  bool compare_revisions = false;  // a greater revision comes after a lower one of any term
+  bool forgets_terms = false;      // a coordinator compares using only the terms that its view
+                                   // lists
+  bool compare_revisions = false;  // a higher revision comes after a lower one of any term
 };
 // All false outside tests; written only while no coordinator and no member runs.
 inline HistoryPlantedBugs& history_planted_bugs() {

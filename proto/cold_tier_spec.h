@@ -1,4 +1,4 @@
-// Checks of verbena.v1.ColdTier: how much of an embedding table's rows is in memory.
+// Checks of verbena.v1.ColdTier: the amount of memory for an embedding table's rows.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_COLD_TIER_SPEC_H_
@@ -18,11 +18,11 @@ inline constexpr uint64_t kMinHotBytes = uint64_t{64} << 10;
 // 0: all rows are in memory.
 inline uint64_t HotBytes(const v1::TableSpec& spec) { return spec.cold_tier().hot_bytes(); }
 
-// Leaves the message out where all rows are in memory. INVALID_ARGUMENT names the field, the value
-// and what is allowed; a dense table must not have it.
+// Clears the message if all rows are in memory. INVALID_ARGUMENT has the field, its value and the
+// allowed values; a dense table must not have the message.
 absl::Status NormalizeColdTier(v1::TableSpec* spec);
 
-// Of two normalised ones.
+// The first difference of two normalized messages; empty: they are equal.
 std::optional<FieldDifference> FirstDifference(const v1::ColdTier& first,
                                                const v1::ColdTier& second);
 

@@ -1,10 +1,10 @@
-// Calls on the control plane, as a single-threaded state machine sees them.
+// Calls on the control plane, as an interface for a single-threaded state machine.
 //
-// Two implementations: gRPC (proto/grpc_control_channel.h) and in-process on virtual time
-// (tests/cluster). A callback runs inside RunOnce(), on the thread that calls it, never inside
-// Unary(); so an owner needs no lock.
+// There are two implementations: gRPC (proto/grpc_control_channel.h), and in-process with virtual
+// time (tests/cluster). A callback runs inside RunOnce(), on the thread that calls it, never inside
+// Unary(). So an owner needs no lock.
 //
-// **Thread safety**: one owner thread, unless an implementation says more.
+// **Thread safety**: one owner thread, unless an implementation allows more.
 #ifndef VERBENA_PROTO_CONTROL_CHANNEL_H_
 #define VERBENA_PROTO_CONTROL_CHANNEL_H_
 
@@ -21,15 +21,15 @@
 
 namespace verbena {
 
-// Marks an UNAUTHENTICATED that is no answer of the peer's: one of the two sides does not believe
-// the other, as the channel found out.
+// Payload of an UNAUTHENTICATED status that the channel itself made: one side failed to verify the
+// other. The peer did not send it.
 inline constexpr char kUntrustedPayload[] = "verbena/untrusted";
 inline absl::Status UntrustedError(const std::string& message) {
   absl::Status status = absl::UnauthenticatedError(message);
   status.SetPayload(kUntrustedPayload, absl::Cord());
   return status;
 }
-// Whether the peer itself refuses the caller, for who it is.
+// Whether the peer itself refuses the caller because of the caller's identity.
 inline bool RefusesCaller(const absl::Status& status) {
   return absl::IsPermissionDenied(status) ||
          (absl::IsUnauthenticated(status) && !status.GetPayload(kUntrustedPayload).has_value());
@@ -41,9 +41,9 @@ class ControlChannel {
   virtual ~ControlChannel() = default;
 
   // Calls `method` ("/verbena.v1.Cluster/JoinWorker") of the server at `address` (host:port).
-  // `request` is serialised before this returns; `response` stays alive until `done` has run.
-  // `done` runs exactly once, at the latest when `timeout` has passed (DEADLINE_EXCEEDED), unless
-  // the channel is destroyed first.
+  // `request` is serialized before this returns; `response` stays alive until `done` has run.
+  // `done` runs exactly once, at the latest after `timeout` (DEADLINE_EXCEEDED), unless the channel
+  // is destroyed first.
   virtual void Unary(const std::string& address, const std::string& method,
                      const google::protobuf::Message& request,
                      std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
@@ -52,10 +52,10 @@ class ControlChannel {
   // Runs the callbacks of calls that have ended. Returns whether there were any.
   virtual bool RunOnce() = 0;
 
-  // Whether any thread may call Unary(), also while another is in a call of this object.
+  // Whether any thread may call Unary(), also while another thread is in a call of this object.
   virtual bool any_thread() const { return false; }
 
-  // Readable when RunOnce() has something to do; -1 when there is none (in-process).
+  // Readable when RunOnce() has work; -1: there is no such descriptor (in-process).
   virtual int wake_fd() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Checks of verbena.v1.Eviction: which rows of an embedding table are dropped again.
+// Checks of verbena.v1.Eviction: the rule by which rows of an embedding table are dropped.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_EVICTION_SPEC_H_
@@ -13,20 +13,20 @@
 
 namespace verbena {
 
-// As the specification means it: none is NEVER.
+// The effective kind: an unset kind is NEVER.
 inline v1::Eviction::Kind KindOf(const v1::Eviction& eviction) {
   return eviction.kind() == v1::Eviction::KIND_UNSPECIFIED ? v1::Eviction::NEVER : eviction.kind();
 }
 
-// Below where stamps of rows start again (shard/table/eviction.h).
+// Less than the value at which stamps of rows restart (shard/table/eviction.h).
 inline constexpr uint64_t kMaxTtl = uint64_t{1} << 30;
 
-// Fills the default (NEVER) and leaves the message out where rows stay. INVALID_ARGUMENT names the
-// field, the value and what is allowed; a field that the kind does not use must not be set, nor any
-// kind but NEVER of a dense table.
+// Fills the default (NEVER), and clears the message if rows are never evicted. INVALID_ARGUMENT has
+// the field, its value and the allowed values. A field that the kind does not use must not be set,
+// and a dense table allows only NEVER.
 absl::Status NormalizeEviction(v1::TableSpec* spec);
 
-// Of two normalised ones.
+// The first difference of two normalized messages; empty: they are equal.
 std::optional<FieldDifference> FirstDifference(const v1::Eviction& first,
                                                const v1::Eviction& second);
 

@@ -1,12 +1,12 @@
-// VERBENA_EXPORT: marks what the shared library libverbena shows; everything else is hidden
-// (-fvisibility=hidden). C and C++.
+// VERBENA_EXPORT marks the symbols that the shared library libverbena exports. All others are
+// hidden (-fvisibility=hidden). For C and C++.
 //
 // **Thread safety**: a macro.
 #ifndef VERBENA_PROTO_EXPORT_H_
 #define VERBENA_PROTO_EXPORT_H_
 
-// Stands before the name of a public class, or before a public function. Another compiler than gcc
-// and clang shows everything, which works too.
+// Stands before the name of a public class or function. Compilers other than gcc and clang export
+// everything, which works too.
 #if defined(__GNUC__)
 #define VERBENA_EXPORT __attribute__((visibility("default")))
 #else

@@ -1,7 +1,7 @@
-// Detects that fork() has copied an object into another process.
+// Detects that fork() has copied an object into a child process.
 //
-// A copy has the memory of its parent and none of its threads. Locks may be held for ever, and
-// connections, rings and registrations are still the parent's.
+// A child has its parent's memory but none of its threads. Locks may be held forever, and
+// connections, rings and registrations still belong to the parent.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_PROTO_FORK_GUARD_H_
@@ -20,27 +20,27 @@ namespace verbena {
 
 class ForkGuard {
  public:
-  // Belongs to the calling process.
+  // The guard belongs to the calling process.
   ForkGuard();
 
-  // Whether this is a process that was forked from the one that made the guard. Costs one load.
+  // Whether this process is a fork of the process that made the guard. Costs one load.
   bool copied() const { return forks_ != Forks().load(std::memory_order_relaxed); }
-  // FAILED_PRECONDITION in a copy: "`object` belongs to process 123, of which this one is a fork".
+  // FAILED_PRECONDITION in a child: "`object` belongs to process 123, of which this one is a fork".
   absl::Status Check(const char* object) const;
 
  private:
-  // How many forks lie between the first process and this one.
+  // The number of forks between the first process and this one.
   static std::atomic<uint64_t>& Forks();
 
   uint64_t forks_;
   pid_t owner_;
 };
 
-// Keeps an object that a copy must not destroy until its process ends, in reach of leak checkers.
+// Keeps an object that a child process must not destroy reachable, for leak checkers.
 void KeepInCopy(const void* object);
 
-// A shared object of the process that makes it: a copy of that process never destroys it. A
-// destructor there would join threads that it does not have, or wait for their locks.
+// Makes a shared object that a child process never destroys. A destructor there would join threads
+// that do not exist in the child, or wait for their locks.
 template <typename T, typename... Arguments>
 std::shared_ptr<T> MakeSharedOfProcess(Arguments&&... arguments) {
   return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),

@@ -40,16 +40,17 @@
 namespace verbena {
 namespace {
 
-// A view with many tables outgrows gRPC's 4 MiB.
+// Exceeds gRPC's default of 4 MiB, which a view with many tables outgrows.
 constexpr int kMaxMessageBytes = 64 << 20;
-// Pings after this much silence while a call waits. A server accepts them at half this interval.
+// Interval of pings without traffic while a call waits. A server accepts pings at half of it.
 constexpr int kKeepaliveMs = 10000;
-// Also becomes TCP_USER_TIMEOUT: a host that vanished is noticed although its kernel says nothing.
+// Also sets TCP_USER_TIMEOUT, so the loss of a host is detected without a message from its kernel.
 constexpr int kKeepaliveTimeoutMs = 3000;
-// Addresses come and go with restarted servers; beyond this many the cache starts again.
+// Restarted servers change addresses; above this number the cache is cleared.
 constexpr size_t kMaxChannels = 1024;
 constexpr absl::Duration kLongestCall = absl::Hours(24);
-// Of a look at why a connection could not be secured, and between two at one address.
+// The duration of a probe of a failed TLS connection, and the interval between probes of an
+// address.
 constexpr absl::Duration kLongestProbe = absl::Seconds(1);
 constexpr absl::Duration kProbeInterval = absl::Seconds(5);
 
@@ -57,23 +58,24 @@ grpc::ChannelArguments Arguments(absl::Duration attempt) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
-  // gRPC's default backs off up to two minutes: a restarted peer is found in kLongestReconnect.
+  // gRPC's default backoff grows to two minutes. With this one, reconnection takes at most
+  // kLongestReconnect.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // This one limits a single connection attempt (20 s by default).
+  // Despite its name, this limits a single connection attempt (20 s by default).
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
               static_cast<int>(absl::ToInt64Milliseconds(attempt)));
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // http_proxy in the environment is meant for the outside world, not for a cluster's own traffic.
+  // A proxy in the environment is for external traffic, not for a cluster's own.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   return args;
 }
 
-// Of the caller's view; 0: the request does not state it.
+// The revision of the caller's view; 0: the request has no such field.
 uint64_t RevisionOf(const google::protobuf::Message& request) {
   const auto* field = request.GetDescriptor()->FindFieldByName("revision");
   if (field == nullptr || field->is_repeated() ||
@@ -83,7 +85,7 @@ uint64_t RevisionOf(const google::protobuf::Message& request) {
   return request.GetReflection()->GetUInt64(request, field);
 }
 
-// "127.0.0.1:7000", "localhost:7000", "[::1]:7000": what no packet leaves the host for.
+// Addresses for which no packet leaves the host: "127.0.0.1:7000", "localhost:7000", "[::1]:7000".
 bool OnThisHost(const std::string& address) {
   const absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
   return parsed.ok() && (parsed->host == "localhost" || parsed->host == "::1" ||
@@ -92,7 +94,7 @@ bool OnThisHost(const std::string& address) {
 
 }  // namespace
 
-// Owned by State::outstanding while gRPC has it, then by State::ended.
+// Owned by State::outstanding while gRPC uses it, then by State::ended.
 struct GrpcControlChannel::Pending {
   std::shared_ptr<grpc::Channel> channel;
   grpc::ClientContext context;
@@ -105,7 +107,7 @@ struct GrpcControlChannel::Pending {
   std::string method;
   absl::Duration timeout;
   absl::Time deadline;
-  std::string untrusted;  // why no secure connection came about; empty: that was not it
+  std::string untrusted;  // TLS problem of the connection; empty: none was found
 
   absl::Status Result();
 };
@@ -120,12 +122,12 @@ struct GrpcControlChannel::State {
   ~State() {
     if (fd >= 0) close(fd);
   }
-  // What is known of an address.
+  // The state of an address.
   struct Peer {
     std::shared_ptr<grpc::Channel> channel;
     bool answered = false;
     absl::Time probed = absl::InfinitePast();
-    std::string untrusted;  // found then
+    std::string untrusted;  // result of that probe
   };
 
   Peer& Find(const std::string& address);
@@ -136,7 +138,7 @@ struct GrpcControlChannel::State {
 
   const int fd;
   const std::shared_ptr<TlsFiles> tls;     // null: without TLS
-  const std::shared_ptr<TokenFile> token;  // null: without
+  const std::shared_ptr<TokenFile> token;  // null: without a token
   const absl::Duration attempt;            // limit of one attempt to connect
   std::atomic<bool> any_ended{false};
   std::atomic<bool> closing{false};
@@ -146,18 +148,18 @@ struct GrpcControlChannel::State {
   std::map<Pending*, std::unique_ptr<Pending>> outstanding;
   std::vector<std::unique_ptr<Pending>> ended;
   std::map<std::string, Peer> peers;
-  std::shared_ptr<const TlsMaterial> material;  // that `credentials` are of
+  std::shared_ptr<const TlsMaterial> material;  // the material of `credentials`
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   bool probing = false;
-  std::thread probe;  // joined by the next one, and by the destructor
+  std::thread probe;  // joined by the next probe, and by the destructor
 };
 
-// Under the lock.
+// Requires the lock.
 GrpcControlChannel::State::Peer& GrpcControlChannel::State::Find(const std::string& address) {
   if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   if (tls != nullptr) {
     if (auto now = tls->Current(); now != material) {
-      // Calls under way keep their connections; new ones make new ones, with the new files.
+      // Calls in flight keep their connections; new calls connect with the new files.
       peers.clear();
       credentials = MakeChannelCredentials(*now);
       material = std::move(now);
@@ -171,30 +173,31 @@ GrpcControlChannel::State::Peer& GrpcControlChannel::State::Find(const std::stri
   return peer;
 }
 
-// Looks for the reason in a thread of its own; false: the call ends without.
+// Starts a probe in its own thread. False: the call ends without a diagnosis.
 bool GrpcControlChannel::State::StartProbe(Pending* call, Peer* peer) {
   const absl::Time now = absl::Now();
-  // A server that is not there is asked for again and again; one look at a time, now and then.
+  // Calls to a missing server repeat. At most one probe runs at a time, and each address has a
+  // minimum interval.
   if (probing || closing || now - peer->probed < kProbeInterval || now >= call->deadline) {
     return false;
   }
-  if (probe.joinable()) probe.join();  // it has let go of the lock for the last time
+  if (probe.joinable()) probe.join();  // it has released the lock for the last time
   sigset_t all, before;
   sigfillset(&all);
-  // Signals are for the program's own threads; and a connection that ends would raise SIGPIPE.
+  // Signals are for the program's own threads, and a connection that ends would raise SIGPIPE.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     probe = std::thread([this, call] { Probe(call); });
     probing = true;
     peer->probed = now;
   } catch (const std::system_error&) {
-    // No thread to be had: the call ends with gRPC's words.
+    // No thread is available: the call ends with gRPC's message.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return probing;
 }
 
-// In the thread of a probe. `call` is in `outstanding`, so the channel waits for it to end.
+// Runs in the probe's thread. `call` is in `outstanding`, so the channel waits until it has ended.
 void GrpcControlChannel::State::Probe(Pending* call) {
   std::unique_lock<std::mutex> lock(mutex);
   const std::shared_ptr<const TlsMaterial> with = material;
@@ -208,7 +211,7 @@ void GrpcControlChannel::State::Probe(Pending* call) {
   Deliver(call);
 }
 
-// On a gRPC thread.
+// Runs on a gRPC thread.
 void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
   const std::lock_guard<std::mutex> lock(mutex);
   call->status = std::move(status);
@@ -216,7 +219,7 @@ void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
   if (it != peers.end() && it->second.channel == call->channel) {
     Peer& peer = it->second;
     const grpc::StatusCode code = call->status.error_code();
-    // A server that answers may say UNAVAILABLE, too: then there is a connection.
+    // A server that responds may return UNAVAILABLE too; then the connection is ready.
     const bool unreached = code == grpc::StatusCode::UNAVAILABLE &&
                            call->channel->GetState(false) != GRPC_CHANNEL_READY;
     if (code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::DEADLINE_EXCEEDED &&
@@ -231,7 +234,7 @@ void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
   Deliver(call);
 }
 
-// Under the lock.
+// Requires the lock.
 void GrpcControlChannel::State::Deliver(Pending* call) {
   const auto it = outstanding.find(call);
   ended.push_back(std::move(it->second));
@@ -282,7 +285,7 @@ absl::Status GrpcControlChannel::Pending::Result() {
 
 namespace {
 
-// Of the process that made the first channel; never deleted. Null: there was none.
+// Guard of the process that made the first channel; never deleted. Null: no channel was made.
 std::atomic<const ForkGuard*> first_user{nullptr};
 
 void KeepFirstUser() {
@@ -313,12 +316,13 @@ GrpcControlChannel::~GrpcControlChannel() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   for (const auto& [call, owner] : state_->outstanding) contexts.push_back(&call->context);
   lock.unlock();
-  // Outside the lock: nothing promises that gRPC never runs a callback inside TryCancel(). The
-  // contexts stay: a call that ends now goes to `ended`, which nobody empties any more.
+  // Outside the lock, because gRPC does not guarantee that TryCancel() never runs a callback. The
+  // contexts stay valid: a call that ends now moves to `ended`, which is no longer emptied.
   for (grpc::ClientContext* context : contexts) context->TryCancel();
   lock.lock();
   state_->idle.wait(lock, [this] { return state_->outstanding.empty(); });
-  // What `done`s captured must go here, on the owner's thread, not with the last gRPC callback.
+  // The captures of `done`s must be destroyed here on the owner's thread, not with the last gRPC
+  // callback.
   std::vector<std::unique_ptr<Pending>> dropped = std::move(state_->ended);
   state_->ended.clear();
   state_->peers.clear();
@@ -340,7 +344,7 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
   call->method = method;
   call->timeout = timeout;
   call->deadline = absl::Now() + timeout;
-  // A span, not a point of the system clock: setting the host's clock must not end or extend calls.
+  // A duration instead of a point of the system clock: setting the host's clock must not change it.
   const absl::Duration span = std::clamp(timeout, absl::ZeroDuration(), kLongestCall);
   call->context.set_deadline(gpr_time_from_micros(absl::ToInt64Microseconds(span), GPR_TIMESPAN));
   call->context.set_wait_for_ready(false);
@@ -374,7 +378,8 @@ bool GrpcControlChannel::RunOnce() {
   if (!state_->any_ended.load(std::memory_order_acquire)) return false;
   std::vector<std::unique_ptr<Pending>> ended;
   {
-    // Calls end under the lock, too: the descriptor is readable exactly while the queue has some.
+    // Calls end under the lock too, so the descriptor is readable exactly while the queue is not
+    // empty.
     const std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->fd >= 0) {
       uint64_t count = 0;
@@ -397,7 +402,7 @@ void ConfigureControlServer(grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kKeepaliveMs / 2);
-  // Two daemons on one port would share its connections; the second one must fail instead.
+  // Two daemons on one port would share its connections; the second must fail instead.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 

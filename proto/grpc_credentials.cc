@@ -10,10 +10,11 @@
 namespace verbena {
 namespace {
 
-// gRPC's C++ wrapper has two kinds of TLS credentials: with certificates that stay, and with a
-// thread that reads files every second and takes what it finds, also a key that does not belong to
-// the certificate; every connection fails from then on. The C core has a third: it asks for every
-// new connection, and keeps what it has when there is nothing new. This makes it usable from C++.
+// gRPC's C++ wrapper has two kinds of TLS server credentials. One has fixed certificates. The other
+// has a thread that reads files every second and uses any contents: with a key that does not match
+// the certificate, every connection fails. The C core has a third kind, which calls back for every
+// new connection and keeps the current files if nothing changed. This class makes it usable from
+// C++.
 class ReloadingServerCredentials final : public grpc::ServerCredentials {
  public:
   ReloadingServerCredentials(std::shared_ptr<TlsFiles> files, bool require_client_certificate)
@@ -26,7 +27,7 @@ class ReloadingServerCredentials final : public grpc::ServerCredentials {
   }
   ~ReloadingServerCredentials() override { grpc_server_credentials_release(credentials_); }
 
-  // Nothing here looks at calls.
+  // This class does not inspect calls.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:
@@ -39,14 +40,14 @@ class ReloadingServerCredentials final : public grpc::ServerCredentials {
     return static_cast<ReloadingServerCredentials*>(self)->Fetch(config);
   }
 
-  // For every connection, on a gRPC thread.
+  // Runs for every connection, on a gRPC thread.
   grpc_ssl_certificate_config_reload_status Fetch(grpc_ssl_server_certificate_config** config) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<const TlsMaterial> now = files_->Current();
     if (now == given_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {now->key.c_str(), now->cert.c_str()};
-    // gRPC 1.51 aborts without authorities, although they count only where a certificate is asked
-    // for.
+    // gRPC 1.51 aborts without CAs, although they are used only if a client certificate is
+    // requested.
     const std::string& authorities = mutual_ ? now->ca : now->cert;
     *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
     given_ = std::move(now);

@@ -1,6 +1,6 @@
 // gRPC credentials made of TlsFiles.
 //
-// **Thread safety**: pure functions; what they return may be used from any thread.
+// **Thread safety**: pure functions; any thread may use the returned objects.
 #ifndef VERBENA_PROTO_GRPC_CREDENTIALS_H_
 #define VERBENA_PROTO_GRPC_CREDENTIALS_H_
 
@@ -13,12 +13,12 @@
 
 namespace verbena {
 
-// Of a client; of this material for good.
+// Client credentials. They keep this material for their lifetime.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsMaterial& material);
 
-// Of a server, which they must outlive (gRPC keeps only a part of them). Every new connection gets
-// the files as they are then. `require_client_certificate`: a peer without a certificate by one of
-// the authorities is refused; otherwise none is asked for.
+// Server credentials, which must outlive the server because gRPC keeps only a part of them. Every
+// new connection uses the current files. With `require_client_certificate` a peer without a
+// certificate of one of the CAs is refused; otherwise no client certificate is requested.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files,
                                                                bool require_client_certificate);
 

@@ -1,11 +1,11 @@
-// Numbers of 16 bits, as tables of dtype bf16 and f16 have them in a region: bfloat16, the upper
-// half of an f32, and IEEE 754 binary16.
+// 16-bit numbers of tables with dtype bf16 and f16 in a region: bfloat16, the upper half of an f32,
+// and IEEE 754 binary16.
 //
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. From f32: to the nearest, ties to even; a NaN stays a NaN, what is too large becomes an
-//     infinity. To f32: exact. One by one and as arrays: the same bits.
+//  1. From f32: rounds to the nearest, ties to even. A NaN stays a NaN; a number that is too large
+//     becomes an infinity. To f32: exact. Scalar and array functions give the same bits.
 #ifndef VERBENA_PROTO_HALF_H_
 #define VERBENA_PROTO_HALF_H_
 
@@ -17,7 +17,7 @@
 
 namespace verbena {
 
-// The f32 that these bits of a bfloat16 are.
+// Converts the bits of a bfloat16 to f32.
 constexpr float FloatFromBFloat16(uint16_t bits) {
   return std::bit_cast<float>(uint32_t{bits} << 16);
 }
@@ -27,14 +27,14 @@ constexpr uint16_t BFloat16FromFloat(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t upper = bits >> 16;
   const uint32_t rounded = (bits + 0x7fff + (upper & 1)) >> 16;
-  // A NaN whose payload lies in the lower half would become an infinity: it is made quiet.
+  // A NaN whose payload is only in the lower half would become an infinity, so it is made quiet.
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? upper | 0x40 : rounded);
 }
 
-// The f32 that these bits of a binary16 are.
+// Converts the bits of a binary16 to f32.
 constexpr float FloatFromHalf(uint16_t bits) {
   const uint32_t magnitude = bits & 0x7fffu;
-  // The exponent's bias is 127 instead of 15.
+  // The exponent bias is 127 instead of 15.
   const uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
   const uint32_t special = (magnitude << 13) | 0x7f800000;
   // Below 2^-14: a multiple of 2^-24.
@@ -50,22 +50,22 @@ constexpr uint16_t HalfFromFloat(float value) {
   const auto all = std::bit_cast<uint32_t>(value);
   const uint32_t bits = all & 0x7fffffff;
   const uint32_t normal = (bits - ((127 - 15) << 23) + 0xfff + ((bits >> 13) & 1)) >> 13;
-  // Below 2^-14 the sum with 0.5, whose last place is 2^-24, rounds to a multiple of that.
+  // Below 2^-14: the sum with 0.5 has a last place of 2^-24, so it rounds to a multiple of that.
   const float sum = std::bit_cast<float>(bits < 0x38800000 ? bits : 0) + 0.5f;
   const uint32_t small = std::bit_cast<uint32_t>(sum) - 0x3f000000;
   const uint32_t special = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
-  // From 65520 on the nearest would be 65536.
+  // Numbers from 65520 up would round to 65536, which is an infinity.
   const uint32_t magnitude = bits >= 0x477ff000 ? special : bits >= 0x38800000 ? normal : small;
   return static_cast<uint16_t>(magnitude | (all >> 16 & 0x8000));
 }
 
-// The same for `n` numbers; `in` and `out` do not overlap.
+// Converts `n` numbers from bfloat16 to f32; `in` and `out` must not overlap.
 VERBENA_EXPORT void FloatsFromBFloat16s(const uint16_t* in, float* out, size_t n);
-// As FloatsFromBFloat16s(), the other way.
+// Converts `n` numbers from f32 to bfloat16; `in` and `out` must not overlap.
 VERBENA_EXPORT void BFloat16sFromFloats(const float* in, uint16_t* out, size_t n);
-// As FloatsFromBFloat16s(), of binary16.
+// Converts `n` numbers from binary16 to f32; `in` and `out` must not overlap.
 VERBENA_EXPORT void FloatsFromHalves(const uint16_t* in, float* out, size_t n);
-// As FloatsFromHalves(), the other way.
+// Converts `n` numbers from f32 to binary16; `in` and `out` must not overlap.
 VERBENA_EXPORT void HalvesFromFloats(const float* in, uint16_t* out, size_t n);
 
 }  // namespace verbena

@@ -22,7 +22,7 @@ absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address) {
   }
   const std::string host = address.substr(0, colon);
   result.host = WithoutBrackets(host);
-  // Where the address ends and the port begins is anybody's guess.
+  // A colon in the host makes the start of the port ambiguous.
   if (result.host.size() == host.size() && host.find(':') != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
         "'", address,

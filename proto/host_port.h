@@ -1,4 +1,4 @@
-// host:port texts.
+// Parses and formats host:port texts.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_HOST_PORT_H_
@@ -16,11 +16,11 @@ struct HostAndPort {
   uint16_t port = 0;
 };
 
-// "host:port" or "[v6]:port". INVALID_ARGUMENT naming the text, and what is wrong with it.
+// Parses "host:port" or "[v6]:port". INVALID_ARGUMENT has the text and the problem.
 absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address);
-// "v6" of "[v6]"; other texts as they are.
+// Returns "v6" for "[v6]", and other texts unchanged.
 std::string WithoutBrackets(const std::string& host);
-// With brackets around a host that has a colon.
+// Puts brackets around a host that contains a colon.
 std::string JoinHostPort(const std::string& host, uint16_t port);
 
 }  // namespace verbena

@@ -1,4 +1,4 @@
-// What a job's memory limit leaves it on one server: coordinator and shards say the same.
+// The share of a job's memory limit on one server. Coordinator and shards compute the same.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_JOB_LIMITS_H_
@@ -8,13 +8,13 @@
 
 namespace verbena {
 
-// Of a server that has `owned` of all partitions: rounded down, without leaving 64 bits (there are
-// few partitions).
+// The share of a server with `owned` of `all` partitions, rounded down. It does not overflow 64
+// bits, because the number of partitions is small.
 constexpr uint64_t ShareOfServer(uint64_t limit, uint64_t owned, uint64_t all) {
   return all == 0 ? limit : limit / all * owned + limit % all * owned / all;
 }
 
-// Of a share, what tables may fill; the rest is for what passes through.
+// The part of a share that tables may use; the rest is for buffers of data in transit.
 constexpr uint64_t RoomForTables(uint64_t share) { return share - share / 16; }
 
 }  // namespace verbena

@@ -64,7 +64,7 @@ std::string JsonString(std::string_view text) {
     } else if (length == 0) {
       out += "\\ufffd";
     } else if (length == 2 && text[i] == '\xc2' && static_cast<uint8_t>(text[i + 1]) < 0xa0) {
-      AppendEscape(static_cast<uint8_t>(text[i + 1]), &out);  // C1: some terminals obey these
+      AppendEscape(static_cast<uint8_t>(text[i + 1]), &out);  // C1: some terminals interpret these
     } else {
       out += text.substr(i, length);
     }

@@ -1,4 +1,4 @@
-// Writes JSON (RFC 8259): what the project's programs print for other programs.
+// Writes JSON (RFC 8259), the output of this project's programs for other programs.
 //
 //     JsonWriter table;
 //     table.Add("name", name);
@@ -11,8 +11,8 @@
 // **Thread safety**: one thread per object; JsonString() is pure.
 //
 // Invariants:
-//  1. Whatever the bytes of a string, the text is valid JSON in UTF-8, on one line, and harmless to
-//     a terminal that shows it.
+//  1. For any bytes in a string, the text is valid JSON in UTF-8, on one line, and harmless to a
+//     terminal that shows it.
 #ifndef VERBENA_PROTO_JSON_H_
 #define VERBENA_PROTO_JSON_H_
 
@@ -25,9 +25,9 @@
 
 namespace verbena {
 
-// With quotes. Bytes that are not UTF-8 become U+FFFD; control characters are escaped.
+// Quotes the text. Bytes that are not UTF-8 become U+FFFD; control characters are escaped.
 std::string JsonString(std::string_view text);
-// The shortest text that reads back as the same number; null when it is not finite.
+// The shortest text that parses to the same number; "null" for a number that is not finite.
 std::string JsonNumber(double value);
 template <std::integral T>
 std::string JsonNumber(T value) {
@@ -38,12 +38,12 @@ std::string JsonNumber(T value) {
   }
 }
 
-// Bytes of the well-formed UTF-8 sequence at text[i] (RFC 3629); 0 when there is none.
+// Length in bytes of the well-formed UTF-8 sequence at text[i] (RFC 3629); 0: there is none.
 size_t Utf8Length(std::string_view text, size_t i);
 
 class JsonArray;
 
-// An object; its members are in the order they were added.
+// An object; its members keep the order in which they were added.
 class JsonWriter {
  public:
   void Add(std::string_view key, std::string_view value) { AddRaw(key, JsonString(value)); }
@@ -52,7 +52,7 @@ class JsonWriter {
   template <typename T>
   requires std::is_arithmetic_v<T>
   void Add(std::string_view key, T value) { AddRaw(key, JsonNumber(value)); }
-  // Left out when it has no value.
+  // Omits the member if there is no value.
   void Add(std::string_view key, std::optional<double> value) {
     if (value) Add(key, *value);
   }

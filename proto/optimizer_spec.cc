@@ -12,9 +12,9 @@
 namespace verbena {
 namespace {
 
-// A bound on what a table's specification can grow to; also what errors print.
+// Bounds the size of a table's specification, and of the values that errors print.
 constexpr int kMaxBoundaries = 1024;
-// Below it a limit is close to what f32 cannot hold: a mistake rather than a wish.
+// A lower limit is near the smallest f32: a mistake rather than an intention.
 constexpr double kLeastClip = 1e-30;
 
 absl::Status Bad(const std::string& field, const std::string& value, const std::string& allowed) {
@@ -35,10 +35,10 @@ std::string Boundaries(const v1::Schedule& schedule) {
   return absl::StrCat("[", absl::StrJoin(schedule.boundaries(), ", "), "]");
 }
 
-// One list's text for an error: of bounded length, whatever a peer sent.
+// The text of a list in an error: its length is bounded, whatever a peer sent.
 std::string Counted(int size) { return absl::StrCat("a list of ", size); }
 
-// A schedule that ignored a field would not be the one its author had in mind.
+// Ignoring a field would give a schedule that its author did not intend.
 absl::Status CheckUnused(const v1::Schedule& schedule) {
   const v1::Schedule::Kind kind = KindOf(schedule);
   const auto unused = [&schedule](const char* field, const std::string& value, const char* zero) {
@@ -122,7 +122,7 @@ absl::Status CheckClip(const char* field, double value) {
              absl::StrCat("0 for no clipping, or a finite number >= ", Number(kLeastClip)));
 }
 
-// At most one way of clipping.
+// Checks that at most one kind of clipping is set.
 absl::Status CheckClips(const v1::Optimizer& optimizer) {
   const std::pair<const char*, double> clips[] = {
       {"clip_value", optimizer.clip_value()},
@@ -142,7 +142,7 @@ absl::Status CheckClips(const v1::Optimizer& optimizer) {
   return absl::OkStatus();
 }
 
-// In the order in which a difference is reported.
+// The fields in the order in which differences are reported.
 std::vector<std::pair<std::string, std::string>> Fields(const v1::Optimizer& optimizer) {
   const v1::Schedule& schedule = optimizer.schedule();
   std::vector<std::string> rates;

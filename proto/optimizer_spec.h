@@ -12,14 +12,14 @@
 
 namespace verbena {
 
-// Fills defaults (name "sgd") and brings what says the same into one form: a constant schedule
-// without warm-up is no schedule. INVALID_ARGUMENT names the field, the value and what is allowed;
-// a field that the kind of schedule does not use must not be set.
+// Fills defaults (name "sgd") and canonicalizes equal meanings: a constant schedule without warm-up
+// is cleared. INVALID_ARGUMENT has the field, its value and the allowed values. A field that the
+// kind of schedule does not use must not be set.
 absl::Status NormalizeOptimizer(v1::Optimizer* optimizer);
 
-// Whether a step needs the norms of a whole table's weights and update: LAMB's trust ratio.
+// Whether a step needs the norms of a whole table's weights and update, for LAMB's trust ratio.
 bool NeedsTrustRatio(const v1::Optimizer& optimizer);
-// Whether a step commits in two phases, because its norm spans several chunks (record.h: kNorms).
+// Whether a step commits in two phases because its norm covers several chunks (record.h: kNorms).
 bool NeedsStepNorms(const v1::Optimizer& optimizer);
 
 struct FieldDifference {
@@ -28,7 +28,7 @@ struct FieldDifference {
   std::string second;
 };
 
-// Of two normalised ones.
+// The first difference of two normalized messages; empty: they are equal.
 std::optional<FieldDifference> FirstDifference(const v1::Optimizer& first,
                                                const v1::Optimizer& second);
 

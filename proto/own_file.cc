@@ -49,11 +49,12 @@ absl::Status CheckOwnFile(const std::string& path, int fd, const ErrnoStatus& fa
 }
 
 absl::StatusOr<int> OpenOwnFile(const std::string& path, const ErrnoStatus& failed) {
-  // Nonblocking: a pipe of this name would wait for its other end.
+  // Nonblocking, because a pipe of this name would wait for its other end.
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return errno == ELOOP ? RefuseLink(path) : failed(errno);
   absl::Status status = CheckOwnFile(path, fd, failed);
-  // Earlier versions made files that others could open, and so lock. Root's file stays as it is.
+  // Earlier versions made files that others could open, and so lock. A file of root stays
+  // unchanged.
   struct stat info = {};
   if (status.ok() && fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
       (info.st_mode & 0777) != 0600 && fchmod(fd, 0600) != 0) {

@@ -1,7 +1,7 @@
-// Files and directories that belong to this process's user alone.
+// Files and directories that belong only to this process's user.
 //
-// Other local users may be able to write to the directory in which such a file is made. What they
-// place there (a link, a pipe, a file of their own) is refused and not touched.
+// Other local users may have write access to the directory of such a file. Objects that they place
+// there (a link, a pipe, their own file) are refused and not touched.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_PROTO_OWN_FILE_H_
@@ -17,25 +17,25 @@
 
 namespace verbena {
 
-// The status of a system call that failed with this errno.
+// Converts the errno of a failed system call to a status.
 using ErrnoStatus = std::function<absl::Status(int error)>;
 
-// A descriptor of the regular file `path`, opened to read and write, made if there is none; its
-// mode is 0600 whatever the umask. FAILED_PRECONDITION: a symbolic link, a file with a second
-// name, no regular file, or a file of a user other than this process's and root.
+// Opens the regular file `path` for reading and writing, and creates it if it does not exist. Its
+// mode is 0600, independent of the umask. FAILED_PRECONDITION: a symbolic link, a file with a
+// second name, not a regular file, or owned by a user other than this process's and root.
 absl::StatusOr<int> OpenOwnFile(const std::string& path, const ErrnoStatus& failed);
 
-// The same checks for a file that was opened with O_NOFOLLOW, without its mode.
+// Makes the same checks, except the mode, for a file that was opened with O_NOFOLLOW.
 absl::Status CheckOwnFile(const std::string& path, int fd, const ErrnoStatus& failed);
 absl::Status RefuseLink(const std::string& path);
 
-// FAILED_PRECONDITION: `path` is a symbolic link of a user other than this process's and root.
-// Links of one's own are followed.
+// FAILED_PRECONDITION: `path` is a symbolic link owned by a user other than this process's and
+// root. Other links may be followed.
 absl::Status CheckOwnLink(const std::string& path);
 
-// Makes the directory `path` (0700 whatever the umask) and what is missing above it.
-// FAILED_PRECONDITION: the directory, or the link that leads to it, belongs to a user other than
-// this process's and root.
+// Creates the directory `path` (mode 0700, independent of the umask) and missing parents.
+// FAILED_PRECONDITION: the directory, or the link to it, is owned by a user other than this
+// process's and root.
 absl::Status MakeOwnDirectory(const std::string& path, const ErrnoStatus& failed);
 
 }  // namespace verbena

@@ -14,7 +14,7 @@
 namespace verbena {
 
 void OpenStandardDescriptors() {
-  // open() returns the lowest number that is free.
+  // open() returns the lowest free number.
   for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR)) {
     if (fd <= STDERR_FILENO) continue;
     close(fd);

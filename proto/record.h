@@ -1,12 +1,14 @@
-// Data-plane records: what travels in a lane's slots (requests) and mailbox (replies).
+// Data-plane records: the contents of a lane's slots (requests) and of its mailbox (replies).
 //
-// Fixed layout, little-endian, no padding left undefined. A request is
+// Records have a fixed layout, are little-endian and have no undefined padding. A request is
 //     RecordHeader | Group x group_count | zeros to a multiple of 64 | payload
 // The payload of a record about rows of an embedding table is
 //     key (uint64) x rows of group 0, of group 1, ... | zeros to a multiple of 64 | the rows
-// with the keys of a group in ascending order, no two alike; a lookup has the keys alone.
-// A reply is a Reply, of which ReplyBytes(group_count) bytes are written.
-// What comes from a peer is copied out and then validated (proto/record_check.h) before use.
+// The keys of a group ascend without duplicates. A lookup has keys only. A reply is a Reply, of
+// which ReplyBytes(group_count) bytes are written. Data from a peer is copied out and then
+// validated (proto/record_check.h) before use.
+//
+// **Thread safety**: plain data and pure functions.
 #ifndef VERBENA_PROTO_RECORD_H_
 #define VERBENA_PROTO_RECORD_H_
 
@@ -24,51 +26,55 @@ inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
 inline constexpr uint16_t kWireVersion = 4;
 
-// A small slot is 4 KiB: header, kMaxGroups groups, and room to spare.
+// A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
 inline constexpr uint32_t kRecordAlignment = 64;
 
 enum class RecordType : uint8_t {
-  kPush = 1,     // one dense chunk: one group, payload = its gradient, or none and count 0: settles
-                 // a push whose buffer was given back, contributing zero
-  kPull = 2,     // one dense chunk: one group; the server writes it to `destination`
+  kPush = 1,     // one dense chunk: one group, payload = its gradient. Without a payload and with
+                 // count 0 it settles a push whose buffer was released; it contributes zero
+  kPull = 2,     // one dense chunk: one group; the server writes the chunk to `destination`
   kEndStep = 3,  // a worker's step is complete on the listed partitions
-  kAwait = 4,    // a zero-length pull: answered once every listed partition is at min_version
-  // Of embedding tables. A group has `count` keys of one partition.
-  kPushRows = 5,  // payload = keys and gradients; a group with count 0 settles, contributing zero
+  kAwait = 4,    // a pull without data: answered when every listed partition is at min_version
+  // For embedding tables. A group has `count` keys of one partition.
+  kPushRows = 5,  // payload = keys and gradients; a group with count 0 settles and contributes zero
   kLookup = 6,    // payload = keys; the server writes their rows, in order, to `destination`
-  kScan = 7,      // one group: the server writes at most `count` rows of the partition, from cursor
-                  // `sequence` on, as keys and rows (laid out as a payload) to `destination`
-  // Of a sync table whose step needs a norm over several chunks: the first phase of its commit asks
-  // for parts of sums, the second tells the sums. All groups are of one step (`sequence`) and one
-  // NormKind (`index`).
-  kNorms = 8,   // answered once every chunk of the listed partitions has its part: for each group,
-                // for each of the partition's chunks in order, NormNumbers() f64 are written to
-                // `destination`. kDuplicate, and nothing written: that step is over
-  kTotals = 9,  // what all chunks' parts add up to. The first that comes counts
-  // Between servers: the sender has the partitions, the receiver copies of them.
-  kReplicate = 10,  // one group, whose `sequence` counts the partition's records, 1, 2, ...;
-                    // payload = ReplicaHeader, then what its kind says. kOk: it is applied;
-                    // kSequenceGap: one before it is missing; kNotReady: the view here is older
-  kBeacon = 11,  // answered for each group: kOk, the receiver is a follower in this epoch and asks
-                 // for no other before a lease has passed
-  kLookupBags = 12,  // as a lookup, but what is written are `bags` sums of rows. A group's keys do
-                     // not descend, and may repeat. payload = keys, zeros to KeyBytes(), a BagUse a
-                     // key
-  kIntent = 13,  // payload = keys, as of a lookup, whose rows will be asked for soon: those that
-                 // are not in memory are brought there, as far as there is room. Answered at once
+  kScan = 7,      // one group: the server writes at most `count` rows of the partition, starting at
+                  // cursor `sequence`, as keys and rows (in the layout of a payload) to
+                  // `destination`
+  // For a sync table whose step needs a norm over several chunks. The commit has two phases: kNorms
+  // requests partial norms, and kTotals sends the total norms. All groups have the same step
+  // (`sequence`) and the same NormKind (`index`).
+  kNorms = 8,   // answered when every chunk of the listed partitions has its partial norm. For each
+                // group, and for each of the partition's chunks in order, NormNumbers() f64 are
+                // written to `destination`. kDuplicate: the step is already committed, and nothing
+                // is written
+  kTotals = 9,  // the sums of all chunks' partial norms. The first one received counts
+  // Between servers: the sender is the partition's primary, the receiver is a replica.
+  kReplicate = 10,  // one group, whose `sequence` numbers the partition's records from 1; payload =
+                    // ReplicaHeader, then data by its kind. kOk: the record is applied;
+                    // kSequenceGap: an earlier record is missing; kNotReady: the receiver's view is
+                    // older
+  kBeacon = 11,     // answered for each group. kOk: the receiver is a follower in this epoch and
+                    // promises not to request promotion before a lease has passed
+  kLookupBags = 12,  // like kLookup, but `bags` sums of rows are written. The keys of a group may
+                     // repeat and must not descend. payload = keys, zeros to KeyBytes(), one BagUse
+                     // per key
+  kIntent = 13,  // prefetch; payload = keys, as in kLookup. Rows that are not in memory are loaded
+                 // as far as memory allows. Answered at once
 };
 
-// Which norm. The numbers are squares of L2 norms.
+// Kind of a norm. The numbers are squares of L2 norms.
 enum class NormKind : uint8_t {
-  kGradient = 0,  // of the gradient, for clip_global_norm
-  kTrust = 1,     // of the weights and of the update, for a trust ratio
+  kGradient = 0,  // norm of the gradient, for clip_global_norm
+  kTrust = 1,     // norms of the weights and of the update, for a trust ratio
 };
 inline constexpr uint32_t kNormKinds = 2;
 constexpr uint32_t NormNumbers(NormKind kind) { return kind == NormKind::kGradient ? 1 : 2; }
 
-// The numbers are those of verbena.v1.DType and, from kInt8 on, of verbena.v1.Codec: in blocks
-// (below). Those after kE5m2 are of pushes to dense tables.
+// The values equal those of verbena.v1.DType and, from kInt8 on, those of verbena.v1.Codec. Types
+// from kInt8 on are encoded in blocks (below). Types after kE5m2 occur only in pushes to dense
+// tables.
 enum class ElementType : uint8_t {
   kNone = 0,
   kF32 = 1,
@@ -81,19 +87,20 @@ enum class ElementType : uint8_t {
   kTopK = 8
 };
 constexpr bool InBlocks(ElementType type) { return type >= ElementType::kInt8; }
-// Of those that are not in blocks.
+// For types without blocks.
 constexpr uint32_t ElementBytes(ElementType type) {
   if (type == ElementType::kNone) return 0;
   return type == ElementType::kF32 ? 4 : 2;
 }
 
-// A block is the scale (f32), then a byte for each number, or of kSign a bit, the first one lowest.
-// The last block has as many; what is beyond the count is not looked at. A block of kTopK is
-// larger: the numbers that travel of it (f32), then the place of each (uint16). docs/codecs.md.
+// A block is the scale (f32), then one byte per number; kSign has one bit per number, the first in
+// the lowest bit. The last block has the full size; data beyond the count is ignored. A kTopK block
+// covers more numbers: it has the values of the kept numbers (f32), then the index of each
+// (uint16). See docs/codecs.md.
 inline constexpr uint32_t kCodecBlock = 128;
 inline constexpr uint32_t kTopKBlock = 2048;
 inline constexpr uint32_t kTopKKept = 20;
-// Numbers of a block.
+// Numbers per block.
 constexpr uint32_t CodecBlock(ElementType type) {
   return type == ElementType::kTopK ? kTopKBlock : kCodecBlock;
 }
@@ -101,14 +108,14 @@ constexpr uint32_t CodecBlockBytes(ElementType type) {
   if (type == ElementType::kTopK) return kTopKKept * (sizeof(float) + sizeof(uint16_t));
   return sizeof(float) + (type == ElementType::kSign ? kCodecBlock / 8 : kCodecBlock);
 }
-// What `count` numbers take in a payload.
+// Bytes of `count` numbers in a payload.
 constexpr uint64_t PayloadBytes(ElementType type, uint64_t count) {
   if (!InBlocks(type)) return count * ElementBytes(type);
   return (count + CodecBlock(type) - 1) / CodecBlock(type) * CodecBlockBytes(type);
 }
 
-// What a row of `dim` numbers takes, a multiple of kRowMultiple: its blocks are its own, and the
-// last one has a byte for each of the row's numbers and no more. Up to kE5m2.
+// Bytes of a row of `dim` numbers, a multiple of kRowMultiple. Each row has its own blocks, and its
+// last block has one byte for each remaining number only. For types up to kE5m2.
 inline constexpr uint64_t kRowMultiple = 4;
 constexpr uint64_t RowBytes(ElementType type, uint64_t dim) {
   const uint64_t rest = InBlocks(type) ? dim % kCodecBlock : dim;
@@ -117,84 +124,88 @@ constexpr uint64_t RowBytes(ElementType type, uint64_t dim) {
   return PayloadBytes(type, dim - rest) + (bytes + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
 
-// What a primary tells its copies, in the order in which it did it. All values are those
-// afterwards, so that a record says everything of what it changes.
+// Kinds of records that a primary sends to its replicas, in the order of its changes. All values
+// are those after the change, so a record describes its change completely.
 enum class ReplicaKind : uint8_t {
-  kBegin = 1,   // the first record: the copy has what the sender had when the partition was empty,
-                // or (kReplicaLearner) is empty and is brought up by what follows
-  kDense = 2,   // an apply to a chunk: `count` f32, the sum of the gradients, or none for zero
+  kBegin = 1,   // the first record: the replica has the sender's state of the empty partition, or
+                // (kReplicaLearner) is empty and receives the contents in the records that follow
+  kDense = 2,   // an apply to a chunk: `count` f32, the sum of the gradients; count 0: the sum is
+                // zero
   kRows = 3,    // an apply to rows: `count` keys, zeros to KeyBytes(), the sums of their gradients
   kSettle = 4,  // no numbers: a worker's sequence and clock
   kReset = 5,   // a table: versions restart with `generation` of its job
-  // To learners alone.
-  kSlice = 6,      // a table's slice: its versions; payload: what is known of each worker
-                   // (kReplicaToCome: the replica's slice is made new, and its contents follow)
+  // Sent to learners only.
+  kSlice = 6,      // a table's slice: its versions; payload: the state of each worker
+                   // (kReplicaToCome: the replica makes the slice anew, and its contents follow)
   kChunk = 7,      // a chunk: its versions; payload: parameters, then state
   kRowStates = 8,  // `count` rows: payload: keys, zeros, then rows with their state
-  kComplete = 9,   // all of it was sent
-  // To every replica. A slice takes other records only after kFresh or kSlice.
-  kFresh = 10,  // a table's slice: begins as a new one, with no rows and initial values
-  // The replica compares `digest` with its own state at this record, and changes nothing.
+  kComplete = 9,   // the whole partition has been sent
+  // Sent to every replica. A slice accepts other records only after kFresh or kSlice.
+  kFresh = 10,  // a table's slice starts new: no rows, initial values
+  // The replica compares `digest` with its own state at this record and changes nothing.
   kProveRows = 11,   // `count` keys, zeros: rows with optimizer state
   kProveChunk = 12,  // a chunk with optimizer state, and its versions
-  kProveSlice = 13,  // a slice: its versions and `rows`; payload: `count` worker marks, as kSlice
-  kMakeRows = 14,    // `count` keys, zeros: they have rows with initial values from here on, which
-                     // are not "to come"
+  kProveSlice = 13,  // a slice: its versions and `rows`; payload: progress of `count` workers, as
+                     // in kSlice
+  kMakeRows = 14,    // `count` keys, zeros: from this record on the keys have rows with initial
+                     // values, which are no longer "to come"
 };
 inline constexpr uint8_t kMaxReplicaKind = 14;
 // ReplicaHeader::flags.
 inline constexpr uint8_t kReplicaLearner = 1;  // kBegin
-// kSlice, kRows: rows of the slice that the replica does not have are still to be sent to it, as
-// they are after this record.
+// kSlice, kRows: rows of the slice that the replica lacks will be sent later, in their state after
+// this record.
 inline constexpr uint8_t kReplicaToCome = 2;
 
-// The beginning of a kReplicate's payload. What does not fit one record is cut: parts of one
-// `sequence`, in order, each with this header; the last one makes it complete.
+// The start of a kReplicate's payload. Data that does not fit one record is split into parts with
+// the same `sequence`, in order, each with this header. The last part completes it.
 struct ReplicaHeader {
   ReplicaKind kind;
   uint8_t flags;
   uint16_t reserved0;    // 0
   uint32_t generation;   // of the table's job
-  uint32_t count;        // as the kind says
+  uint32_t count;        // depends on the kind
   uint32_t total_bytes;  // of the payload of all parts, without headers
-  uint32_t part_offset;  // in that, of what this record has
-  float divisor;         // of the sum
-  float gradient_scale;  // what the norms over several chunks made of it: StepScale
+  uint32_t part_offset;  // offset of this record's data in total_bytes
+  float divisor;         // divides the sum of the gradients
+  float gradient_scale;  // factor from the norms over several chunks: StepScale
   float trust;
-  uint64_t version;          // of the chunk or slice, afterwards
-  uint64_t applies;          // likewise
-  uint64_t worker;           // whose push or end-step this was; 0: a commit of several
-  uint64_t worker_sequence;  // its last one on the table and partition, afterwards
-  uint64_t worker_clock;     // ssp: the steps it has ended; 0: as before
-  uint64_t since;            // Replica.since of the copy
-  uint32_t stamp;            // kRows of a table with eviction: of the rows, afterwards
-  uint32_t keep_from;        // likewise: rows with lesser stamps are dropped then
+  uint64_t version;          // of the chunk or slice, after the change
+  uint64_t applies;          // of the chunk or slice, after the change
+  uint64_t worker;           // the worker that sent the push or end-step; 0: a commit of several
+                             // workers
+  uint64_t worker_sequence;  // its last sequence on the table and partition, after the change
+  uint64_t worker_clock;     // ssp: number of steps it has ended; 0: unchanged
+  uint64_t since;            // Replica.since of the replica
+  uint32_t stamp;            // kRows of a table with eviction: stamp of the rows, after the change
+  uint32_t keep_from;        // kRows of a table with eviction: rows with lower stamps are dropped
   uint64_t digest;           // kProveRows, kProveChunk
   uint64_t rows;             // kProveSlice: rows that a push has changed; dense: chunks
-  uint32_t keep_hash;        // as stamp: and of those with that stamp the ones with lesser hashes
+  uint32_t keep_hash;        // kRows of a table with eviction: rows with stamp keep_from and a
+                             // lower hash are dropped too
   uint8_t reserved1[20];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
-// The part of a request that says what it is about, partition by partition: a group is what is
-// accepted, deduplicated and resent.
+// The part of a request that concerns one partition. Groups are accepted, deduplicated and resent
+// one by one.
 struct Group {
   uint32_t partition;
-  uint32_t index;     // push, pull: chunk of the table. sync push of rows: which of this worker's
-                      // records of the step on this partition it is: 0, 1, ... norms and
+  uint32_t index;     // push, pull: chunk of the table. sync push of rows: number of this record
+                      // among the worker's records of the step on this partition, from 0. norms and
                       // totals: NormKind. Others: 0
-  uint64_t epoch;     // the sender's idea of the partition's epoch
+  uint64_t epoch;     // the partition's epoch in the sender's view
   uint64_t sequence;  // sync push and end-step, norms, totals: step. async push and end-step:
-                      // sequence. async and ssp pull: that of a push of this worker's which is to
-                      // be applied before it, or 0. scan: cursor. Others: 0
-  uint32_t count;     // push: elements. rows: keys. end-step: chunks (of an embedding table:
-                      // groups of rows) pushed to this partition in this step
+                      // sequence. async and ssp pull: sequence of a push of this worker that must
+                      // be applied first, or 0. scan: cursor. Others: 0
+  uint32_t count;     // push: elements. rows: keys. end-step: chunks (embedding table: groups of
+                      // rows) pushed to this partition in this step
   uint32_t reserved;  // 0
 };
 static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
 
-// RecordHeader::flags: the payload of this push is not in the slot, but in memory of the worker's
-// at `destination`, which it has exposed (Endpoint::CanBorrow()).
+// RecordHeader::flags: this push's payload is not in the slot but in the worker's memory at
+// `destination`, which the worker has exposed (Endpoint::CanBorrow()).
 inline constexpr uint8_t kRecordReference = 1;
 
 struct RecordHeader {
@@ -207,71 +218,77 @@ struct RecordHeader {
   uint64_t incarnation;  // of the worker, or of the server
   uint32_t table;
   uint16_t group_count;  // 1..kMaxGroups
-  ElementType dtype;     // of the payload (push) or of what is wanted (pull): as the table says
+  ElementType dtype;     // of the payload (push) or of the requested data (pull); must match the
+                         // table
   uint8_t reserved0;     // 0
   uint32_t payload_bytes;
-  uint32_t bags;             // kLookupBags: vectors that are wanted. Others: 0
-  uint64_t destination;      // pull: remote address to write to. push by reference: to read from.
-                             // totals: the bits of the first f64
-  uint64_t destination_key;  // pull, push by reference: remote key of that memory. totals: of the
-                             // second f64, or 0
-  uint64_t min_version;      // pull, await: least version that may be answered. ssp, pull and
-                             // end-step: the worker's clock, the steps it has ended
+  uint32_t bags;             // kLookupBags: number of requested vectors. Others: 0
+  uint64_t destination;      // pull: remote address to write to. push by reference: remote address
+                             // to read from. totals: the bits of the first f64
+  uint64_t destination_key;  // pull, push by reference: remote key of that memory. totals: the bits
+                             // of the second f64, or 0
+  uint64_t min_version;      // pull, await: lowest version that may be answered. ssp pull and
+                             // end-step: the worker's clock, the number of steps it has ended
 };
 static_assert(sizeof(RecordHeader) == 64 && std::is_trivially_copyable_v<RecordHeader>);
 
 enum class ReplyStatus : uint8_t {
   kOk = 0,
-  kDuplicate = 1,     // already applied: as good as kOk
-  kWrongEpoch = 2,    // refetch the map, resend there
-  kNotReady = 3,      // the server does not know the table, job or roster yet: resend later
-  kExpired = 4,       // the incarnation is a member of no job that the server knows of
-  kUnknownTable = 5,  // dropped
+  kDuplicate = 1,     // already applied: equivalent to kOk
+  kWrongEpoch = 2,    // fetch the view again, then resend to the primary in it
+  kNotReady = 3,      // the server does not know the table, job or member yet: resend later
+  kExpired = 4,       // the incarnation is a member of no job that the server knows
+  kUnknownTable = 5,  // the table was dropped
   kOutOfRange = 6,    // chunk, count or destination outside the table
-  kNonFinite = 7,     // NaN or Inf under `reject`: settled, contributed zero
-  kSequenceGap = 8,   // async: sequence is beyond last + 1; a pull's has not been applied
+  kNonFinite = 7,     // NaN or Inf under `reject`: settled; the push contributed zero
+  kSequenceGap = 8,   // async: sequence is greater than last + 1; pull: the push that it must
+                      // follow has not been applied
   kWrongStep = 9,     // sync: the step is not the open one
-  kTooEarly = 10,     // end-step listed contributions that have not arrived; a pull or lookup that
-                      // waited for long, where others of its lane could not be parked: ask again
-  kDataLoss = 11,     // this server has lost its data of the partition, which the view does not say
+  kTooEarly = 10,     // end-step: listed contributions have not arrived. pull or lookup: it waited
+                      // too long while other requests of its lane could not be deferred. Resend
+  kDataLoss = 11,     // the server has lost its data of the partition, and the view does not show
+                      // it yet
   kMalformed = 12,
   kResourceExhausted = 13,
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
-  kMemoryLimit = 16,     // push of rows: some do not exist and the server's memory limit leaves no
-                         // room for them, or there are more than may be in memory together
-                         // (cold tier): settled, none of the group's rows changed
-  kJobMemoryLimit = 17,  // the same, of the job's share of the server
-  kOtherJob = 18,        // the table is of a job that the worker is not a member of
+  kMemoryLimit = 16,     // push of rows: new rows do not fit the server's memory limit, or the rows
+                         // do not fit in memory together (cold tier). Settled; no row of the group
+                         // changed
+  kJobMemoryLimit = 17,  // as kMemoryLimit, for the job's share of the server
+  kOtherJob = 18,        // the worker is not a member of the table's job
 };
 inline constexpr uint8_t kMaxReplyStatus = 18;
 
-// The most rows that a table has in one partition; and Reply::detail of a push of more.
+// Maximum number of rows of a table in one partition; Reply::detail of a push that exceeds it.
 inline constexpr uint64_t kMaxRowsOfPartition = uint64_t{1} << 26;
 inline constexpr uint32_t kPartitionIsFull = UINT32_MAX;
 
 inline constexpr uint8_t kReplyReturnsSlot = 1;  // Reply::flags: `slot` is free again
 
-// The greatest bound of an ssp table: one nobody reaches is async.
+// The greatest staleness bound of an ssp table. A table with a bound that is never reached is
+// async.
 inline constexpr uint32_t kMaxStaleness = 1'000'000;
-// Histograms of the staleness of pulls: 0, 1, ...; the last bucket counts that much and more.
+// Histogram of the staleness of pulls: bucket i counts staleness i; the last bucket counts 32 and
+// more.
 inline constexpr uint32_t kStalenessBuckets = 33;
 
 struct Reply {
   uint32_t magic;
   uint32_t generation;
   uint32_t operation;
-  ReplyStatus status;  // kOk when every group's is kOk or kDuplicate, else the worst group's
+  ReplyStatus status;  // kOk when every group's status is kOk or kDuplicate, otherwise the worst
+                       // status of the groups
   uint8_t flags;
   uint16_t group_count;
   uint16_t slot;
   uint16_t reserved0;
-  uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind;
-                     // scan: rows written; kMemoryLimit, kJobMemoryLimit: the limit in MiB, or
-                     // kPartitionIsFull
-  uint64_t version;  // pull: of the chunk written; ssp: the least clock of all workers.
-                     // push: the chunk's version afterwards. Of rows: the least of the groups'.
-                     // scan: the cursor of the row after those written
+  uint32_t detail;   // kTooEarly: chunks missing. ssp pull: number of steps that the slowest worker
+                     // is behind. scan: rows written. kMemoryLimit, kJobMemoryLimit: the limit in
+                     // MiB, or kPartitionIsFull
+  uint64_t version;  // pull: version of the written chunk; ssp: the lowest clock of all workers.
+                     // push: the chunk's version afterwards. rows: the lowest version of the
+                     // groups. scan: the cursor after the written rows
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[40];
 };
@@ -291,17 +308,18 @@ constexpr uint32_t PayloadOffset(uint32_t group_count) {
 }
 static_assert(PayloadOffset(kMaxGroups) <= 4096);
 
-// The greatest `dim` of an embedding table.
+// The maximum `dim` of an embedding table.
 inline constexpr uint32_t kMaxRowElements = 1024;
-// The most bytes that the rows of one lookup or scan may have.
+// The maximum number of bytes of the rows of one lookup or scan.
 inline constexpr uint64_t kMaxRowsBytes = 8 << 20;
-// Bytes of `count` keys and the zeros behind them: where the rows begin in a payload of rows.
+// Bytes of `count` keys and the zeros after them: offset of the rows in a payload of rows.
 constexpr uint64_t KeyBytes(uint64_t count) {
   return (count * sizeof(uint64_t) + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
 
-// The first entry a server writes into a new lane's mailbox (at index `operations`): where the
-// slot ring is. It travels on the lane because its key exists only once the lane is connected.
+// The first entry that a server writes into a new lane's mailbox (at index `operations`): the
+// location of the slot ring. It is sent on the lane because its key exists only after the lane is
+// connected.
 inline constexpr uint32_t kGrantMagic = 0x31475256;  // "VRG1"
 struct LaneGrant {
   uint32_t magic;
@@ -312,7 +330,7 @@ struct LaneGrant {
 };
 static_assert(sizeof(LaneGrant) == 64 && std::is_trivially_copyable_v<LaneGrant>);
 
-// What a worker hands over when it connects: fits librdmacm's 56 bytes of private data
+// Private data of a worker's connection request. It fits librdmacm's 56 bytes of private data
 // (rdma_connect(3): RDMA_PS_TCP), which arrives padded.
 struct LaneHello {
   uint8_t token[16];

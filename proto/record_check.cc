@@ -9,7 +9,7 @@
 namespace verbena {
 namespace {
 
-// Off the hot path: only a record that breaks the rules pays for its message.
+// Out of line: only a malformed record pays for its error message.
 template <typename Value>
 [[gnu::cold, gnu::noinline]] absl::Status Bad(std::string_view what, std::string_view field,
                                               const Value& value, std::string_view allowed) {
@@ -35,8 +35,8 @@ template <typename Value>
   return Bad(what, field, value, absl::StrCat("less than ", limit));
 }
 
-// After a copy out of memory that the peer can write: makes the compiler forget that source and
-// copy were equal, so that it cannot turn a later read of the copy into a second read of the
+// Call after a copy from memory that the peer can write. The compiler then cannot assume that
+// source and copy are equal, so it cannot replace a later read of the copy by a second read of the
 // source.
 inline void CopiedOut(const void* copy) { asm volatile("" : : "r"(copy) : "memory"); }
 
@@ -67,7 +67,7 @@ absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
   return absl::OkStatus();
 }
 
-// What the type of the record says about that of its numbers.
+// Checks the dtype against the type of the record.
 absl::Status CheckType(const RecordHeader& h) {
   const auto refuse = [&](const char* allowed) {
     return Bad(kRecord, "dtype", static_cast<uint32_t>(h.dtype), allowed);
@@ -96,7 +96,7 @@ absl::Status CheckType(const RecordHeader& h) {
   return absl::OkStatus();
 }
 
-// What the type says about dtype, groups and payload.
+// Checks dtype, groups and payload against the type of the record.
 absl::Status CheckShape(const RecordHeader& h) {
   bool payload = false;
   switch (h.type) {
@@ -138,7 +138,7 @@ absl::Status CheckShape(const RecordHeader& h) {
     return Bad(kRecord, "group_count", h.group_count, absl::StrCat("1..", kMaxGroups));
   }
   if (const absl::Status s = CheckType(h); !s.ok()) return s;
-  // A push without a payload settles one whose buffer was given back: it contributes zero.
+  // A push without a payload settles a push whose buffer was released; it contributes zero.
   if (!payload && h.payload_bytes != 0) {
     return Bad(kRecord, "payload_bytes", h.payload_bytes,
                "0 unless it is a push, a lookup, an intent or a replicate");
@@ -146,7 +146,7 @@ absl::Status CheckShape(const RecordHeader& h) {
   return absl::OkStatus();
 }
 
-// One step and one kind of norm.
+// All groups must have the same step and the same kind of norm.
 absl::Status CheckNorms(const RecordHeader& h, const Group* groups) {
   for (uint32_t i = 0; i < h.group_count; ++i) {
     if (groups[i].index >= kNormKinds) {
@@ -162,7 +162,7 @@ absl::Status CheckNorms(const RecordHeader& h, const Group* groups) {
   return absl::OkStatus();
 }
 
-// What the groups' counts say about the payload.
+// Checks the payload's size against the counts of the groups.
 absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
   uint64_t count = 0;
   for (uint32_t i = 0; i < h.group_count; ++i) count += groups[i].count;
@@ -177,7 +177,7 @@ absl::Status CheckPayload(const RecordHeader& h, const Group* groups) {
                      : absl::StrCat(ElementBytes(h.dtype), " for each of the group's ", count,
                                     " elements"));
     case RecordType::kPushRows: {
-      // How many numbers a row has is the table's to say.
+      // The number of elements in a row depends on the table, which is not known here.
       const uint64_t rows = bytes - std::min(KeyBytes(count), bytes);
       if (count == 0 ? bytes == 0 : rows > 0 && rows % (count * kRowMultiple) == 0) {
         return absl::OkStatus();
@@ -360,7 +360,7 @@ absl::Status CheckReply(const Reply& reply, uint32_t generation, uint32_t operat
 }
 
 absl::StatusOr<LaneHello> ParseHello(std::string_view private_data) {
-  // Longer is right: librdmacm pads what the peer gave (rdma_get_cm_event(3)).
+  // A longer text is valid: librdmacm pads the peer's data (rdma_get_cm_event(3)).
   if (private_data.size() < sizeof(LaneHello)) {
     return Bad("hello", "size", private_data.size(),
                absl::StrCat("at least ", sizeof(LaneHello), " bytes"));

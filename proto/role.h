@@ -1,4 +1,4 @@
-// The roles of tokens as people read and write them: "operator", "server", "job", "read-only".
+// Names of token roles for people: "operator", "server", "job", "read-only".
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_ROLE_H_
@@ -12,9 +12,9 @@
 
 namespace verbena {
 
-// A role of a newer version is its number; none, "none".
+// The name of a role: a number for a role of a newer version, "none" for none.
 std::string RoleName(v1::Role role);
-// INVALID_ARGUMENT names what is allowed.
+// INVALID_ARGUMENT has the allowed names.
 absl::StatusOr<v1::Role> ParseRole(std::string_view name);
 
 }  // namespace verbena

@@ -1,5 +1,5 @@
-// A row's count of applies, as servers keep it and checkpoints have it: how many gradients are in
-// its optimizer state. 0: there is no row. The greatest number stands for all that are greater.
+// A row's count of applies, in servers and checkpoints: the number of gradients in its optimizer
+// state. 0: the row does not exist. The maximum stands for all greater numbers.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_ROW_APPLIES_H_
@@ -9,16 +9,16 @@
 
 namespace verbena {
 
-// A row whose parameters were imported, or restored without its state: no gradient is in its state
-// yet, so bias corrections begin with the next one.
+// A row whose parameters were imported, or restored without optimizer state. No gradient is in its
+// state yet, so bias corrections start with the next one.
 inline constexpr uint32_t kAppliesOfNewState = UINT32_MAX - 1;
 
-// The number of the next apply, from 1.
+// The number of the next apply, starting at 1.
 constexpr uint64_t NextApply(uint32_t applies) {
   return applies == kAppliesOfNewState ? 1 : uint64_t{applies} + 1;
 }
 
-// The count behind it. Counting never gives kAppliesOfNewState.
+// The count after the next apply. Counting never reaches kAppliesOfNewState.
 constexpr uint32_t CountAfterApply(uint32_t applies) {
   if (applies == kAppliesOfNewState) return 1;
   return applies >= kAppliesOfNewState - 1 ? UINT32_MAX : applies + 1;

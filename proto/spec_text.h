@@ -1,4 +1,4 @@
-// How values of a specification are printed and bounded; shared by the files that check one.
+// Text forms and bounds of values of a specification, shared by the files that check one.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_SPEC_TEXT_H_
@@ -17,21 +17,21 @@ namespace verbena {
 
 inline constexpr size_t kMaxNameBytes = 128;
 
-// The shortest text that reads back as the same number.
+// The shortest text that parses to the same number.
 inline std::string Number(double value) {
   char text[64];
   const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
   return std::string(text, end.ptr);
 }
 
-// A name that a peer chose, safe to print and of bounded length.
+// Makes a name from a peer safe to print and limits its length.
 inline std::string Quoted(const std::string& text) {
   const bool cut = text.size() > kMaxNameBytes;
   return absl::StrCat("\"", absl::CHexEscape(cut ? text.substr(0, kMaxNameBytes) : text),
                       cut ? "..." : "", "\"");
 }
 
-// Parameters are f32: what does not fit would become an infinity later.
+// Parameters are f32: a larger number would become an infinity later.
 inline bool FiniteAsF32(double value) {
   return std::isfinite(value) && std::fabs(value) <= FLT_MAX;
 }

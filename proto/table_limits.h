@@ -1,5 +1,5 @@
-// Limits of tables that the coordinator and the shards must agree on: what one accepts the other
-// serves.
+// Limits of tables that the coordinator and the shards share, so that shards serve every table that
+// the coordinator accepts.
 //
 // **Thread safety**: constants.
 #ifndef VERBENA_PROTO_TABLE_LIMITS_H_
@@ -9,8 +9,8 @@
 
 namespace verbena {
 
-// Of a dense table. Every server keeps an index entry for each chunk, whoever has the chunk: 4 TiB
-// of default chunks is the limit.
+// Maximum number of chunks of a dense table. Every server keeps an index entry for each chunk,
+// independent of its owner. This limits a table to 4 TiB with default chunks.
 inline constexpr uint64_t kMostTableChunks = uint64_t{1} << 24;
 
 }  // namespace verbena

@@ -1,4 +1,4 @@
-// Which partitions a table has a part in.
+// The partitions that contain a part of a table.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_TABLE_PARTITIONS_H_
@@ -14,7 +14,7 @@ namespace verbena {
 
 // Whether any chunk of the table lies in the partition.
 inline bool HasChunkIn(const v1::Table& table, uint32_t partition, uint32_t partitions) {
-  if (table.spec().dim() > 0) return true;  // its keys are in all of them
+  if (table.spec().dim() > 0) return true;  // its keys are in all partitions
   const uint32_t chunks = LayoutOf(table.spec()).chunks();
   return ChunksInPartition(table.id(), chunks, partition, partitions) > 0;
 }

@@ -50,7 +50,7 @@ absl::Status CheckNames(const v1::TableSpec& spec) {
     return Bad(spec, "name", Quoted(spec.name()), "1..128 characters of [A-Za-z0-9_./-]");
   }
   good = !spec.job().empty() && spec.job().size() <= kMaxNameBytes;
-  // Names of jobs reach logs and metric labels: nothing that breaks a line.
+  // Job names appear in logs and metric labels, so line breaks are not allowed.
   for (char c : spec.job()) good = good && static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
   if (!good) {
     return Bad(spec, "job", Quoted(spec.job()), "1..128 characters, no control characters");
@@ -155,7 +155,7 @@ absl::Status FillRowType(v1::TableSpec* spec) {
   return absl::OkStatus();
 }
 
-// What parameters may be encoded as, and gradients of rows: what says something of each number.
+// Codecs that encode every number: allowed for parameters and for gradients of rows.
 bool SaysEach(v1::Codec codec) { return codec > v1::CODEC_NONE && codec <= v1::CODEC_FP8_E5M2; }
 
 absl::Status FillPushCodec(v1::TableSpec* spec) {
@@ -181,7 +181,7 @@ absl::Status FillPushCodec(v1::TableSpec* spec) {
 absl::Status FillPullCodec(v1::TableSpec* spec) {
   if (spec->pull_codec() == v1::CODEC_UNSPECIFIED) spec->set_pull_codec(v1::CODEC_NONE);
   const v1::Codec codec = spec->pull_codec();
-  // Signs, or a few numbers of many, say something of a gradient, but are no parameters.
+  // Signs, or a few of many numbers, describe a gradient but not parameters.
   const bool good = codec == v1::CODEC_NONE || SaysEach(codec);
   absl::Status status = CheckEnum(*spec, "pull_codec", good, codec,
                                   "1 (none), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
@@ -201,7 +201,7 @@ absl::Status FillEnums(v1::TableSpec* spec) {
   }
   if (spec->reduction() == v1::REDUCTION_UNSPECIFIED) spec->set_reduction(v1::REDUCTION_MEAN);
   if (spec->non_finite() == v1::NON_FINITE_UNSPECIFIED) spec->set_non_finite(v1::NON_FINITE_REJECT);
-  // proto3 keeps numbers it does not know: a newer peer's, or a faulty one's.
+  // proto3 keeps unknown enum values of a newer or faulty peer.
   absl::Status status = FillTypes(spec);
   status.Update(FillRowType(spec));
   status.Update(FillPushCodec(spec));
@@ -236,7 +236,7 @@ absl::Status FillInitializer(v1::TableSpec* spec) {
   if (!FiniteAsF32(init->b())) {
     return Bad(*spec, "initializer.b", Number(init->b()), "a finite f32 number");
   }
-  // What a kind does not use is cleared, so that it cannot make two equal tables differ.
+  // Fields that a kind does not use are cleared, so that they cannot make equal tables differ.
   switch (init->kind()) {
     case v1::Initializer::ZEROS:
       init->clear_a();
@@ -263,8 +263,8 @@ absl::Status FillInitializer(v1::TableSpec* spec) {
   return absl::OkStatus();
 }
 
-// A norm over several chunks is summed between a step's contributions and its commit: only a step
-// of all workers has such a moment, and only the chunks of a dense table are known beforehand.
+// A norm over several chunks is summed between a step's contributions and its commit. Only a sync
+// step has such a phase, and only a dense table's chunks are known in advance.
 absl::Status CheckStepNorms(const v1::TableSpec& spec) {
   if (!NeedsStepNorms(spec.optimizer())) return absl::OkStatus();
   if (spec.consistency() == v1::CONSISTENCY_SYNC && spec.dim() == 0) return absl::OkStatus();
@@ -338,8 +338,8 @@ absl::Status CompareOptimizers(const v1::TableSpec& existing, const v1::TableSpe
   return Differs(wanted, difference->field, difference->first, difference->second);
 }
 
-// f32 for a number this version does not know, so that sizes make sense whatever a view says; and
-// for none, of a table that was stored before gradients had a type.
+// f32 for an unknown type, so that sizes are valid for any view. Also for an unset type, which a
+// table has that was stored before gradients had a type.
 ElementType TypeOf(v1::DType dtype) {
   const bool known = v1::DType_IsValid(dtype) && dtype != v1::DTYPE_UNSPECIFIED;
   return known ? static_cast<ElementType>(dtype) : ElementType::kF32;
@@ -401,13 +401,13 @@ bool HasPushCodec(const v1::TableSpec& spec) {
 }
 
 ElementType PushType(const v1::TableSpec& spec) {
-  // Whatever a view says: of these alone rows know what they take.
+  // For any view: RowBytes() is defined only for these codecs.
   if (spec.dim() > 0 && !SaysEach(spec.push_codec())) return ElementType::kF32;
   return HasPushCodec(spec) ? static_cast<ElementType>(spec.push_codec()) : GradientType(spec);
 }
 
 bool HasPullCodec(const v1::TableSpec& spec) {
-  // Whatever a view says: decoded are as many f32 as there are elements.
+  // For any view: decoding gives as many f32 as there are elements.
   return SaysEach(spec.pull_codec()) && ParameterType(spec) == ElementType::kF32;
 }
 
@@ -434,7 +434,7 @@ DenseLayout LayoutOf(const v1::TableSpec& spec) {
   for (uint64_t dimension : spec.shape()) elements *= dimension;
   const uint32_t parameter = ElementBytes(ParameterType(spec));
   const uint32_t gradient = ElementBytes(GradientType(spec));
-  // A slot takes a chunk's gradients, and its parameters come in one write.
+  // A slot holds a chunk's gradients, and its parameters arrive in one write.
   return {elements, spec.chunk_bytes() / std::max(parameter, gradient), parameter, gradient};
 }
 

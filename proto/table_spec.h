@@ -17,33 +17,33 @@
 namespace verbena {
 
 // Fills defaults (dtype, gradient_dtype and row_dtype F32, both codecs NONE, consistency SYNC,
-// chunk_bytes, reduction MEAN, non_finite REJECT, initializer ZEROS, optimizer "sgd") and validates
-// everything that does not need the optimizer registry. Errors name the field, the value and what
-// is allowed.
+// chunk_bytes, reduction MEAN, non_finite REJECT, initializer ZEROS, optimizer "sgd"). Validates
+// everything that does not need the optimizer registry. Errors have the field, its value and the
+// allowed values.
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec);
 
-// What a region has of a normalised spec's table: pulled parameters, gradients to be pushed.
+// Types in a region of a table with a normalized spec: pulled parameters, pushed gradients.
 ElementType ParameterType(const v1::TableSpec& spec);
 ElementType GradientType(const v1::TableSpec& spec);
-// How rows of an embedding table lie in memory.
+// Type of an embedding table's rows in memory.
 ElementType RowType(const v1::TableSpec& spec);
-// What a record carries of gradients: GradientType(), unless there is a codec.
+// Type of gradients in a record: GradientType(), unless the table has a push codec.
 ElementType PushType(const v1::TableSpec& spec);
 bool HasPushCodec(const v1::TableSpec& spec);
-// The same of parameters: ParameterType(), unless there is a codec.
+// Type of parameters in a record: ParameterType(), unless the table has a pull codec.
 ElementType PullType(const v1::TableSpec& spec);
 bool HasPullCodec(const v1::TableSpec& spec);
 
-// "none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"; CODEC_UNSPECIFIED: none
-// of these.
+// "none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign" or "top_k". CodecNamed() returns
+// CODEC_UNSPECIFIED for any other name.
 std::string CodecName(v1::Codec codec);
 v1::Codec CodecNamed(std::string_view name);
 
-// Of a normalised spec. An embedding table has no elements and no chunks.
+// The layout of a normalized spec. An embedding table has no elements and no chunks.
 DenseLayout LayoutOf(const v1::TableSpec& spec);
 
-// OK when `existing` and `wanted` (normalised) say the same; otherwise ALREADY_EXISTS naming the
-// first field that differs and both values.
+// OK if `existing` and `wanted` (normalized) are equal. Otherwise ALREADY_EXISTS with the first
+// field that differs and both values.
 absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& wanted);
 
 std::string ShapeString(const v1::TableSpec& spec);  // "[128, 64]"

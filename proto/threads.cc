@@ -28,15 +28,15 @@ struct Limit {
   std::string text;
 };
 
-// "max" and a file that cannot be read are no limit.
+// "max" and an unreadable file mean no limit.
 bool ReadNumber(const std::string& path, uint64_t* number) {
   std::ifstream file(path);
   std::string word;
   return file >> word && absl::SimpleAtoi(word, number);
 }
 
-// The limit of `folder` below `root` and of the groups above it. In a container the folder may be a
-// path of the host that is not there; the mounted root is then the container's group.
+// Applies the limits of `folder` below `root` and of its parent groups. In a container the folder
+// may be a path of the host that does not exist; the mounted root is then the container's group.
 void TakeGroups(const std::string& files, const std::string& root, std::string folder,
                 Limit* least) {
   for (;;) {
@@ -54,7 +54,8 @@ void TakeGroups(const std::string& files, const std::string& root, std::string f
   }
 }
 
-// Lines of /proc/self/cgroup: "0::/path" for the unified hierarchy, "5:pids:/path" for v1.
+// Reads the lines of /proc/self/cgroup: "0::/path" for the unified hierarchy, "5:pids:/path" for
+// v1.
 std::string GroupLimit(const std::string& files) {
   std::string unified = "/", pids = "/";
   std::ifstream file(files + "/proc/self/cgroup");
@@ -76,8 +77,8 @@ std::string ProcessLimit(int resource, const char* name, const char* command) {
   return absl::StrCat(name, " is ", limit.rlim_cur, " (", command, ")");
 }
 
-// Of the library that is linked: executors, timers, and the pools below, by the processors that
-// the machine has (not those that are allowed).
+// The number of threads that the linked gRPC starts: executors, timers, and pools sized by the
+// machine's processors (not by the allowed ones).
 int GrpcThreads() {
   const int processors = static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_CONF), 1L));
   return 8 + std::clamp(processors, 2, 32) + std::clamp(processors / 2, 2, 16);
@@ -88,7 +89,7 @@ int GrpcThreads() {
 std::string ThreadLimits(const std::string& files) {
   std::vector<std::string> limits = {
       GroupLimit(files),
-      // The superuser's processes are not counted.
+      // The kernel does not count the superuser's processes.
       geteuid() == 0 ? "" : ProcessLimit(RLIMIT_NPROC, "RLIMIT_NPROC", "ulimit -u"),
       ProcessLimit(RLIMIT_AS, "RLIMIT_AS", "ulimit -v")};
   std::erase(limits, "");
@@ -112,7 +113,7 @@ absl::Status CheckThreadRoom(int threads, std::string_view purpose) {
   bool end = false;
   std::vector<std::thread> started;
   std::string problem;
-  // The threads of a probe take no signals: a handler of the program would run on one of them.
+  // The threads of the probe block all signals: a handler of the program could run on them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -127,7 +128,7 @@ absl::Status CheckThreadRoom(int threads, std::string_view purpose) {
   } catch (const std::system_error& error) {
     problem = error.code().message();
   }
-  // While they run: the numbers in use are those that left no room.
+  // While the threads run, so that the numbers in use are those at the failure.
   const std::string limits = problem.empty() ? "" : ThreadLimits();
   {
     const std::lock_guard<std::mutex> lock(mutex);

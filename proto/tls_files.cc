@@ -15,7 +15,7 @@
 namespace verbena {
 namespace {
 
-// Far beyond any bundle of authorities; a device file or a mistaken path is not read on and on.
+// Far larger than any CA bundle. Limits the read of a device file or a mistaken path.
 constexpr size_t kMostBytes = 8 << 20;
 
 absl::Status Wrong(const char* role, const std::string& path, absl::string_view what) {
@@ -23,7 +23,7 @@ absl::Status Wrong(const char* role, const std::string& path, absl::string_view 
 }
 
 absl::StatusOr<std::string> Read(const char* role, const std::string& path) {
-  // Not blocking: a named pipe without a writer would hold the process up.
+  // Nonblocking, because opening a named pipe without a writer would block the process.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return Wrong(role, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
   std::string text;
@@ -120,7 +120,7 @@ absl::Status CheckCertificateName(const TlsMaterial& material, const std::string
 absl::StatusOr<std::shared_ptr<TlsFiles>> TlsFiles::Open(const TlsOptions& options, Log log) {
   if (options.ca.empty() && options.cert.empty() && options.key.empty()) return nullptr;
   std::shared_ptr<TlsFiles> files(new TlsFiles(options, std::move(log)));
-  // Before they are read: what is replaced meanwhile is then read again, never missed.
+  // Before the files are read, so that a replacement in the meantime is noticed later.
   files->seen_ = files->Look();
   absl::StatusOr<TlsMaterial> material = ReadTlsFiles(options);
   if (!material.ok()) return material.status();
@@ -134,7 +134,7 @@ TlsFiles::Stamps TlsFiles::Look() const {
     struct stat found = {};
     Stamp stamp;
     if (!path->empty() && stat(path->c_str(), &found) == 0) {
-      // The time of the last change (ctime) cannot be set back, as that of the content can.
+      // The change time (ctime) cannot be set back, unlike the modification time.
       stamp = {found.st_dev, found.st_ino, static_cast<uint64_t>(found.st_size),
                found.st_ctim.tv_sec * 1'000'000'000LL + found.st_ctim.tv_nsec};
     }
@@ -147,7 +147,7 @@ std::shared_ptr<const TlsMaterial> TlsFiles::Current() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Stamps stamps = Look();
   const bool same = stamps == seen_;
-  // What cannot be used may be half written, or valid from tomorrow: it is tried again.
+  // Unusable files may be partly written, or become valid later: they are read again.
   if (same && usable_) return current_;
   seen_ = std::move(stamps);
   absl::StatusOr<TlsMaterial> material = ReadTlsFiles(options_);
@@ -155,7 +155,7 @@ std::shared_ptr<const TlsMaterial> TlsFiles::Current() {
   if (!usable_ && same) return current_;
   if (material.ok() && material->ca == current_->ca && material->cert == current_->cert &&
       material->key == current_->key) {
-    return current_;  // written again as they were
+    return current_;  // rewritten with the same contents
   }
   if (material.ok()) current_ = std::make_shared<const TlsMaterial>(*std::move(material));
   if (log_) log_(material.status());

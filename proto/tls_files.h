@@ -1,11 +1,11 @@
-// The files of TlsOptions: read, checked, and read again when they were replaced.
+// The files of TlsOptions: reads and checks them, and reads them again after they were replaced.
 //
-// **Thread safety**: TlsFiles: every function from any thread. The others are pure functions that
-// read files.
+// **Thread safety**: TlsFiles: every function may be called from any thread. The others are pure
+// functions that read files.
 //
 // Invariants:
-//  1. What Current() returns was checked as a whole: the certificate belongs to the key.
-//  2. No error, log line or description has a byte of a key in it.
+//  1. The result of Current() was checked as a whole: the certificate belongs to the key.
+//  2. No error, log line or description contains a byte of a key.
 #ifndef VERBENA_PROTO_TLS_FILES_H_
 #define VERBENA_PROTO_TLS_FILES_H_
 
@@ -23,36 +23,37 @@
 
 namespace verbena {
 
-// What the files held. `files` says which of them there are.
+// The contents of the files. `files` has the names of those that exist.
 struct TlsMaterial {
   TlsOptions files;
   std::string ca, cert, key;
-  absl::Time expires = absl::InfiniteFuture();  // the certificate
+  absl::Time expires = absl::InfiniteFuture();  // of the certificate
 };
 
-// Reads and checks them. INVALID_ARGUMENT: a certificate without its key or the reverse.
-// FAILED_PRECONDITION names the file and what is wrong with it: it cannot be read, it holds no PEM
-// certificate or key, the key has a pass phrase or belongs to another certificate, the certificate
-// has expired or is not valid yet.
+// Reads and checks the files. INVALID_ARGUMENT: a certificate without its key or the reverse.
+// FAILED_PRECONDITION has the file and the problem: it cannot be read; it holds no PEM certificate
+// or key; the key has a pass phrase or belongs to another certificate; the certificate has expired
+// or is not valid yet.
 absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsOptions& options);
 
-// OK when the certificate is for `host` (a name or an IP address); otherwise for which ones it is.
+// OK if the certificate is for `host` (a name or an IP address). Otherwise the error lists its
+// hosts.
 absl::Status CheckCertificateName(const TlsMaterial& material, const std::string& host);
 
 class TlsFiles {
  public:
-  // Told of files that were replaced: OK, or why they are not used. Called by whoever calls
-  // Current(), not twice for the same files.
+  // Called once for each set of replaced files, by the thread that calls Current(): OK, or the
+  // reason why they are not used.
   using Log = absl::AnyInvocable<void(const absl::Status&)>;
 
-  // Null when `options` names no file: no TLS. Errors as ReadTlsFiles().
+  // Null if `options` has no file: no TLS. Errors: those of ReadTlsFiles().
   static absl::StatusOr<std::shared_ptr<TlsFiles>> Open(const TlsOptions& options, Log log = {});
 
-  // The files as they are now, or as they were when they last could be used.
+  // The current files, or the last usable ones.
   std::shared_ptr<const TlsMaterial> Current();
 
  private:
-  // What tells one state of a file from another, without reading it.
+  // Identifies a state of a file without reading it.
   struct Stamp {
     uint64_t device = 0, inode = 0, size = 0;
     int64_t changed_ns = 0;
@@ -68,7 +69,7 @@ class TlsFiles {
   // Guarded by mutex_.
   Log log_;
   Stamps seen_;
-  bool usable_ = true;  // what was read last
+  bool usable_ = true;  // whether the files read last are usable
   std::shared_ptr<const TlsMaterial> current_;
 };
 

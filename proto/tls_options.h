@@ -1,4 +1,4 @@
-// Which files make the control plane travel over TLS; all empty: it does not.
+// Files for TLS on the control plane. If all are empty, the control plane does not use TLS.
 //
 // **Thread safety**: plain data.
 #ifndef VERBENA_PROTO_TLS_OPTIONS_H_
@@ -8,12 +8,12 @@
 
 namespace verbena {
 
-// PEM files. They are looked at again for every new connection (a client: for every call), so
-// replacing them needs no restart; replaced ones that cannot be used are left aside, and the ones
-// before stay.
+// PEM files. They are checked again for every new connection (in a client: for every call), so
+// replacing them needs no restart. If the replaced files are not usable, the previous ones stay in
+// use.
 struct TlsOptions {
-  std::string ca = {};    // certificates of the authorities that peers are believed by
-  std::string cert = {};  // this process's certificate, then those up to its authority
+  std::string ca = {};    // CA bundle that verifies peers' certificates
+  std::string cert = {};  // this process's certificate, then its chain up to the CA
   std::string key = {};   // its private key, without a pass phrase
 };
 

@@ -21,7 +21,7 @@ Bio Reader(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// Without it OpenSSL asks on the terminal, where nobody may be.
+// Without this callback OpenSSL prompts on the terminal.
 int NoPassPhrase(char*, int, int, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -49,7 +49,7 @@ std::vector<Certificate> ParseCertificates(const std::string& pem) {
   while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
     found.emplace_back(certificate);
   }
-  // The end of the text is "no start line"; everything else is damage.
+  // At the end of the text the error is "no start line"; any other error means damage.
   const unsigned long error = ERR_peek_last_error();
   ERR_clear_error();
   const bool at_end =

@@ -1,7 +1,7 @@
-// OpenSSL's objects with owners, and PEM texts as such objects.
+// Owning pointers to OpenSSL's objects, and conversion of PEM texts to such objects.
 //
-// **Thread safety**: pure functions; OpenSSL's error queue is the calling thread's, and is left
-// empty.
+// **Thread safety**: pure functions. OpenSSL's error queue belongs to the calling thread and is
+// left empty.
 #ifndef VERBENA_PROTO_TLS_PEM_H_
 #define VERBENA_PROTO_TLS_PEM_H_
 
@@ -29,25 +29,25 @@ using Key = std::unique_ptr<EVP_PKEY, Deleter<&EVP_PKEY_free>>;
 using Context = std::unique_ptr<SSL_CTX, Deleter<&SSL_CTX_free>>;
 using Connection = std::unique_ptr<SSL, Deleter<&SSL_free>>;
 
-// All certificates of the text, in order; none when there are none or one of them is damaged.
+// All certificates of the text, in order; empty if there are none or one of them is damaged.
 std::vector<Certificate> ParseCertificates(const std::string& pem);
 
 enum class KeyProblem { kNone, kNotAKey, kEncrypted };
 struct ParsedKey {
-  Key key;  // null with a problem
+  Key key;  // null if there is a problem
   KeyProblem problem = KeyProblem::kNone;
 };
-// Never asks for a pass phrase.
+// Never prompts for a pass phrase.
 ParsedKey ParseKey(const std::string& pem);
 
 absl::Time NotBefore(const X509* certificate);
 absl::Time NotAfter(const X509* certificate);
 
-// "CN=server-0,O=Example", as RFC 2253 has it.
+// "CN=server-0,O=Example", formatted as in RFC 2253.
 std::string Issuer(const X509* certificate);
-// "'node1', '10.0.0.1'": whom the certificate is for. "nobody" when it names no host.
+// The hosts of the certificate: "'node1', '10.0.0.1'". "nobody" if it lists no host.
 std::string HostsOf(const X509* certificate);
-// `host`: a name or an IP address in numbers.
+// `host`: a name or a numeric IP address.
 bool IsFor(X509* certificate, const std::string& host);
 bool IsIpAddress(const std::string& host);
 

@@ -22,15 +22,15 @@
 namespace verbena {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(50);  // between looks at `stop`
+constexpr absl::Duration kLook = absl::Milliseconds(50);  // between checks of `stop`
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};         // ALPN: length and name
 
-// Of one attempt: until when, and whether to give up.
+// The time limit and the stop flag of a probe.
 class Patience {
  public:
   Patience(absl::Duration at_most, const std::atomic<bool>& stop)
       : end_(absl::Now() + at_most), stop_(stop) {}
-  // Until the descriptor is ready for `events`; false: give up.
+  // Waits until the descriptor is ready for `events`; false: give up.
   bool Wait(int fd, short events) const {
     while (!stop_.load(std::memory_order_relaxed)) {
       const absl::Duration left = end_ - absl::Now();
@@ -61,7 +61,7 @@ class Socket {
   const int fd_;
 };
 
-// -1: nobody is there, or not in time.
+// -1: the connection failed or timed out.
 int Connect(const HostAndPort& to, const Patience& patience) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -88,7 +88,7 @@ tls::Context MakeContext(const TlsMaterial* material) {
   if (context == nullptr) return nullptr;
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
-  if (material == nullptr) return context;  // it is not to believe anybody
+  if (material == nullptr) return context;  // without TLS there is nothing to verify
   for (const tls::Certificate& authority : tls::ParseCertificates(material->ca)) {
     X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), authority.get());
   }
@@ -102,7 +102,7 @@ tls::Context MakeContext(const TlsMaterial* material) {
   return context;
 }
 
-// Repeats `step` (SSL_connect, SSL_read) until it has succeeded or failed. 0: neither in time.
+// Repeats `step` (SSL_connect, SSL_read) until it succeeds or fails. 0: timeout.
 template <typename F>
 int Repeat(SSL* ssl, int fd, const Patience& patience, F step) {
   while (true) {
@@ -115,10 +115,10 @@ int Repeat(SSL* ssl, int fd, const Patience& patience, F step) {
   }
 }
 
-// What the server did in a handshake.
+// The server's part in a handshake.
 struct Course {
-  tls::Certificate shown;  // its certificate; null: it came to none
-  bool asked = false;      // for ours
+  tls::Certificate shown;  // the server's certificate; null: none was received
+  bool asked = false;      // whether it requested a client certificate
 };
 
 int NoteCertificate(int ok, X509_STORE_CTX* store) {
@@ -165,7 +165,7 @@ std::string NotTrusted(long verdict, X509* leaf, const TlsMaterial& material,
   }
 }
 
-// A gRPC server that does not trust its client ends the connection without an alert.
+// A gRPC server that rejects its client's certificate closes the connection without an alert.
 std::string Refused(const TlsMaterial& material) {
   if (material.cert.empty()) {
     return "it wants a certificate of its clients (mutual TLS) and none was given: --tls-cert and "
@@ -194,8 +194,8 @@ std::string ExplainWithTls(SSL* ssl, int fd, const TlsMaterial& material, const 
     return "that port does not speak TLS, and this process is set to use it. Start the "
            "server with --tls-cert, --tls-key and --tls-ca, or leave --tls-ca out here";
   }
-  // In TLS 1.3 the server looks at our certificate only now; a gRPC server that trusts it speaks
-  // first (HTTP/2 settings).
+  // In TLS 1.3 the server verifies the client certificate only after the handshake. A gRPC server
+  // that accepts it sends first (HTTP/2 settings).
   char byte = 0;
   const bool ended =
       connected < 0 || Repeat(ssl, fd, patience, [&] { return SSL_read(ssl, &byte, 1); }) < 0;
@@ -204,7 +204,7 @@ std::string ExplainWithTls(SSL* ssl, int fd, const TlsMaterial& material, const 
 
 std::string ExplainWithoutTls(SSL* ssl, int fd, const Patience& patience) {
   Repeat(ssl, fd, patience, [&] { return SSL_connect(ssl); });
-  // Whatever came of it: one who shows a certificate speaks TLS.
+  // Regardless of the result, a peer that sends a certificate uses TLS.
   if (SSL_get0_peer_certificate(ssl) == nullptr) return "";
   return "that port speaks TLS, and this process is not set to use it. --tls-ca names "
          "the file of the authority that issued its certificate";

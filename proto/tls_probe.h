@@ -1,9 +1,9 @@
-// Why a connection cannot be secured, in words: gRPC says "failed to connect" and little more.
+// Diagnoses why a TLS connection fails, because gRPC reports only "failed to connect".
 //
-// **Thread safety**: pure; blocks for at most `at_most` (and the resolver).
+// **Thread safety**: pure; blocks for at most `at_most` plus the time of the resolver.
 //
 // Invariants:
-//  1. It only finds words. What it finds makes no connection succeed or fail.
+//  1. It only explains. Its result makes no connection succeed or fail.
 #ifndef VERBENA_PROTO_TLS_PROBE_H_
 #define VERBENA_PROTO_TLS_PROBE_H_
 
@@ -15,9 +15,9 @@
 
 namespace verbena {
 
-// Connects to `address` (host:port) as a client with `material` would (null: without TLS), and
-// says what is wrong and what to do: whose certificate is not believed or has expired, who does not
-// speak TLS. "" when it finds nothing wrong, or nothing at all; `stop` ends it early.
+// Connects to `address` (host:port) as a client with `material` would (null: without TLS). Returns
+// the problem and the fix: a certificate that fails verification or has expired, or a side that
+// does not use TLS. Returns "" if it finds no problem or cannot tell. `stop` ends the probe early.
 std::string ExplainTlsFailure(const std::string& address, const TlsMaterial* material,
                               absl::Duration at_most, const std::atomic<bool>& stop);
 

@@ -54,7 +54,7 @@ absl::StatusOr<std::string> TokenId(std::string_view text) {
 std::string HashToken(std::string_view text) {
   unsigned char hash[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  // It fails only without memory, and then an empty hash is nobody's.
+  // It fails only if memory is exhausted. The empty hash then matches no token.
   if (EVP_Digest(text.data(), text.size(), hash, &size, EVP_sha256(), nullptr) != 1) return "";
   return std::string(reinterpret_cast<const char*>(hash), size);
 }

@@ -1,13 +1,13 @@
-// Tokens of the control plane: made, taken apart, compared with what a cluster knows of them.
+// Tokens of the control plane: creates and parses them, and compares their hashes.
 //
-// A token is "vbn_" ID "_" SECRET: 12 hexadecimal digits that name it, and 43 characters
-// (base64url, RFC 4648) of 256 random bits. A cluster keeps its SHA-256: with so many random bits
-// nobody finds a token by trying, so none of the slow hashes that passwords need.
+// A token is "vbn_" ID "_" SECRET: 12 hexadecimal digits that identify it, and 43 characters
+// (base64url, RFC 4648) of 256 random bits. A cluster stores its SHA-256. A slow hash, as for
+// passwords, is not needed, because 256 random bits cannot be guessed.
 //
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. No error has a part of a secret in it.
+//  1. No error contains a part of a secret.
 #ifndef VERBENA_PROTO_TOKEN_H_
 #define VERBENA_PROTO_TOKEN_H_
 
@@ -20,21 +20,21 @@
 
 namespace verbena {
 
-// Metadata of a call, beside its token: the view revision that its request states, for servers that
-// judge the caller before they read the request.
+// Metadata of a call, besides its token: the view revision in its request. Servers use it to
+// authorize the caller before they read the request.
 inline constexpr char kRevisionMetadata[] = "verbena-view-revision";
 
 struct NewToken {
-  std::string text;  // the bearer's, and nobody else's
+  std::string text;  // only for the bearer
   std::string id;
 };
-// INTERNAL: the system has no random bits.
+// INTERNAL: the system provides no random bits.
 absl::StatusOr<NewToken> MakeToken();
 
-// The id of what looks like a token. INVALID_ARGUMENT otherwise.
+// The id of a well-formed token. INVALID_ARGUMENT: the text is not one.
 absl::StatusOr<std::string> TokenId(std::string_view text);
 
-// Hexadecimal digits in lower case: one id has one spelling.
+// Hexadecimal digits in lower case, so that an id has one spelling.
 inline constexpr size_t kTokenIdDigits = 12;
 constexpr bool IsTokenId(std::string_view id) {
   return id.size() == kTokenIdDigits &&
@@ -45,7 +45,7 @@ constexpr bool IsTokenId(std::string_view id) {
 inline constexpr size_t kTokenHashBytes = 32;
 std::string HashToken(std::string_view text);
 
-// Takes as long whether they differ early or late.
+// Compares in constant time.
 bool SameHash(std::string_view a, std::string_view b);
 
 }  // namespace verbena

@@ -16,7 +16,7 @@ namespace verbena {
 namespace {
 
 constexpr absl::Duration kLookAgain = absl::Seconds(1);
-// A token has 60 bytes; more is another file.
+// A token has 60 bytes; a larger file is not a token file.
 constexpr size_t kMostTokenBytes = 4096;
 
 absl::Status Wrong(const std::string& path, absl::string_view what) {
@@ -26,7 +26,7 @@ absl::Status Wrong(const std::string& path, absl::string_view what) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  // Not blocking: a named pipe without a writer would hold the process up.
+  // Nonblocking, because opening a named pipe without a writer would block the process.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
   char bytes[kMostTokenBytes];
@@ -71,7 +71,7 @@ absl::StatusOr<std::shared_ptr<TokenFile>> TokenFile::Open(const std::string& pa
 std::string TokenFile::Current() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = absl::Now();
-  // Also when the clock was set back.
+  // The second condition covers a clock that was set back.
   if (now - looked_ >= kLookAgain || now < looked_) {
     looked_ = now;
     if (absl::StatusOr<std::string> token = ReadToken(path_); token.ok()) {

@@ -1,9 +1,9 @@
-// The file that a token is in: read, checked, and read again when it was replaced.
+// The file that contains a token: reads and checks it, and reads it again after it was replaced.
 //
-// **Thread safety**: every function from any thread.
+// **Thread safety**: every function may be called from any thread.
 //
 // Invariants:
-//  1. No error has a part of the token in it.
+//  1. No error contains a part of the token.
 #ifndef VERBENA_PROTO_TOKEN_FILE_H_
 #define VERBENA_PROTO_TOKEN_FILE_H_
 
@@ -19,12 +19,12 @@ namespace verbena {
 
 class TokenFile {
  public:
-  // Null when `path` is empty: no token. FAILED_PRECONDITION names the file and what is wrong with
-  // it: it cannot be read, or it holds no token.
+  // Null if `path` is empty: no token. FAILED_PRECONDITION has the file and the problem: it cannot
+  // be read, or it contains no token.
   static absl::StatusOr<std::shared_ptr<TokenFile>> Open(const std::string& path);
 
-  // The token as the file has it, looked at again once in a second; the one before while the file
-  // cannot be used.
+  // The token in the file, which is checked at most once a second. If the file is not usable, the
+  // previous token.
   std::string Current();
 
  private:
@@ -38,10 +38,10 @@ class TokenFile {
   absl::Time looked_ = absl::InfinitePast();
 };
 
-// What the file holds, without white space around it. Errors as TokenFile::Open().
+// The file's contents without surrounding white space. Errors: those of TokenFile::Open().
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 
-// Writes `token` into a new file that only its owner may read. ALREADY_EXISTS: there is a file.
+// Writes `token` into a new file that only its owner can read. ALREADY_EXISTS: the file exists.
 // FAILED_PRECONDITION: it cannot be written.
 absl::Status WriteToken(const std::string& path, const std::string& token);
 

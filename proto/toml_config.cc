@@ -16,8 +16,8 @@ namespace {
   throw CLI::ConfigError(absl::StrCat(where, ": ", what));
 }
 
-// Takes a quoted string off the front of *text: basic strings with the common escapes, literal
-// strings without any (TOML 1.0, "String").
+// Removes a quoted string from the front of *text and returns its value: a basic string with the
+// common escapes, or a literal string without escapes (TOML 1.0, "String").
 std::string TakeString(std::string* text, const std::string& where) {
   const char quote = text->front();
   std::string value;

@@ -1,8 +1,8 @@
 // Reads a program's configuration file: a flat TOML file whose keys are the long options.
 //
-// CLI11's own reader skips over lines it does not understand, so that a typing error silently
-// becomes a default. This one takes the part of TOML that options need (comments, key = value with
-// strings, integers, floats and booleans) and refuses everything else with file and line.
+// CLI11's own reader skips lines that it does not understand, so a typing error silently becomes a
+// default. This reader accepts the subset of TOML that options need: comments, and key = value with
+// strings, integers, floats and booleans. It refuses everything else with file and line.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_PROTO_TOML_CONFIG_H_
@@ -18,12 +18,13 @@ namespace verbena {
 
 class TomlConfig final : public CLI::ConfigTOML {
  public:
-  // `app` has the options and the name of the file (its config option).
+  // `app` has the options and the name of the file (the value of its config option).
   explicit TomlConfig(const CLI::App* app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
 
-  // An error of CLI11, "--key: ...", preceded by "FILE:LINE: " where the file has set the key.
+  // Returns an error of CLI11, "--key: ...", with the prefix "FILE:LINE: " if the file sets the
+  // key.
   std::string WithPlace(const std::string& error) const;
 
  private:

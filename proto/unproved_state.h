@@ -1,7 +1,7 @@
-// The coordinator's refusal of changes while the state that it loaded may be an old one.
+// The coordinator's refusal of changes while its loaded state may be outdated.
 //
-// It ends by itself, after a lease of the coordinator at most, so every caller repeats the same
-// request until then, whatever else ends its calls early.
+// The refusal ends by itself after at most one lease of the coordinator. So every caller repeats
+// the same request until then, regardless of its other reasons to stop.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_UNPROVED_STATE_H_
@@ -17,12 +17,12 @@ namespace verbena {
 inline constexpr absl::string_view kUnprovedState =
     "coordinator state: it may be an old one, so nothing is changed yet";
 
-// UNAVAILABLE, as clients repeat such calls in any case.
+// UNAVAILABLE, because clients repeat such calls anyway.
 inline absl::Status UnprovedState(absl::string_view detail) {
   return absl::UnavailableError(absl::StrCat(kUnprovedState, " (", detail, ")"));
 }
 
-// Channels put an address before what the coordinator says.
+// Channels put an address before the coordinator's message.
 inline bool IsUnprovedState(const absl::Status& status) {
   return absl::IsUnavailable(status) && absl::StrContains(status.message(), kUnprovedState);
 }

@@ -20,7 +20,7 @@ bool WriteUnlessFull(int fd, std::string_view text, absl::Duration patience) {
     const int ready = poll(&room, 1, wait);
     if (ready < 0 && errno == EINTR) continue;
     if (ready != 1 || (room.revents & POLLOUT) == 0) return false;
-    // A pipe that poll(2) finds writable has room for so much at least.
+    // A pipe that poll(2) reports as writable accepts at least PIPE_BUF bytes.
     const ssize_t written = write(fd, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;

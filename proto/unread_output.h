@@ -1,6 +1,6 @@
-// Output that must never stop the program: its reader may not read.
+// Writes output without blocking the program when the reader does not read.
 //
-// A pipe that is full, or a terminal that is stopped, blocks write(2) until somebody reads.
+// A full pipe or a stopped terminal blocks write(2) until its reader continues.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_PROTO_UNREAD_OUTPUT_H_
@@ -12,8 +12,7 @@
 
 namespace verbena {
 
-// Writes `text` to `fd` as far as there is room, or is within `patience`. False: not all of it was
-// written.
+// Writes as much of `text` to `fd` as fits within `patience`. False: a part was not written.
 bool WriteUnlessFull(int fd, std::string_view text, absl::Duration patience = absl::ZeroDuration());
 
 }  // namespace verbena

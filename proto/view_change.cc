@@ -17,14 +17,14 @@ uint64_t TermId(const v1::ClusterView& view) {
   return view.terms().empty() ? 0 : view.terms().rbegin()->id();
 }
 
-// Keys by which entries keep their identity.
+// The identity of entries.
 uint64_t Key(const v1::Server& server) { return server.incarnation(); }
 uint64_t Key(const v1::Worker& worker) { return worker.incarnation(); }
 uint32_t Key(const v1::Table& table) { return table.id(); }
 const std::string& Key(const v1::Job& job) { return job.name(); }
 
-// The comparisons that run for every entry at every change read fields instead of serializing.
-// view_change_test.cc proves by reflection that none is forgotten.
+// These comparisons run for every entry at every change, so they read fields instead of
+// serializing. view_change_test.cc checks by reflection that none is missing.
 bool Same(const v1::Server& a, const v1::Server& b) {
   return a.incarnation() == b.incarnation() && a.state() == b.state() && a.shards() == b.shards() &&
          a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone() &&
@@ -63,7 +63,7 @@ bool SameLimits(const v1::Job& a, const v1::Job& b) {
          a.limits().tables() == b.limits().tables() && a.limits().lanes() == b.limits().lanes();
 }
 
-// All but the members.
+// Compares everything except the members.
 bool SameJob(const v1::Job& a, const v1::Job& b) {
   return a.name() == b.name() && a.generation() == b.generation() &&
          a.expected_workers() == b.expected_workers() && SameLimits(a, b) &&
@@ -76,15 +76,15 @@ bool SameMembers(const v1::Job& a, const v1::Job& b) {
                     [](const v1::Worker& x, const v1::Worker& y) { return Same(x, y); });
 }
 
-// Finds what differs between two lists. `changed` is called with each entry of `to` that is new
-// (with null) or different (with the old one), `removed` with each that is gone. False: kept
-// entries changed their order, or a new one is not at the end, which no change describes.
+// Finds the differences between two lists. Calls `changed` with each entry of `to` that is new
+// (with null) or different (with the old entry), and `removed` with each entry that is gone. False:
+// kept entries are in another order, or a new entry is not at the end; changes cannot express that.
 template <typename Entry, typename Equal, typename Changed, typename Removed>
 bool Compare(const RepeatedPtrField<Entry>& from, const RepeatedPtrField<Entry>& to, Equal equal,
              Changed changed, Removed removed) {
   int at = 0;
   const int shorter = std::min(from.size(), to.size());
-  // Nearly always the lists are aligned, and nothing has to be looked up.
+  // The lists are nearly always aligned, so lookups are rare.
   for (; at < shorter && Key(from[at]) == Key(to[at]); ++at) {
     if (!equal(from[at], to[at])) changed(&from[at], to[at]);
   }
@@ -109,7 +109,7 @@ void Remove(const Keys& keys, RepeatedPtrField<Entry>* list) {
   if (keys.empty()) return;
   using KeyOf = std::decay_t<decltype(*keys.begin())>;
   const absl::flat_hash_set<KeyOf> removed(keys.begin(), keys.end());
-  // Moves pointers alone: erase() would move the content of all entries behind.
+  // Moves only pointers; erase() would move the contents of all later entries.
   for (int i = list->size() - 1; i >= 0; --i) {
     if (removed.contains(Key(list->Get(i)))) list->DeleteSubrange(i, 1);
   }
@@ -164,7 +164,7 @@ void ApplyJobChange(const v1::JobChange& change, v1::ClusterView* view) {
   members.Swap(job->mutable_members());
 }
 
-// What stays as it is for a whole term, or changes seldom.
+// The settings that stay the same within a term, or change rarely.
 bool SameSettings(const v1::ClusterView& a, const v1::ClusterView& b) {
   return TermId(a) != 0 && TermId(a) == TermId(b) && a.term() == b.term() &&
          a.cluster_id() == b.cluster_id() && a.lease_ms() == b.lease_ms() &&

@@ -1,5 +1,4 @@
-// Finds tables of a view. Of one name there may be one that is served and one that is being
-// restored.
+// Finds tables of a view. A name may have one served table and one that is being restored.
 //
 // **Thread safety**: pure functions. Pointers are valid while the view is not changed.
 #ifndef VERBENA_PROTO_VIEW_TABLES_H_
@@ -14,7 +13,7 @@
 
 namespace verbena {
 
-// Null: there is none. The same for all below.
+// Each function returns null if it finds no table.
 inline const v1::Table* FindTableById(uint32_t id, const v1::ClusterView& view) {
   for (const v1::Table& table : view.tables()) {
     if (table.id() == id) return &table;
@@ -30,7 +29,7 @@ inline const v1::Table* FindTableNamed(std::string_view name, bool restoring,
   return nullptr;
 }
 
-// The one that is served, else the one that is being restored.
+// Returns the served table, or else the one that is being restored.
 inline const v1::Table* FindTableNamed(std::string_view name, const v1::ClusterView& view) {
   const v1::Table* served = FindTableNamed(name, false, view);
   return served != nullptr ? served : FindTableNamed(name, true, view);

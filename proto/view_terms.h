@@ -1,8 +1,9 @@
 // Whether two views can be compared by the terms that they list (cluster_history.h).
 //
-// A view lists only the last terms, and a comparison of two views lets pass what is older than the
-// list. So a member takes a view in two cases only: the coordinator has compared all that the
-// member has seen by now, or the view lists the term of that. Otherwise it asks again.
+// A view lists only the last terms, and a comparison of two views accepts states older than the
+// list. So a member accepts a view in two cases only. Either the coordinator has compared the view
+// with the member's newest state, or the view lists the term of that state. Otherwise the member
+// requests it again.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_VIEW_TERMS_H_
@@ -14,8 +15,8 @@
 
 namespace verbena {
 
-// Whether `view` was compared with all of `known`, the member's view by now. `asked_at`: the
-// revision of the view whose Seen was sent with the call that brought `view`; 0: none was.
+// Whether `view` was compared with `known`, the member's current view. `asked_at` is the revision
+// of the view whose Seen was sent in the call that returned `view`; 0: no Seen was sent.
 inline bool WasCompared(const v1::ClusterView& view, uint64_t asked_at,
                         const v1::ClusterView& known) {
   if (asked_at == known.revision() || view.revision() <= known.revision()) return true;

@@ -23,9 +23,8 @@ absl::Status CannotWrite(const std::string& path, int error) {
       absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
 }
 
-// The descriptor of this process that `path` is another name of, such as what /dev/stdout leads to;
-// -1: none. Its link is not a path, and whoever else writes to it has one offset with us: it is not
-// replaced.
+// The descriptor of this process that `path` refers to, such as the target of /dev/stdout; -1:
+// none. It is written in place, because its link is not a path and other writers share its offset.
 int DescriptorOf(absl::string_view path) {
   int descriptor = -1;
   const bool named =
@@ -34,8 +33,8 @@ int DescriptorOf(absl::string_view path) {
   return named ? descriptor : -1;
 }
 
-// Where `path` leads when it is a symbolic link, also to a file that is not there; else itself.
-// Refuses links of others, as CheckOwnLink().
+// Follows `path` if it is a symbolic link, even to a missing file; returns other paths unchanged.
+// Refuses links of other users, like CheckOwnLink().
 absl::StatusOr<std::string> Follow(std::string path) {
   constexpr int kMostLinks = 40;  // path_resolution(7)
   for (int i = 0; i < kMostLinks && DescriptorOf(path) < 0; ++i) {
@@ -46,14 +45,14 @@ absl::StatusOr<std::string> Follow(std::string path) {
     const std::string to(target, static_cast<size_t>(length));
     std::string next = to[0] == '/' ? to : absl::StrCat(path.substr(0, path.rfind('/') + 1), to);
     struct stat info = {};
-    // A link of /proc leads to an object, and its text may be no path.
+    // A link in /proc refers to an object, and its text may not be a path.
     if (stat(path.c_str(), &info) == 0 && lstat(next.c_str(), &info) != 0) return path;
     path = std::move(next);
   }
   return path;
 }
 
-// Without waiting for a pipe's reader to come.
+// Opens without waiting for the reader of a pipe.
 FILE* OpenInPlace(const std::string& place) {
   if (const int named = DescriptorOf(place); named >= 0) {
     const int same = fcntl(named, F_DUPFD_CLOEXEC, 0);
@@ -68,11 +67,10 @@ FILE* OpenInPlace(const std::string& place) {
   return fdopen(descriptor, "w");
 }
 
-// A name that nobody else has: other objects of this process write the same path, and processes of
-// other machines and containers with the same id.
+// Makes a file with a unique name. Other objects of this process may write the same path, and so
+// may processes with the same id on other machines and in other containers.
 FILE* OpenDraft(const std::string& place, std::string* draft) {
-  // Never for others to write, whatever the umask. Drafts that a killed process has left may be in
-  // the way.
+  // Others never get write permission, whatever the umask. Drafts of killed processes may exist.
   constexpr int kMostDrafts = 1000;
   int descriptor = -1;
   for (int i = 0; i < kMostDrafts && descriptor < 0; ++i) {
@@ -114,7 +112,7 @@ absl::Status WholeFile::CanWrite(const std::string& path) {
   struct stat there = {};
   if (stat(place.c_str(), &there) == 0 && !S_ISDIR(there.st_mode) &&
       (!S_ISREG(there.st_mode) || DescriptorOf(place) >= 0)) {
-    // A pipe's reader would take an opening for the first writer.
+    // Opening a pipe would look like a writer to its reader.
     return access(place.c_str(), W_OK) == 0 ? absl::OkStatus() : CannotWrite(path, errno);
   }
   return Open(path).status();

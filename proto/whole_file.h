@@ -1,12 +1,12 @@
-// A file that its readers find complete or not at all: written under another name beside its
-// place, then renamed.
+// A file that is either complete or absent for its readers: it is written under another name in the
+// same directory, then renamed.
 //
-// A symbolic link is followed, not replaced. What is there and is no regular file (a device such
-// as /dev/null, a pipe) stays what it is and is written in place, and so is a descriptor of this
-// process under a name (/dev/stdout, /dev/fd/3).
+// A symbolic link is followed, not replaced. An existing object that is not a regular file (a
+// device such as /dev/null, a pipe) is written in place. So is a descriptor of this process under a
+// name (/dev/stdout, /dev/fd/3).
 //
-// **Thread safety**: one thread at a time an object. Several objects, of any threads, processes and
-// machines, may write the same path: the last Commit() stays.
+// **Thread safety**: one thread at a time per object. Several objects of any threads, processes and
+// machines may write the same path; the last Commit() wins.
 #ifndef VERBENA_PROTO_WHOLE_FILE_H_
 #define VERBENA_PROTO_WHOLE_FILE_H_
 
@@ -21,28 +21,28 @@ namespace verbena {
 
 class WholeFile {
  public:
-  // INVALID_ARGUMENT names `path` and says why it cannot be written: no such directory, no
-  // permission, a directory, a pipe that nobody reads.
+  // INVALID_ARGUMENT has `path` and the reason: no such directory, no permission, a directory, or a
+  // pipe without a reader.
   static absl::StatusOr<std::unique_ptr<WholeFile>> Open(const std::string& path);
-  // Whether Open() would do, to say so before long work; leaves nothing and touches nothing.
+  // Whether Open() would succeed, for a check before long work. Leaves no file and changes none.
   static absl::Status CanWrite(const std::string& path);
-  // Removes the file that Open() would replace; a link to it stays. OK where there is none, or
-  // where it is no regular file.
+  // Removes the file that Open() would replace; a link to it stays. OK if it does not exist or is
+  // not a regular file.
   static absl::Status Remove(const std::string& path);
-  // Without Commit() nothing is left behind.
+  // Without Commit() no file is left.
   ~WholeFile();
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
 
   FILE* stream() { return stream_; }
-  // Once, after the last write. INVALID_ARGUMENT as for Open(), such as a full disk.
+  // Call once, after the last write. Returns INVALID_ARGUMENT on failure, such as a full disk.
   absl::Status Commit();
 
  private:
   WholeFile(std::string path, std::string place, std::string draft, FILE* stream);
 
-  const std::string path_;   // as the caller gave it
-  const std::string place_;  // where `path_` leads
+  const std::string path_;   // as passed by the caller
+  const std::string place_;  // `path` after following links
   const std::string draft_;  // empty: written in place
   FILE* stream_;             // null after Commit()
   bool committed_ = false;

@@ -1,4 +1,4 @@
-// Version, errors, and what a client is.
+// Version, errors, and clients.
 #include <cstddef>
 #include <string>
 
@@ -9,7 +9,7 @@ namespace {
 
 thread_local std::string last_error;
 
-// The sizes of the structs in release 0.1: their last fields then.
+// The sizes of the structs in release 0.1, which ended with these fields.
 constexpr size_t kConnectOptionsFirst =
     offsetof(verbena_connect_options, rdma_relaxed_ordering) + sizeof(int32_t);
 constexpr size_t kClientInfoFirst = offsetof(verbena_client_info, live_workers) + sizeof(uint32_t);
@@ -92,7 +92,7 @@ verbena_status Report(verbena_status code, const char* text) noexcept {
   try {
     last_error = text;
   } catch (...) {
-    last_error.clear();  // the code alone must do
+    last_error.clear();  // only the code is returned
   }
   return code;
 }

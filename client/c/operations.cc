@@ -108,7 +108,7 @@ verbena_status verbena_ticket_on_done(verbena_ticket* ticket, verbena_done_funct
     if (ticket == nullptr) return NullArgument("verbena_ticket_on_done", "ticket");
     if (done == nullptr) return NullArgument("verbena_ticket_on_done", "done");
     ticket->ticket.OnDone([done, user](const absl::Status& status) {
-      // The text must end with a NUL, which a view of it need not.
+      // The text must end with a NUL, which a string_view does not guarantee.
       const std::string text(status.message().data(), status.message().size());
       done(static_cast<verbena_status>(status.code()), text.c_str(), user);
     });

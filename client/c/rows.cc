@@ -15,7 +15,7 @@ static_assert(VERBENA_BAG_MEAN == static_cast<int>(verbena::BagMode::kMean) &&
 
 namespace {
 
-// An array of no elements may be NULL.
+// An array without elements may be NULL.
 const void* Elements(const void* data, size_t count) {
   static constexpr char kNone = 0;
   return count == 0 ? &kNone : data;

@@ -1,4 +1,4 @@
-// Tables, regions and numbers of 16 bits in C.
+// Tables, regions and 16-bit numbers in C.
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace verbena::c_api {
 namespace {
 
-// The sizes of the structs in release 0.1: their last fields then.
+// The sizes of the structs in release 0.1, which ended with these fields.
 constexpr size_t kTableSpecFirst = offsetof(verbena_table_spec, parameter_count) + sizeof(size_t);
 constexpr size_t kTableInfoFirst = offsetof(verbena_table_info, non_finite) + sizeof(int32_t);
 
@@ -26,7 +26,7 @@ absl::Status ReadSpec(const verbena_table_spec& given, v1::TableSpec* to) {
   if (from.parameters == nullptr && from.parameter_count != 0) {
     return NullArgument(kCall, "spec->parameters");
   }
-  // The rest is checked where every specification is; a count that is nonsense not that late.
+  // The rest is checked with every specification; a nonsensical count must be refused here.
   constexpr size_t kMost = 1024;
   if (from.dimensions > kMost || from.parameter_count > kMost) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,4 +1,4 @@
-// The client's words for time, and how long it waits between attempts.
+// Time constants of the client, and its backoff between attempts.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_BACKOFF_H_

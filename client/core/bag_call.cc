@@ -40,7 +40,7 @@ void BagCall::Build(const BagKeys& bags, uint32_t table, uint32_t partitions, co
   }
 }
 
-// As KeyPlan::Build(): by partition first, then what is left fits a near cache.
+// Like KeyPlan::Build(): sorts by partition first, so that the rest fits a near cache.
 void BagCall::AddBlock(const BagKeys& bags, size_t first_bag, size_t end_bag, uint32_t table,
                        uint32_t partitions, KeyScratch* scratch) {
   const size_t begin = bags.offsets[first_bag];
@@ -69,8 +69,9 @@ void BagCall::AddBlock(const BagKeys& bags, size_t first_bag, size_t end_bag, ui
   blocks_.push_back(ranges_.size());
 }
 
-// The mean is the sum divided by the weights' sum, sqrt-n by the root of their squares' sum: as
-// TensorFlow's embedding_lookup_sparse(). Without weights the mean is torch.nn.EmbeddingBag's.
+// The mean is the sum divided by the sum of the weights, and sqrt-n divides by the root of the sum
+// of their squares, as in TensorFlow's embedding_lookup_sparse(). Without weights the mean equals
+// that of torch.nn.EmbeddingBag.
 void BagCall::SetDivisors(const BagKeys& bags) {
   divisors_.clear();
   if (bags.mode == BagMode::kSum) return;
@@ -148,7 +149,7 @@ void BagCall::Finish(float* to, uint32_t dim) {
   }
   for (size_t bag = 0; bag < divisors_.size(); ++bag) {
     float* const sum = to + bag * dim;
-    // Of no keys, or of weights that cancel out.
+    // The bag has no keys, or its weights cancel out.
     if (divisors_[bag] == 0) {
       std::fill_n(sum, dim, 0.0f);
       continue;

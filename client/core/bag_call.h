@@ -1,20 +1,19 @@
-// A call that looks up sums of rows by bag: its keys made ready for records, and the sums that have
-// come back.
+// A lookup of sums of rows by bag: prepares its keys for records and combines the returned sums.
 //
-// A record can have only so many sums, and the keys of a bag lie in many partitions. So the bags
-// are cut into blocks, in order, and the keys of a block are sorted by partition: each lane gets
-// one record for a block, or few, whose sums are of that block's bags. In a record bags are
-// numbered anew, so that it is answered with those that it has keys of, and no others.
+// A record is limited to a number of sums, and the keys of a bag are in many partitions. So the
+// bags are divided into blocks, in order, and the keys of a block are sorted by partition. Each
+// lane gets one record or a few for a block, with sums of that block's bags only. Each record
+// numbers its bags anew, so that its reply has only bags of which the record has keys.
 //
-// What a record is answered with is part of the sums of its bags. All parts are kept until the last
-// one is there, then added up in the order of the records' keys, not that in which they came: the
-// same records give the same bits.
+// The reply to a record has partial sums of its bags. All parts are kept until the last one
+// arrives. They are then added in the order of the records' keys, independent of the order of
+// arrival, so the same records give the same bits.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. Keys of a range do not descend; equal ones are in the order of the call.
-//  2. Nothing is written to the caller's memory before Finish().
+//  1. Keys of a range do not descend; equal keys are in the order of the call.
+//  2. The caller's memory is not written before Finish().
 #ifndef VERBENA_CLIENT_CORE_BAG_CALL_H_
 #define VERBENA_CLIENT_CORE_BAG_CALL_H_
 
@@ -30,45 +29,46 @@ namespace verbena::client {
 
 enum class BagMode : uint8_t { kSum, kMean, kSqrtN };
 
-// Bag i has the keys from offsets[i] up to offsets[i + 1], the last one up to the end.
+// Bag i has the keys from offsets[i] to offsets[i + 1] (exclusive); the last bag ends at the last
+// key.
 struct BagKeys {
   absl::Span<const uint64_t> keys;
   absl::Span<const uint64_t> offsets;
-  absl::Span<const float> weights;  // of each key; empty: 1
+  absl::Span<const float> weights;  // of each key; empty: all 1
   BagMode mode = BagMode::kSum;
 };
 
 class BagCall {
  public:
-  // Bounds of a block; one bag is a block whatever it has.
+  // Bounds of a block; a single larger bag is still a block.
   struct Limits {
     uint32_t bags;
     uint64_t keys;
   };
 
-  // `bags` is right: core_rows.cc has checked it. Allocates only when a call is larger than those
-  // before it.
+  // `bags` must be valid: core_rows.cc has checked it. Allocates only if the call is larger than
+  // all earlier ones.
   void Build(const BagKeys& bags, uint32_t table, uint32_t partitions, const Limits& limits,
              KeyScratch* scratch);
 
   size_t blocks() const { return blocks_.size(); }
-  // Where the block's keys are, as the `first` of Pack() counts them.
+  // Ranges of the block's keys, numbered like the `first` of Pack().
   absl::Span<const KeyPlan::Range> block(size_t index) const;
   absl::Span<const KeyPlan::Range> ranges() const { return ranges_; }  // of all blocks
-  // Where sums come in the memory of a record with so many keys: behind its payload.
+  // Offset of the sums in the memory of a record with this many keys: after its payload.
   static constexpr uint64_t SumsAt(uint64_t keys) {
     return (BagPayloadBytes(keys) + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
   }
-  // A record with so many keys has no more bags than this.
+  // The maximum number of bags of a record with this many keys.
   uint32_t MostBags(uint32_t keys) const;
-  // Writes the payload of a record about these keys (BagPayloadBytes() of them); how many bags it
-  // has.
+  // Writes the payload of a record for these keys (BagPayloadBytes() of them). Returns its number
+  // of bags.
   uint32_t Pack(absl::Span<const uint32_t> firsts, absl::Span<const uint32_t> counts,
                 std::byte* to);
-  // Keeps what that record was answered with: once for each.
+  // Stores the sums of that record's reply; call once per record.
   void Add(absl::Span<const uint32_t> firsts, absl::Span<const uint32_t> counts, const float* sums,
            uint32_t dim);
-  // All were added: what was asked for, `dim` numbers for each bag.
+  // Call after all parts were added: writes the result, `dim` numbers for each bag.
   void Finish(float* to, uint32_t dim);
 
  private:
@@ -77,25 +77,25 @@ class BagCall {
     BagUse use;
   };
   struct Part {
-    uint32_t first;  // of its record's keys
+    uint32_t first;  // of the record's keys
     uint32_t bags;
-    size_t listed, sums;  // where these begin
+    size_t listed, sums;  // start indexes of these
   };
 
   void AddBlock(const BagKeys& bags, size_t first_bag, size_t end_bag, uint32_t table,
                 uint32_t partitions, KeyScratch* scratch);
   void SetDivisors(const BagKeys& bags);
-  // Lists the bags of these keys by their number in the record; each(use, number) for every key.
+  // Numbers the bags of these keys within the record; calls each(use, number) for every key.
   template <typename Each>
   void Number(absl::Span<const uint32_t> firsts, absl::Span<const uint32_t> counts, Each each);
 
   uint32_t bags_ = 0;
-  uint32_t most_bags_ = 0;  // of a block
+  uint32_t most_bags_ = 0;  // maximum of a block
   std::vector<Use> uses_;   // by block, partition, key, position
   std::vector<KeyPlan::Range> ranges_;
-  std::vector<size_t> blocks_;    // the end of each in ranges_
-  std::vector<float> divisors_;   // by bag; empty: sums are what is asked for
-  std::vector<uint32_t> bag_of_;  // by position, of the block that is being added
+  std::vector<size_t> blocks_;    // end of each block in ranges_
+  std::vector<float> divisors_;   // by bag; empty: the result is the sums
+  std::vector<uint32_t> bag_of_;  // by position, for the block that is being added
   std::vector<uint32_t> numbers_, listed_;
   std::vector<Part> parts_;
   std::vector<uint32_t> part_bags_;

@@ -8,10 +8,10 @@
 namespace verbena::client {
 namespace {
 
-// One attempt: a coordinator that was stopped is found again soon after it continues.
+// Limit of one attempt, so that a coordinator that was stopped is reached soon after it continues.
 constexpr int64_t kAttemptTimeout = 5 * kSecond;
 
-// With less than twice that left, a call is over.
+// A call with less than twice this time left is over.
 constexpr int64_t kShortestWait = 5 * kMillisecond;
 
 bool Retryable(const absl::Status& status) {
@@ -44,8 +44,8 @@ void Calls::Attempt(const std::shared_ptr<Pending>& call) {
   const int64_t left = call->deadline_ns - clock_->NowNanos();
   call->retry_at = kNever;
   auto response = call->make_response();
-  // At least a moment: a deadline that has passed ends the call by way of the channel, so that
-  // `done` never runs inside Start().
+  // At least 1 ms: the channel ends a call whose deadline has passed, so `done` never runs inside
+  // Start().
   const int64_t timeout = std::clamp(left, kMillisecond, kAttemptTimeout);
   control_->Unary(call->address, call->method, *call->request, response, absl::Nanoseconds(timeout),
                   [this, alive = alive_, call, response](absl::Status status) {
@@ -58,11 +58,11 @@ void Calls::OnAnswer(const std::shared_ptr<Pending>& call, absl::Status status,
   if (call->done == nullptr) return;  // cancelled meanwhile
   if (!Retryable(status)) return End(call, std::move(status), response);
   const int64_t now = clock_->NowNanos();
-  // An attempt cut short by the deadline says less than the one before it.
+  // An attempt cut short by the deadline has less information than the previous one.
   if (call->last_error.ok() || status.code() == absl::StatusCode::kUnavailable) {
     call->last_error = std::move(status);
   }
-  // Shorter pauses near the deadline: a peer that comes back just before it is still reached.
+  // Shorter pauses near the deadline, to reach a peer that returns just before it.
   const int64_t left = call->deadline_ns - now;
   const int64_t wait = std::min(call->backoff.Next(*random_), left / 2);
   if (wait >= kShortestWait) {

@@ -29,8 +29,8 @@ class Calls {
   Calls(ControlChannel* control, const Clock* clock, Random* random);
   ~Calls();
 
-  // Repeats while the answer is UNAVAILABLE or did not come; at the deadline ends with
-  // UNAVAILABLE, naming the address and the last error.
+  // Repeats the call while the answer is UNAVAILABLE or missing. At the deadline it ends with
+  // UNAVAILABLE, with the address and the last error.
   template <typename Response, typename Request, typename F>
   void Start(const std::string& address, const std::string& method, Request request,
              int64_t deadline_ns, F done) {
@@ -65,7 +65,7 @@ class Calls {
     std::shared_ptr<google::protobuf::Message> request;
     std::function<std::shared_ptr<google::protobuf::Message>()> make_response;
     int64_t deadline_ns = 0;
-    int64_t retry_at = kNever;  // kNever: an attempt is under way
+    int64_t retry_at = kNever;  // kNever: an attempt is in flight
     Backoff backoff;
     absl::Status last_error;
     std::function<void(absl::Status, google::protobuf::Message*)> done;
@@ -82,7 +82,8 @@ class Calls {
   const Clock* clock_;
   Random* random_;
   std::list<std::shared_ptr<Pending>> pending_;
-  // Answers that come after this object is gone find it false: the channel may outlive it.
+  // False after this object is destroyed; later answers check it, because the channel may live
+  // longer.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

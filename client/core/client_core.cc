@@ -98,7 +98,7 @@ void ClientCore::Cancel(OperationId id) {
 bool ClientCore::BufferReleased(OperationId id) const {
   const Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr) return true;
-  // A deliberate fault for tests: given back at the deadline, with its record still out.
+  // Failpoint: released at the deadline while its record is still in flight.
   if (rdma::planted_bugs().release_buffer_at_deadline && !operation->live) return true;
   return operation->buffers == 0;
 }
@@ -151,7 +151,7 @@ bool ClientCore::Busy() const {
 }
 
 bool ClientCore::Arm() {
-  // With one operation no answer but the last ends anything that a thread waits for.
+  // With one operation, only the last reply can end anything that a thread waits for.
   const Operation* const only = impl_->operations.first_live();
   const bool patient = only != nullptr && Operations::next_live(only) == nullptr &&
                        impl_->journal.OnlyAnswersLeft(only);
@@ -166,8 +166,8 @@ void ClientCore::Disarm() {
   impl_->lanes.Disarm();
 }
 
-// The owner holds the core for as long as this and the posts that follow take, so the endpoints
-// see the withdrawal before the requests (Endpoint::WakeOnAnything()).
+// The owner holds the core during this call and the posts that follow, so the endpoints see the
+// withdrawal before the requests (Endpoint::WakeOnAnything()).
 void ClientCore::Impl::WithdrawPatience() {
   if (!patient || rdma::planted_bugs().keep_patience) return;
   patient = false;

@@ -1,15 +1,17 @@
 // The client as a single-threaded state machine: membership, lanes, journal of unfinished records,
-// settlement. client.h wraps it in a lock and threads; the cluster simulator drives it directly.
+// settlement. client.h adds a lock and threads; the cluster simulator drives it directly.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
 //  1. A record is unfinished from its first Post until its group is settled (kOk, kDuplicate or a
-//     final refusal); unfinished records of a partition are reposted in order, on a new lane or
-//     that of another rail, only after their old lane is dead.
-//  2. A buffer is released only when no lane that is not dead has an unanswered record with it.
-//  3. Every operation ends by its deadline; the record behind it goes on until settled.
-//  4. sync: records of step t + 1 of a chunk are not posted before step t of it is known committed.
+//     final refusal). Unfinished records of a partition are reposted in order, on a new lane or on
+//     another rail's lane, only after their old lane is dead.
+//  2. A buffer is released only when no lane that may still be alive has an unanswered record with
+//     it.
+//  3. Every operation ends by its deadline; its record continues until it is settled.
+//  4. sync: records of step t + 1 of a chunk are not posted before the commit of its step t is
+//     known.
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 
@@ -51,40 +53,42 @@ struct CoreOptions {
   bool observer = false;
   size_t staging_bytes = 16 << 20;
   uint64_t seed = 1;  // backoff jitter, request ids
-  // Endpoints this process can use, best first, with what OpenLane offers for them.
+  // Endpoints that this process can use, best first, with their OpenLane offers.
   struct Transport {
     rdma::Endpoint* endpoint;
     std::string host;
-    uint32_t rail = 0;  // those of one transport are numbered from 0
+    uint32_t rail = 0;  // rails of one transport are numbered from 0
   };
   std::vector<Transport> transports;
-  bool direct_only = false;  // calls on memory of devices that a transport does not reach fail
-  std::vector<rdma::MissingTransport> missing;  // those it cannot use, and why: servers are told
+  bool direct_only = false;  // calls on device memory that a transport cannot access fail
+  std::vector<rdma::MissingTransport> missing;  // unavailable transports and the reasons, sent to
+                                                // servers
   const Clock* clock = nullptr;
   ControlChannel* control = nullptr;
-  // Takes a line about a call that takes long; null: none. From the threads of lease_keeper() and
-  // registrar().
+  // Receives a line about a call that takes long; null: none. Called by the threads of
+  // lease_keeper() and registrar().
   std::function<void(const std::string&)> log;
 };
 
 using OperationId = uint64_t;
 
-// What one record of a scan brought.
+// The result of one record of a scan.
 struct ScanResult {
   std::vector<uint64_t> keys;
   std::vector<float> rows;  // `dim` for each key
-  uint64_t next = 0;        // the cursor to go on from; no keys: the partition's end
+  uint64_t next = 0;        // the cursor of the next record; no keys: the end of the partition
 };
 
 struct CoreStatistics {
   uint64_t bytes_pushed = 0, bytes_pulled = 0;
-  uint64_t pushes = 0, pulls = 0;  // records; one for each chunk, of rows for each lane and slotful
+  uint64_t pushes = 0, pulls = 0;  // records; one per chunk, or for rows one per lane and filled
+                                   // slot
   uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
   uint64_t credit_stalls = 0;
   uint64_t staged_bytes = 0, direct_bytes = 0;
   uint64_t referenced_bytes = 0;
-  uint64_t rail_moves = 0;  // of a table's partitions, from a rail to another one
-  uint64_t tables = 0;      // in use, and those that were dropped and are not forgotten yet
+  uint64_t rail_moves = 0;  // moves of a table's partitions from one rail to another
+  uint64_t tables = 0;      // in use, or dropped and not released yet
   std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
   struct Lane {
     uint64_t server = 0;
@@ -94,11 +98,11 @@ struct CoreStatistics {
     uint32_t in_flight = 0, queued_pulls = 0;  // records
   };
   std::vector<Lane> lanes;
-  // How transports reach memory of devices that was pushed or pulled to.
+  // How transports access device memory that was pushed or pulled to.
   struct DevicePath {
     std::string memory, transport, device;
     rdma::DevicePath path;
-    absl::Status refusal;  // of some memory that is reached by staging all the same
+    absl::Status refusal;  // reason why some of that memory is staged nevertheless
   };
   std::vector<DevicePath> device_paths;
 };
@@ -110,7 +114,7 @@ class ClientCore {
 
   using Done = std::function<void(absl::Status)>;
 
-  // ---- control: `done` runs inside RunOnce(), but at once where the client is not joined ----
+  // ---- control: `done` runs inside RunOnce(), or at once if the client is not joined ----
   void Join(int64_t deadline_ns, Done done);
   void Leave(int64_t deadline_ns, Done done);
   void CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
@@ -122,19 +126,20 @@ class ClientCore {
   void ListTables(int64_t deadline_ns,
                   std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
 
-  // ---- data: errors in the call itself are returned; everything later goes to `done`, which runs
-  // inside RunOnce() and may call anything of this object but its destructor ----
+  // ---- data: errors in the call itself are returned; later errors go to `done`, which runs inside
+  // RunOnce() and may call every function of this object except its destructor ----
   struct Slice {
     std::shared_ptr<rdma::MemoryBlock> block;
     size_t offset = 0;
     uint64_t first = 0;  // element of the table
     uint64_t count = 0;
-    // Memory of a device: it is not touched before this has passed; null: at once.
+    // Device memory is not touched before this has passed; null: it may be touched at once.
     std::shared_ptr<rdma::Device::Mark> after = nullptr;
   };
-  // Of a table with a push codec: what encodes the gradient of such a `call` ("push",
-  // "push-pull"); its Run() is for the caller's thread, without this object, and then it is handed
-  // to the call. Null: the table has none. Without it the call encodes by itself.
+  // Starts the encoding of a gradient for a table with a push codec; `call` is "push" or
+  // "push-pull". The caller's thread executes Run() without this object and then passes the
+  // encoding to the call. Null: the table has no codec. Without an encoding the call encodes
+  // itself.
   absl::StatusOr<std::unique_ptr<PushEncoding>> StartEncoding(std::string_view call, uint32_t table,
                                                               const Slice& gradient);
   absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
@@ -146,14 +151,14 @@ class ClientCore {
                                        const Slice& destination, int64_t deadline_ns, Done done,
                                        std::unique_ptr<PushEncoding> encoded = nullptr);
   absl::StatusOr<OperationId> EndStep(uint32_t table, int64_t deadline_ns, Done done);
-  // Of embedding tables: one row after the other, in the order of `keys`, which are copied.
+  // Rows of embedding tables, in the order of `keys`, which are copied.
   struct Rows {
     std::shared_ptr<rdma::MemoryBlock> block;
     size_t offset = 0;
   };
-  // Sorts the keys of such a call if there are many (KeySort::kManyKeys): Run() it on the caller's
-  // thread, without this object, and hand it to the call. Null: the call sorts the keys itself, or
-  // refuses them.
+  // Starts the sort of the keys if there are many (KeySort::kManyKeys). The caller's thread
+  // executes Run() without this object and then passes the sort to the call. Null: the call sorts
+  // or refuses the keys.
   std::unique_ptr<KeySort> StartKeys(uint32_t table, absl::Span<const uint64_t> keys);
   std::unique_ptr<KeySort> StartBags(uint32_t table, const BagKeys& bags, const Rows& sums);
   absl::StatusOr<OperationId> PushRows(uint32_t table, absl::Span<const uint64_t> keys,
@@ -163,56 +168,56 @@ class ClientCore {
                                      const Rows& rows, std::optional<uint64_t> min_version,
                                      int64_t deadline_ns, Done done,
                                      std::unique_ptr<KeySort> sorted = nullptr);
-  // Sums of rows by bag: one after the other, in the order of the bags. What `bags` refers to is
+  // Looks up sums of rows by bag, in the order of the bags. The memory that `bags` refers to is
   // copied.
   absl::StatusOr<OperationId> LookupBags(uint32_t table, const BagKeys& bags, const Rows& sums,
                                          std::optional<uint64_t> min_version, int64_t deadline_ns,
                                          Done done, std::unique_ptr<KeySort> sorted = nullptr);
-  // Tells the servers that rows of these keys will be asked for soon.
+  // Prefetch: announces to the servers that rows of these keys will be looked up soon.
   absl::StatusOr<OperationId> Intend(uint32_t table, absl::Span<const uint64_t> keys,
                                      int64_t deadline_ns, Done done,
                                      std::unique_ptr<KeySort> sorted = nullptr);
-  // One record's rows of `partition` from `cursor` on. *result is written before `done` runs with
-  // OK, and not after an operation has ended.
+  // Reads one record of rows of `partition`, starting at `cursor`. *result is written before `done`
+  // runs with OK, and not after the operation has ended.
   absl::StatusOr<OperationId> Scan(uint32_t table, uint32_t partition, uint64_t cursor,
                                    std::shared_ptr<ScanResult> result, int64_t deadline_ns,
                                    Done done);
 
   void Cancel(OperationId id);
   bool BufferReleased(OperationId id) const;
-  // The memory is about to go: closes the lanes whose unanswered records use it. Its block may be
-  // freed once InUse() is false (at once on every transport but a stopped shm peer, whose own
-  // mapping keeps the pages).
+  // The memory is about to be freed: closes the lanes whose unanswered records use it. The block
+  // may be freed when InUse() is false. This is the case at once on all transports except a stopped
+  // shm peer, whose own mapping keeps the pages.
   void ReleaseBlock(uint64_t block_id);
   bool InUse(uint64_t block_id) const;
 
-  // Only what peers sent, without timers and control answers: cheap enough to spin on. True: call
-  // RunOnce() for what follows from it.
+  // Handles only data from peers, without timers and control answers: cheap enough for spinning.
+  // True: call RunOnce() to process the consequences.
   bool Poll();
-  // Makes progress: events, completions, control answers, timers. Returns whether it did anything.
+  // Makes progress: events, completions, control answers, timers. Returns whether there was work.
   bool RunOnce();
-  // The last RunOnce() took long, and more of that kind may follow: others are to be let in first.
+  // The last RunOnce() took long, and the next may too: other threads should get the lock first.
   bool long_turn() const;
-  // The part of it that keeps the lease and follows the view: no data, no `done` of operations.
+  // Runs only the part that keeps the lease and follows the view: no data, no `done` of operations.
   bool RunControl();
-  // When RunOnce() has something to do even if nothing arrives; INT64_MAX: never.
+  // Time at which RunOnce() has work even without events; INT64_MAX: never.
   int64_t NextTimerNanos() const;
-  // Operations that have not ended, or whose `done` has not run.
+  // Whether operations have not ended, or their `done` has not run.
   bool HasOperations() const;
-  // Records queued or unanswered, or calls under way.
+  // Whether records are queued or unanswered, or calls are in flight.
   bool Busy() const;
-  // Sleeping, as Endpoint's: all endpoints and the control channel. While one operation of a few
-  // records is live, answers before the last one of a lane do not wake. Every call that starts or
-  // ends an operation withdraws that; NextTimerNanos() is 0 where the sleeping thread must be
-  // woken.
+  // Sleeping on all endpoints and the control channel; see Endpoint. While the only live operation
+  // has a few records, replies before the last one of a lane do not wake. Every call that starts or
+  // ends an operation withdraws that. NextTimerNanos() is 0 if the sleeping thread must be woken.
   bool Arm();
   void Disarm();
   void AppendDescriptors(std::vector<int>* fds) const;
 
-  // Its RunOnce() is for a thread of its own, at any time, also while another thread is in a call
-  // of this object; it lives as long as this object.
+  // A separate thread calls its RunOnce(), even while another thread is in a call of this object.
+  // It lives as long as this object.
   LeaseKeeper& lease_keeper();
-  // The same of its Run(). Until UseThread() memory is registered in the calls that need it.
+  // Separate threads call its Run() in the same way. Before UseThread(), calls register the memory
+  // that they need.
   Registrar& registrar();
 
   uint64_t incarnation() const;

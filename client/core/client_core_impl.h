@@ -1,6 +1,6 @@
-// What ClientCore is made of; private to client_core.cc and the files with its calls.
+// Implementation of ClientCore; private to client_core.cc and the files with its calls.
 //
-// **Thread safety**: as ClientCore.
+// **Thread safety**: that of ClientCore.
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
 
@@ -35,35 +35,36 @@ struct ClientCore::Impl {
     lanes.CloseAll(status);
   }
 
-  // What a call on a dense table is about, checked.
+  // The checked arguments of a call on a dense table.
   struct Target {
     TableState* table = nullptr;
     uint32_t first = 0, chunks = 0;
   };
   absl::StatusOr<Target> Check(std::string_view what, uint32_t table, const Slice& slice,
                                bool push);
-  // The same of an embedding table.
+  // The corresponding checks for an embedding table.
   absl::StatusOr<TableState*> CheckKeys(std::string_view what, uint32_t table,
                                         absl::Span<const uint64_t> keys, bool push);
   absl::StatusOr<TableState*> CheckRows(std::string_view what, uint32_t table,
                                         absl::Span<const uint64_t> keys, const Rows& rows,
                                         bool push);
   absl::StatusOr<TableState*> CheckBags(uint32_t table, const BagKeys& bags, const Rows& sums);
-  // Sorts them unless that was done.
+  // Sorts the keys unless `sorted` has them.
   std::unique_ptr<KeyPlan> PlanOf(absl::Span<const uint64_t> keys, const TableState& table,
                                   KeySort* sorted);
   absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
-  // Of what lies in the slice (`push`: gradients), or comes to lie there (parameters).
+  // Checks the memory of the slice, which holds gradients (`push`) or receives parameters.
   absl::Status CheckMemory(const TableState& table, const Slice& slice, bool push) const;
-  // Of a table with a codec: the slice lies where it can be encoded (`push`), or decoded to.
+  // For a table with a codec: checks that memory in the slice can be encoded (`push`) or decoded
+  // to.
   static absl::Status CheckCodec(const TableState& table, const Slice& slice, bool push);
-  // Of such a table: what is to be run before the call.
+  // For such a table: the encoding that runs before the call.
   absl::StatusOr<std::unique_ptr<PushEncoding>> NewEncoding(const Target& target,
                                                             const Slice& slice);
-  // What `operation` pushes: of such a table the slice encoded, chunk after chunk, with what
-  // earlier pushes have left; then *offset is where it begins. Others: as it is. `encoded` was run;
-  // null: it is encoded here.
+  // The gradient that `operation` pushes. For such a table it is the slice encoded chunk by chunk,
+  // including the residual of earlier pushes, and *offset is its start. For other tables it is the
+  // slice. `encoded` was run; null: this call encodes.
   absl::Status Encoded(const Target& target, const Slice& slice,
                        std::unique_ptr<PushEncoding> encoded, Operation* operation, size_t* offset);
   absl::StatusOr<Operation*> Start(Operation::Kind kind, TableState* table, int64_t deadline_ns,
@@ -74,14 +75,14 @@ struct ClientCore::Impl {
     return operations.IdOf(*operation);
   }
 
-  // One that has nothing to do.
+  // Ends an operation that has no work.
   OperationId EndedAtOnce(Operation* operation) {
     journal.End(operation, absl::OkStatus());
     return operations.IdOf(*operation);
   }
 
-  // Before anything is started, ended or closed: the sleeping thread's promise to wait for the last
-  // answer counted the one operation that was live when it armed the endpoints.
+  // Call before an operation is started, ended or closed. The sleeping thread's promise to wait for
+  // the last reply covers only the one operation that was live when it armed the endpoints.
   void WithdrawPatience();
 
   const CoreOptions options;

@@ -1,4 +1,4 @@
-// Calls on dense tables and the end of a step: checked, then handed to the journal.
+// Calls on dense tables and the end of a step: checks them and passes them to the journal.
 #include <algorithm>
 #include <utility>
 
@@ -9,10 +9,10 @@
 namespace verbena::client {
 namespace {
 
-// EndStep() calls of a table whose steps are not known committed: a worker that runs away is told.
+// Maximum number of ended steps of a table without a known commit: EndStep() then returns an error.
 constexpr uint64_t kMaxStepsAhead = 64;
 
-// "bf16 gradient": what an element is on its way to the servers (`push`) or back.
+// "bf16 gradient": the type of an element in pushes (`push`) or pulls.
 std::string ElementWord(const TableState& table, bool push) {
   const v1::TableSpec& spec = table.info.spec();
   const ElementType type = push ? GradientType(spec) : ParameterType(spec);
@@ -22,7 +22,7 @@ std::string ElementWord(const TableState& table, bool push) {
   return absl::StrCat(name, push ? " gradient" : " parameter");
 }
 
-// A chunk's parameters may come over its own gradient, which was read then; but not over another
+// A chunk's parameters may overwrite its own gradient, which was read by then, but not another
 // chunk's, which may still have to be sent.
 absl::Status CheckInPlace(const TableState& table, const ClientCore::Slice& gradient,
                           const ClientCore::Slice& destination) {
@@ -264,7 +264,7 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
   auto operation = c.Start(Operation::Kind::kEndStep, state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost = c.journal.CheckLost(*state, 0, state->chunks());
-  // What is left of the table goes on: the step ends there all the same.
+  // The remaining parts of the table continue: the step still ends there.
   c.journal.AddEndStep(state, *operation, state->sync);
   if (!lost.ok()) {
     c.journal.End(*operation, lost);

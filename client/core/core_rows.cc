@@ -1,4 +1,4 @@
-// Calls on embedding tables: checked, then handed to the journal.
+// Calls on embedding tables: checks them and passes them to the journal.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +13,7 @@ absl::Status NotEmbedding(absl::string_view call, const TableState& table) {
       call, ": table '", table.name(), "' is a dense table (dim is 0): use Push() and Pull()"));
 }
 
-// `count` of what is called `what`, of `dim` numbers each.
+// Checks memory for `count` rows of `dim` numbers each; `what` is their name in errors.
 absl::Status CheckRowMemory(const TableState& table, size_t count, absl::string_view what,
                             const ClientCore::Rows& rows) {
   if (rows.block == nullptr) {
@@ -38,7 +38,7 @@ absl::Status CheckRowMemory(const TableState& table, size_t count, absl::string_
                                                  " bytes, ", left, " from offset ", rows.offset));
 }
 
-// How keys, offsets and weights of a lookup of bags fit each other.
+// Checks that keys, offsets and weights of a lookup of bags are consistent.
 absl::Status CheckBagKeys(const BagKeys& bags) {
   const size_t keys = bags.keys.size();
   if (bags.mode > BagMode::kSqrtN) {
@@ -121,7 +121,7 @@ std::unique_ptr<KeyPlan> ClientCore::Impl::PlanOf(absl::Span<const uint64_t> key
 std::unique_ptr<KeySort> ClientCore::StartKeys(uint32_t table, absl::Span<const uint64_t> keys) {
   if (keys.size() < KeySort::kManyKeys) return nullptr;
   auto state = impl_->CheckKeys("rows", table, keys, false);
-  if (!state.ok()) return nullptr;  // the call says why
+  if (!state.ok()) return nullptr;  // the call returns the error
   return std::make_unique<KeySort>(keys, KeySort::Of{table, (*state)->partitions});
 }
 
@@ -129,7 +129,7 @@ std::unique_ptr<KeySort> ClientCore::StartBags(uint32_t table, const BagKeys& ba
                                                const Rows& sums) {
   if (bags.keys.size() < KeySort::kManyKeys) return nullptr;
   auto state = impl_->CheckBags(table, bags, sums);
-  if (!state.ok()) return nullptr;  // the call says why
+  if (!state.ok()) return nullptr;  // the call returns the error
   return std::make_unique<KeySort>(bags, impl_->journal.BagLimits(**state),
                                    KeySort::Of{table, (*state)->partitions});
 }
@@ -217,7 +217,7 @@ absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const 
   auto started = c.Start(Operation::Kind::kIntent, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
-  // All rows are in memory, or there is none.
+  // Without a cold tier all rows are in memory. Without keys there is no work either.
   if (HotBytes((*state)->info.spec()) == 0 || keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {

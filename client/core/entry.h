@@ -1,5 +1,5 @@
-// What the journal keeps: operations (what a caller waits for) and entries (records to be sent or
-// answered). Plain structs of one state machine; journal.h says what they mean.
+// Plain structs of the journal: operations (a caller waits for them) and entries (records to be
+// sent or answered). journal.h describes their use.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_ENTRY_H_
@@ -30,17 +30,17 @@ struct ScanResult;
 class DeviceStaging;
 class Staging;
 
-// One record, from the moment it is needed until it is settled.
+// One record, from its creation until it is settled.
 //
 // States: kHeld (a pull waiting for its push) -> kQueued <-> kPosted -> free, with
 //   kDelayed: a pull, an await, norms or totals, waiting for its backoff;
-//   kAnswered: its answer is being handled; in no queue;
-//   kEnded:   a sync end-step that the server has accepted: kept until its step is committed,
-//             because it is sent again after a lane loss;
-//   kCopying: in no queue, while a copy goes on that touches the caller's memory on a device: of a
-//             pull that was answered, or of a push whose call is over;
-//   kKept:    a sync push of one part that the server has answered: kept until its step is
-//             committed, because a server that takes over needs it again.
+//   kAnswered: its reply is being handled; in no queue;
+//   kEnded:   a sync end-step that the server has accepted. It is kept until its step is committed,
+//             because it is resent after a lane loss;
+//   kCopying: in no queue, while a copy uses the caller's memory on a device: of an answered
+//             pull, or of a push whose call has ended;
+//   kKept:    an answered sync push of one part. It is kept until its step is committed, because a
+//             server that takes over needs it again.
 struct Entry {
   enum class State : uint8_t {
     kFree,
@@ -55,42 +55,45 @@ struct Entry {
   };
   enum class Copy : uint8_t { kNone, kRunning, kDone };
 
-  uint32_t index = 0;  // in the pool: the cookie of its record
+  uint32_t index = 0;  // index in the pool: the cookie of its record
   State state = State::kFree;
   RecordType type = RecordType::kPush;
-  bool numbered = false;      // async: its sequence is taken; sync push: counted in `pushed`
+  bool numbered = false;      // async: its sequence is assigned; sync push: counted in `pushed`
   bool holds_buffer = false;  // counted in the operation's `buffers`
   uint32_t posts = 0;
-  uint64_t order = 0;  // of creation: records of a partition are (re)posted in this order
+  uint64_t order = 0;  // creation order: records of a partition are (re)posted in this order
 
-  Operation* operation = nullptr;  // null: the protocol's own, or of an operation that is gone
+  Operation* operation = nullptr;  // null: of the protocol itself, or of an operation that is gone
   TableState* table = nullptr;
-  Stream* stream = nullptr;            // where it is queued or posted; kKept: null
+  Stream* stream = nullptr;            // the stream on which it is queued or posted; kKept: null
   uint32_t part = 0;                   // push, pull, scan: index in table->parts
-  uint32_t chunk = 0;                  // norms, totals: their kind. bags: how many, once posted
-  uint64_t norm = 0;                   // norms, totals: the NormStep it is of
-  uint64_t step = 0;                   // sync: step. async: sequence, once numbered; of a pull:
-                                       // that of the push it follows, or 0. scan: cursor
+  uint32_t chunk = 0;                  // norms, totals: their kind. bags: their number, after
+                                       // posting
+  uint64_t norm = 0;                   // norms, totals: id of their NormStep
+  uint64_t step = 0;                   // sync: step. async: sequence, after numbering; pull:
+                                       // sequence of the push that it follows, or 0. scan: cursor
   uint64_t min_version = 0;            // pull, await
-  rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when staged away
+  rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when redirected to
+                                       // staging
   std::byte* data = nullptr;
-  uint32_t elements = 0;         // rows: how many keys
-  std::byte* staging = nullptr;  // pull: where the server writes instead. Else: what is sent
+  uint32_t elements = 0;         // rows: number of keys
+  std::byte* staging = nullptr;  // pull: where the server writes instead. Others: the data that is
+                                 // sent
   uint32_t staging_bytes = 0;
-  const Staging* awaited_from = nullptr;  // there was no buffer of so many bytes
+  const Staging* awaited_from = nullptr;  // no buffer of this size was free
   uint32_t awaited_bytes = 0;
-  // Whose memory `data` is. Null: the host's, or, once it is posted, memory that its lane reaches
-  // itself.
+  // The device of `data`. Null: host memory, or, after posting, memory that its lane accesses
+  // directly.
   DeviceStaging* device = nullptr;
-  bool direct = false;       // its lane would reach it: there is no copy to wait for
+  bool direct = false;       // its lane accesses the memory directly: there is no copy to wait for
   Copy copy = Copy::kNone;   // push: from the device to staging
-  Entry* follow = nullptr;   // push: the pull that comes after it
-  bool await_after = false;  // end-step: an await follows once it is posted
+  Entry* follow = nullptr;   // push: the pull that follows it
+  bool await_after = false;  // end-step: an await follows after posting
 
-  // What has groups: end-step, await, push of rows, lookups, norms, totals. The parts it is about,
-  // and for each (or empty): async end-step: its sequence and count, once numbered; rows: how many
-  // keys and the first of them in the operation's plan, and of a push, once numbered, its sequence
-  // (sync: index).
+  // For records with groups: end-step, await, push of rows, lookups, norms, totals. The parts of
+  // the record, and for each part (or empty): async end-step: its sequence and count, after
+  // numbering; rows: number of keys and the index of the first in the operation's plan; push of
+  // rows, after numbering: its sequence (sync: index).
   std::vector<uint32_t> parts;
   std::vector<uint64_t> sequences;
   std::vector<uint32_t> counts;
@@ -117,12 +120,12 @@ struct Entry {
   int64_t retry_at = 0;
   int64_t posted_at = 0;
   RangeId range = kNoRange;  // kPosted
-  uint64_t revision = 0;     // of the view when it was made, or posted last
+  uint64_t revision = 0;     // of the view when it was created or last posted
 
   Links<Entry> queue_links, operation_links;
 
  private:
-  // To index `to` of this one, or to the end of `rest`.
+  // Moves a group to index `to` of this entry, or to the end of `rest`.
   void MoveGroup(size_t from, Entry* rest, size_t to) {
     const auto move = [&](auto* own, auto* other) {
       if (own->empty()) return;
@@ -139,7 +142,7 @@ struct Entry {
   }
 };
 
-// Goes through the queue of pulls: the server may park it, and it changes nothing.
+// Whether a record uses the queue of pulls: the server may defer it, and it changes no data.
 inline bool IsPull(RecordType type) {
   return type == RecordType::kPull || type == RecordType::kAwait || type == RecordType::kLookup ||
          type == RecordType::kLookupBags || type == RecordType::kIntent ||
@@ -161,7 +164,7 @@ struct Operation {
     kLookupBags,
     kIntent
   };
-  // As errors and profilers have it.
+  // Name in errors and profilers.
   const char* name() const {
     constexpr const char* kNames[] = {"push",     "pull",           "push-pull",
                                       "end-step", "push of rows",   "lookup",
@@ -172,28 +175,30 @@ struct Operation {
   uint32_t index = 0;
   uint32_t generation = 0;  // of this use of the slot
   Kind kind = Kind::kPush;
-  bool live = false;       // not ended
+  bool live = false;       // has not ended
   bool delivered = false;  // `done` has run
   TableState* table = nullptr;
-  uint64_t step = 0;       // sync: the step it belongs to
-  uint64_t version = 0;    // pull: the version wanted
+  uint64_t step = 0;       // sync: the step that it belongs to
+  uint64_t version = 0;    // pull: the requested version
   bool ends_step = false;  // a push-pull that also ends its step
   int64_t deadline_ns = 0;
   int64_t started_ns = 0;
-  RangeId range = kNoRange;  // while it is live
+  RangeId range = kNoRange;  // while the operation is live
   std::function<void(absl::Status)> done;
   absl::Status status;
-  absl::Status not_now;  // why the transport did not take a record of it at the last attempt
-  uint32_t records = 0;  // unanswered or kept ones it waits for
-  uint32_t commits = 0;  // commits it waits for
-  bool landed = false;   // a chunk was written to memory of a device by the transport
-  uint32_t buffers = 0;  // entries that may still read or write its memory, or are kept with it
-  std::shared_ptr<rdma::MemoryBlock> blocks[2];  // what is pushed, and where to it is pulled
-  std::shared_ptr<rdma::Device::Mark> marks[2];  // that are waited for before these are touched
-  std::unique_ptr<KeyPlan> plan;                 // of rows; from Operations::NewPlan()
-  std::unique_ptr<BagCall> bags;                 // of a lookup of bags; from Operations::NewBags()
-  float* sums = nullptr;                         // where these are wanted, in blocks[1]
-  std::shared_ptr<ScanResult> scan;              // of a scan
+  absl::Status not_now;  // why the transport did not accept a record at the last attempt
+  uint32_t records = 0;  // number of unanswered or kept records that it waits for
+  uint32_t commits = 0;  // number of commits that it waits for
+  bool landed = false;   // the transport has written a chunk to device memory
+  uint32_t buffers = 0;  // number of entries that may still access its memory, or are kept with it
+  std::shared_ptr<rdma::MemoryBlock> blocks[2];  // memory that is pushed, and the destination of
+                                                 // pulls
+  std::shared_ptr<rdma::Device::Mark> marks[2];  // marks that must pass before this memory is
+                                                 // touched
+  std::unique_ptr<KeyPlan> plan;                 // for rows; from Operations::NewPlan()
+  std::unique_ptr<BagCall> bags;                 // for a lookup of bags; from Operations::NewBags()
+  float* sums = nullptr;                         // destination of its sums, in blocks[1]
+  std::shared_ptr<ScanResult> scan;              // for a scan
   EntryList entries;
   Links<Operation> timer_links, finished_links;
 };

@@ -32,7 +32,7 @@ std::string DescribeOperation(const Operation& operation) {
                       Seconds(operation.deadline_ns - operation.started_ns));
 }
 
-// Who a step may be waiting for, as far as the view says.
+// The members that a step may be waiting for, according to the view.
 std::string DescribeRoster(const Session& session) {
   const v1::Job* job = session.OwnJob();
   if (job == nullptr) return "";
@@ -56,7 +56,7 @@ std::string DescribeRoster(const Session& session) {
                       ")");
 }
 
-// What else a table with a cold tier may be waiting for.
+// An additional cause of waiting for a table with a cold tier.
 absl::string_view DescribeDisk(const Entry& entry) {
   if (HotBytes(entry.table->info.spec()) == 0) return "";
   return "; it may wait for rows on the server's disk: its log and "
@@ -80,7 +80,7 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
                                 ? absl::StrCat(" within ", Seconds(now - stream.changed_at))
                                 : absl::StrCat("; last: ", stream.last_error.message());
     const std::string text = absl::StrCat(what, ": no lane to ", server, why);
-    // It is there, and has none to give.
+    // The server is available, and has no free lane.
     if (absl::IsResourceExhausted(stream.last_error)) return absl::ResourceExhaustedError(text);
     return absl::UnavailableError(text);
   }
@@ -108,7 +108,7 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
                      " at ", server, "; ", DescribeRoster(session), DescribeDisk(entry)));
   }
   const Stream& stream = *entry.stream;
-  // Contributions are summed in the order of ranks: one is answered after those before it.
+  // Contributions are summed in rank order, so a push is answered after those of lower ranks.
   const bool in_turn = entry.type == RecordType::kPush && entry.table->sync;
   return absl::DeadlineExceededError(absl::StrCat(
       what, ": ", server, " has not answered a ", Name(entry.type), " for ",
@@ -152,7 +152,7 @@ bool MarkPassed(const Entry& entry) {
 
 bool WaitsForCopy(const Entry& entry) {
   if (entry.device == nullptr) return false;
-  // It waits for its lane; the stream's mark is looked at below.
+  // It waits for its lane; the stream's mark is checked below.
   if (entry.direct) return !MarkPassed(entry);
   if (entry.state == Entry::State::kCopying) return true;
   return entry.type == RecordType::kPush && entry.state == Entry::State::kQueued &&
@@ -184,8 +184,8 @@ bool WaitsForStep(const Entry& entry) {
          });
 }
 
-// What this worker waits for may wait in turn, through another worker, for a server that it has
-// nothing to do with itself.
+// The cause of this worker's wait may itself wait, through another worker, for a server that this
+// worker does not use.
 absl::Status WithSilentServers(const Session& session, const absl::Status& status, int64_t now) {
   std::string message(status.message());
   for (const v1::Server& server : session.view().servers()) {
@@ -204,7 +204,7 @@ absl::Status StepStatus(const Session& session, const std::string& what, const T
                                                   DescribeRoster(session)));
 }
 
-// `waiting`: the first of its records that is not answered; null: it waits for a commit.
+// `waiting`: its first unanswered record; null: it waits for a commit.
 absl::Status WaitStatus(const Session& session, const std::string& what, const Operation& operation,
                         const Entry* waiting, int64_t now) {
   if (waiting == nullptr) return StepStatus(session, what, *operation.table, operation.step);
@@ -334,7 +334,7 @@ absl::Status WaitedFor(const Session& session, const Operation& operation, int64
 absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now) {
   absl::Status status = WaitedFor(session, operation, now);
   if (operation.not_now.ok()) return status;
-  // Nothing was sent: the transport's reason is the one that helps.
+  // Nothing was sent, so the transport's reason is the useful one.
   return absl::Status(
       operation.not_now.code(),
       absl::StrCat(status.message(),

@@ -1,4 +1,4 @@
-// What operations end with: statuses that name the table, the server and what was waited for.
+// Statuses of ended operations, with the table, the server and the missing event.
 //
 // **Thread safety**: pure functions of the state they are given.
 #ifndef VERBENA_CLIENT_CORE_ERRORS_H_
@@ -22,13 +22,13 @@ std::string DescribeEntry(const Entry& entry);
 
 // A final refusal of a record.
 absl::Status RefusalStatus(const Entry& entry, ReplyStatus status);
-// Rows of `part` were not made: kMemoryLimit, kJobMemoryLimit.
+// Rows of `part` were not created: kMemoryLimit, kJobMemoryLimit.
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
                                ReplyStatus status, uint32_t detail);
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);
-// The operation's deadline has passed: what it was still waiting for. UNAVAILABLE: a server does
-// not answer; RESOURCE_EXHAUSTED: no slot became free, or it grants no lane; DEADLINE_EXCEEDED:
-// another worker. Where the transport refused the memory of its records, its error.
+// Status for an expired deadline, with the event that the operation still waited for. UNAVAILABLE:
+// a server does not respond; RESOURCE_EXHAUSTED: no slot became free, or the server grants no lane;
+// DEADLINE_EXCEEDED: another worker. If the transport refused the memory of the records, its error.
 absl::Status DeadlineStatus(const Session& session, const Operation& operation, int64_t now);
 
 }  // namespace verbena::client

@@ -1,4 +1,4 @@
-// Queues: entries, where they go, and how they follow the view.
+// Queues: entries, their lanes, and changes of the view.
 #include "client/core/journal.h"
 
 #include <algorithm>
@@ -105,7 +105,7 @@ Staging* Journal::StagingOf(const Entry& entry) {
   return packs ? packing_ : entry.type == RecordType::kNorms ? &norm_staging_ : staging_;
 }
 
-// The transport neither reads nor writes it any more.
+// The transport no longer accesses the staging.
 void Journal::GiveStaging(Entry* entry) {
   if (entry->staging == nullptr) return;
   StagingOf(*entry)->Give(entry->staging, entry->staging_bytes);
@@ -120,7 +120,7 @@ void Journal::TouchStalled() {
   }
 }
 
-// Not in any queue.
+// The entry is in no queue.
 void Journal::Free(Entry* entry) {
   StopAwaiting(entry);
   Detach(entry);
@@ -183,7 +183,7 @@ void Journal::AddEndStep(TableState* table, Operation* operation, bool await) {
       }
     }
     if (entry != nullptr) EnqueueOn(lane.get(), entry);
-    // Accepted end-steps whose commit is known by now are done with.
+    // Drops accepted end-steps whose commit is known by now.
     for (Entry* ended = lane->ended.front(); ended != nullptr;) {
       Entry* next = EntryQueue::Next(ended);
       Prune(ended);
@@ -227,16 +227,16 @@ void Journal::Touch(Stream* stream) {
 void Journal::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 
 void Journal::EnqueueOn(TableLane* lane, Entry* entry) {
-  // Another lane may have to post others first.
+  // The new lane may have to post others first.
   if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   Entry* before = nullptr;
-  // New entries go to the end; those that come back go near the front.
+  // New entries go to the end; returned ones go near the front.
   if (lane->queue.back() != nullptr && lane->queue.back()->order > entry->order) {
     before = lane->queue.front();
     while (before->order < entry->order) before = EntryQueue::Next(before);
   }
   lane->queue.InsertBefore(before, entry);
-  // Its last lane may have reached memory of a device that this one does not.
+  // The previous lane may have had direct access to device memory that this one lacks.
   if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;
   entry->stream = lane->stream;
@@ -275,7 +275,7 @@ Entry* Journal::SplitOff(Entry* entry, absl::FunctionRef<bool(const PartState&)>
 void Journal::Enqueue(Entry* entry) {
   TableState* table = entry->table;
   if (entry->parts.empty()) return EnqueueOn(table->parts[entry->part].lane, entry);
-  // A record whose parts are on several lanes now goes out as one for each.
+  // A record whose parts are now on several lanes is divided into one for each.
   while (entry != nullptr) {
     TableLane* lane = table->parts[entry->parts[0]].lane;
     Entry* rest = SplitOff(entry, [lane](const PartState& part) { return part.lane == lane; });
@@ -299,7 +299,7 @@ void Journal::EnqueuePull(Entry* entry, bool front) {
 }
 
 void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
-  // A queued record holds no buffer: those in front of it are posted first, and may need it.
+  // A queued record holds no buffer: the records in front of it are posted first, and may need it.
   if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   GiveStaging(entry);
   if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
@@ -398,7 +398,7 @@ TableState* Journal::FindTable(uint32_t id) {
   auto table = std::make_unique<TableState>();
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
   Route(table.get());
-  // No other view may come: partitions lost in this one are lost from the first call on.
+  // No other view may arrive, so partitions lost in this one must be known from the first call on.
   if (!planted_bugs().learn_losses_late) MarkLost(table.get());
   last_table_ = table.get();
   tables_[id] = std::move(table);
@@ -406,7 +406,8 @@ TableState* Journal::FindTable(uint32_t id) {
   return last_table_;
 }
 
-// Moves what is queued to where its parts are now. What is posted moves when its lane is dead.
+// Moves queued records to the current lanes of their parts. Posted ones move when their lane is
+// dead.
 void Journal::Reroute(TableState* table, std::vector<Entry*> more) {
   std::vector<Entry*> moving = std::move(more), pulls;
   for (const auto& lane : table->lanes) {
@@ -422,7 +423,7 @@ void Journal::Reroute(TableState* table, std::vector<Entry*> more) {
         if (entry->table == table) {
           queue->Remove(entry);
           entry->state = Entry::State::kHeld;
-          entry->backoff.Reset();  // nobody has refused it there
+          entry->backoff.Reset();  // no server has refused it there
           pulls.push_back(entry);
         }
         entry = next;
@@ -461,7 +462,7 @@ void Journal::OnView() {
   }
   if (moved) LeaveOldLanes();
   norms_dirty_ = true;
-  // Epochs have changed: what waited for them may go.
+  // Epochs have changed: records that waited for them may be posted.
   for (const auto& stream : lanes_->streams()) Touch(stream.get());
 }
 

@@ -1,47 +1,48 @@
-// The journal: every record from the moment it is needed until it is settled.
+// The journal: tracks every record from its creation until it is settled.
 //
-// Calls on rows of an embedding table are cut, when they are made, into records of groups: one
-// group for each partition (key_plan.h says which keys it has), one record a lane, more when groups
-// or bytes do not fit. Their numbers are packed into, and looked up by way of, staging, which is
-// taken when a record is posted and given back when it is answered or its lane is dead: so a push
-// that is sent again is packed again, without keys when its call is over. Pushes have staging of
-// their own, because lookups hold theirs while the server parks them. Lookups of bags are lookups
-// whose answers are kept until the last one is there (bag_call.h).
+// Calls on rows of an embedding table are divided at the call into records of groups. There is one
+// group per partition (key_plan.h has its keys), and one record per lane, or more if groups or
+// bytes do not fit. Rows are packed into staging, and looked up through staging. It is taken when a
+// record is posted, and released when the record is answered or its lane is dead. So a resent push
+// is packed again, without keys if its call has ended. Pushes have separate staging, because
+// lookups keep theirs while the server defers them. Lookups of bags are lookups whose replies are
+// kept until the last one arrives (bag_call.h).
 //
-// Pushes and end-steps of a table go through one queue per lane (TableLane), in order. sync: a
-// push of step t waits in it until step t - 1 of its chunk is known committed, an end-step until
-// step t - 1 of its partitions is. Pulls and awaits have a queue per lane and may use half of its
-// operations, because the server may park them (record.h) and pushes must always get through. Norms
-// and totals of steps that commit in two phases have one, too: without them nothing commits, so a
-// server that may park no more of them says so at once (kTooEarly) and they are sent again.
+// Pushes and end-steps of a table use one queue per lane (TableLane), in order. sync: a push of
+// step t waits in it until the commit of its chunk's step t - 1 is known, an end-step until that of
+// its partitions' step t - 1 is. Pulls and awaits have a queue per lane. They may use half of its
+// operations, because the server may defer them (record.h) while pushes must always get through.
+// Norms and totals of steps that commit in two phases have a queue too: no step commits without
+// them. So a server that cannot defer more of them replies at once (kTooEarly), and they are
+// resent.
 //
-// A chunk in memory of a device goes as the host's does where the lane's transport reaches it
-// (GPUDirect), once what its caller had enqueued is done. Elsewhere it is copied to staging of its
-// own before its record is posted, ahead of its turn while there is room, and from staging once its
-// pull is answered (device_staging.h). Of the buffers for pushes the last one is left to the push
-// made first of those not copied, for the same reason for which lanes leave it a slot
-// (ReserveOf()). While such a copy goes on, the entry stays, with the caller's memory, even when
-// its call is over.
+// A chunk in device memory is sent like host memory if the lane's transport can access it
+// (GPUDirect), after the caller's enqueued work is done. Otherwise it is copied to separate staging
+// before its record is posted, in advance while there is room, and from staging after its pull is
+// answered (device_staging.h). The last buffer for pushes is reserved for the oldest push that is
+// not copied, for the same reason for which lanes reserve a slot for it (ReserveOf()). While such a
+// copy runs, the entry and the caller's memory are kept, even after the call has ended.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. Those of client_core.h; this is where they are kept.
-//  2. async: sequences are taken at the first posting and posted in order; what comes back is
-//     posted again in order, after everything posted behind it is answered (TableLane::reordering).
-//  3. An operation that ends takes its unposted records with it. Posted pushes stay until settled,
-//     as empty records once their lane was lost; posted pulls until answered or their lane is dead.
-//  4. A group of rows keeps its sequence (sync: its index) however its record is cut again.
-//  5. Pushes and end-steps of a part that are posted and unanswered are all on one lane: it changes
-//     rails when none is, or when that lane is dead. Pulls, awaits and norms need no order and stay
-//     where they are.
-//  6. sync, of a partition that has copies (or shall have): a push that is answered is kept, with
-//     its buffer, until its step is known committed; when the partition has another primary or
-//     epoch, it is sent again, before the end-steps that were accepted. One that contributes zero,
-//     or whose operation is over, is kept without its buffer, as an empty record.
+//  1. The journal maintains the invariants of client_core.h.
+//  2. async: sequences are assigned at the first posting and posted in order. Returned records are
+//     reposted in order, after everything posted behind them is answered (TableLane::reordering).
+//  3. An operation that ends removes its unposted records. Posted pushes stay until settled, as
+//     empty records after their lane was lost; posted pulls stay until answered or their lane is
+//     dead.
+//  4. A group of rows keeps its sequence (sync: its index) when its record is divided again.
+//  5. Posted unanswered pushes and end-steps of a part are all on one lane. The part changes rails
+//     only when it has none, or when that lane is dead. Pulls, awaits and norms need no order and
+//     stay on their lanes.
+//  6. sync, of a partition with replicas (or with wanted replicas): an answered push is kept with
+//     its buffer until the commit of its step is known. If the partition's primary or epoch
+//     changes, the push is resent, before the accepted end-steps. A push that contributes zero, or
+//     whose operation has ended, is kept without its buffer, as an empty record.
 //  7. Records of a partition are posted to its new primary only when none of its pushes and
-//     end-steps is out on the lane to the old one, which is closed as soon as the view names
-//     another: a server that hangs would never answer.
+//     end-steps is in flight on the lane to the old one. That lane is closed as soon as the view
+//     has the new primary, because a server that hangs would never answer.
 #ifndef VERBENA_CLIENT_CORE_JOURNAL_H_
 #define VERBENA_CLIENT_CORE_JOURNAL_H_
 
@@ -73,8 +74,8 @@ struct JournalCounters {
 
 class Journal final : public LaneListener {
  public:
-  // `staging`: of what comes; `packing`: of rows that go.
-  // `direct_only`: calls on memory of devices end where the transport does not reach it.
+  // `staging`: for received data; `packing`: for sent rows. `direct_only`: calls on device memory
+  // end with an error if the transport cannot access it.
   Journal(Session* session, Operations* operations, Staging* staging, Staging* packing,
           const Clock* clock, Random* random, bool direct_only)
       : session_(session),
@@ -86,41 +87,41 @@ class Journal final : public LaneListener {
         direct_only_(direct_only) {}
   void set_lanes(LaneSet* lanes) { lanes_ = lanes; }
 
-  // ---- starting (core_calls.cc has checked the arguments) ----
-  // nullptr: not in the view, or dropped.
+  // ---- starting (core_data.cc and core_rows.cc have checked the arguments) ----
+  // Null: not in the view, or dropped.
   TableState* FindTable(uint32_t id);
-  // A part of [first_chunk, +chunks) that is lost: DATA_LOSS.
+  // DATA_LOSS: a part of [first_chunk, +chunks) is lost.
   absl::Status CheckLost(const TableState& table, uint32_t first_chunk, uint32_t chunks) const;
-  // Chunks [first, +count), lying one after the other from `offset` of operation->blocks[0].
+  // Chunks [first, +count), contiguous from `offset` of operation->blocks[0].
   void AddPushes(Operation* operation, uint32_t first, uint32_t count, size_t offset);
-  // The same for pulls into operation->blocks[1].
+  // Adds pulls of such chunks into operation->blocks[1].
   void AddPulls(Operation* operation, uint32_t first, uint32_t count, size_t offset,
                 uint64_t min_version);
   // Pairs: each chunk's pull follows its push.
   void AddPushPulls(Operation* operation, uint32_t first, uint32_t count, size_t push_offset,
                     size_t pull_offset, uint64_t min_version);
-  // Ends the open step of `table`. async: `operation` (if any) waits for its records. sync:
-  // `await` says whether the commit is asked for.
+  // Ends the open step of `table`. async: `operation` (if any) waits for its records. sync: `await`
+  // is true if the commit is requested.
   void AddEndStep(TableState* table, Operation* operation, bool await);
-  // sync: the operation also waits until these chunks (all of the table: count 0) are committed.
+  // sync: the operation also waits for the commit of these chunks (count 0: of the whole table).
   void WaitForCommit(Operation* operation, uint32_t first, uint32_t count, uint64_t version);
-  // Of rows: what operation->plan has, from or to `offset` of its block.
+  // For rows: the keys in operation->plan, from or to `offset` of its block.
   absl::Status CheckRowsLost(const TableState& table,
                              absl::Span<const KeyPlan::Range> ranges) const;
   void AddRowPushes(Operation* operation, size_t offset);
   void AddLookups(Operation* operation, size_t offset, uint64_t min_version);
-  // Of sums of rows, to operation->sums: what operation->bags has, built within these limits.
+  // For sums of rows, to operation->sums: the bags in operation->bags, built within these limits.
   BagCall::Limits BagLimits(const TableState& table) const;
   void AddBagLookups(Operation* operation, uint64_t min_version);
   void AddIntents(Operation* operation);
   void WaitForRows(Operation* operation, uint64_t version);
-  // One record into operation->scan.
+  // Adds one record, with the result in operation->scan.
   void AddScan(Operation* operation, uint32_t part, uint64_t cursor);
   KeyScratch* key_scratch() { return &key_scratch_; }
-  // FAILED_PRECONDITION: the open step of `table` cannot end, because a table that its norm spans
-  // is at another step.
+  // FAILED_PRECONDITION: the open step of `table` cannot end, because a table of the same norm is
+  // at another step.
   absl::Status CheckNormStep(absl::string_view call, const TableState& table);
-  // After the last of the above.
+  // Call after the last Add function.
   void Started(Operation* operation) { MaybeDone(operation); }
 
   // ---- ending ----
@@ -131,27 +132,27 @@ class Journal final : public LaneListener {
 
   // ---- progress ----
   void OnView();
-  // Memory that was being registered is ready, or refused.
+  // Memory in registration is ready, or was refused.
   void OnMemoryReady();
   bool Pump();
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
   bool busy() const { return entries_.in_use() != 0; }
-  // There is nothing to do for `operation`, the only live one, before each lane's last answer: a
-  // few records are in flight, all of this operation, none waits to be posted, none follows from an
-  // answer. (With many, answers that came first are handled meanwhile. A record of an operation
-  // that has ended may be answered much later than this one's: then the last answer comes too
-  // late.)
+  // Whether `operation`, the only live one, needs no work before each lane's last reply. This is so
+  // if only a few records are in flight, all of this operation, none waits to be posted, and none
+  // follows from a reply. (With many records, early replies should be handled meanwhile. A record
+  // of an ended operation may be answered much later than this operation's, so the last reply would
+  // come too late.)
   bool OnlyAnswersLeft(const Operation* operation) const;
   const JournalCounters& counters() const { return counters_; }
   size_t tables() const { return tables_.size(); }
   const Session& session() const { return *session_; }
 
-  // A turn is full when so many bytes were decoded or copied in it: a few milliseconds' work.
+  // A turn is full after this many bytes were decoded or copied: a few milliseconds of work.
   static constexpr uint64_t kTurnBytes = 4 << 20;
   void BeginTurn() override { turn_bytes_ = 0; }
   bool TurnIsFull() const override { return turn_bytes_ >= kTurnBytes; }
-  // It has taken much longer than a poll.
+  // The turn took much longer than a poll.
   bool long_turn() const { return turn_bytes_ >= kTurnBytes / 4; }
 
   void OnLaneOpen(Stream* stream) override;
@@ -168,77 +169,77 @@ class Journal final : public LaneListener {
   Entry* NewPush(Operation* operation, uint32_t chunk, std::byte* data);
   Entry* NewPull(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
   Entry* NewRest(const Entry& entry);  // of the same record, without groups
-  // Splits off the groups whose part is not `same`, if any.
+  // Splits off the groups for whose part `same` is false, if any.
   Entry* SplitOff(Entry* entry, absl::FunctionRef<bool(const PartState&)> same);
-  void Enqueue(Entry* entry);  // by its order, on the lane(s) its parts have now
+  void Enqueue(Entry* entry);  // by its order, on the current lane(s) of its parts
   void EnqueueOn(TableLane* lane, Entry* entry);
-  void EnqueuePull(Entry* entry, bool front);  // on the stream(s) its parts have now
+  void EnqueuePull(Entry* entry, bool front);  // on the current stream(s) of its parts
   void EnqueuePullOn(Stream* stream, Entry* entry, bool front);
   void AddAwaits(TableState* table, uint64_t version);
   void AddAwait(TableState* table, uint64_t version, Stream* stream,
                 const std::vector<uint32_t>& parts);
-  void Unqueue(Entry* entry);  // from whichever queue it is in
+  void Unqueue(Entry* entry);  // from its queue
   void Free(Entry* entry);
   void Detach(Entry* entry);  // from its operation
   void ReleaseBuffer(Entry* entry);
   Staging* StagingOf(const Entry& entry);
   void GiveStaging(Entry* entry);
   void TouchStalled();
-  // `more`: not in any queue; goes with what is.
+  // `more`: entries in no queue, which are rerouted together with the queued ones.
   void Reroute(TableState* table, std::vector<Entry*> more = {});
   void Touch(Stream* stream);
   void NoteTimer(int64_t at);
 
   // ---- kept for a server that takes over (journal_kept.cc) ----
-  // A push of that step that was answered may be needed again.
+  // Whether an answered push of that step may be needed again.
   bool Keeps(const TableState& table, uint32_t chunk, uint64_t step) const;
-  // Instead of Settled(). `zero`: it contributes nothing.
+  // Replaces Settled(). `zero`: the push contributes zero.
   void Keep(Entry* entry, bool zero);
-  void KeepRows(const Entry& entry, size_t group);  // one group of it
+  void KeepRows(const Entry& entry, size_t group);  // one group of the entry
   static EntryQueue* KeptOf(const Entry& entry);
   void TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries);
   void DropKept(TableState* table, uint32_t part);
-  // What an answer says of commits.
+  // Learns commits from a reply.
   void LearnChunk(TableState* table, uint32_t chunk, uint64_t version);
   void LearnPart(TableState* table, uint32_t part, uint64_t version);
   void ReleaseKept(TableState* table, uint32_t chunk);
 
-  // ---- partitions that have another primary (journal_moved.cc) ----
-  // Where each part is, according to the view. False: all are where they were, at the same epoch.
+  // ---- partitions that have a new primary (journal_moved.cc) ----
+  // Updates the location of each part from the view. False: no location or epoch has changed.
   bool Route(TableState* table);
   void FollowMoved(TableState* table);
   void TakeEnded(TableState* table, std::vector<Entry*>* entries);
   void LeaveOldLanes();
-  static bool MovedSince(const Entry& entry);  // it was posted
-  // Of an answered push or end-step: what has moved since it was posted is queued again. Returns
-  // the rest; nullptr: there is none.
+  static bool MovedSince(const Entry& entry);  // since it was posted
+  // For an answered push or end-step: requeues the parts that have moved since it was posted.
+  // Returns the rest; null: there is none.
   Entry* ResendMoved(Entry* entry);
-  // The first that may go: it is not of parts that are away.
+  // The first entry that may be posted: none of its parts is away.
   Entry* FrontOf(TableLane* lane);
 
   // ---- memory of devices (journal_device.cc) ----
-  // Null: the host's.
+  // Null: host memory.
   DeviceStaging* StagingFor(const rdma::MemoryBlock& block);
   void CopyAhead(Stream* stream, TableLane* lane);
   bool StartCopy(Stream* stream, Entry* entry);
-  // How a chunk that is to be posted goes.
+  // Transfer path of a chunk that is to be posted.
   enum class Way : uint8_t {
-    kDirect,  // as the host's memory does
+    kDirect,  // like host memory
     kStaged,
-    kLater,  // what the caller had enqueued is not done
-    kEnded,  // its operation
+    kLater,  // the caller's enqueued work is not done
+    kEnded,  // its operation has ended
   };
-  // Whether the lane would reach its memory, and there is no reason to doubt that.
+  // Whether the lane can access its memory directly, and there is no reason for doubt.
   bool GoesDirect(const Stream& stream, const Entry& entry) const;
   Way WayOf(Stream* stream, Entry* entry);
   void EndWith(Stream* stream, Entry* entry, const absl::Status& status);
   bool OldestToCopy(const Entry& entry) const;
-  bool TakeBack(const Entry& entry);  // a buffer, for this push
+  bool TakeBack(const Entry& entry);  // frees a buffer for this push
   void OnCopied(uint64_t cookie, const absl::Status& status);
-  void Land(Entry* entry);  // an answered pull
-  // Of a push whose call is over: what it owes to the server, as another entry.
+  void Land(Entry* entry);  // copies an answered pull to the device
+  // For a push whose call has ended: moves the data owed to the server to another entry.
   Entry* LeaveToCopy(Entry* entry);
-  void DropCopies(Stream* stream);  // of what waits for a lane that is dead
+  void DropCopies(Stream* stream);  // those that wait for a dead lane
   bool CopiesUse(uint64_t block_id) const;
   bool RunDevices(int64_t now);
 
@@ -246,19 +247,19 @@ class Journal final : public LaneListener {
   static Stream* Pinned(const PartState& part);
   static void Place(TableState* table, PartState* part, Stream* stream);
   static void CountMoving(TableState* table);
-  void RailsChanged();                   // pins did: parts may have to move
-  void Spread(const TableState& table);  // a new one, whose parts load the rails
-  bool RunMoves();                       // those that may
+  void RailsChanged();                   // pins have changed: parts may have to move
+  void Spread(const TableState& table);  // a new table, whose parts load the rails
+  bool RunMoves();                       // moves the parts that can move
   void LeaveRail(Stream* stream);        // its lane is dead
-  // It must wait until a part of it has changed rails.
+  // Whether the entry must wait until one of its parts has changed rails.
   bool Draining(const Entry& entry) const;
-  // Of a push or end-step: +1 once it is posted, -1 once it is answered or its lane is dead.
+  // For a push or end-step: +1 after posting, -1 after its reply or after its lane is dead.
   void CountOut(const Entry& entry, int change);
-  // What is posted loads its partitions' rail.
+  // A posted record loads the rail of its partitions.
   static void CountLoad(const Stream& stream, const Entry& entry);
 
   // ---- norms over several chunks (journal_norms.cc) ----
-  // Starts, goes on with and ends the first phases of steps, as far as what is known allows.
+  // Starts, continues and ends the first phases of steps, as far as the known state allows.
   void RunNorms();
   static void FollowTables(NormGroup* group, const std::vector<TableState*>& tables);
   void RunNormGroup(NormGroup* group, const std::vector<TableState*>& tables);
@@ -267,15 +268,15 @@ class Journal final : public LaneListener {
   bool MayStart(const NormGroup& group, const std::vector<TableState*>& tables,
                 uint64_t* step) const;
   void EndNormStep(NormGroup* group, bool over);
-  // All are told, but the step is not known committed: a server that takes over needs the same.
+  // All servers have the totals, but the commit is not known: a server that takes over needs them.
   static bool KeepsTotals(const NormStep& step);
   void RestartNorms(const TableState& table);  // of parts that have just moved
   void IssueNorms(NormStep* step);
   void EnqueueNorms(Entry* entry);
   NormStep* NormStepOf(const Entry& entry) const;
-  void ReturnNorms(Entry* entry);  // its parts are to be asked for, or told, by another; frees it
+  void ReturnNorms(Entry* entry);  // other entries handle its parts; frees it
   bool PumpNorms(Stream* stream);
-  void NormGroups(const Entry& entry);  // into groups_
+  void NormGroups(const Entry& entry);  // writes groups_
   bool PostNorms(Stream* stream, Entry* entry);
   bool PostTotals(Stream* stream, Entry* entry);
   void OnNormsAnswer(Stream* stream, Entry* entry, const Reply& reply);
@@ -283,20 +284,19 @@ class Journal final : public LaneListener {
   void OnTotalsAnswer(Stream* stream, Entry* entry, const Reply& reply);
   absl::Status WithNormHint(const Operation& operation, absl::Status status);
 
-  // ---- memory for records (journal_memory.cc) ----
-  // A transport's refusal is "not now": `entry`, which is queued on the stream, is tried again
-  // after a backoff, and its operation ends at its deadline with `status` as the reason. One that
-  // no other attempt can pass (IsFinal()) ends the operation. Memory that is being registered
-  // (LaneMemory) is waited for.
+  // Handles a transport's temporary refusal: `entry`, which is queued on the stream, is retried
+  // after a backoff. Its operation ends at its deadline with `status` as the reason. An error for
+  // which retries cannot help (IsFinal()) ends the operation. Memory in registration (LaneMemory)
+  // is waited for.
   static bool IsFinal(const absl::Status& status);
   void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
-  void Delay(Stream* stream, Entry* entry, const absl::Status& status);  // the backoff alone
+  void Delay(Stream* stream, Entry* entry, const absl::Status& status);  // only the backoff
   bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
   static bool IsNext(const Entry& entry);
   bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
   void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
   void StopAwaiting(Entry* entry);
-  // False: none is free now, or there is no memory for it now (NotNow()).
+  // False: no buffer is free now, or no memory is available now (NotNow()).
   bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
 
   // ---- posting (journal_post.cc) ----
@@ -315,14 +315,14 @@ class Journal final : public LaneListener {
   bool Fits(Stream* stream, Entry* entry, uint32_t payload_bytes);
   bool Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request);
   bool Pointless(Entry* entry) const;
-  void Prune(Entry* entry) const;  // parts that are committed or lost
+  void Prune(Entry* entry) const;  // removes parts that are committed or lost
   bool ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes);
 
   // ---- rows (journal_rows.cc, journal_row_answers.cc) ----
   static uint64_t BytesInRecord(const TableState& table, const Staging& staging);
   static uint32_t RowsInRecord(const TableState& table, const Staging& staging);
   static uint32_t BagKeysInRecord(const TableState& table, const Staging& staging);
-  // Of a call on rows: what its records are, and how many keys each may have.
+  // A call on rows: the type of its records, and the maximum number of keys of each.
   struct Cutting {
     Operation* operation;
     RecordType type;
@@ -334,14 +334,14 @@ class Journal final : public LaneListener {
   Entry* NewRows(const Cutting& call);
   void EnqueueFilled(TableLane* lane);
   bool PostRowPush(Stream* stream, Entry* entry);
-  bool PostLookup(Stream* stream, Entry* entry);  // of rows, or of bags
+  bool PostLookup(Stream* stream, Entry* entry);  // for rows or bags
   bool PostIntent(Stream* stream, Entry* entry);
   bool PostScan(Stream* stream, Entry* entry);
   void NumberRows(Entry* entry) const;
   void OnRowPushAnswer(Entry* entry, const Reply& reply);
   void OnRowsSettled(Entry* entry, size_t group, const Reply& reply);
   void EndRefused(Entry* entry, size_t groups, bool late);
-  // Of all groups' answers: what is final before what may pass; *part is whose it is.
+  // The worst status of all groups' replies: final ones before retryable ones; *part is its part.
   static ReplyStatus WorstOf(const Entry& entry, const Reply& reply, uint32_t* part);
   void OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply);
   void OnIntentAnswer(Stream* stream, Entry* entry, const Reply& reply);
@@ -352,11 +352,11 @@ class Journal final : public LaneListener {
   void OnPullAnswer(Stream* stream, Entry* entry, ReplyStatus status, const Reply& reply);
   void OnEndAnswer(Entry* entry, const Reply& reply);
   void OnAwaitAnswer(Entry* entry, const Reply& reply);
-  // What ends more than this record: kExpired, kUnknownTable, kDataLoss. False: none of these. The
-  // entry stays, without an operation that is live.
+  // Handles refusals that end more than this record: kExpired, kUnknownTable, kDataLoss. False:
+  // none of these. The entry stays, without a live operation.
   bool OnFatal(Entry* entry, uint32_t part, ReplyStatus status);
   static bool Accepted(ReplyStatus status);
-  static bool Retryable(ReplyStatus status);  // another attempt may not meet it
+  static bool Retryable(ReplyStatus status);  // another attempt may succeed
   void Refuse(Entry* entry, ReplyStatus status);
   static bool IsNorms(const Entry& entry) {
     return entry.type == RecordType::kNorms || entry.type == RecordType::kTotals;
@@ -365,7 +365,7 @@ class Journal final : public LaneListener {
   static ReplyStatus GroupStatus(const Entry& entry, const Reply& reply, size_t i);
   void Retry(Entry* entry, ReplyStatus status);
   void RetryPull(Stream* stream, Entry* entry, ReplyStatus status);
-  void Settled(Entry* entry);  // frees it and counts it off its operation
+  void Settled(Entry* entry);  // frees it and decrements its operation's count
   void MaybeDone(Operation* operation);
   void Learned(TableState* table, uint32_t part, bool advanced);
   void Notify(std::vector<Waiter>* waiters, uint64_t committed);
@@ -375,15 +375,15 @@ class Journal final : public LaneListener {
   void EndEntry(Entry* entry);
   void DropQueued(TableState* table);
   void Uncount(Entry* entry);
-  // Nobody waits for it, and it still has what it would send.
+  // Whether the caller no longer waits for the entry, while it still has data to send.
   static bool Over(const Entry& entry);
   void MakeEmpty(Entry* entry);
   void DropTable(TableState* table, const absl::Status& status);
-  // Tables that were dropped and that nothing refers to any more.
+  // Releases tables that were dropped and are no longer referenced.
   void ForgetDropped();
   bool Refers(const TableState& table) const;
   void LosePart(TableState* table, uint32_t part);
-  void MarkLost(TableState* table);  // as the view says
+  void MarkLost(TableState* table);  // according to the view
   bool Touches(const Operation& operation, uint32_t part) const;
 
   Session* session_;
@@ -400,16 +400,17 @@ class Journal final : public LaneListener {
   TableState* last_table_ = nullptr;
   std::vector<Stream*> dirty_, pumping_;
   std::vector<std::unique_ptr<NormGroup>> norm_groups_;
-  // By device; a handful at most.
+  // By device; only a few.
   std::vector<std::unique_ptr<DeviceStaging>> devices_;
-  Staging norm_staging_{4 << 20};  // its own: pulls that wait for a step must not take the last
-  std::vector<Entry*> awaits_staging_;  // a handful: one for each lane and table
-  size_t lanes_pulling_ = 0;  // lanes with pulls that wait, in this Pump(); 0: not counted
-  bool norms_dirty_ = false;  // RunNorms() may have something to do
-  bool moves_dirty_ = false;  // RunMoves() may
+  Staging norm_staging_{4 << 20};  // separate: pulls that wait for a step must not take the last
+                                   // buffer
+  std::vector<Entry*> awaits_staging_;  // few: one for each lane and table
+  size_t lanes_pulling_ = 0;            // lanes with waiting pulls in this Pump(); 0: not counted
+  bool norms_dirty_ = false;            // RunNorms() may have something to do
+  bool moves_dirty_ = false;            // RunMoves() may
   uint64_t norm_steps_ = 0;
-  uint64_t norm_revision_ = 0;  // of the view that norm_groups_ follow
-  bool closed_ = false;         // EndAll() was called: nothing is sent again
+  uint64_t norm_revision_ = 0;  // of the view that norm_groups_ reflect
+  bool closed_ = false;         // EndAll() was called: no record is resent
   uint64_t order_ = 0;
   int64_t timer_ = kNever;  // not later than the next retry
   int64_t now_ = 0;

@@ -1,4 +1,4 @@
-// Answers: what each reply means for its record, its operation and the table's steps.
+// Replies: their effect on the record, its operation and the table's steps.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -23,7 +23,7 @@ bool Journal::Retryable(ReplyStatus status) {
     case ReplyStatus::kTooEarly:
     case ReplyStatus::kResourceExhausted:
     case ReplyStatus::kUnavailable:
-    case ReplyStatus::kExpired:  // the session knows soon whether its lease has ended
+    case ReplyStatus::kExpired:  // the session soon detects whether its lease has ended
       return true;
     default:
       return false;
@@ -73,7 +73,7 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
   const bool passed = table->sync && reply.version > entry->step;
   if (status == ReplyStatus::kWrongStep && passed) status = ReplyStatus::kDuplicate;
   if (status == ReplyStatus::kDuplicate && passed && entry->posts == 1) {
-    // Never sent before, and yet the step is over: this worker was not on the roster for it.
+    // Never sent before, but the step is over: this worker was not a member for it.
     if (entry->operation != nullptr) {
       End(entry->operation,
           absl::FailedPreconditionError(absl::StrCat(
@@ -85,8 +85,8 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
   if (Accepted(status) || status == ReplyStatus::kNonFinite) {
     table->LaneOn(entry->stream)->backoff.Reset();
     if (table->sync && reply.version > 0) LearnChunk(table, entry->chunk, reply.version);
-    // The other chunks go on: only this one contributes zero. The operation tells when all are
-    // done.
+    // The other chunks continue: only this one contributes zero. The operation reports it when all
+    // are done.
     if (status == ReplyStatus::kNonFinite && entry->operation != nullptr &&
         entry->operation->live && entry->operation->status.ok()) {
       entry->operation->status = absl::InvalidArgumentError(absl::StrCat(
@@ -201,14 +201,14 @@ bool Journal::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
     default:
       return false;
   }
-  // Its operation has ended with the others; the state kAnswered kept the entry itself.
+  // Its operation has ended with the others; the state kAnswered kept this entry.
   return true;
 }
 
 void Journal::Refuse(Entry* entry, ReplyStatus status) {
   if (entry->operation != nullptr) End(entry->operation, RefusalStatus(*entry, status));
   if (entry->type == RecordType::kPush && !entry->table->sync && entry->posts == 1) {
-    // Whether the server counted its sequence is not known: an empty record settles that.
+    // It is unknown whether the server counted its sequence: an empty record settles that.
     MakeEmpty(entry);
     return Retry(entry, status);
   }
@@ -219,7 +219,7 @@ void Journal::Refuse(Entry* entry, ReplyStatus status) {
 void Journal::Retry(Entry* entry, ReplyStatus status) {
   if (closed_ || entry->table->dropped) return Settled(entry);
   if (Over(*entry) && !IsPull(entry->type) && entry->type != RecordType::kEndStep) {
-    MakeEmpty(entry);  // its buffer is due back
+    MakeEmpty(entry);  // its buffer must be released
   }
   entry = ResendMoved(entry);
   if (entry == nullptr) return;
@@ -242,11 +242,11 @@ void Journal::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
   entry->refused = status;
   const bool reads = entry->type == RecordType::kPull || entry->type == RecordType::kLookup ||
                      entry->type == RecordType::kLookupBags;
-  // The server had it wait for long, while others want to be asked over this lane: these first.
+  // The server deferred it for long, while others wait for this lane: those go first.
   if (reads && status == ReplyStatus::kTooEarly) return EnqueuePull(entry, false);
   if (status == ReplyStatus::kWrongEpoch) session_->Refresh();
   if (status == ReplyStatus::kExpired) session_->AskForLease();
-  GiveStaging(entry);  // others may need it for as long as this one waits
+  GiveStaging(entry);  // other records may need it while this one waits
   entry->retry_at = now_ + entry->backoff.Next(*random_);
   entry->state = Entry::State::kDelayed;
   stream->delayed.PushBack(entry);
@@ -265,10 +265,10 @@ void Journal::MaybeDone(Operation* operation) {
   if (operation->live && operation->records == 0 && operation->commits == 0) {
     if (operation->bags != nullptr) operation->bags->Finish(operation->sums, operation->table->dim);
     if (operation->landed && operation->status.ok()) {
-      // What the transport wrote is seen by kernels that are started from now on.
+      // Makes the transport's writes visible to kernels that are started from now on.
       operation->status = operation->blocks[1]->device()->FlushPeerWrites();
     }
-    // Not OK when a chunk was refused on the way.
+    // Not OK if a chunk was refused before.
     operations_->End(operation, std::exchange(operation->status, absl::OkStatus()));
   }
 }

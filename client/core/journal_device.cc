@@ -1,4 +1,4 @@
-// Memory of devices: chunks that go through staging, and the copies there and back.
+// Device memory: chunks that go through staging, and the copies in both directions.
 #include <algorithm>
 #include <utility>
 
@@ -9,13 +9,14 @@
 namespace verbena::client {
 namespace {
 
-// How many of a table's records on a lane, beyond those there are slots for, are looked at: one
-// that is posted next, and one that is copied meanwhile. More would take buffers from other lanes.
+// Number of a table's records on a lane, beyond the number of slots, that are copied in advance:
+// one that is posted next, and one that is copied meanwhile. More would take buffers from other
+// lanes.
 constexpr uint32_t kCopiesAhead = 2;
 
-// A record that was posted so often without a copy, and lost its lane each time, may be the cause:
-// the memory was freed, and a device's access to it ends the lane. A copy fails by itself, and says
-// so.
+// A record that was posted this often without a copy, and lost its lane each time, may be the
+// cause: if its memory was freed, a device's access to it ends the lane. A copy fails with an error
+// instead.
 constexpr uint32_t kDirectPosts = 2;
 
 absl::Status CopyStatus(const Entry& entry, const absl::Status& status) {
@@ -39,7 +40,7 @@ void Journal::EndWith(Stream* stream, Entry* entry, const absl::Status& status) 
   Touch(stream);
 }
 
-// ---- without a copy -----------------------------------------------------------------------------
+// ---- direct access ------------------------------------------------------------------------------
 
 bool Journal::GoesDirect(const Stream& stream, const Entry& entry) const {
   return (entry.posts < kDirectPosts || direct_only_) &&
@@ -61,7 +62,7 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
     EndWith(stream, entry, passed.status());
     return Way::kEnded;
   }
-  // A pull need not wait for what still uses its destination: staging can.
+  // A pull need not wait for work that still uses its destination: it can use staging.
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
       pull ? lanes_->memory()
@@ -73,7 +74,7 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
     NotNow(stream, entry, CopyStatus(*entry, ready));
     return Way::kLater;
   }
-  if (direct_only_) {  // there is no other path: it is tried again, unless that cannot help
+  if (direct_only_) {  // no other path exists: retry, unless that cannot help
     lanes_->memory().RefuseNow(*stream, *block, ready);
     const absl::Status why = lanes_->memory().WhyNot(*stream, *block);
     if (IsFinal(ready)) {
@@ -99,12 +100,12 @@ void Journal::CopyAhead(Stream* stream, TableLane* lane) {
     if (entry->type != RecordType::kPush || entry->device == nullptr) continue;
     entry->direct = entry->copy == Entry::Copy::kNone && GoesDirect(*stream, *entry);
     if (entry->direct) continue;
-    // In order: what is behind one that cannot be copied yet would only hold a buffer.
+    // In order: a copy behind one that cannot be made yet would only hold a buffer.
     if (entry->copy == Entry::Copy::kNone && (Gated(*entry) || !StartCopy(stream, entry))) return;
   }
 }
 
-// False: it cannot be yet, or its operation has ended, which changes the queue.
+// False: it cannot be copied yet, or its operation has ended, which changes the queue.
 bool Journal::StartCopy(Stream* stream, Entry* entry) {
   DeviceStaging* device = entry->device;
   if (direct_only_) {
@@ -131,8 +132,8 @@ bool Journal::StartCopy(Stream* stream, Entry* entry) {
   return true;
 }
 
-// Of the pushes through the same buffers, on all lanes, those that are closed too: what waits for
-// one of them must not hold the last buffer.
+// Compares with the pushes through the same buffers on all lanes, including closed ones: records
+// that wait for an older push must not hold the last buffer.
 bool Journal::OldestToCopy(const Entry& entry) const {
   for (const auto& stream : lanes_->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
@@ -145,8 +146,8 @@ bool Journal::OldestToCopy(const Entry& entry) const {
   return true;
 }
 
-// A push that was kept for a server that takes over is older than what was copied since, and goes
-// before that: the youngest that is not posted gives its buffer up.
+// A push that was kept for a server that takes over is older than later copies, and is posted
+// before them. So the youngest copy that is not posted releases its buffer.
 bool Journal::TakeBack(const Entry& entry) {
   const uint32_t bytes = entry.elements * entry.table->layout.gradient_bytes;
   Entry* youngest = nullptr;
@@ -231,7 +232,7 @@ bool Journal::RunDevices(int64_t now) {
       continue;
     }
     worked = true;
-    // What waits for a mark or a buffer.
+    // Entries may have waited for a mark or a buffer.
     for (const auto& stream : lanes_->streams()) {
       if (!stream->table_lanes.empty()) Touch(stream.get());
     }

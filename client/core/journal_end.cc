@@ -1,4 +1,4 @@
-// Endings: operations that are over before their records, lanes that died, memory that goes away.
+// Ends: operations that end before their records, dead lanes, and freed memory.
 #include <algorithm>
 #include <utility>
 
@@ -15,12 +15,12 @@ void Journal::End(Operation* operation, absl::Status status) {
   operations_->End(operation, std::move(status));
   for (Entry* entry = operation->entries.front(); entry != nullptr;) {
     Entry* next = EntryList::Next(entry);
-    entry->follow = nullptr;  // those pulls go, too
+    entry->follow = nullptr;  // those pulls end too
     EndEntry(entry);
     entry = next;
   }
   if (operation->ends_step && !closed_ && !operation->table->dropped) {
-    // Its pulls would have said when the step is committed: now somebody must ask.
+    // Its pulls would have shown the commit of the step; now an await must request it.
     AddAwaits(operation->table, operation->step + 1);
   }
 }
@@ -36,9 +36,9 @@ void Journal::EndEntry(Entry* entry) {
       [[fallthrough]];
     case RecordType::kPush:
       if (entry->state == State::kKept) return MakeEmpty(entry);
-      // The server reads a copy here, too.
+      // The server reads a copy here too.
       if (entry->state == State::kPosted && entry->device != nullptr) return Detach(entry);
-      if (!queued) return;  // posted: until its answer, or its lane's end
+      if (!queued) return;  // posted: until its reply, or its lane's end
       Unqueue(entry);
       if (entry->copy == Entry::Copy::kRunning) entry = LeaveToCopy(entry);
       if (entry->numbered && !closed_) {
@@ -60,7 +60,8 @@ void Journal::EndEntry(Entry* entry) {
       if (entry->staging != nullptr) ReleaseBuffer(entry);
       return;
     case RecordType::kEndStep:
-      // sync, ssp: the step must end even if nobody waits for it, or the others wait for good.
+      // sync, ssp: the step must end even if the caller does not wait for it, or other workers wait
+      // forever.
       if (queued && !entry->numbered && !entry->table->sync && !entry->table->ssp) {
         Unqueue(entry);
         return Free(entry);
@@ -82,7 +83,7 @@ void Journal::EndEntry(Entry* entry) {
   }
 }
 
-// A sync push that will not arrive: the end-step of its step counts without it.
+// A sync push that will not be sent: the end-step of its step is counted without it.
 void Journal::Uncount(Entry* entry) {
   TableState* table = entry->table;
   if (!table->sync || entry->type != RecordType::kPush) return;
@@ -98,9 +99,9 @@ bool Journal::Over(const Entry& entry) {
   return entry.type == RecordType::kPush && entry.elements > 0;  // it was detached
 }
 
-// A push that was posted and whose buffer is given back: the server may wait for it (sync: its
-// contribution is owed; async: its sequence is next), so it is sent again with no elements, which
-// settles it and contributes zero.
+// A posted push whose buffer is released. The server may wait for it (sync: for its contribution;
+// async: for its sequence), so it is resent without elements. That settles it, and it contributes
+// zero.
 void Journal::MakeEmpty(Entry* entry) {
   StopAwaiting(entry);
   Detach(entry);
@@ -149,7 +150,7 @@ void Journal::DropTable(TableState* table, const absl::Status& status) {
     operation = next;
   }
   DropQueued(table);
-  table->residual.reset();  // as large as the table
+  table->residual.reset();  // it is as large as the table
   norms_dirty_ = true;
 }
 
@@ -166,8 +167,7 @@ bool Journal::Refers(const TableState& table) const {
   return refers;
 }
 
-// A client that goes on for months would keep each table that ever was, and look at its lanes in
-// every turn.
+// Otherwise a long-lived client would keep all dropped tables and check their lanes in every turn.
 void Journal::ForgetDropped() {
   for (auto it = tables_.begin(); it != tables_.end();) {
     TableState* table = it->second.get();
@@ -182,7 +182,7 @@ void Journal::ForgetDropped() {
     for (const auto& group : norm_groups_) std::erase(group->tables, table);
     it = tables_.erase(it);
   }
-  // The first group is that of all clipped tables, the others have one table each.
+  // The first group has all clipped tables; the others have one table each.
   for (size_t i = norm_groups_.size(); i-- > 1;) {
     if (!norm_groups_[i]->tables.empty()) continue;
     norm_groups_.erase(norm_groups_.begin() + static_cast<ptrdiff_t>(i));
@@ -268,13 +268,13 @@ void Journal::OnLaneDead(Stream* stream) {
   const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
                       std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
                                   [](const TableLane* lane) { return !lane->queue.empty(); });
-  // A rail comes back even if nothing waits for it: others carry its partitions meanwhile.
+  // A rail is reopened even without waiting records: others carry its partitions meanwhile.
   const bool rail = stream->peer->rails.size() > 1;
   if ((queued || rail) && !closed_) lanes_->Want(stream);
 }
 
-// Not posted any more, and its lane is dead: posted again where its partition is now, unless
-// nobody needs it.
+// A posted record whose lane is dead: it is posted again at the current location of its partition,
+// unless it is no longer needed.
 void Journal::Lost(Entry* entry) {
   const bool over = Over(*entry);
   if (closed_ || entry->table->dropped) return Free(entry);
@@ -283,7 +283,7 @@ void Journal::Lost(Entry* entry) {
       GiveStaging(entry);
       [[fallthrough]];
     case RecordType::kPush:
-      // Others may go before it does.
+      // Other records may be posted before it.
       GiveStaging(entry);
       if (over) MakeEmpty(entry);
       return Enqueue(entry);
@@ -347,7 +347,7 @@ void Journal::ReleaseBlock(uint64_t block_id) {
          entry = entry->queue_links.next) {
       used |= entry->holds_buffer && entry->block->id() == block_id;
     }
-    // A deliberate fault for tests: the memory goes while the lane may still use it.
+    // Failpoint: the memory is freed while the lane may still use it.
     if (used && !rdma::planted_bugs().release_buffer_at_deadline) {
       lanes_->Close(stream.get(), absl::CancelledError("a region it used was destroyed"));
     } else if (!used && stream->open()) {
@@ -394,7 +394,7 @@ bool Journal::RunTimers(int64_t now) {
       }
       entry = next;
     }
-    Touch(stream.get());  // pumping notes the times of table lanes that still wait
+    Touch(stream.get());  // pumping records the times of table lanes that still wait
   }
   return true;
 }

@@ -1,8 +1,8 @@
-// Kept for a server that takes over: sync pushes that were answered, until their step is committed.
+// Answered sync pushes that are kept for a server that takes over, until their step is committed.
 //
-// A follower has every step that was committed and nothing of the one that is open. So when it
-// becomes primary, what the old one has read of the open step is needed again. A kept push holds no
-// operation, slot or staging of a lane: only the caller's memory.
+// A follower has every committed step, but no data of the open one. When it becomes primary, it
+// needs the data again that the old primary has read of the open step. A kept push holds no
+// operation, slot or staging of a lane, only the caller's memory.
 #include <utility>
 #include <vector>
 
@@ -10,7 +10,7 @@
 
 namespace verbena::client {
 
-// Of an embedding table a part is a chunk, too.
+// In an embedding table a part is also a chunk.
 bool Journal::Keeps(const TableState& table, uint32_t chunk, uint64_t step) const {
   if (!table.sync || table.dropped || closed_) return false;
   const PartState& part = table.parts[table.PartOf(chunk)];
@@ -24,12 +24,12 @@ EntryQueue* Journal::KeptOf(const Entry& entry) {
 void Journal::Keep(Entry* entry, bool zero) {
   Operation* operation = entry->operation;
   if (Over(*entry) || (operation != nullptr && zero)) {
-    // It waits for the commit all the same, by `commits` or by its pulls.
+    // It still waits for the commit, through `commits` or its pulls.
     if (operation != nullptr && operation->live) --operation->records;
     MakeEmpty(entry);
   }
   GiveStaging(entry);
-  // Answered by a primary that was not one any more.
+  // The answer came from a server that was no longer the primary.
   if (MovedSince(*entry)) return Enqueue(entry);
   entry->stream = nullptr;
   entry->refused = ReplyStatus::kOk;
@@ -37,7 +37,7 @@ void Journal::Keep(Entry* entry, bool zero) {
   KeptOf(*entry)->PushBack(entry);
 }
 
-// By itself, because the partitions of a record commit, and move, one by one.
+// Kept individually, because the partitions of a record commit and move one by one.
 void Journal::KeepRows(const Entry& entry, size_t group) {
   Entry* one = NewRest(entry);
   one->revision = entry.revision;

@@ -1,4 +1,4 @@
-// Memory that records need to be posted: staging buffers, and what a transport refuses.
+// Memory for posting records: staging buffers, and transports' refusals.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace verbena::client {
 
 // ---- refusals -----------------------------------------------------------------------------------
 
-// What no waiting mends.
+// Errors for which waiting does not help.
 bool Journal::IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
          absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
@@ -29,13 +29,13 @@ void Journal::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
 void Journal::Delay(Stream* stream, Entry* entry, const absl::Status& status) {
   StopAwaiting(entry);
   if (entry->operation != nullptr) entry->operation->not_now = status;
-  // Memory that is being registered: OnMemoryReady() comes before that.
+  // If the memory is being registered, OnMemoryReady() is called before that.
   const bool pending = absl::IsAborted(status);
   const auto wait = [&](Backoff* backoff) {
     return pending ? LaneMemory::kPatienceNanos : backoff->Next(*random_);
   };
   if (IsPull(entry->type)) {
-    // Others go on, with its buffer.
+    // Other records continue, with its buffer.
     GiveStaging(entry);
     stream->pulls.Remove(entry);
     entry->retry_at = now_ + wait(&entry->backoff);
@@ -70,9 +70,9 @@ void Journal::OnMemoryReady() {
 
 // ---- staging ------------------------------------------------------------------------------------
 
-// Whether the lane may pull into one more buffer. When half of them are taken, those that pull
-// share the other half, or what one lane took would leave the other servers idle, and nothing for
-// what has come and is copied on to a device.
+// Whether the lane may pull into one more buffer. When half of them are taken, pulling lanes share
+// the other half. Otherwise one lane could leave the other servers idle, and no buffer for received
+// data that is copied on to a device.
 bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes) {
   const size_t half = buffers.Capacity(bytes) / 2;
   if (buffers.Left(bytes) > half) return true;
@@ -83,21 +83,20 @@ bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t by
   return stream.pulls_out < std::max<size_t>(share, 2);
 }
 
-// Whether `entry`, which awaits a buffer, is posted as soon as there is one. Behind others it is
-// not: they are posted first, so it must not keep the buffer from them.
+// Whether `entry`, which awaits a buffer, is posted as soon as one is free. Behind other records it
+// is not: those are posted first, so it must not keep the buffer from them.
 bool Journal::IsNext(const Entry& entry) {
   if (rdma::planted_bugs().hold_last_buffer) return entry.stream->open() || !IsPull(entry.type);
-  // On a lane that is closed it may wait for as long as a server is away. Only for a dense push of
-  // a sync table others wait all the same: servers hold such pushes of later steps until it has
-  // come.
+  // On a closed lane it may wait as long as a server is away. Others must still wait for a dense
+  // push of a sync table, because servers hold such pushes of later steps until it arrives.
   const bool dense_step = entry.type == RecordType::kPush && entry.table->sync;
   if (!entry.stream->open() && !dense_step) return false;
   if (IsPull(entry.type)) return entry.stream->pulls.front() == &entry;
   return entry.table->LaneOn(entry.stream)->queue.front() == &entry;
 }
 
-// The last buffer of a size is left to the record that was made first of those that wait for one:
-// lanes that are pumped more often must not take every buffer that comes back.
+// The last buffer of a size is reserved for the oldest record that waits for one. Lanes that are
+// pumped more often must not take every returned buffer.
 bool Journal::MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const {
   if (from.Left(bytes) > 1) return true;
   return std::none_of(awaits_staging_.begin(), awaits_staging_.end(), [&](const Entry* other) {
@@ -116,11 +115,11 @@ void Journal::AwaitStaging(Stream* stream, Entry* entry, const Staging* from, ui
 void Journal::StopAwaiting(Entry* entry) {
   if (std::exchange(entry->awaited_from, nullptr) == nullptr) return;
   std::erase(awaits_staging_, entry);
-  TouchStalled();  // it may have held back others
+  TouchStalled();  // it may have blocked others
 }
 
 bool Journal::TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes) {
-  // It may have some from an attempt that the lane did not take.
+  // It may have staging from an attempt that the lane did not accept.
   if (entry->staging != nullptr && entry->staging_bytes == bytes) return true;
   GiveStaging(entry);
   const auto size = static_cast<uint32_t>(bytes);

@@ -1,8 +1,9 @@
-// Partitions that have another primary, or are at another epoch: what is sent again, and when.
+// Partitions with a new primary or epoch: which records are resent, and when.
 //
-// What was queued, kept or accepted goes to the new primary, in the order in which it was made;
-// what is out on the lane to the old one comes back when that answers or is dead, and goes before
-// it. So a part that has such records waits for them, while others of its table go on.
+// Queued, kept and accepted records go to the new primary, in the order of their creation. Records
+// in flight on the lane to the old one return when they are answered or the lane is dead, and are
+// posted before the others. So a part with such records waits for them, while other parts of its
+// table continue.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -21,7 +22,7 @@ bool Journal::Route(TableState* table) {
     const bool known = part.partition < uint32_t(view.partitions_size());
     const v1::Partition& info = known ? view.partitions(part.partition) : nowhere;
     Peer* peer = lanes_->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
-    // Pushes that are answered before the first follower is there may be needed again, too.
+    // Pushes that are answered before the first follower exists may be needed again too.
     part.copies = view.replicas() > 1 || !info.followers().empty() || !info.learners().empty();
     table->copies |= part.copies;
     const bool first = part.stream == nullptr;
@@ -48,7 +49,7 @@ void Journal::FollowMoved(TableState* table) {
     const PartState& part = table->parts[p];
     if (part.moved != session_->view().revision()) continue;
     TakeKept(table, p, &again);
-    // What another server refused, or this one at another epoch, says nothing of it now.
+    // A refusal by another server, or at another epoch, is no longer relevant.
     part.lane->retry_at = 0;
     part.lane->backoff.Reset();
   }
@@ -57,7 +58,7 @@ void Journal::FollowMoved(TableState* table) {
   Reroute(table, std::move(again));
 }
 
-// Of end-steps that were accepted, what is of parts that have moved.
+// Takes the parts of accepted end-steps that have moved.
 void Journal::TakeEnded(TableState* table, std::vector<Entry*>* entries) {
   const uint64_t revision = session_->view().revision();
   const auto stays = [&](const PartState& part) { return part.moved != revision; };
@@ -83,7 +84,7 @@ bool Journal::MovedSince(const Entry& entry) {
 
 Entry* Journal::ResendMoved(Entry* entry) {
   if (!MovedSince(*entry)) return entry;
-  // At a new epoch of the same server, what was posted behind it comes back, too.
+  // At a new epoch of the same server, records posted behind it return too.
   entry->table->LaneOn(entry->stream)->reordering = true;
   Entry* moved = entry;
   if (!entry->parts.empty()) {
@@ -97,7 +98,7 @@ Entry* Journal::ResendMoved(Entry* entry) {
   return entry;
 }
 
-// Closes lanes with records of parts that are elsewhere now: invariant 7.
+// Closes lanes that have records of parts with another location now: invariant 7.
 void Journal::LeaveOldLanes() {
   for (size_t i = 0; i < lanes_->streams().size(); ++i) {
     Stream* stream = lanes_->streams()[i].get();

@@ -1,4 +1,4 @@
-// Norms over several chunks: the first phase of a step that commits in two.
+// Norms over several chunks: the first phase of a step that commits in two phases.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -14,10 +14,10 @@ namespace {
 
 using Part = NormTable::Part;
 
-// What one record asks for at most, unless one partition has more.
+// Maximum size of one record's partial norms, unless one partition has more.
 constexpr uint32_t kMaxNormBytes = 1 << 20;
 
-// Of the parts whose state is not gone; UINT64_MAX when all are.
+// The lowest commit of the parts that are not lost; UINT64_MAX if all are lost.
 uint64_t LeastCommitted(const TableState& table) {
   if (table.lost_parts == 0) return table.committed;
   uint64_t least = UINT64_MAX;
@@ -33,8 +33,8 @@ bool ById(const TableState* a, const TableState* b) { return a->id() < b->id(); 
 
 // ---- groups -------------------------------------------------------------------------------------
 
-// Follows the view: all clipped tables of the job are one group, each with a trust ratio is
-// another.
+// Updates the groups from the view: all clipped tables of the job form one group, and each table
+// with a trust ratio forms another.
 void Journal::FindNormGroups() {
   if (norm_revision_ == session_->view().revision()) return;
   norm_revision_ = session_->view().revision();
@@ -42,7 +42,7 @@ void Journal::FindNormGroups() {
   norm_groups_[0]->tables.clear();
   for (const v1::Table& info : session_->view().tables()) {
     const v1::TableSpec& spec = info.spec();
-    // Nobody has steps on one that is being restored.
+    // A table that is being restored has no steps.
     if (info.restoring() || spec.job() != session_->options().job) continue;
     if (!NeedsStepNorms(spec.optimizer())) continue;
     TableState* table = FindTable(info.id());
@@ -58,8 +58,8 @@ void Journal::FindNormGroups() {
   std::sort(norm_groups_[0]->tables.begin(), norm_groups_[0]->tables.end(), ById);
 }
 
-// Who takes part now. A table that was created when others had made steps does not (its steps are
-// refused, too): what is under way goes on without it.
+// The tables that take part now. A table that was created after other tables had steps does not
+// take part (its steps are refused too): the step in progress continues without it.
 std::vector<TableState*> Journal::NormTables(const NormGroup& group) {
   uint64_t newest = 0;
   for (const TableState* table : group.tables) {
@@ -117,7 +117,7 @@ void Journal::RunNormGroup(NormGroup* group, const std::vector<TableState*>& tab
       const bool same =
           std::equal(tables.begin(), tables.end(), active->tables.begin(), active->tables.end(),
                      [](const TableState* a, const auto& b) { return a == b.table; });
-      // Another worker's totals may have come first.
+      // Another worker's totals may have arrived first.
       const bool over = std::all_of(tables.begin(), tables.end(), [&](const TableState* table) {
         return table->committed > active->step;
       });
@@ -144,8 +144,8 @@ void Journal::RunNormGroup(NormGroup* group, const std::vector<TableState*>& tab
   }
 }
 
-// Steps that are over are so for the tables that took part in them: one that begins to take part
-// has its own still to come.
+// A step that is over is over only for the tables that took part in it: the steps of a new table
+// are still to come.
 void Journal::FollowTables(NormGroup* group, const std::vector<TableState*>& tables) {
   std::vector<uint32_t> ids;
   for (const TableState* table : tables) {
@@ -159,16 +159,17 @@ void Journal::FollowTables(NormGroup* group, const std::vector<TableState*>& tab
   group->took_part = std::move(ids);
 }
 
-// The open step, once this worker has ended it everywhere.
+// The open step, after this worker has ended it on all tables.
 bool Journal::MayStart(const NormGroup& group, const std::vector<TableState*>& tables,
                        uint64_t* step) const {
   uint64_t least = UINT64_MAX;
   for (const TableState* table : tables) least = std::min(least, LeastCommitted(*table));
-  // Told, but not known committed yet.
+  // The totals were sent, but the commit is not known yet.
   if (least == UINT64_MAX || least < group.next) return false;
   for (const TableState* table : tables) {
     if (table->step <= least) return false;
-    // The update of a clipped gradient has no norm before the gradient's is told.
+    // The norm of a clipped gradient's update is known only after the gradient's total norm was
+    // sent.
     if (group.kind == NormKind::kTrust && table->clipped && norm_groups_[0]->next <= least) {
       return false;
     }
@@ -181,7 +182,7 @@ void Journal::EndNormStep(NormGroup* group, bool over) {
   if (over) group->next = std::max(group->next, group->active->step + 1);
   group->active.reset();
   norms_dirty_ = true;
-  // Its queued records go.
+  // Removes its queued records.
   for (const auto& stream : lanes_->streams()) {
     if (!stream->norms.empty()) Touch(stream.get());
   }
@@ -195,8 +196,8 @@ bool Journal::KeepsTotals(const NormStep& step) {
                       [&](const NormTable& t) { return LeastCommitted(*t.table) > step.step; });
 }
 
-// A new server knows nothing of the open step. It is told the same totals, once it has worked out
-// its parts again: others may have committed with these, and have forgotten their own.
+// A new server has no state of the open step. It gets the same totals after it has computed its
+// partial norms again: others may have committed with these totals and dropped their own.
 void Journal::RestartNorms(const TableState& table) {
   const uint64_t revision = session_->view().revision();
   for (const auto& group : norm_groups_) {
@@ -206,12 +207,13 @@ void Journal::RestartNorms(const TableState& table) {
     norms_dirty_ = true;
     NormStep* active = group->active.get();
     if (active == nullptr) {
-      // Another worker's totals had come first; now they may be asked for again.
+      // Another worker's totals had arrived first; now they may be requested again.
       group->next = std::min(group->next, table.committed);
       continue;
     }
     NormTable* t = active->Find(&table);
-    // Parts that the old one has told are the new one's: they come of the same pushes.
+    // Partial norms from the old primary are valid for the new one, because they come from the same
+    // pushes.
     if (t == nullptr || !active->telling) continue;
     for (uint32_t p = 0; p < t->parts.size(); ++p) {
       if (table.parts[p].moved == revision && t->parts[p] == Part::kDone) t->Set(p, Part::kTodo);
@@ -219,7 +221,7 @@ void Journal::RestartNorms(const TableState& table) {
   }
 }
 
-// Records for what is to be asked for or told, one for each lane if it fits.
+// Creates records for parts to request or send, one for each lane if they fit.
 void Journal::IssueNorms(NormStep* step) {
   const RecordType type = step->telling ? RecordType::kTotals : RecordType::kNorms;
   std::vector<std::pair<Stream*, Entry*>> open;
@@ -264,7 +266,7 @@ void Journal::EnqueueNorms(Entry* entry) {
   lanes_->Want(stream);
 }
 
-// nullptr: that step is over, or begun anew.
+// Null: that step is over, or was restarted.
 NormStep* Journal::NormStepOf(const Entry& entry) const {
   for (const auto& group : norm_groups_) {
     if (group->active != nullptr && group->active->id == entry.norm) return group->active.get();
@@ -335,7 +337,7 @@ bool Journal::PostNorms(Stream* stream, Entry* entry) {
   request.header.destination_key = remote->key;
   request.groups = absl::MakeConstSpan(groups_.data(), entry->parts.size());
   if (!Send(stream, entry, &request)) return false;
-  ++stream->awaits_out;  // it may be parked
+  ++stream->awaits_out;  // the server may defer it
   return true;
 }
 
@@ -372,7 +374,7 @@ void Journal::OnNormsAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   if (step == nullptr) return Settled(entry);
   const ReplyStatus status = GroupStatus(*entry, reply, 0);
   if (status == ReplyStatus::kDuplicate) {
-    // Nobody waits for these totals any more.
+    // These totals are no longer needed.
     for (const auto& group : norm_groups_) {
       if (group->active.get() == step) EndNormStep(group.get(), /*over=*/true);
     }

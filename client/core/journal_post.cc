@@ -1,4 +1,4 @@
-// Posting: what may go out now, and what a record says.
+// Posting: which records may be posted now, and their contents.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,22 +12,24 @@
 namespace verbena::client {
 namespace {
 
-// Of the operations a server parks (half of the lane's), these are kept for awaits: a step must be
-// able to end behind any number of pulls. When all are taken, one more request is sent: an await, a
-// request for norms, or a pull if none is in flight. The server answers it if it can, and otherwise
-// refuses it or one that waits for longer, which is sent again later, so that all get their turn.
+// Number of a server's deferred operations (half of the lane's) that are reserved for awaits: a
+// step must be able to end behind any number of pulls. When all are taken, one more request is
+// sent: an await, a request for norms, or a pull if none is in flight. The server answers it if it
+// can. Otherwise it refuses it or a request that has waited longer, which is resent later, so that
+// all get a turn.
 constexpr uint32_t kAwaitReserve = 4;
-// More than these are handled while others come: copied, or unpacked.
+// With more replies than this, some should be copied or unpacked while others arrive.
 constexpr size_t kFewAnswers = 8;
 
-// Too small to leave anything free in: what ReserveOf() promises holds for lanes beyond this.
+// Too small to reserve anything: ReserveOf() applies only to larger lanes.
 bool IsTiny(const Stream& stream) {
   const rdma::LaneConfig& config = stream.lane->ticket().config;
   return config.operations < 8 || config.small_slots < 4;
 }
 
-// The end of the step that a push-pull of a whole table makes. Its pulls wait for the commit of
-// that step in every partition, so they are answered when this has been accepted.
+// Whether the entry is the end-step that a push-pull of a whole table makes. Its pulls wait for the
+// commit of that step in every partition, so they are answered only after the end-step was
+// accepted.
 bool EndsStepOf(const Operation& operation, const Entry& entry) {
   return entry.type == RecordType::kEndStep && operation.ends_step &&
          entry.table == operation.table && entry.step == operation.step;
@@ -38,7 +40,7 @@ bool EndsStepOf(const Operation& operation, const Entry& entry) {
 bool Journal::OnlyAnswersLeft(const Operation* operation) const {
   if (entries_.in_use() > kFewAnswers) return false;
   for (const auto& group : norm_groups_) {
-    if (!group->tables.empty()) return false;  // their steps go on with what answers say
+    if (!group->tables.empty()) return false;  // their steps continue with the contents of replies
   }
   size_t out = 0;
   for (const auto& stream : lanes_->streams()) {
@@ -57,7 +59,7 @@ bool Journal::Pump() {
   lanes_pulling_ = 0;
   bool worked = moves_dirty_ && RunMoves();
   if (norms_dirty_) RunNorms();
-  // What a stream's pumping touches is pumped in the same call, but not for ever.
+  // Streams that pumping touches are pumped in the same call, for a limited number of rounds.
   for (int round = 0; round < 4 && !dirty_.empty(); ++round) {
     pumping_.swap(dirty_);
     for (Stream* stream : pumping_) {
@@ -114,7 +116,7 @@ bool Journal::PumpTable(Stream* stream, TableLane* lane) {
   return worked;
 }
 
-// Its step is known committed, and nobody waits for its answer.
+// Its step's commit is known, and no operation waits for its reply.
 bool Journal::Pointless(Entry* entry) const {
   const TableState& table = *entry->table;
   if (!table.sync) return false;
@@ -149,8 +151,8 @@ bool Journal::PumpPulls(Stream* stream) {
         continue;
       }
     }
-    // Also a pull, when none is out: awaits without an answer must not keep it back, because others
-    // may wait for a step that the caller ends after its pull.
+    // Also a pull if none is in flight: unanswered awaits must not block it, because others may
+    // wait for a step that the caller ends after its pull.
     const bool asks = entry->type == RecordType::kAwait || entry->type == RecordType::kNorms ||
                       stream->pulls_out == 0;
     const bool never = planted_bugs().awaits_before_pulls && IsTiny(*stream);
@@ -204,10 +206,10 @@ bool Journal::Post(Stream* stream, Entry* entry) {
   return false;
 }
 
-// Servers hold sync pushes in their slots until lower ranks have pushed the same, which these may
-// do only after a step before it is over. So pushes leave room for what is answered at once and for
-// the push made first of those that are not posted: then the earliest step always goes on, whatever
-// later ones of other tables hold.
+// Servers hold sync pushes in their slots until lower ranks have pushed the same, and those may
+// have to wait for an earlier step first. So pushes leave room for requests that are answered at
+// once, and for the oldest push that is not posted. Then the earliest step always continues,
+// regardless of resources held by later steps of other tables.
 rdma::WorkerLane::Reserve Journal::ReserveOf(const Stream& stream, const Entry& entry,
                                              bool oldest) {
   if (IsTiny(stream)) return {0, 0, 0};
@@ -225,7 +227,7 @@ rdma::WorkerLane::Reserve Journal::ReserveOf(const Stream& stream, const Entry& 
   }
 }
 
-// Of the pushes and end-steps that wait on this stream.
+// Whether the entry is the oldest of the pushes and end-steps that wait on this stream.
 bool Journal::Oldest(const Stream& stream, const Entry& entry) {
   return std::none_of(stream.table_lanes.begin(), stream.table_lanes.end(),
                       [&](const TableLane* lane) {
@@ -251,8 +253,9 @@ bool Journal::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
   return false;
 }
 
-// The record fits no slot of this lane. A server sizes slots by the tables it knows: one that was
-// created after the lane was opened may need a new lane. If that one is too small too, it is final.
+// The record fits no slot of this lane. A server sizes slots by its known tables, so a table
+// created after the lane was opened may need a new lane. If that one is too small too, the error is
+// final.
 bool Journal::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes) {
   const rdma::LaneConfig& config = stream->lane->ticket().config;
   const size_t groups = std::max<size_t>(entry->parts.size(), 1);
@@ -304,15 +307,16 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
   request.reference = Refer(stream, *entry, request.payload);
   if (!Fits(stream, entry, request.reference ? 0 : bytes)) return false;
   if (bytes > 0 && entry->operation != nullptr) {
-    // Before it takes its sequence: memory that cannot be registered concerns the call, not the
-    // lane. The caller's goes by way of staging, which the lane may reach already.
+    // Before it takes its sequence: memory that cannot be registered affects the call, not the
+    // lane. The caller's data then goes through staging, which the lane may have registered
+    // already.
     absl::Status status = lanes_->memory().Register(stream, *request.payload.block);
     if (!status.ok() && !absl::IsAborted(status) && !device && entry->staging == nullptr) {
       if (!TakeStaging(stream, entry, packing_, bytes)) return false;
       std::memcpy(entry->staging, entry->data, bytes);
       request.payload.data = entry->staging;
       request.payload.block = packing_->BlockOf(entry->staging).get();
-      request.reference.reset();  // of the caller's memory
+      request.reference.reset();  // it refers to the caller's memory
       if (!Fits(stream, entry, bytes)) return false;
       status = lanes_->memory().Register(stream, *request.payload.block);
     }
@@ -343,8 +347,9 @@ bool Journal::PostPush(Stream* stream, Entry* entry) {
     if (entry->staging != nullptr) counters_.staged_bytes += bytes;
     if (request.reference) counters_.referenced_bytes += bytes;
   }
-  // What keeps the pull from being early: sync: its version. async: the push's sequence; but where
-  // there are copies, a push is applied when they have it, so the pull goes when it is answered.
+  // The pull must not be early. sync: its version prevents that. async: the push's sequence does.
+  // But with replicas a push is applied only when they have it, so the pull is sent after the push
+  // is answered.
   if (entry->follow != nullptr && (table->sync || !part.copies)) {
     if (!table->sync) entry->follow->step = entry->step;
     EnqueuePull(std::exchange(entry->follow, nullptr), false);
@@ -371,7 +376,7 @@ bool Journal::PostPull(Stream* stream, Entry* entry) {
       !table->decodes()) {
     remote = lanes_->memory().Expose(stream, block, to, bytes);
   }
-  // Also where the lane does not expose the caller's memory now: staging's it may have exposed.
+  // Also if the lane cannot expose the caller's memory now: it may have exposed staging already.
   if (!remote.ok() && !direct && !absl::IsAborted(remote.status())) {
     Staging* staging = StagingOf(*entry);
     if (entry->staging == nullptr && !HasShare(*stream, *staging, bytes)) {
@@ -443,8 +448,8 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
   const absl::Status status = stream->lane->Post(*request);
   if (!status.ok()) {
     EndRange(&entry->range);
-    // CanPost() said yes: the lane is closing, and its records come back through OnLaneDead(); or
-    // the record cannot be sent at all.
+    // CanPost() was true, so either the lane is closing and its records return through
+    // OnLaneDead(), or the record cannot be sent at all.
     if (status.code() == absl::StatusCode::kInvalidArgument && entry->operation != nullptr) {
       End(entry->operation, status);
       Touch(stream);
@@ -452,7 +457,7 @@ bool Journal::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* requ
     return false;
   }
   StopAwaiting(entry);
-  // The entry is in a queue of this stream: Post() is called for what is queued only.
+  // The entry is in a queue of this stream: Post() is called only for queued entries.
   if (IsPull(entry->type)) {
     stream->pulls.Remove(entry);
   } else if (IsNorms(*entry)) {

@@ -1,10 +1,10 @@
-// Rails: on which lane of its shard each part of a table is, and how it comes to another one.
+// Rails: the lane of each table part, and its move to another one.
 //
-// A partition is pinned to a rail (rails.h); each table's part of it follows by itself. It may move
-// when none of its pushes and end-steps is posted and unanswered, and waits for that without ever
-// waiting for another worker: async and ssp pushes are answered at once, so all that is new is held
-// back; of a sync table, whose pushes a server may hold until others have pushed the same step,
-// what is of the steps under way goes on, and only a new one begins on the new rail.
+// A partition is pinned to a rail (rails.h); each table's part of it follows. It may move when none
+// of its pushes and end-steps is posted and unanswered. The wait for that never depends on another
+// worker. Async and ssp pushes are answered at once, so all new records are held back. A server may
+// hold sync pushes until others have pushed the same step. So records of the steps in progress
+// continue, and only a new step begins on the new rail.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -76,7 +76,7 @@ bool Journal::RunMoves() {
   return moved;
 }
 
-// Before its records are sent again: they go where their parts are by then.
+// Before its records are resent: they use the locations of their parts at that time.
 void Journal::LeaveRail(Stream* stream) {
   stream->peer->pins.Down(stream->rail);
   if (stream->peer->rails.size() == 1) return;
@@ -136,7 +136,7 @@ void Journal::CountLoad(const Stream& stream, const Entry& entry) {
   uint64_t bytes =
       entry.type == RecordType::kPushRows ? table.PushedRowBytes() : table.PulledRowBytes();
   if (entry.type == RecordType::kLookupBags) {
-    // A partition's share of the answer is by its keys.
+    // A partition's share of the reply is proportional to its keys.
     bytes = sizeof(uint64_t) + sizeof(BagUse) + entry.chunk * table.row_bytes() / entry.elements;
   } else if (entry.type != RecordType::kPushRows && entry.type != RecordType::kLookup) {
     return;

@@ -1,4 +1,4 @@
-// Answers to records about rows of embedding tables.
+// Replies to records about rows of embedding tables.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -15,10 +15,10 @@ namespace {
 bool NoRoom(ReplyStatus status) {
   return status == ReplyStatus::kMemoryLimit || status == ReplyStatus::kJobMemoryLimit;
 }
-// Over and done with, whatever it did.
+// Statuses that settle the push, whether or not it changed rows.
 bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite || NoRoom(status); }
 
-// From staging, decoded, to every position that a key had in the call.
+// Copies rows from staging, decoded, to every position of their key in the call.
 void CopyRows(const Entry& entry) {
   const TableState& table = *entry.table;
   const KeyPlan& plan = *entry.operation->plan;
@@ -46,7 +46,7 @@ void CopyRows(const Entry& entry) {
 
 // ---- pushes -------------------------------------------------------------------------------------
 
-// One group of a push is settled. The others go on: the operation tells when all are done.
+// One group of a push is settled. The others continue: the operation reports when all are done.
 void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
   TableState* table = entry->table;
   const uint32_t part = entry->parts[group];
@@ -63,8 +63,8 @@ void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
   }
 }
 
-// Groups that are refused for good end the operation. What has a number is sent again, with no
-// rows, because whether the server counted it is not known.
+// Permanently refused groups end the operation. Numbered ones are resent without rows, because it
+// is unknown whether the server counted them.
 void Journal::EndRefused(Entry* entry, size_t groups, bool late) {
   if (late && entry->operation != nullptr) {
     End(entry->operation,
@@ -72,16 +72,16 @@ void Journal::EndRefused(Entry* entry, size_t groups, bool late) {
             DescribeEntry(*entry),
             ": the step is over there already; this worker joined after it was committed")));
   }
-  // Ending the operation leaves the groups as they are.
+  // Ending the operation does not change the groups.
   for (size_t i = 0; i < groups; ++i) {
     const ReplyStatus status = statuses_[i];
     if (Accepted(status) || SettlesRows(status) || Retryable(status)) continue;
     if (OnFatal(entry, entry->parts[i], status)) {
-      statuses_[i] = ReplyStatus::kOk;  // nothing to send again
+      statuses_[i] = ReplyStatus::kOk;  // nothing to resend
       continue;
     }
     if (entry->operation != nullptr) End(entry->operation, RefusalStatus(*entry, status));
-    // An empty one was refused, too: that is all that can be done.
+    // An empty one was refused too: nothing more can be done.
     if (entry->elements == 0) statuses_[i] = ReplyStatus::kOk;
   }
 }
@@ -97,7 +97,7 @@ void Journal::OnRowPushAnswer(Entry* entry, const Reply& reply) {
     ReplyStatus& status = statuses_[i];
     status = GroupStatus(*entry, reply, i);
     if (status == ReplyStatus::kWrongStep && passed) status = ReplyStatus::kDuplicate;
-    // Never sent before, and yet it is over: this worker was not on the roster for the step.
+    // Never sent before, but the step is over: this worker was not a member for it.
     late |= table->sync && status == ReplyStatus::kDuplicate && entry->posts == 1;
     if (Accepted(status) || SettlesRows(status)) {
       OnRowsSettled(entry, i, reply);
@@ -117,7 +117,7 @@ void Journal::OnRowPushAnswer(Entry* entry, const Reply& reply) {
   Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
 }
 
-// ---- lookups, intents and scans -----------------------------------------------------------------
+// ---- lookups, prefetches and scans --------------------------------------------------------------
 
 ReplyStatus Journal::WorstOf(const Entry& entry, const Reply& reply, uint32_t* part) {
   ReplyStatus worst = ReplyStatus::kOk;
@@ -166,7 +166,7 @@ void Journal::OnLookupAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   Refuse(entry, worst);
 }
 
-// What a server has taken note of it is not told again.
+// Keys that a server has accepted are not sent again.
 void Journal::OnIntentAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   if (entry->operation == nullptr || !entry->operation->live) return Settled(entry);
   uint32_t part = 0;

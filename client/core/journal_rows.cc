@@ -1,4 +1,4 @@
-// Rows of embedding tables: how calls are cut into records, and what these say.
+// Rows of embedding tables: dividing calls into records, and the records' contents.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,11 +11,11 @@
 namespace verbena::client {
 namespace {
 
-// Of the staging, for one record: so that several lanes have some.
+// One record may take this share of the staging, so that several lanes have some.
 constexpr size_t kStagingShare = 8;
 constexpr size_t kLeastRecord = 4096;
 
-// The keys of the record's groups, one after the other, and the zeros behind them.
+// Writes the keys of the record's groups and the zeros after them.
 void FillKeys(const Entry& entry, std::byte* to) {
   const KeyPlan& plan = *entry.operation->plan;
   std::byte* const end = to + KeyBytes(entry.elements);
@@ -27,7 +27,7 @@ void FillKeys(const Entry& entry, std::byte* to) {
   std::memset(to, 0, static_cast<size_t>(end - to));
 }
 
-// What the call has for a key, summed in its order.
+// Sums the call's rows of a key in their order.
 void SumRows(const Entry& entry, absl::Span<const uint32_t> positions, float* sum) {
   const size_t dim = entry.table->dim;
   const size_t row_bytes = entry.table->row_bytes();
@@ -38,8 +38,8 @@ void SumRows(const Entry& entry, absl::Span<const uint32_t> positions, float* su
   }
 }
 
-// The rows of its keys. With a codec they are encoded anew each time the record is sent: the same
-// numbers make the same bytes.
+// Writes the rows of its keys. With a codec they are encoded each time the record is sent: the same
+// numbers give the same bytes.
 void FillRows(const Entry& entry, std::byte* to) {
   const TableState& table = *entry.table;
   const KeyPlan& plan = *entry.operation->plan;
@@ -74,8 +74,8 @@ absl::Status Journal::CheckRowsLost(const TableState& table,
   return absl::OkStatus();
 }
 
-// Keys and rows, as f32, are together no more than a chunk, for which a lane's large slots are
-// made; one row fits all the same, because servers leave room for more than its key.
+// Keys and rows (as f32) together take at most the size of a chunk, for which a lane's large slots
+// are sized. A single larger row still fits, because servers leave room for more than its key.
 uint64_t Journal::BytesInRecord(const TableState& table, const Staging& staging) {
   const uint64_t chunk = table.info.spec().chunk_bytes();
   return std::min<uint64_t>(
@@ -89,7 +89,7 @@ uint32_t Journal::RowsInRecord(const TableState& table, const Staging& staging) 
   return static_cast<uint32_t>(std::max<uint64_t>(rows, 1));
 }
 
-// Half of it is for the keys and what is said of them, the other half for the sums.
+// One half is for the keys and their BagUses, the other half for the sums.
 uint32_t Journal::BagKeysInRecord(const TableState& table, const Staging& staging) {
   const uint64_t bytes = BytesInRecord(table, staging) / 2 - kRecordAlignment;
   return static_cast<uint32_t>(std::max<uint64_t>(bytes / (sizeof(uint64_t) + sizeof(BagUse)), 1));
@@ -97,8 +97,8 @@ uint32_t Journal::BagKeysInRecord(const TableState& table, const Staging& stagin
 
 BagCall::Limits Journal::BagLimits(const TableState& table) const {
   const uint64_t bags = BytesInRecord(table, *staging_) / 2 / table.row_bytes();
-  // So many records there are at least, by lanes or by groups. Keys spread over them, but not
-  // evenly: each is meant to be filled to three quarters.
+  // The minimum number of records, by lanes or by groups. Keys spread over them, but not evenly, so
+  // each record is planned to be three quarters full.
   const uint64_t records =
       std::max<uint64_t>(table.lanes.size(), (table.partitions + kMaxGroups - 1) / kMaxGroups);
   return {static_cast<uint32_t>(std::max<uint64_t>(bags, 1)),
@@ -158,7 +158,7 @@ void Journal::AddLookups(Operation* operation, size_t offset, uint64_t min_versi
   Cut({operation, RecordType::kLookup, offset, min_version, most}, operation->plan->ranges());
 }
 
-// A record has keys of one block.
+// A record has keys of one block only.
 void Journal::AddBagLookups(Operation* operation, uint64_t min_version) {
   const uint32_t most = BagKeysInRecord(*operation->table, *staging_);
   for (size_t i = 0; i < operation->bags->blocks(); ++i) {
@@ -207,7 +207,7 @@ void Journal::NumberRows(Entry* entry) const {
 
 bool Journal::PostRowPush(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
-  const bool empty = entry->operation == nullptr;  // its buffer was given back
+  const bool empty = entry->operation == nullptr;  // its buffer was released
   entry->elements = empty ? 0 : CountKeys(*entry);
   const uint64_t keys = KeyBytes(entry->elements);
   const uint64_t bytes = keys + entry->elements * table->PushedRowBytes();
@@ -216,7 +216,7 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
   if (!empty) {
     if (!TakeStaging(stream, entry, packing_, bytes)) return false;
     const auto& block = packing_->BlockOf(entry->staging);
-    // Before it takes its sequences: memory that cannot be registered concerns the call, not the
+    // Before it takes its sequences: memory that cannot be registered affects the call, not the
     // lane.
     if (absl::Status s = lanes_->memory().Register(stream, *block); !s.ok()) {
       NotNow(stream, entry, s);
@@ -251,7 +251,7 @@ bool Journal::PostRowPush(Stream* stream, Entry* entry) {
 bool Journal::PostLookup(Stream* stream, Entry* entry) {
   TableState* table = entry->table;
   entry->elements = CountKeys(*entry);
-  BagCall* const bags = entry->operation->bags.get();  // null: of rows
+  BagCall* const bags = entry->operation->bags.get();  // null: for rows
   const uint32_t keys = entry->elements;
   const auto bytes =
       static_cast<uint32_t>(bags == nullptr ? keys * sizeof(uint64_t) : BagPayloadBytes(keys));

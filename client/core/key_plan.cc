@@ -6,7 +6,7 @@
 
 namespace verbena::client {
 
-// Counting sort by partition first: what is left to sort then fits a near cache.
+// Counting sort by partition first, so that the remaining sorts fit a near cache.
 void SortByPartition(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
                      KeyScratch* scratch) {
   scratch->partitions.resize(keys.size());

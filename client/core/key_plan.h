@@ -1,5 +1,5 @@
-// The keys of a call on an embedding table, made ready for records: each distinct key once, grouped
-// by partition, ascending inside a partition, with the positions it had in the call.
+// The keys of a call on an embedding table, prepared for records: each distinct key once, grouped
+// by partition, ascending within a partition, with its positions in the call.
 //
 // **Thread safety**: one owner at a time.
 //
@@ -17,10 +17,10 @@
 
 namespace verbena::client {
 
-// Keys of one call: a position has 32 bits, and what a call needs beside its region is bounded.
+// Maximum number of keys of one call: a position has 32 bits, and the call's memory is bounded.
 inline constexpr size_t kMaxKeys = size_t{1} << 22;
 
-// What Build() needs only while it runs; kept for the next call.
+// Memory that Build() needs only while it runs; kept for the next call.
 struct KeyScratch {
   struct Item {
     uint64_t key;
@@ -31,8 +31,8 @@ struct KeyScratch {
   std::vector<Item> items;           // by partition, then key, then position
 };
 
-// Items by partition, then key, then position, and cursors at the end of each partition's. At most
-// kMaxKeys keys.
+// Sorts items by partition, then key, then position, and sets cursors to the end of each
+// partition's items. At most kMaxKeys keys.
 void SortByPartition(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
                      KeyScratch* scratch);
 
@@ -45,13 +45,13 @@ class KeyPlan {
     uint32_t count;
   };
 
-  // At most kMaxKeys keys. Allocates only when a call is larger than those before it.
+  // At most kMaxKeys keys. Allocates only if the call is larger than all earlier ones.
   void Build(absl::Span<const uint64_t> keys, uint32_t table, uint32_t partitions,
              KeyScratch* scratch);
 
   absl::Span<const uint64_t> keys() const { return keys_; }
   absl::Span<const Range> ranges() const { return ranges_; }
-  // Where keys()[index] was in the call.
+  // The positions of keys()[index] in the call.
   absl::Span<const uint32_t> positions(size_t index) const {
     return {positions_.data() + starts_[index], starts_[index + 1] - starts_[index]};
   }
@@ -61,7 +61,7 @@ class KeyPlan {
 
   std::vector<uint64_t> keys_;
   std::vector<Range> ranges_;
-  std::vector<uint32_t> starts_;  // of each key's positions, and their end
+  std::vector<uint32_t> starts_;  // start of each key's positions, and the end
   std::vector<uint32_t> positions_;
 };
 

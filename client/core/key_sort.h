@@ -1,8 +1,8 @@
-// The keys of a call on an embedding table, sorted before the call enters the core.
+// Sorts the keys of a call on an embedding table before the call enters the core.
 //
-// A call with many keys has them sorted by its own thread, so that millions of keys hold up no
-// other call: ClientCore::StartKeys() or StartBags(), KeySort::Run(), then the call. One with few
-// keys sorts them itself, which costs less than entering the core twice.
+// A call with many keys sorts them on its own thread, so that millions of keys do not delay other
+// calls: ClientCore::StartKeys() or StartBags(), KeySort::Run(), then the call. With few keys the
+// call sorts them itself, which is cheaper than entering the core twice.
 //
 // **Thread safety**: one thread at a time.
 #ifndef VERBENA_CLIENT_CORE_KEY_SORT_H_
@@ -22,7 +22,7 @@ namespace verbena::client {
 
 class KeySort {
  public:
-  // From so many keys on it takes more than a millisecond.
+  // Sorting this many keys takes more than 1 ms.
   static constexpr size_t kManyKeys = 16 * 1024;
 
   // The table that the keys belong to.
@@ -30,13 +30,13 @@ class KeySort {
     uint32_t table = 0;
     uint32_t partitions = 0;
   };
-  // At most kMaxKeys. `keys` and the memory that `bags` refers to stay valid until Run() has
-  // returned.
+  // At most kMaxKeys. `keys` and the memory that `bags` refers to must be valid until Run()
+  // has returned.
   KeySort(absl::Span<const uint64_t> keys, Of of) : keys_(keys), of_(of) {}
   KeySort(const BagKeys& bags, const BagCall::Limits& limits, Of of)
       : bags_(bags), limits_(limits), of_(of) {}
 
-  // Once.
+  // Call once.
   void Run();
   // The result of Run(), once; null: Run() made none of that kind.
   std::unique_ptr<KeyPlan> TakePlan() { return std::move(plan_); }

@@ -36,7 +36,7 @@ absl::StatusOr<rdma::RemoteMemory> LaneMemory::Expose(
   if (const Refusal* refusal = Refused(*stream, block->id())) return refusal->status;
   const CurrentCall::Scope scope(call_, "exposing memory", block->size());
   rdma::WorkerLane::Unexposed unexposed;
-  // A piece of a block must not end in another thread.
+  // A piece's last reference must not be dropped in another thread.
   const bool threaded = registrar_->threaded() && &block->root() == block.get();
   auto remote = stream->lane->Expose(block, data, bytes, threaded ? &unexposed : nullptr);
   if (unexposed.registration != nullptr) {
@@ -74,11 +74,11 @@ absl::Status LaneMemory::FinishExposure(Registrar::Over over, FindStream find) {
   return stream->lane->FinishExposure(purpose.block, purpose.piece, std::move(over.registration));
 }
 
-// The root is what is registered, and a piece must not end in another thread.
+// The root is registered, because a piece's last reference must not be dropped in another thread.
 absl::Status LaneMemory::Ready(Stream* stream, const rdma::MemoryBlock& block) {
   const rdma::MemoryBlock& root = block.root();
   if (const Refusal* refusal = Refused(*stream, root.id())) return refusal->status;
-  // Shared ownership goes through a pointer to what is not const; nothing is changed.
+  // shared_from_this() needs a non-const reference; the block is not changed.
   const auto shared = const_cast<rdma::MemoryBlock&>(root).shared_from_this();
   auto steps = EndpointOf(*stream)->StartRegistration(shared);
   absl::Status status = steps.status();
@@ -119,7 +119,7 @@ bool LaneMemory::RunOnce(FindStream find) {
     const Registrar::Purpose purpose = job.purpose;
     absl::Status status = job.status;
     if (job.registration != nullptr) status = FinishExposure(std::move(job), find);
-    if (absl::IsCancelled(status)) continue;  // the block is gone, or the lane
+    if (absl::IsCancelled(status)) continue;  // the block or the lane is gone
     if (!status.ok()) {
       const rdma::Endpoint& endpoint = *(*transports_)[purpose.endpoint].endpoint;
       status = absl::Status(
@@ -150,7 +150,7 @@ void LaneMemory::Note(size_t endpoint, uint64_t block, const absl::Status& statu
     return;
   }
   if (refusal == refusals_.end()) {
-    // The oldest is most likely of a block that is gone.
+    // The oldest is most likely from a freed block.
     if (refusals_.size() == kMostRefusals) refusals_.erase(refusals_.begin());
     refusals_.push_back({endpoint, block, {}, {}, 0});
     refusal = std::prev(refusals_.end());
@@ -184,7 +184,7 @@ bool LaneMemory::Reaches(const Stream& stream, const rdma::MemoryBlock& block) {
 
 void LaneMemory::Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status) {
   DeviceReach& reach = ReachOf(stream, *block.device());
-  // Of blocks that are gone: ids are never used again.
+  // The oldest entries are from freed blocks: ids are never reused.
   if (reach.refused.size() >= kMostRefusedOfDevice) reach.refused.erase(reach.refused.begin());
   reach.refused.push_back(block.id());
   reach.last_refusal = std::move(status);
@@ -192,7 +192,7 @@ void LaneMemory::Refuse(const Stream& stream, const rdma::MemoryBlock& block, ab
 
 void LaneMemory::RefuseNow(const Stream& stream, const rdma::MemoryBlock& block,
                            absl::Status status) {
-  // A pending registration is no refusal.
+  // A pending registration is not a refusal.
   if (absl::IsAborted(status) || BeingRegistered(stream, block)) return;
   ReachOf(stream, *block.device()).last_refusal = std::move(status);
 }

@@ -1,12 +1,12 @@
-// Memory as the lanes of one client use it: made ready for a transport, exposed to a server, and of
-// devices: which transport reaches it. Refusals are remembered, so that a transport is not asked at
-// every record.
+// Memory for the lanes of one client: registers it for a transport, exposes it to a server, and
+// determines the access of transports to device memory. Refusals are cached, so that a transport is
+// not called for every record.
 //
-// Memory that is not ready is registered by the registrar, without the core's owner, for a
-// transport or, where each lane needs a registration of its own, for a lane. Until then Register()
-// and Expose() say so: ABORTED for the first kPatienceNanos, in which waiting is best, then
-// UNAVAILABLE, where the caller should take another path (staging) if there is one. When it is
-// over, RunOnce() exposes what was registered for a lane, and returns true, once.
+// The registrar registers memory without the core's owner: for a transport, or for a lane if each
+// lane needs its own registration. Until then Register() and Expose() return ABORTED for the first
+// kPatienceNanos, in which waiting is best. Afterwards they return UNAVAILABLE, and the caller
+// should use another path (staging) if there is one. When a registration for a lane is complete,
+// RunOnce() exposes the memory and returns true, once.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_LANE_MEMORY_H_
@@ -38,16 +38,16 @@ struct LaneTransport {
   rdma::Endpoint* endpoint;
   std::string host;
   uint32_t rail = 0;
-  uint64_t opened = 0;  // lanes over it, so far
+  uint64_t opened = 0;  // number of lanes opened over it so far
 };
 
-// How one transport reaches memory of one device.
+// Access of one transport to memory of one device.
 struct DeviceReach {
   size_t endpoint = 0;
-  const rdma::Device* device = nullptr;  // which the journal keeps
+  const rdma::Device* device = nullptr;  // kept alive by the journal
   rdma::DevicePath path;
   std::vector<uint64_t>
-      refused;  // blocks that it does not reach, though others; until a lane opens
+      refused;  // blocks that it cannot access although it can access others; until a lane opens
   absl::Status last_refusal;
 };
 
@@ -55,7 +55,7 @@ class LaneMemory {
  public:
   static constexpr int64_t kPatienceNanos = 100 * kMillisecond;
 
-  // `transports` outlive this object, as everything else does.
+  // `transports` and all other arguments must outlive this object.
   LaneMemory(const std::vector<LaneTransport>* transports, Registrar* registrar, const Clock* clock,
              Random* random, CurrentCall* call)
       : transports_(transports),
@@ -64,11 +64,11 @@ class LaneMemory {
         random_(random),
         call_(call) {}
 
-  // Makes `block` ready for writes on the stream's lane, which is there. Cheap when it is already,
-  // and where it was refused a moment ago.
+  // Registers `block` for writes on the stream's lane, which must exist. Cheap if it is registered,
+  // or was refused recently.
   absl::Status Register(Stream* stream, const rdma::MemoryBlock& block);
   // Lets the server write to [data, +bytes) of `block`, or to all of it, over the stream's lane,
-  // which is there.
+  // which must exist.
   absl::StatusOr<rdma::RemoteMemory> Expose(Stream* stream,
                                             const std::shared_ptr<rdma::MemoryBlock>& block,
                                             const std::byte* data, size_t bytes);
@@ -76,32 +76,33 @@ class LaneMemory {
                                             const std::shared_ptr<rdma::MemoryBlock>& block) {
     return Expose(stream, block, block->data(), block->size());
   }
-  // Whether the stream's transport has a registration of it under way, for this lane or another.
+  // Whether a registration of the block for the stream's transport is in progress, for this lane or
+  // another.
   bool BeingRegistered(const Stream& stream, const rdma::MemoryBlock& block) const;
 
-  // Whether the stream's lane, which is there, reads and writes this memory of a device itself.
+  // Whether the stream's lane, which must exist, can access this device memory directly.
   bool Reaches(const Stream& stream, const rdma::MemoryBlock& block);
-  // It was found that it does not; `status` says why.
+  // Records that it cannot; `status` has the reason.
   void Refuse(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
-  // The same, where it is tried again all the same.
+  // Records a reason although access is retried.
   void RefuseNow(const Stream& stream, const rdma::MemoryBlock& block, absl::Status status);
-  // FAILED_PRECONDITION: why it does not.
+  // FAILED_PRECONDITION with the reason for the missing access.
   absl::Status WhyNot(const Stream& stream, const rdma::MemoryBlock& block);
-  // Of each pair that there was reason to look at.
+  // All pairs that were examined so far.
   const std::vector<DeviceReach>& reaches() const { return reaches_; }
 
-  // What was refused on this transport may have been so because a lane was about to end.
+  // Clears refusals of this transport, which may have been caused by a lane about to end.
   void OnLaneOpen(size_t endpoint);
-  // The memory is about to go. InUse() until no registration has it.
+  // The memory is about to be freed. InUse() is true while a registration has it.
   void ReleaseBlock(uint64_t block) { registrar_->GiveUp(block); }
   bool InUse(uint64_t block) const { return registrar_->Holds(block); }
-  // The stream whose lane this is; null: there is none any more.
+  // The stream of this lane; null: it is gone.
   using FindStream = absl::FunctionRef<Stream*(size_t endpoint, rdma::ConnectionId connection)>;
   // Whether memory has become ready, or was refused, since the last call.
   bool RunOnce(FindStream find);
 
  private:
-  // Memory that a transport did not register or expose: not tried again before `retry_at`.
+  // Memory that a transport refused to register or expose: not retried before `retry_at`.
   struct Refusal {
     size_t endpoint = 0;
     uint64_t block = 0;
@@ -111,13 +112,13 @@ class LaneMemory {
   };
   rdma::Endpoint* EndpointOf(const Stream& stream) const;
   absl::Status Ready(Stream* stream, const rdma::MemoryBlock& block);
-  // Not OK: it is being registered. Nothing: it cannot be, by a thread.
+  // Not OK: registration is in progress. Empty: no thread can register it.
   std::optional<absl::Status> StartExposure(const Stream& stream,
                                             const std::shared_ptr<rdma::MemoryBlock>& block,
                                             rdma::WorkerLane::Unexposed unexposed);
   absl::Status FinishExposure(Registrar::Over over, FindStream find);
   absl::Status Pending(const Stream& stream, const Registrar::Progress& progress) const;
-  // Null: it was not refused, or may be tried again.
+  // Null: it was not refused, or may be retried.
   const Refusal* Refused(const Stream& stream, uint64_t block) const;
   void Note(size_t endpoint, uint64_t block, const absl::Status& status);
   DeviceReach& ReachOf(const Stream& stream, const rdma::Device& device);
@@ -127,8 +128,8 @@ class LaneMemory {
   const Clock* const clock_;
   Random* const random_;
   CurrentCall* const call_;
-  std::vector<DeviceReach> reaches_;  // a handful
-  std::vector<Refusal> refusals_;     // a handful; kMostRefusals at most
+  std::vector<DeviceReach> reaches_;  // only a few
+  std::vector<Refusal> refusals_;     // only a few; at most kMostRefusals
 };
 
 }  // namespace verbena::client

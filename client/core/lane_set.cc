@@ -26,7 +26,7 @@ bool Watched(const Stream& stream) {
   return stream.state == Stream::State::kOpening || stream.state == Stream::State::kOpen;
 }
 
-// Asking for a lane, or with one.
+// Whether a stream of the peer has a lane or requests one.
 bool Active(const Peer& peer) {
   return std::any_of(peer.rails.begin(), peer.rails.end(), [](const Stream* stream) {
     return stream->state == Stream::State::kAsking || stream->lane != nullptr;
@@ -92,11 +92,11 @@ void LaneSet::Want(Stream* stream) {
 void LaneSet::Ask(Stream* stream) {
   const v1::Server* server = session_->FindServer(stream->server);
   if (server == nullptr || session_->state() != Session::State::kJoined) {
-    // OnView() comes when there is one; nothing to wait for until then.
+    // Until OnView() brings a new view there is nothing to do.
     stream->retry_at = kNever;
     return;
   }
-  // Rail 0 finds out which transport it is; SetRails() wakes the others.
+  // Rail 0 determines the transport; SetRails() wakes the others.
   const Peer& peer = *stream->peer;
   if (stream->rail > 0 && (peer.transport.empty() || stream->rail >= peer.rail_count)) {
     stream->retry_at = kNever;
@@ -118,11 +118,11 @@ void LaneSet::Ask(Stream* stream) {
       });
 }
 
-// All lanes to a shard use one transport: once it is chosen, no other is offered.
+// All lanes to a shard use one transport: after its selection no other is offered.
 void LaneSet::AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const {
   for (const LaneTransport& transport : transports_) {
     const std::string name(transport.endpoint->transport());
-    if (transport.rail > 0) continue;  // the same transport once more
+    if (transport.rail > 0) continue;  // a further rail of the same transport
     if (peer.transport.empty() ? Unusable(peer, name) : name != peer.transport) continue;
     rdma::AddOffer(name, transport.host, request);
   }
@@ -151,7 +151,7 @@ void LaneSet::SetRails(Peer* peer, uint32_t server_rails) {
     Stream* stream = peer->rails[i];
     stream->wanted = true;
     if (stream->retry_at == kNever) stream->retry_at = now;
-    // At once: the rail that was granted a lane may fail, and leave nobody to ask with.
+    // At once: the rail with the granted lane may fail, and then no other stream would request one.
     if (stream->state == Stream::State::kIdle && stream->retry_at <= now) Ask(stream);
   }
 }
@@ -161,13 +161,14 @@ void LaneSet::OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> res
   const bool granted = status.ok();
   if (granted) status = Connect(stream, *response);
   if (status.ok()) return;
-  // What this side could not do with a grant is no refusal: it may work the next time.
+  // A failure of this side to use a grant is not a refusal: it may work the next time.
   if (!granted && status.code() == absl::StatusCode::kFailedPrecondition) {
-    // Another incarnation lives there (the view will say so), or there is no way to talk to it.
+    // Another incarnation is at this address (the view will show it), or no communication is
+    // possible.
     if (stream->refusals == 0) stream->refreshes = session_->refreshes();
     session_->Refresh();
     // Only with a view that is newer than the first refusal: until then the server may be another
-    // one at the same address, and a coordinator that does not answer ends no call.
+    // one at the same address, and an unresponsive coordinator must not end calls.
     if (++stream->refusals >= kRefusalsBeforeFinal && session_->refreshes() > stream->refreshes &&
         session_->FindServer(stream->server) != nullptr && !AnyOpen(*stream->peer)) {
       listener_->OnLaneRefused(stream, status);
@@ -228,7 +229,7 @@ void LaneSet::NoteOpenFailure(Stream* stream, size_t endpoint, const absl::Statu
   for (Stream* rail : peer->rails) rail->failures.Reset();
   peer->unusable.push_back({std::string(transports_[endpoint].endpoint->transport()),
                             absl::StrCat("does not open: ", status.message())});
-  // None is left: from the start again.
+  // None is left: start over.
   if (peer->unusable.size() >= transport_kinds_) peer->unusable.clear();
 }
 
@@ -237,7 +238,7 @@ void LaneSet::Failed(Stream* stream, absl::Status status) {
   stream->changed_at = clock_->NowNanos();
   stream->last_error = std::move(status);
   stream->retry_at = stream->changed_at + stream->backoff.Next(*random_);
-  // Nothing is left of its transport: the next lane may take another one.
+  // No lane of its transport is left: the next lane may use another one.
   if (!Active(*stream->peer)) stream->peer->transport.clear();
 }
 
@@ -278,7 +279,7 @@ void LaneSet::OnView() {
 void LaneSet::Disown(const Stream& stream, const rdma::LaneTicket& ticket) {
   const v1::Server* server = session_->FindServer(stream.server);
   if (server == nullptr || session_->state() != Session::State::kJoined) return;
-  // Nothing depends on its coming through: the rail's next lane ends this one, too.
+  // No retry is needed: the rail's next lane also ends this one.
   Call<v1::CloseLaneResponse>(*control_, server->address(), "/verbena.v1.Shard/CloseLane",
                               rdma::CloseRequest(ticket, stream.shard), kCallTimeout,
                               [](const absl::StatusOr<v1::CloseLaneResponse>&) {});
@@ -292,7 +293,7 @@ void LaneSet::Forget(Stream* stream) {
   stream->lane.reset();
 }
 
-// Follows the lane's state.
+// Applies the lane's state to the stream.
 void LaneSet::Advance(Stream* stream) {
   using LaneState = rdma::WorkerLane::State;
   switch (stream->lane->state()) {
@@ -324,7 +325,7 @@ void LaneSet::Advance(Stream* stream) {
       break;
   }
   absl::Status error = stream->lane->error();
-  // A lane that failed before it was open counts towards the backoff; one that worked starts anew.
+  // A lane that failed before it was open counts towards the backoff; a lane that worked resets it.
   if (stream->lane->counters().replies > 0) stream->backoff.Reset();
   if (stream->was_open) {
     ++counters_.lost;
@@ -363,7 +364,7 @@ bool LaneSet::HandleCompletions() {
     stream->lane->OnCompletion(completion, &answers_);
     for (const rdma::WorkerLane::Answer& answer : answers_) {
       listener_->OnAnswer(stream, answer.cookie, answer.reply);
-      if (stream->lane == nullptr) break;  // closed meanwhile: its records came back unanswered
+      if (stream->lane == nullptr) break;  // closed meanwhile: its records returned unanswered
     }
     listener_->OnCredit(stream);
   }
@@ -372,7 +373,7 @@ bool LaneSet::HandleCompletions() {
 
 bool LaneSet::Poll() {
   listener_->BeginTurn();
-  bool worked = HandleCompletions();  // of the last turn
+  bool worked = HandleCompletions();  // from the last turn
   const size_t first = std::exchange(poll_first_, 0);
   for (size_t i = 0; i < transports_.size() && handled_ == polled_; ++i) {
     polled_from_ = (first + i) % transports_.size();
@@ -389,7 +390,7 @@ bool LaneSet::Poll() {
     polled_ = endpoint->Poll(absl::MakeSpan(completions_));
     worked |= HandleCompletions();
   }
-  // The first ones must not fill every turn.
+  // The first endpoints must not fill every turn.
   if (handled_ < polled_) poll_first_ = (polled_from_ + 1) % transports_.size();
   for (size_t i = 0; i < with_lane_.size();) {
     Stream* stream = with_lane_[i];
@@ -412,7 +413,7 @@ bool LaneSet::RunTimers(int64_t now) {
     } else if (Watched(*stream) && stream->watch.due() <= now) {
       absl::Status status = stream->watch.Check(stream->lane.get(), stream->transport, now);
       if (status.ok()) continue;
-      // So that its records go over a new one.
+      // So that its records use a new lane.
       Close(stream, std::move(status));
       worked = true;
     }

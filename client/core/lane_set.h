@@ -1,23 +1,23 @@
 // The lanes of this worker: one stream per (server incarnation, shard, rail), opened when it has
-// records, reopened after a loss with backoff.
+// records, and reopened with backoff after a loss.
 //
-// A shard has as many rails as both sides have of the transport that its lanes use: rail i of the
-// worker with rail i of the server. Rail 0 asks for a lane first; the answer says which transport
-// it is and how many rails, and the other rails are opened then and kept open as long as the
-// shard is used. A rail that cannot be opened is tried again with backoff while others work.
+// The number of rails of a shard is the number that both sides have of its lanes' transport. Rail i
+// of the worker connects to rail i of the server. Rail 0 requests a lane first; the answer has the
+// transport and the number of rails. The other rails are then opened, and kept open as long as the
+// shard is used. A rail that cannot be opened is retried with backoff while others work.
 //
 // States of a stream:
 //   kIdle -> kAsking (OpenLane called) -> kOpening (connecting, granting) -> kOpen
 //   kAsking -> kIdle with backoff when refused; any with a lane -> kClosing (lost or closed)
-//   kClosing -> kIdle once the lane is dead: the listener gets its unanswered records back.
+//   kClosing -> kIdle when the lane is dead: its unanswered records return to the listener.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. A stream has one lane at a time; the next is asked for only after the last is dead.
-//  2. A transport that was named is the only one there is, so nothing is fallen back to.
-//  3. All lanes to a shard use one transport: another one is chosen only when none is left of it,
-//     and a transport is given up only when no rail of it opens.
+//  1. A stream has one lane at a time; the next is requested only after the last is dead.
+//  2. With a named transport no other transport is used.
+//  3. All lanes to a shard use one transport. Another one is selected only when no lane of it is
+//     left, and a transport is given up only when no rail of it opens.
 #ifndef VERBENA_CLIENT_CORE_LANE_SET_H_
 #define VERBENA_CLIENT_CORE_LANE_SET_H_
 
@@ -48,54 +48,55 @@ namespace verbena::client {
 
 struct Stream;
 
-// A shard, as this worker reaches it.
+// A shard, as a peer of this worker.
 struct Peer {
   uint64_t server = 0;
   uint32_t shard = 0;
   std::vector<Stream*> rails;  // by number; never empty
-  uint32_t rail_count = 1;     // of these, which may be opened
-  std::string transport;       // of its lanes; empty: rail 0 asks which
-  // Transports that did not open to this server: not offered again until an open lane is lost.
+  uint32_t rail_count = 1;     // number of rails that may be opened
+  std::string transport;       // of its lanes; empty: rail 0 determines it
+  // Transports that did not open to this server. They are not offered again until an open lane is
+  // lost.
   std::vector<rdma::MissingTransport> unusable;
-  RailPins pins;  // the journal's
+  RailPins pins;  // owned by the journal
 };
 
 struct Stream {
   enum class State : uint8_t { kIdle, kAsking, kOpening, kOpen, kClosing };
 
   Peer* peer = nullptr;
-  uint64_t server = 0;  // 0: nowhere (partitions that no server has); never opened
+  uint64_t server = 0;  // 0: none (for partitions without a server); never opened
   uint32_t shard = 0;
   uint32_t rail = 0;
   State state = State::kIdle;
   std::unique_ptr<rdma::WorkerLane> lane;
   size_t endpoint = 0;         // index of its transport
-  bool needs_staging = false;  // the transport writes to allocated memory only
-  bool was_open = false;       // this lane
+  bool needs_staging = false;  // the transport writes only to allocated memory
+  bool was_open = false;       // the current lane
   bool wanted = false;         // has records: keep it open
-  uint64_t ask = 0;            // the OpenLane call whose answer counts
+  uint64_t ask = 0;            // id of the valid OpenLane call
   int64_t changed_at = 0;
   int64_t retry_at = 0;
   Backoff backoff;
-  int refusals = 0;        // FAILED_PRECONDITIONs in a row
+  int refusals = 0;        // number of consecutive FAILED_PRECONDITIONs
   uint64_t refreshes = 0;  // Session::refreshes() at the first of them
   absl::Status last_error;
   std::string transport, device, reason;
   rdma::LaneWatch watch;
-  uint64_t registered_block = 0;   // the last one made ready for writes of this lane
-  uint64_t exposed_block = 0;      // the last one of which it has exposed something
+  uint64_t registered_block = 0;   // the last block registered for writes of this lane
+  uint64_t exposed_block = 0;      // the last block of which a part is exposed
   rdma::OpenFailures failures;     // over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
-  // ---- the journal's ----
+  // ---- owned by the journal ----
   std::vector<TableLane*> table_lanes;
   EntryQueue pulls;    // pulls and awaits to be posted
   EntryQueue norms;    // norms and totals to be posted
   EntryQueue delayed;  // waiting for their backoff
-  EntryQueue posted;   // all records unanswered on the lane
+  EntryQueue posted;   // all unanswered records on the lane
   uint32_t pulls_out = 0, awaits_out = 0;
   bool dirty = false;
-  bool stalled = false;  // last time, something did not fit
+  bool stalled = false;  // last time, a record did not fit
 
   bool open() const { return state == State::kOpen; }
 };
@@ -106,15 +107,15 @@ struct LaneCounters {
 
 class LaneListener {
  public:
-  // Answers are handled until the turn is full; what is left is handled in the next one.
+  // Replies are handled until the turn is full; the rest is handled in the next turn.
   virtual void BeginTurn() = 0;
   virtual bool TurnIsFull() const = 0;
   virtual void OnLaneOpen(Stream* stream) = 0;
   virtual void OnCredit(Stream* stream) = 0;
   virtual void OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) = 0;
-  // Everything posted and not handed to OnAnswer() may be posted elsewhere.
+  // All posted records without an OnAnswer() call may be posted elsewhere.
   virtual void OnLaneDead(Stream* stream) = 0;
-  // The server refuses for good (no common transport or wire version).
+  // The server refuses permanently (no common transport or wire version).
   virtual void OnLaneRefused(Stream* stream, const absl::Status& status) = 0;
 
  protected:
@@ -129,9 +130,9 @@ class LaneSet {
   ~LaneSet();
 
   Peer* Get(uint64_t server, uint32_t shard);
-  // Opens it when it has no lane, as soon as its backoff allows.
+  // Opens a lane if there is none, as soon as the backoff allows.
   void Want(Stream* stream);
-  // What the streams' lanes do with memory.
+  // Memory of the streams' lanes.
   LaneMemory& memory() { return memory_; }
   const LaneMemory& memory() const { return memory_; }
   // LaneMemory::RunOnce() of these lanes.
@@ -140,7 +141,7 @@ class LaneSet {
       return Find(endpoint, connection);
     });
   }
-  // The lane, if any, is closed; its records come back through OnLaneDead().
+  // Closes the lane, if any; its records return through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);
   // After a new view: closes lanes to servers that are gone.
@@ -163,21 +164,21 @@ class LaneSet {
   Stream* AddRail(Peer* peer);
   void Ask(Stream* stream);
   void AddOffers(const Peer& peer, v1::OpenLaneRequest* request) const;
-  // Into transports_; its size: there is none.
+  // Index in transports_; its size: not found.
   size_t FindTransport(const std::string& transport, uint32_t rail) const;
-  // Follows what a grant says; the rails that there are now are opened.
+  // Applies the number of rails in a grant, and opens the available rails.
   void SetRails(Peer* peer, uint32_t server_rails);
-  // Tells the server that a lane is dead here, so that it waits for nothing on it any more; or that
-  // a grant is not taken up, which would keep a lane's number and memory until it expires.
+  // Reports to the server that a lane is dead here, so that the server stops waiting for it. Also
+  // returns an unused grant, which would keep a lane's number and memory until it expires.
   void Disown(const Stream& stream, const rdma::LaneTicket& ticket);
   void OnGranted(Stream* stream, absl::StatusOr<v1::OpenLaneResponse> response);
   absl::Status Connect(Stream* stream, const v1::OpenLaneResponse& response);
   void Failed(Stream* stream, absl::Status status);
-  // A lane over transports_[endpoint] did not open. Where another transport is left, enough
-  // failures of every rail mean that the next lanes are asked for without this one.
+  // A lane over transports_[endpoint] did not open. If another transport is left, enough failures
+  // of every rail exclude this one from the next lane requests.
   void NoteOpenFailure(Stream* stream, size_t endpoint, const absl::Status& status);
   void Advance(Stream* stream);
-  bool HandleCompletions();  // those that were polled, until the turn is full
+  bool HandleCompletions();  // handles polled completions until the turn is full
   void Forget(Stream* stream);
   Stream* Find(size_t endpoint, rdma::ConnectionId connection);
 
@@ -200,8 +201,8 @@ class LaneSet {
   uint64_t asks_ = 0;
   LaneCounters counters_;
   std::vector<rdma::Completion> completions_;
-  size_t polled_ = 0, handled_ = 0;  // of completions_
-  size_t polled_from_ = 0;           // the endpoint that they are of
+  size_t polled_ = 0, handled_ = 0;  // indexes in completions_
+  size_t polled_from_ = 0;           // the endpoint of completions_
   size_t poll_first_ = 0;            // the endpoint to poll next
   std::vector<rdma::ConnectionEvent> events_;
   std::vector<rdma::WorkerLane::Answer> answers_;

@@ -10,12 +10,12 @@
 
 namespace verbena::client {
 
-// ---- what the owner does ------------------------------------------------------------------------
+// ---- the owner's call ---------------------------------------------------------------------------
 
 void CurrentCall::Set(const char* what, uint64_t bytes) {
   what_.store(what, std::memory_order_relaxed);
   bytes_.store(bytes, std::memory_order_relaxed);
-  // Not fetch_add(): the owner alone writes, and does so for every pull.
+  // Not fetch_add(): only the owner writes, and it does so for every pull.
   number_.store(number_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -42,8 +42,8 @@ struct LeaseKeeper::State {
   std::mutex mutex;
   uint64_t incarnation = 0;  // 0: no lease
   int64_t lease_ns = 0;
-  int64_t renewed_ns = 0;  // when the last answered heartbeat was sent
-  int64_t sent_ns = 0;     // the last one that RunOnce() sent
+  int64_t renewed_ns = 0;  // send time of the last answered heartbeat
+  int64_t sent_ns = 0;     // time of the last one that RunOnce() sent
 };
 
 LeaseKeeper::LeaseKeeper(std::string cluster, ControlChannel* control, const Clock* clock, Log log,
@@ -82,9 +82,9 @@ int64_t LeaseKeeper::RunOnce(int64_t now) {
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->incarnation == 0) return now + kJoinLookNanos;
-    interval = state_->lease_ns / 4;  // the session's
-    // The session is late by half an interval. Its answers are handled by the owner of the core,
-    // which may be the one that is busy: so after the first, one follows for each interval.
+    interval = state_->lease_ns / 4;  // the same as the session's
+    // The session is late by half an interval. The core's owner, which may be busy, handles the
+    // session's answers. So after the first heartbeat one more is sent per interval.
     const int64_t due = std::max(state_->renewed_ns + interval + interval / 2,  //
                                  state_->sent_ns + interval);
     if (now < due) return std::min(due, now + kLookNanos);
@@ -111,7 +111,7 @@ void LeaseKeeper::Report(int64_t now) {
     return;
   }
   if (now < report_at_) return;
-  // Again after as long as it has taken until now.
+  // Report again after the same time as it has taken until now.
   report_at_ = now + (now - seen_since_);
   if (log_ == nullptr) return;
   log_(absl::StrCat("client: ", call.what, " (", call.bytes, " bytes) has taken more than ",

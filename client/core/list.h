@@ -1,4 +1,4 @@
-// Intrusive lists and a pool of objects with stable addresses: queues that do not allocate.
+// Intrusive lists, and a pool of objects with stable addresses: queues without allocations.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_LIST_H_
@@ -31,7 +31,7 @@ class List {
   void PushBack(T* item) { InsertBefore(nullptr, item); }
   void PushFront(T* item) { InsertBefore(head_, item); }
 
-  // `before` == nullptr: at the end.
+  // `before` == nullptr: inserts at the end.
   void InsertBefore(T* before, T* item) {
     T* previous = before == nullptr ? tail_ : (before->*kLinks).previous;
     item->*kLinks = {previous, before};
@@ -54,7 +54,8 @@ class List {
   size_t size_ = 0;
 };
 
-// Objects that keep their address and their index; allocates only when more are in use than ever.
+// Objects with stable address and index. Allocates only if more objects are in use than ever
+// before.
 template <typename T>
 class Pool {
  public:

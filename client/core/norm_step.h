@@ -1,15 +1,15 @@
-// What a worker knows of the first phase of a step whose norm spans several chunks (record.h:
-// kNorms, kTotals): which parts have answered, and what they add up to.
+// First phase of a step whose norm covers several chunks (record.h: kNorms, kTotals), in a worker:
+// the parts that have answered, and the total norms.
 //
-// States of a NormStep: asking (for the parts of all chunks) -> telling (all partitions the totals)
-// -> over. Every worker of the job does the same, and the first whose totals arrive counts: so a
-// step needs no particular worker.
+// States of a NormStep: asking (for the partial norms of all chunks) -> telling (sending the totals
+// to all partitions) -> over. Every worker of the job does the same, and the first totals that
+// arrive count. So a step does not depend on a particular worker.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. Totals are summed by table id, then by chunk: their bits depend neither on servers nor on who
-//     sums.
+//  1. Totals are summed by table id, then by chunk. Their bits depend neither on servers nor on the
+//     summing worker.
 #ifndef VERBENA_CLIENT_CORE_NORM_STEP_H_
 #define VERBENA_CLIENT_CORE_NORM_STEP_H_
 
@@ -29,9 +29,9 @@ struct NormTable {
   enum class Part : uint8_t { kTodo, kOut, kDone };
 
   TableState* table = nullptr;
-  std::vector<Part> parts;      // of the table, by index: asked, or told
-  uint32_t left = 0;            // not kDone
-  std::vector<double> numbers;  // by chunk, NormNumbers() each; 0 where its only copy is lost
+  std::vector<Part> parts;      // by index of the table's part: requested or sent
+  uint32_t left = 0;            // number of parts that are not kDone
+  std::vector<double> numbers;  // by chunk, NormNumbers() each; 0 if its last replica is lost
 
   void Set(uint32_t part, Part state);
 };
@@ -43,10 +43,10 @@ struct NormStep {
   uint32_t numbers() const { return NormNumbers(kind); }
   uint32_t BytesOf(const TableState& table, uint32_t part) const;
   NormTable* Find(const TableState* table);
-  // What the server wrote for these parts of a table.
+  // Takes the partial norms that the server wrote for these parts of a table.
   void Take(NormTable* of, const std::vector<uint32_t>& parts, const std::byte* data);
   bool PhaseDone() const;
-  // From asking to telling.
+  // Sums the totals and moves from asking to telling.
   void Sum();
 
   uint64_t id = 0;
@@ -57,12 +57,12 @@ struct NormStep {
   std::array<double, 2> totals = {};
 };
 
-// Tables whose norms are summed together: all clipped ones, or one with a trust ratio.
+// Tables whose norms are summed together: all clipped tables, or one table with a trust ratio.
 struct NormGroup {
   NormKind kind = NormKind::kGradient;
   std::vector<TableState*> tables;  // by id
   std::unique_ptr<NormStep> active;
-  uint64_t next = 0;                // steps below it are over, of those that took part last
+  uint64_t next = 0;                // lower steps are over for the tables that took part last
   std::vector<uint32_t> took_part;  // tables, by id
 };
 

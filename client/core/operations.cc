@@ -60,7 +60,7 @@ void Operations::MaybeFree(Operation* operation) {
   if (operation->plan != nullptr) plans_.push_back(std::move(operation->plan));
   if (operation->bags != nullptr) bags_.push_back(std::move(operation->bags));
   operation->delivered = false;
-  ++operation->generation;  // ids of it are unknown from here on
+  ++operation->generation;  // its old ids are invalid from here on
   pool_.Put(operation);
 }
 
@@ -90,7 +90,7 @@ const Operation* Operations::Find(uint64_t id) const {
 
 bool Operations::Deliver() {
   bool worked = false;
-  // Callbacks may end more operations: those are delivered here too.
+  // Callbacks may end more operations, which are delivered here too.
   while (Operation* operation = finished_.front()) {
     finished_.Remove(operation);
     auto done = std::move(operation->done);

@@ -3,8 +3,8 @@
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. `done` runs once, in Deliver(), never where the operation is started or ended: so a callback
-//     may call anything.
+//  1. `done` runs once, in Deliver(), never where the operation is started or ended. So a callback
+//     may call any function.
 //  2. An operation's slot is reused only when `done` has run and no entry holds its memory.
 #ifndef VERBENA_CLIENT_CORE_OPERATIONS_H_
 #define VERBENA_CLIENT_CORE_OPERATIONS_H_
@@ -20,21 +20,21 @@
 
 namespace verbena::client {
 
-// Operations at a time: what a caller may have outstanding is bounded.
+// Maximum number of outstanding operations.
 inline constexpr size_t kMaxOperations = 65536;
 
 class Operations {
  public:
-  // nullptr: there are kMaxOperations.
+  // Null: kMaxOperations exist.
   Operation* Start(Operation::Kind kind, TableState* table, int64_t now, int64_t deadline_ns,
                    std::function<void(absl::Status)> done);
-  // Takes back one that has no entries and was not returned to the caller.
+  // Removes an operation that has no entries and was not returned to the caller.
   void Abandon(Operation* operation);
-  // Marks it ended; `done` follows in Deliver().
+  // Marks the operation as ended; `done` runs later in Deliver().
   void End(Operation* operation, absl::Status status);
-  // After the last entry let go of its memory.
+  // Call after the last entry has released the operation's memory.
   void MaybeFree(Operation* operation);
-  // For an operation on rows; comes back when that is freed.
+  // For an operation on rows; returned to the pool when the operation is freed.
   std::unique_ptr<KeyPlan> NewPlan();
   std::unique_ptr<BagCall> NewBags();
 
@@ -44,13 +44,13 @@ class Operations {
   Operation* Find(uint64_t id);
   const Operation* Find(uint64_t id) const;
 
-  // The live one whose deadline is next, or nullptr.
+  // The live operation with the earliest deadline; null: none.
   Operation* first_deadline() const { return timers_.front(); }
   Operation* first_live() const { return timers_.front(); }
   static Operation* next_live(const Operation* operation) { return operation->timer_links.next; }
   bool has_finished() const { return !finished_.empty(); }
   bool Deliver();
-  // Live, or ended and still holding memory.
+  // Number of operations that are live, or ended and still holding memory.
   size_t in_use() const { return pool_.in_use(); }
   template <typename F>
   void ForEach(F f) const {
@@ -59,9 +59,9 @@ class Operations {
 
  private:
   Pool<Operation> pool_;
-  std::vector<std::unique_ptr<KeyPlan>> plans_;  // not in use
-  std::vector<std::unique_ptr<BagCall>> bags_;   // likewise
-  // By deadline. Callers mostly use one timeout, so a new one goes (nearly) to the end.
+  std::vector<std::unique_ptr<KeyPlan>> plans_;  // unused
+  std::vector<std::unique_ptr<BagCall>> bags_;   // unused
+  // By deadline. Callers mostly use one timeout, so a new operation goes (nearly) to the end.
   List<Operation, &Operation::timer_links> timers_;
   List<Operation, &Operation::finished_links> finished_;
 };

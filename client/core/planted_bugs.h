@@ -1,6 +1,7 @@
-// Deliberate faults of the client, switched on by tests to show that their checks find them.
+// Failpoints of the client: deliberate bugs that tests enable to show that their checks detect
+// them.
 //
-// **Thread safety**: written only where no client runs.
+// **Thread safety**: written only while no client runs.
 #ifndef VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
 #define VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
 
@@ -8,8 +9,9 @@ namespace verbena::client {
 
 struct PlantedBugs {
   bool learn_losses_late = false;  // a table that is first used after a loss waits for another view
-  bool keep_norm_steps = false;  // steps of a norm's tables count for tables that take their place
-  bool awaits_before_pulls = false;  // on small lanes awaits without an answer keep pulls back
+  bool keep_norm_steps = false;    // norm steps of removed tables count for the tables that replace
+                                   // them
+  bool awaits_before_pulls = false;  // on small lanes unanswered awaits block pulls
 };
 
 // All false outside tests.

@@ -5,7 +5,7 @@
 namespace verbena::client {
 namespace {
 
-// So that partitions nothing is known of are spread by their number.
+// Plus one, so that partitions without a known load are spread by number.
 uint64_t Weight(uint64_t load) { return load + 1; }
 
 }  // namespace
@@ -64,7 +64,7 @@ void RailPins::Balance() {
 }
 
 void RailPins::Rearrange() {
-  if (Emptiest() == nullptr) return;  // nowhere to go
+  if (Emptiest() == nullptr) return;  // no rail is up
   for (Rail& rail : rails_) rail.load = 0;
   std::vector<Pin*> order;
   for (Pin& pin : pins_) {
@@ -81,8 +81,8 @@ void RailPins::Rearrange() {
     to->load += Weight(pin->load);
     pin->rail = NumberOf(to);
   }
-  // From the fullest to the emptiest, as long as that makes the two more even: each round does, so
-  // there is a last one.
+  // From the fullest to the emptiest, while that makes the two more even. Each round does, so the
+  // loop ends.
   while (true) {
     Rail* to = Emptiest();
     Rail* from = &*std::max_element(rails_.begin(), rails_.end(),

@@ -1,15 +1,15 @@
-// Which rail (lane) of one shard each partition uses: pinned by load, and pinned anew when rails
-// come and go.
+// Assigns the partitions of one shard to its rails (lanes): pins them by load, and repins them when
+// rails open and close.
 //
-// A partition's load is what its tables hold and what its records have carried, in bytes. It is
-// halved whenever pins are worked out, so that what was long ago counts less.
+// A partition's load in bytes is the size of its tables plus the data of its records. It is halved
+// whenever pins are computed, so that older traffic counts less.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. While a rail is up, every partition is pinned to one that is.
-//  2. Pins change in Up(), Down() and Balance() only, and no more of them than evenness takes: what
-//     is pinned to a rail that goes, and what a rail that comes must take over from fuller ones.
+//  1. While a rail is up, every partition is pinned to a rail that is up.
+//  2. Pins change only in Up(), Down() and Balance(), and no more than needed for an even load:
+//     partitions of a rail that goes down, and those that a new rail takes over from fuller ones.
 //  3. The same calls give the same pins.
 #ifndef VERBENA_CLIENT_CORE_RAILS_H_
 #define VERBENA_CLIENT_CORE_RAILS_H_
@@ -21,21 +21,22 @@ namespace verbena::client {
 
 class RailPins {
  public:
-  // One that was never asked for, or forgotten, is pinned to the emptiest rail that is up.
+  // The rail of a partition. A new or forgotten partition is pinned to the emptiest rail that is
+  // up.
   uint32_t Of(uint32_t partition);
   void Forget(uint32_t partition);
-  // Cheap: once a record. Only of a partition that is pinned; ignored for others.
+  // Cheap: called once per record. Ignored for a partition that is not pinned.
   void Add(uint32_t partition, uint64_t bytes) {
     if (partition < pins_.size()) pins_[partition].load += bytes;
   }
-  // A lane of that rail is open, or dead.
+  // A lane of that rail has opened, or is dead.
   void Up(uint32_t rail);
   void Down(uint32_t rail);
-  // Moves pins where the fullest rail has a quarter more than the emptiest.
+  // Moves pins if the fullest rail has over a quarter more load than the emptiest.
   void Balance();
 
   bool up(uint32_t rail) const { return rail < rails_.size() && rails_[rail].up; }
-  uint64_t load(uint32_t rail) const;  // of the partitions pinned to it
+  uint64_t load(uint32_t rail) const;  // sum of the partitions pinned to it
 
  private:
   struct Pin {
@@ -45,14 +46,15 @@ class RailPins {
   };
   struct Rail {
     bool up = false;
-    uint64_t load = 0;  // while pins are worked out
+    uint64_t load = 0;  // used while pins are computed
   };
 
-  // Of those that are up; nullptr: none is.
+  // The emptiest rail that is up; null: none is up.
   Rail* Emptiest();
   uint32_t NumberOf(const Rail* rail) const { return static_cast<uint32_t>(rail - rails_.data()); }
-  // Works out pins: partitions on rails that are not up first, then from the fullest to the
-  // emptiest as long as that makes them more even; in both cases the heaviest go first.
+  // Computes pins: first for partitions on rails that are not up, then from the fullest to the
+  // emptiest rail while that makes them more even. In both cases the heaviest partitions move
+  // first.
   void Rearrange();
 
   std::vector<Pin> pins_;  // by partition

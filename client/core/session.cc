@@ -29,7 +29,7 @@ Session::Session(SessionOptions options, ControlChannel* control, const Clock* c
       keeper_(keeper),
       listener_(std::move(listener)),
       calls_(control, clock, random) {
-  if (options_.job.empty()) options_.job = "default";  // as the coordinator takes it
+  if (options_.job.empty()) options_.job = "default";  // same default as in the coordinator
 }
 
 // ---- joining and leaving ------------------------------------------------------------------------
@@ -58,8 +58,8 @@ void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) 
       });
 }
 
-// The coordinator granted the lease at some time after `began`. Where that was long ago, as when
-// this process did not run meanwhile, it may be over: nobody has renewed it.
+// The coordinator granted the lease some time after `began`. If that was long ago, for example
+// because this process did not run meanwhile, the lease may have ended without a renewal.
 void Session::Confirm(int64_t began, int64_t deadline_ns,
                       std::shared_ptr<v1::JoinWorkerResponse> granted,
                       std::function<void(absl::Status)> done) {
@@ -91,7 +91,7 @@ void Session::Joined(v1::JoinWorkerResponse* granted) {
   heartbeat_at_ = clock_->NowNanos() + lease_ms_ * kMillisecond / 4;
   keeper_->Start(incarnation_, lease_ms_ * kMillisecond);
   watch_at_ = 0;
-  TakeView(std::move(*granted->mutable_view())).IgnoreError();  // the first one
+  TakeView(std::move(*granted->mutable_view())).IgnoreError();  // the first view is always accepted
 }
 
 void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done) {
@@ -104,7 +104,7 @@ void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done)
   request.set_request_id(calls_.NewRequestId());
   request.set_incarnation(incarnation_);
   if (before != State::kJoined) {
-    // Nobody to tell; a join that was under way ends with its lease.
+    // No call is necessary; a join in progress ends with its lease.
     if (state_ != State::kExpired) state_ = State::kLeft;
     return done(absl::OkStatus());
   }
@@ -118,7 +118,7 @@ void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done)
 
 void Session::AskForLease() {
   if (state_ != State::kJoined || heartbeat_out_) return;
-  // Each refused record asks, so not more often than 16 times between two regular heartbeats.
+  // Each refused record calls this, so limit it to 16 times between two regular heartbeats.
   heartbeat_at_ = std::min(heartbeat_at_, beat_sent_ + lease_ms_ * kMillisecond / 64);
 }
 
@@ -251,7 +251,7 @@ absl::Status Session::TakeView(v1::ClusterView view) {
     case History::kBehind:
       break;
     case History::kRolledBack:
-      // Either state may be the old one. The next heartbeat shows which: servers prove it, or the
+      // Either state may be the old one. The next heartbeat decides: servers prove it, or the
       // coordinator ends this client.
       return absl::FailedPreconditionError(absl::StrCat(
           "cluster ", options_.cluster, ": its coordinator is at ", DescribeSeen(SeenOf(view)),
@@ -259,7 +259,7 @@ absl::Status Session::TakeView(v1::ClusterView view) {
           " (the state of one of them is an older one that was put back); if it is the "
           "coordinator's, its operator must put the newer state back"));
     case History::kOtherCluster:
-      // The servers go on, and may yet find their coordinator again.
+      // The servers continue, and may find their coordinator again.
       return absl::FailedPreconditionError(
           absl::StrCat("cluster ", options_.cluster, ": its coordinator serves cluster ",
                        view.cluster_id(), ", and this client joined cluster ", view_.cluster_id(),
@@ -272,7 +272,7 @@ absl::Status Session::TakeView(v1::ClusterView view) {
                           " as this client has seen it"));
       return state_ == State::kExpired ? expired_ : Usable();
   }
-  // Answers of several calls cross: only a newer view counts.
+  // Answers of several calls may be reordered: only a newer view is used.
   if (view.revision() <= view_.revision()) return absl::OkStatus();
   view_ = std::move(view);
   FollowNewView();
@@ -289,7 +289,7 @@ void Session::FollowNewView() {
   }
   silent_ = std::move(silent);
   if (state_ == State::kJoined) {
-    // Retired but not told yet: ask at once.
+    // This client was retired but does not know it yet: send a heartbeat at once.
     const v1::Job* job = OwnJob();
     const bool listed = job != nullptr && std::any_of(job->members().begin(), job->members().end(),
                                                       [this](const v1::Worker& worker) {
@@ -321,14 +321,14 @@ void Session::Heartbeat() {
         if (response.status().code() == absl::StatusCode::kAborted) {
           return Expire(absl::StrCat("the coordinator: ", response.status().message()));
         }
-        // A coordinator that does not answer ends nothing: data flows on, and a new one renews
-        // all leases when it takes office.
+        // A coordinator that does not respond ends nothing: data continues to flow, and a new one
+        // renews all leases when its term starts.
         const int64_t now = clock_->NowNanos();
         if (response.ok()) {
           refused_at_ = kNever;
           keeper_->Renewed(sent);
         } else if (RefusesCaller(response.status())) {
-          // The token is not good any more, so the lease is not renewed.
+          // The token is no longer valid, so the lease is not renewed.
           refused_at_ = std::min(refused_at_, now);
           if (now - refused_at_ >= lease_ms_ * kMillisecond) {
             return Expire(absl::StrCat("the coordinator, which refuses to renew it: ",
@@ -351,7 +351,7 @@ v1::GetViewRequest Session::ViewRequest() const {
   return request;
 }
 
-// Changes are made in the view that is there: with many tables a copy costs more than all else.
+// Changes are applied in place: with many tables a copy costs more than everything else.
 bool Session::TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at, absl::Status* status) {
   needs_whole_view_ = false;
   if (!response->changes().empty()) {
@@ -391,7 +391,7 @@ void Session::Watch() {
     watch_out_ = false;
     if (state_ != State::kJoined) return;
     if (status.ok()) watch_backoff_.Reset();
-    // Changes that come in a burst are fetched together.
+    // Changes in a burst are fetched together.
     watch_at_ =
         status.ok() ? sent + kFirstBackoff : clock_->NowNanos() + watch_backoff_.Next(*random_);
   });
@@ -442,7 +442,7 @@ int64_t Session::NextTimerNanos() const {
   return next;
 }
 
-// ---- looking things up --------------------------------------------------------------------------
+// ---- lookup -------------------------------------------------------------------------------------
 
 const v1::Server* Session::FindServer(uint64_t incarnation) const {
   for (const v1::Server& server : view_.servers()) {

@@ -34,11 +34,11 @@ class Session {
  public:
   enum class State : uint8_t { kNew, kJoining, kJoined, kLeaving, kLeft, kExpired };
   struct Listener {
-    std::function<void()> on_view;                 // view() is a newer one
-    std::function<void(absl::Status)> on_expired;  // ABORTED: outcome unknown
+    std::function<void()> on_view;                 // view() is newer
+    std::function<void(absl::Status)> on_expired;  // ABORTED: the outcome is unknown
   };
 
-  // `keeper` is given the lease, and sends heartbeats when this object cannot.
+  // `keeper` gets the lease, and sends heartbeats when this object cannot.
   Session(SessionOptions options, ControlChannel* control, const Clock* clock, Random* random,
           LeaseKeeper* keeper, Listener listener);
   ~Session() { *alive_ = false; }
@@ -49,23 +49,23 @@ class Session {
                    std::function<void(absl::StatusOr<v1::Table>)> done);
   void OpenTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::StatusOr<v1::Table>)> done);
-  // Of two tables of that name: the one that is served.
+  // If two tables have this name, the served one is dropped.
   void DropTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::Status)> done);
   void DropTable(uint32_t id, int64_t deadline_ns, std::function<void(absl::Status)> done);
-  // But those that are being restored.
+  // Excludes tables that are being restored.
   void ListTables(int64_t deadline_ns,
                   std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
 
-  // Done when view() is as new as this call.
+  // `done` runs when view() is at least as new as this call.
   void FollowView(int64_t deadline_ns, std::function<void(absl::Status)> done);
-  // Fetches the view at once (a reply or an error said that ours is old).
+  // Fetches the view at once (a reply or an error has shown that it is outdated).
   void Refresh();
-  // Counts answers to fetches that began after every Refresh() until then: view() is as new as was
-  // asked for.
+  // Counts the answers to fetches that began after all earlier calls of Refresh(): when it grows,
+  // view() is as new as those calls.
   uint64_t refreshes() const { return refreshes_; }
-  // A server knows of no job that has this incarnation: the coordinator is asked soon. Only its
-  // answer ends the lease.
+  // A server knows of no job with this incarnation: asks the coordinator soon. Only the
+  // coordinator's answer ends the lease.
   void AskForLease();
 
   bool RunOnce(int64_t now);
@@ -73,7 +73,7 @@ class Session {
   bool busy() const { return calls_.busy(); }
 
   State state() const { return state_; }
-  // OK while joined; otherwise FAILED_PRECONDITION saying what to do.
+  // OK while joined; otherwise FAILED_PRECONDITION with the fix.
   absl::Status Usable() const;
   uint64_t incarnation() const { return incarnation_; }
   int rank() const { return rank_; }
@@ -82,30 +82,31 @@ class Session {
   const v1::Server* FindServer(uint64_t incarnation) const;
   const v1::Table* FindTable(uint32_t id) const;
   const v1::Job* OwnJob() const;
-  // Whether this client may use the table: its own job's, or, without pushes, an observer's.
-  // FAILED_PRECONDITION, which names both jobs; PERMISSION_DENIED by the observer's token.
+  // Whether this client may use the table: a table of its own job, or for an observer, without
+  // pushes, one of any job. FAILED_PRECONDITION has both jobs; PERMISSION_DENIED: the observer's
+  // token does not allow it.
   absl::Status CheckJob(const v1::Table& table) const;
-  // When this client first saw the server SILENT; 0: it is not.
+  // Time when this client first saw the server as SILENT; 0: it is not.
   int64_t SilentSince(uint64_t incarnation) const;
 
  private:
   void Confirm(int64_t began, int64_t deadline_ns, std::shared_ptr<v1::JoinWorkerResponse> granted,
                std::function<void(absl::Status)> done);
   void Joined(v1::JoinWorkerResponse* granted);
-  // The lease has ended: `who` says so.
+  // The lease has ended; `who` is the source of this information.
   void Expire(std::string_view who);
-  // Not OK: the view is not followed. It does not continue the one before; a member of a history
-  // that has been abandoned has expired with it.
+  // Not OK: the view does not continue the current one and is not adopted. A member of an abandoned
+  // history has expired.
   absl::Status TakeView(v1::ClusterView view);
   void FollowNewView();
   void Drop(v1::DropTableRequest request, int64_t deadline_ns,
             std::function<void(absl::Status)> done);
   void Heartbeat();
   void Watch();
-  // For what is newer than the view here.
+  // Requests everything newer than the current view.
   v1::GetViewRequest ViewRequest() const;
-  // Takes what a response has of the view. False: it does not continue the view here; the next
-  // request asks for the whole one.
+  // Applies the view or changes of a response. False: they do not continue the current view; the
+  // next request asks for the whole view.
   bool TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at, absl::Status* status);
   void GetView(uint32_t wait_ms, std::function<void(absl::Status)> done);
 
@@ -127,8 +128,8 @@ class Session {
 
   bool heartbeat_out_ = false, watch_out_ = false, refresh_out_ = false, refresh_again_ = false;
   uint64_t refreshes_ = 0;
-  int64_t refused_at_ = kNever;  // since when heartbeats are
-  int64_t beat_sent_ = 0;        // the last one
+  int64_t refused_at_ = kNever;  // since when heartbeats are refused
+  int64_t beat_sent_ = 0;        // time of the last heartbeat
   int64_t heartbeat_at_ = kNever, watch_at_ = kNever, refresh_at_ = kNever;
   Backoff watch_backoff_, refresh_backoff_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

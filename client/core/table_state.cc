@@ -79,7 +79,7 @@ bool TableState::LearnPart(uint32_t index, uint64_t version) {
 
 void TableState::RaisePart(PartState* part, uint64_t version) {
   const uint64_t before = part->committed;
-  // Invariant 2: counters of steps that are over start again.
+  // Invariant 2: counters of ended steps restart.
   for (uint64_t s = before; s < version && s < before + 2; ++s) part->pushed[s & 1] = 0;
   part->committed = version;
   part->behind = 0;

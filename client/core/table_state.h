@@ -1,13 +1,13 @@
-// What this client knows of a table: where its partitions live, which step it is in, and which
-// versions are known committed.
+// The client's state of a table: the locations of its partitions, its open step, and the versions
+// known to be committed.
 //
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. chunk_version, PartState::committed and TableState::committed only grow; a part's is the
-//     least of its chunks', the table's the least of its parts'.
+//  1. chunk_version, PartState::committed and TableState::committed only grow. A part's value is
+//     the lowest of its chunks, and the table's value is the lowest of its parts.
 //  2. Only records of steps `committed` and `committed + 1` of a part are posted and unfinished
-//     (journal.h gates the others), so two counters of pushes per part are enough.
+//     (journal.h gates the others), so two counters of pushes per part are sufficient.
 #ifndef VERBENA_CLIENT_CORE_TABLE_STATE_H_
 #define VERBENA_CLIENT_CORE_TABLE_STATE_H_
 
@@ -25,7 +25,7 @@
 
 namespace verbena::client {
 
-// Who waits for a commit.
+// An operation that waits for a commit.
 struct Waiter {
   OperationRef operation;
   uint64_t version;
@@ -35,78 +35,78 @@ struct Waiter {
 struct TableLane {
   TableState* table = nullptr;
   Stream* stream = nullptr;
-  EntryQueue queue;          // pushes and end-steps not posted
+  EntryQueue queue;          // pushes and end-steps that are not posted
   uint32_t outstanding = 0;  // of those, posted and unanswered
-  // A record came back to be sent again: nothing is posted before what was posted after it is
-  // answered too, so that all of it goes out in order.
+  // A record was returned to be resent: no record is posted before those posted after it are
+  // answered too, so that all of them are sent in order.
   bool reordering = false;
   int64_t retry_at = 0;
   Backoff backoff;
-  EntryQueue ended;          // end-steps accepted, not known committed
-  Entry* filling = nullptr;  // while a call on rows is cut into records
+  EntryQueue ended;          // accepted end-steps without a known commit
+  Entry* filling = nullptr;  // while a call on rows is divided into records
 };
 
-// The chunks of a table in one partition: part p holds chunks p, p + P, p + 2P ... Of an embedding
-// table part p is partition p, and counts as one chunk.
+// The chunks of a table in one partition: part p has the chunks p, p + P, p + 2P ... In an
+// embedding table part p is partition p, and counts as one chunk.
 struct PartState {
   uint32_t partition = 0;
   uint64_t epoch = 0;
   Stream* stream = nullptr;
   TableLane* lane = nullptr;
   bool lost = false;
-  // Of pushes and end-steps: how many are posted and unanswered, all on `stream`; sync: the last
-  // step of which one was posted.
+  // For pushes and end-steps: the number of posted and unanswered ones, all on `stream`; sync: the
+  // last posted step.
   uint32_t out = 0;
   uint64_t last_step = 0;
-  // All of `out` is on the lane to a server that is not its primary any more: nothing else is
+  // All of `out` is on the lane to a server that is no longer the primary. No other record is
   // posted before these are answered or that lane is dead.
   bool away = false;
-  uint64_t moved = 0;   // revision of the view with which its epoch or its place was a new one
-  bool copies = false;  // there are others to fail over to, or shall be
+  uint64_t moved = 0;             // revision of the view that last changed its epoch or location
+  bool copies = false;            // it has or shall have replicas for a failover
   uint64_t next_sequence = 1;     // async
   uint32_t pushes_since_end = 0;  // async
   uint32_t pushed[2] = {0, 0};    // sync: pushes (groups of rows) posted, by parity of the step
   uint64_t committed = 0;         // sync
-  uint32_t behind = 0;            // chunks at exactly `committed`
+  uint32_t behind = 0;            // number of chunks at exactly `committed`
   std::vector<Waiter> waiters;
 };
 
 struct TableState {
   v1::Table info;
   DenseLayout layout = {};
-  ElementType push_type = ElementType::kF32;  // what records of pushes carry, also of rows
-  ElementType pull_type = ElementType::kF32;  // and what comes with pulls
-  // With a push codec; null before the first push.
+  ElementType push_type = ElementType::kF32;  // type of pushes in records, also for rows
+  ElementType pull_type = ElementType::kF32;  // type of pulls in records
+  // For tables with a push codec; null before the first push.
   std::shared_ptr<Residual> residual;
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
-  uint32_t entries = 0;     // that are not free and name it
-  bool copies = false;      // a part has
+  uint32_t entries = 0;     // number of entries in use that refer to it
+  bool copies = false;      // of any part
   bool clipped = false;     // by the global norm of the job's step
   bool trust = false;       // its optimizer has a trust ratio
-  uint32_t lost_parts = 0;  // whose only copy is gone
-  uint32_t moving = 0;      // parts that are not on the rail that they are pinned to
-  uint32_t away = 0;        // parts that are
+  uint32_t lost_parts = 0;  // parts without a remaining replica
+  uint32_t moving = 0;      // parts that are not on their pinned rail
+  uint32_t away = 0;        // parts that are `away`
   uint32_t partitions = 0;  // of the cluster
-  uint32_t dim = 0;         // more than 0: an embedding table
-  uint64_t step = 0;        // the open one: steps this worker has ended
-  // ssp: the clock of the last end-step, and the greatest least clock of all workers that was seen
-  // in an answer. The next end-step goes on from whichever is more: a joiner began there. Until
-  // then pulls say the old clock, because servers know no other of this worker.
+  uint32_t dim = 0;         // greater than 0: an embedding table
+  uint64_t step = 0;        // the open step: number of steps that this worker has ended
+  // ssp: the clock of the last end-step, and the highest least clock of all workers in a reply. The
+  // next end-step continues from the greater one, because a new worker starts there. Until then
+  // pulls send the old clock, because servers know no other clock of this worker.
   uint64_t clock = 0;
   uint64_t seen = 0;
-  // The least version a pull wants when its caller does not say: sync: the open step. ssp: this
-  // worker's clock, which the server compares with everybody's.
+  // The default version of a pull. sync: the open step. ssp: this worker's clock, which the server
+  // compares with all workers' clocks.
   uint64_t VersionToPull() const { return sync ? step : clock; }
   std::vector<PartState> parts;
-  std::vector<uint64_t> chunk_version;  // sync: known committed
+  std::vector<uint64_t> chunk_version;  // sync: known commits
   std::vector<uint64_t> chunk_pushed;   // sync: step + 1 of the last push
-  // sync: pushes answered and not known committed. Of an embedding table, by part.
+  // sync: answered pushes without a known commit. For an embedding table, by part.
   std::vector<EntryQueue> kept;
   std::vector<std::unique_ptr<TableLane>> lanes;
   uint64_t committed = 0;
-  uint32_t behind = 0;  // parts at exactly `committed`
+  uint32_t behind = 0;  // number of parts at exactly `committed`
   std::vector<Waiter> waiters;
 
   uint32_t id() const { return info.id(); }
@@ -117,7 +117,7 @@ struct TableState {
   uint32_t PullBytes(uint32_t elements) const {
     return static_cast<uint32_t>(PayloadBytes(pull_type, elements));
   }
-  // From one chunk's gradient to the next one's in the memory that is pushed from.
+  // Bytes from one chunk's gradient to the next in the pushed memory.
   size_t PushBytes(uint32_t elements) const {
     return encodes() ? PushEncoding::Stride(push_type, elements)
                      : PayloadBytes(push_type, elements);
@@ -127,12 +127,12 @@ struct TableState {
   size_t PulledRowBytes() const { return RowBytes(pull_type, dim); }
   uint32_t chunks() const { return embedding() ? partitions : layout.chunks(); }
   uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }
-  // Of its parameters; 0 of an embedding table, whose rows are not known.
+  // Bytes of the part's parameters; 0 for an embedding table, whose rows are unknown.
   uint64_t PartBytes(uint32_t part) const;
 
   void Init(const v1::Table& table, uint32_t cluster_partitions);
   TableLane* LaneOn(Stream* stream);
-  // A chunk, or all chunks of a part, are known to be at `version`. Returns whether the part's
+  // Records that a chunk, or all chunks of a part, are at `version`. Returns whether the part's
   // `committed` grew.
   bool LearnChunk(uint32_t chunk, uint64_t version);
   bool LearnPart(uint32_t part, uint64_t version);

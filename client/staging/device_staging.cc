@@ -10,12 +10,13 @@ namespace verbena::client {
 
 namespace {
 
-// A batch is started once it has so many bytes, where none, one, or more are under way. The largest
-// cost 4 % of the bandwidth of an H200 on PCIe 5 (with 256 KiB a copy), and take 80 us there.
+// A batch is started at this size, by the number of running batches: 0, 1, or more. The largest
+// size costs 4 % of the bandwidth of an H200 on PCIe 5 (with 256 KiB per copy), and takes 80 us
+// there.
 constexpr size_t kBatchBytes[] = {512 << 10, 1536 << 10, 4 << 20};
-// Or so many copies: asking for one takes the driver half a microsecond.
+// A batch is also started at this number of copies: requesting one takes the driver 0.5 us.
 constexpr size_t kMostCopies = 64;
-// With so many under way the device does not run out of work before it is looked at again.
+// With this many running batches the device has work until the next check.
 constexpr size_t kEnoughBatches = 2;
 
 }  // namespace
@@ -31,7 +32,7 @@ DeviceStaging::DeviceStaging(std::shared_ptr<rdma::Device> device, size_t bytes)
                return rdma::MemoryBlock::AllocatePinned(device_, size, "verbena-pull-staging");
              }))} {}
 
-// Invariant 2. Copies take microseconds each, and a device that hangs is lost in the end.
+// Invariant 2. Copies take microseconds each, and a hanging device eventually becomes lost.
 DeviceStaging::~DeviceStaging() {
   waiting_.clear();
   for (Line& line : lines_) {
@@ -61,7 +62,7 @@ void DeviceStaging::CopyIn(const std::byte* from, std::byte* to, size_t bytes, c
   if (waiting_.size() == 1) StartWaiting(now);
 }
 
-// What has passed, or can never pass, which starting it will tell.
+// Starts copies whose mark has passed, or can never pass: starting them returns the error.
 void DeviceStaging::StartWaiting(int64_t now) {
   while (!waiting_.empty()) {
     const absl::StatusOr<bool> passed = Passed(waiting_.front().mark, now);
@@ -83,8 +84,8 @@ void DeviceStaging::Gather(Direction direction, const rdma::Device::Copy& copy, 
   }
 }
 
-// Together; and where that is refused one by one: those that the device refuses end with its
-// reason, and the others are copied.
+// Starts all copies together. If that is refused, starts them one by one: refused copies end with
+// the device's reason, and the others are copied.
 void DeviceStaging::Submit(Direction direction) {
   Line& line = LineOf(direction);
   const char* const what = direction == Direction::kToHost ? "copy to host" : "copy to device";
@@ -102,7 +103,7 @@ void DeviceStaging::Submit(Direction direction) {
   line.copies.clear();
   line.cookies.clear();
   line.gathered_bytes = 0;
-  // What waited for a mark has gone on: the next one is looked at soon again.
+  // Copies that waited for a mark have started, so the next mark is polled soon again.
   mark_poll_ = kPollNanos;
 }
 
@@ -131,7 +132,7 @@ bool DeviceStaging::HandOver(Direction direction, Listener listener) {
     line.batches.pop_front();
   }
   bool worked = false;
-  // A lost device touches nothing any more: all are over.
+  // A lost device touches no memory any more: all copies are over.
   while (!line.running.empty() && (!done.ok() || line.running.front().number <= *done)) {
     Running copy = std::move(line.running.front());
     EndRange(&copy.range);
@@ -148,7 +149,7 @@ bool DeviceStaging::RunOnce(int64_t now, Listener listener) {
   if (mark_at_ <= now) {
     mark_at_ = kNever;
     mark_poll_ = std::min(mark_poll_ * 2, kMaxPollNanos);
-    worked = true;  // the caller looks again at what it has that waits
+    worked = true;  // the caller checks its waiting entries again
     StartWaiting(now);
   }
   worked |= HandOver(Direction::kToHost, listener);

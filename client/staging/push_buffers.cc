@@ -7,7 +7,7 @@
 namespace verbena::client {
 namespace {
 
-// What is kept for later: a step's pushes and those of the next.
+// Maximum number of free buffers: for the pushes of one step and the next.
 constexpr size_t kMostFree = 64;
 
 }  // namespace
@@ -19,7 +19,8 @@ absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> PushBuffers::Take(size_t byte
     const std::lock_guard<std::mutex> lock(free_->mutex);
     auto& blocks = free_->blocks;
     const uint64_t now = ++free_->calls;
-    // Not one that is much too large: that is another table's. The latest is still in caches.
+    // Skips buffers that are much too large, because they belong to another table. The latest is
+    // still in CPU caches.
     const auto fits = std::find_if(blocks.rbegin(), blocks.rend(), [bytes](const Idle& i) {
       return i.block->size() >= bytes && i.block->size() / 4 <= bytes;
     });
@@ -37,7 +38,7 @@ absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> PushBuffers::Take(size_t byte
     if (!made.ok()) return made.status();
     whole = *std::move(made);
   }
-  // The piece keeps `whole` until it is gone itself, so it is the closure that hands it back.
+  // The piece keeps `whole` alive until its own end, so the closure returns it.
   return rdma::MemoryBlock::Piece(whole, 0, bytes, [free = free_, whole] {
     const std::lock_guard<std::mutex> lock(free->mutex);
     if (free->blocks.size() < kMostFree) free->blocks.push_back({whole, free->calls});

@@ -1,6 +1,6 @@
-// Push buffers: host memory that encoded gradients lie in from their call until their records are
-// settled, and which is used again then. Pieces, which no peer maps: they come and go. A buffer
-// that fits none of the next kMostIdle calls is freed: its table is most likely gone.
+// Push buffers: host memory for encoded gradients, from their call until their records are settled,
+// and then for reuse. They are pieces, which no peer maps, because they are short-lived. A buffer
+// that does not fit any of the next kMostIdle calls is freed: its table is probably gone.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_CLIENT_STAGING_PUSH_BUFFERS_H_
@@ -21,19 +21,20 @@ class PushBuffers {
  public:
   static constexpr uint64_t kMostIdle = 256;
 
-  // At least `bytes`; comes back when the last reference goes. RESOURCE_EXHAUSTED: no memory.
+  // Returns at least `bytes`; the buffer is returned when the last reference is dropped.
+  // RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> Take(size_t bytes);
 
  private:
   struct Idle {
     std::shared_ptr<rdma::MemoryBlock> block;
-    uint64_t since;  // the call before
+    uint64_t since;  // number of the previous call
   };
   struct Free {
     std::mutex mutex;
     // Guarded by mutex.
     uint64_t calls = 0;
-    std::vector<Idle> blocks;  // idle for longest first
+    std::vector<Idle> blocks;  // longest idle first
   };
   const std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };

@@ -8,7 +8,7 @@ namespace verbena::client {
 namespace {
 
 constexpr uint32_t kSmallest = 4096;
-// Areas are registered and exposed whole.
+// Areas are registered and exposed as a whole.
 constexpr size_t kMostArea = size_t{64} << 20;
 
 size_t BufferBytes(int size_class) { return size_t{kSmallest} << size_class; }
@@ -29,7 +29,7 @@ absl::Status Staging::Take(uint32_t bytes, Buffer* buffer) {
   SizeClass& buffers = classes_[size_class];
   if (buffers.free.empty()) {
     const bool fits = allocated_ + BufferBytes(size_class) <= limit_;
-    // Every size gets at least one buffer, or its pulls could never go.
+    // Every size gets at least one buffer, or its pulls could never be sent.
     if (fits || (!Recut(size_class) && buffers.made == 0)) {
       if (absl::Status s = Grow(size_class); !s.ok()) return s;
     }
@@ -86,7 +86,7 @@ absl::StatusOr<std::shared_ptr<rdma::MemoryBlock>> Staging::AllocateHost(size_t 
 
 size_t Staging::ToMake(uint32_t bytes) const {
   const size_t room = limit_ > allocated_ ? limit_ - allocated_ : 0;
-  // Take() makes a first one whatever the limit.
+  // Take() makes the first buffer of a size regardless of the limit.
   return std::max<size_t>(room / (BufferBytes(ClassOf(bytes))),
                           classes_[ClassOf(bytes)].made == 0 ? 1 : 0);
 }

@@ -7,7 +7,7 @@
 namespace verbena::client {
 namespace {
 
-// Null: nobody listens. Profilers look at it until the process is gone.
+// Null: no profiler is attached. Profilers use the domain until the process ends.
 nvtxDomainHandle_t Domain() {
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("verbena");
   return domain;

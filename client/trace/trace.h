@@ -1,10 +1,10 @@
-// What a worker's calls are doing, as ranges on the timeline of NVIDIA's profilers (Nsight
-// Systems): calls, their records from posted to answered, copies to and from a device, and codecs,
-// in the domain "verbena". Ranges may overlap, and end in another thread than they began in.
+// Ranges of a worker's calls on the timeline of NVIDIA's profilers (Nsight Systems): calls, their
+// records from posting to reply, copies to and from a device, and codecs, in the domain "verbena".
+// Ranges may overlap, and may end in another thread than they began.
 //
-// Through NVTX 3, whose headers come with the CUDA toolkit: a profiler puts itself in when it
-// starts the program (https://nvidia.github.io/NVTX/). Without one a range costs a comparison. A
-// build that had no such headers has no ranges.
+// Uses NVTX 3, whose headers are part of the CUDA toolkit: a profiler injects itself when it starts
+// the program (https://nvidia.github.io/NVTX/). Without a profiler a range costs a comparison. A
+// build without the headers has no ranges.
 //
 // **Thread safety**: thread-safe; an id has one owner.
 #ifndef VERBENA_CLIENT_TRACE_TRACE_H_
@@ -17,12 +17,12 @@ namespace verbena::client {
 using RangeId = uint64_t;
 inline constexpr RangeId kNoRange = 0;
 
-// Whether a profiler listens.
+// Whether a profiler is attached.
 bool Tracing();
-// `name`: what it shows; a literal. `bytes`: what it moves, shown with it; 0: nothing is. kNoRange
-// where nobody listens.
+// `name`: displayed name; a literal. `bytes`: displayed amount of data; 0: none. Returns kNoRange
+// without a profiler.
 RangeId BeginRange(const char* name, uint64_t bytes);
-// Ends it, and leaves kNoRange; of kNoRange: nothing.
+// Ends the range and sets it to kNoRange; does nothing for kNoRange.
 void EndRange(RangeId* range);
 
 // A range from here to the end of the block.

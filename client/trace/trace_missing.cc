@@ -1,4 +1,4 @@
-// Built where there are no headers of NVTX.
+// Replaces trace.cc in builds without the headers of NVTX.
 #include "client/trace/trace.h"
 
 namespace verbena::client {

@@ -1,4 +1,4 @@
-// Waiting between attempts: 10 ms to 1 s, doubling, with jitter from a seed.
+// Backoff between attempts: 10 ms to 1 s, doubling, with jitter from a seed.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_RDMA_BASE_BACKOFF_H_
@@ -17,8 +17,8 @@ class Backoff {
   static constexpr int64_t kFirstNanos = 10'000'000;
   static constexpr int64_t kLongestNanos = 1'000'000'000;
 
-  // How long to wait now; the next answer is about twice that. Jitter (half to all of it) keeps
-  // those that lost the same server from returning in step.
+  // The wait before the next attempt; it doubles with each call. Jitter (half to all of it) spreads
+  // clients that lost the same server.
   int64_t Next(Random& random) {
     const int64_t whole = std::min(kLongestNanos, kFirstNanos << std::min(failures_, 10));
     ++failures_;

@@ -1,4 +1,4 @@
-// Time as state machines see it: given to them, so that a test can own it.
+// Clock interface for state machines, so that tests can control time.
 //
 // **Thread safety**: implementations are thread-safe.
 #ifndef VERBENA_RDMA_BASE_CLOCK_H_
@@ -17,8 +17,8 @@ class Clock {
   virtual int64_t NowNanos() const = 0;
 };
 
-// CLOCK_BOOTTIME: unlike CLOCK_MONOTONIC it also counts the time in which the machine was
-// suspended, which a lease does not survive.
+// CLOCK_BOOTTIME: unlike CLOCK_MONOTONIC it includes time in suspend, which a lease does not
+// survive.
 class MonotonicClock final : public Clock {
  public:
   static constexpr clockid_t kId = CLOCK_BOOTTIME;

@@ -1,5 +1,5 @@
-// The pieces in which memory is exposed where each exposure registers it anew: by ofi, in the
-// thread of the endpoint's owner, and by verbs without memory windows, where any thread may do it
+// Pieces in which memory is exposed where each exposure registers it anew. ofi does so in the
+// endpoint owner's thread. verbs without memory windows does so in any thread
 // (Endpoint::StartExposure()).
 //
 // **Thread safety**: constants.
@@ -10,11 +10,11 @@
 
 namespace verbena::rdma {
 
-// Neighbours overlap by the largest chunk of a table (kMaxChunkBytes), so that each chunk lies
-// within one piece.
+// Neighboring pieces overlap by the largest chunk of a table (kMaxChunkBytes), so that each chunk
+// lies within one piece.
 inline constexpr size_t kPieceOverlapBytes = size_t{8} << 20;
-// To pin 72 MiB takes some 15 ms, and some 100 ms where pages have to be zeroed first: as long as
-// other calls of the client may wait for it.
+// Pinning 72 MiB takes about 15 ms, or about 100 ms if pages must be zeroed first. Other calls of
+// the client may wait this long.
 inline constexpr size_t kExposedPieceStride = size_t{64} << 20;
 inline constexpr size_t kExposedPieceBytes = kExposedPieceStride + kPieceOverlapBytes;
 

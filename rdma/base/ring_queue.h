@@ -1,6 +1,6 @@
 // A first-in first-out queue that allocates only when it grows beyond its largest size so far.
 //
-// std::deque allocates and frees blocks as it moves along, which the data path must not.
+// std::deque allocates and frees blocks in steady use, which the data path must not do.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_RDMA_BASE_RING_QUEUE_H_
@@ -31,7 +31,7 @@ class RingQueue {
   T& front() { return items_[head_ & (items_.size() - 1)]; }
   T pop() { return std::move(items_[head_++ & (items_.size() - 1)]); }
 
-  // Removes what `drop` says, keeping the order of the rest.
+  // Removes the items for which `drop` is true; keeps the order of the rest.
   template <typename Predicate>
   void RemoveIf(Predicate drop) {
     const size_t count = size();

@@ -17,7 +17,7 @@ constexpr std::string_view kPreference[] = {"shm", "verbs", "ofi"};
 
 using Made = std::vector<MadeTransport>;
 
-// Of one rail of several: a lane given up too soon costs no more than a move to another rail.
+// For one of several rails: giving up a lane too early only moves its traffic to another rail.
 constexpr absl::Duration kRailSilence = absl::Seconds(3);
 
 absl::StatusOr<Made> MakeShm() {
@@ -28,7 +28,7 @@ absl::StatusOr<Made> MakeShm() {
   return made;
 }
 
-// No host identity: whether two devices reach each other is known when they connect.
+// No host identity: whether two devices can reach each other is known when they connect.
 template <typename Options>
 absl::StatusOr<Made> MakeRails(
     const absl::StatusOr<std::vector<Options>>& rails,
@@ -49,7 +49,7 @@ absl::StatusOr<Made> MakeRails(
   return made;
 }
 
-// The entries of a list; none of an empty one.
+// The entries of a list; empty for an empty list.
 absl::StatusOr<std::vector<std::string>> Entries(std::string_view what, const std::string& list) {
   std::vector<std::string> entries;
   if (list.empty()) return entries;
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<std::string>> Entries(std::string_view what, const st
   return entries;
 }
 
-// INVALID_ARGUMENT: two rails would be the same.
+// INVALID_ARGUMENT: two rails are equal.
 absl::Status CheckDifferent(std::string_view what, std::vector<std::string> rails) {
   std::sort(rails.begin(), rails.end());
   const auto twice = std::adjacent_find(rails.begin(), rails.end());
@@ -150,7 +150,7 @@ absl::StatusOr<Transports> MakeTransports(const std::string& wanted,
     if (wanted != "auto") {
       return absl::Status(why.code(), absl::StrCat("transport ", wanted, ": ", why.message()));
     }
-    // Not a matter of what this machine has: dropping the transport would hide the mistake.
+    // An option error does not depend on the machine: dropping the transport would hide it.
     if (absl::IsInvalidArgument(why)) return why;
     result.missing.push_back({maker.transport, std::string(why.message())});
   }

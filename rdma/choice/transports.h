@@ -1,10 +1,10 @@
-// Which transports this process can use: the endpoints that client and server are made of, and why
-// the other transports are missing.
+// Transport selection: creates the endpoints of client and server for every available transport,
+// and records why the others are missing.
 //
-// A transport has an endpoint for each of its *rails*: devices or addresses that carry data side by
-// side. Rail i of a worker is connected with rail i of a server.
+// A transport has an endpoint for each of its *rails*: devices or addresses that carry data in
+// parallel. Rail i of a worker connects to rail i of a server.
 //
-// **Thread safety**: pure functions; the endpoints belong to whoever takes them.
+// **Thread safety**: pure functions; the caller owns the endpoints.
 #ifndef VERBENA_RDMA_CHOICE_TRANSPORTS_H_
 #define VERBENA_RDMA_CHOICE_TRANSPORTS_H_
 
@@ -24,25 +24,25 @@
 namespace verbena::rdma {
 
 struct TransportSettings {
-  // "auto": every one that works here, and each lane takes the best that both of its sides have.
-  // A named one is the only one: it never falls back.
+  // "auto": every transport that works here; each lane uses the best that both sides have. With a
+  // named transport there is no fallback.
   std::string transport = "auto";
-  // `device` and `address` may be lists, "mlx5_0,mlx5_1": an entry for each rail. So may ofi's
+  // `device` and `address` may be lists with an entry per rail, "mlx5_0,mlx5_1". So may ofi's
   // `address`.
   VerbsOptions verbs;
   OfiOptions ofi;
 };
 
-// What each rail is made with. INVALID_ARGUMENT: an entry is empty or there twice, or device and
-// address have different numbers of entries.
+// The options of each rail. INVALID_ARGUMENT: an entry is empty or duplicate, or device and address
+// have different numbers of entries.
 absl::StatusOr<std::vector<VerbsOptions>> VerbsRails(const VerbsOptions& options);
 absl::StatusOr<std::vector<OfiOptions>> OfiRails(const OfiOptions& options);
 
 struct MadeTransport {
   std::unique_ptr<Endpoint> endpoint;
-  // What both sides must say alike to reach each other; empty: nothing of the kind.
+  // Must be equal on both sides of a connection; empty: no such requirement.
   std::string host;
-  uint32_t rail = 0;  // those of one transport are numbered from 0
+  uint32_t rail = 0;  // rails of one transport are numbered from 0
 };
 
 struct MissingTransport {
@@ -55,21 +55,22 @@ struct Transports {
   std::vector<MissingTransport> missing;
 };
 
-// OK for what TransportSettings::transport may be; INVALID_ARGUMENT names value and alternatives.
+// OK for the allowed values of TransportSettings::transport. INVALID_ARGUMENT has the value and the
+// allowed ones.
 absl::Status CheckTransport(std::string_view transport);
 
-// Preference where two sides have several in common: 0 is the best. Unknown ones come last.
+// Rank for the selection among common transports: 0 is the best. Unknown ones come last.
 int TransportRank(std::string_view transport);
 
-// A named transport that cannot be made is an error with its reason. One of which a rail cannot be
-// made cannot be made: there are never fewer rails than were named. "auto": UNAVAILABLE with every
-// reason when there is none at all; INVALID_ARGUMENT when an option is wrong.
+// If a named transport is not available, returns an error with the reason. A transport is available
+// only if all of its rails are. "auto": UNAVAILABLE with every reason if no transport is available;
+// INVALID_ARGUMENT if an option is wrong.
 absl::StatusOr<Transports> MakeTransports(const TransportSettings& settings);
 
 // "shm, verbs (mlx5_0:1)", or "shm; not verbs: no RDMA device ...".
 std::string DescribeTransports(const Transports& transports);
 
-// The rule behind MakeTransports(), for tests: `makers` best first.
+// The selection rule of MakeTransports(), for tests: `makers` in descending preference.
 struct TransportMaker {
   std::string transport;
   std::function<absl::StatusOr<std::vector<MadeTransport>>()> make;  // its rails, in order

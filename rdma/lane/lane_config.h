@@ -13,7 +13,7 @@
 
 namespace verbena::rdma {
 
-// A record's first segment: header and groups always fit, small payloads are copied behind them.
+// A record's first segment: header and groups always fit; small payloads are copied after them.
 inline constexpr uint32_t kRecordStagingBytes = 4096;
 static_assert(PayloadOffset(kMaxGroups) <= kRecordStagingBytes);
 
@@ -22,7 +22,8 @@ struct LaneConfig {
   uint32_t small_slot_bytes = 4096;  // holds any record without a large payload
   uint32_t large_slots = 4;
   uint32_t large_slot_bytes = 4096 + 256 * 1024;  // header and one chunk
-  uint32_t operations = 64;                       // records unanswered at a time; mailbox entries
+  uint32_t operations = 64;                       // requests in flight at a time; also mailbox
+                                                  // entries
 
   // Slots are numbered small first, then large.
   uint32_t slots() const { return small_slots + large_slots; }
@@ -35,26 +36,26 @@ struct LaneConfig {
                                     size_t{slot - small_slots} * large_slot_bytes;
   }
   size_t ring_bytes() const { return slot_offset(slots()); }
-  // One entry per operation and the grant's.
+  // One entry per operation and one for the grant.
   size_t mailbox_bytes() const { return size_t{operations + 1} * kMailboxEntryBytes; }
 
-  // Worker: one receive for each reply and each credit that can be under way, and the grant and
-  // one to spare.
+  // Worker: one receive for each reply and each credit that can be in flight, one for the grant,
+  // and one spare.
   uint32_t worker_receives() const { return operations + slots() + 2; }
-  // Shard: a worker cannot have more records under way than it holds slots.
+  // Shard: a worker cannot have more records in flight than slots.
   uint32_t shard_receives() const { return slots(); }
-  // Worker: one write for each slot, and the probe. Exact because a slot is used again only when
-  // its credit is back and its write has completed here: the credit can overtake the
+  // Worker: one write per slot, and the probe. The number is exact because a slot is reused only
+  // after its credit has returned and its write has completed here: the credit can overtake the
   // acknowledgement.
   uint32_t worker_sends() const { return slots() + 1; }
-  // Shard: for each operation its data and its reply, a credit for each slot, the grant. Exact
-  // because a reply (or credit) waits while the one before it of the same operation (slot) has not
+  // Shard: data and reply of each operation, a credit for each slot, and the grant. The number is
+  // exact because a reply (or credit) waits until the previous one of the same operation (slot) has
   // completed here: the peer's next record can overtake the acknowledgement.
   uint32_t shard_sends() const { return 2 * operations + slots() + 1; }
 
-  // What a lane costs in memory. Shard: the ring, two reply entries for each operation (one under
-  // way, one waiting for it) and the grant. Worker: the mailbox, and a record's header, groups and
-  // small payload for each slot.
+  // Memory of a lane. Shard: the ring, two reply entries per operation (one in flight, one waiting)
+  // and the grant. Worker: the mailbox, and header, groups and small payload of a record for each
+  // slot.
   size_t shard_staging_bytes() const {
     return size_t{2} * operations * kMailboxEntryBytes + sizeof(LaneGrant);
   }
@@ -65,9 +66,9 @@ struct LaneConfig {
   ConnectionLimits worker_limits() const { return {worker_sends(), worker_receives()}; }
   ConnectionLimits shard_limits() const { return {shard_sends(), shard_receives()}; }
 
-  // INVALID_ARGUMENT naming the field, its value and what is allowed. slots() <= 256 (imm),
-  // operations <= 65536, sizes multiples of 64, small_slot_bytes >= 4096, large slots not smaller
-  // than small ones.
+  // INVALID_ARGUMENT has the field, its value and the allowed values. slots() <= 256 (imm),
+  // operations <= 65536, sizes are multiples of 64, small_slot_bytes >= 4096, large slots are at
+  // least as large as small ones.
   absl::Status Validate() const;
 };
 

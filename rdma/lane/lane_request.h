@@ -1,4 +1,4 @@
-// Asking for a lane: what a request says of this side, and what its answer grants.
+// Builds requests to open a lane and reads their responses.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_RDMA_LANE_LANE_REQUEST_H_
@@ -16,19 +16,19 @@
 
 namespace verbena::rdma {
 
-// By `incarnation`, which has this view, of a lane to shard `shard` of `server`; without offers
-// yet.
+// A request by `incarnation`, which has this view, for a lane to shard `shard` of `server`. It has
+// no offers yet.
 v1::OpenLaneRequest NewLaneRequest(uint64_t incarnation, uint64_t server, uint32_t shard,
                                    const v1::ClusterView& view);
-// Of a transport that there is. `host`: MadeTransport's.
+// Adds an available transport. `host`: MadeTransport::host.
 void AddOffer(std::string_view transport, const std::string& host, v1::OpenLaneRequest* request);
-// Of those that there are not, and why.
+// Adds the unavailable transports with their reasons.
 void AddMissing(const std::vector<MissingTransport>& missing, v1::OpenLaneRequest* request);
 
-// To open the granted lane with. INTERNAL, INVALID_ARGUMENT: no server should answer so.
+// The ticket that opens the granted lane. INTERNAL, INVALID_ARGUMENT: the response is invalid.
 absl::StatusOr<LaneTicket> TicketOf(const v1::OpenLaneResponse& response, uint64_t incarnation);
 
-// Gives back the lane, or the grant that was not taken up.
+// The request that closes the lane, or returns an unused grant.
 v1::CloseLaneRequest CloseRequest(const LaneTicket& ticket, uint32_t shard);
 
 }  // namespace verbena::rdma

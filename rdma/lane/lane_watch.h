@@ -1,16 +1,16 @@
-// Watches over a WorkerLane for whoever opened it: that it opens in time, that a lane which has
-// gone quiet is asked whether the shard's end is still there, that its writes end.
+// Supervises a WorkerLane for its owner: opening must end in time, a silent lane is probed, and
+// writes must complete.
 //
-// States: connecting -> granting -> open, as the lane's; nothing is watched once it closes. While a
-// lane connects, its transport's own timeouts hold (Endpoint::Connect() ends in kEstablished or
-// kFailed): with many lanes at once, all stages together may take longer than any of them may.
+// States: connecting -> granting -> open, like the lane; a closing lane is not supervised. While a
+// lane connects, its transport's own timeouts apply (Endpoint::Connect() ends in kEstablished or
+// kFailed). With many lanes at once, all stages together may exceed the timeout of one stage.
 //
 // **Thread safety**: one owner thread, the lane's.
 //
 // Invariants:
-//  1. A lane with records unanswered and nothing heard for an interval has been probed: its server
-//     may have dropped it in an outage that kept the news from coming through. (A shard needs no
-//     probe: the worker's next lane, or the end of its lease, closes a lane that it missed.)
+//  1. A lane with unanswered records and no completion for an interval has been probed: its server
+//     may have dropped it in an outage that also dropped the notification. (A shard needs no probe:
+//     the worker's next lane, or the end of its lease, closes a lane that it missed.)
 #ifndef VERBENA_RDMA_LANE_LANE_WATCH_H_
 #define VERBENA_RDMA_LANE_LANE_WATCH_H_
 
@@ -24,22 +24,23 @@ namespace verbena::rdma {
 
 class LaneWatch {
  public:
-  // Of a stage of opening a lane: asking for it; the grant, once it is connected.
+  // Limit of each of two stages of opening a lane: the request, and the grant after connecting.
   static constexpr int64_t kOpenTimeoutNanos = 5'000'000'000;
 
   // A lane was granted and connects.
   void Opening(int64_t now);
   void Opened(int64_t now);
-  // A completion of the lane.
+  // Call for each completion of the lane.
   void Heard() { ++heard_; }
 
-  // When Check() is due. Whether or not there are records: the first one after a pause changes no
-  // timer.
+  // When Check() is due. It does not depend on pending records, so the first one after a pause
+  // changes no timer.
   int64_t due() const { return due_; }
-  // Not OK: the lane is of no use any more, and is to be closed with that. `transport`: for people.
+  // Not OK: the lane is unusable and must be closed with this status. `transport`: name for
+  // messages.
   absl::Status Check(WorkerLane* lane, std::string_view transport, int64_t now);
 
-  // No later than this something came over it: to the interval.
+  // Time of the last received completion, rounded up to the interval.
   int64_t heard_at() const { return heard_at_; }
 
  private:

@@ -1,9 +1,9 @@
-// Decides when a transport is to be given up for a peer whose lanes over it do not open.
+// Decides when to give up a transport for a peer, because lanes over it do not open.
 //
-// Failures that show a busy transport (many lanes open at once, connections are slow), not one that
-// does not work, do not count: the peer has too many requests waiting (ABORTED, transport.h), or
-// other lanes over the same transport opened meanwhile. So a start of thousands of lanes leaves
-// nobody on a worse transport.
+// Failures that indicate a busy transport (many lanes open at once, connecting is slow) do not
+// count. Such failures are: the peer has too many requests waiting (ABORTED, transport.h), or other
+// lanes opened over the same transport meanwhile. So a start of thousands of lanes does not move a
+// client to a worse transport.
 //
 // **Thread safety**: plain data.
 #ifndef VERBENA_RDMA_LANE_OPEN_FAILURES_H_
@@ -17,16 +17,17 @@ namespace verbena::rdma {
 
 class OpenFailures {
  public:
-  // Failures in a row after which the next lane is asked for over another transport.
+  // Number of consecutive failures after which the next lane uses another transport.
   static constexpr int kMost = 2;
 
-  // A lane connects. `opened`: lanes, to any peer, that have opened over its transport so far.
+  // A lane starts to connect. `opened`: number of lanes, to any peer, opened over its transport so
+  // far.
   void Begin(uint64_t opened) { opened_ = opened; }
-  // It did not open, and why; `opened` as for Begin().
+  // The lane failed to open with this status; `opened` as for Begin().
   void Failed(const absl::Status& why, uint64_t opened) {
     if (!absl::IsAborted(why) && opened == opened_) ++count_;
   }
-  // It did, or the next lane is over another transport.
+  // The lane opened, or the next lane uses another transport.
   void Reset() { count_ = 0; }
 
   bool enough() const { return count_ >= kMost; }

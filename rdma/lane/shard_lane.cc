@@ -1,4 +1,4 @@
-// Set-up, what arrives, and the end.
+// Set-up, receiving, and the end.
 #include "rdma/lane/shard_lane.h"
 
 #include <cstring>
@@ -42,7 +42,7 @@ bool ShardLane::Impl::PostWrite(const WriteRequest& write) {
   if (absl::IsFailedPrecondition(s)) {
     broken = true;
   } else if (absl::IsResourceExhausted(s)) {
-    // Not our accounting's fault when the memory could not be registered: the message says which.
+    // Memory that could not be registered is not an accounting bug; the message has the details.
     Close(absl::ResourceExhaustedError(absl::StrCat("lane ", params.lane, ": ", s.message())));
   } else {
     Misuse(s.message());
@@ -69,14 +69,14 @@ void ShardLane::Impl::SendGrant() {
 void ShardLane::Impl::RepostReceive() {
   uint32_t count = 1;
   if (bugs->reply_before_receive) {
-    // Reposts only when the last receive is gone, as if batching were free: the worker gets its
+    // Reposts only when the last receive is used, as if batching were free: the worker gets its
     // replies and credits long before.
     if (++receives_owed < config().shard_receives()) return;
     count = std::exchange(receives_owed, 0);
   }
   if (absl::Status s = endpoint->PostReceives(connection, count); !s.ok()) {
     if (absl::IsFailedPrecondition(s)) {
-      broken = true;  // what has arrived is still good
+      broken = true;  // arrived data is still valid
     } else {
       Misuse(s.message());
     }
@@ -173,10 +173,10 @@ uint32_t ShardLane::unanswered_count() const { return impl_->unanswered; }
 
 bool ShardLane::OnCompletion(const Completion& completion, Arrival* arrival,
                              std::vector<uint64_t>* written) {
-  if (!completion.ok) impl_->broken = true;  // kLost says why, and closes
+  if (!completion.ok) impl_->broken = true;  // kLost has the reason and closes
   if (completion.kind == Completion::Kind::kSend) {
     if (completion.ok) impl_->watch.Ended();
-    // Also while closing: it says that a data write is no longer read.
+    // Also while closing: it shows that a data write is no longer read.
     impl_->OnSent(completion.wr_id, completion.ok, written);
     return false;
   }

@@ -1,4 +1,4 @@
-// Answers: what the worker is told, and what wakes it.
+// Replies, and wake-ups of the worker.
 #include <cstring>
 #include <utility>
 
@@ -8,8 +8,8 @@
 namespace verbena::rdma {
 namespace {
 
-// The worker may have to ask again, or elsewhere, before its other records can be answered. A group
-// that is a duplicate is as good as done.
+// The worker may have to resend, or use another server, before its other records can be answered. A
+// duplicate group counts as done.
 bool IsUrgent(const ShardLane::Answer& answer) {
   if (answer.status != ReplyStatus::kOk) return true;
   for (const ReplyStatus status : answer.group_status) {
@@ -26,7 +26,8 @@ void ShardLane::Impl::OnSent(uint64_t wr_id, bool ok, std::vector<uint64_t>* wri
     case Sent::kGrant:
       break;
     case Sent::kData:
-      // Unsignaled, so an error. The reply behind it is flushed, or was never posted.
+      // The write is unsignaled, so this is an error. The reply after it is flushed or was never
+      // posted.
       if (!ok && index < operations.size() && operations[index].sent.present) {
         written->push_back(operations[index].sent.cookie);
         operations[index].sent.present = false;
@@ -49,7 +50,7 @@ void ShardLane::Impl::OnReplySent(uint32_t index, std::vector<uint64_t>* written
   Operation& operation = operations[index];
   operation.under_way = false;
   if (operation.sent.present) {
-    // The same connection completes in order: the data ahead of this reply is no longer read.
+    // The same connection completes in order: the data before this reply is no longer read.
     written->push_back(operation.sent.cookie);
     operation.sent.present = false;
   }
@@ -135,7 +136,7 @@ void ShardLane::Impl::Reply(const Data& data, const Answer& answer) {
   }
 }
 
-// After the last answer the worker has something to do in any case.
+// After the last reply the worker always has work.
 Wakes ShardLane::Impl::WakesFor(bool urgent_write) {
   if (together) {
     owes_wake = true;
@@ -163,7 +164,7 @@ void ShardLane::Impl::PostReply(uint32_t index, uint8_t entry, const Data& data)
     counters.written_bytes += data.segment.bytes;
   }
   std::byte* const reply = Entry(index, entry);
-  uint16_t group_count;  // of our own memory: written by Reply()
+  uint16_t group_count;  // local memory: written by Reply()
   std::memcpy(&group_count, reply + offsetof(verbena::Reply, group_count), sizeof(group_count));
   const Segment segment = {reply, static_cast<uint32_t>(ReplyBytes(group_count)), staging.get()};
   write.wr_id = WrId(Sent::kReply, index);

@@ -1,7 +1,7 @@
-// What a shard's end of a lane is made of: shard_lane.cc has its set-up, what arrives and its end,
-// shard_lane_answers.cc what the worker is told.
+// Implementation of ShardLane. shard_lane.cc has set-up, receiving and the end;
+// shard_lane_answers.cc has replies.
 //
-// **Thread safety**: one owner thread, as ShardLane.
+// **Thread safety**: one owner thread, like ShardLane.
 #ifndef VERBENA_RDMA_LANE_SHARD_LANE_IMPL_H_
 #define VERBENA_RDMA_LANE_SHARD_LANE_IMPL_H_
 
@@ -17,21 +17,21 @@
 namespace verbena::rdma {
 
 struct ShardLane::Impl {
-  // What a send completion is of: kind in the upper half of the wr_id, index in the lower.
+  // Kind of a send completion: kind in the upper half of the wr_id, index in the lower.
   enum class Sent : uint32_t { kGrant, kData, kReply, kCredit };
   static uint64_t WrId(Sent kind, uint32_t index) {
     return static_cast<uint64_t>(kind) << 32 | index;
   }
 
-  // A data write that goes out ahead of a reply.
+  // A data write before a reply.
   struct Data {
     bool present = false;
     uint64_t cookie = 0;
     Segment segment;
     RemoteMemory destination;
   };
-  // An operation has two reply entries in `staging`. At most one is under way; the other may wait
-  // for its completion, when the worker's next record overtook the acknowledgement.
+  // An operation has two reply entries in `staging`. At most one is in flight. The other may wait
+  // for its completion, if the worker's next record overtook the acknowledgement.
   struct Operation {
     bool unanswered = false;
     bool under_way = false;
@@ -42,20 +42,20 @@ struct ShardLane::Impl {
     Data next;
   };
   struct Slot {
-    bool in_use = false;  // holds a record that was not returned
+    bool in_use = false;  // holds a record that has not been returned
     bool credit_under_way = false;
     bool credit_waiting = false;
-    std::shared_ptr<const void> payload;  // of the record, if it is borrowed
+    std::shared_ptr<const void> payload;  // of the record, if borrowed
   };
 
   Endpoint* endpoint = nullptr;
   ConnectionId connection = ConnectionId::kNone;
-  bool taken_over = false;  // the connection is ours to destroy
+  bool taken_over = false;  // this object destroys the connection
   LaneHello hello = {};
   Params params;
   const PlantedBugs* bugs = nullptr;
   State state = State::kAccepting;
-  bool broken = false;  // in error; kLost with the reason follows
+  bool broken = false;  // the connection is in error; kLost with the reason follows
   absl::Status error;
   ShardLaneCounters counters;
 
@@ -66,14 +66,14 @@ struct ShardLane::Impl {
   std::vector<Operation> operations;
   std::vector<Slot> slots;
   std::vector<uint64_t> abandoned;  // cookies of data writes that were never posted
-  uint32_t receives_owed = 0;       // planted bug: consumed and not reposted
+  uint32_t receives_owed = 0;       // failpoint: consumed and not reposted
   uint32_t unanswered = 0;
   bool together = false;   // BeginAnswers()
-  bool owes_wake = false;  // since then: something was written
-  bool urgent = false;     // of that, something that the worker may have to act upon
+  bool owes_wake = false;  // a write since BeginAnswers() has not woken the worker yet
+  bool urgent = false;     // such a write may need a reaction of the worker
 
   ~Impl() {
-    slots.clear();  // what is borrowed goes back before the connection ends
+    slots.clear();  // borrowed memory is released before the connection ends
     if (taken_over) endpoint->Destroy(connection);
   }
 
@@ -86,7 +86,7 @@ struct ShardLane::Impl {
     return {hello.mailbox_address + size_t{index} * kMailboxEntryBytes, hello.mailbox_key};
   }
 
-  // ---- shard_lane.cc: set-up, what arrives, the end ----
+  // ---- shard_lane.cc: set-up, receiving, the end ----
   absl::Status Start();
   bool PostWrite(const WriteRequest& write);
   void SendGrant();
@@ -95,7 +95,7 @@ struct ShardLane::Impl {
   absl::Status ReadRecord(uint32_t slot, Arrival* arrival);
   void Close(absl::Status reason);
 
-  // ---- shard_lane_answers.cc: answers, slots that are given back, what wakes the worker ----
+  // ---- shard_lane_answers.cc: replies, returned slots, wake-ups of the worker ----
   bool CheckAnswer(const Answer& answer);
   void Reply(const Data& data, const Answer& answer);
   void PostReply(uint32_t operation, uint8_t entry, const Data& data);
@@ -110,7 +110,7 @@ struct ShardLane::Impl {
                                                   params.incarnation, ": the worker sent ", what)));
     return false;
   }
-  // A mistake of this process, not of the peer: loud, but only this lane pays.
+  // A bug of this process, not of the peer. It is reported, and affects only this lane.
   void Misuse(absl::string_view what) {
     Close(absl::InternalError(absl::StrCat("lane ", params.lane, ": ", what)));
   }

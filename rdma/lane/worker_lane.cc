@@ -54,14 +54,14 @@ void WorkerLane::Impl::EndOperation(uint32_t index) {
 void WorkerLane::Impl::Probe() {
   if (state != State::kOpen || broken || probing || bugs->never_probe) return;
   WriteRequest write;
-  write.wr_id = slots.size();  // of no slot
+  write.wr_id = slots.size();  // the number of no slot
   write.remote = ring;
   probing = endpoint->PostWrite(connection, write).ok();
   if (probing) watch.Posted();
 }
 
-// Our write into slot `index` has completed: its staging may be reused, its payload is not read
-// any more. Nothing follows for the shard's side.
+// The write into slot `index` has completed: its staging may be reused, and its payload is no
+// longer read. It implies nothing about the shard's side.
 void WorkerLane::Impl::OnSent(uint32_t index, std::vector<Answer>* answers) {
   if (index == slots.size()) probing = false;
   if (index >= slots.size() || !slots[index].writing) return;
@@ -84,10 +84,10 @@ void WorkerLane::Impl::OnSent(uint32_t index, std::vector<Answer>* answers) {
 }
 
 void WorkerLane::Impl::OnReceived(uint32_t immediate, std::vector<Answer>* answers) {
-  // Before anything the completion announces can be used again (invariant 3).
+  // Before the operation or credit that the completion announces can be used again (invariant 3).
   if (absl::Status s = endpoint->PostReceives(connection, 1); !s.ok()) {
     if (absl::IsFailedPrecondition(s)) {
-      broken = true;  // what has arrived is still good
+      broken = true;  // arrived data is still valid
     } else {
       return Close(absl::InternalError(absl::StrCat("lane ", ticket.lane, ": ", s.message())));
     }
@@ -131,7 +131,7 @@ void WorkerLane::Impl::OnReply(uint32_t index, std::vector<Answer>* answers) {
   }
   Operation& o = operations[index];
   Reply& reply = withheld[index];
-  // The mailbox is written by the peer: only the copy is looked at from here on.
+  // The peer can write the mailbox, so only the copy is used from here on.
   std::memcpy(&reply, mailbox->data() + size_t{index} * kMailboxEntryBytes, sizeof(reply));
   asm volatile("" : : "r"(&reply) : "memory");
   absl::Status s = CheckReply(reply, ticket.generation, index, config().slots());
@@ -197,7 +197,7 @@ absl::StatusOr<RemoteMemory> WorkerLane::Expose(const std::shared_ptr<MemoryBloc
   size_t begin = piece == 0 ? 0 : piece * stride;
   size_t piece_bytes = std::min(most, block->size() - begin);
   if (bytes > piece_bytes - (offset - begin) && block->size() <= impl_->endpoint->max_exposure()) {
-    // The pieces are smaller than they have to be: behind them, the whole block.
+    // The pieces are smaller than necessary; an extra piece after them stands for the whole block.
     piece = block->size() / stride + 1;
     begin = 0;
     piece_bytes = block->size();
@@ -251,7 +251,7 @@ void WorkerLane::Impl::AddExposed(uint64_t block_id, size_t piece, const RemoteM
   pieces[piece] = memory;
 }
 
-// For now: the records of this lane go out again on another one.
+// Temporary: the records of this lane are resent on another one.
 absl::Status WorkerLane::Impl::Closed() const {
   return absl::UnavailableError(absl::StrCat("lane ", ticket.lane, " is closed"));
 }
@@ -268,7 +268,7 @@ void WorkerLane::Forget(uint64_t block_id) {
 void WorkerLane::OnCompletion(const Completion& completion, std::vector<Answer>* answers) {
   if (impl_->state == State::kClosing || impl_->state == State::kDead) return;
   if (!completion.ok) {
-    impl_->broken = true;  // kLost says why, and closes
+    impl_->broken = true;  // kLost has the reason and closes
   } else if (completion.kind == Completion::Kind::kSend) {
     impl_->watch.Ended();
     impl_->OnSent(static_cast<uint32_t>(completion.wr_id), answers);

@@ -1,7 +1,7 @@
-// What a worker's end of a lane is made of: worker_lane.cc has its set-up, completions and end,
-// worker_lane_post.cc how records are posted.
+// Implementation of WorkerLane. worker_lane.cc has set-up, completions and the end;
+// worker_lane_post.cc has posting.
 //
-// **Thread safety**: one owner thread, as WorkerLane.
+// **Thread safety**: one owner thread, like WorkerLane.
 #ifndef VERBENA_RDMA_LANE_WORKER_LANE_IMPL_H_
 #define VERBENA_RDMA_LANE_WORKER_LANE_IMPL_H_
 
@@ -22,7 +22,7 @@ struct WorkerLane::Impl {
 
   struct Operation {
     uint64_t cookie = 0;
-    uint64_t serial = 0;  // of the record; tells it from the next one with this index
+    uint64_t serial = 0;  // of the record; distinguishes it from the next one with this index
     uint64_t min_version = 0;
     uint32_t previous = kNone;  // in the order of posting
     uint32_t next = kNone;
@@ -30,13 +30,13 @@ struct WorkerLane::Impl {
     bool in_use = false;
     bool reading = false;   // the transport may still read the caller's payload
     bool replied = false;   // the reply is in `withheld`
-    bool reported = false;  // planted bug: answered before its reply
+    bool reported = false;  // failpoint: completed before its reply
   };
   struct Slot {
     uint64_t serial = 0;
     uint32_t operation = kNone;
     bool at_shard = false;  // not returned yet
-    bool writing = false;   // our write has not completed
+    bool writing = false;   // this side's write has not completed
   };
 
   Endpoint* endpoint = nullptr;
@@ -44,8 +44,8 @@ struct WorkerLane::Impl {
   const PlantedBugs* bugs = nullptr;
   ConnectionId connection = ConnectionId::kNone;
   State state = State::kConnecting;
-  bool broken = false;   // in error; kLost with the reason follows
-  bool probing = false;  // an empty write is under way
+  bool broken = false;   // the connection is in error; kLost with the reason follows
+  bool probing = false;  // an empty write is in flight
   absl::Status error;
   WriteWatch watch;
   WorkerLaneCounters counters;
@@ -64,7 +64,7 @@ struct WorkerLane::Impl {
   uint32_t newest = kNone;
   uint32_t in_use = 0;
   uint64_t next_serial = 1;
-  // By block, in Endpoint::exposure_pieces(). Address 0: not exposed.
+  // By block id; elements are pieces of Endpoint::exposure_pieces(). Address 0: not exposed.
   absl::flat_hash_map<uint64_t, std::vector<RemoteMemory>> exposed;
 
   ~Impl() {
@@ -79,7 +79,7 @@ struct WorkerLane::Impl {
   static size_t PayloadBytes(const Request& request) {
     return request.prefix.size() + request.payload.bytes;
   }
-  // Of these, in the slot.
+  // The part of PayloadBytes() that is in the slot.
   static size_t SlotPayloadBytes(const Request& request) {
     return request.prefix.size() + (request.reference ? 0 : request.payload.bytes);
   }

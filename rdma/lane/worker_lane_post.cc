@@ -1,4 +1,4 @@
-// Posting: what fits, and how a record is written.
+// Posting: size checks, and writing a record.
 #include <cstring>
 
 #include "proto/record_check.h"
@@ -7,16 +7,16 @@
 namespace verbena::rdma {
 namespace {
 
-// Payloads up to this size are copied behind the header: one segment is cheaper than the second
-// gather, and the answer need not wait for the write's completion.
+// Payloads up to this size are copied after the header: one segment is cheaper than a second
+// gather, and the reply need not wait for the write's completion.
 constexpr uint32_t kCopiedPayloadBytes = 1024;
-// From here on a payload is referred to where the transport can: what fits a small slot is copied
-// faster than found.
+// Payloads from this size on are sent by reference if the transport can: copying a payload that
+// fits a small slot is faster than a reference.
 constexpr uint32_t kReferredPayloadBytes = 4096;
 
 }  // namespace
 
-// The free list a record of this size takes its slot from; null when it fits none.
+// The free list of slots for a record of this size; null: it fits none.
 std::vector<uint32_t>* WorkerLane::Impl::FreeSlots(size_t group_count, size_t payload_bytes) {
   if (group_count < 1 || group_count > kMaxGroups) return nullptr;
   const size_t bytes = PayloadOffset(static_cast<uint32_t>(group_count)) + payload_bytes;
@@ -122,7 +122,7 @@ absl::Status WorkerLane::Impl::Post(const Request& request) {
     if (absl::IsFailedPrecondition(s)) {
       broken = true;
     } else {
-      // Memory that cannot be registered is nobody's bug; anything else here is ours.
+      // Unregistrable memory is not a bug; any other error here is a bug of this process.
       Close(absl::Status(absl::IsResourceExhausted(s) ? s.code() : absl::StatusCode::kInternal,
                          absl::StrCat("lane ", ticket.lane, ": ", s.message())));
     }
@@ -172,7 +172,7 @@ std::optional<RemoteMemory> WorkerLane::Refer(const std::shared_ptr<MemoryBlock>
     return std::nullopt;
   }
   const auto whole = Expose(block);
-  if (!whole.ok()) return std::nullopt;  // a copy will do, or says what is wrong
+  if (!whole.ok()) return std::nullopt;  // a copy works instead, or returns the error
   return RemoteMemory{whole->address + static_cast<uint64_t>(data - block->data()), whole->key};
 }
 

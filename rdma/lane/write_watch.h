@@ -1,6 +1,6 @@
-// Notices a lane whose writes neither complete nor fail. Transports promise that every write does
-// one or the other (transport.h); a lane that relies on it waits for ever where a device does not
-// keep the promise (docs/decisions/0003-lane-loss.md: seen once over soft-RoCE).
+// Detects a lane whose writes neither complete nor fail. Transports guarantee one or the other for
+// every write (transport.h). If a device violates this, a lane would wait forever
+// (docs/decisions/0003-lane-loss.md: observed over soft-RoCE with packet loss).
 //
 // **Thread safety**: one owner thread, the lane's.
 #ifndef VERBENA_RDMA_LANE_WRITE_WATCH_H_
@@ -13,19 +13,17 @@ namespace verbena::rdma {
 
 class WriteWatch {
  public:
-  // Silent() is to be called about this often.
+  // Interval at which Silent() is called.
   static constexpr int64_t kIntervalNanos = 1'000'000'000;
-  // How long both ends of a lane wait, where nothing else is said: many times what the default
-  // retries of any transport take.
+  // Default timeout of both ends of a lane: many times the default retry time of any transport.
   static constexpr int64_t kTimeoutNanos = 20 * kIntervalNanos;
 
-  // Of signaled writes: the others end with the next of these.
+  // Counts signaled writes; unsignaled ones end with the next signaled one.
   void Posted() { ++posted_; }
   void Ended() { ++ended_; }
 
-  // Whether writes have been under way for `timeout_ns` and none has ended. A process that was
-  // stopped meanwhile has not looked, so what passes between two checks counts as an interval at
-  // the most.
+  // Whether writes have been in flight for `timeout_ns` and none has ended. The time between two
+  // checks counts as at most one interval, because a process that was stopped could not check.
   bool Silent(int64_t now_ns, int64_t timeout_ns) {
     const int64_t passed = std::min(now_ns - checked_ns_, kIntervalNanos);
     checked_ns_ = now_ns;

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<uint64_t> next_block_id{1};
 
-// Held by a block whose pages are locked.
+// Attachment of a block with page-locked pages.
 class PinnedPages final : public MemoryBlock::Attachment {
  public:
   PinnedPages(std::shared_ptr<Device> device, std::byte* data)
@@ -59,7 +59,7 @@ absl::StatusOr<std::shared_ptr<MemoryBlock>> MemoryBlock::AllocatePinned(
   if (absl::Status s = device->Pin((*block)->data_, (*block)->mapped_bytes_); !s.ok()) return s;
   (*block)->kind_ = MemoryKind::kPinned;
   std::byte* const data = (*block)->data_;
-  // The device keeps page-locked memory by its address, so the address is the key.
+  // The device identifies page-locked memory by its address, so the address is the key.
   (*block)->Attach(data, std::make_shared<PinnedPages>(std::move(device), data));
   return block;
 }
@@ -112,7 +112,7 @@ MemoryBlock::MemoryBlock(std::byte* data, size_t size, MemoryKind kind)
     : data_(data),
       size_(size),
       kind_(kind),
-      // Relaxed: only uniqueness is wanted.
+      // Relaxed: only uniqueness is needed.
       id_(next_block_id.fetch_add(1, std::memory_order_relaxed)) {}
 
 MemoryBlock::MemoryBlock(size_t size, const Mapping& mapping)
@@ -125,7 +125,7 @@ MemoryBlock::MemoryBlock(size_t size, const Mapping& mapping)
 
 MemoryBlock::~MemoryBlock() {
   if (released_) released_();
-  // Invariant 1. Newest first, as members go.
+  // Invariant 1. Newest first, like the destruction of members.
   while (!attachments_.empty()) attachments_.pop_back();
   if (device_owned_) device_->Free(data_);
   if (mapped_bytes_ > 0) UnmapPages({data_, mapped_bytes_, fd_, pages_, node_});
@@ -133,7 +133,7 @@ MemoryBlock::~MemoryBlock() {
 
 void MemoryBlock::Attach(const void* key, std::shared_ptr<Attachment> attachment) const {
   if (root_ != nullptr) return root_->Attach(key, std::move(attachment));
-  // Swapped out under the lock, destroyed after it: `attachment` ends with this function.
+  // Swapped under the lock and destroyed after it: `attachment` ends with this function.
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = std::find_if(attachments_.begin(), attachments_.end(),
                                [key](const auto& entry) { return entry.first == key; });

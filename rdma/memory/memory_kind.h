@@ -1,4 +1,4 @@
-// Kinds of memory that the data plane can be told of, and how that of GPUs is reached.
+// Kinds of memory that the data plane can use, and the access to GPU memory.
 //
 // **Thread safety**: plain data.
 #ifndef VERBENA_RDMA_MEMORY_MEMORY_KIND_H_
@@ -8,18 +8,18 @@
 
 namespace verbena::rdma {
 
-// Where memory lies, and who may reach it.
+// Location of memory.
 enum class MemoryKind : uint8_t {
-  kHost,    // ordinary memory of this machine
-  kPinned,  // of this machine, page-locked for a GPU
-  kCuda,    // of a CUDA device
+  kHost,    // ordinary host memory
+  kPinned,  // host memory, page-locked for a GPU
+  kCuda,    // memory of a CUDA device
 };
 
-// Whether RDMA devices read and write memory of GPUs themselves (GPUDirect RDMA).
+// Whether RDMA devices access GPU memory directly (GPUDirect RDMA).
 enum class GpuDirectUse : uint8_t {
-  kAuto,      // where they can, and are on the GPU's NUMA node; else through pinned host memory
+  kAuto,      // if possible, and if on the GPU's NUMA node; otherwise through pinned host memory
   kOff,       // never
-  kRequired,  // always, be it far: where it cannot be, calls on memory of GPUs fail
+  kRequired,  // always, at any distance; if it is not possible, calls on GPU memory fail
 };
 
 }  // namespace verbena::rdma

@@ -1,4 +1,4 @@
-// Which pages memory of ours is made of, and on which NUMA node.
+// Page kind and NUMA node of allocated memory.
 //
 // **Thread safety**: plain values.
 #ifndef VERBENA_RDMA_MEMORY_PAGE_OPTIONS_H_
@@ -12,25 +12,26 @@ namespace verbena::rdma {
 inline constexpr int kAnyNode = -1;
 
 enum class HugePages : uint8_t {
-  kAuto,  // pages of 2 MiB when the system has enough of them and at most an eighth would be waste
-  kOff,   // ordinary pages; transparent huge ones where the system gives those on advice
+  kAuto,  // 2 MiB pages, if enough are free and at most an eighth would be wasted
+  kOff,   // ordinary pages; transparent huge pages where the system gives them on advice
 };
 
 struct PageOptions {
-  // Where the pages should be; another node gives what this one has not. kAnyNode: where touched.
+  // Preferred node of the pages; other nodes are used if it is full. kAnyNode: the node of the
+  // first touch.
   int numa_node = kAnyNode;
   HugePages huge = HugePages::kAuto;
 };
 
-// What memory with its own descriptor is made of unless said otherwise. A peer that was given a
-// memfd may punch holes in it (no seal that leaves it writable stops that: fcntl(2)). An ordinary
-// page then comes back as zeros; a huge one only if the system still has one, else its owner's next
-// access ends in SIGBUS. So huge pages are shared only by who trusts every peer not to do that.
+// Default for memory with its own descriptor. A peer that has a memfd may punch holes in it (no
+// seal prevents that in writable memory: fcntl(2)). An ordinary page is then replaced by zeros. A
+// huge page is replaced only if the system has one left; otherwise its owner's next access ends in
+// SIGBUS. So share huge pages only if every peer is trusted.
 inline constexpr PageOptions kSharedPages = {kAnyNode, HugePages::kOff};
 
 enum class PageKind : uint8_t {
   kHuge,     // of 2 MiB, from the system's pool (hugetlb)
-  kAdvised,  // ordinary; the system was advised to use transparent huge pages and may have
+  kAdvised,  // ordinary; the system may use transparent huge pages, as advised
   kSmall,
 };
 std::string_view PageKindName(PageKind kind);  // "huge", "advised", "small"

@@ -26,7 +26,8 @@ namespace {
 constexpr size_t kMaxLabel = 200;
 // prctl(2), PR_SET_VMA_ANON_NAME: 80 bytes with the terminating null.
 constexpr size_t kMaxMappingName = 79;
-// Of a block in huge pages at most an eighth is lost to rounding: the pool is for everybody.
+// In a block of huge pages at most an eighth is lost to rounding, because the system shares the
+// pool.
 constexpr size_t kWasteShare = 8;
 
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
@@ -36,7 +37,7 @@ size_t PageBytes() {
   return size;
 }
 
-// Shared memory is a memfd, which a peer can map and nobody can truncate.
+// Shared memory is a memfd, which a peer can map but no process can truncate.
 std::string Remedy(int error) {
   if (error != EMFILE) return "; see memory limits (cgroup, ulimit -v) and free -h";
   struct rlimit limit = {};
@@ -52,8 +53,8 @@ absl::Status NoMemory(size_t bytes, const char* what, const char* step, int erro
                                                    " (errno ", error, ")", Remedy(error)));
 }
 
-// Pages are allocated when touched, so nothing else would refuse a size the machine cannot have:
-// the process would be killed much later instead.
+// Pages are allocated when touched, so nothing else refuses a size beyond the machine's memory: the
+// process would be killed much later instead.
 absl::Status CheckFitsMachine(size_t bytes, const char* what) {
   struct sysinfo info = {};
   if (sysinfo(&info) != 0) return absl::OkStatus();
@@ -78,7 +79,8 @@ std::string Name(std::string_view label) {
   return absl::StrCat("verbena-", std::string(label.substr(0, kMaxLabel)));
 }
 
-// An empty memfd of `bytes`, sealed. errno says why there is none.
+// A sealed memfd of `bytes` without allocated pages. Returns an invalid descriptor and errno on
+// failure.
 UniqueFd SealedMemfd(size_t bytes, const std::string& name, unsigned flags, const char** step) {
   *step = "memfd_create";
   UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
@@ -86,8 +88,8 @@ UniqueFd SealedMemfd(size_t bytes, const std::string& name, unsigned flags, cons
   *step = "ftruncate";
   int failed = ftruncate(fd.get(), static_cast<off_t>(bytes));
   if (failed == 0) {
-    // A peer that maps this must not be made to fault by truncation: fcntl(2), "File Sealing". On
-    // hugetlbfs since Linux 4.16.
+    // Truncation must not make a peer's mapping fault: fcntl(2), "File Sealing". On hugetlbfs since
+    // Linux 4.16.
     *step = "fcntl(F_ADD_SEALS)";
     failed = fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   }
@@ -98,7 +100,7 @@ UniqueFd SealedMemfd(size_t bytes, const std::string& name, unsigned flags, cons
   return {};
 }
 
-// Node and page kind of a fresh mapping, and the books.
+// Sets node and page kind of a new mapping, and counts it.
 void Finish(Mapping* mapping, const PageOptions& options) {
   if (options.numa_node >= 0 && PreferNode(mapping->data, mapping->bytes, options.numa_node)) {
     mapping->node = options.numa_node;
@@ -109,13 +111,13 @@ void Finish(Mapping* mapping, const PageOptions& options) {
     const bool advised = madvise(mapping->data, mapping->bytes, MADV_HUGEPAGE) == 0;
     if (advised) mapping->pages = PageKind::kAdvised;
   }
-  // A child of fork(2) has no use for it, and would get copies at once of every page a device has
-  // pinned (since Linux 5.12): much time and memory, and with huge pages an ENOMEM.
+  // A child of fork(2) does not need this memory. Since Linux 5.12 it would get copies of all pages
+  // that a device has pinned: this takes time and memory, and gives ENOMEM with huge pages.
   if (mapping->fd < 0) (void)madvise(mapping->data, mapping->bytes, MADV_DONTFORK);
   CountMemory(mapping->pages, mapping->node, static_cast<int64_t>(mapping->bytes));
 }
 
-// None: there are not enough huge pages, or not for us.
+// Empty: there are not enough huge pages, or not for this process.
 std::optional<Mapping> MapHuge(size_t bytes, const PageOptions& options, const std::string* memfd) {
   Mapping mapping;
   mapping.bytes = RoundUp(bytes, kHugePageBytes);
@@ -133,11 +135,11 @@ std::optional<Mapping> MapHuge(size_t bytes, const PageOptions& options, const s
   mapping.data = static_cast<std::byte*>(data);
   mapping.fd = fd.release();
   Finish(&mapping, options);
-  // Huge pages are reserved by mmap(2) itself (no MAP_NORESERVE), which fails when the pool has not
-  // enough; so an access cannot end in SIGBUS for want of a page, unless somebody punches a hole in
-  // a shared one. A hugetlb cgroup, however, may charge at the fault and then SIGBUS is its answer
-  // (kernel, cgroup-v2.rst, hugetlb.<size>.max): the pages are had now, where that is an error
-  // code. It costs nothing but time, since nobody else can have them.
+  // mmap(2) itself reserves huge pages (no MAP_NORESERVE), and fails if the pool has too few. So an
+  // access cannot end in SIGBUS for lack of a page, except after a hole was punched in a shared
+  // one. But a hugetlb cgroup may charge at the fault, and then sends SIGBUS (kernel,
+  // cgroup-v2.rst, hugetlb.<size>.max). So the pages are allocated now, where the result is an
+  // error code. This costs only time, because the pages are reserved anyway.
   if (PopulatePages(mapping.data, mapping.bytes)) return mapping;
   UnmapPages(mapping);
   return std::nullopt;
@@ -183,21 +185,21 @@ absl::StatusOr<Mapping> MapPrivatePages(size_t bytes, const PageOptions& options
     mapping->data = static_cast<std::byte*>(data);
     Finish(&*mapping, options);
   }
-  // For whoever reads /proc/PID/maps; kernels without names for anonymous memory say EINVAL.
+  // A name for /proc/PID/maps; kernels without names for anonymous memory return EINVAL.
   const std::string name = Name(label).substr(0, kMaxMappingName);
   (void)prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, mapping->data, mapping->bytes, name.c_str());
   return *mapping;
 }
 
 bool KeepPagesSmall(std::byte* data, size_t bytes) {
-  // Of no bytes it says only whether there is such advice.
+  // With zero bytes the call only checks whether the advice is supported.
   static const bool can_collapse = madvise(nullptr, 0, kCollapse) == 0;
   return can_collapse && madvise(data, bytes, MADV_NOHUGEPAGE) == 0;
 }
 
 void CollapsePages(std::byte* data, size_t bytes) {
   (void)madvise(data, bytes, MADV_HUGEPAGE);
-  (void)madvise(data, bytes, kCollapse);  // or the system does it later
+  (void)madvise(data, bytes, kCollapse);  // on failure the system may do it later
 }
 
 bool PopulatePages(std::byte* page, size_t bytes) {

@@ -1,4 +1,4 @@
-// Maps memory of the page kind and NUMA node that was asked for, or the nearest there is.
+// Maps memory with the requested page kind and NUMA node, or the nearest available.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_RDMA_MEMORY_PAGES_H_
@@ -20,10 +20,10 @@ inline constexpr size_t RoundUp(size_t bytes, size_t unit) {
 
 struct Mapping {
   std::byte* data = nullptr;
-  size_t bytes = 0;  // mapped: what was asked for, rounded up to pages
+  size_t bytes = 0;  // the requested size, rounded up to pages
   int fd = -1;       // the memfd; -1: private
   PageKind pages = PageKind::kSmall;
-  int node = kAnyNode;  // that the pages were bound to
+  int node = kAnyNode;  // that the pages are bound to
 };
 
 // Zeroed; counted in GetMemoryStatistics() until UnmapPages(). RESOURCE_EXHAUSTED: no memory.
@@ -31,17 +31,17 @@ absl::StatusOr<Mapping> MapSharedPages(size_t bytes, const PageOptions& options,
                                        std::string_view label);
 absl::StatusOr<Mapping> MapPrivatePages(size_t bytes, const PageOptions& options,
                                         std::string_view label);
-// Private memory that is advised to be in huge pages costs a whole one as soon as a byte is
-// touched. Who fills it from front to back keeps what is not full in small pages first. Whole huge
-// pages, by their addresses. False: the system cannot collapse pages (before Linux 6.1), and
-// nothing changed.
+// Keeps pages small. Private memory with huge-page advice costs a whole huge page when one byte is
+// touched, so memory that is filled from front to back keeps its unfilled part in small pages. The
+// range consists of whole huge pages, by address. False: the system cannot collapse pages (before
+// Linux 6.1), and nothing changed.
 bool KeepPagesSmall(std::byte* data, size_t bytes);
-// What is there moves into huge pages, now if there are some. madvise(2), MADV_COLLAPSE.
+// Moves the contents into huge pages now, if available. madvise(2), MADV_COLLAPSE.
 void CollapsePages(std::byte* data, size_t bytes);
-// The system gives the pages now; before Linux 5.14 when they are touched. False: it has not
-// enough. madvise(2), MADV_POPULATE_WRITE.
+// Allocates the pages now; before Linux 5.14 they are allocated on touch. False: not enough memory.
+// madvise(2), MADV_POPULATE_WRITE.
 bool PopulatePages(std::byte* page, size_t bytes);
-// Closes the descriptor too.
+// Also closes the descriptor.
 void UnmapPages(const Mapping& mapping);
 
 }  // namespace verbena::rdma

@@ -20,7 +20,7 @@ constexpr size_t kPage = 4096;
 
 size_t Alignment(size_t bytes) { return bytes >= kPage ? kPage : kLine; }
 
-// What a piece occupies. A size beyond all memory stays as it is, to be refused as such.
+// The space that a piece occupies. A size beyond all memory is kept and refused later.
 size_t Footprint(size_t bytes) {
   if (bytes > std::numeric_limits<size_t>::max() - kPage) return bytes;
   return RoundUp(bytes, Alignment(bytes));
@@ -43,14 +43,15 @@ struct SlabPool::Slab {
     free.emplace(0, block->size());
   }
 
-  // False: there is no range of `bytes`. The tightest one is taken, so that large ones stay whole.
+  // False: there is no free range of `bytes`. Takes the smallest that fits, to keep large ones
+  // whole.
   bool Take(size_t bytes, size_t* start);
   void Give(size_t start, size_t bytes);
 
   std::shared_ptr<MemoryBlock> block;
   std::map<size_t, size_t> free;  // offset -> bytes
   size_t pieces = 0;
-  size_t used_up_to = 0;  // beyond it, memory is as the system gave it
+  size_t used_up_to = 0;  // memory beyond it is unused and still zero
 };
 
 bool SlabPool::Slab::Take(size_t bytes, size_t* start) {
@@ -92,15 +93,15 @@ void SlabPool::Slab::Give(size_t start, size_t bytes) {
 struct SlabPool::State {
   explicit State(SlabPoolOptions o) : options(Normalise(std::move(o))) {}
 
-  // A range in use: `slab` is valid as long as it is.
+  // A range in use; `slab` is valid while the range is in use.
   struct Range {
     Slab* slab = nullptr;
     size_t start = 0;
     size_t bytes = 0;
-    size_t to_zero = 0;  // of its front, which was in use before
+    size_t to_zero = 0;  // the part at its front that was in use before
   };
 
-  // Takes a range of a slab there is. Oldest slab first, so that the newest become empty. The
+  // Takes a range of an existing slab. Oldest slab first, so that the newest become empty. The
   // caller holds the lock.
   bool Take(size_t bytes, Range* range);
   bool TakeFrom(Slab* slab, size_t bytes, Range* range);
@@ -109,10 +110,10 @@ struct SlabPool::State {
   absl::StatusOr<std::unique_ptr<Slab>> NewSlab(size_t bytes) const;
 
   SlabPoolOptions options;
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   std::vector<std::unique_ptr<Slab>> slabs;
   Statistics statistics;
-  bool closed = false;  // the pool is gone; its last pieces are not
+  bool closed = false;  // the pool is destroyed, but some pieces are not
 };
 
 bool SlabPool::State::Take(size_t bytes, Range* range) {
@@ -133,16 +134,16 @@ bool SlabPool::State::TakeFrom(Slab* slab, size_t bytes, Range* range) {
   return true;
 }
 
-// Takes the range from the new slab even if another has got room meanwhile: invariant 3.
+// Takes the range from the new slab even if another slab has room meanwhile: invariant 3.
 void SlabPool::State::Add(std::unique_ptr<Slab> slab, size_t bytes, Range* range) {
   ++statistics.slabs;
   statistics.bytes_reserved += slab->block->size();
-  (void)TakeFrom(slab.get(), bytes, range);  // it was made large enough
+  (void)TakeFrom(slab.get(), bytes, range);  // cannot fail: the slab is large enough
   slabs.push_back(std::move(slab));
 }
 
 void SlabPool::State::Release(const Range& range) {
-  std::unique_ptr<Slab> surplus;  // ends after the lock: unmapping is slow, and runs attachments
+  std::unique_ptr<Slab> surplus;  // ends after the lock: unmapping is slow and runs attachments
   const std::lock_guard<std::mutex> lock(mutex);
   statistics.bytes_in_use -= range.bytes;
   --statistics.pieces;
@@ -176,7 +177,7 @@ SlabPool::~SlabPool() {
   std::vector<std::unique_ptr<Slab>> empty;  // ends after the lock
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->closed = true;
-  state_->options.on_new_slab = nullptr;  // what it refers to may go now
+  state_->options.on_new_slab = nullptr;  // its captures may be destroyed now
   for (auto it = state_->slabs.begin(); it != state_->slabs.end();) {
     if ((*it)->pieces > 0) {
       ++it;

@@ -1,18 +1,18 @@
-// Hands out pieces of large blocks, so that whatever is done once per block (registering it with a
-// device) need not be done for each small one.
+// Allocates pieces of large blocks, so that work per block (such as registration with a device) is
+// not repeated for each small piece.
 //
-// Pieces are cut best-fit and merged with their free neighbours when they come back, so lanes may
-// open and close in any order without the pool growing. A request larger than a slab gets a slab of
-// its own. Of slabs that are empty one is kept, the others go back to the system at once.
+// Pieces are allocated best-fit, and freed ones are merged with free neighbors. So lanes may open
+// and close in any order without growing the pool. A request larger than a slab gets its own slab.
+// One empty slab is kept; others are returned to the system at once.
 //
-// **Thread safety**: thread-safe, one lock: for set-up, not for the data path. Pieces may be
-// released on any thread, and after the pool is gone.
+// **Thread safety**: thread-safe, with one lock: for set-up, not for the data path. Pieces may be
+// released on any thread, and after the pool is destroyed.
 //
 // Invariants:
-//  1. A piece is zeroed, starts on a cache line (64 bytes), from 4 KiB on on a page, and shares no
-//     cache line with another.
-//  2. Free ranges of a slab never touch: neighbours are merged.
-//  3. At most one slab has nothing in use, and it is of the usual size.
+//  1. A piece is zeroed, starts on a cache line (64 bytes), from 4 KiB up on a page, and shares no
+//     cache line with another piece.
+//  2. Free ranges of a slab are never adjacent: neighbors are merged.
+//  3. At most one slab is empty, and it has the usual size.
 #ifndef VERBENA_RDMA_MEMORY_SLAB_POOL_H_
 #define VERBENA_RDMA_MEMORY_SLAB_POOL_H_
 
@@ -32,13 +32,13 @@ namespace verbena::rdma {
 
 struct SlabPoolOptions {
   size_t slab_bytes = size_t{64} << 20;  // rounded up to whole pages
-  // Largest slab that may be made (such as the largest region a device registers), and so the
-  // largest piece; slab_bytes is cut down to it. In whole pages; 0: no limit.
+  // Maximum size of a slab (such as the largest region that a device registers), and so of a piece;
+  // slab_bytes is reduced to it. In whole pages; 0: no limit.
   size_t max_slab_bytes = 0;
   PageOptions pages;
-  std::string label = "slab";  // in /proc/PID/maps and in errors
-  // Called for a slab before the first piece of it is handed out, without a lock held, possibly on
-  // several threads at once. Its error becomes that of Allocate(), and the slab is not used.
+  std::string label = "slab";  // appears in /proc/PID/maps and in errors
+  // Called for a slab before its first piece is allocated, without a lock held, possibly on several
+  // threads at once. Allocate() returns its error, and the slab is not used.
   std::function<absl::Status(const std::shared_ptr<MemoryBlock>&)> on_new_slab;
 };
 
@@ -54,8 +54,8 @@ class SlabPool {
 
   struct Statistics {
     size_t slabs = 0;
-    uint64_t bytes_reserved = 0;  // taken from the system
-    uint64_t bytes_in_use = 0;    // handed out, rounded up to what they occupy
+    uint64_t bytes_reserved = 0;  // allocated from the system
+    uint64_t bytes_in_use = 0;    // allocated pieces, with rounding
     size_t pieces = 0;
   };
   Statistics statistics() const;
@@ -63,7 +63,7 @@ class SlabPool {
  private:
   struct Slab;
   struct State;
-  std::shared_ptr<State> state_;  // also of the pieces
+  std::shared_ptr<State> state_;  // shared with the pieces
 };
 
 }  // namespace verbena::rdma

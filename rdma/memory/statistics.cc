@@ -7,11 +7,11 @@
 namespace verbena::rdma {
 namespace {
 
-// Nodes from here on are counted as "any": a gauge is not worth a map behind a lock.
+// Nodes from this number on are counted as "any": a gauge does not justify a map with a lock.
 constexpr int kMaxNodes = 64;
 constexpr size_t kPageKinds = 3;
 
-// Relaxed throughout: sums that nobody decides anything on.
+// Relaxed throughout: no decision depends on these sums.
 std::array<std::array<std::atomic<int64_t>, kMaxNodes + 1>, kPageKinds> mapped_bytes;
 std::atomic<uint64_t> huge_page_fallbacks;
 
@@ -37,7 +37,7 @@ MemoryStatistics GetMemoryStatistics() {
     for (size_t slot = 0; slot <= kMaxNodes; ++slot) {
       const int64_t bytes = mapped_bytes[kind][slot].load(std::memory_order_relaxed);
       const auto pages = static_cast<PageKind>(kind);
-      // A zero says that there are no huge pages; without it nothing would.
+      // The entry with zero shows that there are no huge pages.
       if (bytes <= 0 && !(pages == PageKind::kHuge && slot == 0)) continue;
       statistics.entries.push_back(
           {pages, static_cast<int>(slot) - 1, static_cast<uint64_t>(bytes)});

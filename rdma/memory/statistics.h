@@ -1,4 +1,4 @@
-// How much memory this process has mapped for the data plane, by kind of page and NUMA node.
+// Amount of memory mapped for the data plane in this process, by page kind and NUMA node.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_RDMA_MEMORY_STATISTICS_H_
@@ -14,15 +14,15 @@ namespace verbena::rdma {
 struct MemoryStatistics {
   struct Entry {
     PageKind pages;
-    int node;  // kAnyNode: bound to none
+    int node;  // kAnyNode: not bound
     uint64_t bytes;
   };
-  std::vector<Entry> entries;        // that are not zero, and huge pages of any node
-  uint64_t huge_page_fallbacks = 0;  // blocks that asked for huge pages and got ordinary ones
+  std::vector<Entry> entries;        // nonzero entries, and always one for huge pages
+  uint64_t huge_page_fallbacks = 0;  // blocks that requested huge pages and got ordinary ones
 };
 MemoryStatistics GetMemoryStatistics();
 
-// For pages.cc. `bytes` is negative when memory is given back.
+// For pages.cc. `bytes` is negative when memory is freed.
 void CountMemory(PageKind pages, int node, int64_t bytes);
 void CountHugePageFallback();
 

@@ -17,7 +17,7 @@ hwloc_topology_t Topology() {
   static const hwloc_topology_t topology = []() -> hwloc_topology_t {
     hwloc_topology_t made = nullptr;
     if (hwloc_topology_init(&made) != 0) return nullptr;
-    // Nodes and processors are always kept; looking for caches and devices only takes time.
+    // Nodes and processors are always kept; detecting caches and devices only takes time.
     if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
         hwloc_topology_load(made) != 0) {
       hwloc_topology_destroy(made);
@@ -33,8 +33,8 @@ hwloc_obj_t FindNode(int node) {
   return hwloc_get_numanode_obj_by_os_index(Topology(), static_cast<unsigned>(node));
 }
 
-// From one node to every other, as (distance, node). Without a table, which the system has only
-// for several nodes, all others are equally far.
+// Distances from one node to every other, as (distance, node). Without a table, which the system
+// has only for several nodes, all others are equally far.
 std::vector<std::pair<hwloc_uint64_t, int>> DistancesFrom(hwloc_obj_t from) {
   std::vector<std::pair<hwloc_uint64_t, int>> result;
   hwloc_distances_s* table = nullptr;
@@ -71,7 +71,7 @@ int NodeOfThisThread() {
 int NodeOfPciDevice(const std::string& path) {
   std::ifstream file(absl::StrCat(path, "/numa_node"));
   int node = kAnyNode;
-  // -1 is also what the system says where firmware does not tell (sysfs-bus-pci, "numa_node").
+  // The system also returns -1 if the firmware has no information (sysfs-bus-pci, "numa_node").
   if (!(file >> node) || node < 0) return kAnyNode;
   return node;
 }
@@ -88,7 +88,7 @@ std::vector<int> NodesByDistance(int node) {
 bool PreferNode(void* data, size_t bytes, int node) {
   const hwloc_obj_t where = FindNode(node);
   if (where == nullptr) return false;
-  // Not HWLOC_MEMBIND_STRICT: a page that the node has not must come from another one. Under a
+  // Not HWLOC_MEMBIND_STRICT: if the node has no free page, another node must provide it. Under a
   // strict policy the access would end in SIGBUS (huge pages) or the out-of-memory killer.
   return hwloc_set_area_membind(Topology(), data, bytes, where->nodeset, HWLOC_MEMBIND_BIND,
                                 HWLOC_MEMBIND_BYNODESET) == 0;

@@ -1,7 +1,7 @@
-// The NUMA nodes of this machine, as far as this process may use them.
+// The NUMA nodes of this machine that this process may use.
 //
-// Nodes are the system's numbers (/sys/devices/system/node/nodeN). hwloc reads the machine once per
-// process, at the first call, in some milliseconds.
+// Node numbers are those of the system (/sys/devices/system/node/nodeN). hwloc reads the machine
+// once per process, at the first call, in a few milliseconds.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_RDMA_MEMORY_TOPOLOGY_H_
@@ -18,18 +18,18 @@ namespace verbena::rdma {
 // At least 1.
 int NodeCount();
 
-// Where this thread runs at the moment; kAnyNode: not known. Lasting only for a pinned thread.
+// The node of this thread at the moment; kAnyNode: unknown. It is stable only for a pinned thread.
 int NodeOfThisThread();
 
-// Of the device whose folder in sysfs is `path`, such as /sys/class/infiniband/mlx5_0/device.
-// kAnyNode: not known, as for devices made of software.
+// The node of the device with sysfs folder `path`, such as /sys/class/infiniband/mlx5_0/device.
+// kAnyNode: unknown, as for software devices.
 int NodeOfPciDevice(const std::string& path);
 
-// Every node, the nearest to `node` first (itself, when it exists); by number for kAnyNode.
+// All nodes in ascending distance from `node` (itself first, if it exists); by number for kAnyNode.
 std::vector<int> NodesByDistance(int node);
 
-// Asks for the pages of a mapping that was not touched yet to be on `node`, and on another one when
-// it is full. False: the system refused, or has no such node; the pages go where they are touched.
+// Requests pages on `node` for an untouched mapping, with other nodes if it is full. False: the
+// system refused, or has no such node; pages are allocated on the node of the first touch.
 bool PreferNode(void* data, size_t bytes, int node);
 
 }  // namespace verbena::rdma

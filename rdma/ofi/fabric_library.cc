@@ -16,8 +16,8 @@ constexpr const char kLibrary[] = "libfabric.so.1";
 constexpr const char kVariable[] = "VERBENA_LIBFABRIC";
 constexpr uint32_t kOldest = FI_VERSION(1, 17);
 
-// The functions' versions (dlvsym(3)) are those that a program linked with 1.17 has; later
-// libraries keep them.
+// The functions' versions (dlvsym(3)) are those of a program linked with 1.17; later libraries keep
+// them.
 template <typename Function>
 void Find(void* library, const char* name, const char* version, Function** function,
           const char** missing) {
@@ -25,8 +25,8 @@ void Find(void* library, const char* name, const char* version, Function** funct
   if (*function == nullptr) *missing = name;
 }
 
-// Puts back what the process does at each signal: constructors of libinfinipath make SIGBUS,
-// SIGINT, SIGTERM and others end it with a backtrace.
+// Restores the process's signal actions: constructors of libinfinipath make SIGBUS, SIGINT, SIGTERM
+// and others end the process with a backtrace.
 class SignalActions {
  public:
   SignalActions() {

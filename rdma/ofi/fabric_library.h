@@ -1,6 +1,6 @@
-// libfabric, found at run time by the first that asks for ofi: programs start without it where data
-// travels otherwise. (Debian's brings libinfinipath, which when it is loaded measures the
-// processor's clock for 0.2 s and takes signals.)
+// Loads libfabric at run time, when ofi is first requested. So programs that use other transports
+// start without it. (Debian's libfabric loads libinfinipath, which measures the processor's clock
+// for 0.2 s and installs signal handlers.)
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_RDMA_OFI_FABRIC_LIBRARY_H_
@@ -25,15 +25,15 @@ struct FabricApi {
   decltype(&::fi_strerror) strerror = nullptr;
 };
 
-// Loads libfabric.so.1, or the file that VERBENA_LIBFABRIC names, once; it stays for as long as the
-// process, and takes no signal of it. UNAVAILABLE: there is none, or it is older than 1.17; the
-// text says what to install.
+// Loads libfabric.so.1, or the file in VERBENA_LIBFABRIC, once. It stays loaded until the process
+// ends, and its signal handlers are removed. UNAVAILABLE: it is missing, or older than 1.17; the
+// message has the package to install.
 absl::Status LoadFabric();
 
-// After LoadFabric() has succeeded.
+// Call only after LoadFabric() has succeeded.
 const FabricApi& Fabric();
 
-// The same, of this file.
+// Loads this file, with the same errors.
 absl::StatusOr<FabricApi> LoadFabricFrom(const std::string& path);
 
 }  // namespace verbena::rdma

@@ -57,7 +57,7 @@ absl::Status OfiConnection::Prepare(const ConnectionLimits& limits,
   absl::Status status = RandomBytes(&secret_, sizeof(secret_));
   if (status.ok()) status = OpenEndpoint();
   if (!status.ok()) return status;
-  ops_.resize(std::bit_ceil(size_t{limits.send_depth} + 1));  // and the join
+  ops_.resize(std::bit_ceil(size_t{limits.send_depth} + 1));  // plus the join
   ops_mask_ = ops_.size() - 1;
   auto doorbell = MemoryBlock::AllocatePrivate(kDoorbellBytes, kSharedPages, "verbena-doorbell");
   if (!doorbell.ok()) return doorbell.status();
@@ -148,7 +148,7 @@ absl::StatusOr<OfiConnection::Exposed> OfiConnection::MakeExposed(
 absl::StatusOr<RemoteMemory> OfiConnection::Expose(std::shared_ptr<MemoryBlock> block,
                                                    size_t offset, size_t bytes) {
   if (closed_) return Ended();
-  // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
+  // Temporary: its kLost or kFailed follows, and the caller's next connection may succeed.
   if (state_ == State::kEnded) return absl::UnavailableError("ofi: the connection has ended");
   if (ep_ == nullptr) return absl::FailedPreconditionError("ofi: the connection is not prepared");
   if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
@@ -195,7 +195,7 @@ absl::Status OfiConnection::Connect(const std::string& address, std::string_view
     status = Watch(socket_.fd());
   }
   if (!status.ok()) {
-    End(status, Why::kError);  // told as an event
+    End(status, Why::kError);  // reported as an event
     return absl::OkStatus();
   }
   socket_.Send(Introduction(OfiMessageType::kHello, private_data));
@@ -221,7 +221,7 @@ void OfiConnection::AdoptSocket(UniqueFd socket, int64_t deadline_ns) {
   if (absl::Status status = Watch(socket_.fd()); !status.ok()) End(status, Why::kError);
 }
 
-// Everything the peer says of itself, checked; the address is used once there is an endpoint.
+// Validates and stores the peer's introduction; its address is used when the endpoint exists.
 absl::Status OfiConnection::AdoptPeer(const OfiMessage& message) {
   const std::string ours = shared_->info->fabric_attr->prov_name;
   if (message.provider != ours) {
@@ -230,7 +230,7 @@ absl::Status OfiConnection::AdoptPeer(const OfiMessage& message) {
                                                       "', the other another; "
                                                       "give both the same --ofi-provider"));
   }
-  // Or a peer could have us connect to any host it likes.
+  // Otherwise a peer could make this process connect to any host.
   if (!IsAddressOfPeer(socket_.fd(), message.name)) {
     return absl::FailedPreconditionError(
         "ofi: the peer's endpoint is not at the address that its connection comes from; where "
@@ -350,7 +350,7 @@ void OfiConnection::Push(ConnectionEvent::Kind kind, std::string private_data,
 
 void OfiConnection::End(const absl::Status& status, Why why) {
   if (state_ == State::kEnded) return;
-  // What arrived before the peer's end is told.
+  // Data that arrived before the peer's end is reported.
   if (why == Why::kPeer && state_ == State::kEstablished) {
     while (ReadQueue().ok() && read_ > 0) {
     }
@@ -358,7 +358,7 @@ void OfiConnection::End(const absl::Status& status, Why why) {
   }
   const State was = state_;
   state_ = State::kEnded;
-  // The endpoint first: with it, all that libfabric does for this connection.
+  // The endpoint first: it ends all of libfabric's work for this connection.
   if (cq_fd_ >= 0) epoll_ctl(shared_->sleepers.get(), EPOLL_CTL_DEL, cq_fd_, nullptr);
   cq_fd_ = -1;
   ep_.reset();
@@ -388,15 +388,15 @@ void OfiConnection::End(const absl::Status& status, Why why) {
 void OfiConnection::Close() {
   closed_ = true;
   End(absl::CancelledError("ofi: closed"), Why::kOwner);
-  // No news of a connection its owner has closed.
+  // Drops the events of a connection that its owner has closed.
   std::erase_if(shared_->events,
                 [this](const ConnectionEvent& event) { return event.connection == id_; });
 }
 
 void OfiConnection::CloseSocket() {
   if (!socket_.valid()) return;
-  // Explicitly: a copy of the descriptor in a forked child would keep it in the set (epoll(7)), and
-  // the connection open.
+  // Removed explicitly: a duplicate of the descriptor in a forked child would keep it in the set
+  // (epoll(7)), and the connection open.
   epoll_ctl(shared_->sockets.get(), EPOLL_CTL_DEL, socket_.fd(), nullptr);
   shutdown(socket_.fd(), SHUT_RDWR);
   socket_.Close();

@@ -1,26 +1,25 @@
-// One connection of an ofi endpoint: its socket, its libfabric endpoint, what is outstanding.
+// One connection of an ofi endpoint: its socket, its libfabric endpoint and outstanding work.
 //
 //     kCreated -> kConnecting (socket; hello sent) -> kJoining -> kEstablished -> kEnded
 //     kIncoming (no hello yet) -> kRequested -> kJoining (accepted) -> kEstablished -> kEnded
-//     kJoining: both know each other's endpoint; the first write of each side (the join, without
-//     content) is under way. The acceptor sends its own only when the initiator's has arrived: so
-//     libfabric never connects from both sides at once, and an established connection has been
-//     seen to work both ways.
-//     any -> kEnded: closed by us, gone or in error. The libfabric endpoint is closed then, and the
-//     keys with it: nothing more is read or written for this connection.
+//     kJoining: both sides know the peer's endpoint; the first write of each side (the join,
+//     without content) is in flight. The acceptor sends its own only after the initiator's has
+//     arrived. So libfabric never connects from both sides at once, and an established connection
+//     is known to work in both directions. any -> kEnded: closed by this side, gone or in error.
+//     The libfabric endpoint and its keys are closed then: no more memory is read or written for
+//     this connection.
 //
 // **Thread safety**: the endpoint's thread.
 //
 // Invariants:
-//  1. There is a libfabric endpoint from Prepare() until kEnded; no key outlives it.
-//  2. `ops_` holds every write posted and not retired, oldest first: [first_, issued_) libfabric
-//     has, [issued_, next_) it had no room for yet. They are retired in order.
+//  1. The libfabric endpoint exists from Prepare() until kEnded; no key outlives it.
+//  2. `ops_` holds every write that was posted and not retired, oldest first: libfabric has
+//     [first_, issued_) and had no room yet for [issued_, next_). They are retired in order.
 //  3. A write to memory that no write has reached yet is confirmed: it completes when the peer's
-//     side has done it, so that one which is refused has the completion that says so. Others
-//     complete once they are sent. (A confirmation of each would double the packets of small
-//     writes.)
-//  4. What the peer says is checked when it is looked at: a write's number, its secret, and that a
-//     receive was posted for it.
+//     side has done it, so that its own completion reports a refusal. Other writes complete when
+//     they are sent. (Confirming every write would double the packets of small writes.)
+//  4. The peer's data is checked when it is read: a write's number, its secret, and that a receive
+//     was posted for it.
 #ifndef VERBENA_RDMA_OFI_OFI_CONNECTION_H_
 #define VERBENA_RDMA_OFI_OFI_CONNECTION_H_
 
@@ -44,24 +43,24 @@
 
 namespace verbena::rdma {
 
-// Where exposed memory seems to begin, when libfabric counts offsets from 0: addresses that lie
-// below, 0 among them, are then outside.
+// Base of exposed addresses when libfabric counts offsets from 0. Lower addresses, including 0, are
+// then outside of the memory.
 inline constexpr uint64_t kOfiOffsetBase = uint64_t{1} << 32;
 
-// Keys are looked up in a domain: connections of different ones cannot reach each other's memory.
+// Keys belong to a domain: connections of different domains cannot access each other's memory.
 struct OfiDomain {
   FabricDomainHandle domain;
 };
 
-// What the connections of an endpoint share.
+// State shared by the connections of an endpoint.
 struct OfiShared {
   OfiOptions options;
   FabricInfo info;
-  std::string ip;  // ours
+  std::string ip;  // local address
   FabricHandle fabric;
-  bool virtual_addresses = false;  // FI_MR_VIRT_ADDR: remote addresses are the owner's
+  bool virtual_addresses = false;  // FI_MR_VIRT_ADDR: remote addresses are those of the owner
   UniqueFd sockets;                // an epoll set: listener, sockets, timer
-  UniqueFd sleepers;               // an epoll set: the one above, and the completion queues
+  UniqueFd sleepers;               // an epoll set: `sockets`, and the completion queues
   RingQueue<Completion> completions{256};
   std::deque<ConnectionEvent> events;
 };
@@ -90,30 +89,31 @@ class OfiConnection {
   void Unexpose(const RemoteMemory& memory);
   absl::Status Connect(const std::string& address, std::string_view private_data,
                        int64_t deadline_ns);
-  void AdoptSocket(UniqueFd socket, int64_t deadline_ns);  // a peer that connected to us
+  void AdoptSocket(UniqueFd socket, int64_t deadline_ns);  // of a peer that connected to this side
   absl::Status Accept(int64_t deadline_ns);
   void Reject(std::string_view reason);
 
   // ---- data path ----
   absl::Status PostReceives(uint32_t count);
   absl::Status PostWrite(const WriteRequest& request);
-  // Lets libfabric work, takes its completions. May end the connection. False: nothing happened.
+  // Progresses libfabric and takes its completions. May end the connection. False: nothing
+  // happened.
   bool Drive();
 
   // ---- driven by the endpoint ----
-  void OnSocket();               // its descriptor has something
+  void OnSocket();               // its descriptor is ready
   void OnTime(int64_t now_ns);   // handshaking(): deadlines
   void OnEstablishedReported();  // from now on receives are reported
   bool handshaking() const {
     return state_ == State::kConnecting || state_ == State::kIncoming || state_ == State::kJoining;
   }
-  // Drive() has something to do, now or when its completion queue's descriptor says so.
+  // Drive() has work, now or when its completion queue's descriptor is ready.
   bool active() const { return state_ == State::kJoining || state_ == State::kEstablished; }
-  // No descriptor tells when to go on: the endpoint looks again after a moment.
+  // No descriptor reports progress: the endpoint checks again after a moment.
   bool waiting() const { return state_ == State::kJoining || issued_ != next_; }
   fid* queue() const { return &cq_->fid; }
   int64_t deadline_ns() const { return deadline_ns_; }
-  bool discard() const { return discard_; }  // nobody was ever told of it
+  bool discard() const { return discard_; }  // the owner has never seen it
 
   // ---- ending ----
   void Close();
@@ -122,7 +122,7 @@ class OfiConnection {
 
  private:
   struct Op {
-    fi_context2 context;  // libfabric's while it has the write (FI_CONTEXT2)
+    fi_context2 context;  // used by libfabric while it has the write (FI_CONTEXT2)
     std::array<iovec, kMaxSegments> pieces;
     size_t piece_count;
     RemoteMemory remote;
@@ -130,8 +130,8 @@ class OfiConnection {
     uint64_t data;
     uint64_t wr_id;
     bool has_immediate;
-    bool internal;   // the join: reported to nobody
-    bool confirmed;  // completes when it has arrived, not when it has been sent
+    bool internal;   // the join: not reported
+    bool confirmed;  // completes on arrival instead of on sending
     bool signaled;
     bool done;
   };
@@ -140,7 +140,8 @@ class OfiConnection {
     std::shared_ptr<MemoryBlock> block;
     FabricMrHandle region;  // ends before the memory
   };
-  // Of the peer's memory: addresses under one key that a write has reached, and what lies between.
+  // Range of the peer's memory under one key, from the lowest to the highest address that a write
+  // has reached.
   struct Reached {
     uint64_t begin = 0;
     uint64_t end = 0;
@@ -188,7 +189,7 @@ class OfiConnection {
   OfiSocket socket_;
   ConnectionLimits limits_ = {0, 0};
 
-  // Reverse order of teardown.
+  // Members are in reverse order of teardown.
   std::shared_ptr<OfiDomain> domain_;
   FabricCqHandle cq_;
   int cq_fd_ = -1;
@@ -199,23 +200,23 @@ class OfiConnection {
   FabricEpHandle ep_;
   std::string name_;
 
-  uint32_t secret_ = 0;  // what the peer's writes must carry
+  uint32_t secret_ = 0;  // required in the peer's writes
   uint32_t peer_secret_ = 0;
   RemoteMemory peer_doorbell_;
   std::string peer_name_;
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
 
-  std::vector<Op> ops_;  // a power of two
+  std::vector<Op> ops_;  // the size is a power of two
   uint64_t ops_mask_ = 0;
   uint64_t first_ = 0;
   uint64_t issued_ = 0;
   uint64_t next_ = 0;
   absl::flat_hash_map<uint64_t, Reached> reached_;  // by key
-  uint64_t last_key_ = 0;                           // of last_reached_
+  uint64_t last_key_ = 0;                           // key of last_reached_
   const Reached* last_reached_ = nullptr;
   uint64_t failed_ = kNone;  // the write whose error ended the connection
 
-  uint32_t arrived_ = 0;  // writes of the peer, modulo 2^31
+  uint32_t arrived_ = 0;  // number of the peer's writes, modulo 2^31
   uint64_t posted_ = 0;   // receives
   uint64_t consumed_ = 0;
   std::vector<Completion> held_;  // receives before reported_

@@ -1,4 +1,4 @@
-// The data path of a connection: posting, and what completions mean.
+// The data path of a connection: posting and completions.
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
@@ -13,11 +13,12 @@ namespace verbena::rdma {
 namespace {
 
 constexpr size_t kBatch = 32;
-constexpr size_t kMostReached = 4096;  // keys that are remembered; forgetting costs confirmations
+constexpr size_t kMostReached = 4096;  // keys that are remembered; dropping them costs
+                                       // confirmations
 constexpr uint32_t kNumberMask = 0x7fffffff;
 
-// Completion data: immediate in the lower half; above it the write's number and whether there is an
-// immediate, under the receiver's secret.
+// Completion data: the immediate in the lower half. The upper half has the write's number and
+// whether it has an immediate, XORed with the receiver's secret.
 uint64_t PackData(uint32_t secret, uint64_t number, bool has_immediate, uint32_t immediate) {
   const uint32_t head =
       (static_cast<uint32_t>(number) & kNumberMask) << 1 | (has_immediate ? 1U : 0U);
@@ -42,12 +43,12 @@ absl::Status OfiConnection::PostReceives(uint32_t count) {
   return absl::OkStatus();
 }
 
-// Completes an operation whose pieces and target are known, and puts it at the end of the queue.
+// Completes an operation whose pieces and target are set, and appends it to the queue.
 void OfiConnection::Append(Op* op, bool has_immediate, uint32_t immediate) {
   op->data = PackData(peer_secret_, next_, has_immediate, immediate);
   op->has_immediate = has_immediate;
   op->done = false;
-  // A write of nothing still names memory, which the provider checks.
+  // An empty write still needs a memory address, which the provider checks.
   if (op->bytes == 0) op->remote = peer_doorbell_;
   ++next_;
 }
@@ -80,7 +81,7 @@ absl::Status OfiConnection::PostWrite(const WriteRequest& request) {
       return absl::InvalidArgumentError("ofi: a segment lies outside its block");
     }
     if (segment.bytes == 0) continue;
-    // libfabric takes sources as void*, and only reads them.
+    // libfabric takes sources as void*, but only reads them.
     op.pieces[op.piece_count++] = {const_cast<std::byte*>(segment.data), segment.bytes};
     op.bytes += segment.bytes;
   }
@@ -93,7 +94,7 @@ absl::Status OfiConnection::PostWrite(const WriteRequest& request) {
   return absl::OkStatus();
 }
 
-// Hands over what libfabric has room for, in order.
+// Passes writes to libfabric in order, as far as it has room.
 void OfiConnection::Issue() {
   while (issued_ != next_) {
     Op& op = At(issued_);
@@ -123,7 +124,7 @@ void OfiConnection::Issue() {
   }
 }
 
-// An empty write asks whether the peer is there: it is confirmed, too.
+// An empty write is a probe of the peer: it is confirmed too.
 bool OfiConnection::IsReached(const Op& op) {
   if (op.piece_count == 0 && !op.has_immediate) return false;
   if (last_reached_ == nullptr || op.remote.key != last_key_) {
@@ -137,11 +138,11 @@ bool OfiConnection::IsReached(const Op& op) {
          op.bytes <= last_reached_->end - begin;
 }
 
-// What is exposed under a key is one piece: between two places that writes have reached there is
-// nothing that they cannot.
+// The memory exposed under a key is contiguous: all addresses between two that writes have reached
+// can be reached too.
 void OfiConnection::AddReached(const Op& op) {
   if (reached_.size() >= kMostReached) reached_.clear();
-  last_reached_ = nullptr;  // it may have moved
+  last_reached_ = nullptr;  // the entry may have moved
   const uint64_t begin = op.remote.address;
   const auto [it, added] = reached_.try_emplace(op.remote.key, Reached{begin, begin + op.bytes});
   if (added) return;
@@ -163,7 +164,7 @@ bool OfiConnection::Drive() {
   return read_ > 0 || (waited && issued_ == next_);
 }
 
-// Takes one batch of completions; read_ is how many there were.
+// Takes one batch of completions; read_ is their number.
 absl::Status OfiConnection::ReadQueue() {
   fi_cq_data_entry entries[kBatch];
   absl::Status failure;
@@ -186,7 +187,7 @@ absl::Status OfiConnection::ReadQueue() {
   return failure;
 }
 
-// What the peer has said of the end is nearer to its cause than what came of it here.
+// The reason in a message of the peer is nearer to the cause than the local failure.
 absl::Status OfiConnection::KnownReason(absl::Status failure) {
   OfiMessage message;
   absl::Status why;

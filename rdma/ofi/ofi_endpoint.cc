@@ -25,24 +25,25 @@
 namespace verbena::rdma {
 namespace {
 
-// PollEvents() looks at the sockets once in so many calls (always during a handshake and after a
-// sleep).
+// PollEvents() checks the sockets once in this many calls (and always during a handshake and after
+// a sleep).
 constexpr uint32_t kCallsPerService = 64;
 constexpr int kEventsAtOnce = 64;
-// Peers that have connected and not sent their hello; a new one ends the oldest of the host that
-// has most, so that nobody uses up our descriptors or keeps the others out.
+// Maximum number of connected peers without a hello. A new one ends the oldest of the host with the
+// most, so that no host exhausts the descriptors or keeps the others out.
 constexpr size_t kMostStrangers = 256;
-// How soon to look again at what no descriptor announces (a connection being made, libfabric
-// without room for a write).
+// Interval for checks without a descriptor (a connection in set-up, libfabric without room for a
+// write).
 constexpr int64_t kLookAgainNs = 1'000'000;
 
-// Looking at a queue costs about a system call. So many of them are looked at each; of more, those
-// whose descriptor says so and those that had something the last time, and all once in so many
-// turns (what libfabric has read ahead shows on no descriptor).
+// Checking a queue costs about a system call. Up to this many queues are all checked. With more,
+// only those whose descriptor is ready and those that had work last time are checked. All are
+// checked once in kTurnsPerSweep turns, because no descriptor shows data that libfabric has read
+// ahead.
 constexpr size_t kFewQueues = 8;
 constexpr uint32_t kTurnsPerSweep = 64;
 
-// epoll data: connection ids, and these above them.
+// epoll data: connection ids, and these tags above them.
 constexpr uint64_t kListenerTag = uint64_t{1} << 32;
 constexpr uint64_t kTimerTag = uint64_t{2} << 32;
 
@@ -78,7 +79,7 @@ absl::Status Add(int set, int fd, uint64_t tag) {
 class OfiEndpoint final : public Endpoint {
  public:
   explicit OfiEndpoint(const OfiOptions& options) { shared_.options = options; }
-  ~OfiEndpoint() override { connections_.clear(); }  // before what they share
+  ~OfiEndpoint() override { connections_.clear(); }  // before the members that they share
   absl::Status Init();
 
   std::string_view transport() const override { return "ofi"; }
@@ -158,25 +159,25 @@ class OfiEndpoint final : public Endpoint {
   OfiShared shared_;
   std::map<uint64_t, std::weak_ptr<OfiDomain>> domains_;
   UniqueFd timer_;
-  UniqueFd spare_;  // given up to accept, and drop, a peer when no descriptor is left
+  UniqueFd spare_;  // closed to accept and drop a peer when no descriptor is left
   UniqueFd listener_;
   std::string settings_;
   uint32_t next_id_ = 1;
   uint32_t calls_ = 0;
   bool service_now_ = false;
-  OfiConnection* last_ = nullptr;  // of Find(): traffic comes in bursts
+  OfiConnection* last_ = nullptr;  // cache of Find(): traffic comes in bursts
   std::vector<ConnectionId> handshaking_;
   struct Stranger {
     ConnectionId id;
     std::string host;
   };
-  std::vector<Stranger> strangers_;     // of handshaking_, kIncoming; the oldest first
+  std::vector<Stranger> strangers_;     // kIncoming connections of handshaking_; the oldest first
   std::vector<OfiConnection*> driven_;  // those that are active()
-  std::vector<ConnectionId> busy_;      // of them: had something the last time
+  std::vector<ConnectionId> busy_;      // those of driven_ that had work last time
   uint32_t turns_ = 0;
-  std::vector<ConnectionId> again_;  // DriveReady()'s
-  bool sweep_ = false;               // look at all of them the next time
-  std::vector<fid*> queues_;         // theirs, for Arm()
+  std::vector<ConnectionId> again_;  // used by DriveReady()
+  bool sweep_ = false;               // check all of them next time
+  std::vector<fid*> queues_;         // queues of driven_, for Arm()
   absl::flat_hash_map<ConnectionId, std::unique_ptr<OfiConnection>> connections_;
 };
 
@@ -186,7 +187,7 @@ absl::Status OfiEndpoint::Init() {
   shared_.info = *std::move(info);
   shared_.ip = SourceIp(*shared_.info);
   shared_.virtual_addresses = (shared_.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
-  // libfabric takes any address, and fails when connecting.
+  // libfabric accepts any address, and fails later when connecting.
   std::string unused;
   if (auto probe = OfiListen(shared_.ip, 0, &unused); !probe.ok()) return probe.status();
   fid_fabric* fabric = nullptr;
@@ -335,7 +336,7 @@ void OfiEndpoint::DriveOne(ConnectionId id) {
     std::erase(driven_, connection);
     return;
   }
-  // With nothing in it, its descriptor goes quiet only so (fi_trywait(3)).
+  // Required after an empty read, so that its descriptor becomes quiet (fi_trywait(3)).
   fid* queue = connection->queue();
   if (worked || fi_trywait(shared_.fabric.get(), &queue, 1) != FI_SUCCESS) busy_.push_back(id);
 }
@@ -384,7 +385,7 @@ void OfiEndpoint::Service() {
     } else if (tag == kTimerTag) {
       uint64_t expirations;
       const ssize_t bytes = read(timer_.get(), &expirations, sizeof(expirations));
-      (void)bytes;  // EAGAIN: set again since; the clock is looked at anyway
+      (void)bytes;  // EAGAIN: the timer was set again; the clock is checked anyway
     } else if (OfiConnection* connection = Find(ConnectionId(static_cast<uint32_t>(tag)))) {
       const bool was_active = connection->active();
       connection->OnSocket();
@@ -402,7 +403,8 @@ void OfiEndpoint::AcceptSockets() {
                             SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
       if (errno != EMFILE && errno != ENFILE) return;
-      // Left in the backlog it would keep the listener readable and us awake: accept and drop it.
+      // In the backlog it would keep the listener readable and this thread awake, so accept and
+      // drop it.
       spare_.reset();
       socket.reset(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       const bool dropped = socket.valid();
@@ -448,11 +450,11 @@ void OfiEndpoint::ServiceHandshakes() {
 
 // ---- sleeping -----------------------------------------------------------------------------------
 
-// Once it has returned true, the descriptor becomes readable when anything of ours has to be done:
-// libfabric's queues promise that after fi_trywait(3), the sockets by being in the set, and what
-// has no descriptor by the timer.
+// After it has returned true, the descriptor becomes readable when there is work. libfabric's
+// queues guarantee this after fi_trywait(3), the sockets are in the set, and the timer covers the
+// rest.
 bool OfiEndpoint::Arm(SleepUntil) {
-  // What woke us last time has to be read, or the descriptor stays readable.
+  // The last wake-up must be read, or the descriptor stays readable.
   if (service_now_) Service();
   if (service_now_ || !shared_.completions.empty() || !shared_.events.empty()) return false;
   queues_.clear();

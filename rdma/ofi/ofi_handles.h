@@ -1,4 +1,4 @@
-// Owners of libfabric's objects.
+// Owning handles of libfabric's objects.
 //
 // **Thread safety**: plain values.
 #ifndef VERBENA_RDMA_OFI_OFI_HANDLES_H_

@@ -1,4 +1,4 @@
-// What the two ends of an ofi connection say on its socket: messages of fixed size.
+// Messages of fixed size between the ends of an ofi connection, on its socket.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_RDMA_OFI_OFI_MESSAGE_H_
@@ -16,10 +16,10 @@
 namespace verbena::rdma {
 
 enum class OfiMessageType : uint16_t {
-  kHello = 1,   // of the side that connects; text = private data
-  kAccept = 2,  // its answer
-  kReject = 3,  // text = why
-  kError = 4,   // the connection is in error; text = why
+  kHello = 1,   // from the connecting side; text = private data
+  kAccept = 2,  // the response
+  kReject = 3,  // text = reason
+  kError = 4,   // the connection is in error; text = reason
 };
 
 inline constexpr size_t kOfiMessageBytes = 512;
@@ -30,19 +30,20 @@ inline constexpr size_t kOfiTextBytes = 272;
 struct OfiMessage {
   OfiMessageType type = OfiMessageType::kHello;
   // kHello, kAccept:
-  uint32_t secret = 0;    // what writes to the sender of this must carry
-  RemoteMemory doorbell;  // where writes without bytes go
+  uint32_t secret = 0;    // required in writes to the sender of this message
+  RemoteMemory doorbell;  // target of writes without data
   std::string name;       // of the libfabric endpoint (fi_getname(3))
-  std::string provider;   // both sides must use the same
+  std::string provider;   // must be equal on both sides
   std::string text;
 };
 
 using OfiMessageBytes = std::array<char, kOfiMessageBytes>;
 
-// Texts are cut to what fits; a name or provider must fit.
+// Truncates texts to the available size; a name or provider must fit.
 OfiMessageBytes EncodeOfiMessage(const OfiMessage& message);
 
-// FAILED_PRECONDITION: another version, says both. INVALID_ARGUMENT: malformed; names the field.
+// FAILED_PRECONDITION: the versions differ; the message has both. INVALID_ARGUMENT: malformed; the
+// message has the field.
 absl::StatusOr<OfiMessage> DecodeOfiMessage(std::string_view bytes);
 
 }  // namespace verbena::rdma

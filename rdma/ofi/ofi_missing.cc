@@ -1,4 +1,4 @@
-// The ofi transport of a build without libfabric: it says so.
+// The ofi transport in a build without libfabric: returns an error.
 #include "rdma/ofi/ofi_endpoint.h"
 
 namespace verbena::rdma {

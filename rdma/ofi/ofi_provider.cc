@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kApiVersion = FI_VERSION(1, 17);
 constexpr uint64_t kCapabilities = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
-// Modes of memory registration that OfiConnection knows how to deal with.
+// Memory registration modes that OfiConnection supports.
 constexpr int kMemoryModes = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_ENDPOINT;
 constexpr int kEveryMemoryMode = FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED |
                                  FI_MR_PROV_KEY | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT |
@@ -25,11 +25,11 @@ constexpr int kEveryMemoryMode = FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_
 constexpr char kPassThrough[] = "FI_OFI_RXM_ENABLE_PASSTHRU";
 constexpr uint64_t kModes = FI_CONTEXT | FI_CONTEXT2;
 
-// ofi_rxm 1.17 has two ways over tcp. The one with a protocol of its own (FI_PROTO_RXM) takes 85 MB
-// and 100 ms for an endpoint, for buffers of messages that are never sent here, and crashes when a
-// connection ends in the middle of an incoming write. The other one (FI_PROTO_RXM_TCP) hands writes
-// to tcp as they are. It is offered only when the environment says so, which libfabric reads at its
-// first call in the process. What the user has set stays.
+// ofi_rxm 1.17 has two ways over tcp. One has its own protocol (FI_PROTO_RXM). It takes 85 MB and
+// 100 ms per endpoint for message buffers that are not used here, and crashes if a connection ends
+// during an incoming write. The other one (FI_PROTO_RXM_TCP) passes writes directly to tcp. It is
+// offered only with this environment variable, which libfabric reads at its first call in the
+// process. A value set by the user is kept.
 void AskForPassThrough() {
   static const bool done = [] {
     setenv(kPassThrough, "1", /*overwrite=*/0);
@@ -56,7 +56,7 @@ int GetInfo(const std::string& address, const fi_info& hints, FabricInfo* found)
   return error;
 }
 
-// What there is instead, for the error message.
+// The available providers, for the error message.
 std::string Offered() {
   const FabricInfo hints = Hints("");
   FabricInfo found;
@@ -88,7 +88,7 @@ absl::Status FabricError(absl::StatusCode code, std::string_view what, long erro
 }
 
 absl::Status CheckProvider(const fi_info& info) {
-  // A pull's data and its reply are two writes: the reply must not overtake.
+  // A pull's data and its reply are two writes: the reply must not overtake the data.
   constexpr uint64_t kOrder = FI_ORDER_WAW | FI_ORDER_RMA_WAW;
   if ((info.tx_attr->msg_order & kOrder) == 0 || (info.rx_attr->msg_order & kOrder) == 0) {
     return Refused(info,
@@ -167,7 +167,7 @@ absl::StatusOr<FabricInfo> ChooseProvider(const OfiOptions& options) {
     if (!fits.ok()) return fits;
     return found;
   }
-  // Asked for nothing in particular, the provider shows what it lacks.
+  // Without requirements, the provider shows its missing features.
   const FabricInfo any = Hints(options.provider);
   if (any == nullptr) return absl::ResourceExhaustedError("ofi: no memory");
   any->domain_attr->mr_mode = kEveryMemoryMode;

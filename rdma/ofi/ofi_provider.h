@@ -1,4 +1,4 @@
-// Choosing a libfabric provider, and saying why one cannot be used.
+// Selection of a libfabric provider, and the reasons why one cannot be used.
 //
 // **Thread safety**: functions without state.
 #ifndef VERBENA_RDMA_OFI_OFI_PROVIDER_H_
@@ -13,14 +13,14 @@
 
 namespace verbena::rdma {
 
-// FAILED_PRECONDITION says what of transport.h the provider cannot give: writes in order, 64 bits
-// of completion data, keys that we choose.
+// FAILED_PRECONDITION has the property of transport.h that the provider lacks: ordered writes, 64
+// bits of completion data, or keys selected by the user.
 absl::Status CheckProvider(const fi_info& info);
 
-// The provider that `options` name, at the address they say. See NewOfiEndpoint() for errors.
+// The provider in `options` at their address. Errors: those of NewOfiEndpoint().
 absl::StatusOr<FabricInfo> ChooseProvider(const OfiOptions& options);
 
-// The address in `info`, as text; empty when it is not an IP address.
+// The address in `info` as text; empty if it is not an IP address.
 std::string SourceIp(const fi_info& info);
 
 absl::Status FabricError(absl::StatusCode code, std::string_view what, long error);

@@ -38,7 +38,7 @@ absl::StatusOr<UniqueFd> NewSocket(int family) {
 }
 
 uint16_t Port(const sockaddr_storage& address) {
-  // The port is at the same place in both.
+  // The port has the same offset in both address types.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
@@ -75,7 +75,7 @@ absl::StatusOr<UniqueFd> OfiConnect(const std::string& address, const std::strin
   if (!local_ip.empty()) {
     absl::StatusOr<SocketAddress> local = Parse(JoinHostPort(local_ip, 0));
     if (!local.ok()) return local.status();
-    // The port is chosen when connecting, or a bound one would be taken for each connection.
+    // The port is selected on connect; bind() would reserve one for each connection.
     SetOption(fd->get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     if (bind(fd->get(), local->get(), LengthOf(*local)) != 0) {
       return Errno(absl::StatusCode::kUnavailable,
@@ -103,7 +103,7 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  // The port does not matter: connecting a datagram socket only looks up the route.
+  // Any port: connecting a datagram socket only looks up the route.
   if (const int error = getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
     return absl::UnavailableError(
         absl::StrCat("ofi: cannot find the address of ", host, ": ", gai_strerror(error)));
@@ -152,7 +152,7 @@ void OfiSocket::Send(const OfiMessage& message) {
 void OfiSocket::Flush() {
   while (!out_.empty() && fd_.valid()) {
     const ssize_t sent = send(fd_.get(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent <= 0) return;  // not yet, or gone: the next Receive() tells
+    if (sent <= 0) return;  // not writable, or gone: the next Receive() returns the error
     out_.erase(0, static_cast<size_t>(sent));
   }
 }

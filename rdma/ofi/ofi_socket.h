@@ -1,4 +1,4 @@
-// The TCP socket of an ofi connection: set-up, messages, and the end of the peer.
+// The TCP socket of an ofi connection: set-up, messages, and detection of the peer's end.
 //
 // **Thread safety**: functions are thread-safe; a socket has one owner.
 #ifndef VERBENA_RDMA_OFI_OFI_SOCKET_H_
@@ -18,17 +18,18 @@
 
 namespace verbena::rdma {
 
-// Listens at `ip`; *address is what OfiConnect() takes.
+// Listens at `ip`; *address is the argument of OfiConnect().
 absl::StatusOr<UniqueFd> OfiListen(const std::string& ip, uint16_t port, std::string* address);
-// Starts to connect, from `local_ip` (empty: any); the socket is not blocking. INVALID_ARGUMENT:
-// not an address. UNAVAILABLE: known at once that it cannot be reached.
+// Starts to connect from `local_ip` (empty: any); the socket is nonblocking. INVALID_ARGUMENT: not
+// an address. UNAVAILABLE: the address is known to be unreachable.
 absl::StatusOr<UniqueFd> OfiConnect(const std::string& address, const std::string& local_ip);
-// So that a peer that is gone is noticed within about `silence` also when nothing is sent.
+// Makes a gone peer detectable within about `silence`, even without traffic.
 void WatchForSilence(int fd, absl::Duration silence);
-// The local address from which packets to `host` leave. UNAVAILABLE: it has none, or no route.
+// The local address from which packets to `host` are sent. UNAVAILABLE: `host` has no address, or
+// there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& host);
-// Whether the peer at the other end of `fd` has the address in `name` (a sockaddr_in or _in6, as
-// bytes; any port).
+// Whether the peer of `fd` has the address in `name` (the bytes of a sockaddr_in or _in6; any
+// port).
 bool IsAddressOfPeer(int fd, const std::string& name);
 
 class OfiSocket {
@@ -40,12 +41,12 @@ class OfiSocket {
 
   bool valid() const { return fd_.valid(); }
   int fd() const { return fd_.get(); }
-  // Sent now, or by a later Flush(). Errors show when receiving.
+  // Sends now or in a later Flush(). Receive() returns errors.
   void Send(const OfiMessage& message);
   void Flush();
-  // kGone: *why says how it ended. kMalformed: *why says what was wrong.
+  // kGone: *why has the reason of the end. kMalformed: *why has the error.
   Received Receive(OfiMessage* message, absl::Status* why);
-  // What was sent is still delivered.
+  // Sent messages are still delivered.
   void Close() { fd_.reset(); }
 
  private:

@@ -29,13 +29,13 @@ absl::Status Errno(std::string_view what, const char* step) {
                                                    strerror(error), " (errno ", error, ")"));
 }
 
-// Sets the size of the pages it maps in.
+// Also returns the size of the pages for the mapping.
 absl::Status CheckForeign(int fd, uint64_t offset, uint64_t bytes, std::string_view what,
                           size_t* page_bytes) {
   const std::string name(what);
   struct statfs fs = {};
-  // In ordinary or huge pages. A huge page that has been punched out may not be had again: the
-  // guard takes that fault.
+  // The pages are ordinary or huge. A huge page that was punched out may be unavailable later; the
+  // guard handles that fault.
   if (fstatfs(fd, &fs) != 0 || (fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC)) {
     return absl::FailedPreconditionError(absl::StrCat("shm: ", name, " of the peer is no memfd"));
   }
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<OwnedPages>> OwnedPages::Create(size_t bytes, Pee
   if (data == MAP_FAILED) return Errno(name, "mmap");
   std::unique_ptr<OwnedPages> pages(
       new OwnedPages(static_cast<std::byte*>(data), size, std::move(fd)));
-  // Kernels before 5.1 refuse FUTURE_WRITE; the page then is merely writable to a peer that tries.
+  // Kernels before 5.1 refuse FUTURE_WRITE; a peer could then map the page writable.
   if (peer_may == PeerMay::kRead) (void)fcntl(pages->fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   if (fcntl(pages->fd(), F_ADD_SEALS, kRequiredSeals) != 0) return Errno(name, "F_ADD_SEALS");
   return pages;
@@ -83,13 +83,13 @@ absl::StatusOr<std::unique_ptr<ForeignPages>> ForeignPages::Map(int fd, uint64_t
   size_t page = 0;
   absl::Status status = CheckForeign(fd, offset, bytes, what, &page);
   if (!status.ok()) return status;
-  // mmap(2): in huge pages, offset and length are multiples of theirs.
+  // mmap(2): with huge pages, offset and length must be multiples of the huge page size.
   const uint64_t skipped = offset % page;
   const size_t length = (skipped + bytes + page - 1) / page * page;
   void* mapped = mmap(nullptr, length, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd,
                       static_cast<off_t>(offset - skipped));
   if (mapped == MAP_FAILED) return Errno(what, "mmap");
-  // A forked child must not go on writing to a peer that was told we are gone.
+  // A forked child must not continue to write to a peer that considers this side gone.
   (void)madvise(mapped, length, MADV_DONTFORK);
   std::unique_ptr<ForeignPages> pages(new ForeignPages);
   pages->mapped_ = mapped;
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<ForeignPages>> ForeignPages::Map(int fd, uint64_t
 }
 
 ForeignPages::~ForeignPages() {
-  guard_ = SigbusGuard();  // before the address can be anybody else's
+  guard_ = SigbusGuard();  // before the address can be reused
   munmap(mapped_, mapped_bytes_);
 }
 

@@ -1,4 +1,4 @@
-// Memory two processes map: pages we own and hand out, and pages a peer owns and handed to us.
+// Memory that two processes map: pages owned by this process, and pages owned by a peer.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_RDMA_SHM_SHARED_PAGES_H_
@@ -15,11 +15,11 @@
 
 namespace verbena::rdma {
 
-// Zeroed pages in a sealed memfd of ours.
+// Zeroed pages in a sealed memfd of this process.
 class OwnedPages {
  public:
   enum class PeerMay : uint8_t { kRead, kWrite };
-  // kRead: sealed so that nobody else can map it writable (F_SEAL_FUTURE_WRITE, fcntl(2)).
+  // kRead: sealed so that no other process can map it writable (F_SEAL_FUTURE_WRITE, fcntl(2)).
   static absl::StatusOr<std::unique_ptr<OwnedPages>> Create(size_t bytes, PeerMay peer_may,
                                                             const char* name);
   ~OwnedPages();
@@ -29,7 +29,7 @@ class OwnedPages {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   int fd() const { return fd_.get(); }
-  // Once every peer has it: a descriptor less per connection.
+  // Call after every peer has it, to save a descriptor per connection.
   void CloseDescriptor() { fd_.reset(); }
 
  private:
@@ -40,11 +40,11 @@ class OwnedPages {
   UniqueFd fd_;
 };
 
-// A mapping of a range of a peer's memfd. The content is the peer's to change at any time.
+// A mapping of a range of a peer's memfd. The peer may change its contents at any time.
 class ForeignPages {
  public:
-  // FAILED_PRECONDITION when the descriptor is not a memfd sealed SHRINK|GROW|SEAL, or shorter than
-  // offset + bytes: such memory could be made to fault. `what` names it in messages.
+  // FAILED_PRECONDITION: the descriptor is not a memfd sealed SHRINK|GROW|SEAL, or is shorter than
+  // offset + bytes. Such memory could be made to fault. `what` is its name in messages.
   static absl::StatusOr<std::unique_ptr<ForeignPages>> Map(int fd, uint64_t offset, uint64_t bytes,
                                                            bool writable, std::string_view what);
   ~ForeignPages();

@@ -40,7 +40,8 @@ absl::Status ShmConnection::PostReceives(uint32_t count) {
                                                      limits_.receive_depth));
   }
   posted_ += count;
-  // Release: the sender may overwrite the entries these receives stand for only after we read them.
+  // Release: the sender may overwrite the entries of these receives only after this side has read
+  // them.
   ring()->posted.store(posted_, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -111,8 +112,8 @@ ShmConnection::Range* ShmConnection::FindRange(const RemoteMemory& remote, uint6
 absl::StatusOr<ShmConnection::Range*> ShmConnection::RangeOf(const RemoteMemory& remote,
                                                              uint64_t bytes) {
   if (Range* range = FindRange(remote, bytes)) return range;
-  // The peer sent kExpose before the write that names the range, so the message is in the socket,
-  // behind others. The limit is for a peer that sends faster than this loop reads.
+  // The peer sent kExpose before the write to the range, so the message is in the socket, behind
+  // others. The limit applies to a peer that sends faster than this loop reads.
   bool more = true;
   for (size_t i = 0; more && i < kMaxReadsForRange && !ranges_.contains(remote.key); ++i) {
     more = OnReadable();
@@ -140,7 +141,7 @@ absl::Status ShmConnection::CheckWrite(const WriteRequest& request, uint64_t byt
     *range = *found;
   }
   if (request.immediate.has_value() && immediates_sent_ == peer_posted_) {
-    // Acquire: pairs with PostReceives(); the entry we are about to write has been read.
+    // Acquire: pairs with PostReceives(); the entry to be overwritten has been read.
     peer_posted_ = peer_ring()->posted.load(std::memory_order_acquire);
     if (immediates_sent_ == peer_posted_) {
       return absl::InternalError("shm: the peer has no receive posted (receiver not ready)");
@@ -181,8 +182,8 @@ absl::Status ShmConnection::PostWrite(const WriteRequest& request) {
   if (request.immediate.has_value()) {
     ShmRingEntry& entry = peer_ring()->entries()[immediates_sent_ & peer_mask_];
     ++immediates_sent_;
-    // Release, for the payload; seq_cst, with the load below: either the peer's recheck before it
-    // sleeps sees this entry, or we see that it sleeps (Dekker).
+    // Release for the payload. seq_cst with the load below: either the peer's recheck before its
+    // sleep sees this entry, or this side sees that it sleeps (Dekker).
     entry.store(PackEntry(static_cast<uint32_t>(immediates_sent_), *request.immediate),
                 std::memory_order_seq_cst);
     if (request.wakes != Wakes::kNobody) Wake(request.wakes);
@@ -205,7 +206,7 @@ absl::Status ShmConnection::PostWrite(const WriteRequest& request) {
 bool ShmConnection::HasArrived() const {
   if (slot_index_ == kNoSlot) return false;
   const ShmPollSlot& slot = shared_->poll_slots[slot_index_];
-  // Relaxed: what it says is not looked at here.
+  // Relaxed: only the sequence is checked here, not the data.
   return EntrySequence(slot.next->load(std::memory_order_relaxed)) == slot.expected;
 }
 
@@ -214,14 +215,14 @@ void ShmConnection::WakePeer(Wakes wakes) {
 }
 
 void ShmConnection::Wake(Wakes wakes) {
-  // seq_cst: after the entries in the one order (PostWrite()).
+  // seq_cst: after the entries in the total order (PostWrite()).
   const uint32_t sleeping = peer_state()->sleeping.load(std::memory_order_seq_cst);
   if (sleeping == kAwake) return;
   if (sleeping == kSleepsUntilLastAnswer) {
     if (wakes == Wakes::kImpatientPeer || (wakes == Wakes::kPeerAtLast && HasArrived())) return;
   }
   const uint64_t one = 1;
-  // EAGAIN (the counter is full) is as good: it is readable then.
+  // EAGAIN (the counter is full) is fine too: the descriptor is readable then.
   const ssize_t written = write(wake_out_.get(), &one, sizeof(one));
   (void)written;
 }
@@ -230,7 +231,7 @@ void ShmConnection::FailWrite(const WriteRequest& request, const absl::Status& s
   Completion completion;
   completion.connection = id_;
   completion.ok = false;
-  completion.flushed = state_ == State::kEnded;  // it ended while we looked for the range
+  completion.flushed = state_ == State::kEnded;  // it ended during the search for the range
   completion.wr_id = request.wr_id;
   shared_->completions.push(completion);
   ++sends_unreported_;
@@ -248,7 +249,7 @@ void ShmConnection::Push(ConnectionEvent::Kind kind, std::string private_data,
 void ShmConnection::End(const absl::Status& status, Why why) {
   if (state_ == State::kEnded) return;
   const State was = state_;
-  // What arrived before the end is told; Close() on the other hand wants no more.
+  // Data that arrived before the peer's end is reported; after Close() it is not.
   Completion completion;
   if (slot_index_ != kNoSlot && why == Why::kPeer) {
     state_ = State::kEnded;  // TakeReceives() must not end it again
@@ -278,7 +279,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
       message.type = was == State::kIncoming ? ShmMessageType::kReject : ShmMessageType::kError;
       const auto text = status.message();
       message.set_text(std::string_view(text.data(), text.size()));
-      (void)ShmSend(socket_.get(), message, {});  // only explains: the shutdown is what counts
+      (void)ShmSend(socket_.get(), message, {});  // only explains: the shutdown is the signal
     }
     EndHalf();
   }
@@ -291,7 +292,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
 void ShmConnection::Close() {
   closed_ = true;
   End(absl::CancelledError("shm: closed"), Why::kOwner);
-  // No news of a connection its owner has closed.
+  // Drops the events of a connection that its owner has closed.
   std::erase_if(shared_->events,
                 [this](const ConnectionEvent& event) { return event.connection == id_; });
 }
@@ -315,7 +316,8 @@ bool ShmConnection::Linger() {
 
 void ShmConnection::CloseSocket() {
   if (!socket_.valid()) return;
-  // Explicitly: a copy of the descriptor in a forked child would keep it in the set (epoll(7)).
+  // Removed explicitly: a duplicate of the descriptor in a forked child would keep it in the set
+  // (epoll(7)).
   epoll_ctl(shared_->epoll.get(), EPOLL_CTL_DEL, socket_.get(), nullptr);
   socket_.reset();
   if (wake_in_.valid()) epoll_ctl(shared_->epoll.get(), EPOLL_CTL_DEL, wake_in_.get(), nullptr);

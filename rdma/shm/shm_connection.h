@@ -2,19 +2,19 @@
 //
 //     kCreated -> kConnecting (socket open or being retried; hello sent) -> kEstablished -> kEnded
 //     kIncoming (no hello yet) -> kRequested -> kEstablished -> kEnded
-//     any -> kEnded: closed by us, gone or in error. The peer's memory is unmapped first, then our
-//     half of the socket shut down; the peer does the same when it sees that. So the end of the
-//     peer's half (or the peer's exit) says that it reads and writes no more: dead(). What was
-//     borrowed of the peer's memory stays mapped, and our half open, until it is given back.
+//     any -> kEnded: closed by this side, gone or in error. This side unmaps the peer's memory
+//     first, then shuts down its half of the socket; the peer then does the same. So the end of the
+//     peer's half (or the peer's exit) means that the peer no longer reads or writes: dead().
+//     Borrowed memory of the peer stays mapped, and this half open, until it is released.
 //
 // **Thread safety**: the endpoint's thread.
 //
 // Invariants:
 //  1. The peer's memory is mapped only while kRequested, kConnecting or kEstablished, or borrowed.
-//  2. After our half of the socket is shut down, no memory of the peer is mapped.
-//  3. What the peer can write is checked when it is looked at and never looked at twice.
+//  2. After this half of the socket is shut down, no memory of the peer is mapped.
+//  3. Data that the peer can write is validated when it is read, and never read twice.
 //  4. Messages for a peer that does not read wait here, at most kMaxRanges: before the hello, the
-//     exposed ranges; after it, the keys taken back. Beyond that Expose() refuses for now.
+//     exposed ranges; after it, the revoked keys. Beyond that Expose() refuses temporarily.
 //  5. The peer never has more than kMaxRanges ranges of this side.
 #ifndef VERBENA_RDMA_SHM_SHM_CONNECTION_H_
 #define VERBENA_RDMA_SHM_SHM_CONNECTION_H_
@@ -38,26 +38,27 @@ namespace verbena::rdma {
 
 class ShmConnection;
 
-// What Poll() looks at: one entry per established connection, packed.
+// Entry that Poll() scans: one per established connection, in a dense array.
 struct ShmPollSlot {
   const ShmRingEntry* next = nullptr;
   uint32_t expected = 0;
   ShmConnection* connection = nullptr;
 };
 
-// What the connections of an endpoint share.
+// State shared by the connections of an endpoint.
 struct ShmShared {
   UniqueFd epoll;
   std::unique_ptr<OwnedPages> state;  // a ShmState
   std::vector<ShmPollSlot> poll_slots;
   RingQueue<Completion> completions{256};
   std::deque<ConnectionEvent> events;
-  std::vector<ConnectionId> lingering;  // ended, while memory of the peer's is borrowed
-  std::vector<ConnectionId> starved;    // messages wait for the kernel: nothing announces room
+  std::vector<ConnectionId> lingering;  // ended connections with borrowed memory of the peer
+  std::vector<ConnectionId> starved;    // messages wait for kernel memory; no event reports its
+                                        // release
   uint64_t next_key = 1;
 };
 
-// epoll data of a connection's eventfd: it only ends a sleep. Above connection ids.
+// epoll data of a connection's eventfd, which only ends a sleep. Above connection ids.
 inline constexpr uint64_t kWakeTag = uint64_t{3} << 32;
 
 class ShmConnection {
@@ -76,7 +77,7 @@ class ShmConnection {
   void Unexpose(const RemoteMemory& memory);
   absl::Status Connect(const std::string& address, std::string_view private_data,
                        int64_t deadline_ns);
-  void AdoptSocket(UniqueFd socket, int64_t deadline_ns);  // a peer that connected to us
+  void AdoptSocket(UniqueFd socket, int64_t deadline_ns);  // of a peer that connected to this side
   absl::Status Accept();
   void Reject(std::string_view reason);
 
@@ -85,25 +86,27 @@ class ShmConnection {
   absl::Status PostWrite(const WriteRequest& request);
   void WakePeer(Wakes wakes);
   absl::StatusOr<Borrowed> Borrow(const RemoteMemory& remote, size_t bytes);
-  // Takes what has arrived in the ring. May end the connection.
+  // Takes received entries from the ring. May end the connection.
   size_t TakeReceives(absl::Span<Completion> out);
 
   // ---- driven by the endpoint ----
-  bool OnReadable();             // reads a bounded number of messages; whether more may be there
-  bool SendWaiting();            // to a peer that reads again; false: some still wait
+  bool OnReadable();             // reads a bounded number of messages; returns whether more may be
+                                 // there
+  bool SendWaiting();            // sends to a peer that reads again; false: some still wait
   void OnTime(int64_t now_ns);   // handshaking(): retries and deadlines
-  void GiveWay();                // of kIncoming: another one needs the place
-  void OnEstablishedReported();  // from now on Poll() looks at the ring
+  void GiveWay();                // ends a kIncoming connection, because another one needs its place
+  void OnEstablishedReported();  // from now on Poll() scans the ring
   void OnSendReported() { --sends_unreported_; }
   void OnSlotMoved(size_t index) { slot_index_ = index; }
   bool handshaking() const { return state_ == State::kConnecting || state_ == State::kIncoming; }
   bool retrying() const { return state_ == State::kConnecting && !socket_.valid(); }
   int64_t deadline_ns() const { return deadline_ns_; }
-  bool discard() const { return discard_; }  // nobody was ever told of it
+  bool discard() const { return discard_; }  // the owner has never seen it
 
   // ---- ending ----
   void Close();
-  // Of one that lingers: ends its half of the socket once nothing is borrowed. Returns whether.
+  // For a lingering connection: ends its half of the socket when no memory is borrowed. Returns
+  // whether it did.
   bool Linger();
   bool dead() const { return state_ == State::kEnded && !socket_.valid(); }
   ConnectionId id() const { return id_; }
@@ -117,14 +120,14 @@ class ShmConnection {
     size_t bytes;
     std::shared_ptr<MemoryBlock> block;
   };
-  struct Range {  // of the peer's
+  struct Range {  // of the peer's memory
     uint64_t address;
     uint64_t bytes;
     std::shared_ptr<ForeignPages> pages;
   };
   enum class Why : uint8_t { kOwner, kError, kPeer };
   static constexpr size_t kNoSlot = ~size_t{0};
-  // Per connection, on both sides: a peer cannot use up our mappings.
+  // Per connection, on both sides, so that a peer cannot exhaust this process's mappings.
   static constexpr size_t kMaxRanges = 4096;
 
   ShmRing* ring() const { return reinterpret_cast<ShmRing*>(ring_pages_->data()); }
@@ -136,13 +139,14 @@ class ShmConnection {
   absl::Status OpenSocket();
   absl::Status SendHello(ShmMessageType type);
   absl::Status SendExpose(const Exposed& exposed);
-  absl::Status SendSetUp();  // exposed ranges, then the hello; resumes where it stopped
+  absl::Status SendSetUp();  // sends exposed ranges, then the hello; continues after an
+                             // interruption
   absl::Status SendUnexposes();
-  // Whether messages go to the socket at once. Before the hello SendSetUp() sends them.
+  // Whether messages are sent at once. Before the hello, SendSetUp() sends them.
   bool SendsAtOnce() const {
     return socket_.valid() && (state_ != State::kConnecting || hello_sent_);
   }
-  // After a message that could not be sent: has SendWaiting() called when there is room.
+  // Call after a message could not be sent: SendWaiting() is called when there is room.
   void AwaitRoom(const absl::Status& status);
   void EndAwaitingRoom();
   void OnMessage(const ShmMessage& message, std::vector<UniqueFd>* fds);
@@ -150,10 +154,10 @@ class ShmConnection {
   absl::Status AdoptPeer(const ShmMessage& message, std::vector<UniqueFd>* fds);
   absl::Status MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds);
   Range* FindRange(const RemoteMemory& remote, uint64_t bytes);
-  // The same; reads what the peer has sent if it is not known yet.
+  // Like FindRange(), but reads the peer's messages if the range is not known yet.
   absl::StatusOr<Range*> RangeOf(const RemoteMemory& remote, uint64_t bytes);
   absl::Status CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range);
-  bool HasArrived() const;  // something that was not polled
+  bool HasArrived() const;  // an entry that was not polled
   void Wake(Wakes wakes);
   void FailWrite(const WriteRequest& request, const absl::Status& status);
   void Push(ConnectionEvent::Kind kind, std::string private_data, absl::Status status);
@@ -167,7 +171,8 @@ class ShmConnection {
   ConnectionId id_;
   State state_ = State::kCreated;
   bool discard_ = false;
-  bool shared_memory_ = false;  // the peer was given descriptors: only its end makes us dead
+  bool shared_memory_ = false;  // the peer has descriptors: the connection is dead only after the
+                                // peer's end
   int64_t deadline_ns_ = 0;
   std::string address_;
   std::string private_data_;
@@ -175,17 +180,18 @@ class ShmConnection {
 
   ConnectionLimits limits_ = {0, 0};
   std::unique_ptr<OwnedPages> ring_pages_;  // null until Prepare()
-  UniqueFd wake_in_;                        // an eventfd the peer writes when we sleep
+  UniqueFd wake_in_;                        // an eventfd that the peer writes while this side
+                                            // sleeps
   uint32_t ring_mask_ = 0;
   uint64_t posted_ = 0;
   uint64_t consumed_ = 0;
   size_t slot_index_ = kNoSlot;
   std::vector<Exposed> exposed_;
-  size_t exposes_sent_ = 0;  // of exposed_, before the hello
+  size_t exposes_sent_ = 0;  // number of entries of exposed_ sent before the hello
   bool hello_sent_ = false;
   std::vector<uint64_t> unexposed_;  // keys whose kUnexpose waits for room in the socket
-  bool awaits_room_ = false;         // EPOLLOUT is on
-  bool starved_ = false;             // it is in ShmShared::starved
+  bool awaits_room_ = false;         // EPOLLOUT is enabled
+  bool starved_ = false;             // the connection is in ShmShared::starved
   bool closed_ = false;              // by its owner
 
   std::unique_ptr<ForeignPages> peer_ring_pages_;
@@ -193,13 +199,13 @@ class ShmConnection {
   UniqueFd wake_out_;
   uint32_t peer_mask_ = 0;
   uint64_t immediates_sent_ = 0;
-  uint64_t peer_posted_ = 0;  // as last read
+  uint64_t peer_posted_ = 0;  // last read value
   uint32_t sends_unreported_ = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Range>> ranges_;
-  uint64_t last_key_ = 0;  // of last_range_
+  uint64_t last_key_ = 0;  // key of last_range_
   Range* last_range_ = nullptr;
-  std::vector<std::weak_ptr<ForeignPages>> borrowed_;  // when the connection ended
-  bool peer_gone_ = false;                             // its half has ended
+  std::vector<std::weak_ptr<ForeignPages>> borrowed_;  // borrowed when the connection ended
+  bool peer_gone_ = false;                             // the peer's half has ended
 };
 
 }  // namespace verbena::rdma

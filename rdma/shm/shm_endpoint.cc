@@ -20,19 +20,21 @@
 namespace verbena::rdma {
 namespace {
 
-// PollEvents() looks at the sockets once in so many calls (always during a handshake and after a
-// sleep): an epoll_wait costs some 200 ns, so 3 ns a call.
+// PollEvents() checks the sockets once in this many calls (and always during a handshake and after
+// a sleep): an epoll_wait costs about 200 ns, so about 3 ns per call.
 constexpr uint32_t kCallsPerService = 64;
-// Of a connection in one Poll(): what a quiet one has to wait behind for each busy one.
+// Maximum number of receives of a connection per Poll(): a quiet connection waits for at most this
+// many of each busy one.
 constexpr size_t kReceivesAtOnce = 2;
 constexpr int kEventsAtOnce = 64;
-// With one more the oldest of those that have sent no hello gives way: nobody can use up our
-// descriptors, nor keep out others by being silent.
+// Beyond this number the oldest connection without a hello is ended, so that silent peers can
+// neither exhaust the descriptors nor keep other peers out.
 constexpr size_t kMaxHandshakes = 256;
 constexpr int64_t kRetryNs = 1'000'000;
-constexpr int64_t kStarvedRetryNs = 10'000'000;  // 100 wake-ups a second, for a kernel out of room
+constexpr int64_t kStarvedRetryNs = 10'000'000;  // 100 wake-ups per second while the kernel has no
+                                                 // memory
 
-// epoll data: connection ids, and above them these, and kWakeTag.
+// epoll data: connection ids, and above them these tags and kWakeTag.
 constexpr uint64_t kListenerTag = uint64_t{1} << 32;
 constexpr uint64_t kTimerTag = uint64_t{2} << 32;
 
@@ -44,7 +46,7 @@ absl::Status NoConnection(ConnectionId id) {
 class ShmEndpoint final : public Endpoint {
  public:
   explicit ShmEndpoint(const ShmOptions& options) : options_(options) {}
-  ~ShmEndpoint() override { connections_.clear(); }  // before what they share
+  ~ShmEndpoint() override { connections_.clear(); }  // before the members that they share
   absl::Status Init();
 
   std::string_view transport() const override { return "shm"; }
@@ -121,7 +123,7 @@ class ShmEndpoint final : public Endpoint {
   void Service();
   void AcceptSockets();
   void ServiceHandshakes();
-  // Of those that connect to us; false: there is none.
+  // Ends the oldest connection to this side without a hello; false: there is none.
   bool EndOldestStranger();
   void ServiceLingering();
   void ServiceStarved();
@@ -132,12 +134,12 @@ class ShmEndpoint final : public Endpoint {
   MonotonicClock clock_;
   ShmShared shared_;
   UniqueFd timer_;
-  UniqueFd spare_;  // given up to accept, and drop, a peer when no descriptor is left
+  UniqueFd spare_;  // closed to accept and drop a peer when no descriptor is left
   UniqueFd listener_;
   uint32_t next_id_ = 1;
   uint32_t calls_ = 0;
   bool service_now_ = false;
-  size_t first_slot_ = 0;  // where Poll() starts: every connection gets to be first
+  size_t first_slot_ = 0;  // start of Poll()'s scan; it rotates for fairness
   std::vector<ConnectionId> handshaking_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<ShmConnection>> connections_;
 };
@@ -229,11 +231,11 @@ size_t ShmEndpoint::Poll(absl::Span<Completion> out) {
     size_t index = first_slot_ + i;
     if (index >= size) index -= size;
     const ShmPollSlot& slot = slots[index];
-    // Relaxed: only whether to look; TakeReceives() loads it again with acquire.
+    // Relaxed: it only decides whether to check; TakeReceives() loads the entry again with acquire.
     const uint64_t entry = slot.next->load(std::memory_order_relaxed);
     if (EntrySequence(entry) != slot.expected) continue;
     count += slot.connection->TakeReceives(out.subspan(count, kReceivesAtOnce));
-    if (slots.size() != size) break;  // it ended: the slots have moved
+    if (slots.size() != size) break;  // the connection ended, so the slots have moved
   }
   ++first_slot_;
   return count;
@@ -271,7 +273,7 @@ void ShmEndpoint::Service() {
     } else if (tag == kTimerTag) {
       uint64_t expirations;
       const ssize_t bytes = read(timer_.get(), &expirations, sizeof(expirations));
-      (void)bytes;  // EAGAIN: set again since; ServiceHandshakes() looks at the clock anyway
+      (void)bytes;  // EAGAIN: the timer was set again; ServiceHandshakes() checks the clock anyway
     } else if (tag != kWakeTag) {
       ShmConnection* const connection = Find(ConnectionId(static_cast<uint32_t>(tag)));
       if (connection == nullptr) continue;
@@ -288,7 +290,8 @@ void ShmEndpoint::AcceptSockets() {
     UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
       if (errno != EMFILE && errno != ENFILE) return;
-      // Left in the backlog it would keep the listener readable and us awake: accept and drop it.
+      // In the backlog it would keep the listener readable and this thread awake, so accept and
+      // drop it.
       spare_.reset();
       socket.reset(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       const bool dropped = socket.valid();
@@ -355,7 +358,7 @@ void ShmEndpoint::ServiceStarved() {
 bool ShmEndpoint::HasWork() const {
   if (!shared_.completions.empty() || !shared_.events.empty()) return true;
   for (const ShmPollSlot& slot : shared_.poll_slots) {
-    // seq_cst: with the store in Arm(), see PostWrite().
+    // seq_cst: pairs with the store in Arm(); see PostWrite().
     const uint64_t entry = slot.next->load(std::memory_order_seq_cst);
     if (EntrySequence(entry) == slot.expected) return true;
   }
@@ -363,16 +366,17 @@ bool ShmEndpoint::HasWork() const {
 }
 
 bool ShmEndpoint::Arm(SleepUntil until) {
-  // What woke us last time has to be read, or the descriptor stays readable.
+  // The last wake-up must be read, or the descriptor stays readable.
   if (service_now_) Service();
   if (!shared_.lingering.empty()) ServiceLingering();
-  // seq_cst: a peer that writes an entry after our recheck below sees this and writes its eventfd.
+  // seq_cst: a peer that writes an entry after the recheck below sees this and writes its eventfd.
   state()->sleeping.store(
       until == SleepUntil::kLastAnswer ? kSleepsUntilLastAnswer : kSleepsUntilAnything,
       std::memory_order_seq_cst);
   if (service_now_ || HasWork()) {
     state()->sleeping.store(kAwake,
-                            std::memory_order_relaxed);  // late is harmless: a wake-up too many
+                            std::memory_order_relaxed);  // a late store is harmless: one extra
+                                                         // wake-up
     return false;
   }
   if (!handshaking_.empty() || !shared_.starved.empty()) SetTimer();
@@ -380,19 +384,20 @@ bool ShmEndpoint::Arm(SleepUntil until) {
 }
 
 bool ShmEndpoint::WakeOnAnything() {
-  // Relaxed: this thread alone writes it.
+  // Relaxed: only this thread writes it.
   if (state()->sleeping.load(std::memory_order_relaxed) != kSleepsUntilLastAnswer) return true;
-  // seq_cst, for two orders. (1) Before the ring entry of any request that this side posts later: a
-  // peer that has read that entry (acquire) sees this store when it answers, and writes its
-  // eventfd. (2) Against an answer that is being written now, as in Arm(): either the peer's load
-  // in Wake() sees this store, or HasWork() sees the peer's entry.
+  // seq_cst, for two orders. (1) Before the ring entry of any later request of this side: a peer
+  // that has read that entry (acquire) sees this store when it replies, and writes its eventfd. (2)
+  // Against a reply that is being written now, as in Arm(): either the peer's load in Wake() sees
+  // this store, or HasWork() sees the peer's entry.
   state()->sleeping.store(kSleepsUntilAnything, std::memory_order_seq_cst);
   return !HasWork();
 }
 
 void ShmEndpoint::Disarm() {
   state()->sleeping.store(kAwake,
-                          std::memory_order_relaxed);  // late is harmless: a wake-up too many
+                          std::memory_order_relaxed);  // a late store is harmless: one extra
+                                                       // wake-up
   service_now_ = true;
 }
 

@@ -1,13 +1,13 @@
 // The shm transport: two processes of one host, over sealed memfds and eventfds.
 //
-// A connection is set up over an abstract Unix socket (unix(7)): the initiator sends its private
-// data and memfds as SCM_RIGHTS, the listener answers with its own. The peer's uid is checked by
-// SO_PEERCRED. Every foreign memfd must be sealed SHRINK|GROW|SEAL (F_GET_SEALS) and large enough
-// (fstat) before it is mapped; hole punching, which seals do not stop, is survived by the SIGBUS
-// guard (sigbus_guard.h). A write is a memcpy; its immediate is one 8-byte entry
+// A connection is set up over an abstract Unix socket (unix(7)). The initiator sends its private
+// data, and its memfds as SCM_RIGHTS; the listener answers with its own. SO_PEERCRED gives the
+// peer's uid, which is checked. Every foreign memfd must be sealed SHRINK|GROW|SEAL (F_GET_SEALS)
+// and large enough (fstat) before it is mapped. Seals do not prevent hole punching; the SIGBUS
+// guard (sigbus_guard.h) handles it. A write is a memcpy. Its immediate is one 8-byte entry
 // {immediate, sequence} in a ring in the receiver's memory, published with release order.
 //
-// **Thread safety**: one owner thread, as every Endpoint.
+// **Thread safety**: one owner thread, like every Endpoint.
 #ifndef VERBENA_RDMA_SHM_SHM_ENDPOINT_H_
 #define VERBENA_RDMA_SHM_SHM_ENDPOINT_H_
 
@@ -21,12 +21,12 @@
 namespace verbena::rdma {
 
 struct ShmOptions {
-  absl::Duration connect_timeout = absl::Seconds(5);  // a peer that connects and says nothing
+  absl::Duration connect_timeout = absl::Seconds(5);  // limit for a silent peer
 };
 
 absl::StatusOr<std::unique_ptr<Endpoint>> NewShmEndpoint(const ShmOptions& options = {});
 
-// Equal in two processes exactly when they can connect over shm: boot id and network namespace.
+// Equal in two processes if and only if they can connect over shm: boot id and network namespace.
 std::string ShmHostIdentity();
 
 }  // namespace verbena::rdma

@@ -1,4 +1,4 @@
-// The part of ShmConnection that talks over the socket: set-up, exposing memory, the end.
+// The socket part of ShmConnection: set-up, exposing memory, the end.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@
 namespace verbena::rdma {
 namespace {
 
-// How many messages of one connection are handled before others get their turn.
+// Maximum number of messages of one connection before other connections are served.
 constexpr int kMessagesAtOnce = 64;
 
 constexpr uint32_t kReads = EPOLLIN | EPOLLRDHUP;
@@ -33,8 +33,8 @@ absl::Status Watch(int epoll, int fd, uint32_t events, uint64_t tag,
   return absl::OkStatus();
 }
 
-// Whether a descriptor a peer gave us is a non-blocking eventfd. Anything else could block us or,
-// a pipe without a reader, kill us (SIGPIPE).
+// Whether a descriptor from a peer is a nonblocking eventfd. Others could block this process or,
+// like a pipe without a reader, end it (SIGPIPE).
 bool IsEventFd(int fd) {
   char target[64] = {};
   const std::string link = absl::StrCat("/proc/self/fd/", fd);
@@ -65,7 +65,7 @@ absl::Status ShmConnection::Prepare(const ConnectionLimits& limits) {
   if (!pages.ok()) return pages.status();
   UniqueFd wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake.valid()) return ShmErrno(absl::StatusCode::kResourceExhausted, "eventfd");
-  // Edge-triggered: it only ends a sleep, so nobody needs to read it.
+  // Edge-triggered: it only ends a sleep, so it does not have to be read.
   absl::Status status = Watch(shared_->epoll.get(), wake.get(), EPOLLIN | EPOLLET, kWakeTag);
   if (!status.ok()) return status;
   limits_ = limits;
@@ -81,7 +81,7 @@ absl::Status ShmConnection::Prepare(const ConnectionLimits& limits) {
 absl::StatusOr<RemoteMemory> ShmConnection::Expose(std::shared_ptr<MemoryBlock> block,
                                                    size_t offset, size_t bytes) {
   if (closed_) return absl::FailedPreconditionError("shm: the connection is closed");
-  // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
+  // Temporary: its kLost or kFailed follows, and the caller's next connection may succeed.
   if (state_ == State::kEnded) return absl::UnavailableError("shm: the connection has ended");
   if (block == nullptr || bytes == 0 || offset > block->size() || bytes > block->size() - offset) {
     return absl::InvalidArgumentError("shm: the range to expose is not within a block");
@@ -154,7 +154,8 @@ absl::Status ShmConnection::SendUnexposes() {
 }
 
 absl::Status ShmConnection::SendSetUp() {
-  // Before the hello: the peer may accept, and write to this memory, the moment it has read that.
+  // Before the hello: the peer may accept and write to this memory as soon as it has read the
+  // hello.
   for (; exposes_sent_ < exposed_.size(); ++exposes_sent_) {
     if (absl::Status s = SendExpose(exposed_[exposes_sent_]); !s.ok()) return s;
   }
@@ -168,7 +169,7 @@ bool ShmConnection::SendWaiting() {
   if (state_ != State::kEnded && socket_.valid()) {
     status = SendsAtOnce() ? SendUnexposes() : SendSetUp();
   }
-  // A peer that is gone: OnReadable() finds that out.
+  // If the peer is gone, OnReadable() detects it.
   const bool waits = absl::IsResourceExhausted(status) || absl::IsAborted(status);
   if (waits) {
     AwaitRoom(status);
@@ -236,7 +237,7 @@ absl::Status ShmConnection::Connect(const std::string& address, std::string_view
     state_ = State::kCreated;
     return status;
   }
-  // A full backlog is tried again by OnTime(); anything else is told as an event.
+  // OnTime() retries after a full backlog; other errors become an event.
   if (!status.ok() && !absl::IsResourceExhausted(status)) End(status, Why::kError);
   return absl::OkStatus();
 }
@@ -314,7 +315,7 @@ void ShmConnection::Reject(std::string_view reason) {
   ShmMessage message;
   message.type = ShmMessageType::kReject;
   message.set_text(reason);
-  (void)ShmSend(socket_.get(), message, {});  // without it the peer sees the end alone
+  (void)ShmSend(socket_.get(), message, {});  // without it the peer sees only the end
 }
 
 void ShmConnection::GiveWay() {
@@ -342,7 +343,7 @@ bool ShmConnection::OnReadable() {
       case ShmReceived::kNothing:
         return false;
       case ShmReceived::kGone:
-        // It has unmapped our memory or is no more.
+        // The peer has unmapped this side's memory, or has ended.
         peer_gone_ = true;
         End(absl::UnavailableError("shm: the peer closed the connection or is gone"), Why::kPeer);
         if (borrowed_.empty()) CloseSocket();

@@ -1,12 +1,12 @@
-// What two processes share on the data path of a shm connection: the layout and its rules.
+// Data path of a shm connection: layout and rules of the memory that two processes share.
 //
-// The ring lies in memory of the receiver, who maps it first and zeroes it. Entry i (counting from
-// 0 for the life of the connection) is at i % entries and holds {sequence = i + 1, immediate} once
-// it is written. The receiver looks only for the sequence it expects next: nothing the peer writes
-// can make it read elsewhere. A stale entry never has that sequence (it is `entries` behind), nor
-// has a zeroed one before 2^32 entries, when none is left.
+// The ring is in memory of the receiver, which maps it first and zeroes it. Entry i (counted from 0
+// over the connection's life) is at i % entries, and holds {sequence = i + 1, immediate} after it
+// is written. The receiver checks only for the next expected sequence, so the peer's data cannot
+// make it read elsewhere. A stale entry never has that sequence (it is `entries` behind). A zeroed
+// entry would match only after 2^32 entries, when none is left.
 //
-// **Thread safety**: atomics between two processes; each has one thread here.
+// **Thread safety**: atomics between two processes; each process uses one thread.
 #ifndef VERBENA_RDMA_SHM_SHM_RING_H_
 #define VERBENA_RDMA_SHM_SHM_RING_H_
 
@@ -28,10 +28,10 @@ inline constexpr uint32_t EntrySequence(uint64_t entry) {
 inline constexpr uint32_t EntryImmediate(uint64_t entry) { return static_cast<uint32_t>(entry); }
 
 struct ShmRing {
-  // Receives posted since the beginning. Written by the receiver, who never reads it back; a line
-  // of its own (and the prefetcher's pair), for the sender reads it only when out of credit.
+  // Number of receives posted so far. The receiver writes it and never reads it back. It has its
+  // own cache line (and prefetch pair), because the sender reads it only when out of credit.
   alignas(128) std::atomic<uint64_t> posted;
-  // The entries follow; how many, the hello says.
+  // The entries follow; the hello has their number.
   ShmRingEntry* entries() { return reinterpret_cast<ShmRingEntry*>(this + 1); }
 
   static constexpr size_t Bytes(uint32_t entry_count);
@@ -43,8 +43,8 @@ constexpr size_t ShmRing::Bytes(uint32_t entry_count) {
 
 inline constexpr uint32_t kMaxRingEntries = 1 << 16;
 
-// One per endpoint, read by all its peers: whether its thread sleeps, and by what it wants to be
-// woken through its eventfds. One store per sleep, however many connections there are.
+// One per endpoint, read by all its peers: whether its thread sleeps, and which writes should wake
+// it through its eventfds. One store per sleep, for any number of connections.
 inline constexpr uint32_t kAwake = 0, kSleepsUntilAnything = 1, kSleepsUntilLastAnswer = 2;
 struct ShmState {
   alignas(128) std::atomic<uint32_t> sleeping;

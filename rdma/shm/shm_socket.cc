@@ -32,7 +32,7 @@ absl::StatusOr<UniqueFd> NewSocket() {
   return fd;
 }
 
-// A message of no bytes and the end of the connection both read as 0.
+// Distinguishes a message of zero bytes from the end of the connection; both read as 0.
 bool Ended(int fd) {
   pollfd p = {fd, POLLRDHUP, 0};
   return poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
@@ -159,9 +159,9 @@ ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds) 
   if (bytes < 0) {
     return errno == EAGAIN || errno == EINTR ? ShmReceived::kNothing : ShmReceived::kGone;
   }
-  TakeFds(&header, fds);  // whatever else is wrong, they are ours to close
+  TakeFds(&header, fds);  // also on errors: the descriptors must be closed here
   if (bytes == 0) return Ended(fd) ? ShmReceived::kGone : ShmReceived::kMalformed;
-  // recvmsg(2) drops the descriptors for which it finds no number, and reports only that.
+  // recvmsg(2) drops descriptors for which no number is free, and reports only this flag.
   if ((header.msg_flags & MSG_CTRUNC) != 0 && fds->size() < kMaxFds) {
     return ShmReceived::kNoDescriptors;
   }

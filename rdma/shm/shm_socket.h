@@ -1,7 +1,7 @@
-// The Unix socket of a shm connection: messages of fixed size, with descriptors.
+// The Unix socket of a shm connection: fixed-size messages with descriptors.
 //
-// SOCK_SEQPACKET keeps each message and its descriptors together (unix(7)). Abstract names vanish
-// with their process: nothing is left in a file system.
+// SOCK_SEQPACKET keeps each message and its descriptors together (unix(7)). Abstract names end with
+// their process, so no file is left.
 //
 // **Thread safety**: functions are thread-safe; a socket has one owner.
 #ifndef VERBENA_RDMA_SHM_SHM_SOCKET_H_
@@ -22,16 +22,16 @@
 namespace verbena::rdma {
 
 enum class ShmMessageType : uint16_t {
-  kHello = 1,     // connecting side; text = private data; fds: ring, state page, eventfd
-  kAccept = 2,    // its answer; the same fds
-  kReject = 3,    // text = why
+  kHello = 1,     // from the connecting side; text = private data; fds: ring, state page, eventfd
+  kAccept = 2,    // the response; the same fds
+  kReject = 3,    // text = reason
   kExpose = 4,    // key, address, offset, bytes; fd: memfd
   kUnexpose = 5,  // key
-  kError = 6,     // the connection is in error; text = why
+  kError = 6,     // the connection is in error; text = reason
 };
 
 inline constexpr uint32_t kShmMagic = 0x4d485356;  // "VSHM"
-inline constexpr uint16_t kShmVersion = 2;         // 2: memory is read where it lies
+inline constexpr uint16_t kShmVersion = 2;         // 2: memory is read in place
 
 struct ShmMessage {
   uint32_t magic = kShmMagic;
@@ -45,26 +45,26 @@ struct ShmMessage {
   uint64_t bytes = 0;
   char text_data[192] = {};
 
-  void set_text(std::string_view text);  // cut to what fits
+  void set_text(std::string_view text);  // truncates to the available size
   std::string text() const;
 };
 static_assert(sizeof(ShmMessage) == 240 && std::is_trivially_copyable_v<ShmMessage>);
 
-// Listens on a new abstract name. *address is what ShmConnect() takes.
+// Listens on a new abstract name. *address is the argument of ShmConnect().
 absl::StatusOr<UniqueFd> ShmListen(std::string* address);
-// RESOURCE_EXHAUSTED: the listener's backlog is full, try again. UNAVAILABLE: nobody listens.
+// RESOURCE_EXHAUSTED: the listener's backlog is full, retry. UNAVAILABLE: there is no listener.
 // INVALID_ARGUMENT: not an address of ShmListen().
 absl::StatusOr<UniqueFd> ShmConnect(const std::string& address);
-// What a system call that just failed left in errno: `shm: WHAT: REASON (errno N)`.
+// Status for the errno of a failed system call: `shm: WHAT: REASON (errno N)`.
 absl::Status ShmErrno(absl::StatusCode code, absl::string_view what);
-// PERMISSION_DENIED unless the process at the other end runs as our user (SO_PEERCRED).
+// PERMISSION_DENIED unless the peer process runs as this process's user (SO_PEERCRED).
 absl::Status ShmCheckPeer(int fd);
 // RESOURCE_EXHAUSTED: the peer has not read earlier messages; the socket becomes writable (poll(2))
 // when it has. ABORTED: the kernel has no memory, or too many descriptors of this user are in
-// flight; no event announces the end of that. UNAVAILABLE: the peer is gone.
+// flight; no event reports when this ends. UNAVAILABLE: the peer is gone.
 absl::Status ShmSend(int fd, const ShmMessage& message, absl::Span<const int> fds);
 
-// kNoDescriptors: descriptors of the message were lost, because this process has no free ones.
+// kNoDescriptors: the message's descriptors were lost, because this process has no free ones.
 enum class ShmReceived : uint8_t { kMessage, kNothing, kGone, kMalformed, kNoDescriptors };
 ShmReceived ShmReceive(int fd, ShmMessage* message, std::vector<UniqueFd>* fds);
 

@@ -17,13 +17,13 @@ struct Chunk {
   std::atomic<Chunk*> next{nullptr};
 };
 
-// Constant-initialised and never destroyed: the handler may run before main() and during exit.
+// Constant-initialized and never destroyed: the handler may run before main() and during exit.
 constinit Chunk first_chunk;
 constinit std::mutex table_mutex;  // guards registration; the handler does not take it
-struct sigaction previous_action;  // written once, before our handler can run
+struct sigaction previous_action;  // written once, before the handler can run
 
-// Reads an entry that does not change meanwhile. One that does change is not the faulting one:
-// that thread is in the middle of an access, not of a registration.
+// Reads an entry unless it changes meanwhile. A changing entry is not the faulting one: the
+// faulting thread is in an access, not in a registration.
 bool Contains(const Entry& entry, uintptr_t address, uintptr_t* begin, uintptr_t* end) {
   const uint32_t before = entry.version.load(std::memory_order_seq_cst);
   *begin = entry.begin.load(std::memory_order_seq_cst);
@@ -34,7 +34,7 @@ bool Contains(const Entry& entry, uintptr_t address, uintptr_t* begin, uintptr_t
 
 bool Absorb(uintptr_t address) {
   for (Chunk* chunk = &first_chunk; chunk != nullptr;
-       chunk = chunk->next.load(std::memory_order_acquire)) {  // sees the chunk initialised
+       chunk = chunk->next.load(std::memory_order_acquire)) {  // sees the chunk initialized
     for (Entry& entry : chunk->entries) {
       uintptr_t begin = 0;
       uintptr_t end = 0;
@@ -43,7 +43,7 @@ bool Absorb(uintptr_t address) {
       void* mapped = mmap(reinterpret_cast<void*>(begin), end - begin, PROT_READ | PROT_WRITE,
                           MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (mapped == MAP_FAILED) return false;
-      entry.poisoned.store(true, std::memory_order_relaxed);  // read by this very thread
+      entry.poisoned.store(true, std::memory_order_relaxed);  // read by this same thread
       return true;
     }
   }
@@ -61,8 +61,8 @@ void Chain(int signal_number, siginfo_t* info, void* context) {
     previous_action.sa_handler(signal_number);
     return;
   }
-  // The default action: on return the access faults again (or the raised signal is delivered) and
-  // the process ends as it would have without us.
+  // Default action: on return the access faults again (or the raised signal is delivered), and the
+  // process ends as it would without the guard.
   signal(signal_number, SIG_DFL);
   if (!fault) raise(signal_number);
 }
@@ -115,7 +115,7 @@ SigbusGuard::SigbusGuard(void* begin, size_t bytes) {
   const std::lock_guard<std::mutex> lock(table_mutex);
   InstallOnce();
   entry_ = FindFree();
-  entry_->poisoned.store(false, std::memory_order_relaxed);  // nobody can fault in it yet
+  entry_->poisoned.store(false, std::memory_order_relaxed);  // no thread can fault in it yet
   const auto address = reinterpret_cast<uintptr_t>(begin);
   Set(entry_, address, address + bytes);
 }

@@ -126,7 +126,8 @@ void SimCore::Connect(const LinkPtr& link, const std::string& address, std::stri
     }
   });
   if (Chance(faults_.connect_failure)) {
-    // Half of the failures come after the peer has accepted: it then has a connection that is lost.
+    // Half of the failures come after the peer has accepted: the peer then has a connection that is
+    // lost.
     link->fail_after_accept = Chance(0.5);
     if (!link->fail_after_accept) {
       Break(link, absl::UnavailableError(absl::StrCat("sim: cannot reach ", address)));
@@ -234,8 +235,8 @@ void SimCore::Schedule(const LinkPtr& link, int side, const WritePtr& write) {
   source.inflight.push_back(write);
   if (source.hung) return;
 
-  // Half of the time everything is read, and reported as sent, long before it arrives: what a
-  // network card does with a payload that fits its buffers.
+  // In half of the cases all data is read and reported as sent long before it arrives, as a NIC
+  // does with a payload that fits its buffers.
   const bool early = Chance(0.5);
   const int64_t read_by = early ? start + (write->effect_at - start) / 8 : write->effect_at;
   int64_t last_read = start;
@@ -334,7 +335,7 @@ void SimCore::TakeEffect(const LinkPtr& link, int side, const WritePtr& write) {
   const SimSide& target = link->sides[1 - side];
   if (target.state != State::kEstablished || write->failed) return;
   if (link->broken && now() > target.effect_cutoff) return;
-  // In order: one that did not arrive in full holds up all that follow, for good.
+  // In order: a write that has not arrived in full blocks all later ones permanently.
   if (source.inflight.front() != write || !write->AllLanded()) return;
   source.inflight.pop_front();
   if (write->immediate.has_value()) ReportReceive(link, side, write);
@@ -383,7 +384,7 @@ void SimCore::CompleteSend(const LinkPtr& link, int side, const WritePtr& write)
   if (source.state != State::kEstablished || write->failed) return;
   if (link->broken && now() > source.send_cutoff) return;
   if (source.sends.empty()) return;
-  // Acknowledged means that the peer's device has matched it with a receive; in order.
+  // Acknowledged means that the peer's device has matched the write with a receive; in order.
   const SimSide& target = link->sides[1 - side];
   const WritePtr first = source.sends.front();
   const bool unmatched = write->immediate.has_value() && !write->receive_taken &&
@@ -394,7 +395,8 @@ void SimCore::CompleteSend(const LinkPtr& link, int side, const WritePtr& write)
     return;
   }
   if (!write->AllRead()) return;
-  // A key the peer never exposed is refused, not acknowledged, however soon it is refused.
+  // A write with a key that the peer never exposed is never acknowledged, even if it is refused
+  // soon.
   if (write->total > 0 && !write->AllLanded() && Lookup(link->sides[1 - side], *write) == nullptr) {
     return;
   }

@@ -1,9 +1,9 @@
-// The simulated fabric behind SimNetwork: virtual time, links, and what happens to each write.
+// The simulated fabric of SimNetwork: virtual time, links, and the course of each write.
 //
-// A write is cut into pieces. Each piece is read from the sender's memory at one time and lands in
-// the receiver's at a later one; the write takes effect (its receive is consumed) once all have
-// landed. Its send completion is due at any time after the last read. All times are drawn when the
-// write is posted.
+// A write is split into pieces. Each piece is read from the sender's memory at one time and written
+// to the receiver's at a later time. The write takes effect (its receive is consumed) when all
+// pieces have landed. Its send completion is due at any time after the last read. All times are
+// drawn when the write is posted.
 //
 // Sides of a link: kCreated -> kConnecting | kRequested -> kAccepting -> kEstablished -> kEnded.
 //
@@ -41,14 +41,14 @@ struct SimPiece {
   std::vector<std::byte> bytes;
   bool read = false;
   bool landed = false;
-  bool deferred = false;  // to the last moment before the peer is dead
+  bool deferred = false;  // until the last moment before the peer is dead
 };
 
 struct SimWrite {
   uint64_t wr_id = 0;
   bool signaled = true;
   std::optional<uint32_t> immediate;
-  Wakes wakes = Wakes::kPeer;  // of a write with an immediate
+  Wakes wakes = Wakes::kPeer;  // for a write with an immediate
   RemoteMemory remote;
   uint64_t total = 0;
   struct Source {
@@ -59,9 +59,9 @@ struct SimWrite {
   std::vector<Source> sources;
   std::vector<SimPiece> pieces;
   int64_t effect_at = 0;
-  bool receive_taken = false;  // it has a receive of the peer's
+  bool receive_taken = false;  // it has consumed a receive of the peer
   bool receive_reported = false;
-  bool failed = false;  // the write that put the connection in error
+  bool failed = false;  // this write put the connection in error
 
   bool AllRead() const;
   bool AllLanded() const;
@@ -77,33 +77,33 @@ struct SimSide {
     kEstablished,
     kEnded
   };
-  SimEndpoint* endpoint = nullptr;  // null once destroyed
+  SimEndpoint* endpoint = nullptr;  // null after destruction
   std::string host;
   ConnectionId id = ConnectionId::kNone;
   State state = State::kCreated;
   bool prepared = false;
-  bool hung = false;      // what it posts does not move
+  bool hung = false;      // its posted writes do not move
   bool reported = false;  // PollEvents() has returned kEstablished
   ConnectionLimits limits = {0, 0};
   uint32_t receives = 0;  // posted and not consumed
-  uint32_t taken = 0;     // of writes acknowledged and not reported yet
+  uint32_t taken = 0;     // receives of acknowledged writes that are not reported yet
   std::map<uint64_t, SimExposed> exposed;
-  std::deque<std::shared_ptr<SimWrite>> sends;     // not yet done for the sender
-  std::deque<std::shared_ptr<SimWrite>> inflight;  // not yet in effect at the peer
+  std::deque<std::shared_ptr<SimWrite>> sends;     // not complete for the sender
+  std::deque<std::shared_ptr<SimWrite>> inflight;  // not in effect at the peer
   bool closed = false;                             // by its owner
-  bool lingering = false;                          // ended, and not dead yet
-  int64_t dead_at = 0;                             // then
+  bool lingering = false;                          // ended, but not dead yet
+  int64_t dead_at = 0;                             // when lingering: time of death
   int64_t established_at = 0;
   int64_t last_effect_at = 0;
   int64_t last_sent_at = 0;
-  // Once the link is broken: until when things still happen, and the failure this side is told.
-  int64_t effect_cutoff = 0;  // of writes toward this side
-  int64_t send_cutoff = 0;    // of this side's send completions
-  absl::Status missed;        // the loss it was not told of
+  // After the link broke: the times until which events still happen, and a missed failure.
+  int64_t effect_cutoff = 0;  // for writes toward this side
+  int64_t send_cutoff = 0;    // for this side's send completions
+  absl::Status missed;        // the loss that was not reported to this side
 };
 
 struct SimLink {
-  SimSide sides[2];  // [0] is the one that connects
+  SimSide sides[2];  // [0] is the connecting side
   bool broken = false;
   bool fail_after_accept = false;
 };
@@ -135,7 +135,7 @@ class SimCore {
   uint64_t NextKey() { return next_key_++; }
   uint64_t receiver_not_ready() const { return receiver_not_ready_; }
 
-  // What an endpoint asks for; `side` is the caller's.
+  // Operations of an endpoint; `side` is the caller's.
   void Connect(const std::shared_ptr<SimLink>& link, const std::string& address,
                std::string private_data);
   void Accept(const std::shared_ptr<SimLink>& link);
@@ -143,10 +143,9 @@ class SimCore {
   void Post(const std::shared_ptr<SimLink>& link, int side, const WriteRequest& request,
             uint64_t total);
   void Close(const std::shared_ptr<SimLink>& link, int side);
-  // Whether Expose() refuses for now; if so, the endpoint is notified when another attempt is worth
-  // it.
+  // Whether Expose() refuses temporarily. If so, the endpoint is notified when a retry may succeed.
   bool RefusesExpose(uint32_t endpoint);
-  // Makes up for writes that wake nobody: takes effect with the last of them.
+  // Sends the wake-up for writes with Wakes::kNobody; it takes effect with the last of them.
   void WakePeer(const std::shared_ptr<SimLink>& link, int side, Wakes wakes);
 
  private:
@@ -162,9 +161,9 @@ class SimCore {
   using WritePtr = std::shared_ptr<SimWrite>;
 
   uint64_t Random();
-  int64_t Between(int64_t low, int64_t high);  // both included
+  int64_t Between(int64_t low, int64_t high);  // both inclusive
   bool Chance(double probability);
-  // When what `host` sends or is sent may move.
+  // The time from which writes from or to `host` may move.
   int64_t Moves(const std::string& host);
   int64_t Delay() { return Between(faults_.min_delay_ns, faults_.max_delay_ns); }
   void At(int64_t time, std::function<void()> what);
@@ -180,18 +179,18 @@ class SimCore {
   void CompleteSend(const LinkPtr& link, int side, const WritePtr& write);
   const SimExposed* Lookup(const SimSide& target, const SimWrite& write) const;
   void FailWrite(const LinkPtr& link, int side, const WritePtr& write, const absl::Status& status);
-  // The connection does not work any more; each side learns at its own time.
+  // The connection is broken; each side learns of it at its own time.
   void Break(const LinkPtr& link, const absl::Status& status);
   void Learn(const LinkPtr& link, int side, const absl::Status& status);
-  // Flushes a side's work; it is dead at once, or after a while.
+  // Flushes a side's work; the side is dead at once or after a while.
   void End(const LinkPtr& link, int side);
-  // Whether the write has a receive; without one it fails.
+  // Whether the write has a receive; otherwise it fails.
   bool TakeReceive(const LinkPtr& link, int side, const WritePtr& write);
 
   VirtualClock clock_;
   uint64_t state_;
   SimFaults faults_;
-  // Where the bytes at `address` of the block are; null: nowhere any more.
+  // Location of the bytes at `address` of the block; null: the memory is gone.
   std::byte* BytesAt(const MemoryBlock& block, const std::byte* address) const;
 
   SimNetwork::WriteObserver observer_;
@@ -204,8 +203,8 @@ class SimCore {
   std::map<uint32_t, SimEndpoint*> endpoints_;
   std::map<std::string, SimEndpoint*> listeners_;
   std::set<std::string> cut_;
-  std::map<std::string, int64_t> stalled_;  // until when
-  std::map<std::string, int64_t> slow_;     // by up to how much
+  std::map<std::string, int64_t> stalled_;  // end times
+  std::map<std::string, int64_t> slow_;     // maximum additional delays
 };
 
 }  // namespace verbena::rdma

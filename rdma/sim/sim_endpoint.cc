@@ -216,7 +216,7 @@ size_t SimEndpoint::Poll(absl::Span<Completion> out) {
   size_t count = 0;
   for (auto it = completions_.begin(); it != completions_.end() && count < out.size();) {
     const Entry* entry = Find(it->connection);
-    // Not before the owner has seen kEstablished; what failed before that is told at once.
+    // Held until the owner has seen kEstablished; earlier failures are reported at once.
     const bool held = it->ok && entry != nullptr && !entry->mine().reported &&
                       entry->mine().state == State::kEstablished;
     if (held) {
@@ -245,7 +245,7 @@ size_t SimEndpoint::PollEvents(absl::Span<ConnectionEvent> out) {
 void SimEndpoint::Close(ConnectionId connection) {
   if (Entry* entry = Find(connection)) {
     core_->Close(entry->link, entry->side);
-    // No news of a connection its owner has closed.
+    // Drops the events of a connection that its owner has closed.
     events_.erase(
         std::remove_if(events_.begin(), events_.end(),
                        [&](const ConnectionEvent& e) { return e.connection == connection; }),

@@ -1,4 +1,4 @@
-// One process's end of the simulated fabric.
+// One process's endpoint in the simulated fabric.
 //
 // **Thread safety**: the network's thread.
 #ifndef VERBENA_RDMA_SIM_SIM_ENDPOINT_H_
@@ -49,25 +49,25 @@ class SimEndpoint final : public Endpoint {
   bool WakeOnAnything() override;
   void Disarm() override { sleep_.reset(); }
   void WakePeer(ConnectionId connection, Wakes wakes) override;
-  // Whether something that wakes has arrived since Arm(): a driver that sleeps in virtual time runs
-  // the owner then, or at the owner's next timer.
+  // Whether a wake-up has arrived since Arm(). A driver that sleeps in virtual time then runs the
+  // owner; otherwise it does so at the owner's next timer.
   bool woken() const { return woken_; }
-  // Whether an answer has arrived since Arm() that did not wake, as only SleepUntil::kLastAnswer
+  // Whether a reply has arrived since Arm() without a wake-up, which only SleepUntil::kLastAnswer
   // allows.
   bool slept_through() const { return slept_through_; }
-  // Whether there is anything that the owner has not seen: a driver that runs it only then, and at
-  // its timers, misses nothing.
+  // Whether there is anything that the owner has not seen. A driver that runs the owner only then,
+  // and at its timers, misses nothing.
   bool pending() const { return news_ || !completions_.empty() || !events_.empty(); }
 
-  // For the core.
+  // For SimCore.
   const std::string& host() const { return host_; }
   bool crashed() const { return crashed_; }
   void MarkCrashed();
-  // A new connection for a request that has arrived.
+  // Adds a connection for an incoming request.
   void AddRequest(std::shared_ptr<SimLink> link, std::string private_data);
   void Push(const Completion& completion, Wakes wakes = Wakes::kPeer) {
     completions_.push_back(completion);
-    // What was sent is no answer.
+    // A successful send completion is not a reply.
     const bool sent = completion.kind == Completion::Kind::kSend && completion.ok;
     Wake(sent ? Wakes::kImpatientPeer : wakes);
   }
@@ -75,9 +75,9 @@ class SimEndpoint final : public Endpoint {
     events_.push_back(std::move(event));
     Wake(Wakes::kPeer);
   }
-  // A connection is dead, or memory may be exposed again: what no event says.
+  // Reports changes without an event: a connection is dead, or memory may be exposed again.
   void Notify() { news_ = true; }
-  // A write that wakes so has arrived. The rule is that of shm.
+  // Handles the arrival of a write with `wakes`. The rule is that of shm.
   void Wake(Wakes wakes) {
     if (!sleep_.has_value() || wakes == Wakes::kNobody) return;
     if (*sleep_ == SleepUntil::kLastAnswer && wakes == Wakes::kImpatientPeer) {
@@ -86,7 +86,7 @@ class SimEndpoint final : public Endpoint {
     }
     woken_ = news_ = true;
   }
-  // Every link of this endpoint, in order of id, with the side that is ours.
+  // Every link of this endpoint in order of id, with its side.
   struct Entry {
     std::shared_ptr<SimLink> link;
     int side = 0;
@@ -96,7 +96,7 @@ class SimEndpoint final : public Endpoint {
 
  private:
   Entry* Find(ConnectionId connection);
-  // `wakes`, given what of the connection has arrived here and was not polled.
+  // Adjusts `wakes` by the connection's completions that have arrived and were not polled.
   Wakes Weighed(ConnectionId connection, Wakes wakes) const;
   absl::Status CheckSegments(const WriteRequest& request, uint64_t* total) const;
 
@@ -109,9 +109,9 @@ class SimEndpoint final : public Endpoint {
   std::map<ConnectionId, Entry> connections_;
   std::deque<Completion> completions_;
   std::deque<ConnectionEvent> events_;
-  std::optional<SleepUntil> sleep_;  // armed
+  std::optional<SleepUntil> sleep_;  // set while armed
   bool woken_ = false, slept_through_ = false;
-  bool news_ = false;  // since the last Poll()
+  bool news_ = false;  // news since the last Poll()
 };
 
 }  // namespace verbena::rdma

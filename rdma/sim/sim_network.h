@@ -1,20 +1,20 @@
-// The sim transport: in-process, seeded, adversarial, on virtual time.
+// The sim transport for tests: in-process, seeded and adversarial, on virtual time.
 //
-// Payload is copied from the sender's memory late and in pieces of any order, so it is visible in
+// Payload is copied from the sender's memory late and in pieces of any order. So it is visible in
 // part, or not at all, until its receive completion; the sender's completion may come long before
-// or after. A write with an immediate is acknowledged only with a receive of the peer's: without
-// one it fails, although its payload may have landed already, in part or whole. Connections fail
-// and are lost as the seed says; the two sides learn of a loss at different times, and what was
-// under way may or may not still land until then.
+// or after. A write with an immediate is acknowledged only with a receive of the peer. Without one
+// it fails, although its payload may have landed in part or in full. The seed determines which
+// connections fail and are lost. The two sides detect a loss at different times, and writes in
+// flight may or may not land until then.
 //
 // **Thread safety**: one thread owns the network and all its endpoints.
 //
 // Invariants:
-//  1. Everything happens in Advance(), in an order that the seed and the calls made determine.
-//  2. Local memory is read until the send completion is due, and never after; a block freed before
-//     that is not touched: the connection fails.
-//  3. After Close() of a side returned, nothing is read from its memory; once it is dead, nothing
-//     lands in it.
+//  1. Everything happens in Advance(), in an order determined by the seed and the calls.
+//  2. Local memory is read until the send completion is due, and never later. A block that was
+//     freed before is not touched: the connection fails.
+//  3. After Close() of a side returned, its memory is not read. When it is dead, no data lands in
+//     its memory.
 #ifndef VERBENA_RDMA_SIM_SIM_NETWORK_H_
 #define VERBENA_RDMA_SIM_SIM_NETWORK_H_
 
@@ -34,35 +34,38 @@ struct SimFaults {
   double connection_loss = 0;    // probability per write
   int64_t min_delay_ns = 1'000;  // of each write and each event
   int64_t max_delay_ns = 200'000;
-  int max_pieces = 4;                          // a payload arrives in up to so many pieces
-  int64_t connect_timeout_ns = 5'000'000'000;  // a peer that does not answer
-  // A side that ends is dead (Endpoint::Dead()) up to so much later, as over shm, where the peer
-  // has to confirm. Until then what the peer had under way may still land.
+  int max_pieces = 4;                          // maximum number of pieces of a payload
+  int64_t connect_timeout_ns = 5'000'000'000;  // for a peer that does not answer
+  // A side that ends becomes dead (Endpoint::Dead()) at most this much later, like in shm, where
+  // the peer must confirm. Until then, the peer's writes in flight may still land.
   int64_t max_death_delay_ns = 0;
-  // Probability that a side with nothing under way is not told of a loss: it learns so by its next
-  // write. What a disconnect request lost in an outage does on soft-RoCE.
+  // Probability that a side without work in flight does not detect a loss until its next write.
+  // This models a disconnect request lost in an outage on soft-RoCE.
   double missed_loss = 0;
-  // Probability that Expose() refuses for now on an established connection, as shm does while the
-  // peer does not read. Another attempt is worth it up to max_delay_ns later.
+  // Probability that Expose() refuses temporarily on an established connection, as shm does while
+  // the peer does not read. A retry may succeed at most max_delay_ns later.
   double expose_refusal = 0;
 };
 
-// Deliberate faults in the library, switched on by tests to show that they are found.
+// Failpoints: deliberate bugs in the library that tests enable, to show that tests detect them.
 struct PlantedBugs {
-  bool act_on_send_completion = false;      // a sender's completion is taken as arrival
-  bool release_buffer_at_deadline = false;  // buffer handed back without closing the lane
-  bool reply_before_receive = false;        // a reply or credit goes before the receive is reposted
-  bool replay_before_dead = false;          // records go out again while their old lane still lives
-  bool never_probe = false;                 // a worker waits on, whether the shard is there or not
-  bool trust_writes = false;                // a write that does not end is waited for
+  bool act_on_send_completion = false;      // treats a sender's completion as arrival
+  bool release_buffer_at_deadline = false;  // releases a buffer without closing the lane
+  bool reply_before_receive = false;        // sends a reply or credit before the receive is
+                                            // reposted
+  bool replay_before_dead = false;          // resends records while their old lane is still alive
+  bool never_probe = false;                 // a worker never probes a silent shard
+  bool trust_writes = false;                // waits forever for a write that does not complete
   bool heartbeats_need_owner = false;   // no heartbeats while the client's owner is in a long call
-  bool refusals_are_final = false;      // memory that a transport refuses now ends its call
-  bool clock_stops_in_suspend = false;  // leases by a clock that does not count suspended time
-  bool keep_patience = false;  // a sleeping client keeps its promise to wait for the last answer
-                               // when another operation starts
-  bool trust_late_grants = false;    // a lease counts as granted when its answer is handled
-  bool hold_last_buffer = false;     // kept for a record that others stand before in its queue
-  bool norm_of_first_table = false;  // a worker tells the norm of the first table as that of all
+  bool refusals_are_final = false;      // a temporary refusal of memory by a transport ends the
+                                        // call
+  bool clock_stops_in_suspend = false;  // leases use a clock that excludes suspended time
+  bool keep_patience = false;      // a sleeping client keeps its promise to wait for the last reply
+                                   // when another operation starts
+  bool trust_late_grants = false;  // a lease counts as granted when its response is handled
+  bool hold_last_buffer = false;   // keeps a buffer for a record that waits behind others in its
+                                   // queue
+  bool norm_of_first_table = false;  // a worker sends the first table's norm as that of all tables
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 
@@ -73,41 +76,41 @@ class SimNetwork {
   SimNetwork(uint64_t seed, const SimFaults& faults);
   ~SimNetwork();
 
-  // Virtual time; also the clock every state machine of the simulation is given.
+  // Virtual time: the clock of every state machine of the simulation.
   const Clock& clock() const;
-  // Moves time to the next due event, at most to `limit_ns`, and does what is due. Returns false
-  // when nothing was due before the limit (time is then at the limit).
+  // Moves time to the next due event, at most to `limit_ns`, and executes due events. False:
+  // nothing was due before the limit; time is then at the limit.
   bool Advance(int64_t limit_ns);
 
-  // `host` names the process for Cut() and Crash().
+  // `host` identifies the process for Cut() and Crash().
   std::unique_ptr<Endpoint> NewEndpoint(const std::string& host);
   void set_faults(const SimFaults& faults);
-  // The process is gone: its connections are lost for the peers, nothing it had posted is read, and
-  // its endpoints do nothing any more. New ones of the same host work (a restart).
+  // Ends the process: its peers lose their connections, its posted memory is not read, and its
+  // endpoints do nothing any more. New endpoints of the same host work (a restart).
   void Crash(const std::string& host);
   // While cut, every connection of the host is lost and connecting to or from it fails.
   void Cut(const std::string& host, bool cut);
-  // Nothing that is posted or asked for from or to the host from now on moves before `until_ns`;
-  // what is under way does, and nobody is told anything.
+  // Operations that are posted or requested from or to the host from now on do not move before
+  // `until_ns`. Operations in flight continue, and nothing is reported.
   void Stall(const std::string& host, int64_t until_ns);
-  // From now on each of those moves up to `most_ns` later than otherwise; 0: no longer so.
+  // From now on each such operation moves up to `most_ns` later than otherwise; 0 ends this.
   void Slow(const std::string& host, int64_t most_ns);
 
-  // What the host posts on the connections it has never moves again: neither done nor failed, as
-  // by a device that lost track of them. New ones work.
+  // Writes that the host posts on existing connections never move again: they neither complete nor
+  // fail, like on a device that lost track of them. New connections work.
   void Hang(const std::string& host);
 
-  // Called for every byte range a write lands in, before it is written: (host of the owner, block
-  // id, address, bytes). Tests assert that nothing lands in a settled buffer.
+  // Called for every byte range of a write before it lands: (host of the owner, block id, address,
+  // bytes). Tests assert that no data lands in a settled buffer.
   using WriteObserver = std::function<void(const std::string&, uint64_t, const std::byte*, size_t)>;
   void set_write_observer(WriteObserver observer);
 
-  // Memory of devices is reached from now on: where the bytes behind an address of one are (null:
-  // it was freed).
+  // Enables access to device memory: `bytes_of` returns the bytes of a device address (null:
+  // freed).
   using DeviceMemory = std::function<std::byte*(const std::byte*)>;
   void set_device_memory(DeviceMemory bytes_of);
 
-  // Immediates that met no posted receive: each is an accounting bug of a lane.
+  // Number of immediates without a posted receive: each is an accounting bug of a lane.
   uint64_t receiver_not_ready() const;
 
  private:

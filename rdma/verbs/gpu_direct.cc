@@ -30,7 +30,7 @@ DevicePath GpuDirect::Choose(const Device& device) {
   const Device::PeerAccess access = device.Access();
   const bool far = access.numa_node >= 0 && node_ >= 0 && access.numa_node != node_;
   if (far && use_ == GpuDirectUse::kAuto) {
-    // What passes between sockets that way is slower than through host memory.
+    // This path between sockets is slower than through host memory.
     return {DeviceRoute::kStaging,
             absl::StrCat(device.name(), " is near NUMA node ", access.numa_node, " and ", nic_,
                          " near ", node_, ": they are far from each other")};
@@ -50,8 +50,8 @@ DevicePath GpuDirect::Choose(const Device& device) {
   return {DeviceRoute::kStaging, why};
 }
 
-// As NCCL asks, too: there is no query for it, but the errors of a descriptor that is none differ
-// (EBADF where it is supported).
+// There is no query. Like NCCL, this registers an invalid descriptor: the errno differs (EBADF if
+// dma-bufs are supported).
 bool GpuDirect::TakesDmaBufs() {
   if (takes_dma_bufs_.has_value()) return *takes_dma_bufs_;
   const PdHandle pd(ibv_alloc_pd(context_));
@@ -62,7 +62,7 @@ bool GpuDirect::TakesDmaBufs() {
   return *takes_dma_bufs_;
 }
 
-// Of MLNX_OFED's drivers, under the names the module has had, and of the kernel's own.
+// The module of MLNX_OFED's drivers, under its two names, and the kernel's own.
 bool GpuDirect::PeerModule() const {
   for (const char* path : {"/kernel/mm/memory_peers/nvidia-peermem",
                            "/kernel/mm/memory_peers/nv_mem", "/module/nvidia_peermem"}) {

@@ -1,9 +1,9 @@
-// GPUDirect RDMA: whether, and how, a NIC reads and writes memory of a GPU by itself; and what is
-// registered then.
+// GPUDirect RDMA: whether and how a NIC directly accesses a GPU's memory, and the registration of
+// such memory.
 //
-// Two ways there are. The GPU's driver exports the memory as a dma-buf, which the NIC's driver
-// attaches to (ibv_reg_dmabuf_mr(3), Linux 5.12). Or a kernel module of NVIDIA's, nvidia_peermem,
-// tells the NIC's driver whose addresses it is asked to register with ibv_reg_mr(3).
+// There are two ways. The GPU's driver exports the memory as a dma-buf, to which the NIC's driver
+// attaches (ibv_reg_dmabuf_mr(3), Linux 5.12). Or NVIDIA's kernel module nvidia_peermem gives the
+// NIC's driver the addresses for a registration with ibv_reg_mr(3).
 //
 // **Thread safety**: GpuDirect is thread-safe; a MemorySource belongs to one thread.
 #ifndef VERBENA_RDMA_VERBS_GPU_DIRECT_H_
@@ -26,12 +26,12 @@
 
 namespace verbena::rdma {
 
-// Of one NIC.
+// GPUDirect support of one NIC.
 class GpuDirect {
  public:
   GpuDirect(ibv_context* context, const VerbsOptions& options);
 
-  // The same answer for a device each time.
+  // Returns the same result for a device each time.
   DevicePath PathTo(const Device& device);
   const std::string& nic() const { return nic_; }
 
@@ -47,19 +47,19 @@ class GpuDirect {
   const int node_;
   std::mutex mutex_;
   std::optional<bool> takes_dma_bufs_;       // under mutex_
-  std::map<std::string, DevicePath> paths_;  // by device's name; under mutex_
+  std::map<std::string, DevicePath> paths_;  // by the device's name; under mutex_
 };
 
-// Memory as it is registered, by its kind.
+// Registers a block's memory by its kind.
 class MemorySource {
  public:
-  // UNIMPLEMENTED: memory of a device that the NIC does not reach. Otherwise as
+  // UNIMPLEMENTED: memory of a device that the NIC cannot access. Other errors: those of
   // Device::ExportDmaBuf().
   static absl::StatusOr<MemorySource> Of(const MemoryBlock& block, GpuDirect* gpu_direct);
 
-  // [data, data + bytes) of the block. RESOURCE_EXHAUSTED says what the system had to say.
+  // Registers [data, data + bytes) of the block. RESOURCE_EXHAUSTED has the system's error.
   absl::StatusOr<ibv_mr*> Register(ibv_pd* pd, std::byte* data, size_t bytes, int access) const;
-  // Memory windows cannot be bound to a dma-buf's region (ibv_reg_mr(3): the flags it may have).
+  // Memory windows cannot be bound to a region of a dma-buf (ibv_reg_mr(3): its allowed flags).
   bool windows() const { return path_.route != DeviceRoute::kDmaBuf; }
 
  private:
@@ -68,7 +68,7 @@ class MemorySource {
   const MemoryBlock* block_;
   std::string nic_;
   DevicePath path_;
-  Device::DmaBuf exported_;  // kDmaBuf; closed when all is registered: regions keep the memory
+  Device::DmaBuf exported_;  // kDmaBuf; closed after registration: regions keep the memory
 };
 
 }  // namespace verbena::rdma

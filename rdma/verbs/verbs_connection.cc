@@ -28,8 +28,8 @@ ibv_mtu MtuOf(int bytes) {
   }
 }
 
-// Half as much again as the caller may have outstanding: unsignaled writes that are done but not
-// known to be.
+// 1.5 times the send depth, because unsignaled writes that are complete but not known as such also
+// take entries.
 uint32_t SendEntries(const ConnectionLimits& limits, uint32_t binds) {
   return limits.send_depth + limits.send_depth / 2 + binds;
 }
@@ -46,7 +46,7 @@ std::string AddressText(const sockaddr* address) {
                                         : absl::StrCat(text, ":", be16toh(port));
 }
 
-// ", RoCE v2"; empty where the library does not know.
+// ", RoCE v2"; empty if the library does not know the type.
 const char* GidTypeText(ibv_context& context, uint8_t port, uint8_t index) {
   ibv_gid_entry entry = {};
   if (ibv_query_gid_ex(&context, port, index, &entry, 0) != 0) return "";
@@ -60,8 +60,8 @@ const char* GidTypeText(ibv_context& context, uint8_t port, uint8_t index) {
   }
 }
 
-// max_qp_wr is of the smallest work requests, and queues are locked memory: a device may refuse
-// with ENOMEM less than it claims to have.
+// max_qp_wr holds for the smallest work requests, and queues are locked memory. So a device may
+// refuse smaller sizes with ENOMEM.
 absl::Status QueuePairError(const VerbsDevice& device, uint32_t sends, uint32_t receives,
                             int error) {
   const std::string what =
@@ -87,7 +87,7 @@ absl::StatusOr<const RegisteredMemory*> DomainView::Find(const MemoryBlock& bloc
   } else {
     absl::StatusOr<const RegisteredMemory*> registered = domain->Register(block);
     if (!registered.ok()) return registered.status();
-    // Entries of blocks that are gone are harmless (ids are never used again) but not free.
+    // Entries of deleted blocks are harmless (ids are never reused), but they take memory.
     if (known_.size() >= 4096) known_.clear();
     last_ = *registered;
     known_.emplace(id, last_);
@@ -102,7 +102,7 @@ VerbsConnection::~VerbsConnection() {
 }
 
 void VerbsConnection::Abandon() {
-  // The device may write to it until the process ends, so it must not become other memory. Never
+  // The device may write to this memory until the process ends, so it must not be reused. Never
   // destroyed; endpoints of several threads add to it.
   struct Kept {
     std::mutex mutex;
@@ -160,7 +160,7 @@ absl::Status VerbsConnection::MakeQueuePair(const ConnectionLimits& limits,
   if (ibv_query_port(device.context(), cm_id_->port_num, &port) == 0) {
     max_message_ = port.max_msg_sz;
   }
-  // Inline sizes cannot be asked for, only tried (ibv_create_qp(3)).
+  // Inline sizes cannot be queried, only tried (ibv_create_qp(3)).
   for (uint32_t inline_bytes = options.inline_bytes;; inline_bytes /= 2) {
     ibv_qp_init_attr attributes = {};
     attributes.send_cq = queue_->cq.get();
@@ -205,7 +205,7 @@ absl::Status VerbsConnection::Modify(ibv_qp_state to, const VerbsOptions& option
     if (options.traffic_class >= 0) {
       attributes.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
     }
-    // librdmacm has chosen an entry of the address; one address may have several (RoCE v1 and v2).
+    // librdmacm has selected an entry of the address; an address may have several (RoCE v1 and v2).
     if (options.gid_index >= 0) {
       attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(options.gid_index);
     }
@@ -227,8 +227,8 @@ absl::Status VerbsConnection::Modify(ibv_qp_state to, const VerbsOptions& option
   } else if (to == IBV_QPS_RTS) {
     attributes.timeout = static_cast<uint8_t>(options.timeout);
     attributes.retry_cnt = static_cast<uint8_t>(options.retries);
-    // A receive is always there, or the accounting is wrong: to be loud about, not to be waited
-    // for.
+    // A receive is always posted, unless the accounting is wrong. Such a bug must be visible, so
+    // there are no retries.
     attributes.rnr_retry = 0;
   }
   if (const int error = ibv_modify_qp(qp_.get(), &attributes, mask); error != 0) {
@@ -254,7 +254,7 @@ absl::Status VerbsConnection::MakeReady(const VerbsOptions& options) {
 
 absl::Status VerbsConnection::CheckExposure(const MemoryBlock* block, size_t offset,
                                             size_t bytes) const {
-  // For now: its kLost or kFailed is on the way, and the caller's next connection may do.
+  // Temporary: its kLost or kFailed follows, and the caller's next connection may succeed.
   if (state == State::kLost || failing()) {
     return absl::UnavailableError("the connection has ended");
   }
@@ -329,7 +329,7 @@ absl::StatusOr<RemoteMemory> VerbsConnection::Expose(std::shared_ptr<MemoryBlock
   if (exposure.window == nullptr) {
     return ErrnoStatus(absl::StrCat("cannot make a memory window on ", device_name_), errno);
   }
-  // A type-2 window's key is chosen by its owner, within the low byte, before it is bound.
+  // The owner of a type-2 window selects its key (the low byte) before the bind.
   exposure.memory.key = ibv_inc_rkey(exposure.window->rkey);
   exposures_.push_back(std::move(exposure));
   if (state == State::kEstablished || state == State::kBinding) {
@@ -372,15 +372,16 @@ void VerbsConnection::Unexpose(const RemoteMemory& memory) {
   });
   if (it == exposures_.end()) return;
   if (it->posted && !it->bound && qp_ != nullptr) {
-    // The bind under way must find its window. No peer has its key yet: it would be told behind it.
+    // The bind in flight needs its window. No peer has the key yet, because it is sent after the
+    // bind.
     it->taken_back = true;
     return;
   }
-  // Deallocating a window invalidates its key (ibv_dealloc_mw(3)), at once.
+  // Deallocating a window invalidates its key at once (ibv_dealloc_mw(3)).
   exposures_.erase(it);
 }
 
-// Binds complete in the order they were posted, which is that of exposures_.
+// Binds complete in the order of posting, which is the order of exposures_.
 void VerbsConnection::OnBound() {
   if (pending_binds_ > 0) --pending_binds_;
   binds_stall = false;
@@ -406,8 +407,8 @@ absl::Status VerbsConnection::Retire(bool device_gone, std::vector<Completion>* 
   device_ = nullptr;
   const auto gone = [&](int error) { return error == 0 || (error == EIO && device_gone); };
   int failed = 0;
-  // Windows before the queue pair they are bound to: a bound window holds it (rxe waits for that).
-  // One that stays is of no use to anybody without its queue pair.
+  // Windows before the queue pair to which they are bound: a bound window holds it (rxe waits for
+  // that). A window that stays cannot be used without its queue pair.
   for (Exposure& exposure : exposures_) {
     if (exposure.window != nullptr && gone(ibv_dealloc_mw(exposure.window.get()))) {
       (void)exposure.window.release();
@@ -417,7 +418,7 @@ absl::Status VerbsConnection::Retire(bool device_gone, std::vector<Completion>* 
     if (gone(error)) {
       (void)exposure.region.release();
     } else if (!windows_) {
-      failed = error;  // other queue pairs of its domain reach it
+      failed = error;  // other queue pairs of its domain can access it
     }
   }
   if (qp_ != nullptr) {

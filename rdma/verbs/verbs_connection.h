@@ -1,6 +1,6 @@
-// One connection of a verbs endpoint: its queue pair, what is outstanding on it, what is exposed.
+// One connection of a verbs endpoint: its queue pair, outstanding work and exposed memory.
 //
-// **Thread safety**: as its endpoint's.
+// **Thread safety**: the endpoint's thread.
 //
 // States:
 //   kIdle       made by Create(): queue pair in INIT, receives may be posted
@@ -11,11 +11,11 @@
 //   kEstablished, then kLost (in error; kLost or kFailed was reported) and kClosed
 //
 // Invariants:
-//  1. `sends_` holds every work request posted and not known to be done, oldest first; a send
+//  1. `sends_` holds every work request that was posted and may be incomplete, oldest first. A send
 //     completion retires all before it (a send queue completes in order, IBTA vol. 1, 10.8.5).
-//  2. Once Retire() has returned OK there is no queue pair: the device reads and writes nothing for
-//     this connection any more, and every work request has been reported. Until then retired() is
-//     false, and exposed memory is kept alive, beyond the connection itself if need be.
+//  2. After Retire() has returned OK there is no queue pair: the device no longer accesses memory
+//     for this connection, and every work request has been reported. Until then retired() is false,
+//     and exposed memory is kept alive, if necessary longer than the connection.
 #ifndef VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 #define VERBENA_RDMA_VERBS_VERBS_CONNECTION_H_
 
@@ -40,18 +40,19 @@ namespace verbena::rdma {
 struct CompletionQueue {
   CqHandle cq;
   uint32_t capacity = 0;
-  uint32_t used = 0;    // entries its connections may need
+  uint32_t used = 0;    // maximum number of entries that its connections need
   bool armed = false;   // ibv_req_notify_cq() was called and no event has been read since
-  bool broken = false;  // IBV_EVENT_CQ_ERR: it reports nothing any more; goes with its connections
+  bool broken = false;  // IBV_EVENT_CQ_ERR: it reports no more completions, and is destroyed with
+                        // its connections
 };
 
-// A domain and what this endpoint knows to be registered in it.
+// A domain, and this endpoint's cache of registrations in it.
 struct DomainView {
   std::shared_ptr<VerbsDomain> domain;
 
-  // The registration of the block that `block` is a piece of; registers it when it is not.
+  // Finds the registration of `block`'s root block, and registers it if it is not registered.
   absl::StatusOr<const RegisteredMemory*> Find(const MemoryBlock& block);
-  // The steps that are left of that; null: it is registered.
+  // Starts that registration and returns the remaining steps; null: it is registered.
   std::shared_ptr<VerbsDomain::MemorySteps> StepsOf(const MemoryBlock& block) {
     if (known_.contains(block.root().id())) return nullptr;
     return domain->StartRegistration(block);
@@ -63,7 +64,7 @@ struct DomainView {
   absl::flat_hash_map<uint64_t, const RegisteredMemory*> known_;  // by root block
 };
 
-// Numbers of a queue pair that an operator needs to find it.
+// Identification of a queue pair for operators.
 struct PathText {
   std::string local;   // "rxe0:1 GID ... QPN 17"
   std::string remote;  // "10.0.0.2:7000 GID ... QPN 18"
@@ -87,15 +88,15 @@ class VerbsConnection {
   VerbsConnection(const VerbsConnection&) = delete;
   VerbsConnection& operator=(const VerbsConnection&) = delete;
 
-  // Makes the queue pair and moves it to INIT. RESOURCE_EXHAUSTED and INVALID_ARGUMENT name what
-  // was asked for and what the device has.
+  // Makes the queue pair and moves it to INIT. RESOURCE_EXHAUSTED and INVALID_ARGUMENT have the
+  // requested and the available resources.
   absl::Status Start(const ConnectionLimits& limits, VerbsDevice* device,
                      std::shared_ptr<DomainView> view, CompletionQueue* queue,
                      std::shared_ptr<AsyncInbox> inbox, const VerbsOptions& options);
-  // INIT to RTR to RTS; then posts the binds that were waiting for it.
+  // Moves from INIT to RTR to RTS; then posts the waiting binds.
   absl::Status MakeReady(const VerbsOptions& options);
 
-  // `own`: the region that StartExposure() had to register; null: registered here, if needed.
+  // `own`: a region from StartExposure(); null: registers here if needed.
   absl::StatusOr<RemoteMemory> Expose(std::shared_ptr<MemoryBlock> block, size_t offset,
                                       size_t bytes, MrHandle own = nullptr);
   // Null: the range needs no region of its own.
@@ -106,20 +107,21 @@ class VerbsConnection {
 
   absl::Status PostReceives(uint32_t count);
   absl::Status PostWrite(const WriteRequest& request);
-  // Hands the chain of writes to the device. Not OK: the connection is unusable.
+  // Posts the chain of writes to the device. Not OK: the connection is unusable.
   absl::Status Flush();
 
-  // What a work completion means; appended to *out. Errors of binds too are returned only.
+  // Appends the completions of a work completion to *out. Binds append nothing. An error, also of a
+  // bind, marks the connection as failing.
   void OnWorkCompletion(const ibv_wc& completion, std::vector<Completion>* out);
-  // Stops the queue pair; what is complete must be polled from the queue afterwards.
+  // Stops the queue pair. Afterwards, complete work must be polled from the queue.
   void Stop();
-  // Ends it: windows, then the queue pair. Outstanding work is appended to *out as flushed. Not
-  // OK: the device refused, so the connection is not dead; try again. `device_gone`: the kernel has
-  // taken down everything of the device, so EIO means that it is gone too.
+  // Destroys the windows, then the queue pair. Outstanding work is appended to *out as flushed. Not
+  // OK: the device refused, so the connection is not dead; retry. `device_gone`: the kernel has
+  // destroyed all objects of the device, so EIO means that the object is gone too.
   absl::Status Retire(bool device_gone, std::vector<Completion>* out);
   bool retired() const { return retired_; }
-  // Gives up on one that cannot be retired before its device is closed: never dead, and its memory
-  // is kept until the process ends.
+  // Gives up on a connection that cannot be retired before its device is closed. It is never dead,
+  // and its memory is kept until the process ends.
   void Abandon();
 
   bool binding() const { return pending_binds_ > 0; }
@@ -132,7 +134,7 @@ class VerbsConnection {
   const absl::Status& failure() const { return failure_; }
   ibv_qp* qp() const { return qp_.get(); }
   PathText Path() const;
-  // "path MTU 4096, service level 0, ...": as in force once MakeReady() has returned.
+  // "path MTU 4096, service level 0, ...": the values in force after MakeReady().
   const std::string& settings() const { return settings_; }
 
   static uint32_t CompletionEntries(const ConnectionLimits& limits);
@@ -143,21 +145,22 @@ class VerbsConnection {
   static bool IsReceive(uint64_t wr_id) { return (wr_id & kReceiveBit) != 0; }
 
   State state = State::kIdle;
-  int64_t deadline_ns = 0;  // of this stage of connecting
-  // Overdue with events left unread: the last of librdmacm's, by number, that may be its own.
+  int64_t deadline_ns = 0;  // of the current stage of connecting
+  // Set if the connection is overdue while events are unread: the number of the last librdmacm
+  // event that may belong to it.
   uint64_t last_event = 0;
   bool initiator = false;
-  bool binds_stall = false;      // none has ended since they were waited for in vain
+  bool binds_stall = false;      // no bind has completed since a wait for binds timed out
   bool reported = false;         // PollEvents() has returned kEstablished
-  std::vector<Completion> held;  // until then
-  std::string private_data;      // of Connect(), until the route is resolved
+  std::vector<Completion> held;  // receive completions until then
+  std::string private_data;      // argument of Connect(), until the route is resolved
 
   ConnectionId id() const { return id_; }
   rdma_cm_id* cm_id() const { return cm_id_.get(); }
-  // librdmacm closes a device's context with the last of its ids.
+  // librdmacm closes a device's context with its last id.
   void DropCmId() { cm_id_.reset(); }
   CompletionQueue* queue() const { return queue_; }
-  // Null once it is retired.
+  // Null after the connection is retired.
   const std::shared_ptr<DomainView>& view() const { return view_; }
 
  private:
@@ -165,25 +168,26 @@ class VerbsConnection {
   static constexpr uint32_t kPositionMask = 0x7fffffff;
   static constexpr int kChain = 4;
   static constexpr int kMaxSges = 2 * kMaxSegments;  // a segment may straddle two regions
-  // Binds that may be under way at a time, beyond the send depth.
+  // Maximum number of binds in flight, in addition to the send depth.
   static constexpr uint32_t kBinds = 16;
 
   struct Send {
     enum class Kind : uint8_t { kWrite, kBind };
     uint64_t wr_id = 0;
     Kind kind = Kind::kWrite;
-    bool signaled = true;  // as the caller asked
+    bool signaled = true;  // requested by the caller
   };
   struct Exposure {
     RemoteMemory memory;
     std::shared_ptr<MemoryBlock> block;
     MwHandle window;
-    MrHandle region;  // without windows, or of the window where the block's own cannot serve
+    MrHandle region;  // without windows, or of a window for which the block's region is not
+                      // suitable
     ibv_mr* bound_to = nullptr;
     size_t bytes = 0;
-    bool posted = false;  // its bind was
+    bool posted = false;  // its bind was posted
     bool bound = false;
-    bool taken_back = false;  // before it was bound: goes once it is
+    bool taken_back = false;  // unexposed before it was bound: released after the bind
   };
 
   uint64_t WrId(uint64_t position) const {
@@ -193,7 +197,7 @@ class VerbsConnection {
                              const VerbsOptions& options);
   absl::Status Modify(ibv_qp_state state, const VerbsOptions& options);
   absl::Status CheckExposure(const MemoryBlock* block, size_t offset, size_t bytes) const;
-  // Whether the range needs a region of its own, as far as is known without registering anything.
+  // Whether the range needs its own region, as far as can be determined without registration.
   std::optional<VerbsDomain::PartUse> NeedsOwn(const MemoryBlock& block, const std::byte* data,
                                                size_t bytes) const;
   absl::Status PostBind(Exposure* exposure);
@@ -207,10 +211,10 @@ class VerbsConnection {
   std::shared_ptr<DomainView> view_;
   std::string device_name_;
   CompletionQueue* queue_ = nullptr;
-  uint32_t entries_ = 0;           // taken of queue_
-  VerbsDevice* device_ = nullptr;  // that watches qp_; null: none does
+  uint32_t entries_ = 0;           // reserved in queue_
+  VerbsDevice* device_ = nullptr;  // the device that watches qp_; null: none
   QpHandle qp_;
-  bool retired_ = true;  // there is nothing (any more) that the device could use
+  bool retired_ = true;  // no object is left that the device could use
   bool windows_ = false;
   std::vector<Exposure> exposures_;
   uint32_t pending_binds_ = 0;
@@ -223,10 +227,10 @@ class VerbsConnection {
   uint64_t max_region_ = 0;
   uint32_t receives_ = 0;    // posted and not consumed
   std::vector<Send> sends_;  // ring
-  uint64_t first_ = 0;       // oldest not known to be done
+  uint64_t first_ = 0;       // oldest that may be incomplete
   uint64_t next_ = 0;
-  uint32_t signaled_ = 0;        // of those: reported to the caller
-  uint32_t unsignaled_run_ = 0;  // posted since the last one that completes visibly
+  uint32_t signaled_ = 0;        // signaled ones among them
+  uint32_t unsignaled_run_ = 0;  // posted since the last one with a work completion
   uint32_t signal_every_ = 1;
 
   int chained_ = 0;

@@ -1,4 +1,4 @@
-// The data path of a connection: posting, and what completions mean.
+// The data path of a connection: posting and completions.
 #include <algorithm>
 #include <cerrno>
 
@@ -61,8 +61,8 @@ absl::Status VerbsConnection::CheckWrite(const WriteRequest& request) const {
                                                    device_name_, " sends at most ", max_message_,
                                                    " (max_msg_sz)"));
   }
-  // Exact when all are signaled. Unsignaled ones that are done stay unknown until the next signaled
-  // one completes, hence the larger queue.
+  // Exact if all are signaled. Completed unsignaled writes stay unknown until the next signaled one
+  // completes, so the queue is larger.
   if (signaled_ >= limits_.send_depth || next_ - first_ >= sends_.size() - kBinds) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the send queue is full: ", limits_.send_depth, " writes are outstanding"));
@@ -98,7 +98,7 @@ absl::Status VerbsConnection::PostWrite(const WriteRequest& request) {
   ibv_send_wr& write = chain_[chained_];
   ibv_sge* const sges = sges_[chained_].data();
   int count = 0;
-  // What is copied into the work request needs no registration. The processor copies it.
+  // Data copied into the work request needs no registration. The CPU copies it.
   const bool copied =
       bytes > 0 && bytes <= inline_bytes_ &&
       std::none_of(request.segments.begin(), request.segments.end(), [](const Segment& segment) {
@@ -112,7 +112,7 @@ absl::Status VerbsConnection::PostWrite(const WriteRequest& request) {
   } else if (absl::Status s = Gather(request, sges, &count); !s.ok()) {
     return s;
   }
-  // At least every so often one completes visibly, or the queue would fill with what is done.
+  // Writes are signaled at least at this rate, or the queue would fill with completed ones.
   const bool visible = request.signaled || ++unsignaled_run_ >= signal_every_;
   if (visible) unsignaled_run_ = 0;
   write = {};
@@ -129,7 +129,7 @@ absl::Status VerbsConnection::PostWrite(const WriteRequest& request) {
   if (request.signaled) ++signaled_;
   ++chained_;
   if (request.more && chained_ < kChain) return absl::OkStatus();
-  // What fails here ends the connection, with flushed completions for what was not posted.
+  // A failure here ends the connection, with flushed completions for writes that were not posted.
   if (absl::Status s = Flush(); !s.ok()) Fail(std::move(s));
   return absl::OkStatus();
 }
@@ -159,7 +159,7 @@ void VerbsConnection::OnWorkCompletion(const ibv_wc& completion, std::vector<Com
           {id_, Completion::Kind::kReceive, ok, flushed, 0, ok ? be32toh(completion.imm_data) : 0});
     }
   } else {
-    // A position is unique within the queue, so the low bits tell how far it has got.
+    // A position is unique within the queue, so its low bits show the progress.
     const uint64_t ahead = (completion.wr_id - first_) & kPositionMask;
     if (ahead >= next_ - first_) return;
     for (const uint64_t end = first_ + ahead + 1; first_ != end; ++first_) {
@@ -175,7 +175,7 @@ void VerbsConnection::OnWorkCompletion(const ibv_wc& completion, std::vector<Com
       }
     }
   }
-  // What this side flushed by stopping tells nothing about why it stopped.
+  // Work flushed because this side stopped the queue pair does not show the cause.
   if (ok || (flushed && (state == State::kLost || state == State::kClosed))) return;
   const std::string_view hint = CompletionHint(completion.status);
   const PathText path = Path();

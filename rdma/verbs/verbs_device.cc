@@ -19,26 +19,26 @@ struct Devices {
   std::mutex mutex;
   std::map<ibv_context*, std::weak_ptr<VerbsDevice>> open;
 };
-// Never destroyed: devices may be let go of during exit.
+// Never destroyed: devices may be released during exit.
 Devices& AllDevices() {
   static auto* const devices = new Devices;
   return *devices;
 }
 
-// Memory is registered in pieces that take the driver some 50 ms each. Neighbours overlap by the
-// largest chunk of a table (kMaxChunkBytes), so that each chunk lies within one piece.
+// Memory is registered in pieces that take the driver about 50 ms each. Neighboring pieces overlap
+// by the largest chunk of a table (kMaxChunkBytes), so that each chunk lies within one piece.
 constexpr uint64_t kPieceBytes = (uint64_t{256} << 20) + kPieceOverlapBytes;
 
 bool HasWindows(const ibv_device_attr& attributes) {
-  // 2B: the window works on the queue pair it was bound on alone, whatever the peer's domain
-  // (IBTA vol. 1, 10.6.7.2.2). 2A would do as well for keys, but checks less.
+  // 2B: the window works only on the queue pair of its bind, whatever the peer's domain (IBTA vol.
+  // 1, 10.6.7.2.2). 2A would protect keys equally, but has fewer checks.
   return (attributes.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0;
 }
 
-// librdmacm (seen with 44.0) closes the context of a removed device only when it next has reason to
-// read the list of devices, and not while that list is empty; but the removal of a device whose
-// driver cannot take contexts back by force, such as soft-RoCE, waits until they are closed. So the
-// files are closed here; their numbers, which librdmacm will close, stand for /dev/null until then.
+// librdmacm (observed with 44.0) closes a removed device's context only when it next reads the list
+// of devices, and not while that list is empty. But a driver that cannot revoke contexts, such as
+// soft-RoCE, completes the removal only after they are closed. So the files are closed here. Until
+// librdmacm closes their numbers, these refer to /dev/null.
 void CloseFiles(const ibv_context& context) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) return;
@@ -51,7 +51,7 @@ void CloseFiles(const ibv_context& context) {
 
 absl::StatusOr<std::shared_ptr<VerbsDevice>> VerbsDevice::Of(ibv_context* context,
                                                              const VerbsOptions& options) {
-  // Before the lock, which its end takes too when it is not needed.
+  // Before the lock: if the new object is not needed, its destructor takes the lock too.
   const std::shared_ptr<VerbsDevice> fresh(new VerbsDevice(context, options));
   Devices& devices = AllDevices();
   const std::lock_guard<std::mutex> lock(devices.mutex);
@@ -74,7 +74,7 @@ VerbsDevice::VerbsDevice(ibv_context* context, const VerbsOptions& options)
 VerbsDevice::~VerbsDevice() {
   Devices& devices = AllDevices();
   const std::lock_guard<std::mutex> lock(devices.mutex);
-  // Nobody makes a device of this context meanwhile.
+  // Under the lock, so that no other thread creates a device of this context.
   if (removed_.load(std::memory_order_relaxed)) CloseFiles(*context_);
   const auto known = devices.open.find(context_);
   if (known != devices.open.end() && known->second.expired()) devices.open.erase(known);
@@ -109,9 +109,9 @@ absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDevice::Domain(uint64_t key) {
   if (pd == nullptr) {
     return ErrnoStatus(absl::StrCat("cannot make a protection domain on ", name_), errno);
   }
-  // Written locally by pulls' destinations as seen from here, and by nothing else. Relaxed ordering
-  // is safe because nothing looks at written memory before a completion, and completions are not
-  // relaxed (ibv_reg_mr(3); transport.h, invariant 1). Devices and kernels without it ignore it.
+  // Local write access is for destinations of pulls; nothing else writes here. Relaxed ordering is
+  // safe, because written memory is read only after a completion, and completions are not relaxed
+  // (ibv_reg_mr(3); transport.h, invariant 1). Devices and kernels without it ignore the flag.
   const int access = IBV_ACCESS_LOCAL_WRITE | (windows_ ? IBV_ACCESS_MW_BIND : 0) |
                      (relaxed_ordering_ ? IBV_ACCESS_RELAXED_ORDERING : 0);
   auto domain = std::make_shared<VerbsDomain>(pd, gpu_direct_, access, piece_sizes_);
@@ -139,7 +139,7 @@ void VerbsDevice::WakeAll() {
 
 std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
   std::vector<std::string> texts;
-  // One reader at a time; whoever does not get the lock is served by the one who has it.
+  // One reader at a time; it delivers the events of threads that do not get the lock.
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return texts;
   const auto deliver = [&](const void* object, const ibv_cq* queue, ibv_event_type type) {
@@ -166,7 +166,7 @@ std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
         deliver(event.element.cq, event.element.cq, type);
         break;
       case IBV_EVENT_DEVICE_FATAL:
-        fatal_.store(true, std::memory_order_relaxed);  // as in gone()
+        fatal_.store(true, std::memory_order_relaxed);  // relaxed as in gone()
         WakeAll();
         texts.push_back(absl::StrCat("RDMA device ", name_, ": ", ibv_event_type_str(type)));
         break;
@@ -181,11 +181,12 @@ std::vector<std::string> VerbsDevice::PollAsync(bool* fatal) {
                                      " (port ", event.element.port_num, ")"));
         break;
       default:
-        break;  // COMM_EST, SQ_DRAINED, LAST_WQE_REACHED; shared receive queues, which we have not
+        break;  // COMM_EST, SQ_DRAINED, LAST_WQE_REACHED; events of shared receive queues, which
+                // are not used
     }
     ibv_ack_async_event(&event);
   }
-  *fatal = fatal_.load(std::memory_order_relaxed);  // as in gone()
+  *fatal = fatal_.load(std::memory_order_relaxed);  // relaxed as in gone()
   return texts;
 }
 

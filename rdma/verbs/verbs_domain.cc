@@ -8,13 +8,13 @@
 namespace verbena::rdma {
 
 struct VerbsDomain::Shared {
-  std::mutex mutex;  // never held while registering or deregistering
+  std::mutex mutex;  // never held during registration or deregistration
   std::unordered_set<Registration*> live;
-  std::unordered_map<uint64_t, std::weak_ptr<MemorySteps>> steps;  // of blocks, by root block
+  std::unordered_map<uint64_t, std::weak_ptr<MemorySteps>> steps;  // of blocks, by root block id
   std::unordered_map<const MemorySteps*, std::weak_ptr<MemorySteps>> parts;  // for connections
-  // Steps and registrations that may have regions outside of `live`.
+  // Number of steps and registrations that may have regions outside of `live`.
   int open = 0;
-  std::condition_variable closed;  // one of them has none any more
+  std::condition_variable closed;  // one of them has no region any more
 
   void Open() {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -38,7 +38,7 @@ class VerbsDomain::Registration final : public MemoryBlock::Attachment {
   ~Registration() override {
     {
       const std::lock_guard<std::mutex> lock(shared_->mutex);
-      if (shared_->live.erase(this) == 0) return;  // the domain has ended it
+      if (shared_->live.erase(this) == 0) return;  // the domain has already ended it
       ++shared_->open;
     }
     regions_.clear();
@@ -46,7 +46,7 @@ class VerbsDomain::Registration final : public MemoryBlock::Attachment {
   }
 
   bool Of(const Shared* shared) const { return shared_.get() == shared; }
-  // The domain's, under the lock.
+  // Called by the domain, under the lock.
   std::vector<MrHandle> TakeRegions() {
     memory.pieces.clear();
     return std::move(regions_);
@@ -66,7 +66,7 @@ VerbsDomain::MemorySteps::MemorySteps(const VerbsDomain& domain, const MemoryBlo
                                       For purpose)
     : shared_(domain.shared_),
       gpu_direct_(domain.gpu_direct_),
-      // Shared ownership goes through a pointer to what is not const; nothing is changed.
+      // shared_from_this() needs a non-const reference; the block is not changed.
       root_(const_cast<MemoryBlock&>(root).shared_from_this()),
       key_(&domain),
       data_(range.data()),
@@ -77,7 +77,7 @@ VerbsDomain::MemorySteps::MemorySteps(const VerbsDomain& domain, const MemoryBlo
 }
 
 VerbsDomain::MemorySteps::~MemorySteps() {
-  End(absl::CancelledError("the registration was given up"));  // nobody else has it any more
+  End(absl::CancelledError("the registration was given up"));  // no other thread has it any more
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   shared_->parts.erase(this);
   const auto known = shared_->steps.find(root_->id());
@@ -172,13 +172,13 @@ VerbsDomain::~VerbsDomain() {
     }
   }
   for (const auto& steps : running) {
-    const std::lock_guard<std::mutex> lock(steps->mutex_);  // waits for the piece under way
+    const std::lock_guard<std::mutex> lock(steps->mutex_);  // waits for the piece in progress
     steps->End(absl::UnavailableError("the RDMA device was closed"));
   }
   std::unique_lock<std::mutex> lock(shared_->mutex);
   for (Registration* registration : shared_->live) regions.push_back(registration->TakeRegions());
   shared_->live.clear();
-  // What other threads are giving back.
+  // Waits for regions that other threads are releasing.
   shared_->closed.wait(lock, [this] { return shared_->open == 0; });
 }
 
@@ -186,13 +186,13 @@ const RegisteredMemory* VerbsDomain::Find(const MemoryBlock& block) const {
   const std::shared_ptr<MemoryBlock::Attachment> found = block.root().FindAttachment(this);
   if (found == nullptr) return nullptr;
   const auto* registration = static_cast<Registration*>(found.get());
-  // Another domain may have had this one's address.
+  // Another domain may have had this one's address before.
   return registration->Of(shared_.get()) ? &registration->memory : nullptr;
 }
 
 std::shared_ptr<VerbsDomain::MemorySteps> VerbsDomain::StartRegistration(const MemoryBlock& block) {
   const MemoryBlock& root = block.root();
-  std::shared_ptr<MemorySteps> known;  // may be the last reference: not let go of under the lock
+  std::shared_ptr<MemorySteps> known;  // may be the last reference: not dropped under the lock
   const std::unique_lock<std::mutex> lock(shared_->mutex);
   if (Find(root) != nullptr) return nullptr;
   std::weak_ptr<MemorySteps>& steps = shared_->steps[root.id()];

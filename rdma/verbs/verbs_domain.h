@@ -1,15 +1,15 @@
 // A protection domain of an RDMA device, and the memory that is registered in it.
 //
-// Memory is registered once for each domain, in pieces of bounded size, so that no single call of
-// the driver takes long. Neighbouring pieces overlap by the largest chunk of a table: the payload
-// of a record lies within one region and needs one key. A registration hangs on its memory block
-// and ends before the memory does, or with the domain.
+// Memory is registered once per domain, in pieces of bounded size, so that no single driver call
+// takes long. Neighboring pieces overlap by the largest chunk of a table, so the payload of a
+// record lies within one region and needs one key. A registration is attached to its memory block,
+// and ends before the memory or with the domain.
 //
-// **Thread safety**: thread-safe. A MemorySteps may be stepped by several threads, which take
-// turns. No lock of the domain is held while memory is registered or deregistered.
+// **Thread safety**: thread-safe. Several threads may call a MemorySteps; the calls are serialized.
+// No lock of the domain is held while memory is registered or deregistered.
 //
 // Invariants:
-//  1. A block is found registered only when all of its pieces are.
+//  1. A block is found as registered only when all of its pieces are.
 //  2. When the domain's destructor returns, no region of the domain is left, not even one that
 //     another thread was registering or deregistering.
 #ifndef VERBENA_RDMA_VERBS_VERBS_DOMAIN_H_
@@ -35,7 +35,7 @@
 
 namespace verbena::rdma {
 
-// Piece i of a block begins at i * stride and has `bytes`, or what is left of the block.
+// Piece i of a block begins at i * stride and has `bytes`, or the rest of the block.
 struct PieceSizes {
   size_t bytes = 0;
   size_t stride = 0;
@@ -62,8 +62,8 @@ struct RegisteredMemory {
 class VerbsDomain {
  public:
   class MemorySteps;
-  // What a region of a part of a block is for: remote writes where there are no windows, or a
-  // window where the range lies in no single piece.
+  // Purpose of a region for a part of a block: remote writes on devices without windows, or a
+  // window for a range that no single piece contains.
   enum class PartUse : uint8_t { kPeer, kWindow };
 
   VerbsDomain(ibv_pd* pd, std::shared_ptr<GpuDirect> gpu_direct, int access, PieceSizes sizes);
@@ -72,21 +72,21 @@ class VerbsDomain {
   VerbsDomain& operator=(const VerbsDomain&) = delete;
 
   ibv_pd* pd() const { return pd_.get(); }
-  // The registration of the block that `block` is a piece of; null: there is none (yet). Lives as
-  // long as that block and the domain do.
+  // The registration of `block`'s root block; null: there is none (yet). It lives as long as the
+  // root block and the domain.
   const RegisteredMemory* Find(const MemoryBlock& block) const;
-  // Registers it unless it is registered: all pieces in this call, which takes seconds for many
-  // gigabytes.
+  // Registers the root block if it is not registered. Registers all pieces in this call, which
+  // takes seconds for many gigabytes.
   absl::StatusOr<const RegisteredMemory*> Register(const MemoryBlock& block);
-  // The same step by step. Null: it is registered. Callers that ask for a block which is being
-  // registered share the steps.
+  // Starts Register() in steps. Null: the block is registered. Callers for a block whose
+  // registration is in progress share the steps.
   std::shared_ptr<MemorySteps> StartRegistration(const MemoryBlock& block);
-  // Whether windows can be bound to regions of this block, where the device has windows.
+  // Whether windows can be bound to regions of this block, on a device that has windows.
   bool TakesWindows(const MemoryBlock& block) const;
-  // A region of its own for a part of the block, which ends before the domain.
+  // Registers a separate region for a part of the block. It ends before the domain.
   absl::StatusOr<MrHandle> RegisterPart(const MemoryBlock& block, std::byte* data, size_t bytes,
                                         PartUse use);
-  // The same in one step; then MemorySteps::TakePart().
+  // Starts RegisterPart(), which is one step; MemorySteps::TakePart() returns the region.
   std::shared_ptr<MemorySteps> StartPart(const MemoryBlock& block, std::byte* data, size_t bytes,
                                          PartUse use);
 
@@ -104,35 +104,36 @@ class VerbsDomain {
   std::shared_ptr<Shared> shared_;
 };
 
-// A block, or a part of one for a connection, that is being registered. Steps that are given up
-// leave nothing registered.
+// A registration in progress, of a block or of a part for a connection. Abandoned steps leave no
+// memory registered.
 class VerbsDomain::MemorySteps {
  public:
   enum class For : uint8_t { kBlock, kConnection };
-  // `sizes`: of the pieces; a connection's is one piece.
+  // `sizes`: of the pieces; a connection's part is one piece.
   MemorySteps(const VerbsDomain& domain, const MemoryBlock& root, absl::Span<std::byte> range,
               PieceSizes sizes, int access, For purpose);
   ~MemorySteps();
   MemorySteps(const MemorySteps&) = delete;
   MemorySteps& operator=(const MemorySteps&) = delete;
 
-  // Registers the next piece. An error is final: nothing of the block stays registered.
+  // Registers the next piece. An error is final: no part of the block stays registered.
   // UNAVAILABLE: the domain was closed.
   absl::Status Step();
-  // The region of a complete part, once. Null: the domain was closed.
+  // Returns the region of a complete part, once. Null: the domain was closed.
   MrHandle TakePart();
-  // Acquire, with the release in Step(): who sees it complete finds the registration.
+  // Acquire, paired with the release in Step(): a thread that sees it complete finds the
+  // registration.
   bool complete() const { return complete_.load(std::memory_order_acquire); }
-  // Relaxed: a caller that does not see it yet is told by Step().
+  // Relaxed: a caller that does not see it yet gets the error from Step().
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  // Relaxed: for people.
+  // Relaxed: for display.
   uint64_t registered_bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class VerbsDomain;
 
   absl::Status RegisterPiece();   // under mutex_
-  void Complete();                // all pieces are there; under mutex_
+  void Complete();                // all pieces are registered; under mutex_
   void End(absl::Status reason);  // under mutex_
 
   const std::shared_ptr<Shared> shared_;
@@ -143,7 +144,7 @@ class VerbsDomain::MemorySteps {
   const int access_;
   const For purpose_;
 
-  std::mutex mutex_;  // held while a piece is registered; of what follows
+  std::mutex mutex_;  // held while a piece is registered; guards the fields below
   ibv_pd* pd_;        // null: ended
   absl::Status ended_;
   std::optional<MemorySource> source_;

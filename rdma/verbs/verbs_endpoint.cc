@@ -17,8 +17,9 @@
 namespace verbena::rdma {
 namespace {
 
-constexpr uint32_t kQueueEntries = 4096;  // of the first completion queue; each next doubles
-constexpr int64_t kOpenAgainNanos = 100'000'000;  // between tries to open a removed device
+constexpr uint32_t kQueueEntries = 4096;  // size of the first completion queue; each next one
+                                          // doubles
+constexpr int64_t kOpenAgainNanos = 100'000'000;  // between attempts to open a removed device
 constexpr size_t kRejectionBytes = 140;           // private data of an IB CM REJ: 148
 
 absl::Status SetNonBlocking(int fd, std::string_view what) {
@@ -27,8 +28,8 @@ absl::Status SetNonBlocking(int fd, std::string_view what) {
   return ErrnoStatus(what, errno);
 }
 
-// Since Linux 5.12 a child of fork() gets copies of pinned pages at once; before that, the pages
-// must be marked, and before anything else is done (ibv_fork_init(3)).
+// Since Linux 5.12 a child of fork() gets copies of pinned pages at once. Before that, the pages
+// must be marked, and this call must come first (ibv_fork_init(3)).
 void MakeForkSafe() {
   static const bool done = [] {
     if (ibv_is_fork_initialized() == IBV_FORK_DISABLED) (void)ibv_fork_init();
@@ -71,7 +72,7 @@ absl::Status VerbsEndpointImpl::OpenDevice() {
   }
   MakeSlabs();
   removed_.clear();
-  // The same ones again after a removal.
+  // After a removal, the same device and address are used again.
   options_.device = device();
   options_.address = port_.address;
   Log(absl::StrCat("verbs on ", device(), " (", port_.netdev, " ", port_.address, ", ",
@@ -83,7 +84,7 @@ absl::Status VerbsEndpointImpl::OpenDevice() {
   return listening_ ? StartListening() : absl::OkStatus();
 }
 
-// What outlives a device: librdmacm's events, and the way asynchronous ones are handed to us.
+// Objects that outlive a device: librdmacm's events, and the path of asynchronous events.
 absl::Status VerbsEndpointImpl::OpenChannels() {
   if (events_channel_ != nullptr) return absl::OkStatus();
   EventChannelHandle channel(rdma_create_event_channel());
@@ -154,7 +155,7 @@ void VerbsEndpointImpl::CloseDevice(const std::string& reason) {
     if (device_ != nullptr) device_->Unwatch(queue->cq.get());
   }
   queues_.clear();
-  stepped_.clear();  // waits for the steps under way
+  stepped_.clear();  // waits for the steps in progress
   common_view_.reset();
   views_.clear();
   slabs_.reset();
@@ -186,14 +187,14 @@ absl::StatusOr<CompletionQueue*> VerbsEndpointImpl::QueueWithRoom(uint32_t entri
         " has at most ", most, " (max_cqe): use fewer slots or operations for each lane"));
   }
   auto queue = std::make_unique<CompletionQueue>();
-  // Few queues to poll with many lanes, little memory with few.
+  // Few queues to poll with many lanes, and little memory with few lanes.
   const uint64_t usual = uint64_t{kQueueEntries} << std::min<size_t>(queues_.size(), 20);
   auto size = static_cast<uint32_t>(std::min<uint64_t>(most, std::max<uint64_t>(entries, usual)));
   while (true) {
     queue->cq.reset(
         ibv_create_cq(device_->context(), static_cast<int>(size), queue.get(), channel_.get(), 0));
     if (queue->cq != nullptr) break;
-    // Queues are locked memory: a device may refuse less than max_cqe.
+    // Queues are locked memory: a device may refuse sizes below max_cqe.
     if (errno != ENOMEM || size == entries) {
       return ErrnoStatus(
           absl::StrCat("cannot make a completion queue of ", size, " entries on ", device_->name()),
@@ -229,7 +230,7 @@ ConnectionId VerbsEndpointImpl::Adopt(CmIdHandle cm_id, State state) {
 absl::StatusOr<std::string> VerbsEndpointImpl::Listen() {
   if (listening_) return absl::FailedPreconditionError("the endpoint is listening already");
   if (absl::Status s = NeedDevice(); !s.ok()) return s;
-  listen_port_ = static_cast<uint16_t>(options_.port);  // ValidateVerbsOptions() has looked
+  listen_port_ = static_cast<uint16_t>(options_.port);  // ValidateVerbsOptions() has checked it
   if (absl::Status s = StartListening(); !s.ok()) return s;
   listening_ = true;
   return JoinHostPort(port_.address, listen_port_);

@@ -1,4 +1,4 @@
-// Events: of librdmacm (connections, the device's removal) and of the device.
+// Events of librdmacm (connections, removal of the device) and of the device.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,17 +12,18 @@
 namespace verbena::rdma {
 namespace {
 
-// Looking at a descriptor is a system call: with traffic going on, every so many turns is enough.
+// Checking a descriptor is a system call, so during traffic it is done once in this many turns.
 constexpr uint32_t kTurnsPerLook = 64;
 constexpr int kEventsPerLook = 64;
-constexpr uint64_t kEventsOfConnection = 4;  // of librdmacm, that may wait to be read at a time
-// Events that nobody has taken yet: while there are as many, librdmacm's stay in the kernel, which
-// refuses requests beyond the backlog. So they are bounded, however many peers connect.
+constexpr uint64_t kEventsOfConnection = 4;  // maximum number of unread librdmacm events per
+                                             // connection
+// While this many events are not taken, librdmacm's events stay in the kernel, which refuses
+// requests beyond the backlog. So the number of events is bounded for any number of peers.
 constexpr size_t kMostEvents = 64;
 constexpr int kInvalidServiceId = 8;  // REJ reason codes: IBTA vol. 1, 12.6.7.2
 constexpr int kConsumerReject = 28;
 
-// What the peer said when it refused; from outside, so only what can be printed.
+// The peer's text in a refusal; only printable characters, because it is untrusted.
 std::string Printable(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -37,7 +38,7 @@ absl::Status RejectedStatus(int reason, const std::string& private_data, const s
     return absl::UnavailableError(absl::StrCat("nothing listens at ", peer));
   }
   const std::string text = Printable(private_data);
-  // Without a text it is the kernel that refuses: its queue for the listener is full.
+  // Without a text the refusal comes from the kernel: its queue for the listener is full.
   if (reason == kConsumerReject && text.empty()) {
     return absl::AbortedError(
         absl::StrCat("refused by ", peer, ": too many connection requests wait there; try again"));
@@ -102,7 +103,7 @@ bool VerbsEndpointImpl::PollCm() {
       private_data.assign(static_cast<const char*>(event->param.conn.private_data),
                           event->param.conn.private_data_len);
     }
-    // Before anything is destroyed: that would wait for it.
+    // Before any id is destroyed, because that waits for the acknowledgement.
     rdma_ack_cm_event(event);
     if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
       OnRequest(id, std::move(private_data));
@@ -131,7 +132,7 @@ void VerbsEndpointImpl::OnRequest(rdma_cm_id* id, std::string private_data) {
     return;
   }
   const ConnectionId connection = Adopt(std::move(cm_id), State::kRequested);
-  // Arrives padded to what the message has room for.
+  // The data arrives padded to the size of the message.
   private_data.resize(std::min(private_data.size(), kMaxPrivateData));
   Report(ConnectionEvent::Kind::kRequest, connection, {}, std::move(private_data));
 }
@@ -173,7 +174,7 @@ void VerbsEndpointImpl::OnCmEvent(VerbsConnection* connection, rdma_cm_event_typ
       Lose(connection, absl::UnavailableError(absl::StrCat("the peer ", peer, " disconnected")));
       break;
     default:
-      break;  // ADDR_CHANGE, TIMEWAIT_EXIT: nothing to do
+      break;  // ADDR_CHANGE, TIMEWAIT_EXIT: no action
   }
 }
 
@@ -195,7 +196,7 @@ void VerbsEndpointImpl::Connecting(VerbsConnection* connection) {
   connection->state = State::kConnecting;
 }
 
-// The peer has accepted: our queue pair must be able to receive before it may write.
+// The peer has accepted: this queue pair must be able to receive before the peer may write.
 void VerbsEndpointImpl::OnResponse(VerbsConnection* connection) {
   if (connection->state != State::kConnecting || !connection->initiator) return;
   NextStage(connection);
@@ -206,7 +207,7 @@ void VerbsEndpointImpl::OnResponse(VerbsConnection* connection) {
   }
 }
 
-// The windows are bound, so what was told to the peer is true from now on.
+// The windows are bound, so their keys are valid from now on and the connection can be completed.
 void VerbsEndpointImpl::FinishBinding(VerbsConnection* connection) {
   if (connection->initiator) {
     if (rdma_establish(connection->cm_id()) != 0) {
@@ -261,7 +262,7 @@ void VerbsEndpointImpl::PollDeviceEvents() {
     }
     VerbsConnection* connection = Find(static_cast<ConnectionId>(id));
     if (connection == nullptr || !connection->has_queue_pair()) continue;
-    // A completion of the same failure says more: read those first.
+    // A completion of the same failure has more details, so those are read first.
     DrainQueue(connection->queue());
     const PathText path = connection->Path();
     connection->Fail(absl::UnavailableError(absl::StrCat(
@@ -274,8 +275,8 @@ void VerbsEndpointImpl::PollDeviceEvents() {
   if (fatal) CloseDevice(absl::StrCat("RDMA device ", device(), " has failed"));
 }
 
-// Completions may be missing from now on, so no connection of the queue can go on. Those that are
-// in it are read: they have happened.
+// Completions may be missing from now on, so no connection of the queue can continue. Completions
+// that are in it are valid and are read.
 void VerbsEndpointImpl::OnQueueError(const ibv_cq* cq) {
   const auto queue = std::find_if(queues_.begin(), queues_.end(),
                                   [cq](const auto& one) { return one->cq.get() == cq; });
@@ -294,9 +295,9 @@ void VerbsEndpointImpl::OnQueueError(const ibv_cq* cq) {
   }
 }
 
-// A peer whose answer waits to be read is not silent. So where events are left unread, a connection
-// that is overdue waits until all those have been read that may have been there by then: events
-// come in order, and those that keep coming hold up no timer.
+// A peer whose reply waits to be read is not late. So while events are unread, an overdue
+// connection waits until all events that may have been there by then are read. Events come in
+// order, so continuous new events do not delay a timer.
 bool VerbsEndpointImpl::IsLate(VerbsConnection* connection, bool read_all) const {
   if (read_all) return true;
   if (connection->last_event == 0) {
@@ -315,7 +316,7 @@ void VerbsEndpointImpl::CheckTimers(bool read_all) {
       ++i;
       continue;
     }
-    // Lose() takes it off the list.
+    // Lose() removes it from the list.
     Lose(connection, absl::DeadlineExceededError(absl::StrCat(
                          "no connection with ", connection->Path().remote, " from ", device(),
                          " within ", absl::FormatDuration(options_.connect_timeout))));

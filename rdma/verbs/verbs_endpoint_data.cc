@@ -1,4 +1,4 @@
-// The data path: posting, polling, sleeping; and what happens to a connection that fails.
+// The data path (posting, polling, sleeping) and the handling of failed connections.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -10,7 +10,7 @@ namespace verbena::rdma {
 namespace {
 
 constexpr size_t kPollBatch = 32;
-constexpr int64_t kRetryStuckNanos = 100'000'000;  // between tries to take a queue pair down
+constexpr int64_t kRetryStuckNanos = 100'000'000;  // between attempts to destroy a queue pair
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void VerbsEndpointImpl::DrainQueue(CompletionQueue* queue) { PollQueue(queue, qu
 
 void VerbsEndpointImpl::HandleCompletion(const ibv_wc& completion) {
   VerbsConnection* connection = Find(VerbsConnection::ConnectionOf(completion.wr_id));
-  // Of a queue pair that is gone: what it had outstanding has been reported.
+  // The queue pair is gone: its outstanding work has been reported.
   if (connection == nullptr || !connection->has_queue_pair()) return;
   last_ = connection;
   const bool was_failing = connection->failing();
@@ -103,7 +103,7 @@ void VerbsEndpointImpl::Lose(VerbsConnection* connection, absl::Status reason) {
   const State before = connection->state;
   connection->state = State::kLost;
   Retire(connection);
-  // What the completions told is nearer to the cause than an event that came of it.
+  // The reason from the completions is nearer to the cause than that of a resulting event.
   if (connection->failing()) reason = connection->failure();
   connecting_.erase(std::remove(connecting_.begin(), connecting_.end(), connection),
                     connecting_.end());
@@ -125,7 +125,7 @@ bool VerbsEndpointImpl::TryRetire(VerbsConnection* connection) {
   if (connection->retired()) return true;
   CompletionQueue* const queue = connection->queue();
   connection->Stop();
-  // What has arrived has arrived; after this, everything outstanding is reported as flushed.
+  // Received data is still reported; all other outstanding work is reported as flushed.
   DrainQueue(queue);
   unread_.clear();
   const bool gone = device_ != nullptr && device_->gone();
@@ -138,10 +138,10 @@ bool VerbsEndpointImpl::TryRetire(VerbsConnection* connection) {
     }
     return false;
   }
-  if (Find(connection->id()) == connection) {  // not forgotten
+  if (Find(connection->id()) == connection) {  // not destroyed by its owner
     for (const Completion& completion : unread_) Report(completion);
   }
-  // Its entries are gone from the queue before their room is given to others.
+  // Removes its entries from the queue before their space is given to other connections.
   DrainQueue(queue);
   return true;
 }
@@ -184,8 +184,8 @@ bool VerbsEndpointImpl::Arm(SleepUntil) {
     if (queue->armed) continue;
     if (ibv_req_notify_cq(queue->cq.get(), 0) == 0) queue->armed = true;
   }
-  // A completion between the last poll and the request raises no event: look again.
-  // All of it: what stays would wait for the next one's event.
+  // A completion between the last poll and the request raises no event, so poll again. Drain all of
+  // it: a remaining completion would wait for the next one's event.
   for (size_t i = 0; i < queues_.size(); ++i) DrainQueue(queues_[i].get());
   LoseFailing();
   return ready_.empty() && events_.empty();

@@ -1,15 +1,15 @@
-// The verbs endpoint's insides: verbs_endpoint.cc (set-up and end), verbs_endpoint_memory.cc
-// (registering and exposing), verbs_endpoint_cm.cc (events of librdmacm and the device),
-// verbs_endpoint_data.cc (posting, polling, sleeping).
+// Implementation of the verbs endpoint: verbs_endpoint.cc (set-up and end),
+// verbs_endpoint_memory.cc (registering and exposing), verbs_endpoint_cm.cc (events of librdmacm
+// and the device), verbs_endpoint_data.cc (posting, polling, sleeping).
 //
-// **Thread safety**: one owner thread. Registrations and exposures that were started are stepped by
-// any thread: they use the domain (verbs_domain.h) and nothing of the endpoint.
+// **Thread safety**: one owner thread. Any thread may execute the steps of a started registration
+// or exposure: they use the domain (verbs_domain.h) but not the endpoint.
 //
 // Invariants:
-//  1. A connection that fails is only marked while completions are being read; it is retired
-//     (LoseFailing()) when none of its completions is left unread.
-//  2. A connection whose queue pair the device does not destroy is not dead: it is tried again, its
-//     flushed completions are held back, and its memory is kept.
+//  1. While completions are read, a failing connection is only marked. It is retired
+//     (LoseFailing()) when none of its completions is unread.
+//  2. A connection whose queue pair the device does not destroy is not dead: destruction is
+//     retried, its flushed completions are held back, and its memory is kept.
 //  3. While device_ is held, anchor_ is bound to it, so that its context stays open.
 #ifndef VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
 #define VERBENA_RDMA_VERBS_VERBS_ENDPOINT_IMPL_H_
@@ -88,7 +88,7 @@ class VerbsEndpointImpl final : public Endpoint {
   absl::Status BindAnchor();
   absl::Status StartListening();
   void CloseDevice(const std::string& reason);
-  absl::Status NeedDevice();  // opens it again after it was removed and is back
+  absl::Status NeedDevice();  // reopens the device after it was removed and has returned
   absl::StatusOr<CompletionQueue*> QueueWithRoom(uint32_t entries);
   absl::Status StartConnection(VerbsConnection* connection, const ConnectionLimits& limits);
   VerbsConnection* Find(ConnectionId id) const;
@@ -100,20 +100,21 @@ class VerbsEndpointImpl final : public Endpoint {
   // ---- verbs_endpoint_memory.cc
   void MakeSlabs();
   absl::StatusOr<std::shared_ptr<DomainView>> View(uint64_t key);
-  // Keeps the domain of steps as long as there are steps: its end would wait for the one under way.
+  // Keeps the domain as long as the steps exist, because its destructor would wait for a step in
+  // progress.
   void Keep(std::shared_ptr<DomainView> view,
             const std::shared_ptr<VerbsDomain::MemorySteps>& steps);
-  void LetGo();  // of the domains of steps that are gone
-  // Until there is room for another bind, or for a moment; once in vain, not again before one of
-  // its binds has ended.
+  void LetGo();  // releases the domains of finished steps
+  // Waits until there is room for another bind, for a limited time. After a timeout it does not
+  // wait again before one of the connection's binds has completed.
   void WaitForBinds(VerbsConnection* connection);
 
   // ---- verbs_endpoint_cm.cc
-  bool PollCm();  // whether it has read every event that was there
+  bool PollCm();  // whether it has read every event that was available
   void OnCmEvent(VerbsConnection* connection, rdma_cm_event_type type, int status,
                  const std::string& private_data);
   void OnRequest(rdma_cm_id* id, std::string private_data);
-  void NextStage(VerbsConnection* connection);   // connect_timeout starts anew
+  void NextStage(VerbsConnection* connection);   // restarts connect_timeout
   void Connecting(VerbsConnection* connection);  // its route is resolved
   void OnResponse(VerbsConnection* connection);
   void FinishBinding(VerbsConnection* connection);
@@ -128,7 +129,7 @@ class VerbsEndpointImpl final : public Endpoint {
   void PollQueue(CompletionQueue* queue, size_t budget);
   void HandleCompletion(const ibv_wc& completion);
   void DrainQueue(CompletionQueue* queue);
-  // Ends the connection; reports kLost, or kFailed when it was not established yet.
+  // Ends the connection; reports kLost, or kFailed if it was not established yet.
   void Lose(VerbsConnection* connection, absl::Status reason);
   void LoseFailing();
   void Retire(VerbsConnection* connection);
@@ -139,16 +140,16 @@ class VerbsEndpointImpl final : public Endpoint {
               std::string private_data = {});
   void DrainChannel();
 
-  VerbsOptions options_;  // after the first opening, device and address are those chosen
+  VerbsOptions options_;  // after the first opening, device and address are the selected ones
   MonotonicClock clock_;
   VerbsPort port_;
-  uint16_t listen_port_ = 0;  // of the listener, to listen on again
+  uint16_t listen_port_ = 0;  // of the listener, for listening again
   bool listening_ = false;
   int64_t next_open_ns_ = 0;
   std::string settings_;  // of the last connection's path, as logged
-  std::string removed_;   // why there is no device; empty: there is
+  std::string removed_;   // why there is no device; empty: there is one
 
-  // Reverse order of teardown.
+  // Members are in reverse order of teardown.
   EventChannelHandle events_channel_;
   UniqueFd wake_;
   std::shared_ptr<AsyncInbox> inbox_;
@@ -157,30 +158,31 @@ class VerbsEndpointImpl final : public Endpoint {
   CompletionChannelHandle channel_;
   std::shared_ptr<SlabPool> slabs_;
   std::map<uint64_t, std::weak_ptr<DomainView>> views_;
-  std::shared_ptr<DomainView> common_view_;  // with windows: of every connection
+  std::shared_ptr<DomainView> common_view_;  // with windows: shared by every connection
   struct Stepped {
     std::weak_ptr<VerbsDomain::MemorySteps> steps;
     std::shared_ptr<DomainView> view;
   };
-  std::vector<Stepped> stepped_;  // Keep()'s
+  std::vector<Stepped> stepped_;  // entries of Keep()
   std::vector<std::unique_ptr<CompletionQueue>> queues_;
   CmIdHandle listener_;
   absl::flat_hash_map<uint32_t, std::unique_ptr<VerbsConnection>> connections_;
   uint32_t next_id_ = 1;
-  VerbsConnection* last_ = nullptr;           // of Find(): traffic comes in bursts
+  VerbsConnection* last_ = nullptr;           // cache of Find(): traffic comes in bursts
   std::vector<VerbsConnection*> connecting_;  // with a deadline
   std::vector<ConnectionId> failing_;
-  std::vector<VerbsConnection*> stuck_;  // the device refused to take them down: not dead
-  std::vector<std::unique_ptr<VerbsConnection>> forgotten_;  // of these, by Destroy()
+  std::vector<VerbsConnection*> stuck_;  // the device refused to destroy them: not dead
+  std::vector<std::unique_ptr<VerbsConnection>> forgotten_;  // connections of stuck_ after
+                                                             // Destroy()
   int64_t next_retry_ns_ = 0;
 
   RingQueue<Completion> ready_;
   RingQueue<ConnectionEvent> events_;
   std::vector<Completion> scratch_;
   std::vector<Completion> unread_;
-  uint64_t cm_events_ = 0;  // of librdmacm, read so far
+  uint64_t cm_events_ = 0;  // number of librdmacm events read so far
   uint32_t turns_ = 0;
-  bool look_ = true;  // look at the descriptors at the next PollEvents()
+  bool look_ = true;  // check the descriptors at the next PollEvents()
 };
 
 }  // namespace verbena::rdma

@@ -1,4 +1,4 @@
-// Memory: what is registered with the device, and what connections expose.
+// Memory: registration with the device, and exposure to connections.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -12,10 +12,10 @@ namespace verbena::rdma {
 namespace {
 
 constexpr int64_t kBindWaitNanos = 1'000'000;
-// About ten lanes; registered in half a millisecond.
+// About ten lanes; registration takes 0.5 ms.
 constexpr size_t kSlabBytes = size_t{16} << 20;
 
-// In each domain of an endpoint.
+// A registration in each domain of an endpoint.
 class VerbsRegistration final : public rdma::Registration {
  public:
   using Steps = std::vector<std::shared_ptr<VerbsDomain::MemorySteps>>;
@@ -38,10 +38,10 @@ class VerbsRegistration final : public rdma::Registration {
   }
 
  private:
-  const Steps steps_;  // one at least
+  const Steps steps_;  // at least one
 };
 
-// Of a range for one connection.
+// A registration of a range for one connection.
 class VerbsExposure final : public rdma::Registration {
  public:
   VerbsExposure(ConnectionId of, std::shared_ptr<MemoryBlock> memory, size_t begin, size_t size,
@@ -72,7 +72,7 @@ void VerbsEndpointImpl::MakeSlabs() {
   slabs.label = "verbena-lanes";
   slabs.max_slab_bytes = device_->max_registration();
   slabs.pages.numa_node = port_.numa_node;
-  // The pool may outlive this device, with pieces of lanes that are still being taken down.
+  // The pool may outlive this device, with pieces of lanes that are still being destroyed.
   slabs.on_new_slab = [view = std::weak_ptr<DomainView>(common_view_)](
                           const std::shared_ptr<MemoryBlock>& slab) -> absl::Status {
     const std::shared_ptr<DomainView> alive = view.lock();
@@ -176,8 +176,9 @@ absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
                                                        size_t offset, size_t bytes) {
   VerbsConnection* connection = Find(id);
   if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
-  // Many at once: a bind takes the device microseconds, so waiting is simpler than queueing. Not
-  // behind writes to a peer that does not answer, for which the other lanes would wait here, too.
+  // Binds are limited. A bind takes the device microseconds, so waiting is simpler than queueing.
+  // The wait is limited, because a bind behind writes to an unresponsive peer would delay the other
+  // lanes too.
   if (connection->binds_full()) WaitForBinds(connection);
   return connection->Expose(std::move(block), offset, bytes);
 }
@@ -198,7 +199,7 @@ absl::StatusOr<RemoteMemory> VerbsEndpointImpl::FinishExposure(
   // StartExposure() of this endpoint made it.
   const auto& exposure = static_cast<const VerbsExposure&>(*complete);
   VerbsConnection* connection = Find(exposure.connection);
-  // While there is a queue pair the connection keeps the domain, in which the region lies.
+  // While the queue pair exists, the connection keeps the domain that contains the region.
   if (connection == nullptr || !connection->has_queue_pair()) {
     return absl::UnavailableError("the connection has ended");
   }

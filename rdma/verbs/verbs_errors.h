@@ -1,4 +1,4 @@
-// Texts for what goes wrong with verbs: what failed, with which numbers, and what to look at.
+// Error texts for verbs: the failed operation, its numbers, and a hint.
 //
 // **Thread safety**: functions without state.
 #ifndef VERBENA_RDMA_VERBS_VERBS_ERRORS_H_
@@ -14,18 +14,18 @@
 
 namespace verbena::rdma {
 
-// "WHAT: TEXT (errno N)", with the code that fits the errno.
+// "WHAT: TEXT (errno N)", with the status code that matches the errno.
 absl::Status ErrnoStatus(std::string_view what, int error);
 
-// A registration that the system refused: RESOURCE_EXHAUSTED naming size, device, RLIMIT_MEMLOCK in
-// force and the fix (ibv_reg_mr(3)).
+// A registration that the system refused: RESOURCE_EXHAUSTED with size, device, the RLIMIT_MEMLOCK
+// in force and the fix (ibv_reg_mr(3)).
 absl::Status RegistrationError(size_t bytes, std::string_view device, int error);
 
-// The same of memory of a GPU, by "dma-buf" or "peer memory".
+// The corresponding error for GPU memory; `route` is "dma-buf" or "peer memory".
 absl::Status DeviceRegistrationError(size_t bytes, std::string_view gpu, std::string_view route,
                                      std::string_view device, int error);
 
-// What an operator should look at when a work completion has this status; empty: nothing to add.
+// Hint for an operator about a work completion with this status; empty: none.
 std::string_view CompletionHint(ibv_wc_status status);
 
 // "::ffff:10.0.0.1" as text.

@@ -1,6 +1,6 @@
-// RAII handles of libibverbs and librdmacm objects: the only places that destroy them.
+// RAII handles of libibverbs and librdmacm objects. No other code destroys such objects.
 //
-// **Thread safety**: as the libraries': creating and destroying is safe from any thread.
+// **Thread safety**: that of the libraries: any thread may create and destroy objects.
 #ifndef VERBENA_RDMA_VERBS_VERBS_HANDLES_H_
 #define VERBENA_RDMA_VERBS_VERBS_HANDLES_H_
 
@@ -11,8 +11,8 @@
 
 namespace verbena::rdma {
 
-// A failing destroy leaves an object behind in the kernel, until the process ends; there is nobody
-// who could do better than go on.
+// If a destroy fails, the object stays in the kernel until the process ends. No caller could handle
+// this better, so the error is ignored.
 template <auto kDestroy>
 struct DestroyWith {
   template <typename T>
@@ -34,8 +34,8 @@ using CompletionChannelHandle =
     std::unique_ptr<ibv_comp_channel, DestroyWith<ibv_destroy_comp_channel>>;
 using EventChannelHandle =
     std::unique_ptr<rdma_event_channel, DestroyWith<rdma_destroy_event_channel>>;
-// Every event of the id must have been acknowledged (rdma_destroy_id(3)): PollEvents() copies an
-// event and acknowledges it before anything else.
+// Every event of the id must be acknowledged first (rdma_destroy_id(3)), so PollEvents() copies an
+// event and acknowledges it before any other action.
 using CmIdHandle = std::unique_ptr<rdma_cm_id, DestroyWith<rdma_destroy_id>>;
 
 }  // namespace verbena::rdma

@@ -1,4 +1,4 @@
-// Which devices, ports and addresses there are, and what may be asked of them.
+// The available devices, ports and addresses, and validation of options.
 #include "rdma/verbs/verbs_ports.h"
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@
 namespace verbena::rdma {
 namespace {
 
-// Whether there is anything to ask librdmacm about: without a device it would print warnings.
+// Whether there is any device. Without one, librdmacm would print warnings.
 bool AnyDevice(std::string* why) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
@@ -42,12 +42,12 @@ bool Considered(const ifaddrs& entry) {
   }
   if (entry.ifa_addr->sa_family == AF_INET) return true;
   if (entry.ifa_addr->sa_family != AF_INET6) return false;
-  // A link-local address means nothing to a peer without naming the link.
+  // A peer cannot use a link-local address without the link's name.
   const auto* address = reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr);
   return !IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr);
 }
 
-// RoCE GIDs are IP addresses: IPv4 ones as ::ffff:a.b.c.d.
+// RoCE GIDs are IP addresses; IPv4 addresses are mapped to ::ffff:a.b.c.d.
 std::vector<int> GidIndexes(ibv_context* context, int port, const sockaddr& address) {
   ibv_gid wanted = {};
   if (address.sa_family == AF_INET6) {
@@ -69,7 +69,7 @@ std::vector<int> GidIndexes(ibv_context* context, int port, const sockaddr& addr
   return indexes;
 }
 
-// Why the port cannot be used; empty: it can.
+// The reason why the port cannot be used; empty: it can.
 std::string CheckPort(ibv_context* context, int port, VerbsPort* found) {
   ibv_port_attr attributes = {};
   if (ibv_query_port(context, static_cast<uint8_t>(port), &attributes) != 0) {
@@ -146,10 +146,10 @@ std::vector<VerbsPort> ListVerbsPorts(int numa_node, std::string* why) {
                         passed_over.empty() ? "no address is up" : absl::StrJoin(passed_over, "; "),
                         ")");
   }
-  // Stable: IPv4 first, as getifaddrs() has it.
+  // Stable, to keep IPv4 first as in getifaddrs().
   const std::vector<int> nodes = NodesByDistance(numa_node);
   const auto distance = [&](const VerbsPort& port) {
-    // A device of no node (made of software) is as far from all.
+    // A device without a node (a software device) is equally far from all nodes.
     return numa_node < 0 || port.numa_node < 0
                ? nodes.end()
                : std::find(nodes.begin(), nodes.end(), port.numa_node);

@@ -1,4 +1,4 @@
-// Choosing a device, port and address for a verbs endpoint.
+// Selection of device, port and address for a verbs endpoint.
 //
 // **Thread safety**: functions without state.
 #ifndef VERBENA_RDMA_VERBS_VERBS_PORTS_H_
@@ -14,18 +14,19 @@
 
 namespace verbena::rdma {
 
-// INVALID_ARGUMENT naming the option, its value and what is allowed.
+// INVALID_ARGUMENT has the option, its value and the allowed values.
 absl::Status ValidateVerbsOptions(const VerbsOptions& options);
 
-// The first of ListVerbsPorts() that fits device and address. UNAVAILABLE lists what there is.
+// The first port of ListVerbsPorts() that matches device and address. UNAVAILABLE lists the
+// available ports.
 absl::StatusOr<VerbsPort> ChooseVerbsPort(const VerbsOptions& options);
 
 struct SocketAddress {
   sockaddr_storage storage = {};
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
-// "10.0.0.1:7000" or "[fd00::1]:7000"; numbers only, so that nothing waits for a resolver. The text
-// comes from a peer: INVALID_ARGUMENT for anything else.
+// Parses "10.0.0.1:7000" or "[fd00::1]:7000"; only numeric, so that no call waits for a resolver.
+// The text comes from a peer: INVALID_ARGUMENT for anything else.
 absl::StatusOr<SocketAddress> ParseVerbsAddress(const std::string& text);
 
 std::string IpText(const sockaddr& address);  // without a port

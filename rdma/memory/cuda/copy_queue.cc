@@ -8,13 +8,13 @@ namespace verbena::rdma::cuda {
 absl::StatusOr<uint64_t> CopyQueue::StartAll(absl::Span<const Device::Copy> copies) {
   const CudaContext::Scope scope(&context_);
   if (!scope.status().ok()) return scope.status();
-  // First, so that nothing is wanting once the copies are on their way.
+  // First, so that no resource is missing after the copies were started.
   absl::StatusOr<CudaContext::EventHandle> event = context_.TakeEvent();
   if (!event.ok()) return event.status();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (absl::Status status = EnqueueAll(copies); !status.ok()) return status;
   const Result code = context_.api().cuEventRecord(event->get(), context_.stream(direction_));
-  // Without the event nobody could tell when the copies are done (invariant 2).
+  // Without the event the completion of the copies cannot be determined (invariant 2).
   if (code != kSuccess) return context_.Lose(code, "cuEventRecord after a copy");
   started_ += copies.size();
   pending_.push({started_, *std::move(event)});
@@ -37,12 +37,11 @@ absl::Status CopyQueue::EnqueueAll(absl::Span<const Device::Copy> copies) {
   return absl::OkStatus();
 }
 
-// In a batch the driver takes an address that it does not know for one of the host's, and copies
-// from there by itself: the process would crash by memory that was freed, where a single copy is
-// refused.
+// In a batch the driver treats an unknown address as host memory and copies it with the CPU. Freed
+// memory would then crash the process, while a single copy is refused.
 Result CopyQueue::FindAll(absl::Span<const Device::Copy> copies) {
   Address begin = 0;
-  Address end = 0;  // of the allocation found last, in which the next are as a rule
+  Address end = 0;  // of the last found allocation, which usually contains the next copies too
   for (const Device::Copy& copy : copies) {
     const bool to_host = direction_ == Device::Direction::kToHost;
     const auto first = reinterpret_cast<Address>(to_host ? copy.from : copy.to);

@@ -1,12 +1,11 @@
-// The copies of one direction between a GPU and page-locked host memory, in the order in which they
-// were started.
+// Queue of copies of one direction between a GPU and page-locked host memory.
 //
 // **Thread safety**: thread-safe.
 //
 // Invariants:
-//  1. The n-th copy that was started has number n, and is done after those below it.
-//  2. A copy that may have reached the device has a number, or the device is lost, or others that
-//     were started with it were refused: what is started next has an event behind it, too.
+//  1. The n-th started copy has number n, and completes after the copies below it.
+//  2. A copy that may have reached the device has a number, unless the device is lost, or other
+//     copies of its batch were refused: the next started batch then has an event after it.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_COPY_QUEUE_H_
 #define VERBENA_RDMA_MEMORY_CUDA_COPY_QUEUE_H_
 
@@ -33,7 +32,7 @@ class CopyQueue {
         direction_(direction),
         batches_(context->api().cuMemcpyBatchAsync_v2 != nullptr) {}
 
-  // As Device::StartCopy(), StartCopies() and CopiesDone().
+  // The contracts are those of Device::StartCopy(), StartCopies() and CopiesDone().
   absl::StatusOr<uint64_t> Start(const std::byte* from, std::byte* to, size_t bytes) {
     const Device::Copy copy = {from, to, bytes};
     return StartAll({&copy, 1});
@@ -50,12 +49,13 @@ class CopyQueue {
 
   CudaContext& context_;
   const Device::Direction direction_;
-  std::mutex mutex_;  // held while a copy is enqueued: the stream's order is that of the numbers
+  std::mutex mutex_;  // held while a copy is enqueued, so that the stream's order is that of the
+                      // numbers
   uint64_t started_ = 0;
   uint64_t done_ = 0;
-  // The last of copies that were started together and are not known to be done, and its event.
+  // The last copy of each batch that may be incomplete, and its event.
   RingQueue<std::pair<uint64_t, CudaContext::EventHandle>> pending_;
-  bool batches_;  // the driver can start several by one call
+  bool batches_;  // the driver can start several copies in one call
   std::vector<Address> to_, from_;
   std::vector<size_t> bytes_;
 };

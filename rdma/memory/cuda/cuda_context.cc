@@ -21,7 +21,7 @@ CudaContext::Scope::Scope(CudaContext* context, When when) : context_(context) {
     return;
   }
   entered_ = true;
-  // Returns the mode that was before. Its failure costs only what the comment above says.
+  // Returns the previous mode. A failure only has the effect described at Scope in the header.
   if (api.cuThreadExchangeStreamCaptureMode(&mode_) != kSuccess) mode_ = kCaptureModeRelaxed;
 }
 
@@ -33,7 +33,7 @@ CudaContext::Scope::~Scope() {
   (void)api.cuCtxPopCurrent_v2(&popped);
 }
 
-// ---- holding and giving back --------------------------------------------------------------------
+// ---- retaining and releasing --------------------------------------------------------------------
 
 CudaContext::CudaContext(const DriverApi* api, int ordinal, DeviceNumber device, std::string name)
     : api_(api), ordinal_(ordinal), device_(device), name_(std::move(name)) {}
@@ -71,7 +71,7 @@ absl::Status CudaContext::MakeStreams() {
   const Scope scope(this);
   if (!scope.status().ok()) return scope.status();
   for (Stream& stream : streams_) {
-    // Non-blocking: one that waits for the default stream would make our copies wait for kernels.
+    // Nonblocking: a stream that waits for the default stream would make copies wait for kernels.
     const Result code = api_->cuStreamCreate(&stream, kStreamNonBlocking);
     if (code == kSuccess) continue;
     stream = nullptr;
@@ -83,8 +83,8 @@ absl::Status CudaContext::MakeStreams() {
 CudaContext::~CudaContext() {
   if (context_ == nullptr) return;
   {
-    // Of a lost device too: the driver may still free what is the host's. All errors are without
-    // consequence, and at the end of the process expected (CUDA_ERROR_DEINITIALIZED).
+    // Also on a lost device: the driver may still free host resources. Errors have no consequence,
+    // and are expected at the end of the process (CUDA_ERROR_DEINITIALIZED).
     const Scope scope(this, Scope::When::kAlways);
     for (const Stream stream : streams_) {
       if (stream == nullptr) continue;
@@ -112,7 +112,7 @@ absl::Status CudaContext::Lose(Result code, std::string_view call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (lost_.load(std::memory_order_relaxed)) return lost_status_;
   if (!IsSticky(code)) {
-    // Whoever hears of the loss gives the memory of our copies back, so none may go on.
+    // After the error is returned, the memory of the copies is released, so none may still run.
     for (const Stream stream : streams_) {
       if (stream != nullptr) (void)api_->cuStreamSynchronize(stream);
     }
@@ -134,7 +134,7 @@ absl::StatusOr<CudaContext::EventHandle> CudaContext::TakeEvent() {
     }
   }
   Event event = nullptr;
-  // Without a time: such events are the cheapest to record and to query.
+  // Without a time: such events are the cheapest to record and query.
   const Result code = api_->cuEventCreate(&event, kEventDisableTiming);
   if (code != kSuccess) return Fail(code, "cuEventCreate");
   return EventHandle(event, ReturnEvent{this});

@@ -1,13 +1,13 @@
-// A GPU's primary context, the one that the CUDA runtime and PyTorch use too, held for as long as
-// somebody copies in it; our two streams in it; and whether it is lost.
+// Holds a GPU's primary context, which the CUDA runtime and PyTorch also use, while copies use it;
+// also holds this library's two streams and the lost state.
 //
-// **Thread safety**: thread-safe, but for a Scope, which belongs to its thread.
+// **Thread safety**: thread-safe, except for a Scope, which belongs to its thread.
 //
 // Invariants:
-//  1. The context is current on a thread only inside a Scope, which restores what was before.
-//  2. The first error that no later call recovers from is remembered; from then on no Scope is
-//     entered but to give things back.
-//  3. Nothing of ours is left in a stream when the context is given back.
+//  1. The context is current on a thread only inside a Scope, which restores the previous one.
+//  2. The first error that no later call recovers from is stored. From then on a Scope is entered
+//     only to release resources.
+//  3. When the context is released, no work of this library is left in a stream.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_CUDA_CONTEXT_H_
 #define VERBENA_RDMA_MEMORY_CUDA_CUDA_CONTEXT_H_
 
@@ -28,10 +28,9 @@ namespace verbena::rdma::cuda {
 
 class CudaContext {
  public:
-  // Makes the context current on this thread, and calls allowed while another thread captures a
-  // stream into a CUDA graph: in the mode that PyTorch captures in, a query of an event that has
-  // nothing to do with it would end the capture (CUDA Driver API,
-  // cuThreadExchangeStreamCaptureMode).
+  // Makes the context current on this thread. Also allows calls while another thread captures a
+  // stream into a CUDA graph: in PyTorch's capture mode, even the query of an unrelated event would
+  // end the capture (CUDA Driver API, cuThreadExchangeStreamCaptureMode).
   class Scope {
    public:
     enum class When : uint8_t { kUnlessLost, kAlways };
@@ -40,7 +39,7 @@ class CudaContext {
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    // UNAVAILABLE: it was not entered, the device is lost.
+    // UNAVAILABLE: the device is lost, and the scope was not entered.
     const absl::Status& status() const { return status_; }
 
    private:
@@ -50,8 +49,7 @@ class CudaContext {
     int mode_ = kCaptureModeRelaxed;
   };
 
-  // Gives an event back for others to use. It may still be in a stream: to be recorded anew moves
-  // it.
+  // Returns an event for reuse. It may still be in a stream: recording it again moves it.
   struct ReturnEvent {
     CudaContext* context = nullptr;
     void operator()(EventObject* event) const { context->KeepEvent(event); }
@@ -59,7 +57,7 @@ class CudaContext {
   // Must not outlive the context.
   using EventHandle = std::unique_ptr<EventObject, ReturnEvent>;
 
-  // INVALID_ARGUMENT: there is no such device.
+  // INVALID_ARGUMENT: the device does not exist.
   static absl::StatusOr<std::unique_ptr<CudaContext>> Retain(const DriverApi* api, int ordinal);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
@@ -73,15 +71,15 @@ class CudaContext {
     return streams_[static_cast<size_t>(direction)];
   }
 
-  // The error that the device was lost with.
+  // The error with which the device was lost.
   absl::Status LostStatus() const;
-  // What to say about a call that failed; remembered when the device is lost by it.
+  // The status for a failed call; also marks the device as lost if the error means that.
   absl::Status Fail(Result code, std::string_view call);
-  // The same of a call that has no reason to fail while the device works: it is lost. Waits for
-  // our copies if any can still be under way.
+  // Fails a call that cannot fail while the device works, so the device is lost. Waits for this
+  // library's copies if any may still be in flight.
   absl::Status Lose(Result code, std::string_view call);
 
-  // Inside a Scope.
+  // Requires a Scope.
   absl::StatusOr<EventHandle> TakeEvent();
 
  private:
@@ -94,13 +92,13 @@ class CudaContext {
   const DeviceNumber device_;
   const std::string name_;
   Context context_ = nullptr;
-  // Null until made. Of Device::Direction.
+  // Indexed by Device::Direction; null until made.
   std::array<Stream, 2> streams_ = {};
 
-  std::atomic<bool> lost_{false};  // released after lost_status_ was written
+  std::atomic<bool> lost_{false};  // stored with release after lost_status_ was written
   std::mutex mutex_;
   absl::Status lost_status_;   // written once, under mutex_
-  std::vector<Event> events_;  // unused ones; under mutex_
+  std::vector<Event> events_;  // unused events; under mutex_
 };
 
 }  // namespace verbena::rdma::cuda

@@ -35,7 +35,7 @@ class CudaMark final : public Device::Mark {
   }
 
  private:
-  const std::shared_ptr<Device> device_;  // has the context, to which the event goes back
+  const std::shared_ptr<Device> device_;  // owns the context, to which the event returns
   CudaContext& context_;
   const CudaContext::EventHandle event_;
   bool passed_ = false;
@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::MarkStream(uintptr_t s
   if (!event.ok()) return event.status();
   const cuda::DriverApi& api = context_->api();
   auto* const handle = reinterpret_cast<cuda::Stream>(stream);
-  // In a stream that is captured the mark would become part of the graph, and never pass.
+  // In a captured stream the mark would become part of the graph and never pass.
   int status = cuda::kCaptureStatusNone;
   cuda::Result code = api.cuStreamIsCapturing(handle, &status);
   if (code == cuda::kSuccess && status != cuda::kCaptureStatusNone) {

@@ -1,5 +1,4 @@
-// What the CUDA driver's error codes mean for us: a status whose text names the call, the error and
-// what to do about it.
+// Maps the CUDA driver's error codes to statuses with the call, the error and the fix.
 //
 // **Thread safety**: functions without state.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_CUDA_ERRORS_H_
@@ -20,7 +19,7 @@ std::string ErrorText(const DriverApi& api, Result code);
 // touches memory any more.
 bool IsSticky(Result code);
 
-// "DEVICE: CALL: ERROR[; HINT]", with the code that fits; `call` may say more than the name:
+// "DEVICE: CALL: ERROR[; HINT]" with the matching code. `call` may have more than the name:
 // "cuMemAlloc of 100 bytes". `code` is not kSuccess.
 absl::Status DriverError(const DriverApi& api, Result code, std::string_view device,
                          std::string_view call);
@@ -29,7 +28,7 @@ absl::Status DriverError(const DriverApi& api, Result code, std::string_view dev
 absl::Status LostError(const DriverApi& api, Result code, std::string_view device,
                        std::string_view call);
 
-// What an operator should look at after this error; empty: nothing to add.
+// Hint for an operator about this error; empty: none.
 std::string_view ErrorHint(Result code);
 
 }  // namespace verbena::rdma::cuda

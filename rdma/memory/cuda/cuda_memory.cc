@@ -25,12 +25,12 @@ std::string MemlockInForce() {
   return absl::StrCat(limit.rlim_cur, " bytes");
 }
 
-// What the driver knows of an address.
+// The driver's information about an address.
 struct PointerInfo {
-  unsigned type = 0;  // 0: nothing
+  unsigned type = 0;  // 0: unknown address
   unsigned managed = 0;
   int ordinal = -1;
-  unsigned legacy = 1;  // of cuMemAlloc
+  unsigned legacy = 1;  // from cuMemAlloc
 };
 
 Result Look(const DriverApi& api, Address address, PointerInfo* info) {
@@ -38,15 +38,15 @@ Result Look(const DriverApi& api, Address address, PointerInfo* info) {
                       kPointerIsLegacyIpcCapable};
   void* values[] = {&info->type, &info->managed, &info->ordinal, &info->legacy};
   const Result code = api.cuPointerGetAttributes(4, attributes, values, address);
-  // "CUDA_ERROR_INVALID_CONTEXT: not allocated by, mapped by, or registered with" a context: an
-  // answer, too.
+  // "CUDA_ERROR_INVALID_CONTEXT: not allocated by, mapped by, or registered with" a context is a
+  // valid result too.
   if (code != kInvalidContext && code != kInvalidValue) return code;
   info->type = 0;
   return kSuccess;
 }
 
-// Whether it is memory of a pool (cudaMallocAsync). Drivers before CUDA 11.3 have none, and do not
-// know the attribute.
+// Whether the memory is from a pool (cudaMallocAsync). Drivers before CUDA 11.3 have no pools and
+// do not know the attribute.
 bool OfPool(const DriverApi& api, Address address) {
   void* pool = nullptr;
   int attribute = kPointerMempoolHandle;
@@ -54,7 +54,7 @@ bool OfPool(const DriverApi& api, Address address) {
   return api.cuPointerGetAttributes(1, &attribute, &value, address) == kSuccess && pool != nullptr;
 }
 
-// OK: memory of this device.
+// OK: the pointer is memory of this device.
 absl::Status CheckPointer(const CudaContext& context, const PointerInfo& info,
                           const std::string& where) {
   if (info.type == 0) {
@@ -105,7 +105,8 @@ absl::StatusOr<std::byte*> AllocateMemory(CudaContext* context, size_t bytes) {
 }
 
 void FreeMemory(CudaContext* context, std::byte* data) {
-  // Of a lost device too, though the driver will refuse: the memory goes with the process.
+  // Also on a lost device, although the driver will refuse: the memory is released with the
+  // process.
   const Scope scope(context, Scope::When::kAlways);
   const Result code = context->api().cuMemFree_v2(reinterpret_cast<Address>(data));
   if (code != kSuccess) (void)context->Fail(code, "cuMemFree");
@@ -135,9 +136,9 @@ absl::Status CheckMemory(CudaContext* context, const std::byte* data, size_t byt
     if (offset >= size) return absl::InternalError("cuMemGetAddressRange: not around its address");
     allocation += size;
     known += size - offset;
-    // One allocation of cuMemAlloc or of a pool is one range, and what lies behind it is another's.
-    // Memory of cuMemMap (PyTorch's expandable segments) is given range by range, though a tensor
-    // may lie in several in a row (openucx/ucx #11461).
+    // An allocation of cuMemAlloc or of a pool is one range; memory after it belongs to another.
+    // Memory of cuMemMap (PyTorch's expandable segments) is reported range by range, although a
+    // tensor may cover several adjacent ones (openucx/ucx #11461).
     if (known < bytes && (info.legacy != 0 || OfPool(api, begin))) {
       return TooLong(where, allocation, known, bytes);
     }
@@ -148,7 +149,7 @@ absl::Status CheckMemory(CudaContext* context, const std::byte* data, size_t byt
 absl::Status PinMemory(CudaContext* context, std::byte* data, size_t bytes) {
   const Scope scope(context);
   if (!scope.status().ok()) return scope.status();
-  // Portable: page-locked for all devices, not for this context alone.
+  // Portable: page-locked for all devices, not only for this context.
   const Result code = context->api().cuMemHostRegister_v2(data, bytes, kHostRegisterPortable);
   if (code == kSuccess) return absl::OkStatus();
   const absl::Status status = context->Fail(
@@ -161,7 +162,7 @@ absl::Status PinMemory(CudaContext* context, std::byte* data, size_t bytes) {
 }
 
 void UnpinMemory(CudaContext* context, std::byte* data) {
-  // Of a lost device too: the memory is about to be unmapped.
+  // Also on a lost device: the memory is about to be unmapped.
   const Scope scope(context, Scope::When::kAlways);
   const Result code = context->api().cuMemHostUnregister(data);
   if (code != kSuccess) (void)context->Fail(code, "cuMemHostUnregister");

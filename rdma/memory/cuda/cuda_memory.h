@@ -1,5 +1,5 @@
-// Memory of a GPU, and host memory that is page-locked for it: getting it, giving it back, and
-// finding out what an address is.
+// GPU memory and host memory that is page-locked for a GPU: allocation, release, and the kind of an
+// address.
 //
 // **Thread safety**: functions without state.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_CUDA_MEMORY_H_
@@ -13,7 +13,7 @@
 
 namespace verbena::rdma::cuda {
 
-// As the methods of Device of these names.
+// The contracts are those of the methods of Device with these names.
 absl::StatusOr<std::byte*> AllocateMemory(CudaContext* context, size_t bytes);
 void FreeMemory(CudaContext* context, std::byte* data);
 absl::Status CheckMemory(CudaContext* context, const std::byte* data, size_t bytes);

@@ -13,7 +13,7 @@ namespace {
 
 using Scope = CudaContext::Scope;
 
-// 0: an attribute that this driver does not know, which it says of a device without it, too.
+// 0: the driver does not know the attribute; a device without the feature also returns 0.
 int AttributeOf(const CudaContext& context, int attribute) {
   int value = 0;
   const Result code = context.api().cuDeviceGetAttribute(&value, attribute, context.device());
@@ -60,8 +60,8 @@ absl::StatusOr<Device::DmaBuf> ExportDmaBuf(CudaContext* context, const std::byt
     return absl::UnimplementedError(
         absl::StrCat(context->name(), ": the driver is older than CUDA 11.7"));
   }
-  // Whole allocations: a range that begins or ends within a page that others have a share of cannot
-  // be asked for. Memory of cuMemMap comes range by range (cuda_memory.cc).
+  // Whole allocations: a range that begins or ends within a page shared with other memory cannot be
+  // exported. Memory of cuMemMap is found range by range (cuda_memory.cc).
   const auto begin = reinterpret_cast<Address>(data);
   Address base = begin;
   Address end = begin;
@@ -73,9 +73,8 @@ absl::StatusOr<Device::DmaBuf> ExportDmaBuf(CudaContext* context, const std::byt
     if (code != kSuccess) return context->Fail(code, "cuMemGetAddressRange");
     if (end - from >= size) return absl::InternalError("cuMemGetAddressRange: not around it");
     if (end == begin) base = from;
-    // Each range has the attribute of its own. With it cudaMemcpy() is done when it returns:
-    // nothing else orders it with what a NIC reads. Memory that cannot have it is ordered by marks
-    // alone.
+    // Each range has its own attribute. With it, cudaMemcpy() is complete when it returns; nothing
+    // else orders it with a NIC's reads. Memory that cannot have it is ordered only by marks.
     (void)api.cuPointerSetAttribute(&sync, kPointerSyncMemops, from);
     end = from + size;
   }

@@ -1,5 +1,5 @@
-// Access by other devices to memory of a GPU (GPUDirect RDMA): what the driver allows, memory as a
-// dma-buf, and the order in which what they wrote is seen.
+// Access by other devices to GPU memory (GPUDirect RDMA): the driver's support, export as a
+// dma-buf, and the ordering of peers' writes.
 //
 // Source: NVIDIA, "Developing a Linux Kernel Module using GPUDirect RDMA", and "CUDA Driver API",
 // cuMemGetHandleForAddressRange and cuFlushGPUDirectRDMAWrites.
@@ -17,13 +17,13 @@
 
 namespace verbena::rdma::cuda {
 
-// As the methods of Device.
+// The contracts are those of the methods of Device.
 Device::PeerAccess PeerAccessOf(CudaContext* context);
 absl::StatusOr<Device::DmaBuf> ExportDmaBuf(CudaContext* context, const std::byte* data,
                                             size_t bytes);
 absl::Status FlushPeerWrites(CudaContext* context);
 
-// Whether this GPU does not see what others wrote in order by itself.
+// Whether this GPU needs a flush, because it does not order peers' writes itself.
 bool NeedsFlush(CudaContext* context);
 
 }  // namespace verbena::rdma::cuda

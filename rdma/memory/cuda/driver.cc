@@ -31,7 +31,7 @@ absl::Status Resolve(void* library, const std::string& path, DriverApi* api) {
     if (symbol == nullptr && missing == nullptr) missing = name;
     return symbol;
   };
-  // A data pointer as a function pointer is what dlsym(3) prescribes.
+  // dlsym(3) prescribes this conversion of a data pointer to a function pointer.
 #define VERBENA_CUDA_RESOLVE(name, parameters) \
   api->name = reinterpret_cast<decltype(api->name)>(find(#name));
   VERBENA_CUDA_FUNCTIONS(VERBENA_CUDA_RESOLVE)
@@ -52,7 +52,7 @@ absl::StatusOr<const DriverApi*> LoadOnce() {
   absl::StatusOr<DriverApi> api =
       LoadDriverFrom(named == nullptr || *named == '\0' ? kLibrary : named);
   if (!api.ok()) return api.status();
-  return new DriverApi(*api);  // lives as long as the process, as does the driver
+  return new DriverApi(*api);  // lives as long as the process, like the driver
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ absl::StatusOr<DriverApi> LoadDriverFrom(const std::string& path) {
   }
   DriverApi api;
   if (absl::Status status = Resolve(library.get(), path, &api); !status.ok()) return status;
-  (void)library.release();  // invariant 1, from cuInit() on, be it in vain
+  (void)library.release();  // invariant 1, from cuInit() on, even if it fails
   if (const Result code = api.cuInit(0); code != kSuccess) {
     const std::string_view hint = ErrorHint(code);
     return absl::UnavailableError(absl::StrCat("the CUDA driver ", path,

@@ -1,12 +1,12 @@
-// Finding the CUDA driver of this machine, if it has one.
+// Loads the CUDA driver of this machine, if it has one.
 //
-// The environment variable VERBENA_CUDA_DRIVER names the library to load instead of libcuda.so.1:
-// one in an unusual place, or the tests' imitation.
+// The environment variable VERBENA_CUDA_DRIVER is the library to load instead of libcuda.so.1: one
+// in an unusual place, or the tests' fake driver.
 //
 // **Thread safety**: thread-safe.
 //
 // Invariants:
-//  1. A driver that was loaded stays loaded until the process ends: it has threads of its own.
+//  1. A loaded driver stays loaded until the process ends, because it has its own threads.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_DRIVER_H_
 #define VERBENA_RDMA_MEMORY_CUDA_DRIVER_H_
 
@@ -17,11 +17,11 @@
 
 namespace verbena::rdma::cuda {
 
-// The driver, initialised; the same answer for the whole process, be it an error. Never null.
-// UNAVAILABLE says what is missing (library, symbol, GPU) and what to do about it.
+// The initialized driver; every call in the process returns the same result, even an error. Never
+// null. UNAVAILABLE: the message has the missing part (library, symbol, GPU) and the fix.
 absl::StatusOr<const DriverApi*> LoadDriver();
 
-// The same of the library at `path`, each time anew.
+// Loads the library at `path`, anew for each call.
 absl::StatusOr<DriverApi> LoadDriverFrom(const std::string& path);
 
 }  // namespace verbena::rdma::cuda

@@ -1,12 +1,12 @@
-// What we use of the CUDA driver's interface, declared by us: it is loaded at run time, so that one
-// build runs with and without a GPU, and needs no toolkit.
+// The used part of the CUDA driver's interface, declared here. The driver is loaded at run time, so
+// one build works with and without a GPU and needs no toolkit.
 //
 // Names, types and numbers are those of the exported symbols ("CUDA Driver API reference", cuda.h
-// of CUDA 13; the interface of a symbol never changes, a new one gets a new suffix: _v2).
-// tests/rdma/cuda_api_check.cc compares them with cuda.h where there is one. What cuda.h declares
-// as an enumeration is an int here.
+// of CUDA 13). The interface of a symbol never changes; a new one gets a new suffix, such as _v2.
+// tests/rdma/cuda_api_check.cc compares them with cuda.h where available. Enumerations of cuda.h
+// are ints here.
 //
-// **Thread safety**: plain data. The functions behind it may be called from any thread.
+// **Thread safety**: plain data. The driver's functions may be called from any thread.
 #ifndef VERBENA_RDMA_MEMORY_CUDA_DRIVER_API_H_
 #define VERBENA_RDMA_MEMORY_CUDA_DRIVER_API_H_
 
@@ -29,7 +29,7 @@ using Event = EventObject*;
 using Module = ModuleObject*;
 using Function = FunctionObject*;
 
-// Those of CUresult that somebody here decides by.
+// The values of CUresult that this project distinguishes.
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
 inline constexpr Result kOutOfMemory = 2;
@@ -69,8 +69,8 @@ inline constexpr Result kNotSupported = 801;
 inline constexpr Result kSystemNotReady = 802;
 inline constexpr Result kSystemDriverMismatch = 803;
 inline constexpr Result kMpsClientTerminated = 810;
-inline constexpr Result kStreamCaptureUnsupported = 900;  // the first of those about captures
-inline constexpr Result kStreamCaptureWrongThread = 908;  // the last of them
+inline constexpr Result kStreamCaptureUnsupported = 900;  // first of the codes about captures
+inline constexpr Result kStreamCaptureWrongThread = 908;  // last of the codes about captures
 inline constexpr Result kExternalDevice = 911;
 inline constexpr Result kUnknown = 999;
 
@@ -84,8 +84,9 @@ inline constexpr int kPointerMemoryType = 2;           // unsigned
 inline constexpr int kPointerSyncMemops = 6;           // unsigned
 inline constexpr int kPointerIsManaged = 8;            // unsigned
 inline constexpr int kPointerDeviceOrdinal = 9;        // int
-inline constexpr int kPointerIsLegacyIpcCapable = 10;  // unsigned; 0: not of cuMemAlloc
-inline constexpr int kPointerMempoolHandle = 17;       // a pointer; null: of no pool. CUDA 11.3
+inline constexpr int kPointerIsLegacyIpcCapable = 10;  // unsigned; 0: not from cuMemAlloc
+inline constexpr int kPointerMempoolHandle = 17;       // a pointer; null: not from a pool. CUDA
+                                                       // 11.3
 inline constexpr unsigned kMemoryTypeHost = 1;         // CU_MEMORYTYPE_HOST
 inline constexpr unsigned kMemoryTypeDevice = 2;       // CU_MEMORYTYPE_DEVICE
 // CUdevice_attribute
@@ -106,7 +107,7 @@ inline constexpr int kFlushToOwner = 100;       // CU_FLUSH_GPU_DIRECT_RDMA_WRIT
 inline constexpr int kFlushCurrentContext = 0;  // ..._WRITES_TARGET_CURRENT_CTX
 inline constexpr int kRangeHandleDmaBufFd = 1;  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
-// CUmemcpyAttributes, of copies that are started together; with a location's type and number each.
+// CUmemcpyAttributes, for batched copies; each hint is a location's type and number.
 struct CopyAttributes {
   int source_order;
   int source_hint[2];
@@ -115,8 +116,7 @@ struct CopyAttributes {
 };
 inline constexpr int kSourceOrderStream = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
-// Every function: the name of its symbol, and its parameters. The newest of these symbols are of
-// CUDA 11.0.
+// All required functions: symbol name and parameters. The newest of them are from CUDA 11.0.
 inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
 // clang-format off
 #define VERBENA_CUDA_FUNCTIONS(X)                                                                  \
@@ -158,19 +158,19 @@ inline constexpr const char kOldestDriver[] = "CUDA 11.0 (Linux driver 450)";
   X(cuLaunchKernel, (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,         \
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,  \
                      Stream stream, void** parameters, void** extra))
-// Those that older drivers lack (CUDA 11.3, 11.7): null there.
+// Functions that older drivers lack (CUDA 11.3, 11.7): null there.
 #define VERBENA_CUDA_NEWER_FUNCTIONS(X)                                                            \
   X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                           \
   X(cuMemGetHandleForAddressRange, (void* handle, Address address, size_t bytes, int type,         \
                                     unsigned long long flags))
-// The same, of CUDA 13.0, which toolkits that we build with may lack, too.
+// Functions of CUDA 13.0, which the toolkit of a build may also lack: null in older drivers.
 #define VERBENA_CUDA_13_FUNCTIONS(X)                                                               \
   X(cuMemcpyBatchAsync_v2, (Address* to, Address* from, size_t* bytes, size_t count,               \
                             CopyAttributes* attributes, size_t* attribute_of,                      \
                             size_t attributes_count, Stream stream))
 // clang-format on
 
-// All of them, found in the driver (driver.h).
+// All functions, resolved in the driver (driver.h).
 struct DriverApi {
 #define VERBENA_CUDA_POINTER(name, parameters) Result(*name) parameters = nullptr;
   VERBENA_CUDA_FUNCTIONS(VERBENA_CUDA_POINTER)
