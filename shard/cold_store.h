@@ -3,8 +3,8 @@
 //
 // **Thread safety**: one owner thread, the shard's. Nothing here waits but ReadNow().
 //
-// A row is named by the life of its partition's rows, which is never used again, and its number.
-// All is lost with the process: what a restarted server finds is nobody's.
+// The life of its partition's rows and a number identify a row. Lives are never reused. The process
+// loses all rows when it ends: a restarted server does not use rows that it finds.
 //
 // Invariants:
 //  1. Writes are done in the order in which they were asked for. One that fails is tried again
@@ -50,7 +50,7 @@ class ColdStore {
 
   virtual ~ColdStore() = default;
 
-  // Never the same again, whoever asks.
+  // Returns a different value at each call, for every caller.
   virtual uint32_t NewLife() = 0;
   // Nothing of it will be asked for.
   virtual void Forget(uint32_t life) = 0;
@@ -58,7 +58,7 @@ class ColdStore {
   // `content` is copied.
   virtual void Write(uint64_t key, uint64_t cookie, absl::Span<const std::byte> content) = 0;
   virtual void Read(uint64_t key, uint64_t cookie) = 0;
-  // Moves what is done to the end of *done. Returns whether there was anything.
+  // Moves finished operations to the end of *done. Returns whether there were any.
   virtual bool TakeDone(std::vector<Done>* done) = 0;
 
   // The content, `bytes` each, of rows whose writes were reported as done, one after the other in

@@ -1,4 +1,4 @@
-// Rows that are not in memory: what waits for them goes on, and what becomes of one that is lost.
+// Rows that are not in memory: resumes requests that wait for them, and handles rows that are lost.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +15,7 @@ void Engine::Impl::RunCold() {
       if (hot != nullptr) hot->Advance();
     }
   }
-  // Who goes on leaves frames to others, who may go on then.
+  // A resumed request frees frames, which may resume further requests.
   while (cold.TakeWoken()) {
     RetryBlocked();
     for (auto& [id, state] : tables) {
@@ -29,7 +29,7 @@ void Engine::Impl::RunCold() {
   }
 }
 
-// Nothing may pass for what it had: its partition is lost, as if a server had gone with it.
+// No other content may replace the lost row, so its partition is lost, as after a server failure.
 void Engine::Impl::LoseRow(const ColdIo::Failure& failure) {
   for (auto& [id, state] : tables) {
     EmbeddingTable* const table = state.rows.table.get();

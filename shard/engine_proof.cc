@@ -1,5 +1,5 @@
-// Comparisons of a copy with its primary: what the primary adds to the records for it, and how the
-// copy checks that.
+// Comparisons of a replica with its primary: the hashes that the primary adds to its records, and
+// the check by the replica.
 //
 // The primary goes through a partition, some contents in each record, and adds a digest of each as
 // of that record. The copy compares when its turn in the order of records has come, so both sides
@@ -37,7 +37,7 @@ Engine::Impl::Proved Engine::Impl::Prove(uint32_t partition, ReplicaLog::Proof* 
   const TableState& state = it->second;
   const uint32_t slice =
       state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
-  // While a table is restored its contents go ahead of what its copies are sent.
+  // While a table is restored, its contents are ahead of the records for its replicas.
   if (slice == SlicedTable::kNone || !state.table->ready(slice) || state.restore != nullptr) {
     *at = {it->first + 1};
     return Proved::kSome;
@@ -133,9 +133,9 @@ uint64_t Engine::Impl::ProveSlice(uint32_t partition, const TableState& state, u
   return log.Add(std::move(proof));
 }
 
-// What was added since the first comparison is applied on both sides by then, and nothing is in
-// between: workers' records are taken by this thread. So both sides look at the contents that the
-// follower begins with.
+// By then both sides have applied everything that was added since the first comparison. No record
+// can come in between, because this thread takes workers' records. So both sides compare the
+// contents that the follower begins with.
 bool Engine::Impl::ProveAgain(uint32_t partition) {
   if (planted_bugs().skip_proof || planted_bugs().prove_once) return true;
   // More than a turn allows is not waited for.

@@ -27,7 +27,8 @@ ReplyStatus CheckPush(const PushRowsRequest& request, const EmbeddingTable& tabl
   return keys > kMaxRowsBytes / table.row_bytes() ? ReplyStatus::kOutOfRange : ReplyStatus::kOk;
 }
 
-// The bounds of what is asked for: of a lookup of bags the work is by keys, the memory by bags.
+// Limits of a lookup. For bags, the number of keys bounds the work and the number of bags the
+// memory.
 ReplyStatus CheckLookup(const LookupRequest& request, const EmbeddingTable& table, uint64_t keys) {
   const Bags& bags = request.bags;
   const uint64_t row_bytes = table.row_bytes();

@@ -125,7 +125,7 @@ struct SignCodec {
   }
 };
 
-// What has no blocks, a block at a time all the same.
+// A codec without blocks; it is processed in blocks all the same.
 struct Bf16Codec {
   static constexpr size_t kBytes = kBlock * 2;
   VERBENA_CODEC_BODY static uint16_t From(float x) { return BFloat16FromFloat(x); }
@@ -231,7 +231,7 @@ VERBENA_CODEC_BODY void DecodeAll(const std::byte* in, float* out, size_t n) {
   std::memcpy(out + i, last, left * sizeof(float));
 }
 
-// What a row has beyond its whole blocks: `rest` numbers, fewer than a block.
+// The numbers of a row after its whole blocks: `rest` of them, fewer than a block.
 template <typename Codec, bool kBlocks>
 VERBENA_CODEC_BODY void EncodeRest(const float* x, std::byte* out, size_t n, size_t rest) {
   if constexpr (kBlocks) {

@@ -1,14 +1,13 @@
-// What travels in fewer bytes: f32 encoded as records carry them (proto/record.h), and back.
+// Codecs of values in records (proto/record.h): encode f32 to fewer bytes, and decode.
 //
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. The same bits on every instruction set, both ways.
-//  2. Decoding reads PayloadBytes(), or RowBytes(), and nothing else, whatever the bytes are: every
-//  byte string of
-//     that length decodes to some numbers, of which a NaN or an Inf is what it always is.
-//  3. A block with a NaN or an Inf has a NaN in it when it is decoded (bf16, f16: the number itself
-//     is not finite), so that `non_finite` of the table sees it.
+//  1. Results are equal bit for bit on every instruction set, in both directions.
+//  2. Decoding reads exactly PayloadBytes(), or RowBytes(), bytes. Every byte string of that length
+//     decodes to numbers; NaN and Inf are kept.
+//  3. A block with a NaN or an Inf decodes to a block with a NaN (bf16, f16: the number itself is
+//     not finite), so that `non_finite` of the table detects it.
 #ifndef VERBENA_SHARD_CODEC_CODEC_H_
 #define VERBENA_SHARD_CODEC_CODEC_H_
 
@@ -21,10 +20,10 @@ namespace verbena::codec {
 
 using shard::Isa;
 
-// Encodes n numbers to PayloadBytes(type, n) bytes; `type` is kBf16, kF16 or one in blocks, `out`
-// aligned to 4. With a `residual` what is encoded is in[i] + residual[i], and residual[i] becomes
-// that less what it decodes to: error feedback (Seide et al. 2014; Karimireddy et al. 2019,
-// arXiv:1901.09847). Where that is not finite the residual stays.
+// Encodes n numbers to PayloadBytes(type, n) bytes. `type` is kBf16, kF16 or a block type; `out` is
+// aligned to 4. With a `residual`, the encoded value is in[i] + residual[i], and residual[i]
+// becomes that value less the decoded one: error feedback (Seide et al. 2014; Karimireddy et al.
+// 2019, arXiv:1901.09847). If the new residual is not finite, the old one stays.
 void Encode(Isa isa, ElementType type, const float* in, float* residual, std::byte* out, size_t n);
 
 // Numbers [first, first + n) of a payload; first is a multiple of kCodecBlock. Of any type.

@@ -1,7 +1,7 @@
-// A block is cut into 64 parts. The 20th greatest of the parts' greatest is a bound: at least 20
-// numbers are no less, and of numbers in no particular order hardly more than that. These few are
-// ranked by counting who is greater. Every loop over the block has a fixed length, no branch and no
-// order, so it is vectorised.
+// A block is divided into 64 parts, and the 20th largest of the parts' maxima is a bound. At least
+// 20 numbers are not below it; for numbers in random order, hardly more. These few are ranked by
+// counting the greater ones. Every loop over the block has a fixed length, no branch and no order,
+// so it is vectorised.
 #include "shard/codec/top_k.h"
 
 #include <algorithm>
@@ -42,8 +42,9 @@ VERBENA_TOP_K_BODY void AddResidual(const float* in, float* residual, float* sum
   }
 }
 
-// The greatest of each of kColumns parts of the block. A part has four numbers side by side of
-// every 256: what repeats every 64, as columns of a matrix do, is not all in one.
+// The maximum of each of kColumns parts of the block. A part has four adjacent numbers of every
+// 256. So values that repeat every 64, such as the columns of a matrix, are spread over several
+// parts.
 VERBENA_TOP_K_BODY void GreatestOfParts(const float* x, int32_t* most) {
   constexpr size_t kWide = 4 * kColumns;
   int32_t wide[kWide] = {};
@@ -189,7 +190,7 @@ VERBENA_TOP_K_BODY void EncodeBlock(const float* in, float* residual, std::byte*
     const size_t place = places[i];
     values[i] = x[place];
     if (residual != nullptr && Finite(values[i])) residual[place] = 0;
-    // What is beyond n is the last to be chosen.
+    // Places beyond n are selected last.
     if (place >= n) places[i] = kNoPlace;
   }
   std::memcpy(out, values, sizeof(values));
@@ -243,7 +244,8 @@ void DecodeTopK(const std::byte* payload, size_t first, float* out, size_t n) {
     std::memcpy(values, in, sizeof(values));
     std::memcpy(places, in + sizeof(values), sizeof(places));
     for (size_t i = 0; i < kKept; ++i) {
-      // One that is before `from` wraps around. The peer may have changed what TopKAscends() saw.
+      // A place before `from` wraps around. The peer may have changed the bytes since TopKAscends()
+      // read them.
       const size_t at = begin + places[i] - from;
       if (at < to - from) numbers[at] = values[i];
     }

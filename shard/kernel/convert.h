@@ -3,8 +3,8 @@
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. From f32: to the nearest, ties to even, whatever the instruction set; a NaN stays a NaN, what
-//     is too large becomes an infinity. To f32: exact.
+//  1. From f32: rounds to nearest, ties to even, on every instruction set. A NaN stays a NaN; a
+//     value that is too large becomes an infinity. To f32: exact.
 #ifndef VERBENA_SHARD_KERNEL_CONVERT_H_
 #define VERBENA_SHARD_KERNEL_CONVERT_H_
 
@@ -25,9 +25,9 @@ void F16FromFloats(Isa isa, const float* in, uint16_t* out, size_t n);
 void Widen(Isa isa, ElementType type, const uint16_t* in, float* out, size_t n);
 void Round(Isa isa, ElementType type, const float* in, uint16_t* out, size_t n);
 
-// Up or down by chance, so that on average it is the number: bits that `type` does not have, added
-// to a random number of as many, carry into those it has. Element i's depends on `seed` and i
-// alone. What is less than the least normal number of binary16 goes to the nearest.
+// Stochastic rounding: the mean of the results is the number. A random number is added to the bits
+// that `type` does not have, and carries into those that it has. The result for element i depends
+// on `seed` and i alone. Below the least normal number of binary16, rounds to nearest.
 void RoundByChance(Isa isa, ElementType type, uint64_t seed, const float* in, uint16_t* out,
                    size_t n);
 

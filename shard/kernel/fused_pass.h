@@ -35,8 +35,8 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
 // The squared L2 norm of sum of sources / divisor.
 double SquaredGradient(Isa isa, absl::Span<const Source> sources, float divisor, size_t n);
 
-// Of an optimizer with a trust ratio: what ReduceAndApply() with the same arguments adds to the
-// squared L2 norms of the weights and of the update. Changes nothing.
+// For an optimizer with a trust ratio: the amounts that ReduceAndApply() with the same arguments
+// adds to the squared L2 norms of the weights and of the update. Changes nothing.
 struct TrustParts {
   double weights = 0;
   double update = 0;

@@ -1,4 +1,4 @@
-// What happens to a gradient between its reduction and the optimizer's formula: clip, scale, decay.
+// Steps between a gradient's reduction and the optimizer's formula: clip, scale, weight decay.
 //
 // **Thread safety**: pure functions; a SquaredNorm has one owner.
 //

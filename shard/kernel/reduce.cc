@@ -24,7 +24,7 @@ VERBENA_KERNEL_BODY Sum4Body(const float* a, const float* b, const float* c, con
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) out[i] = ((a[i] + b[i]) + c[i]) + d[i];
 }
-// The same of bf16, each added to what is there. A bf16 is the upper half of the f32 it stands for.
+// The same for bf16: adds each to `out`. A bf16 is the upper half of the f32 with its value.
 VERBENA_KERNEL_BODY AddBf16Body(const uint16_t* a, float* out, size_t n) {
   for (size_t i = 0; i < n; ++i) out[i] += std::bit_cast<float>(uint32_t{a[i]} << 16);
 }
@@ -111,7 +111,7 @@ void SumFloats(Isa isa, absl::Span<const Source> sources, size_t first, float* o
 constexpr size_t kDecoded = 512;
 static_assert(kDecoded % kCodecBlock == 0);
 
-// out[i] += source[first + i], of what is decoded.
+// out[i] += source[first + i], decoded.
 void AddDecoded(Isa isa, const Source& source, size_t first, float* out, size_t n) {
   alignas(64) float decoded[kDecoded];
   for (size_t i = 0; i < n; i += kDecoded) {

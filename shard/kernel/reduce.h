@@ -16,10 +16,10 @@
 
 namespace verbena::shard {
 
-// Numbers that a sum reads: f32, or what records carry instead, decoded block by block.
+// Input of a sum: f32, or the encoding of a record, decoded block by block.
 struct Source {
   Source() = default;
-  Source(const float* values) : data(values) {}  // NOLINT: a float is what a source mostly is
+  Source(const float* values) : data(values) {}  // NOLINT: most sources are a float array
   Source(const std::byte* values, ElementType type_of_values)
       : data(values), type(type_of_values) {}
   const float* floats() const { return static_cast<const float*>(data); }

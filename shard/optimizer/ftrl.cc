@@ -9,9 +9,10 @@
 //
 //     sigma_t = (beta + sqrt(n_t)) / alpha_t - (beta + sqrt(n_(t-1))) / alpha_(t-1)
 //
-// so that all sigmas add up to what divides z in w. The apply before of a row had the rate of an
-// earlier step of its partition, which nothing remembers; but w, z and l2 give the old sum, and
-// with it z - sigma * w = (z brought into [-l1, l1]) - ((beta + sqrt(n_t)) / alpha_t + l2) * w.
+// so that all sigmas add up to the divisor of z in w. The previous apply of a row had the rate of
+// an earlier step of its partition, which is not stored. But w, z and l2 give the old sum, and with
+// it
+// z - sigma * w = (z clamped to [-l1, l1]) - ((beta + sqrt(n_t)) / alpha_t + l2) * w.
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +36,7 @@ VERBENA_KERNEL_BODY FtrlKernelBody(const float* in, float* out, float* linear, f
     const float z = linear[i] + (g[i] - sigma * in[i]);
     squares[i] = sum;
     linear[i] = z;
-    // z brought into [-l1, l1] is what l1 takes away; a NaN stays one.
+    // l1 removes the part of z within [-l1, l1]; a NaN stays a NaN.
     const float below = z > k.l1 ? k.l1 : z;
     const float taken = below < -k.l1 ? -k.l1 : below;
     out[i] = -(z - taken) / ((k.beta + root) / k.alpha + k.l2);

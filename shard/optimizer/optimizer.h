@@ -1,4 +1,4 @@
-// What an optimizer is, and how one is made from a table's specification.
+// The optimizer interface, and the factory that makes one from a table's specification.
 //
 // To add one: a .cc file beside this one that defines its OptimizerDefinition, and one line in
 // registry.cc. It gives its formula alone: the rate's schedule, clipping and weight decay are done
@@ -37,12 +37,12 @@ struct ApplyScalars {
   // True: applies before this one may have had another rate.
   bool rate_changes = false;
   // Common to all; Update() finds them applied.
-  float gradient_scale = 1;  // of clipping by norm: set by who knows the norm
+  float gradient_scale = 1;  // of clipping by norm: the caller that knows the norm sets it
   float trust = 1;           // of the update, for those with a trust ratio: set as gradient_scale
   float decay = 0;           // of the weights, decoupled: rate * decoupled_weight_decay
 };
 
-// What a specification says beside the optimizer's own parameters. Zero: none.
+// Parameters of a specification that all optimizers share. Zero: none.
 struct CommonTerms {
   Schedule schedule;
   float clip_value = 0;
@@ -77,7 +77,7 @@ class Optimizer {
   double clip_global_norm() const { return terms_.clip_global_norm; }
   // True: Apply() wants scalars.trust, from the norms that MeasureTrust() gives parts of.
   virtual bool has_trust_ratio() const { return false; }
-  // One block: `out` gets what `in` becomes by `gradient`; out may be in.
+  // Applies `gradient` to one block: reads `in`, writes `out`; out may be in.
   void Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out, float* const* state,
              const float* gradient, size_t n) const;
   // Adds one block of the weights to *weights, and of the update that Apply() would make with the
@@ -87,7 +87,7 @@ class Optimizer {
                     SquaredNorm* weights, SquaredNorm* update) const;
 
  protected:
-  // `rate` is the schedule's; t counts applies to what the state belongs to, from 1.
+  // `rate` comes from the schedule. t counts the applies to the object that has the state, from 1.
   virtual ApplyScalars Scalars(double rate, uint64_t t) const = 0;
   virtual bool StaysAtZero() const { return false; }
   virtual void Update(Isa isa, const ApplyScalars& scalars, const float* in, float* out,
@@ -132,14 +132,14 @@ struct OptimizerDefinition {
   std::unique_ptr<Optimizer> (*make)(absl::Span<const double> values);
 };
 
-// By what a gradient of this squared L2 norm is multiplied to have no greater norm than `limit`. A
-// NaN: 1.
+// The factor that limits the norm of a gradient with this squared L2 norm to `limit`. A NaN: 1.
 float GradientScale(double squared_norm, double limit);
 // The norm of the weights by that of the update; 1 where that is no positive number.
 float TrustRatio(double squared_weights, double squared_update);
 
-// INVALID_ARGUMENT names an unknown optimizer or parameter, or a value out of range, and says what
-// is known or allowed. An empty name means "sgd". A rate of 0 is allowed (pushes change nothing).
+// INVALID_ARGUMENT names an unknown optimizer or parameter, or a value out of range, and has the
+// known names or the allowed range. An empty name means "sgd". A rate of 0 is allowed (pushes
+// change nothing).
 absl::Status CheckOptimizer(const v1::Optimizer& spec);
 // The same for a table: a row-wise optimizer is refused where there are no rows.
 absl::Status CheckTableOptimizer(const v1::TableSpec& spec);

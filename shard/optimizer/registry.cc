@@ -56,7 +56,7 @@ std::string Range(const ParameterDefinition& p) {
   return absl::StrCat(p.low_open ? "(" : "[", p.low, ", ", p.high, p.high_open ? ") in f32" : "]");
 }
 
-// As f32 too: what rounds to an excluded 1 would be a division by zero.
+// Also checked as f32: a value that rounds to an excluded 1 would cause a division by zero.
 bool Allowed(const ParameterDefinition& p, double value) {
   const auto rounded = static_cast<double>(static_cast<float>(value));
   return (p.low_open ? value > p.low : value >= p.low) &&

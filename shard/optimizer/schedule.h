@@ -3,7 +3,7 @@
 // **Thread safety**: immutable.
 //
 // Invariants:
-//  1. The rate is a pure function of the apply: who starts again at one gets the same rates.
+//  1. The rate is a pure function of the apply's number: a restart at an apply gets the same rates.
 #ifndef VERBENA_SHARD_OPTIMIZER_SCHEDULE_H_
 #define VERBENA_SHARD_OPTIMIZER_SCHEDULE_H_
 

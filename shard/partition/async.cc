@@ -4,9 +4,9 @@
 // and every later push to the same slice queues behind it: so a worker's sequences are applied in
 // order, and `last` never runs ahead of a push that could still be forgotten with its lane.
 //
-// With a copy of the partition, a push is copied and told to the copy first (replica/log.h): it is
-// owned then, counts as taken, and is applied when the copy has it and its turn has come. Those
-// that are owned are in front of others, which become so as soon as there is memory.
+// If the partition has a follower, a push is copied and replicated to it first (replica/log.h). The
+// log owns the push then; it counts as taken. It is applied when the follower has it and its turn
+// comes. Owned pushes precede others, which become owned as soon as there is memory.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -71,7 +71,7 @@ class Async final : public DenseConsistency {
     uint64_t record = 0;        // of the log, which owns it; 0: not taken yet
     uint32_t divisor = 0;       // as the record says
     bool acknowledged = false;  // the copy has it
-    bool held = false;          // its worker is told when it is applied, and has its slot back
+    bool held = false;          // at its apply its worker gets the completion, and its slot back
   };
   using Queue = std::vector<Queued>;
 
@@ -94,8 +94,8 @@ class Async final : public DenseConsistency {
   }
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   void Drain(uint32_t slice);
-  // Forgets queued pushes for which `match` holds, with an event unless why is null; of those that
-  // are owned, unless `owned`, only whom they were held for.
+  // Removes queued pushes for which `match` holds, with an event unless why is null. Unless
+  // `owned`, owned pushes stay in the queue and only lose their requester.
   template <typename Match>
   void RemoveQueued(Queue* queue, const ReplyStatus* why, bool owned, Match match);
 
@@ -155,7 +155,7 @@ Async::Telling Async::Tell(Queued* push) {
   told.header.worker_sequence = push->sequence;
   told.data = pool_.TakeScratch(told.header.total_bytes, table_.account());
   if (told.data.data == nullptr) return Telling::kNoMemory;
-  // Widened where it is of 16 bits: what is added to nothing is what it was.
+  // 16-bit values are widened: adding them to zero keeps their values.
   auto* const sum = reinterpret_cast<float*>(told.data.data);
   Accumulate(BestIsa(), {&push->gradient, 1}, sum, push->elements);
   told.owner = this;
@@ -199,7 +199,7 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
   }
   if (queue.empty() || queue.back().record != 0) {
     if (push.gradient.data == nullptr) {
-      // What is queued is owned, and will be applied.
+      // A queued push is owned by the log, so it will be applied.
       TellSettled(c.slice, push.worker, sequence, 0);
       last = sequence;
       return answer(push.answer);
@@ -284,9 +284,10 @@ bool Async::Finish(Queued* push, bool force) {
   ReplyStatus status = push->answer;
   if (push->record != 0) {
     if (!push->acknowledged && !force) return false;
-    // Not by the roster of now: the job may have begun again since the copy was told.
+    // Uses the push's divisor, not the current members: the job may have restarted since the record
+    // was sent.
     if (!Apply(push->chunk, push->worker, push->gradient, push->divisor, force)) return false;
-    // Not one that Tell() counts as still to be applied.
+    // Clear the record first: Tell() must not count it as one that still is to be applied.
     sink_.log->Applied(PartitionOf(slice), std::exchange(push->record, 0));
   } else if (push->sequence != last + 1) {
     status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
@@ -303,7 +304,7 @@ bool Async::Finish(Queued* push, bool force) {
   return true;
 }
 
-// Applies what is queued, in order, as far as buffers and the copy allow.
+// Applies queued pushes in order, as far as buffers and the follower allow.
 void Async::Drain(uint32_t slice) {
   Queue& queue = queues_[slice];
   size_t done = 0;
@@ -323,7 +324,7 @@ void Async::RemoveQueued(Queue* queue, const ReplyStatus* why, bool owned, Match
       --sink_.counters.held;
     }
     q.held = false;
-    // The copy was told: it is applied, whoever asked for it.
+    // It was sent to the follower, so it is applied even if its requester is gone.
     return owned || q.record == 0;
   };
   queue->erase(std::remove_if(queue->begin(), queue->end(), remove), queue->end());

@@ -20,7 +20,7 @@ uint64_t Clocks::Least(const Slice& slice) const {
 }
 
 void Clocks::Follow(uint32_t slices) {
-  // Those who left first, so that a joiner starts at the least clock of those who stay.
+  // Departed workers first, so that a joiner starts at the least clock of the remaining ones.
   std::vector<uint32_t> joined;
   owners_.resize(std::max<size_t>(owners_.size(), roster_.indices()));
   counts_.resize(owners_.size());

@@ -4,11 +4,11 @@
 // parallel parameter server, NIPS 2013): pushes are applied as in async, and a pull by a worker
 // that has ended c steps waits until every worker has ended c - s.
 //
-// A worker's clock is the worker's own, said in each end-step and pull, the same to all partitions:
-// were it counted here, from wherever the least clock was when each partition heard of a joiner,
-// two joiners could wait for each other. A joiner counts here as having the least clock, learns
-// that from the answers to its pulls (Answer::version), and goes on from the greatest it has seen,
-// which nobody's clock is behind.
+// Each worker counts its own clock, and sends it in each end-step and pull to all partitions. A
+// count here could deadlock: each partition would start a joiner at the least clock at the time
+// when it saw the joiner, so two joiners could wait for each other. Here a joiner has the least
+// clock. It learns that clock from the answers to its pulls (Answer::version), and continues from
+// the greatest that it has seen; no worker's clock is behind that one.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_PARTITION_CLOCKS_H_
@@ -28,17 +28,17 @@ namespace verbena::shard {
 
 class Clocks {
  public:
-  // tell: what copies of a slice have to know of a worker.
+  // tell: sends a worker's progress to the replicas of a slice.
   using Tell = std::function<void(uint32_t slice, const WorkerMark& mark)>;
   Clocks(const Roster* roster, uint64_t bound, Tell tell)
       : roster_(*roster), bound_(bound), tell_(std::move(tell)) {}
 
-  // Takes over who is there. What waits in any slice may be readable now. Tells the clocks that
-  // begin here: of those who have joined, and of all in a new slice.
+  // Applies the current members; waiting requests of any slice may be readable now. Replicates the
+  // clocks that begin here: those of joiners, and all of them in a new slice.
   void Follow(uint32_t slices);
   // Tells the clocks of all in a slice.
   void TellAll(uint32_t slice) const;
-  // A worker has ended `clock` steps. True: what waits in the slice may be readable now.
+  // A worker has ended `clock` steps. True: waiting requests of the slice may be readable now.
   bool EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock);
   // Whether a worker that has ended `clock` steps may read; *answer gets the least clock as version
   // and by how much it is behind as detail.
@@ -59,7 +59,7 @@ class Clocks {
  private:
   struct Slice {
     std::vector<uint64_t> clocks;  // by member index
-    uint64_t least = 0;            // of all who count; never falls
+    uint64_t least = 0;            // of all counted members; never falls
   };
 
   uint64_t Least(const Slice& slice) const;

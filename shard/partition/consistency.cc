@@ -19,7 +19,7 @@ bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink*
 
 namespace {
 
-// Whether the copy is to be told of the slice; with what, if so.
+// Whether the slice's progress must be replicated; if so, fills the record.
 bool MarkFor(const Sink& sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
              const WorkerMark& mark, ReplicaLog::Append* told) {
   const ReplicaLog& log = *sink.log;

@@ -1,5 +1,5 @@
-// How pushes become applies: what sync, ssp and async mean for dense and embedding tables alike.
-// One object per table.
+// How pushes become applies: the rules of sync, ssp and async that dense and embedding tables
+// share. One object per table.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_PARTITION_CONSISTENCY_H_
@@ -18,7 +18,7 @@
 
 namespace verbena::shard {
 
-// What a copy of a slice knows of a worker, and its next primary has to.
+// A worker's progress as a replica of a slice has it; a new primary needs it.
 struct WorkerMark {
   uint64_t worker = 0;    // incarnation
   uint64_t sequence = 0;  // async, ssp: its last one
@@ -36,34 +36,35 @@ class Consistency : public ReplicaLog::Owner {
   // Whether an await of min_version is answered already.
   virtual bool Reached(uint32_t slice, uint64_t min_version) const = 0;
 
-  // Goes on with what waited for a buffer. The engine calls it after every Unpin() that freed one,
-  // and after a view or a dead lane has taken something out of the way.
+  // Resumes pushes that waited for a buffer. The engine calls it after every Unpin() that freed
+  // one, and after a view or a dead lane has removed something that blocked.
   virtual void Retry() = 0;
   // The table got slices or chunks, or the roster got members.
   virtual void Resize() = 0;
   // Members came or went. Resize() has been called.
   virtual void RosterChanged() = 0;
-  // A new generation of the job: what is held is answered kExpired, per-step state is forgotten.
-  // What the log has is applied whether the follower has it or not; the caller has held reads.
+  // A new generation of the job: held requests are answered kExpired, and per-step state is
+  // cleared. Records in the log are applied whether or not the follower has them; the caller has
+  // held reads.
   virtual void Reset() = 0;
   // Everything held in a slice is answered `why`. `keep`: the slice stays here (a new epoch).
   virtual void FailSlice(uint32_t slice, ReplyStatus why, bool keep) = 0;
-  // Forgets what is held for a dead lane, without a word.
+  // Drops requests that are held for a dead lane, without an event.
   virtual void ForgetLane(uint32_t lane) = 0;
 
-  // What a copy of the slice has to know of workers.
+  // The workers' progress that a replica of the slice needs.
   virtual std::vector<WorkerMark> Marks(uint32_t /*slice*/) const { return {}; }
-  // How far each worker's pushes are in what is here: up to that sequence all of them, and nothing
-  // behind. Those of Marks() may be on their way.
+  // How far each worker's pushes are contained in the current state: up to that sequence all of
+  // them, and none after it. Pushes of Marks() beyond that may be in flight to a replica.
   virtual std::vector<WorkerMark> Applied(uint32_t /*slice*/) const { return {}; }
-  // Applies at once what copies were told and nothing but memory or a disk holds up: rows that are
-  // not in memory are read and waited for. Some may stay, for want of memory.
+  // Applies at once every replicated record that only memory or a disk delays. Rows that are not in
+  // memory are read synchronously. Some records may stay, for lack of memory.
   virtual void ApplyNow(uint32_t /*slice*/) {}
-  // A new copy that starts empty is told the clocks of workers: for one that it has not heard of
-  // the next primary waits.
+  // Replicates the workers' clocks to a replica that starts empty. For a worker without a clock
+  // there, the next primary would wait.
   virtual void TellClocks(uint32_t /*slice*/) {}
-  // The slice was a copy and is the primary's now: that is known of workers, some of whom may be
-  // gone.
+  // The slice changes from replica to primary. `marks` is the known progress of workers, some of
+  // which may have left.
   virtual void Adopt(uint32_t /*slice*/, absl::Span<const WorkerMark> /*marks*/) {}
 };
 
@@ -73,15 +74,15 @@ class Consistency : public ReplicaLog::Owner {
 bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
                      ReplyStatus* answer);
 
-// Tells the copy of the slice's partition, if there is one that knows the slice, what is known of a
-// worker now.
+// Replicates a worker's current progress to the follower of the slice's partition, if there is one
+// that knows the slice.
 void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
               const WorkerMark& mark);
-// The same of what a view has changed, for which nobody has asked for room.
+// The same for a change by a view, for which no room was reserved.
 void NoteMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
               const WorkerMark& mark);
 
-// By what a mean divides where every push is an apply of its own.
+// The divisor of a mean when every push is an apply of its own.
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster);
 
 }  // namespace verbena::shard

@@ -17,7 +17,7 @@
 
 namespace verbena::shard {
 
-// What a table's consistency works with; all outlive it.
+// The objects that a table's consistency uses; all outlive it.
 struct DenseParts {
   DenseTable* table;
   PullParking* parking;
@@ -47,7 +47,7 @@ class DenseConsistency : public Consistency {
 
   // Of a step whose norm spans several chunks; null: this table has none.
   virtual Norms* norms() { return nullptr; }
-  // The slice was told totals: its chunks go on.
+  // Total norms arrived at the slice: its chunks continue.
   virtual void Told(uint32_t /*slice*/) {}
 };
 

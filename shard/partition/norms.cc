@@ -181,7 +181,7 @@ void Norms::Free(Asked* ask) {
   --sink_.counters.parked;
 }
 
-// All parts of a slice are there: answers those for whom these were the last.
+// All parts of a slice are present: answers the requests for which these were the last.
 void Norms::Release(uint32_t slice, uint64_t step, NormKind kind) {
   const auto done = [&](uint32_t index) {
     Asked& ask = asks_[index];

@@ -1,5 +1,5 @@
-// The two phases of a sync table whose step needs a norm over several chunks: each chunk's part of
-// the sums, who asks for the parts, and what the sums make of the chunk's apply.
+// Two-phase steps of a sync table whose step needs a norm over several chunks: each chunk's partial
+// norms, the requests for them, and the effect of the total norms on the chunk's apply.
 //
 // A chunk whose contributions are all there works out its part and waits; a worker asks for the
 // parts of all chunks (kNorms), adds them up and tells the sums (kTotals); then the chunk commits.
@@ -10,17 +10,19 @@
 //     open  --(contributions are there)-->  measured(kind)  --(totals)-->  told(kind)
 //     told  --(another kind is needed)-->  measured(that)
 //     told  --(none is)-->  commits  -->  open
+// ("told" is the name in the code: the chunk has received the total norms.)
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A part of a step, once it was worked out, stays the same until the step is over in every
-//     chunk of the job. So whoever asks gets the same parts, and the totals of all workers are
+//  1. A partial norm, once computed, stays the same until every chunk of the job has passed the
+//     step. So every requester gets the same partial norms, and the total norms of all workers are
 //     equal.
-//  2. Parts of two steps are kept. A chunk works out its part of step t + 2 only after its step
-//     t + 1 was told totals, for which every chunk of the norm was past step t: nobody needs those.
+//  2. Partial norms of two steps are kept. A chunk computes its partial norm of step t + 2 only
+//     after it received the total norms of step t + 1. By then every chunk of the norm was past
+//     step t, so those of step t are not needed.
 //  3. Measuring changes neither parameters nor optimizer state.
-//  4. A parked request gets exactly one event, unless its lane is forgotten: then none.
+//  4. A deferred request gets exactly one event, or none if its lane is dropped.
 #ifndef VERBENA_SHARD_PARTITION_NORMS_H_
 #define VERBENA_SHARD_PARTITION_NORMS_H_
 
@@ -47,8 +49,8 @@ class Norms {
   bool open(uint32_t chunk) const { return chunks_[chunk].phase == Phase::kOpen; }
   // Its contributions are all there and their sum will be divided by `divisor`.
   void Begin(uint32_t chunk, uint32_t divisor);
-  // Goes on, with what Begin() has found or totals have come for. sources: the sum, or none for a
-  // gradient of zero. True: it may commit.
+  // Continues with the result of Begin(), or when total norms have arrived. sources: the sum, or
+  // none for a gradient of zero. True: the chunk may commit.
   bool Step(uint32_t chunk, absl::Span<const Source> sources);
   const StepScale& scale(uint32_t chunk) const { return chunks_[chunk].scale; }
   uint32_t divisor(uint32_t chunk) const { return chunks_[chunk].divisor; }

@@ -1,4 +1,4 @@
-// Requests of one table that wait: awaits of a version here, pulls and lookups in what derives.
+// Deferred requests of one table: awaits of a version here, pulls and lookups in derived classes.
 //
 // **Thread safety**: one owner thread.
 //

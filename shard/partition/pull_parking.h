@@ -26,7 +26,7 @@ class PullParking final : public Parking {
 
   // A chunk's version grew.
   void Advanced(uint32_t chunk);
-  // Answers the pulls of a slice for which `ready` holds, with what it stores.
+  // Answers the pulls of a slice for which `ready` holds, with the answer that it stores.
   using Ready = absl::FunctionRef<bool(uint64_t worker, uint32_t chunk, uint64_t min_version,
                                        Answer* answer)>;
   void Release(uint32_t slice, Ready ready);

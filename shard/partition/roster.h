@@ -1,4 +1,4 @@
-// A job's workers as the latest view has them: who counts in a step, who may push.
+// A job's members in the latest view: which workers count in a step, which may push.
 //
 // **Thread safety**: one owner thread.
 //

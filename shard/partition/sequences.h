@@ -19,12 +19,12 @@ class Sequences {
  public:
   // The table got slices, or the roster members.
   void Resize(const Roster& roster, uint32_t slices);
-  // Who comes in the place of a member that is gone starts at 1. Resize() has been called.
+  // A new member in the place of a departed one starts at 1. Resize() has been called.
   void RosterChanged(const Roster& roster);
   // A new generation of the job.
   void Reset();
 
-  // What a copy of the slice has to know, and how it is known here after it was one.
+  // The progress that a replica of the slice needs, and how a former replica takes it over.
   std::vector<WorkerMark> Marks(uint32_t slice) const;
   void Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks);
 

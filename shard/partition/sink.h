@@ -17,7 +17,7 @@ class ReplicaLog;
 
 struct Sink {
   EngineCounters counters;
-  ReplicaLog* log = nullptr;  // what the partitions' copies are told
+  ReplicaLog* log = nullptr;  // records for the partitions' replicas
   std::vector<Event> events;
   CommitObserver commit_observer;
   uint32_t blocked = 0;  // chunks and slices whose apply waits for an Unpin()

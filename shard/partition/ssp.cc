@@ -70,11 +70,11 @@ class Ssp final : public DenseConsistency {
     Release(slice);
   }
   void TellClocks(uint32_t slice) override { clocks_.TellAll(slice); }
-  // The table's applies are made by what is inside.
+  // The inner consistency applies the table's records.
   void Replicated(uint32_t, uint64_t) override {}
 
  private:
-  // Takes over who is there, and answers what no longer waits.
+  // Applies the current members, and answers requests that no longer wait.
   void Follow() {
     clocks_.Follow(table_.slices());
     for (uint32_t s = 0; s < table_.slices(); ++s) Release(s);

@@ -1,5 +1,5 @@
-// The steps: contributions are taken, summed in the order of ranks, and committed. What happens
-// around them is in sync_roster.cc.
+// The steps: contributions are taken, summed in the order of ranks, and committed. Changes of
+// members, slices and jobs are in sync_roster.cc.
 #include "shard/partition/sync.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   if (x.state != State::kNone && x.state != State::kOwed) {
     return answer(Repeated(x, request.worker));
   }
-  // The rank was passed, or its worker said that nothing more would come.
+  // The rank was passed, or its worker has ended the step.
   if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
 
   Count(chunk, rank, 1);
@@ -115,7 +115,7 @@ Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
   // With norms, the sum is there.
   if (s.cursor < ranks_) Consume(chunk, ranks_, payloads);
   if (s.cursor < ranks_) return Telling::kNoMemory;
-  // What was pushed is summed: no slot waits for room.
+  // The pushes are already summed, so no slot waits for room.
   if (!log.HasRoom(partition)) {
     SetBlocked(chunk);
     return Telling::kNoRoom;
@@ -169,8 +169,9 @@ void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
   s.cursor = end;
 }
 
-// Of a table with norms over several chunks; all contributions are there. True: so are the totals,
-// and sources_ is what Commit() applies. Slots do not wait for the totals: the sum does.
+// For a table with norms over several chunks, once all contributions are there. True: the total
+// norms are there too, and Commit() applies sources_. Slots do not wait for the total norms, but
+// the sum does.
 bool Sync::Totalled(uint32_t chunk, size_t payloads) {
   Chunk& s = chunks_[chunk];
   if (norms_->open(chunk)) {

@@ -9,8 +9,8 @@
 //                                                      worker has ended the step since)
 // All return to none when the step commits.
 //
-// With a copy of the partition, a step whose contributions are all there is summed, told to the
-// copy, and commits when that has it (replica/log.h): until then the chunk is `told`.
+// If the partition has a follower, a step with all contributions is summed and replicated to it
+// first (replica/log.h). The step commits when the follower has it: until then the chunk is `told`.
 //
 // **Thread safety**: the engine's.
 #ifndef VERBENA_SHARD_PARTITION_SYNC_H_
@@ -86,9 +86,9 @@ class Sync final : public DenseConsistency {
     Buffer accumulator;   // sum of the ranks before the cursor; none before the first run
     uint32_t cursor = 0;  // least rank not passed in the open step
     bool blocked = false;
-    bool acknowledged = false;  // by the copy: what `told` is may be applied
+    bool acknowledged = false;  // by the follower: the record of `told` may be applied
     uint64_t told = 0;          // the record that has the open step; 0: none
-    uint32_t listed = 0;        // by the commit that was told
+    uint32_t listed = 0;        // by the replicated commit
   };
   // A rank's part in a slice.
   struct Progress {
@@ -120,7 +120,7 @@ class Sync final : public DenseConsistency {
   Telling Tell(uint32_t chunk, size_t payloads);
   bool Commit(uint32_t chunk, bool force = false);
   uint32_t Listed(uint32_t chunk);
-  // The step's contributions are what they will be.
+  // The step's contributions are final.
   void Observe(uint32_t chunk, uint64_t step, uint32_t listed);
   uint32_t PartitionOf(uint32_t chunk) const {
     return table_.life(table_.chunk(chunk).slice).partition;

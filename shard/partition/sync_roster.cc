@@ -1,5 +1,5 @@
-// What happens around the steps of a sync table: workers and lanes come and go, slices move, the
-// job begins again.
+// Changes around the steps of a sync table: workers and lanes come and go, slices move, the job
+// restarts.
 #include <set>
 #include <vector>
 
@@ -50,7 +50,8 @@ void Sync::Reset() {
   const ReplyStatus why = ReplyStatus::kExpired;
   std::set<uint32_t> unapplied;  // partitions
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-    // Copies have been told: they apply it, whoever is there to see it.
+    // The record was sent to replicas, which apply it regardless of the members. So it is applied
+    // here too.
     if (chunks_[chunk].told != 0 && !Commit(chunk, /*force=*/true)) {
       unapplied.insert(PartitionOf(chunk));
     }
@@ -60,7 +61,7 @@ void Sync::Reset() {
     ClearBlocked(chunk);
     DropAccumulator(&chunks_[chunk]);
   }
-  // Not before: what others apply is in the log.
+  // Only after the loop: the applies of other chunks are still in the log.
   for (const uint32_t partition : unapplied) {
     sink_.log->Abandon(table_.id(), partition, ReplyStatus::kResourceExhausted);
   }

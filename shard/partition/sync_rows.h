@@ -1,13 +1,13 @@
 // Bulk synchronous steps of an embedding table. See engine.h, invariants 1 and 6. For sync_rows.cc
 // and sync_rows_commit.cc alone: others have row_consistency.h.
 //
-// A push is copied, and its rows are made, when it arrives: nothing holds a slot, and only then can
-// it still be said that there is no room. A partition's step commits when every rank has ended it
-// or departed; the copies are then summed by key, in the order of (rank, index), and the rows that
-// were named are changed. With a copy of the partition, the sums are told to it first, and are what
-// is applied when it has them (replica/log.h). Where there is no memory to keep what a save has yet
-// to write of these rows, the step waits; so it does until all of them are in memory, of a table
-// with a cold tier.
+// An arriving push is copied and its rows are created: no push holds a slot, and only then can it
+// still be refused for lack of memory. A partition's step commits when every rank has ended it or
+// departed. Then the pushes are summed by key, in the order of (rank, index), and the named rows
+// are changed. If the partition has a follower, the sums are replicated to it first, and are
+// applied when it has them (replica/log.h). The step waits while there is no memory to keep row
+// contents that a checkpoint has yet to write. In a table with a cold tier, it also waits until all
+// of its rows are in memory.
 //
 // **Thread safety**: the engine's.
 #ifndef VERBENA_SHARD_PARTITION_SYNC_ROWS_H_
@@ -60,7 +60,7 @@ class SyncRows final : public RowConsistency {
   }
 
  private:
-  // What a rank has pushed to the open step of a slice by one record.
+  // A rank's push to the open step of a slice, by one record.
   struct Contribution {
     uint32_t rank;
     uint32_t index;
@@ -84,8 +84,9 @@ class SyncRows final : public RowConsistency {
     uint32_t told_keys = 0;                   // that it names
     uint32_t listed = 0;                      // by its commit
     ApplyStamp stamp;                         // of its commit
-    bool acknowledged = false;                // by the copy: what `told` is may be applied
-    bool blocked = false;                     // there was no memory for it
+    // by the follower: the record of `told` may be applied
+    bool acknowledged = false;
+    bool blocked = false;  // there was no memory for it
   };
   // The next key of a contribution, while they are merged.
   struct Head {
@@ -109,7 +110,7 @@ class SyncRows final : public RowConsistency {
   // The open step is in the rows.
   void Committed(uint32_t slice);
   uint32_t Listed(const Slice& slice) const;
-  // The step's contributions are what they will be.
+  // The step's contributions are final.
   void Observe(uint32_t slice);
   float Divisor(const Slice& slice) const {
     return mean_ ? static_cast<float>(slice.listed) : 1.0f;

@@ -1,4 +1,4 @@
-// A step that is complete: told to copies, applied.
+// A complete step: it is replicated and applied.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -49,7 +49,7 @@ void SyncRows::Advance(uint32_t slice) {
   }
 }
 
-// How many workers the commit lists: who contributed, and who has ended the step.
+// The number of workers that the commit lists: contributors, and those that have ended the step.
 uint32_t SyncRows::Listed(const Slice& slice) const {
   uint32_t listed = 0;
   auto x = slice.contributions.begin();

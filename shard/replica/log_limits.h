@@ -17,8 +17,8 @@ struct ReplicaLogLimits {
   // Of all partitions of the shard, likewise: 16 partitions at their bound. 64 KiB to
   // 1 TiB.
   uint64_t shard_bytes = uint64_t{256} << 20;
-  // In flight of records that catch learners up where applies have less: enough to keep a link
-  // busy, little enough for what workers push meanwhile not to wait behind it.
+  // Limit in bytes of in-flight catch-up records of learners while applies have less in flight. It
+  // keeps a link busy, and is small enough that workers' pushes do not wait behind it.
   uint64_t catch_up_bytes = uint64_t{4} << 20;
   // Of rows in one record for a learner, at least one row: about a chunk. 256 KiB; the simulator
   // sets less, so that a learner's cursor needs many records for few rows.

@@ -6,7 +6,7 @@
 namespace verbena::shard {
 namespace {
 
-// What includes what: a new slice has no versions and knows no workers.
+// A stronger kind includes the weaker ones: a new slice has no versions and knows no workers.
 int Strength(ReplicaKind kind) {
   return kind == ReplicaKind::kFresh ? 2 : kind == ReplicaKind::kReset ? 1 : 0;
 }
@@ -22,7 +22,7 @@ void ReplicaNotes::Put(uint32_t table, ReplicaHeader header) {
     noted.worker_clock = std::max(noted.worker_clock, header.worker_clock);
     return;
   }
-  // Those of workers are of what was before.
+  // Notes of workers describe the state before this one.
   const auto end = notes_.upper_bound({table, std::numeric_limits<uint64_t>::max()});
   for (auto worker = std::next(it); worker != end;) {
     const bool over = Strength(header.kind) > 0 || worker->second.generation != header.generation;

@@ -1,6 +1,6 @@
-// What views have changed and a partition's copy is still to be told, while the log has no room for
-// it: of a table one note, and one of each of its workers. A later note takes the place of an
-// earlier one, so views that come faster than the copy answers cost no more than what there is.
+// Changes by views that are still to be replicated while the log has no room for them: one note per
+// table, and one per worker of it. A later note replaces an earlier one. So views that come faster
+// than the follower answers take no more memory than the current state needs.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_REPLICA_NOTES_H_

@@ -3,7 +3,7 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. What is taken is within the limit, or is all that is taken: so one piece can always go on,
+//  1. The amount taken is within the limit, or is a single piece. So one piece can always proceed,
 //     however small the limit, and with it everything that waits for it.
 #ifndef VERBENA_SHARD_SAVE_BUDGET_H_
 #define VERBENA_SHARD_SAVE_BUDGET_H_

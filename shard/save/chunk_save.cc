@@ -119,7 +119,7 @@ bool ChunkSave::Next(std::deque<uint32_t>* queue, State state, uint32_t* chunk) 
 
 bool ChunkSave::TakeContent(SavePiece* piece, HeldPiece* held) {
   uint32_t chunk = 0;
-  // First what an apply waits for, then what takes memory.
+  // First the chunks that an apply waits for, then those that hold memory.
   if (!Next(&urgent_, State::kDue, &chunk) && !Next(&kept_, State::kKept, &chunk) &&
       !Next(&due_, State::kDue, &chunk)) {
     return false;

@@ -1,9 +1,9 @@
 // A dense table's part in a save: each chunk as it is when it is due.
 //
-// A chunk is due when it is at the table's step (sync), or when the save begins. Nothing is copied
-// for a chunk that no apply changes meanwhile: its buffers are pinned while they are written out.
-// An apply that comes before goes to buffers lent for it, out of place; what was there is kept,
-// pinned, until its piece is released.
+// A chunk is due when it is at the table's step (sync), or when the checkpoint begins. A chunk that
+// no apply changes is not copied: its buffers are pinned while they are written. An earlier apply
+// goes to buffers lent for it, out of place. The old contents are kept, pinned, until their piece
+// is released.
 //
 // **Thread safety**: one owner thread.
 //
@@ -30,7 +30,7 @@ namespace verbena::shard {
 
 class ChunkSave final : public TableSave, public ChunkWatch {
  public:
-  // The table outlives it, or it is told Leave().
+  // The table outlives it, or Leave() is called first.
   ChunkSave(DenseTable* table, const TableToSave& what, const SaveParts& parts);
   ~ChunkSave() override;
 
@@ -51,7 +51,7 @@ class ChunkSave final : public TableSave, public ChunkWatch {
   struct Record {
     State state = State::kNone;
     bool waited = false;  // an apply found no memory to keep it
-    bool kept = false;    // what is saved is not what the table has any more
+    bool kept = false;    // the contents to write differ from the table's by now
     uint32_t slice = 0;
     // As of when it was due; the pins since it was kept or taken.
     uint64_t version = 0, applies = 0;

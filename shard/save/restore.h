@@ -51,7 +51,7 @@ class Restore {
     const auto it = chunks.find(chunk);
     return it == chunks.end() ? 0 : it->second.covered();
   }
-  // Copies were told of the chunk, as it is when all of it is loaded.
+  // The complete chunk was replicated.
   void SetTold(uint32_t slice, uint32_t chunk) { at(slice).told.insert(chunk); }
   bool told(uint32_t slice, uint32_t chunk) { return at(slice).told.contains(chunk); }
   void SetFinished(uint32_t slice, uint64_t last_record) {
@@ -62,11 +62,11 @@ class Restore {
   // Its partition was lost, and was reset after the table was served: it has initial values.
   void SetReset(uint32_t slice) { at(slice).reset = true; }
   bool reset(uint32_t slice) const { return slice < slices_.size() && slices_[slice].reset; }
-  // Of the replica log: what its copy is to have.
+  // The last record in the replica log that the replica needs.
   uint64_t last_record(uint32_t slice) { return at(slice).last_record; }
   void Forget(uint32_t slice) { at(slice) = {}; }
-  // It was the copy of a primary that is gone. Until a restore is begun here, whoever says that all
-  // is loaded has it from that primary, whose copy had all of it.
+  // It was the replica of a primary that is gone. Until a restore begins here, a report that all is
+  // loaded comes from that primary, whose replica had all of it.
   void Inherit(uint32_t slice) { at(slice).inherited = true; }
   bool inherited(uint32_t slice) const {
     return slice < slices_.size() && slices_[slice].inherited;

@@ -84,7 +84,8 @@ std::vector<uint64_t> RowSave::StillDropped(uint32_t slice, const ChangedRows& c
 bool RowSave::ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const {
   if (s.kept->marked(row) || table_->rows(slice).applies(row) == 0) return false;
   if (!slices()[slice].incremental) return true;
-  // Without tracking anew, also what is changed meanwhile: those are rows as they were, too.
+  // Without new tracking, this includes rows that change meanwhile: their old contents are kept
+  // too.
   return (s.base != nullptr ? s.base : table_->changed(slice))->marked(row);
 }
 
@@ -259,8 +260,8 @@ bool RowSave::TakeCursor(uint32_t slice, Packed* packed) {
   return !found_.empty();
 }
 
-// Takes the memory of what is kept before that of more rows. Where the cursor cannot go on, what is
-// kept goes before its piece is full.
+// Takes the memory of kept rows before that of more rows. If the cursor cannot advance, kept rows
+// go before their piece is full.
 bool RowSave::FindContent(Packed* packed) {
   while (!kept_.empty()) {
     *packed = std::exchange(kept_.front(), {});

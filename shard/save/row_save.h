@@ -29,7 +29,7 @@ class RowSave final : public TableSave, public RowWatch {
   // Small, because each slice may have one that is not full.
   static constexpr uint64_t kKeptBytes = 16 << 10;
 
-  // The table outlives it, or it is told Leave().
+  // The table outlives it, or Leave() is called first.
   RowSave(EmbeddingTable* table, const TableToSave& what, const SaveParts& parts);
   ~RowSave() override;
 
@@ -58,21 +58,21 @@ class RowSave final : public TableSave, public RowWatch {
     uint32_t cursor = 0;            // rows below are taken, unless they are not to be
     std::vector<uint64_t> dropped;  // keys, to be taken before rows
     uint32_t packed = 0;            // pieces of kept_
-    bool tracks = false;            // the table remembers what changes from this save on
+    bool tracks = false;            // the table tracks changes from this checkpoint on
     Packed open;                    // rows that are kept, not in kept_ yet
     std::unique_ptr<ChangedRows> kept;
-    std::unique_ptr<ChangedRows> base;  // what had changed since the save before
+    std::unique_ptr<ChangedRows> base;  // changes since the previous checkpoint
   };
 
   void SetDue(uint32_t slice);
-  // What is left is kept already.
+  // All remaining rows are kept already.
   bool AtEnd(uint32_t slice) const {
     return rows_[slice].cursor == rows_[slice].rows && rows_[slice].dropped.empty();
   }
   bool ToSave(const SliceRows& s, uint32_t slice, uint32_t row) const;
   bool Keep(uint32_t slice, uint32_t row, const std::byte* content);
   bool NewPacked(uint32_t slice, uint32_t capacity, Packed* packed);
-  // `content`: what a RowReader says of it.
+  // `content`: from a RowReader.
   void Add(uint32_t row, const std::byte* content, Packed* packed) const;
   void AddDropped(uint64_t key, Packed* packed) const;
   std::vector<uint64_t> StillDropped(uint32_t slice, const ChangedRows& changed) const;
@@ -82,7 +82,7 @@ class RowSave final : public TableSave, public RowWatch {
   void EndContent(uint32_t slice);
   bool FindContent(Packed* packed);
   void View(const Packed& packed, SavePiece* piece) const;
-  // What changed belongs to the save before again, unless this one is to build on.
+  // Changes belong to the previous checkpoint again, unless a checkpoint will be based on this one.
   void EndTracking(uint32_t slice, bool committed);
 
   EmbeddingTable* table_;  // null: it is gone

@@ -1,4 +1,4 @@
-// One save of some tables of this shard: its pieces, its memory, and what becomes of it.
+// One checkpoint of some tables of this shard: its pieces, its memory, and its result.
 //
 // **Thread safety**: one owner thread.
 //
@@ -24,7 +24,7 @@ namespace verbena::shard {
 
 class Save {
  public:
-  // `memory_bytes`: that of the request, or what that is by default. The others outlive it.
+  // `memory_bytes`: that of the request, or its default. The other arguments outlive it.
   Save(const SaveRequest& request, uint64_t memory_bytes, BufferPool* pool, SaveCounters* counters);
   ~Save();
   Save(const Save&) = delete;

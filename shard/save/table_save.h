@@ -1,4 +1,4 @@
-// One table's part in a save: what dense and embedding tables have in common.
+// One table's part in a checkpoint: the common part of dense and embedding tables.
 //
 // **Thread safety**: one owner thread.
 //
@@ -9,10 +9,10 @@
 //     waiting, open, taken  --(given up)-->  aborted
 //
 // Invariants:
-//  1. What is in a piece is as it was when the slice (of a dense table: the chunk) became open,
-//     whatever is applied meanwhile; also of a slice that is given up, until its pieces are
-//     released.
-//  2. A chunk or row of an open slice is in one piece exactly; none is once the slice is given up.
+//  1. A piece has the contents at the time when the slice (in a dense table: the chunk) became
+//     open, whatever is applied meanwhile. This also holds for a slice that is given up, until its
+//     pieces are released.
+//  2. A chunk or row of an open slice is in exactly one piece; none is once the slice is given up.
 #ifndef VERBENA_SHARD_SAVE_TABLE_SAVE_H_
 #define VERBENA_SHARD_SAVE_TABLE_SAVE_H_
 
@@ -28,7 +28,7 @@
 
 namespace verbena::shard {
 
-// What a table's save works with; all outlive it.
+// The objects that a table's checkpoint uses; all outlive it.
 struct SaveParts {
   uint64_t save = 0;
   uint32_t piece_bytes = 0;
@@ -37,7 +37,7 @@ struct SaveParts {
   SaveCounters* counters = nullptr;
 };
 
-// What a piece that is out has.
+// The state of a piece that is in flight.
 struct HeldPiece {
   uint32_t chunk = BufferPool::kNone;  // of a dense table, by its local index
   Buffer rows;
@@ -67,7 +67,7 @@ class TableSave {
   // Before Start(): this shard has the slice.
   void AddSlice(uint32_t slice, uint32_t partition, uint64_t epoch,
                 std::vector<SavedPrefix> prefix);
-  // What is there is as it is to be saved from now on.
+  // The current contents are those to write.
   virtual void Start() = 0;
   // The next piece, but for its id. False: none now.
   bool Take(SavePiece* piece, HeldPiece* held);
@@ -84,7 +84,7 @@ class TableSave {
   TableSave(uint32_t table, const SaveParts& parts) : parts_(parts), table_(table) {}
 
   virtual bool TakeContent(SavePiece* piece, HeldPiece* held) = 0;
-  // Drops what is kept of a slice that is given up.
+  // Drops the kept contents of a slice that is given up.
   virtual void Drop(uint32_t slice) = 0;
 
   Slice& at(uint32_t slice) { return slices_[slice]; }

@@ -1,7 +1,6 @@
-// What is saved of a shard's tables and how it comes back: what the engine and its caller tell each
-// other.
+// Plain data of checkpoints and restores of a shard's tables, between the engine and its caller.
 //
-// **Thread safety**: plain data. What a piece points to stays as it is, for any thread to read,
+// **Thread safety**: plain data. The memory of a piece stays unchanged, for any thread to read,
 // until Engine::ReleasePiece().
 #ifndef VERBENA_SHARD_SAVE_TYPES_H_
 #define VERBENA_SHARD_SAVE_TYPES_H_
@@ -24,24 +23,24 @@ struct TableToSave {
   // Embedding tables. 0: all rows. Else those that changed since the save of this id, in partitions
   // where that is known; all rows in others.
   uint64_t base = 0;
-  // Embedding tables: what changes from this save on is remembered, for one that has it as base.
-  // Costs a bit a row, two while a save is under way.
+  // Embedding tables: tracks changes from this checkpoint on, for one that is based on it. Costs a
+  // bit a row, two while a checkpoint is in progress.
   bool track = false;
 };
 
 struct SaveRequest {
   uint64_t id = 0;  // not 0; of this cluster's saves
   std::vector<TableToSave> tables;
-  // What is changed before it is saved is kept in at most so much, as are rows on their way out;
-  // or in what one piece takes, if that is more. None: a copy of the dense tables with their state,
-  // for which then no apply waits, and kRowMemory.
+  // Memory limit in bytes of contents that change before they are written, and of rows that are
+  // being written; one piece may exceed it. None: the size of the dense tables with their state, so
+  // that no apply waits, plus kRowMemory.
   std::optional<uint64_t> memory_bytes = std::nullopt;
   static constexpr uint64_t kRowMemory = uint64_t{256} << 20;
   uint32_t piece_bytes = 1 << 20;  // rows of one piece, about
 };
 
-// How far a worker's pushes to a partition are in what is saved: its sequences up to this one,
-// whole, and nothing behind.
+// How far a worker's pushes to a partition are in the checkpoint: completely up to this sequence,
+// and none after it.
 struct SavedPrefix {
   uint64_t worker = 0;  // incarnation
   uint64_t sequence = 0;
@@ -77,7 +76,7 @@ struct SavePiece {
   // As they are pulled: of the table's dtype.
   ElementType dtype = ElementType::kNone;
   absl::Span<const std::byte> parameters;
-  // What the optimizer works on, where that is not the parameters; else empty.
+  // The optimizer's values, if they are not the parameters; else empty.
   absl::Span<const float> master;
   // The optimizer's arrays: as many numbers as there are parameters, or one a row.
   std::vector<absl::Span<const float>> state;
@@ -112,13 +111,13 @@ struct SaveProgress {
 // How a table begins that the view says is being restored.
 struct RestoreRequest {
   uint32_t table = 0;
-  // The step that workers push next (sync), or what versions count from.
+  // The step that workers push next (sync), or the base of versions.
   uint64_t version = 0;
   // Embedding tables: the applies that each partition has had, by which the schedule goes.
   uint64_t applies = 0;
 };
 
-// Elements of a dense table, wherever its chunks end. What is not this shard's is left alone.
+// Elements of a dense table, independent of chunk boundaries. Elements of other shards are ignored.
 struct ElementsToRestore {
   uint32_t table = 0;
   uint64_t first_element = 0;
@@ -167,7 +166,7 @@ struct SaveCounters {
   uint64_t saves = 0, committed = 0, aborted = 0;  // begun, and how they ended
   uint64_t pieces = 0, bytes = 0, chunks = 0, rows = 0;
   uint64_t kept_chunks = 0, kept_rows = 0;  // that were changed before they were saved
-  uint64_t waits = 0;         // applies that found no memory for what they would change
+  uint64_t waits = 0;         // applies without memory for the contents that they would change
   uint64_t memory_bytes = 0;  // in use by all saves
   uint64_t restored_elements = 0, restored_rows = 0;
 };

@@ -1,19 +1,20 @@
 // Which keys of an embedding table get a row: all, those that are pushed often enough, or some by
 // chance (v1::Admission).
 //
-// How often a key that has no row was pushed is counted by a sketch: each partition's has lines of
-// the cache of 64 counters of 8 bits; a key has four of a line, and was pushed as often as the
-// least of them says, or less (count-min: Cormode and Muthukrishnan 2005, "An improved data stream
-// summary"). When counters are half of min_count on average they are halved, so that what is rare
-// does not become frequent by waiting (Einziger, Friedman and Manes 2017, "TinyLFU"). A sketch is
-// its server's: copies, saves and a partition that moves do not have it, and count anew.
+// A sketch counts the pushes to keys without a row. Each partition's sketch has cache lines of 64
+// counters of 8 bits. A key uses four counters of a line, and its estimate is the least of them,
+// which is never too low before a halving (count-min: Cormode and Muthukrishnan 2005, "An improved
+// data stream summary"). When counters are half of min_count on average they are halved, so that
+// rare keys do not become frequent over time (Einziger, Friedman and Manes 2017, "TinyLFU"). A
+// sketch belongs to its server: replicas, checkpoints and a partition that moves do not have it,
+// and start to count at zero.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
 //  1. A key with a row is never refused.
-//  2. What a push may go to depends on the partition's version and on what was counted before, not
-//     on who pushed first since.
+//  2. The keys that a push may change depend on the partition's version and on earlier counts, not
+//     on the order of pushes since then.
 #ifndef VERBENA_SHARD_TABLE_ADMISSION_H_
 #define VERBENA_SHARD_TABLE_ADMISSION_H_
 

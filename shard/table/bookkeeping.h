@@ -1,5 +1,5 @@
-// Memory that is not the pool's and grows with a job's workers: counted, so that what may be
-// refused leaves room for it, and never refused itself.
+// Accounts memory outside the pool that grows with a job's workers. It is never refused itself:
+// refusable allocations leave room for it.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_BOOKKEEPING_H_
@@ -20,7 +20,7 @@ class Bookkeeping {
   Bookkeeping(const Bookkeeping&) = delete;
   Bookkeeping& operator=(const Bookkeeping&) = delete;
 
-  // What there is now.
+  // Sets the current amount.
   void Set(uint64_t bytes) {
     pool_.Count(static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_));
     if (account_ != nullptr) {

@@ -38,7 +38,7 @@ class ChangedRows {
   }
   // Some have a row again, and some are there twice.
   const std::vector<uint64_t>& dropped() const { return dropped_; }
-  // What was changed since `older` began, which goes on in this one's place, too.
+  // Adds the changes since `older` began; this object continues in place of `older`.
   void Join(const ChangedRows& older) {
     base_ = older.base_;
     if (words_.size() < older.words_.size()) Resize(older.words_.size());

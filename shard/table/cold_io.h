@@ -1,4 +1,4 @@
-// A shard's cold store, for all of its tables: who gets what is done, and what went wrong.
+// The cold store of a shard, for all of its tables: dispatches finished operations and failures.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_COLD_IO_H_
@@ -21,7 +21,7 @@ class HotRows;
 // Over the engine's life.
 struct ColdCounters {
   uint64_t reads = 0, writes = 0, read_bytes = 0, written_bytes = 0;  // rows, done
-  uint64_t direct_reads = 0;     // of `reads`: by who goes through many rows, and waits for them
+  uint64_t direct_reads = 0;     // of `reads`: synchronous ones, by passes over many rows
   uint64_t intended = 0;         // reads that were begun because somebody will ask for the row
   uint64_t dropped_intents = 0;  // cold rows that somebody will ask for, and too many of them
   uint64_t waits = 0;            // lookups and applies that waited for rows
@@ -55,14 +55,14 @@ class ColdIo {
   // As ColdStore::ReadNow(); an error is remembered as the row's.
   absl::Status ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std::byte* to);
 
-  // What is done goes to the rows it is of.
+  // Dispatches finished operations to their rows.
   void Poll();
   void Failed(uint64_t key, const absl::Status& status);
   // Since the last call.
   std::vector<Failure> TakeFailures();
   absl::Status health() const { return store_ == nullptr ? absl::OkStatus() : store_->health(); }
 
-  // Waits have ended since the last call: who waits is to look.
+  // Waits have ended since the last call: waiting requests must be checked.
   void Woken() { woken_ = true; }
   bool TakeWoken() { return std::exchange(woken_, false); }
   // Somebody could not wait, and there was no memory for a frame: tables are to try again.
@@ -70,7 +70,7 @@ class ColdIo {
   bool TakeNoMemory() { return std::exchange(no_memory_, false); }
 
   ColdCounters counters;
-  // With what the store says of itself.
+  // Includes the store's own counters.
   ColdCounters all_counters() const;
 
  private:

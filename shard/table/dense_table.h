@@ -3,13 +3,14 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A pinned buffer is never written: Apply() goes to a spare and swaps. Of the optimizer's state
-//     only a save pins buffers, and what is to be pinned there goes to what the save has lent.
-//  2. Of a table of 16 bits the optimizer works on the master copy, in f32; the parameters are it,
-//     rounded.
-//  3. With a pull codec what is pulled is encoded from the parameters when it is asked for, once
-//     for all who pull the same, as long as that is kept (BufferPool::PinToKeep()). It follows from
-//     the parameters alone, so encoding it anew gives the same bytes.
+//  1. A pinned buffer is never written: Apply() writes to a shadow buffer and swaps. Only a
+//     checkpoint pins buffers of the optimizer's state; updates to pinned state go to buffers that
+//     the checkpoint lends.
+//  2. In a table of 16-bit parameters the optimizer works on the master copy, in f32; the
+//     parameters are the master copy, rounded.
+//  3. With a pull codec, parameters are encoded at a pull, once for all pulls of the same contents,
+//     as long as the encoding is kept (BufferPool::PinToKeep()). The encoding depends on the
+//     parameters alone, so encoding again gives the same bytes.
 //  4. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
 #ifndef VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 #define VERBENA_SHARD_TABLE_DENSE_TABLE_H_
@@ -34,7 +35,7 @@
 
 namespace verbena::shard {
 
-// What the norms over several chunks make of a chunk's gradient and update.
+// Factors for a chunk's gradient and update that follow from norms over several chunks.
 struct StepScale {
   float gradient = 1;
   float trust = 1;
@@ -52,7 +53,7 @@ class DenseTable final : public SlicedTable {
     uint32_t state = BufferPool::kNone;
     uint64_t version = 0;
     uint64_t applies = 0;
-    uint64_t encoded = kNoPin;  // what the parameters are when they are pulled, if it is kept
+    uint64_t encoded = kNoPin;  // the encoded parameters for pulls, if kept
   };
   struct Slice {
     std::vector<uint32_t> chunks;  // indices of chunks(); empty unless ready
@@ -66,8 +67,8 @@ class DenseTable final : public SlicedTable {
                                                             JobAccount* account = nullptr);
   ~DenseTable() override;
 
-  // What a chunk takes, also the short last one. Of a normalised specification with an optimizer
-  // that MakeOptimizer() knows; 0 otherwise.
+  // Memory in bytes of a chunk, also of the short last one. The specification is normalised and has
+  // an optimizer that MakeOptimizer() knows; 0 otherwise.
   static uint64_t MemoryOfChunk(const v1::TableSpec& spec);
 
   const DenseLayout& layout() const { return layout_; }
@@ -101,14 +102,14 @@ class DenseTable final : public SlicedTable {
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false);
 
-  // ---- saves (shard/save) ----
-  // Told of every apply; null: nobody.
+  // ---- checkpoints (shard/save) ----
+  // Calls `watch` before every apply; null: nothing is called.
   void Watch(ChunkWatch* watch) { watch_ = watch; }
   size_t state_arrays() const { return optimizer_->state_arrays(); }
   bool has_master() const { return type_ != ElementType::kF32; }
   size_t array_bytes() const { return array_bytes_; }
-  // Elements of a chunk from `first` on become these: exactly one of `floats` and `halves`, which
-  // are `type`, has them. The optimizer works on them, widened; what is pulled is that, rounded.
+  // Writes elements of a chunk from `first` on. Exactly one of `floats` and `halves`, which are of
+  // `type`, has the values. They are widened for the optimizer; pulls see that, rounded.
   void WriteElements(uint32_t index, uint32_t first, absl::Span<const float> floats,
                      absl::Span<const uint16_t> halves, ElementType type);
   void WriteState(uint32_t index, uint32_t first, size_t array, absl::Span<const float> values);
@@ -136,7 +137,8 @@ class DenseTable final : public SlicedTable {
   bool AllocateChunk(uint32_t id, uint32_t slice);
   uint64_t BytesToAcquire(absl::Span<const Placement> placement) const;
   absl::Status NoMemory() const;
-  // What an apply may write of a chunk, as far as `to` does not say. False: nothing, now.
+  // Finds the buffers of a chunk that an apply may write, where `to` does not have them. False:
+  // there are none now.
   bool FindWritable(const Chunk& chunk, bool force, ChunkSpares* to);
   void FreeChunk(Chunk* chunk);
   // The parameters are about to change.
@@ -144,7 +146,7 @@ class DenseTable final : public SlicedTable {
   void Advance(Chunk* chunk);
   void FindLeast(Slice* slice);
   ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
-  // What the optimizer works on: the parameters, or their master copy.
+  // The values that the optimizer works on: the parameters, or their master copy.
   float* Weights(const Chunk& chunk) const;
   // Null where there is none.
   float* State(const Chunk& chunk) const;

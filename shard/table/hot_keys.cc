@@ -16,7 +16,8 @@ void HotKeys::Add(uint64_t key) {
     at = used_++;
     errors_[at] = counts_[at] = 0;
   } else {
-    // It takes over the least: what that has may have been its own, before it was forgotten.
+    // It inherits the least count, which may include its own earlier count from before its
+    // eviction.
     at = static_cast<size_t>(std::min_element(counts_.begin(), counts_.end()) - counts_.begin());
     errors_[at] = counts_[at];
   }

@@ -1,6 +1,6 @@
-// The keys of one table that are asked for most on this shard: SpaceSaving (Metwally, Agrawal and
-// El Abbadi 2005, "Efficient computation of frequent and top-k elements in data streams") over a
-// sample, with what is long ago counting less and less.
+// The most requested keys of one table on this shard: SpaceSaving (Metwally, Agrawal and El Abbadi
+// 2005, "Efficient computation of frequent and top-k elements in data streams") over a sample.
+// Older requests count less and less.
 //
 // **Thread safety**: one owner thread.
 //
@@ -47,7 +47,7 @@ class HotKeys {
 
   // At most `most`, those with the highest counts first.
   std::vector<HotKey> Top(size_t most) const;
-  // What all counts are shares of.
+  // The denominator of all counts.
   uint64_t sampled() const { return sampled_; }
 
  private:

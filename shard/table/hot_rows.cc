@@ -49,7 +49,7 @@ void HotRows::SetShare(uint64_t partitions, uint64_t all) {
   // Rows that there are may be asked for together from now on.
   limit_ = Grow(rows_) ? share_ : std::max(frame_count(), least_);
   stuck_ = false;
-  // Rows that have left have left frames, too, and what was on its way for them is not reported.
+  // Removed rows have left frames too, and operations in flight for them are not reported.
   Advance();
 }
 
@@ -109,7 +109,7 @@ void HotRows::Refill() {
   if (stuck_ || frames_.empty()) return;
   const uint32_t wanted = Reserved();
   if (free_.size() + writing_ >= wanted) return;
-  // Once around to take away who was asked for, once to find the others.
+  // One round clears the reference bits, a second finds unreferenced frames.
   uint64_t steps = uint64_t{2} * frame_count();
   for (; free_.size() + writing_ < wanted && steps > 0; --steps) StepHand();
   stuck_ = steps == 0;
@@ -122,7 +122,7 @@ void HotRows::StepHand() {
   if (!f.used || f.pins > 0 || f.reading || f.write != 0) return;
   if (std::exchange(f.referenced, false)) return;
   if (f.rows->applies(f.row) == 0) {
-    // Nothing has changed it: it is what it was when it was made.
+    // It is unchanged, so it still equals its initial content.
     f.rows->set_frame(f.row, kFresh);
     Free(frame);
   } else if (f.dirty) {
@@ -283,7 +283,7 @@ void HotRows::OnRead(uint64_t key, uint64_t cookie, const absl::Status& status,
   f.reading = false;
   stuck_ = false;
   if (!status.ok() || content.size() != content_bytes_) {
-    // Who waits for it will be told that its partition is lost.
+    // Waiting requests will be answered that the partition is lost.
     io_.Failed(key, !status.ok()
                         ? status
                         : absl::DataLossError(absl::StrCat("it has ", content.size(),

@@ -1,29 +1,31 @@
-// Of an embedding table with a cold tier: the rows' content that is in memory, in frames; and who
-// waits for rows that are not.
+// The hot part of an embedding table with a cold tier: contents of rows in memory, in frames, and
+// the waits for rows that are not in memory.
 //
 // A row's content is
-//     fresh  --(written)-->  hot     (no frame: it is what the initializer says)
+//     fresh  --(written)-->  hot     (no frame: the initializer gives its content)
 //     hot  --(its frame is wanted, the store has it)-->  cold
 //     cold  --(read)-->  hot
-// A frame goes to another row when nobody has asked for its own since the hand came by (CLOCK:
-// Corbato 1968). A frame that was changed is written first, ahead of its need, and stays as it is
-// until that is done; so what is not in memory can always be read, and a store that cannot write
-// loses nothing.
+// A frame can be reassigned when its row was not requested since the hand's last pass (CLOCK:
+// Corbato 1968). A changed frame is written ahead of need, and stays unchanged until the write is
+// done. So a row that is not in memory can always be read, and a store that cannot write loses
+// nothing.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A row is cold only when the store has said that it has the content.
-//  2. A pinned frame keeps its row. A row that is dropped leaves its frame to who has pinned it.
-//  3. Waits get frames in turn, as long as their rows are at most half of the frames together; the
-//     first gets on whatever its rows are. So each ends, once the store does what it was asked for.
-//  4. There are no more frames than the share, but for who cannot wait (`force`), and until a share
-//     that has become smaller is reached. There are as many as there are rows, or as the limit: the
-//     share, or what there was memory for.
-//  5. What somebody intends to ask for takes frames only while nobody waits for one; where there is
-//     too much of it, it is forgotten.
-//  6. Writes that the store has not reported are at most as many as there are frames, also of rows
-//     that were dropped meanwhile.
+//  1. A row is cold only when the store has confirmed that it has the content.
+//  2. A pinned frame keeps its row. A row that is dropped leaves its frame to the holder of the
+//     pin.
+//  3. Waits get frames in turn, as long as their rows together are at most half of the frames; the
+//     first proceeds whatever its rows are. So each wait ends, once the store completes its
+//     operations.
+//  4. There are no more frames than the share, except for callers that cannot wait (`force`), and
+//     until a reduced share is reached. There are as many frames as there are rows, or as the
+//     limit: the share, or as many as memory allowed.
+//  5. Prefetched rows take frames only while no request waits for one; if there are too many, they
+//     are dropped.
+//  6. Writes that the store has not reported are at most as many as there are frames, including
+//     rows that were dropped meanwhile.
 #ifndef VERBENA_SHARD_TABLE_HOT_ROWS_H_
 #define VERBENA_SHARD_TABLE_HOT_ROWS_H_
 
@@ -71,7 +73,7 @@ class HotRows {
   uint64_t limit_bytes() const { return uint64_t{limit_} * content_bytes_; }
   uint64_t bytes() const { return uint64_t{frame_count()} * content_bytes_; }
   uint32_t hot_rows() const { return frame_count() - static_cast<uint32_t>(free_.size()); }
-  // Who fills it without waiting is to wait.
+  // True: callers that add rows without waiting for frames must hold back.
   bool behind() const { return frame_count() > limit_ + limit_ / 4 + block_mask_ + 1; }
   ColdIo& io() { return io_; }
   size_t content_bytes() const { return content_bytes_; }
@@ -111,7 +113,7 @@ class HotRows {
   void Touch(uint32_t frame) {
     if (frame < frame_count()) frames_[frame].referenced = true;
   }
-  // Who names it will want it in a moment: it is read now, or when it is wanted.
+  // A row that will be used in a moment: it is read now, or when it is used.
   void Fetch(RowStore* rows, uint32_t row);
   // Somebody will ask for these: they stay in memory for longer, or come to it when the disk and
   // the frames are free.
@@ -121,12 +123,12 @@ class HotRows {
   void OnWritten(uint64_t key, uint64_t cookie);
   void OnRead(uint64_t key, uint64_t cookie, const absl::Status& status,
               absl::Span<const std::byte> content);
-  // Gives what has become free to who waits for it.
+  // Gives freed frames to waiting requests.
   void Advance();
 
  private:
   struct Frame {
-    RowStore* rows = nullptr;  // null: free, or left to who has pinned it
+    RowStore* rows = nullptr;  // null: free, or left to the holder of its pin
     uint32_t row = 0;
     uint32_t pins = 0;
     uint32_t write = 0;  // number of the write under way; 0: none
@@ -187,7 +189,7 @@ class HotRows {
   uint32_t block_shift_ = 0;
   uint32_t block_mask_ = 0;
   uint32_t share_;  // frames
-  uint32_t limit_;  // the same, or what there was memory for
+  uint32_t limit_;  // frames: the share, or as many as memory allowed
   uint64_t rows_ = 0;
   std::vector<Buffer> blocks_;
   std::vector<Frame> frames_;

@@ -1,4 +1,4 @@
-// Who waits for rows that are not in memory, and what comes there before anybody does.
+// Waits for rows that are not in memory, and prefetching of rows.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 // Rows that are intended and not being read yet: 2 MiB of numbers.
 constexpr size_t kMostIntended = size_t{1} << 17;
-// While so many are read, no more of these are asked for: whoever waits is behind them.
+// While so many reads are in flight no more are prefetched: a waiting request would be behind them.
 constexpr size_t kMostReadAhead = 1024;
 
 }  // namespace
@@ -66,7 +66,7 @@ void HotRows::Admit() {
     if (admitted_rows_ > 0 && admitted_rows_ + wait.needs.size() > most()) return;
     wait.admitted = true;
     admitted_rows_ += wait.needs.size();
-    // First what is there: others will take frames.
+    // Rows in memory first: the others take frames.
     std::partition(wait.needs.begin(), wait.needs.end(), [](const Need& need) {
       return need.rows != nullptr && need.rows->is_hot(need.row);
     });

@@ -51,7 +51,7 @@ bool RowArena::Enough(const Counts& pieces) const {
 
 // Where no more rows can be made, those there are can be read: that wants memory.
 bool RowArena::NewBlock(Piece piece) {
-  // A power of two, so that these are of few sizes, and what was given back is had again.
+  // A power of two, so that there are few sizes and returned memory can be reused.
   const size_t room = std::bit_floor(std::min(bytes_ / 16, kRoomForReads));
   if (room < kLeastRoomForReads) return TakeBlock(piece);
   const Buffer for_reads = pool_->TakeExact(room, account_);
@@ -61,8 +61,8 @@ bool RowArena::NewBlock(Piece piece) {
   return made;
 }
 
-// A quarter of what there is, so that small tables stay small, and a 2048th of large ones, of which
-// half a block is idle. Less, where that much is not to be had.
+// A quarter of the current size, so that small tables stay small; a 2048th for large ones, of which
+// half a block is idle. Less, if that much is not available.
 bool RowArena::TakeBlock(Piece piece) {
   Kind& kind = kinds_[piece];
   const size_t size = sizes_[piece];
@@ -89,7 +89,7 @@ bool RowArena::Reserve(const Counts& pieces) {
   for (const Piece piece : {kPage, kFew, kMany}) {
     for (; kinds_[piece].free.count < pieces[piece]; Cut(piece, pieces[piece])) {
       if (NewBlock(piece)) continue;
-      // The lists' new heads lie in the blocks that go; behind them they are what they were.
+      // The lists' new heads lie in the released blocks; the rest of the lists is unchanged.
       kinds_ = before;
       for (; blocks_.size() > blocks; blocks_.pop_back()) {
         bytes_ -= blocks_.back().buffer.bytes;

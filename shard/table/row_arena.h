@@ -8,7 +8,7 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. What Reserve() granted, Take() has, until it is taken.
+//  1. Take() succeeds for memory that Reserve() granted, until it is taken.
 //  2. A Reserve() that fails keeps no block.
 #ifndef VERBENA_SHARD_TABLE_ROW_ARENA_H_
 #define VERBENA_SHARD_TABLE_ROW_ARENA_H_

@@ -24,8 +24,8 @@ RowIndex::~RowIndex() {
 }
 
 uint64_t RowIndex::PagesFor(uint64_t more) const {
-  // Each insertion takes two at most. Many together fill what they take: a group of 8 to 16 pages
-  // has at least 7/8 of the most, and chance makes groups uneven.
+  // Each insertion takes two at most. Many insertions together use all that they take: a group of 8
+  // to 16 pages has at least 7/8 of the maximum, and groups are uneven by chance.
   constexpr uint64_t kRows = Most(uint64_t{kPageLines} * kSlots);
   const uint64_t all = (rows_ + more) * 8 / (kRows * 7) * 17 / 16 + kMostPages;
   return std::min(2 * more, std::max(all, pages_ + kMostPages) - pages_);

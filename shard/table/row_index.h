@@ -1,24 +1,24 @@
 // Which row a key has: 26-bit row numbers by the hash of their keys, which lie with the rows.
 //
-// A line of the cache has twelve slots of a tag, which is the hash's low 16 bits, and a row number.
-// Lines are in pages, pages in groups of up to 16. The hash's high bits choose the group by a
-// directory, the tag two lines of it: the first as a fraction, so that at most seven of its bits
-// tell nothing new there, the second by other bits. Who finds the first full goes to the second,
-// and makes room there, if need be, by sending another row to that one's other line (cuckoo hashing
-// with buckets: Dietzfelbinger and Weidling 2007). A group that is 96 % full gets one page more and
-// is built anew, out of itself; one of 16 pages becomes two, for which its rows' keys are hashed
-// again. So an index has 5.6 to 6.2 bytes a row at every size (fewer than some hundreds of rows:
-// more), no insertion takes longer than one group, and by far the most lookups see one line, the
-// others two. Where many keys have the same hash, they are anywhere in the group.
+// A cache line has twelve slots of a tag, which is the hash's low 16 bits, and a row number. Lines
+// are in pages, pages in groups of up to 16. The hash's high bits choose the group in a directory.
+// The tag chooses two lines of the group: the first as a fraction, so that at most seven of its
+// bits carry no information there, the second by other bits. If the first line is full, an
+// insertion uses the second. If that is full too, it moves another row to that row's other line
+// (cuckoo hashing with buckets: Dietzfelbinger and Weidling 2007). A group that is 96 % full gets
+// one more page and is rebuilt from its own contents. A group of 16 pages becomes two, for which
+// its rows' keys are hashed again. So an index has 5.6 to 6.2 bytes a row at every size (below some
+// hundreds of rows: more). No insertion takes longer than one group. Nearly all lookups read one
+// line, the others two.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. An Insert() that fails leaves the index as it was.
-//  2. A row is in its first line; or in its second, and the first says that some are; or anywhere
-//     in the group, and the first says so. What lines say is forgotten when a group is built anew,
-//     which is when it grows, or when as many of its rows were removed as half of those it has: so
-//     a lookup of a key without a row ends soon, however long rows come and go.
+//  1. An Insert() that fails leaves the index unchanged.
+//  2. A row is in its first line; or in its second, and the first has a flag for that; or anywhere
+//     in the group, and the first has a flag for that. A rebuild of the group clears the flags. A
+//     group is rebuilt when it grows, or when the number of removed rows reaches half of the rows
+//     that it has. So a lookup of a key without a row ends soon, however long rows come and go.
 #ifndef VERBENA_SHARD_TABLE_ROW_INDEX_H_
 #define VERBENA_SHARD_TABLE_ROW_INDEX_H_
 
@@ -73,15 +73,14 @@ class RowIndex {
     const Line* address;  // of the line, once it was sent for
   };
 
-  // For who will look hashes up soon.
+  // For a caller that will look up hashes soon.
   void PrefetchDirectory() const {
     for (size_t i = 0; i < directory_.size(); i += 16) PrefetchToRead(directory_.data() + i);
   }
 
-  // The lookups: something was inserted before.
-  // In steps, each of which needs what the one before has sent for: the page, the line, and the
-  // first row there that may be the one. Without any, and where TryNext() says that there may be
-  // one in the second line, the same there.
+  // Lookups; the index is not empty. They run in steps, each of which uses data that the previous
+  // step has prefetched: the page, the line, and the first row there that may match. Without a
+  // match, and if TryNext() returns that the second line may have one, the same steps follow there.
   void PrefetchPage(const Place& at) const {
     PrefetchToRead(&group_pages_[at.group].page[at.line / kPageLines]);
   }
@@ -233,7 +232,7 @@ class RowIndex {
   bool SendOn(uint32_t group, uint32_t line);
   bool RemoveFrom(uint32_t group, uint32_t line, uint32_t row);
   void Put(uint32_t group, uint16_t tag, uint32_t row);
-  // What is in a group, which is empty then. Returns how many rows.
+  // Moves out the contents of a group, which is empty then. Returns the number of rows.
   uint32_t Empty(uint32_t group, uint32_t* rows, uint16_t* tags);
   void Rebuild(uint32_t group);
   void Refer(uint64_t hash, uint32_t group);

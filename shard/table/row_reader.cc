@@ -26,7 +26,7 @@ bool RowReader::ReadAhead(size_t from) {
 
 const std::byte* RowReader::NextTiered(size_t at) {
   if (at >= ahead_ && !ReadAhead(at)) {
-    ahead_ = at;  // whoever asks again is told again
+    ahead_ = at;  // a repeated call fails again
     return nullptr;
   }
   const uint32_t row = which_[at];

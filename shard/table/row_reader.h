@@ -1,5 +1,5 @@
-// Goes through the content of many rows of a slice, wherever it is: what is not in memory is read
-// from the cold store, some rows at a time, and waited for. No row becomes hot by that.
+// Reads the contents of many rows of a slice. Rows that are not in memory are read from the cold
+// store synchronously, some rows at a time. No row becomes hot by that.
 //
 // **Thread safety**: one owner thread. Rows are neither made nor changed meanwhile.
 #ifndef VERBENA_SHARD_TABLE_ROW_READER_H_

@@ -1,13 +1,13 @@
-// What a dense and an embedding table have in common: the slices that they have on this shard.
+// Base of dense and embedding tables: the slices that they have on this shard.
 //
 // **Thread safety**: one owner thread.
 //
-// A slice is what the table has in one partition:
+// A slice is the table's part in one partition:
 //     absent   --(owned, not lost)-->  ready   (parameters initialised)
 //     absent   --(no memory)------->  starved  (tried again with a view, once there is memory)
 //     ready    --(lost)------------>  absent
-//     ready    --(not owned)------->  gone     (answers DATA_LOSS should it come back: its
-//                                              parameters must not silently be initial ones)
+//     ready    --(not owned)------->  gone     (answers DATA_LOSS if it comes back: its parameters
+//                                              must not silently be initial ones)
 //     gone     --(lost, or renewed)->  absent
 #ifndef VERBENA_SHARD_TABLE_SLICED_TABLE_H_
 #define VERBENA_SHARD_TABLE_SLICED_TABLE_H_
@@ -23,7 +23,7 @@
 
 namespace verbena::shard {
 
-// What a view says of one partition of a table.
+// A view's data of one partition of a table.
 struct Placement {
   bool ours = false;
   bool lost = false;
@@ -45,7 +45,7 @@ class SlicedTable {
   SlicedTable& operator=(const SlicedTable&) = delete;
 
   uint32_t id() const { return id_; }
-  // What its job has; null: nobody counts.
+  // The account of its job; null: memory is not counted.
   JobAccount* account() const { return account_; }
   const v1::TableSpec& spec() const { return spec_; }
   uint32_t partitions() const { return static_cast<uint32_t>(slice_of_partition_.size()); }
@@ -54,7 +54,7 @@ class SlicedTable {
   uint32_t slice_of(uint32_t partition) const { return slice_of_partition_[partition]; }
   const SliceLife& life(uint32_t slice) const { return lives_[slice]; }
   bool ready(uint32_t slice) const { return lives_[slice].state == SliceState::kReady; }
-  // What was here is not any more, and nothing may pass for it.
+  // The slice's contents are lost, and nothing may replace them silently.
   bool gone(uint32_t slice) const { return lives_[slice].state == SliceState::kGone; }
   uint32_t slices() const { return static_cast<uint32_t>(lives_.size()); }
 
@@ -68,8 +68,8 @@ class SlicedTable {
   // Whether elements that are acquired get their initial values, as at first; else they are zero,
   // for they are loaded before they are served.
   void set_initialises(bool initialises) { initialises_ = initialises; }
-  // Initialises what `placement` (by partition) gives us and is absent: all of it, or
-  // RESOURCE_EXHAUSTED and none of it.
+  // Initialises the absent slices that `placement` (by partition) assigns to this shard: all of
+  // them, or RESOURCE_EXHAUSTED and none of them.
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
   // After an Acquire() that failed: whether the same could succeed now. False is certain, and costs
   // nothing.
@@ -96,8 +96,8 @@ class SlicedTable {
         slice_of_partition_(partitions, kNone) {}
   bool initialises() const { return initialises_; }
 
-  // The slice of a partition, made when there was none, if it is ready or may become so by what
-  // the view says; else kNone.
+  // The slice of a partition, created if there was none, if it is ready or may become so according
+  // to the view; else kNone.
   uint32_t Claim(uint32_t partition, const Placement& placement);
   void set_state(uint32_t slice, SliceState state) { lives_[slice].state = state; }
 
@@ -111,7 +111,7 @@ class SlicedTable {
   TableCounters counters_;
 };
 
-// INVALID_ARGUMENT for what no table of this shard can have.
+// INVALID_ARGUMENT for a table that no shard of this kind can have.
 absl::Status CheckServable(const v1::Table& table);
 
 }  // namespace verbena::shard

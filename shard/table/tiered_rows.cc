@@ -1,5 +1,4 @@
-// What an embedding table with a cold tier does beside others: its rows come to memory for who
-// needs them.
+// The cold tier of an embedding table: brings rows to memory for the operations that need them.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,4 +1,4 @@
-// Who has to keep something of a table before it is changed: a save (shard/save).
+// Hook before a table's changes: a checkpoint keeps the contents before they change (shard/save).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_WATCH_H_
@@ -11,7 +11,8 @@
 
 namespace verbena::shard {
 
-// Where an apply puts what it changes of a chunk, instead of where it is; BufferPool::kNone: there.
+// Where an apply writes the changed parts of a chunk, instead of in place; BufferPool::kNone: in
+// place.
 struct ChunkSpares {
   uint32_t parameters = BufferPool::kNone;
   uint32_t state = BufferPool::kNone;
@@ -19,8 +20,8 @@ struct ChunkSpares {
 
 class ChunkWatch {
  public:
-  // Before an apply; `content`: not only version and count of applies change. False: there is no
-  // memory to keep what is there, and the apply has to wait. force: it cannot.
+  // Called before an apply. `content`: more than the version and the count of applies changes.
+  // False: there is no memory to keep the contents, and the apply must wait. force: it cannot wait.
   virtual bool BeforeChange(uint32_t chunk, bool content, bool force, ChunkSpares* spares) = 0;
   // After it.
   virtual void Changed(uint32_t chunk) = 0;
