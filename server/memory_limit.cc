@@ -37,7 +37,7 @@ void TakeMachine(const std::string& files, Limit* least) {
   }
 }
 
-// "max" and what cannot be read is no limit.
+// "max" and unreadable contents mean no limit.
 void TakeFile(const std::string& files, const std::string& path, Limit* least) {
   std::ifstream file(files + path);
   std::string word;

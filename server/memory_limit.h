@@ -16,11 +16,13 @@ struct MemoryLimit {
   std::string source;  // "4/5 of the 512 MiB in /sys/fs/cgroup/memory/box/memory.limit_in_bytes"
 };
 
-// Four fifths of the least of: the machine's memory (/proc/meminfo, proc(5)); what the process's
-// control group and those above it may use (memory.max of cgroup v2, memory.limit_in_bytes of v1;
-// Linux, cgroup-v2.rst and cgroup-v1/memory.rst); its limit of address space (RLIMIT_AS). The rest
-// is for lanes, the coordinator and the system. At least kLeastMemoryLimit. `files` is put before
-// the names of the files that are read, for tests.
+// Four fifths of the least of three limits, but at least kLeastMemoryLimit:
+//  - the machine's memory (/proc/meminfo, proc(5));
+//  - the limits of the process's control group and its ancestors (memory.max of cgroup v2,
+//    memory.limit_in_bytes of v1; Linux, cgroup-v2.rst and cgroup-v1/memory.rst);
+//  - the limit of address space (RLIMIT_AS).
+// The rest is for lanes, the coordinator and the system. `files` is a prefix of the paths that are
+// read, for tests.
 MemoryLimit DefaultMemoryLimit(const std::string& files = "");
 
 }  // namespace verbena::server

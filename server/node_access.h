@@ -1,5 +1,5 @@
-// What a node needs before it lets anybody in: its certificate, its tokens, its audit log. What is
-// refused here leaves nothing behind.
+// Opens the objects that a node needs before it accepts connections: its certificate, its tokens,
+// its audit log. A failure here leaves no state behind.
 //
 // **Thread safety**: free functions, of the thread that starts the node.
 #ifndef VERBENA_SERVER_NODE_ACCESS_H_

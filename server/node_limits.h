@@ -1,4 +1,4 @@
-// What a verbenad needs of its process's limits, and says before it starts.
+// The process limits that verbenad needs, checked and logged before it starts.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_SERVER_NODE_LIMITS_H_
@@ -16,7 +16,7 @@ namespace verbena::server {
 // cannot be had; names the limit. Logs a limit of the size of files.
 absl::Status CheckLimits(const NodeOptions& options);
 
-// Logs what --pin asks for and this process cannot have.
+// Logs the parts of --pin that this process cannot have.
 void WarnOfPinning(uint32_t shards, size_t processors);
 
 }  // namespace verbena::server

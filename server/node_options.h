@@ -1,4 +1,4 @@
-// What a verbenad is told to be.
+// Options of verbenad.
 //
 // **Thread safety**: plain data.
 #ifndef VERBENA_SERVER_NODE_OPTIONS_H_
@@ -16,7 +16,8 @@ namespace verbena::server {
 
 struct NodeOptions {
   std::string listen = "127.0.0.1:7000";  // of the control plane; port 0: any free one
-  std::string advertise;                  // HOST or HOST:PORT peers use; empty: what is listened on
+  // HOST or HOST:PORT for peers; empty: the listening address
+  std::string advertise;
   bool coordinator = false;
   std::string join;  // host:port of the coordinator, when it is not us
   uint32_t shards = 1;

@@ -16,7 +16,7 @@ namespace verbena::server {
 // In the directory --state, or in memory without one. Errors as SqliteStore::Open().
 absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& options);
 
-// Logs what a coordinator has taken from its state and from its options.
+// Logs the settings that a coordinator has taken from its state and from its options.
 void LogSettings(const v1::ClusterView& view, const NodeOptions& options);
 
 }  // namespace verbena::server

@@ -1,4 +1,4 @@
-// On which processor and over what transports a shard of a node works.
+// Selects the processor and the transports of a shard of a node.
 //
 // **Thread safety**: free functions, of any thread.
 #ifndef VERBENA_SERVER_NODE_TRANSPORTS_H_

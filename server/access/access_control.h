@@ -1,5 +1,5 @@
-// Whether a call of the control plane may be made: who calls (a token), what the call asks for (its
-// option in the .proto), and whose job it is about.
+// Decides whether a control-plane call is allowed: by its caller (a token), its method (the option
+// in the .proto), and its job.
 //
 // **Thread safety**: pure functions.
 //
@@ -18,14 +18,14 @@
 
 namespace verbena::server {
 
-// Who calls. In a cluster without tokens: an operator without a token.
+// The authenticated caller. In a cluster without tokens: an operator without a token.
 struct Principal {
   std::string token = {};  // its id; empty: none
   v1::Role role = v1::ROLE_OPERATOR;
   std::string job = {};  // that it is restricted to; empty: none
 };
 
-// What a call is about, beyond its method.
+// The objects of a call, beyond its method.
 struct Scope {
   std::optional<std::string> job = {};  // none: of the cluster as a whole, or of nothing there is
   bool observes = false;                // of that job: as an observer does
@@ -34,8 +34,8 @@ struct Scope {
   std::string about = {};               // the same for people: "table 'w' of job 'ads'"
 };
 
-// What the .proto says of "/verbena.v1.Cluster/JoinWorker". No roles: there is no such method, or
-// it says nothing.
+// The access option of a method such as "/verbena.v1.Cluster/JoinWorker". No roles: there is no
+// such method, or it has no option.
 const v1::Access& AccessOf(const std::string& method);
 
 // "/verbena.v1.Cluster/JoinWorker" of JoinWorkerRequest: calls and their requests have one name,

@@ -1,5 +1,5 @@
-// The budgets of what peers take: the rows of "Budgets of peers" in docs/security.md that count how
-// often they were used up.
+// Budgets of resources that peers use: the rows of "Budgets of peers" in docs/security.md that
+// count how often they were exhausted.
 //
 // **Thread safety**: every function from any thread.
 #ifndef VERBENA_SERVER_ACCESS_BUDGET_H_

@@ -23,7 +23,7 @@
 
 namespace verbena::server {
 
-// Who is at the other end of a call, as gRPC says it: taken while the call is new.
+// The peer of a call according to gRPC; read while the call is new.
 struct Caller {
   std::string peer;
   std::string certificate;
@@ -34,7 +34,7 @@ Caller CallerOf(const grpc::CallbackServerContext& context);
 // The queue in which a caller's calls wait: one for each token, without a token one for each host.
 std::string QueueOf(const Caller& caller);
 
-// What a server knows of the cluster, for judging calls: as of its newest view.
+// The server's data for authorizing calls: those of its newest view.
 class AccessState {
  public:
   struct Known {
@@ -56,11 +56,11 @@ class Gate {
   // `audit` outlives it.
   explicit Gate(AuditLog* audit) : audit_(audit) {}
 
-  // Whether the request of a call is read: its token is good, whatever it asks for. What is refused
-  // is audited here. Where no tokens are needed the caller's is taken away: it proves nothing, and
-  // must not give its bearer a queue of its own.
+  // Whether the request of a call is read: its token is valid, regardless of its request. Refusals
+  // are audited here. Where no tokens are needed, the caller's token is cleared: it proves nothing,
+  // and must not give its bearer a separate queue.
   absl::Status Admit(const v1::AccessRules* rules, Caller* caller, const std::string& method) const;
-  // The caller, if it may. What is refused is audited here.
+  // The caller, if it is authorized. Refusals are audited here.
   absl::StatusOr<Principal> Judge(const v1::AccessRules* rules, const Caller& caller,
                                   const std::string& method, const Scope& scope) const;
   // A call that Judge() allowed has ended: audited if the method's access option says so, unless it

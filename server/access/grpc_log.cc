@@ -12,8 +12,8 @@
 namespace verbena::server {
 namespace {
 
-// ssl_transport_security.cc of gRPC 1.51. Of either end: this process connects to its coordinator,
-// too. It does not say who the peer was.
+// From ssl_transport_security.cc of gRPC 1.51, for both ends: this process also connects to its
+// coordinator. The line does not name the peer.
 constexpr char kHandshakeFailed[] = "Handshake failed with fatal error ";
 
 // Function pointers are all that gRPC takes, so these are the process's.
@@ -24,8 +24,7 @@ PeerLog* const lines =
     new PeerLog([](const std::string& line) { spdlog::debug("grpc: {}", line); });
 
 void OnLine(gpr_log_func_args* args) {
-  // What gRPC finds worth an error line is mostly a peer that is not there yet, which is reported
-  // by whoever called it.
+  // Most error lines of gRPC are about a peer that is not up yet, which the calling code reports.
   lines->Write(args->message);
   absl::string_view said = args->message;
   if (!absl::ConsumePrefix(&said, kHandshakeFailed)) return;

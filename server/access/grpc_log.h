@@ -1,5 +1,5 @@
-// What gRPC says by itself: to the daemon's log, and to the audit log where it says that a
-// connection was not let in. gRPC tells nobody else of a TLS handshake that fails.
+// Redirects gRPC's own log to the daemon's log. Lines about refused connections also go to the
+// audit log: only there does gRPC report a failed TLS handshake.
 //
 // **Thread safety**: every function from any thread.
 #ifndef VERBENA_SERVER_ACCESS_GRPC_LOG_H_

@@ -1,4 +1,5 @@
-// A bucket that fills with time, and what it has kept back since the last that it let through.
+// A token bucket that refills with time, and the number of events suppressed since the last allowed
+// one.
 //
 // **Thread safety**: one owner, or under its lock.
 #ifndef VERBENA_SERVER_ACCESS_RATE_LIMIT_H_

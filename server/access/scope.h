@@ -1,5 +1,5 @@
-// What each request of the control plane is about: one function for each, so that a new call does
-// not compile without it.
+// The objects of each control-plane request: one function for each request type, so that a new call
+// does not compile without one.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_ACCESS_SCOPE_H_

@@ -1,4 +1,4 @@
-// Any part of a dense table's array, wherever its pieces lie: for what puts slices together.
+// Reads any part of a dense table's array, across its pieces: for readers that combine slices.
 //
 // Each block of a tensor is verified before bytes of it are returned (TensorCursor).
 //

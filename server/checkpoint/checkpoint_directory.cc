@@ -33,7 +33,8 @@ bool TakeSuffix(std::string* name, std::string_view suffix) {
 
 enum class Kind : uint8_t { kCommitted, kAttempt, kRemoved };
 
-// Of a committed checkpoint, or of what is left of one. Attempts of older programs had no id.
+// The number of a committed checkpoint, or of an attempt's or removal's remains. Attempts of older
+// programs had no id.
 std::optional<uint64_t> AnyNumber(std::string name, Kind* kind) {
   *kind = TakeSuffix(&name, kTemporary) ? Kind::kAttempt
           : TakeSuffix(&name, kTrash)   ? Kind::kRemoved
@@ -52,7 +53,7 @@ uint64_t SystemSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// By what keep_every counts.
+// The number that keep_every divides.
 uint64_t Place(const Listed& listed) {
   return listed.manifest->step() > 0 ? listed.manifest->step() : listed.number;
 }
@@ -67,7 +68,7 @@ bool SameRun(const v1::CheckpointManifest& a, const v1::CheckpointManifest& b) {
                      [&](const v1::CheckpointTable& table) { return ids.contains(table.id()); });
 }
 
-// What Retention::keep_former_runs keeps. At most two, whatever the number of runs.
+// The checkpoints that Retention::keep_former_runs keeps. At most two, whatever the number of runs.
 void KeepFormerRuns(const std::vector<Listed>& all, std::set<std::string>* kept) {
   const Listed* newest = nullptr;
   const Listed* former = nullptr;
@@ -82,12 +83,12 @@ void KeepFormerRuns(const std::vector<Listed>& all, std::set<std::string>* kept)
   if (former != nullptr) kept->insert(former->name);
 }
 
-// Newest first, so that what is based on another goes before it.
+// Newest first, so that a checkpoint precedes its base.
 std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention& retention) {
   std::set<std::string> kept;
   std::set<uint64_t> intervals;
   for (const Listed& listed : all) {
-    // What cannot be read cannot be judged: an operator has to.
+    // An unreadable manifest cannot be judged: an operator has to.
     if (!listed.manifest.ok()) continue;
     if (retention.keep_every > 0 && intervals.insert(Place(listed) / retention.keep_every).second) {
       kept.insert(listed.name);
@@ -102,8 +103,8 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
   if (retention.keep_former_runs && !planted_bugs().forget_former_runs) {
     KeepFormerRuns(all, &kept);
   }
-  // From the newest on: a base is older than what is based on it. What one is based on whose
-  // manifest cannot be read is not known: all older ones stay.
+  // From the newest on: a base is older than the checkpoints based on it. The base of a checkpoint
+  // with an unreadable manifest is not known: all older ones stay.
   bool unread = false;
   for (auto i = all.rbegin(); i != all.rend(); ++i) {
     unread |= !i->manifest.ok() && !planted_bugs().prune_unread;

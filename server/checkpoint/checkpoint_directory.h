@@ -1,14 +1,15 @@
 // A directory of checkpoints: their names, how one is committed, which there are, which may go.
 //
 //     checkpoint-00000042/                       committed; numbers grow
-//     checkpoint-00000043.0123456789abcdef.tmp/  an attempt: being written, or left by a save that
+//     checkpoint-00000043.0123456789abcdef.tmp/  an attempt: being written, or left by a writer
+//     that
 //                                                ended early
 //     checkpoint-00000007.trash/                 being removed, or left so; also of an attempt
-//     LOCK                                       held by who saves or prunes; has its process id
+//     LOCK                                       held by a process that saves or prunes; has its id
 //
-// A number may be used again after an attempt was abandoned, and a writer may not know yet that it
-// was: so each attempt has a directory whose name no other attempt has had. A late writer finds
-// none, or writes into files that are gone; what it does reaches no other attempt.
+// A number may be used again after an attempt was abandoned, and the attempt's writer may not know
+// yet. So each attempt has a directory with a new, unique name. A late writer finds no directory,
+// or writes into removed files; its writes reach no other attempt.
 //
 // How a checkpoint becomes durable: (1) each writer syncs each of its files before it says that it
 // is done; (2) the manifest, which has all files' checksums, is written and synced; (3) the
@@ -20,12 +21,13 @@
 // process saves or prunes there.
 //
 // Invariants:
-//  1. A directory of a final name was complete and durable when it got it, and is never written to.
-//  2. One that is removed loses its final name first, durably, and after all that are based on it:
-//     so what has a final name can be restored as far as the disk keeps what it was given.
+//  1. A directory was complete and durable when it got its final name, and is never written to
+//     after.
+//  2. A removed checkpoint loses its final name first, durably, and after all checkpoints based on
+//     it. So a checkpoint with a final name can be restored as far as the disk keeps its data.
 //  3. The directory of an attempt has files of that attempt alone.
-//  4. A job's newest checkpoint, and what it is based on, is never removed; nor is what one may be
-//     based on whose manifest cannot be read now. With Retention::keep_former_runs the same holds
+//  4. A job's newest checkpoint and its bases are never removed; neither are possible bases of a
+//     checkpoint whose manifest cannot be read now. With Retention::keep_former_runs the same holds
 //     for the newest checkpoint of its greatest step, and of the run before the last one.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
@@ -60,8 +62,8 @@ Listed ReadListed(Disk* disk, const std::string& path);
 // The committed ones, oldest first. NOT_FOUND: no such directory.
 absl::StatusOr<std::vector<Listed>> ListCheckpoints(Disk* disk, const std::string& root);
 
-// The path of the newest one that is complete: manifests and files of it, and of those it is based
-// on, are there with their sizes. What is newer, and why it was passed over, is added to `passed`,
+// The path of the newest complete one: its manifests and files, and those of its bases, exist with
+// their sizes. Newer checkpoints, with the reasons why they were skipped, are added to `passed`,
 // which may be null. NOT_FOUND: there is none.
 absl::StatusOr<std::string> NewestComplete(Disk* disk, const std::string& root,
                                            std::vector<std::string>* passed);
@@ -73,8 +75,8 @@ struct Retention {
   // Whose checkpoints are counted and removed; others stay. Empty: of the only job that has some.
   std::string job = {};
   // Set where no operator chose the removal: a run that starts over (on a new cluster, or with new
-  // tables) does not push out what the runs before it reached. The newest checkpoint of the
-  // greatest step stays, and the newest one without any table of the newest checkpoint's.
+  // tables) must not remove the results of earlier runs. The newest checkpoint of the greatest step
+  // stays, and the newest one without any table of the newest checkpoint's.
   bool keep_former_runs = false;
 };
 
@@ -90,20 +92,20 @@ class CheckpointDirectory {
                                                                    uint64_t seed = 0);
   ~CheckpointDirectory();
 
-  // Removes what saves and prunes left behind, and makes the directory of a new attempt, whose path
-  // it returns. What was begun before is abandoned.
+  // Removes the remains of earlier writers and prunes, and makes the directory of a new attempt.
+  // Returns its path. An earlier attempt is abandoned.
   absl::StatusOr<std::string> Begin();
   // All files of `manifest` are in the directory, synced. Fills in format_version; returns the
   // checkpoint's name. INVALID_ARGUMENT, FAILED_PRECONDITION, DATA_LOSS: nothing was committed.
   // After any other error it may be committed all the same, wholly.
   absl::StatusOr<std::string> Commit(const v1::CheckpointManifest& manifest);
-  // Removes what was begun.
+  // Removes the attempt.
   absl::Status Abandon();
 
   // Returns the names of those that were removed. INVALID_ARGUMENT: keep_last is 0.
   // FAILED_PRECONDITION: there are checkpoints of several jobs, and `retention` names none.
   absl::StatusOr<std::vector<std::string>> Prune(const Retention& retention);
-  // What Prune() would remove.
+  // The checkpoints that Prune() would remove.
   absl::StatusOr<std::vector<std::string>> WouldPrune(const Retention& retention) const;
 
   const std::string& root() const { return root_; }

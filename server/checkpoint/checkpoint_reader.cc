@@ -281,7 +281,7 @@ absl::Status CheckpointReader::ReadRowFile(const RowFile& file, const TakeRows& 
 absl::Status CheckpointReader::ReadRows(const std::string& table, const TakeRows& take) const {
   const std::vector<RowFile> files = RowFiles(table);
   const RowFilter filter = RowFilterOf(table);
-  // Links from the latest to the oldest: what a later one has said counts.
+  // Links from the latest to the oldest: the latest version of a row counts.
   KeySet seen;
   for (size_t link = links_.size(); link-- > 0;) {
     std::vector<uint64_t> here;

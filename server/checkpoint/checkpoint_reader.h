@@ -3,12 +3,12 @@
 // **Thread safety**: const methods may be called by any threads at once.
 //
 // Invariants:
-//  1. No byte is passed on before the checksum of its block was compared; of a checkpoint of format
+//  1. No byte is passed on before the checksum of its block was compared; in a checkpoint of format
 //     version 1, that of its tensor.
 //  2. Errors name file, tensor and offset.
-//  3. Work is proportional to what is read: a file's header is parsed once for all of its tensors,
-//     and nothing is looked for by passing over a manifest.
-//  4. Of a partition that a checkpoint of the chain has whole no row of an older one counts.
+//  3. Work is proportional to the data read: a file's header is parsed once for all of its tensors,
+//     and no lookup scans a manifest.
+//  4. If a checkpoint of the chain has a partition whole, rows of older ones in it do not count.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
 
@@ -80,7 +80,7 @@ class CheckpointReader {
   const std::string& path() const { return links_.back().path; }
   const v1::CheckpointManifest& manifest() const { return links_.back().manifest; }
   const std::string& checksum() const { return links_.back().checksum; }
-  // Itself and what it is based on.
+  // The number of checkpoints in the chain: itself and its bases.
   size_t links() const { return links_.size(); }
   const v1::CheckpointManifest& manifest_of(size_t link) const { return links_[link].manifest; }
   const std::string& path_of(size_t link) const { return links_[link].path; }
@@ -96,8 +96,8 @@ class CheckpointReader {
 
   // That all files are there with their sizes, without reading them.
   absl::Status CheckSizes() const;
-  // Every byte of every file. `read` is told of bytes read since the last time; an error of it ends
-  // this.
+  // Verifies every byte of every file. `read` is called with the bytes read since its last call;
+  // its error ends this.
   using Progress = std::function<absl::Status(uint64_t bytes)>;
   absl::Status Verify(const Progress& read) const;
   // The same of one file of one link, so that several processes can share the work.

@@ -157,7 +157,7 @@ bool HasSlices(const CheckpointReader& reader) {
 absl::StatusOr<std::string> Compact(Disk* disk, const CheckpointReader& from,
                                     CheckpointDirectory* directory, uint64_t file_bytes,
                                     const CheckpointReader::Progress& read) {
-  // A new checkpoint is the newest: what is older must not become that.
+  // A new checkpoint becomes the newest, so its source must be the newest now.
   const absl::StatusOr<std::vector<Listed>> all = ListCheckpoints(disk, directory->root());
   if (!all.ok()) return all.status();
   if (all->empty() || all->back().checksum != from.checksum()) {
@@ -171,7 +171,7 @@ absl::StatusOr<std::string> Compact(Disk* disk, const CheckpointReader& from,
       Compaction(disk, from, *path, file_bytes, read).Run();
   absl::StatusOr<std::string> name =
       manifest.ok() ? directory->Commit(*manifest) : absl::StatusOr<std::string>(manifest.status());
-  // What cannot be removed now goes at the next save; the first error is the one to tell.
+  // Remains that cannot be removed now go at the next checkpoint. Report the first error.
   if (!name.ok()) (void)directory->Abandon();
   return name;
 }

@@ -17,10 +17,10 @@ namespace verbena::checkpoint {
 // Whether parts of dense tables lie in different tensors.
 bool HasSlices(const CheckpointReader& reader);
 
-// Writes into `directory` what restoring `from` would give, with the same steps and time, and
-// commits it; returns its name. FAILED_PRECONDITION: `from` is not the newest. What it reads it
-// checks. After an error nothing is committed, as Commit() says, and the directory is as it was.
-// `read` is told of bytes as Verify() tells.
+// Writes into `directory` the state that restoring `from` gives, with the same steps and time, and
+// commits it; returns its name. FAILED_PRECONDITION: `from` is not the newest. It verifies all that
+// it reads. After an error nothing is committed, as described at Commit(), and the directory is
+// unchanged. `read` is called with bytes as in Verify().
 absl::StatusOr<std::string> Compact(Disk* disk, const CheckpointReader& from,
                                     CheckpointDirectory* directory, uint64_t file_bytes,
                                     const CheckpointReader::Progress& read);

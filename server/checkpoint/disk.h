@@ -1,15 +1,16 @@
-// What checkpoints need of a file system: an interface, so that tests can crash it at any write.
+// The file system operations that checkpoints need: an interface, so that tests can crash it at any
+// write.
 //
-// Errors name the file, say what the system said, and hint at what to do: NOT_FOUND,
-// ALREADY_EXISTS, RESOURCE_EXHAUSTED (no space left, a quota), PERMISSION_DENIED (also of a
-// read-only file system), DATA_LOSS (the device failed, a file is shorter than it must be),
-// FAILED_PRECONDITION (a file where a directory must be), UNAVAILABLE (anything else).
+// Errors have the file, the system's message and a hint at the fix: NOT_FOUND, ALREADY_EXISTS,
+// RESOURCE_EXHAUSTED (no space left, a quota), PERMISSION_DENIED (also for a read-only file
+// system), DATA_LOSS (the device failed, a file is shorter than it must be), FAILED_PRECONDITION (a
+// file where a directory must be), UNAVAILABLE (anything else).
 //
 // **Thread safety**: a Disk may be used by any threads at once; a file by one at a time.
 //
 // Invariants:
-//  1. What was written to a file is durable once Sync() of it returned OK, and only then.
-//  2. That an entry of a directory was made, renamed or removed is durable once SyncDirectory() of
+//  1. Written data are durable once Sync() of the file returned OK, and only then.
+//  2. The creation, renaming or removal of a directory's entry is durable once SyncDirectory() of
 //     that directory returned OK, and only then.
 //  3. Rename() takes place at once or not at all.
 #ifndef VERBENA_SERVER_CHECKPOINT_DISK_H_
@@ -29,15 +30,15 @@ namespace verbena::checkpoint {
 
 class WritableFile {
  public:
-  virtual ~WritableFile() = default;  // closes; whether that went well is not said
-  // Room for so many bytes, so that a full disk is found before the work; the file's size becomes
-  // that. OK too where the file system cannot set room aside.
+  virtual ~WritableFile() = default;  // closes, without an error status
+  // Reserves room for so many bytes, so that a full disk is found before the work; the file's size
+  // becomes that. OK too if the file system cannot reserve room.
   virtual absl::Status Reserve(uint64_t bytes) = 0;
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) = 0;
   virtual absl::Status Sync() = 0;
-  // Has the disk begin with what was written, so that Sync() waits for less. Promises nothing.
+  // Starts writing back, so that Sync() waits for less. Guarantees nothing.
   virtual void BeginSync() {}
-  // Some file systems (NFS) tell only now what went wrong.
+  // Some file systems (NFS) report write errors only here.
   virtual absl::Status Close() = 0;
 };
 

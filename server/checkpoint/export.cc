@@ -29,7 +29,7 @@ bool IsServed(const std::string& array) {
   return array == kParameters || array == kValues || array == kKeys;
 }
 
-// What files there will be, and which tensors each has.
+// An output file, and its tensors.
 struct PlannedOutput {
   std::string name;
   std::vector<size_t> tensors;  // of the plan, in the order of their bytes
@@ -96,7 +96,8 @@ class Exporter {
     if (status.ok()) status = Fill();
     if (status.ok()) status = Finish();
     if (status.ok()) return report_;
-    // The first error is the one to tell; what cannot be removed has a name that says what it is.
+    // Report the first error. Files that cannot be removed have a name that marks them as
+    // unfinished.
     files_.clear();
     if (made_) (void)(one_file() ? disk_->Remove(temporary_) : RemoveTree(disk_, temporary_));
     return status;

@@ -1,10 +1,10 @@
-// Writes what is in a checkpoint for other programs: safetensors, one file or several with an
-// index, or a NumPy file for each array.
+// Exports a checkpoint for other programs: safetensors, one file or several with an index, or a
+// NumPy file for each array.
 //
 // **Thread safety**: one thread a call.
 //
 // Invariants:
-//  1. What is there is never overwritten; what has the final name is complete and durable.
+//  1. Existing files are never overwritten; a file with its final name is complete and durable.
 #ifndef VERBENA_SERVER_CHECKPOINT_EXPORT_H_
 #define VERBENA_SERVER_CHECKPOINT_EXPORT_H_
 
@@ -33,7 +33,7 @@ struct ExportOptions {
   std::string to;                                   // that is not there yet
   uint64_t file_bytes = 0;                          // kSharded: 0 is the default of layout.h
   std::vector<std::string> tables = {};             // empty: all
-  std::map<std::string, std::string> renamed = {};  // table -> what it is called there
+  std::map<std::string, std::string> renamed = {};  // table -> its name in the export
   std::optional<TensorType> dtype = std::nullopt;   // of parameters and values; none: as they are
   bool optimizer = false;                           // its state, master copies and counts too
 };
@@ -56,13 +56,13 @@ struct ExportReport {
   uint64_t bytes = 0;  // of the tensors
 };
 
-// What would be written. NOT_FOUND: a table that is not in the checkpoint. INVALID_ARGUMENT: two
-// arrays of one name, or no such conversion.
+// The tensors that Export() would write. NOT_FOUND: a table that is not in the checkpoint.
+// INVALID_ARGUMENT: two arrays of one name, or no such conversion.
 absl::StatusOr<std::vector<ExportedTensor>> PlanExport(const CheckpointReader& reader,
                                                        const ExportOptions& options);
 
-// `written` is told of bytes of `plan`, which is what PlanExport() returned; an error of it ends
-// the export. ALREADY_EXISTS: `to` is there.
+// `plan` is the result of PlanExport(). `written` is called with the bytes of the plan; its error
+// ends the export. ALREADY_EXISTS: `to` is there.
 absl::StatusOr<ExportReport> Export(Disk* disk, const CheckpointReader& reader,
                                     const ExportOptions& options,
                                     const std::vector<ExportedTensor>& plan,

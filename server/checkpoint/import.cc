@@ -24,7 +24,7 @@ namespace {
 
 // Of one read, in elements: a few MiB of any type.
 constexpr uint64_t kElementsAtOnce = uint64_t{1} << 19;
-// What clusters have unless told otherwise; a restore goes by the cluster's own.
+// The default of clusters; a restore uses the cluster's own number.
 constexpr uint32_t kPartitions = 256;
 
 using Buffer = std::vector<std::byte>;
@@ -168,7 +168,7 @@ class Importer {
     if (parameters && (from == to || to == TensorType::kF32)) {
       return Convert(table.values, first, from, in_, to, &out_);
     }
-    // What is served of a table of 16 bits is its master copy, rounded.
+    // The served values of a table of 16 bits are its master copy, rounded.
     status = Convert(table.values, first, from, in_, TensorType::kF32, &out_);
     if (!status.ok() || !parameters) return status;
     in_.swap(out_);
@@ -236,7 +236,7 @@ class Importer {
   Buffer in_, out_;
 };
 
-// What is made now would be the newest of those that are there, and prune would remove them for it.
+// A new checkpoint would be the newest of the existing ones, and prune could remove those for it.
 absl::Status CheckNone(Disk* disk, const std::string& root) {
   const absl::StatusOr<std::vector<Listed>> all = ListCheckpoints(disk, root);
   if (absl::IsNotFound(all.status())) return absl::OkStatus();
@@ -266,7 +266,7 @@ absl::StatusOr<std::string> Import(Disk* disk, const ImportOptions& options, con
       Importer(disk, options, plan, *path, written).Run();
   absl::StatusOr<std::string> name = manifest.ok() ? (*directory)->Commit(*manifest)
                                                    : absl::StatusOr<std::string>(manifest.status());
-  // What cannot be removed now goes at the next import; the first error is the one to tell.
+  // Remains that cannot be removed now go at the next import. Report the first error.
   if (!name.ok()) (void)(*directory)->Abandon();
   return name;
 }

@@ -1,15 +1,15 @@
 // Makes a checkpoint of safetensors files that others made, so that a cluster can restore it.
 //
-// What is in it is what a table has that was made with these numbers as its initial values:
+// Its contents equal those of a table that was created with these numbers as its initial values:
 // parameters, for 16-bit types their f32 master copies, an optimizer's state of zeros, no steps and
-// no applies; rows say that no gradient is in their state (proto/row_applies.h).
+// no applies. Rows are marked as having no gradient in their state (proto/row_applies.h).
 //
 // **Thread safety**: one thread a call.
 //
 // Invariants:
-//  1. Numbers of the table's type keep their bits. What is converted is rounded to the nearest; a
+//  1. Numbers of the table's type keep their bits. Converted numbers are rounded to nearest; a
 //     finite number never becomes an infinite one.
-//  2. A checkpoint is made of everything planned, or none at all.
+//  2. A checkpoint has everything planned, or is not made at all.
 #ifndef VERBENA_SERVER_CHECKPOINT_IMPORT_H_
 #define VERBENA_SERVER_CHECKPOINT_IMPORT_H_
 
@@ -23,10 +23,10 @@
 
 namespace verbena::checkpoint {
 
-// `plan` is what PlanImport() returned for `options`. Returns the checkpoint's name in options.to.
-// `written` is told of bytes of the plan, and with 0 while keys are looked through; an error of it
-// ends the import. ALREADY_EXISTS: there are checkpoints. INVALID_ARGUMENT: a key twice, or a
-// number that the type cannot hold. Memory: 8 bytes for each row of one table.
+// `plan` is the result of PlanImport() for `options`. Returns the checkpoint's name in options.to.
+// `written` is called with the bytes of the plan, and with 0 while keys are scanned; its error ends
+// the import. ALREADY_EXISTS: there are checkpoints. INVALID_ARGUMENT: a duplicate key, or a number
+// that the type cannot hold. Memory: 8 bytes for each row of one table.
 absl::StatusOr<std::string> Import(Disk* disk, const ImportOptions& options, const ImportPlan& plan,
                                    const CheckpointReader::Progress& written);
 

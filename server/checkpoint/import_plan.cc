@@ -147,7 +147,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Sets name_: what the table is called.
+  // Sets name_, the name of the table.
   absl::Status CheckName(const SourceTensor& tensor, const std::string& name) {
     const auto renamed = options_.renamed.find(name);
     name_ = renamed == options_.renamed.end() ? name : renamed->second;
@@ -244,7 +244,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // What was named has to be there.
+  // Every named table has to exist.
   absl::Status CheckNamed() const {
     std::vector<std::string> named = options_.tables;
     for (const auto& [name, table] : options_.renamed) named.push_back(name);

@@ -4,11 +4,11 @@
 // shape [1]. Tensors T.keys (integers) and T.values become the embedding table T, as Export()
 // writes one.
 //
-// **Thread safety**: pure functions, but for what a Disk does.
+// **Thread safety**: pure functions, except for the calls of a Disk.
 //
 // Invariants:
-//  1. What was planned can be imported as far as names, types and shapes say: only the disk, keys
-//     that come twice and numbers that are too large are found later.
+//  1. A plan can be imported as far as names, types and shapes show. Only disk errors, duplicate
+//     keys and numbers that are too large are found later.
 #ifndef VERBENA_SERVER_CHECKPOINT_IMPORT_PLAN_H_
 #define VERBENA_SERVER_CHECKPOINT_IMPORT_PLAN_H_
 
@@ -35,7 +35,7 @@ struct ImportOptions {
   std::vector<v1::TableSpec> specs = {};  // by names of tables; without shape: the tensor's
   std::vector<std::string> tables = {};   // of the source, before renaming; empty: all
   std::set<std::string> skipped = {};     // tensors
-  std::map<std::string, std::string> renamed = {};  // table of the source -> what it is called
+  std::map<std::string, std::string> renamed = {};  // table of the source -> its new name
   std::optional<v1::DType> dtype =
       {};                       // of dense tables; none: the specification's, or the tensor's
   std::string written_by = {};  // "verbena 0.1.0"
@@ -58,7 +58,7 @@ struct ImportPlan {
   uint64_t rows() const;
 };
 
-// INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS name file, tensor, value and what is allowed.
+// INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS name file, tensor, value and the allowed values.
 absl::StatusOr<ImportPlan> PlanImport(Disk* disk, const ImportOptions& options);
 
 // Specifications of tables as a manifest has them, from JSON: {"tables": [{"spec": {...}}, ...]},

@@ -50,7 +50,7 @@ std::vector<PlannedFile> Cut(const char* kind, std::vector<v1::CheckpointTensor>
   return files;
 }
 
-// The largest files first, each to who has least.
+// The largest files first, each to the writer with the least bytes.
 void Spread(size_t writers, std::vector<PlannedFile>* files) {
   std::vector<PlannedFile*> order;
   for (PlannedFile& file : *files) order.push_back(&file);

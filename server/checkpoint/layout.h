@@ -1,4 +1,4 @@
-// Which tensors go into which files of a checkpoint, and what the files are called.
+// The assignment of tensors to the files of a checkpoint, and the names of the files.
 //
 //     model-00001-of-00002.safetensors      parameters of dense tables, by the tables' names
 //     model.safetensors.index.json          which file has which of them, as Hugging Face has it
@@ -15,7 +15,7 @@
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. Everybody who plans the same tables for the same writers gets the same files.
+//  1. All planners of the same tables for the same writers get the same files.
 #ifndef VERBENA_SERVER_CHECKPOINT_LAYOUT_H_
 #define VERBENA_SERVER_CHECKPOINT_LAYOUT_H_
 

@@ -17,7 +17,7 @@ namespace {
 
 namespace util = google::protobuf::util;
 
-// What stands before the checksum and behind it. Protobuf indents by one space.
+// The text before and after the checksum. Protobuf indents by one space.
 constexpr std::string_view kBefore = ",\n \"checksum\": \"";
 constexpr std::string_view kAfter = "\"\n}\n";
 constexpr size_t kHashBytes = 16;
@@ -26,9 +26,8 @@ absl::Status NoManifest(const std::string& path, std::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": ", std::string(what)));
 }
 
-// Who wrote a manifest, and in which version: two members of the outermost object, which stay as
-// they are in all versions. The rest is passed over: it may be large, and of a later version
-// anything.
+// The program and version that wrote a manifest: two members of the outermost object, which are
+// equal in all versions. The rest is skipped: it may be large, and of a later version anything.
 class VersionHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   uint64_t version() const { return version_; }
@@ -147,7 +146,7 @@ absl::StatusOr<v1::CheckpointManifest> ParseManifest(const std::string& path,
 
 namespace {
 
-// What registry.cc in shard/optimizer has, too; a test compares.
+// The same list as in registry.cc in shard/optimizer; a test compares.
 const std::map<std::string, std::vector<std::string>>& Optimizers() {
   static const auto& names =
       *new std::map<std::string, std::vector<std::string>>{{"adagrad", {"sum"}},

@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint says of itself, as text and back.
+// manifest.json, the description of a checkpoint: writing and parsing.
 //
 // The text is JSON of v1.CheckpointManifest, whose last member, `"checksum"`, is the XXH3-64 of all
 // bytes before the line that it stands on.
@@ -6,9 +6,9 @@
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. What ParseManifest() returns makes sense by itself: names of files stay inside the directory,
+//  1. A manifest from ParseManifest() is consistent: names of files stay inside the directory,
 //     tables have specifications that this build can serve, the tensors of a dense table's array
-//     cover it once, the numbers of elements fit. Whether the files are so, tensor_file.h checks.
+//     cover it once, the numbers of elements fit. tensor_file.h checks that the files match.
 #ifndef VERBENA_SERVER_CHECKPOINT_MANIFEST_H_
 #define VERBENA_SERVER_CHECKPOINT_MANIFEST_H_
 
@@ -37,7 +37,7 @@ inline constexpr char kApplies[] = "applies";  // of each chunk (U64), or of eac
 inline constexpr char kKeys[] = "keys";        // of rows, U64
 inline constexpr char kValues[] = "values";    // of rows
 
-// INVALID_ARGUMENT: what ParseManifest() would refuse.
+// INVALID_ARGUMENT: ParseManifest() would refuse it.
 absl::StatusOr<std::string> ManifestText(const v1::CheckpointManifest& manifest);
 
 // `path` is for messages. FAILED_PRECONDITION: of a later format, naming both versions. DATA_LOSS:
@@ -48,10 +48,9 @@ absl::StatusOr<v1::CheckpointManifest> ParseManifest(const std::string& path,
 // The checksum that a manifest's text ends with; empty: it is none.
 std::string ManifestChecksum(std::string_view text);
 
-// Whether this build has names for what it keeps.
+// Whether this build has names for its state.
 bool IsKnownOptimizer(const std::string& name);
-// What the optimizer of a table keeps for each number, in the order of its state arrays, by the
-// names that PyTorch has for it.
+// Names of a table's optimizer state per number, in the order of its state arrays, as in PyTorch.
 std::vector<std::string> StateNames(const v1::Optimizer& optimizer);
 // Whether it is one number for each row.
 bool StateIsRowWise(const v1::Optimizer& optimizer);

@@ -31,7 +31,7 @@ std::string Shape(const google::protobuf::RepeatedField<uint64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// What of a table's arrays the files have.
+// The parts of a table's arrays that the files have.
 struct TableParts {
   const v1::CheckpointTable* table = nullptr;
   bool dense = false;

@@ -11,7 +11,7 @@
 
 namespace verbena::checkpoint {
 
-// INVALID_ARGUMENT names the field, the value and what is allowed.
+// INVALID_ARGUMENT names the field, the value and the allowed values.
 absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 
 // Whether an incremental checkpoint may be based on `base`: FAILED_PRECONDITION names an embedding

@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<std::string>> Others(Disk* disk, const std::string& d
   return others;
 }
 
-// What a directory is imported by: its index, or its only file.
+// The file that a directory is imported by: its index, or its only file.
 absl::StatusOr<std::string> Chosen(const std::string& path,
                                    const std::vector<Disk::Entry>& entries) {
   std::vector<std::string> indices, files;

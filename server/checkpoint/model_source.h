@@ -1,5 +1,5 @@
-// The safetensors files that a model made by others lies in: one; those that an index names; or
-// what a directory has of these.
+// The safetensors files of a foreign model: one file; those that an index names; or those of a
+// directory.
 //
 // **Thread safety**: one thread.
 //
@@ -34,9 +34,9 @@ std::string Which(const SourceTensor& tensor);
 class ModelSource {
  public:
   // `path`: a safetensors file; an index (its name ends in .json); or a directory with one index,
-  // or without any and with one safetensors file. Beside an index also the files that Export()
-  // writes there for what is in no index, other-N-of-M.safetensors. `skipped`: tensors that may
-  // also be where no index names them. NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT name file and tensor.
+  // or without any and with one safetensors file. With an index also the files that Export() writes
+  // there for tensors in no index, other-N-of-M.safetensors. `skipped`: tensors that may also be
+  // where no index names them. NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT name file and tensor.
   static absl::StatusOr<ModelSource> Open(Disk* disk, const std::string& path,
                                           const std::set<std::string>& skipped);
 

@@ -8,7 +8,7 @@ namespace verbena::checkpoint {
 
 struct PlantedBugs {
   bool compact_oldest = false;    // a compacted checkpoint has the rows of its chain's oldest alone
-  bool prune_bases = false;       // what a kept checkpoint is based on is removed
+  bool prune_bases = false;       // the base of a kept checkpoint is removed
   bool prune_unread = false;      // the same of one whose manifest cannot be read for a while
   bool merge_key_by_key = false;  // a partition that was saved whole does not replace older rows
   bool read_unverified = false;   // the checksums of blocks that are used are not compared
@@ -18,7 +18,7 @@ struct PlantedBugs {
   bool keep_former_steps = false;  // a save waits for steps that the job had before it began anew
   bool save_at_one_pace = false;   // a slow table is to come as far as the fastest one moves
   bool reload_unread = false;      // a shard waits for a window that it could not read to be loaded
-  bool forget_former_runs = false;  // a run that starts over pushes out what the last one reached
+  bool forget_former_runs = false;  // a run that starts over removes the former run's results
   bool share_directories = false;   // jobs "a/b" and "a_b" save into one directory
 };
 

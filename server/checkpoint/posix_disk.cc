@@ -23,7 +23,7 @@ namespace {
 
 // Linux transfers at most 0x7ffff000 bytes a call (write(2)).
 constexpr size_t kMostBytesACall = size_t{1} << 30;
-// Twice what a fast disk reads in a millisecond.
+// Twice the bytes that a fast disk reads in a millisecond.
 constexpr uint64_t kAheadBytes = uint64_t{4} << 20;
 
 absl::Status Failed(const char* verb, const std::string& path, int error) {
@@ -157,8 +157,8 @@ class PosixReadable final : public ReadableFile {
   }
 
  private:
-  // Files are mostly read from front to back: the disk works on what comes next while the caller
-  // works on this. Begun where a read crosses into another window.
+  // Files are mostly read from front to back: the disk reads the next window while the caller works
+  // on this one. Begun where a read crosses into another window.
   void ReadAhead(uint64_t start, uint64_t end) const {
     if (start / kAheadBytes == end / kAheadBytes) return;
     const uint64_t next = (end / kAheadBytes + 1) * kAheadBytes;

@@ -27,10 +27,11 @@ class RowWriter {
             uint64_t rows, uint64_t file_bytes = kDefaultFileBytes);
 
   // `columns`: the arrays of RowArrays(), keys first, of `count` rows. INVALID_ARGUMENT: another
-  // number or size of columns, or more rows than were said.
+  // number or size of columns, or more rows than announced.
   absl::Status Append(uint64_t count, absl::Span<const absl::Span<const std::byte>> columns);
   uint64_t appended() const { return appended_; }
-  // FAILED_PRECONDITION: fewer rows came than were said. The files are durable but for their names.
+  // FAILED_PRECONDITION: fewer rows came than announced. The files are durable except for their
+  // names.
   absl::StatusOr<std::vector<v1::CheckpointFile>> Finish();
 
  private:

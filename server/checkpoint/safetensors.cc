@@ -20,8 +20,8 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 constexpr char kMetadataName[] = "__metadata__";
 constexpr size_t kMostDimensions = 64;
 
-// Takes the header as the parser comes by, so that no tree of what a file contains is ever built.
-// It stops at the first thing that does not belong there.
+// Reads the header while it is parsed, so that no tree of a file's contents is built. It stops at
+// the first unexpected item.
 class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderHandler(const std::string& path, UnknownTypes unknown, SafetensorsHeader* header)

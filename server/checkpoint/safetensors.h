@@ -4,10 +4,10 @@
 // **Thread safety**: functions are pure; a SafetensorsReader may be read by any threads at once.
 //
 // Invariants:
-//  1. A header that was parsed is whole: tensors lie one behind the other, without holes, up to the
-//     end of the file, each as long as its shape and type say, and names differ. So whoever reads
-//     by it stays inside the file.
-//  2. Parsing takes memory in proportion to the header, whatever is in it.
+//  1. A parsed header is consistent: tensors are contiguous, without holes, up to the end of the
+//     file, each as long as its shape and type require, and names differ. So a reader that follows
+//     it stays inside the file.
+//  2. Parsing takes memory in proportion to the header, whatever its contents.
 #ifndef VERBENA_SERVER_CHECKPOINT_SAFETENSORS_H_
 #define VERBENA_SERVER_CHECKPOINT_SAFETENSORS_H_
 
@@ -27,7 +27,7 @@
 
 namespace verbena::checkpoint {
 
-// What the format's own implementation allows.
+// The limit of the format's own implementation.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr uint64_t kHeaderLengthBytes = 8;
 // Tensors begin on a cache line of a mapped file; the format wants 8 at least.
@@ -48,11 +48,11 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;  // "__metadata__"
 };
 
-// What becomes of a tensor whose type is unknown: an error, or one that can be passed over.
+// Handling of a tensor whose type is unknown: an error, or one that can be skipped.
 enum class UnknownTypes : uint8_t { kRefuse, kKeep };
 
-// `json`: the header alone, of the file `path`, behind which `data_bytes` follow. DATA_LOSS names
-// path, tensor, what is wrong and what is allowed; so does UNIMPLEMENTED of a type not known here.
+// `json`: the header alone, of the file `path`, followed by `data_bytes` of data. DATA_LOSS names
+// path, tensor, problem and allowed values; so does UNIMPLEMENTED for an unknown type.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
     const std::string& path, std::string_view json, uint64_t data_bytes,
     UnknownTypes unknown = UnknownTypes::kRefuse);

@@ -13,8 +13,8 @@ namespace {
 
 // Of one read: large enough for any disk, small beside a server's memory.
 constexpr uint64_t kReadBytes = uint64_t{4} << 20;
-// Each time that so much is written the disk begins with it, while more comes. Not sooner: blocks
-// come in any order, and the kernel sorts what it has.
+// Write-back starts each time so much is written, while more comes. Not sooner: blocks come in any
+// order, and the kernel sorts the blocks that it has.
 constexpr uint64_t kBeginBytes = uint64_t{16} << 20;
 constexpr uint64_t kMostPlainBytes = uint64_t{1} << 30;
 
@@ -117,7 +117,7 @@ absl::Status TensorFileWriter::Append(size_t index, absl::Span<const std::byte> 
   Tensor& tensor = tensors_[index];
   while (!bytes.empty()) {
     if (tensor.next_block >= tensor.hashes.blocks()) {
-      return WriteBlock(index, tensor.next_block, bytes);  // says what is wrong
+      return WriteBlock(index, tensor.next_block, bytes);  // returns the precise error
     }
     const uint64_t whole = tensor.hashes.BytesOf(tensor.next_block);
     const size_t take = std::min<uint64_t>(bytes.size(), whole - tensor.partial.size());

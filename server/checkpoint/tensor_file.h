@@ -1,4 +1,4 @@
-// Writes a safetensors file of a checkpoint, and says what is in it; checks and reads one.
+// Writes a safetensors file of a checkpoint, and describes it; checks and reads one.
 //
 // **Thread safety**: one thread an object.
 //
@@ -38,10 +38,10 @@ class TensorFileWriter {
       Disk* disk, const std::string& path, std::vector<v1::CheckpointTensor> tensors,
       bool reserve = true);
 
-  // By the place in what Create() was given. INVALID_ARGUMENT: no such block, not its size, or one
-  // that has been written.
+  // `tensor`: its index in the argument of Create(). INVALID_ARGUMENT: no such block, not its size,
+  // or one that has been written.
   absl::Status WriteBlock(size_t tensor, uint64_t block, absl::Span<const std::byte> bytes);
-  // What comes next in a tensor, of any size; not for one that WriteBlock() is called for.
+  // Appends bytes of any size to a tensor; not for one that WriteBlock() is called for.
   absl::Status Append(size_t tensor, absl::Span<const std::byte> bytes);
   uint64_t written_bytes() const { return written_; }
   uint64_t file_bytes() const { return data_start_ + data_bytes_; }
@@ -64,12 +64,12 @@ class TensorFileWriter {
   std::vector<Tensor> tensors_;  // as given
   std::vector<size_t> order_;    // in the file
   uint64_t data_start_ = 0, data_bytes_ = 0, written_ = 0;
-  uint64_t begun_ = 0;  // of written_: what the disk was told to begin with
+  uint64_t begun_ = 0;  // of written_: write-back has started up to here
   std::unique_ptr<WritableFile> file_;
 };
 
-// Opens the file of `entry` in `directory`, and checks its size, its header's checksum, and that
-// the header says of every tensor what `entry` does.
+// Opens the file of `entry` in `directory`. Checks its size, its header's checksum, and that the
+// header's tensors equal those of `entry`.
 absl::StatusOr<SafetensorsReader> OpenTensorFile(Disk* disk, const std::string& directory,
                                                  const v1::CheckpointFile& entry);
 
@@ -83,7 +83,7 @@ class TensorCursor {
   const TensorInfo& tensor() const { return *tensor_; }
   uint64_t at() const { return at_; }
   uint64_t left() const { return tensor_->bytes() - at_; }
-  // The next bytes. OUT_OF_RANGE: there are fewer. DATA_LOSS: they are not what was written.
+  // The next bytes. OUT_OF_RANGE: there are fewer. DATA_LOSS: they differ from the written ones.
   absl::Status Read(absl::Span<std::byte> to);
   // Bytes from `offset` on, which are the next ones afterwards.
   absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> to);
@@ -93,7 +93,7 @@ class TensorCursor {
 
   TensorCursor(const SafetensorsReader* file, const v1::CheckpointTensor* entry,
                const TensorInfo* tensor);
-  // The hashes of the blocks, as the manifest has them or from what the file has.
+  // The hashes of the blocks, from the manifest or from the file.
   absl::Status FindHashes();
   uint64_t BytesOf(uint64_t block) const;
   // Reads a block whole, and compares its checksum.

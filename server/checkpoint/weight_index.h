@@ -22,8 +22,8 @@ namespace verbena::checkpoint {
 
 inline constexpr uint64_t kMaxIndexBytes = 100'000'000;  // as a safetensors header may have
 
-// Tensor -> file. What else there is beside "weight_map" is passed over. DATA_LOSS names `path`,
-// the tensor, what is wrong and what is allowed.
+// Tensor -> file. Members other than "weight_map" are ignored. DATA_LOSS names `path`, the tensor,
+// the problem and the allowed values.
 absl::StatusOr<std::map<std::string, std::string>> ParseWeightIndex(const std::string& path,
                                                                     std::string_view text);
 

@@ -1,4 +1,4 @@
-// verbenad's options of what it listens with: TLS, tokens, RDMA devices, libfabric.
+// verbenad's network options: TLS, tokens, RDMA devices, libfabric.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_NETWORK_OPTIONS_H_
@@ -10,7 +10,8 @@
 
 namespace verbena::server {
 
-// Each adds its options to `app`, in a group of their own; what they set outlives `app`.
+// Each adds its options to `app`, in a separate group. The structs that they set must outlive
+// `app`.
 void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs);
 void AddFabricOptions(CLI::App* app, rdma::OfiOptions* ofi);
 void AddTlsOptions(CLI::App* app, NodeOptions* node);

@@ -279,7 +279,7 @@ std::string CheckAccess(const NodeOptions& node) {
   return "";
 }
 
-// What no single option can say.
+// Checks that involve several options.
 std::string CheckTogether(const NodeOptions& node) {
   if (!node.coordinator && node.join.empty()) {
     return "one of --coordinator and --join HOST:PORT is needed";

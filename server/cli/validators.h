@@ -1,6 +1,6 @@
 // Checks of option values that the command lines of this room share.
 //
-// **Thread safety**: pure functions. Errors say what was given and what is allowed.
+// **Thread safety**: pure functions. Errors have the given text and the allowed values.
 #ifndef VERBENA_SERVER_CLI_VALIDATORS_H_
 #define VERBENA_SERVER_CLI_VALIDATORS_H_
 

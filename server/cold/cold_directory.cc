@@ -65,7 +65,7 @@ absl::StatusOr<ColdDirectory> ColdDirectory::Open(const std::string& path) {
         pid > 0 ? absl::StrCat(pid) : "unknown", "); stop it or use another --cold-dir"));
   }
   directory.lock_ = fd;
-  // First: what is left may be what fills the disk.
+  // First: the remains may be the files that fill the disk.
   if (absl::Status removed = directory.RemoveDatabases(); !removed.ok()) return removed;
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) != 0 ||
@@ -77,7 +77,7 @@ absl::StatusOr<ColdDirectory> ColdDirectory::Open(const std::string& path) {
 
 ColdDirectory::~ColdDirectory() {
   if (lock_ < 0) return;
-  (void)RemoveDatabases();  // what is left goes with the next start
+  (void)RemoveDatabases();  // remains go with the next start
   close(lock_);
 }
 

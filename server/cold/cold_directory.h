@@ -16,9 +16,9 @@ namespace verbena::server {
 
 class ColdDirectory {
  public:
-  // Made when missing; locked, so that one process uses it at a time; what an earlier one has left
-  // there is removed. FAILED_PRECONDITION, PERMISSION_DENIED and RESOURCE_EXHAUSTED name the path
-  // and what to do.
+  // Created when missing; locked, so that one process uses it at a time. Remains of an earlier
+  // process are removed. FAILED_PRECONDITION, PERMISSION_DENIED and RESOURCE_EXHAUSTED name the
+  // path and the fix.
   static absl::StatusOr<ColdDirectory> Open(const std::string& path);
   ColdDirectory(ColdDirectory&& other) noexcept
       : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}

@@ -132,8 +132,8 @@ struct RocksStore::Impl {
     kBusy,    // RocksDB has to write files first
     kFailed,  // not done: again later
   };
-  // Nothing of that life is wanted: what is on the disk goes at once, as far as files have nothing
-  // else, and the rest with a mark in the next batch.
+  // Drops all rows of that life: files with no other rows are deleted at once, and the rest gets a
+  // mark in the next batch.
   void DropLife(uint32_t life);
   Written WriteBatch();
   void ReadSome();
@@ -161,7 +161,7 @@ struct RocksStore::Impl {
   std::deque<Asked> reads;
   std::vector<Asked> aside;  // reads that failed
   std::chrono::steady_clock::time_point aside_until;
-  bool reads_fail = false;  // and it was said
+  bool reads_fail = false;  // and it was logged
 };
 
 RocksStore::RocksStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -238,7 +238,8 @@ void RocksStore::Read(uint64_t key, uint64_t cookie) {
 }
 
 bool RocksStore::TakeDone(std::vector<Done>* done) {
-  // A look that comes too early finds nothing, and is woken; what there is is under the lock.
+  // A check that comes too early finds nothing, and its caller is woken later; the lock guards the
+  // data.
   if (!impl_->has_done.load(std::memory_order_relaxed)) return false;
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   // Under the lock, as all stores.
@@ -312,7 +313,7 @@ void RocksStore::Impl::Tell(std::vector<Done> more) {
     const std::lock_guard<std::mutex> lock(mutex);
     first = done.empty();
     std::move(more.begin(), more.end(), std::back_inserter(done));
-    // Whoever sees it takes the lock before it looks.
+    // A thread that sees it takes the lock before it reads.
     has_done.store(true, std::memory_order_relaxed);
   }
   if (first && options.wake) options.wake();
@@ -340,7 +341,7 @@ void RocksStore::Impl::DropLife(uint32_t life) {
   std::erase_if(aside, of_life);
   const KeyBytes first(ColdKey(life, 0)), behind(ColdKey(life + 1, 0));
   const rocksdb::Slice begin = first.slice(), end = behind.slice();
-  // What it cannot remove the mark hides, and is removed later.
+  // The mark hides rows in files that it cannot remove; they are removed later.
   (void)rocksdb::DeleteFilesInRange(db.get(), db->DefaultColumnFamily(), &begin, &end,
                                     /*include_end=*/false);
 }
@@ -368,7 +369,7 @@ RocksStore::Impl::Written RocksStore::Impl::WriteBatch() {
     // A count: nothing goes by it.
     write_failures.fetch_add(1, std::memory_order_relaxed);
     SetHealth(Failed("cannot write cold rows", status));
-    db->Resume();  // says again what is wrong, if it is still
+    db->Resume();  // logs the error again if it persists
     return Written::kFailed;
   }
   SetHealth(absl::OkStatus());
@@ -455,7 +456,7 @@ void RocksStore::Impl::Run() {
       std::move(aside.begin(), aside.end(), std::back_inserter(reads));
       aside.clear();
     }
-    // Somebody waits for what is read; what is written is written ahead.
+    // Reads first: requests wait for them. Writes are ahead of need.
     if (!reads.empty()) ReadSome();
     const auto now = std::chrono::steady_clock::now();
     if (writes.empty() || (later && now < again)) continue;

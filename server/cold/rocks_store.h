@@ -1,7 +1,7 @@
 // A shard's cold rows in RocksDB, and the thread that writes and reads them.
 //
-// There is no log ahead of writes: what a process leaves behind is nobody's. Memory of its own is
-// about 64 MiB, three buffers and a cache, and copies of what is queued, and is not the shard's: it
+// There is no write-ahead log: no process uses the files of an earlier one. The store's own memory
+// is about 64 MiB (three buffers and a cache) plus copies of queued data. It is not the shard's: it
 // does not count against --memory-limit.
 //
 // **Thread safety**: ColdStore's methods by the shard's thread, statistics() and health() by any.
@@ -37,8 +37,8 @@ struct RocksStoreOptions {
   std::string name;  // of the thread, at most 15 characters
   // Something is done: TakeDone() is to be called.
   std::function<void()> wake;
-  // Told when writing fails for the first time, and when it works again, and of reads that are
-  // tried again. May be empty.
+  // Called when writing first fails, when it works again, and for reads that are retried. May be
+  // empty.
   std::function<void(const std::string&)> log;
   // Outlives the store; null: of the system. Tests have one whose disk fails.
   rocksdb::Env* env = nullptr;
@@ -46,7 +46,7 @@ struct RocksStoreOptions {
 
 class RocksStore final : public shard::ColdStore {
  public:
-  // What is written, until it is in files (three buffers), and blocks that were read.
+  // Written data until they are in files (three buffers), and blocks that were read.
   static constexpr size_t kWriteBufferBytes = size_t{16} << 20;
   static constexpr size_t kCacheBytes = size_t{16} << 20;
 
@@ -55,7 +55,7 @@ class RocksStore final : public shard::ColdStore {
 
   void SetWake(std::function<void()> wake);
   absl::Status Start();
-  // Ends the thread; what is queued is dropped. Idempotent.
+  // Ends the thread; queued operations are dropped. Idempotent.
   void Stop();
 
   uint32_t NewLife() override;

@@ -1,4 +1,4 @@
-// What a host:port text leads to, and why one cannot be listened on.
+// Resolves a host:port text, and explains why an address cannot be listened on.
 //
 // **Thread safety**: pure functions (they may ask the resolver).
 #ifndef VERBENA_SERVER_CONTROL_ADDRESS_H_

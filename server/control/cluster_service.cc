@@ -10,7 +10,7 @@
 namespace verbena::server {
 namespace {
 
-// Beyond what a healthy coordinator takes, also with a slow disk.
+// Longer than a healthy coordinator takes, also with a slow disk.
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 
 template <typename Request, typename Response>
@@ -29,7 +29,8 @@ void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewRes
 template <typename Response>
 void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 
-// run(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
+// Calls run(coordinator, request, who, reply) on the coordinator's thread, if the caller is
+// authorized.
 template <typename Request, typename Response, typename Run>
 void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
              const Request* request, Response* response, Run run,

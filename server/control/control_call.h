@@ -115,8 +115,8 @@ class ControlService : public grpc::Service {
   void SetPort(ControlPort* port) { port_ = port; }
 
  protected:
-  // Whether the request of a call is read; what is refused has been audited (Gate::Admit()). From
-  // any thread.
+  // Whether the request of a call is read; a refusal has been audited (Gate::Admit()). From any
+  // thread.
   virtual absl::Status Admit(Caller* caller, const std::string& method) const = 0;
 
   // Serves MethodOf<Request>() by `handler` of the derived class.

@@ -32,8 +32,8 @@ class CoordinatorMachine final : public Machine {
   }
 
   Inbox& inbox() { return inbox_; }
-  // A call of `caller` (a token's id, or a host), after what the inbox has and in turn with the
-  // calls of other callers (FairQueue::Post()). UNAVAILABLE: too many wait.
+  // Posts a call of `caller` (a token's id, or a host). It runs after the inbox's closures, in turn
+  // with the calls of other callers (FairQueue::Post()). UNAVAILABLE: too many calls wait.
   absl::Status Post(const std::string& caller, Inbox::Closure& closure, FairQueue::Refuse refuse) {
     absl::Status status = calls_.Post(caller, closure, std::move(refuse));
     if (status.ok()) inbox_.Post([] {});  // wakes the owner
@@ -45,7 +45,7 @@ class CoordinatorMachine final : public Machine {
     while (calls_.RunOne()) {
     }
   }
-  // Null once retired; what is posted later must look.
+  // Null once retired; closures that were posted later must check.
   Coordinator* coordinator() { return coordinator_.get(); }
   // Ends the office: calls that wait are answered with UNAVAILABLE. After the driver has stopped.
   void Retire() {

@@ -1,4 +1,4 @@
-// verbena.v1.Shard over gRPC: each call is judged by what the newest view says, then posted to its
+// verbena.v1.Shard over gRPC: each call is authorized by the newest view, then posted to its
 // shard's thread.
 //
 // **Thread safety**: thread-safe (gRPC calls it from its own threads).
@@ -47,7 +47,7 @@ class ShardService final : public ControlService {
   template <typename Request>
   absl::StatusOr<ShardExecutor*> ExecutorOf(const Request& request) const;
 
-  // Who calls, if it may.
+  // The caller, if it is authorized.
   template <typename Request>
   absl::StatusOr<Principal> Judge(const Caller& caller, const Request& request) const;
 
@@ -61,7 +61,7 @@ class ShardService final : public ControlService {
   template <typename Request, typename Response, typename F>
   void OnShard(ControlCall* call, const Request* request, Response* response,
                absl::Duration timeout, F handle);
-  // What the shard answers later, by the request's wait_ms.
+  // A call that the shard answers later, within the request's wait_ms.
   template <typename Request, typename Response, typename Reply>
   void Wait(ControlCall* call, const Request* request, Response* response,
             void (ShardExecutor::*wait_for)(const Request&, Reply));

@@ -76,8 +76,8 @@ class Answerer {
 };
 
 // Runs handler(request, answerer) on the thread that post(closure, refuse) reaches, which takes the
-// closure or answers an error. One that it has taken may end by refuse(status) instead. `who` is
-// named at the deadline.
+// closure or returns an error. A closure that it has taken may end by refuse(status) instead. `who`
+// is the name in the deadline error.
 template <typename Post, typename Request, typename Response, typename Handler>
 void HandleBy(Post post, ControlCall* control, const Request& request, Response* response,
               absl::Duration timeout, const std::string& who, Handler handler) {

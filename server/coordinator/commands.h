@@ -1,4 +1,4 @@
-// What the coordinator's commands do to its state. The caller undoes, saves and answers.
+// The coordinator's commands as changes of its state. The caller undoes, saves and replies.
 //
 // **Thread safety**: pure functions on a state. After an error the state is partly changed.
 #ifndef VERBENA_SERVER_COORDINATOR_COMMANDS_H_
@@ -51,14 +51,14 @@ absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
 
 absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEditor* view);
 
-// NOT_FOUND; FAILED_PRECONDITION: the server is alive, or nobody could take what it has.
+// NOT_FOUND; FAILED_PRECONDITION: the server is alive, or no live server could take its partitions.
 absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
                                  v1::ForgetJobResponse* response);
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
                                     ViewEditor* view, v1::RemoveServerResponse* response);
 
-// A table's lost partitions start again, and its job with a new generation: servers forget what
-// they know of its steps and sequences. kNone when nothing is lost and none was named.
+// A table's lost partitions restart empty, and its job starts a new generation: servers drop its
+// steps and sequences. kNone when nothing is lost and no partition was named.
 absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
                                   ViewEditor* view, v1::ResetTableResponse* response);
 

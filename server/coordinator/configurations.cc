@@ -26,7 +26,7 @@ void Grow(v1::Partition* partition) {
   partition->set_configuration(partition->configuration() + 1);
 }
 
-// Who has just become copies came with the configuration that there is now.
+// New replicas came with the current configuration.
 void Date(Replicas* copies, uint64_t configuration) {
   for (v1::Replica& copy : *copies) {
     if (copy.since() == 0) copy.set_since(configuration);
@@ -292,7 +292,8 @@ bool FollowServers(ViewEditor* view) {
   for (const v1::Partition& partition : view->view().partitions()) {
     const auto& followers = partition.followers();
     const auto& learners = partition.learners();
-    // Who is silent here may be well, and be heard by the other copy: the two of them judge that.
+    // A follower that is silent here may be alive, and reachable for the other replica. So those
+    // two decide.
     if (std::none_of(followers.begin(), followers.end(), gone) &&
         std::none_of(learners.begin(), learners.end(), not_alive)) {
       continue;

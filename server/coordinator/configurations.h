@@ -1,4 +1,4 @@
-// Who has a partition: every change of a configuration.
+// Configurations of partitions (primary, follower, learner): every change of one.
 //
 //   configuration        | on                                        | to
 //   ---------------------+-------------------------------------------+---------------------
@@ -9,19 +9,19 @@
 //                        | PROMOTE, primary leaves or is gone        | follower is primary
 //   primary, alone       | replaced or removed                       | another primary, data lost
 //
-// Silence changes no configuration that has data twice: the other copy may hear who is silent here,
-// and asks for what it wants when it does not, either.
+// Silence alone changes no configuration that has its data twice. The other replica may still reach
+// the silent server; when it does not, it requests a change itself.
 //
 // **Thread safety**: functions without state of their own, on a view; LearnerBars: one owner
 // thread.
 //
 // Invariants:
-//  1. A server has at most one copy of a partition; a partition has at most two.
-//  2. `epoch` grows exactly when the primary (server or shard) is another; `configuration` with
-//     every change.
-//  3. Only a follower becomes primary in place of another that has data, or nobody has them any
-//     more and the tables are told so.
-//  4. Once FollowServers() has run: no copy is on a server that is gone, and no learner on a silent
+//  1. A server has at most one replica of a partition; a partition has at most two.
+//  2. `epoch` grows exactly when the primary (server or shard) changes; `configuration` with every
+//     change.
+//  3. Another server's data pass only to its follower, which becomes primary. Otherwise the data
+//     are lost, and the tables' lost partitions record that.
+//  4. After FollowServers(), no replica is on a server that is gone, and no learner on a silent
 //     one.
 #ifndef VERBENA_SERVER_COORDINATOR_CONFIGURATIONS_H_
 #define VERBENA_SERVER_COORDINATOR_CONFIGURATIONS_H_
@@ -41,8 +41,8 @@ namespace verbena::server {
 
 inline constexpr uint32_t kMaxReplicas = 2;
 
-// Where no learner is put for a while: what its primary could not reach a moment ago is not tried
-// in a loop.
+// Servers that get no learner for a while, so that a learner that its primary could not reach is
+// not retried in a loop.
 class LearnerBars {
  public:
   void Add(uint32_t partition, uint64_t server, int64_t until_ns);
@@ -60,19 +60,20 @@ class LearnerBars {
 // is copied.
 void PlaceAllPartitions(ViewEditor* view);
 
-// `now` has taken the name of `before` and is empty. What had a follower is the follower's; the
-// rest is `now`'s, and lost for every table that has chunks in it.
+// `now` has taken the name of `before` and is empty. Partitions with a follower go to the follower.
+// The others go to `now`, and are lost for every table that has chunks in them.
 void ReplaceServer(uint64_t before, const v1::Server& now, ViewEditor* view);
 
-// Removes a server that is silent from the view. What had a follower is the follower's; the rest
-// goes to servers that are alive and is lost. Returns the names of the tables that lost something.
-// FAILED_PRECONDITION: nobody is alive to take it.
+// Removes a silent server from the view. Partitions with a follower go to the follower. The others
+// go to servers that are alive, and are lost. Returns the names of the tables that lost partitions.
+// FAILED_PRECONDITION: no server is alive to take them.
 absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, ViewEditor* view);
 
-// A server leaves: what has a follower that is alive is the follower's.
+// A server leaves: partitions with a follower that is alive go to the follower.
 void HandOver(uint64_t server, ViewEditor* view);
 
-// What follows from who is alive, silent and gone. Whether anything changed.
+// Applies the consequences of the servers' states (alive, silent, gone). Returns whether anything
+// changed.
 bool FollowServers(ViewEditor* view);
 
 // A learner for every partition that has fewer copies than wanted, whose primary is alive, and for
@@ -81,9 +82,9 @@ bool FollowServers(ViewEditor* view);
 // that may be refused again.
 bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view);
 
-// Makes one change that `server`, which is alive, asks for; false: the configuration is another one
-// by now. Who is dropped is barred until `bar_until_ns`. INVALID_ARGUMENT names the field.
-// FAILED_PRECONDITION: it is not this server's to ask for.
+// Makes one change that the live server `server` requests; false: the configuration is another one
+// by now. A dropped replica's server is barred until `bar_until_ns`. INVALID_ARGUMENT names the
+// field. FAILED_PRECONDITION: this server may not request it.
 absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
                                  int64_t bar_until_ns, LearnerBars* bars, ViewEditor* view);
 

@@ -1,43 +1,44 @@
 // The coordinator: members, leases, tables, jobs and partition configurations of a cluster.
 //
-// A state machine: commands go in, answers come out through callbacks, every change is in the store
-// before its answer. Time is given to it. What it decides becomes a new revision of the view.
+// A state machine: it takes commands and replies through callbacks. Every change is in the store
+// before its reply. The caller passes the time. Each decision becomes a new revision of the view.
 //
 // **Thread safety**: one owner thread (the coordinator executor's).
 //
 // Invariants:
-//  1. Incarnations and table ids are increasing and never reused, also across restarts. Each term
-//     begins at a random distance from those of the state that it loaded: two starts on one state,
-//     of which one is a copy that was put back, give out different ids, whoever is heard or not.
-//  2. An answer is given only after Store::Save() of the state it tells of has succeeded.
+//  1. Incarnations and table ids increase and are never reused, also across restarts. Each term
+//     begins at a random distance from the ids of the loaded state. So two starts from copies of
+//     one state give out different ids, even if they never communicate.
+//  2. A reply is given only after Store::Save() of the state that it describes has succeeded.
 //  3. Taking office (construction on an existing store) raises the term and renews all leases.
-//  4. A request_id seen before gets the answer it got then (a view in it is the current one).
+//  4. A repeated request_id gets its earlier reply (a view in it is the current one).
 //  5. A table's partition is lost only when a new incarnation joins under the name of the server
-//     that has its only copy, or an operator removes that server.
-//  6. A change that cannot be saved has not happened: it is undone and its caller told why.
-//  7. A token that has ended is refused from that moment on, whether or not this can be saved.
+//     with its only replica, or an operator removes that server.
+//  6. A change that cannot be saved has not happened: it is undone and its caller gets the error.
+//  7. An expired or revoked token is refused from that moment on, whether or not this can be saved.
 //  8. Time in which the coordinator itself did not run (stopped, starved, suspended, in a slow
-//     Save()) counts against no lease: RunOnce() is due eight times a lease, and one that comes a
-//     quarter of a lease late or more extends all leases by the pause before any ends; one that
-//     comes a sixteenth late or more by what it is late (turns.h).
-//     Where every turn is late leases run on all the same, an eighth of a lease each turn.
-//  9. A member that has seen a newer state than this proves that an old state was put back
-//     (proto/cluster_history.h): from then on nothing is decided and every call is refused. The
-//     same proof holds after any number of starts: terms are not forgotten. A worker, which
-//     has no data, is told to wait for a lease, in which servers may prove it, and ends then.
-//  10. Nobody joins, and nothing is made, changed or dropped, before every server that the loaded
-//     state calls alive has been heard in this term, is replaced from its own address, or has lost
-//     its lease: until then such calls are UNAVAILABLE. Configurations, heartbeats, Leave() and
-//     RevokeToken() do not wait; neither does a state without live servers, or an accepted one.
-//  11. A table that is being restored has a lease of four leases, which its restorer renews;
-//  when it ends the table is dropped. (Invariants 3 and 8 are of it, too.)
-//  12. What follows from a change for the partitions' configurations (configurations.h) is part of
-//  it.
+//     Save()) counts against no lease. RunOnce() is due eight times a lease. A run that is late by
+//     a quarter of a lease or more extends all leases by the pause before any ends. A run that is
+//     late by a sixteenth or more extends them by its delay (turns.h). If every turn is late,
+//     leases still advance by an eighth of a lease each turn.
+//  9. A member that has seen a newer state proves that an old state was restored
+//     (proto/cluster_history.h). From then on nothing is decided and every call is refused. The
+//     proof holds after any number of starts: terms are not forgotten. A worker has no data, so its
+//     proof only makes it wait for a lease, in which servers may give theirs; then the worker ends.
+//  10. Joins and changes of tables wait until every server that the loaded state calls alive has
+//      been heard in this term, is replaced from its own address, or has lost its lease. Until then
+//      such calls are UNAVAILABLE. Configurations, heartbeats, Leave() and RevokeToken() do not
+//      wait; neither does a state without live servers, or an accepted one.
+//  11. A table that is being restored has a lease of four leases, which its restorer renews. When
+//      it ends the table is dropped. (Invariants 3 and 8 include this lease.)
+//  12. The consequences of a change for the partitions' configurations (configurations.h) are part
+//      of it.
 //
 // Servers                                    | Workers
 //   JoinServer        -> ALIVE, lease        |   JoinWorker       -> member, lease
-//   lease ends, Leave -> SILENT, keeps what  |   lease ends,      -> retired; its rank has departed
-//                        has the only copy of|   Leave
+//   lease ends, Leave -> SILENT, keeps       |   lease ends,      -> retired; its rank has departed
+//                        partitions without  |   Leave
+//                        another replica     |
 //   Heartbeat (SILENT)-> ALIVE (not after a  |
 //                        Leave)              |
 //   JoinServer under its name -> replaced by the new incarnation, which is empty
@@ -71,7 +72,7 @@ struct CoordinatorOptions {
   // How long a member may need to reach a coordinator that was started again. The first leases
   // after a start are longer by that.
   int64_t find_again_ns = 0;
-  // The next three: 0 keeps what the state has, and is 1 in a new cluster.
+  // The next three: 0 keeps the value of the state, and is 1 in a new cluster.
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
   // Copies of a partition, counting the primary: 1 or 2. Of an existing cluster, too: copies that
   // are missing are made; those beyond stay until their server goes.
@@ -79,7 +80,7 @@ struct CoordinatorOptions {
   uint32_t min_replicas = 1;  // with fewer, pushes wait: 1 to replicas
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
-  // What servers take for a chunk of a dense table. Empty: as much as its parameters.
+  // Memory that servers take for a chunk of a dense table. Empty: as much as its parameters.
   ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
   // How many terms the view lists: 1 to kTermsListed.
@@ -89,8 +90,8 @@ struct CoordinatorOptions {
   // given out are skipped. Without effect where the history has no such term, or has accepted it
   // before: it may be given at every start.
   uint64_t accept_older_state = 0;
-  // Whether calls need tokens. Who calls is asked by access() and judged by the caller of the
-  // coordinator (server/access/): here every call is allowed.
+  // Whether calls need tokens. The caller of the coordinator checks them with access()
+  // (server/access/): here every call is allowed.
   bool tokens = false;
   // The operator's first token: id and hash. Not kept in the store.
   v1::Token operator_token = {};

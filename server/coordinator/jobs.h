@@ -1,4 +1,4 @@
-// Who counts in a job: ranks, departures, and when a new run (generation) of a job begins.
+// Members of a job: ranks, departures, and the start of a new run (generation) of a job.
 //
 // **Thread safety**: functions without state of their own, on a view.
 //
@@ -32,8 +32,8 @@ bool HasWorkers(const v1::Job& job);
 // Of a job without workers: the next that joins begins a new run.
 void StartGeneration(v1::Job* job);
 
-// Adds the worker, who showed this token (its id), to its job (made when new) and returns its rank;
-// -1 for an observer. `only_job`: the job that the token is restricted to; empty: none.
+// Adds the worker, which presented the token with this id, to its job (created if new). Returns its
+// rank; -1 for an observer. `only_job`: the job that the token is restricted to; empty: none.
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
                                     const std::string& token, const std::string& only_job,
                                     ViewEditor* view);

@@ -42,8 +42,8 @@ std::string Statement::Blob(int column) {
 }
 
 int Database::Open(const std::string& path) {
-  // SQLite would make it for all to read, and its log with the same mode. What fails here fails
-  // below, with a reason; a link that the operator made is followed there.
+  // SQLite would create it readable for all, and its log with the same mode. An error here repeats
+  // below, with a reason. A link that the operator made is followed there.
   const absl::StatusOr<int> made = OpenOwnFile(
       path, [](int error) { return absl::ErrnoToStatus(error, "coordinator's state"); });
   if (made.ok()) close(*made);

@@ -45,7 +45,7 @@ constexpr char kTokens[] = "tokens";
 constexpr char kTerms[] = "terms";
 
 // Since version 4 the view of `state` has no tables and no jobs: each is an entry of its own, so
-// that a change writes what is different. An upgraded file has all in `state` until the first
+// that a change writes only the differences. An upgraded file has all in `state` until the first
 // Save().
 constexpr char kAddEntries[] =
     "ALTER TABLE state ADD COLUMN ended_generation INTEGER NOT NULL DEFAULT 0; "
@@ -441,7 +441,7 @@ int SqliteStore::Impl::WriteAnswer(const CoordinatorState::Answered& answered, c
   return code;
 }
 
-// Adds what it does to the entries to next->entries_sum.
+// Adds its changes of the entries to next->entries_sum.
 int SqliteStore::Impl::WriteAll(const CoordinatorState& state, const std::string* next_tokens,
                                 const StateChange& change, Ids* next) {
   int code = db.Execute("BEGIN IMMEDIATE");

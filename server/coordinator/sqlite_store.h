@@ -4,13 +4,14 @@
 //
 // Invariants:
 //  1. One process at a time: DIR/LOCK is locked (flock) and holds the owner's pid.
-//  2. What a crash interrupts is either wholly there or not at all, as far back as Save() returned.
-//  3. A file that is not exactly what was written is DATA_LOSS, never an older or emptier state.
-//     The database appears under its name complete (made aside, renamed), its one state row and
-//     its one row of tokens always exist, every row carries a checksum, and the state row says
-//     which answers there are.
+//  2. A change that a crash interrupts is either wholly there or not at all; a change whose Save()
+//     returned is there.
+//  3. A file that is not exactly as written is DATA_LOSS, never an older or emptier state. The
+//     database appears under its name complete (made aside, renamed). Its one state row and its one
+//     row of tokens always exist, every row carries a checksum, and the state row lists the
+//     existing answers.
 //  4. The write-ahead log is copied into the database after every Save(): damage to the log cannot
-//     take back what was acknowledged.
+//     undo an acknowledged change.
 #ifndef VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
 #define VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
 
@@ -25,7 +26,7 @@ namespace verbena::server {
 
 class SqliteStore final : public Store {
  public:
-  // Makes the directory when it is not there. Errors name the path and what to do:
+  // Creates the directory if it does not exist. Errors name the path and the fix:
   //   FAILED_PRECONDITION  another verbenad uses it, it is not a directory, or a newer version of
   //                        Verbena wrote it
   //   PERMISSION_DENIED    it cannot be written

@@ -21,7 +21,7 @@ class StateDirectory {
 
   const std::string& path() const { return path_; }
   std::string File(const char* name) const { return path_ + "/" + name; }
-  // Makes what was created, renamed or removed in it durable.
+  // Makes creations, renames and removals in it durable.
   absl::Status Sync() const;
 
  private:
@@ -30,7 +30,7 @@ class StateDirectory {
   int lock_;
 };
 
-// PERMISSION_DENIED (or FAILED_PRECONDITION: not a directory) naming the path and what to do.
+// PERMISSION_DENIED (or FAILED_PRECONDITION: not a directory) with the path and the fix.
 absl::Status CannotUse(const std::string& path, int error);
 
 }  // namespace verbena::server

@@ -36,9 +36,9 @@ struct CoordinatorState {
 };
 inline constexpr size_t kAnswersKept = 4096;
 
-// What a Save() has to write.
+// The parts that a Save() has to write.
 struct StateChange {
-  // What is different in the view's tables and jobs since the last Save(). Null: anything may be.
+  // The differences of the view's tables and jobs since the last Save(). Null: anything may differ.
   const v1::ViewChange* view = nullptr;
   absl::Span<const uint64_t> gone_members = {};  // with `view`: also those of jobs that it removes
   bool access = true;                            // tokens may be different
@@ -50,8 +50,8 @@ class Store {
   virtual ~Store() = default;
   // An empty state when there is none yet. DATA_LOSS with the file's name when it is corrupt.
   virtual absl::StatusOr<CoordinatorState> Load() = 0;
-  // Durable when it returns. What is written is as much as `change`, beside servers, partitions,
-  // settings and ids.
+  // Durable when it returns. Writes the parts in `change`, and always servers, partitions, settings
+  // and ids.
   virtual absl::Status Save(const CoordinatorState& state, const StateChange& change) = 0;
 };
 

@@ -2,8 +2,8 @@
 // blocked in a slow write of its store.
 //
 // The owner takes a turn at least once an interval while it has leases. A turn that begins later
-// than two intervals after the one before follows a pause. A turn that is late by half an
-// interval or more follows a delay of what it is late: many of them, as in a store that is a little
+// than two intervals after the previous one follows a pause. A turn that is late by half an
+// interval or more follows a delay of that length. Many delays, as in a store that is a little
 // slow, add up to more than a lease.
 //
 // Where all turns are late (a host without processor time, a store that is always slow), pauses

@@ -1,6 +1,6 @@
-// Checks of what the coordinator is given: options, requests, and the state a store hands back.
+// Checks of the coordinator's inputs: options, requests, and the state that a store loads.
 //
-// **Thread safety**: pure functions. Errors name the field, its value and what is allowed.
+// **Thread safety**: pure functions. Errors name the field, its value and the allowed values.
 #ifndef VERBENA_SERVER_COORDINATOR_VALIDATION_H_
 #define VERBENA_SERVER_COORDINATOR_VALIDATION_H_
 

@@ -1,12 +1,12 @@
-// The last changes of the coordinator's view, for members that have an earlier revision of it: they
-// get what changed instead of the whole view.
+// The last changes of the coordinator's view. Members with an earlier revision get the changes
+// instead of the whole view.
 //
 // **Thread safety**: one owner thread.
 //
 // **Invariants**
-//  1. The changes kept follow one another: each one's base is the result of the one before.
-//  2. They take at most kViewChangeBytes, and what a member gets is smaller than the view was when
-//     it was counted last: with a change of an eighth of its size since.
+//  1. The kept changes are consecutive: each one's base is the result of the previous one.
+//  2. They take at most kViewChangeBytes. The changes for a member are smaller than the view was at
+//     its last measurement, which is repeated after changes of an eighth of its size.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_
 #define VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_
 
@@ -23,7 +23,7 @@ inline constexpr size_t kViewChangeBytes = size_t{256} << 10;
 
 class ViewChanges {
  public:
-  // `change` made the view what it is now, and is durable.
+  // `change` led to the current view, and is durable.
   void Add(const ViewEditor::Change& change, const v1::ClusterView& view);
   // Adds all changes since `revision` of the current term to the response. False, and the response
   // as it was: they are not kept any more, or the whole view is smaller.

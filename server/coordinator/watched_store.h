@@ -1,6 +1,6 @@
-// A store whose failures are said: in the log once when they begin and once when they end, and as
-// a count and a state for the metrics. The coordinator goes on without what could not be saved, so
-// that nobody else would tell an operator of a full disk.
+// A store that reports its failures: in the log once when they begin and once when they end, and as
+// a count and a state for the metrics. The coordinator continues without the unsaved change, so
+// nothing else would show an operator that the disk is full.
 //
 // **Thread safety**: as Store: one owner thread; failures() and failing() from any thread.
 #ifndef VERBENA_SERVER_COORDINATOR_WATCHED_STORE_H_

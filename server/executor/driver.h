@@ -26,7 +26,8 @@
 
 namespace verbena::server {
 
-// What a driver runs. ShardExecutor has these methods; others are adapted (server/node.cc).
+// An object that a driver runs. ShardExecutor has these methods; others are adapted
+// (server/node.cc).
 class Machine {
  public:
   virtual ~Machine() = default;
@@ -62,7 +63,7 @@ class Driver {
   // Ends the thread after the round it is in and waits for it. The machine may then be used by the
   // caller. Idempotent.
   void Stop();
-  // Processor time the thread has used; what it had used in the end once it has stopped.
+  // Processor time of the thread in seconds; its final value once it has stopped.
   double cpu_seconds() const;
   const DriverCounters& counters() const { return counters_; }
 
@@ -87,8 +88,9 @@ class Driver {
   std::vector<int> fds_;
 };
 
-// What it costs to wake a sleeping thread here, by a round trip between two threads over eventfds:
-// the longest spin that can pay. Takes a few milliseconds; between 5 and 100 us.
+// The cost of waking a sleeping thread on this machine, from round trips between two threads over
+// eventfds: the longest spin that can pay. Takes a few milliseconds; the result is between 5 and
+// 100 us.
 absl::Duration MeasureWakeUpCost();
 
 }  // namespace verbena::server

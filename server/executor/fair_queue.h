@@ -1,10 +1,10 @@
 // Closures of many callers for one thread: each caller's in order, the callers in turn, so that one
 // of them with many does not hold up the others.
 //
-// Callers give up after some seconds and call again. A queue in order that takes longer than that
-// runs calls that nobody waits for any more, one after the other, and answers none. So where a
-// crowd waits, those that have waited for kLongestWaitNanos are refused instead of run: what is run
-// then is young enough for its answer to be taken.
+// Callers give up after some seconds and call again. A longer queue in strict order would run only
+// calls that have been abandoned, and answer none. So under overload, calls that have waited for
+// kLongestWaitNanos are refused, and the calls that run are young enough for their answers to be
+// used.
 //
 // **Thread safety**: thread-safe; closures run on the thread that calls RunOne(), outside the lock.
 //

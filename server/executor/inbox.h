@@ -27,7 +27,7 @@ class Inbox {
   Inbox& operator=(const Inbox&) = delete;
 
   void Post(Closure closure);
-  // Runs what has been posted. Returns whether there was anything. Not from inside a closure.
+  // Runs the posted closures. Returns whether there were any. Do not call it in a closure.
   bool RunOnce();
   // Announces that the owner is about to sleep; false: something is posted already.
   bool Arm();

@@ -1,4 +1,4 @@
-// What a driver runs of a thread that only does what it is given: the one that writes files.
+// Driver task of a thread that only runs posted closures: the thread that writes files.
 //
 // **Thread safety**: inbox().Post() from any thread; the rest by the owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_INBOX_MACHINE_H_

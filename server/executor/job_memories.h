@@ -1,4 +1,4 @@
-// The memory that each job has of one server: what its shards have in common.
+// The memory of each job on one server, shared by the server's shards.
 //
 // **Thread safety**: all threads.
 #ifndef VERBENA_SERVER_EXECUTOR_JOB_MEMORIES_H_

@@ -13,7 +13,7 @@ namespace verbena::server {
 namespace {
 
 constexpr size_t kNone = SIZE_MAX;
-// What a worker says ends up in our log and metrics: no more of it than this.
+// A worker's claims appear in the log and metrics: these limit their number and length.
 constexpr int kMostClaims = 8;
 constexpr size_t kLongestClaim = 200;
 
@@ -25,7 +25,7 @@ std::string Printable(const std::string& text) {
   return out;
 }
 
-// What the two sides say of one transport.
+// The claims of the two sides about one transport.
 struct Candidate {
   std::string transport;
   size_t link = kNone;  // ours

@@ -352,7 +352,7 @@ void ShardExecutor::Impl::WriteOut(Lane* lane, const shard::ChunkView& chunk,
 bool ShardExecutor::Impl::DrainEngine() {
   if (engine == nullptr) return false;
   bool worked = false;
-  // An answer can make another possible (a lane that dies gives up what others waited for).
+  // An answer can enable another (a dead lane releases resources that others waited for).
   while (engine->TakeEvents(&engine_events)) {
     worked = true;
     for (size_t i = 0; i < engine_events.size(); ++i) OnEngineEvent(engine_events[i]);
@@ -368,8 +368,8 @@ bool ShardExecutor::Impl::DrainEngine() {
 void ShardExecutor::Impl::OnEngineEvent(const shard::Event& event) {
   using EventKind = shard::Event::Kind;
   Lane* lane = event.token.lane < lanes.size() ? lanes[event.token.lane].get() : nullptr;
-  // A lane that closed while these events were being handled: the engine was told to forget it,
-  // but had handed this one out already. Only its pin needs care.
+  // The lane closed while these events were being handled: the engine had already handed out this
+  // event before it forgot the lane. Only its pin needs care.
   if (lane == nullptr || lane->closing || lane->engine != engine) {
     if (event.kind == EventKind::kPullReady) engine->Unpin(event.view.pin);
     return;

@@ -1,4 +1,4 @@
-// What families of metrics are made of, for the files of this folder.
+// Helpers to build metric families, for the files of this folder.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_METRICS_FAMILIES_H_

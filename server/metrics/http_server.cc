@@ -85,7 +85,7 @@ absl::StatusOr<rdma::UniqueFd> ListenHttp(const std::string& host, uint16_t port
 
 }  // namespace
 
-// The serving thread owns `connections`; the scraping thread has only what `mutex` guards.
+// The serving thread owns `connections`; the scraping thread uses only members guarded by `mutex`.
 struct HttpServer::Impl {
   Impl(std::function<std::string()> m, std::function<absl::Status()> h)
       : metrics(std::move(m)), health(std::move(h)) {}
@@ -135,7 +135,7 @@ void HttpServer::Impl::Scrape() {
     lock.lock();
     scraped = std::move(text);
     Wake();
-    // Scrapes take at most a tenth of this thread's time, whoever asks and how often.
+    // Scrapes take at most a tenth of this thread's time, however often they are requested.
     stopped.wait_for(lock, std::min<HttpClock::duration>(9 * took, kLongestScrapePause),
                      [this] { return stop; });
   }

@@ -1,4 +1,4 @@
-// What an operator sees: counters of this process as Prometheus metrics.
+// Prometheus metrics of this process, for operators.
 //
 // **Thread safety**: pure functions over copies; the caller gathers.
 #ifndef VERBENA_SERVER_METRICS_METRICS_H_

@@ -1,4 +1,4 @@
-// Metrics of shards: what their executor and engine count.
+// Metrics of shards: the counters of their executor and engine.
 #include <algorithm>
 #include <array>
 #include <map>

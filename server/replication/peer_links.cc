@@ -14,7 +14,7 @@ constexpr int64_t kNoTimer = std::numeric_limits<int64_t>::max();
 constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpenTimeoutNanos);
 // A transport whose peer has to confirm a close says so by an event; this is for those that do not.
 constexpr int64_t kLookAgainNanos = 10'000'000;
-// Memory that could not be registered: whoever has used up the limit may have given some back.
+// Memory could not be registered: other users of the limit may have released some by then.
 constexpr int64_t kRegisterAgainNanos = 100'000'000;
 
 uint64_t Key(size_t transport, rdma::ConnectionId connection) {
@@ -69,11 +69,11 @@ std::string PeerLinks::Name(const Link& link) const {
                       link.id.server, ")");
 }
 
-// ---- who is wanted ------------------------------------------------------------------------------
+// ---- wanted links ------------------------------------------------------------------------------
 
 void PeerLinks::SetSelf(uint64_t self) {
   if (self == std::exchange(self_, self)) return;
-  // What is open or asked for is the old incarnation's, which is gone.
+  // Open and requested lanes belong to the old incarnation, which is gone.
   for (auto& [id, link] : links_) {
     if (link->state == State::kAsking) link->state = State::kIdle;
     Close(link.get(),
@@ -136,7 +136,7 @@ void PeerLinks::Ask(Link* link) {
         if (it != links_.end() && it->second->ask == ask && it->second->state == State::kAsking) {
           return OnGranted(it->second.get(), std::move(response));
         }
-        // Not wanted any more: what was granted is given back.
+        // Not wanted any more: the grant is given back.
         if (!response.ok()) return;
         const absl::StatusOr<rdma::LaneTicket> ticket = rdma::TicketOf(*response, self);
         if (ticket.ok()) Disown(address, id, *ticket);

@@ -59,13 +59,13 @@ struct PeerRecord {
   uint32_t table = 0;
   absl::Span<const Group> groups;         // copied by Send()
   const ReplicaHeader* header = nullptr;  // of a kReplicate; copied by Send()
-  // What follows the header, read where it is (invariant 3): its block is SlabAllocator::BlockOf()
+  // The data after the header, read in place (invariant 3): its block is SlabAllocator::BlockOf()
   // of its buffer. May be empty.
   rdma::Segment data;
   uint64_t cookie = 0;  // comes back with the reply
 };
 
-// What a link tells. A callback may call Send() and the const functions, nothing else.
+// Callbacks of a link. A callback may call Send() and the const functions, nothing else.
 class PeerListener {
  public:
   virtual void OnOpen(const PeerId& peer) = 0;
@@ -89,7 +89,7 @@ struct PeerLinkCounters {
 struct PeerLinkOptions {
   uint32_t shard = 0;  // ours
   uint64_t seed = 0;   // of the backoff's jitter; 0: from the system's random source
-  // Told of links opened, refused and lost. May be empty.
+  // Called when links are opened, refused or lost. May be empty.
   std::function<void(const std::string&)> log;
 };
 
@@ -106,28 +106,28 @@ class PeerLinks {
   PeerLinks(PeerLinkOptions options, std::vector<Transport> transports,
             std::vector<rdma::MissingTransport> missing, ControlChannel* control,
             const Clock* clock, PeerListener* listener);
-  // Closes what is open; tells nobody.
+  // Closes open links without callbacks.
   ~PeerLinks();
 
-  // As server `self` of this view. Opens what is wanted and in the view, closes all else; under
-  // another `self` than last time, everything.
+  // Follows this view as server `self`. Opens links that are wanted and in the view, and closes all
+  // others; closes all if `self` differs from the last time.
   void Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t self,
               absl::Span<const PeerId> wanted);
 
-  // False: not open (OnOpen() is told) or no room now (OnRoom() is told). A record that does not
-  // fit max_data_bytes() is the caller's bug: its link is closed, which says so in the log.
+  // False: not open (OnOpen() follows) or no room now (OnRoom() follows). A record that does not
+  // fit max_data_bytes() is the caller's bug: its link is closed, with a log line.
   bool Send(const PeerId& peer, const PeerRecord& record);
   bool IsOpen(const PeerId& peer) const;
   // The most data that one kReplicate may have; 0 when the link is not open.
   size_t max_data_bytes(const PeerId& peer) const;
 
-  // What `transport` (index) reported of a connection. False: it is none of a link.
+  // An event of a connection from `transport` (index). False: it belongs to no link.
   bool OnEvent(size_t transport, const rdma::ConnectionEvent& event);
   bool OnCompletion(size_t transport, const rdma::Completion& completion);
-  // After these: follows what they did to the links. Where OnOpen(), OnRoom() and OnDead() are
-  // told.
+  // Call it after these: it applies their effects to the links. It calls OnOpen(), OnRoom() and
+  // OnDead().
   bool RunOnce();
-  // OnRoom() is told here, too.
+  // It may call OnRoom(), too.
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
 
@@ -153,8 +153,8 @@ class PeerLinks {
     bool stalled = false;             // the last Send() had no room
     bool heard = false;               // a completion since
     uint64_t registered_block = 0;    // the last one that was made ready for writes of this lane
-    absl::StatusCode last_told = {};  // of the last failure: the same one is not told again
-    // Transports that did not open: not offered again until an open lane is lost.
+    absl::StatusCode last_told = {};  // of the last failure: the same one is not logged again
+    // Transports that did not open are not offered again until an open lane is lost.
     std::vector<rdma::MissingTransport> unusable;
     rdma::OpenFailures failures;  // over the same transport
   };
@@ -188,7 +188,7 @@ class PeerLinks {
   Random random_;
   uint64_t self_ = 0;
   std::shared_ptr<const v1::ClusterView> view_;
-  // Ordered: what a simulation does must follow from its seed.
+  // Ordered: a simulation's behaviour must follow from its seed.
   std::map<PeerId, std::unique_ptr<Link>> links_;
   absl::flat_hash_map<uint64_t, Link*> by_connection_;
   uint64_t asks_ = 0;

@@ -52,7 +52,7 @@ void ReplicaLeases::Follow(const v1::ClusterView& view, const PeerId& self, int6
   } else if (!was_active) {
     next_beacon_ns_ = judged_ns_ = now;
   } else {
-    next_beacon_ns_ = std::min(next_beacon_ns_, now);  // to who is new
+    next_beacon_ns_ = std::min(next_beacon_ns_, now);  // to new replicas
   }
 }
 
@@ -148,7 +148,7 @@ ReplyStatus ReplicaLeases::OnBeacon(const PeerId& from, const Group& group, int6
 }
 
 void ReplicaLeases::Judge(int64_t now, std::vector<v1::ConfigurationChange>* changes) {
-  // What came meanwhile was not looked at: there may be something.
+  // Messages may have come meanwhile that were not read yet.
   const bool absent = now - judged_ns_ > lease_ns_ / 2;
   judged_ns_ = now;
   if (!active_) return;

@@ -1,12 +1,12 @@
-// Who may answer for a partition, and since when somebody has been silent: the leases between a
-// primary and its copies (PacificA: Lin et al., PacificA: Replication in log-based distributed
-// storage systems, Microsoft Research 2008).
+// Leases between a primary and its replicas: which server may answer for a partition, and since
+// when a server has been silent (PacificA: Lin et al., PacificA: Replication in log-based
+// distributed storage systems, Microsoft Research 2008).
 //
-// A primary sends beacons to its copies. What a follower acknowledges is a promise not to ask for
-// another primary before a lease has passed since the beacon *came*; so the primary answers while
+// A primary sends beacons to its replicas. A follower's acknowledgement promises not to request
+// another primary before a lease has passed since the beacon *came*. So the primary answers while
 // the beacon was *sent* less than 0.8 of a lease ago. No two clocks are compared: each side
-// measures its own, and they may differ in rate by a quarter. A copy that has taken over answers
-// once the lease it gave has passed.
+// measures its own, and their rates may differ by a quarter. A promoted replica answers once the
+// lease that it granted has passed.
 //
 // **Thread safety**: one owner thread.
 //
@@ -65,7 +65,7 @@ class ReplicaLeases {
   // ---- as a copy ----
   ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now);
 
-  // What the coordinator is to be asked because of silence: appended to *changes.
+  // Appends the changes to request from the coordinator because of silence to *changes.
   void Judge(int64_t now, std::vector<v1::ConfigurationChange>* changes);
   int64_t NextTimerNanos() const { return active_ ? next_beacon_ns_ : kNever; }
   int64_t lease_ns() const { return lease_ns_; }

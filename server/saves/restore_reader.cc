@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<RestoreReader>> RestoreReader::Open(checkpoint::D
   return made;
 }
 
-// ---- what is read -------------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------
 
 absl::Status RestoreReader::Plan() {
   applies_.resize(wanted_.tables.size());

@@ -10,10 +10,9 @@
 //
 // Invariants:
 //  1. A window has only bytes that were verified here.
-//  2. Rows that a later checkpoint of the chain replaces, or whose partition it has whole, are in
-//  no
-//     window, but for those that a later window has again.
-//  3. Everybody who reads the same tables of the same checkpoint numbers the groups alike.
+//  2. A row is in no window if a later checkpoint of the chain replaces it, or has its whole
+//     partition; a later window may have it again.
+//  3. All readers of the same tables of the same checkpoint number the groups alike.
 #ifndef VERBENA_SERVER_SAVES_RESTORE_READER_H_
 #define VERBENA_SERVER_SAVES_RESTORE_READER_H_
 
@@ -61,14 +60,14 @@ struct RestoreRead {
 
 class RestoreReader {
  public:
-  // Many rows of each partition, so that what is done once for each of them costs little.
+  // Many rows of each partition, so that the cost per partition is small.
   static constexpr uint64_t kRowBytesAtOnce = 4 << 20;
 
   // NOT_FOUND: no such table.
   static absl::StatusOr<std::unique_ptr<RestoreReader>> Open(checkpoint::Disk* disk,
                                                              const RestoreRead& wanted);
-  // A window with something of ours, and perhaps of others. False: that was all. What the window
-  // has is replaced: handing in one that was read before saves making its memory anew.
+  // A window with data of this shard, and perhaps of others. False: there is no more. The window's
+  // contents are replaced: passing one that was read before reuses its memory.
   absl::StatusOr<bool> Next(RestoreWindow* window);
   uint64_t read_bytes() const { return read_bytes_; }  // or passed over
   size_t groups() const { return groups_.size(); }

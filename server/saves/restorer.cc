@@ -124,7 +124,7 @@ void Restorer::OnMade(size_t table, const absl::StatusOr<v1::CreateTableResponse
   MakeNext();
 }
 
-// The table is one that was there before, which only its name tells: an operator has said so.
+// The existing table has only the name in common: an operator has asked to drop it.
 void Restorer::DropServedThenMake(size_t table) {
   v1::DropTableRequest request;
   request.set_request_id(ids_.RequestId());
@@ -264,8 +264,8 @@ void Restorer::Ask(size_t part) {
       });
 }
 
-// Each shard verifies what it uses of a group; the one that has its first element or row lists it.
-// Where views differed no shard may have that, or a whole partition.
+// Each shard verifies its part of a group; the one that has its first element or row lists the
+// group. If views differed, a group or a whole partition may be in no list.
 absl::Status Restorer::CheckParts() const {
   std::vector<bool> loaded(partitions_), checked(parts_.front().groups);
   for (const Part& part : parts_) {

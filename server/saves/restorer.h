@@ -9,22 +9,22 @@
 //     loading   --(all parts are loaded)-->  opening  --(they are served)-->  done
 //     opening   --(no answer)-->  pausing, opening again
 //     viewing, beginning, loading  --(a partition has moved, ...)-->  pausing, viewing again
-//     any  --(another error)-->  dropping: what was made goes; then done
+//     any  --(another error)-->  dropping the tables that were made; then done
 //
 // **Thread safety**: one owner thread. Waits for the disk while it is made: the manifest is read.
 //
 // Invariants:
-//  1. Nobody is served a table before all of it is loaded and every checksum was right. Shards
-//     begin with views of their own: each lists the partitions that it has loaded, and together
-//     they must have all.
-//  2. After an error no table that this has made is left. What this cannot drop itself (it has
-//  died,
-//     or cannot reach the coordinator) the coordinator drops, because nobody renews it. Where it is
-//     not known whether they are served none is dropped, and the error says so.
-//  3. What this drops it names by id, and only while it is being restored: never another table that
+//  1. A table is served only after all of it is loaded and every checksum was right. Shards begin
+//     with views of their own: each lists the partitions that it has loaded, and together they must
+//     have all.
+//  2. After an error no table that this restorer made is left. If it cannot drop a table itself (it
+//     has died, or cannot reach the coordinator), the coordinator drops the table, because its
+//     lease is not renewed. If it is not known whether the tables are served, none is dropped, and
+//     the error states that.
+//  3. It drops a table by id, and only while the table is being restored: never another table that
 //     has the name meanwhile.
 //  4. A table that is replaced stays, and is served, until all of them are loaded; the same change
-//     of the view drops it and has the new one served.
+//     of the view drops it and serves the new one.
 #ifndef VERBENA_SERVER_SAVES_RESTORER_H_
 #define VERBENA_SERVER_SAVES_RESTORER_H_
 
@@ -52,12 +52,12 @@ struct RestorerOptions {
   std::string path = {};                 // of a committed checkpoint; the same for every server
   std::string job = {};                  // empty: the checkpoint's
   std::vector<std::string> tables = {};  // empty: all
-  std::map<std::string, std::string> renamed = {};  // table -> what it is called from now on
+  std::map<std::string, std::string> renamed = {};  // table -> its new name
   bool state = true;                                // the optimizer's, too
   bool replace = false;       // tables of these names are dropped when all of this is loaded
   bool drop_first = false;    // they are dropped before: where there is no memory for both
   bool only_unused = false;   // neither while workers of their job are there
-  std::string restorer = {};  // what refusals of others call this, see CreateTableRequest
+  std::string restorer = {};  // its name in refusals to others, see CreateTableRequest
   uint64_t seed = 0;          // of ids; 0: from the system's random source
   int tries = 5;
 };
@@ -140,7 +140,7 @@ class Restorer {
   void GoOn();
   void Pause();
   void End(absl::Status status);
-  // Drops what is in drops_; then this makes tables or is done.
+  // Drops the tables in drops_; then makes tables or is done.
   void DropNext();
 
   const RestorerOptions options_;

@@ -16,7 +16,7 @@ namespace verbena::server {
 struct SaveBase {
   std::string name;
   std::string checksum;  // of its manifest
-  uint64_t save = 0;     // what the shards know it as
+  uint64_t save = 0;     // its number at the shards
 };
 
 // The newest one of `root` that is complete, if one with the tables of `manifest` (job, cluster_id

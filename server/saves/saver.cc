@@ -18,7 +18,7 @@
 namespace verbena::server {
 namespace {
 
-// Doubled with each try: in the end a shard that was told nothing has given up.
+// Doubled with each try: in the end a shard that received nothing has given up.
 constexpr int64_t kSavePauseNanos = 500 * kNanosPerMilli;
 
 }  // namespace
@@ -95,7 +95,7 @@ absl::Status Saver::ChooseTables() {
   const std::vector<v1::Table> before = std::exchange(tables_, {});
   std::vector<std::string> missing = options_.tables, there;
   for (const v1::Table& table : view_.tables()) {
-    // What is being restored is on a disk already.
+    // A table that is being restored is on a disk already.
     if (table.spec().job() != job_ || table.restoring()) continue;
     there.push_back(table.spec().name());
     const auto named = std::find(missing.begin(), missing.end(), table.spec().name());
@@ -113,8 +113,8 @@ absl::Status Saver::ChooseTables() {
         absl::StrCat("job '", job_, "' has no table '", missing.front(),
                      "'; it has: ", there.empty() ? "none" : absl::StrJoin(there, ", ")));
   }
-  // Another try of less would commit, as the newest, a checkpoint without it: one who restores may
-  // have dropped it to make it anew, and have died.
+  // Another try with fewer tables would commit, as the newest, a checkpoint without this one. A
+  // restorer may have dropped it to make it anew, and have died.
   for (const v1::Table& table : before) {
     const std::string& name = table.spec().name();
     if (std::find(there.begin(), there.end(), name) != there.end()) continue;
@@ -135,8 +135,9 @@ absl::Status Saver::ChooseTables() {
   return absl::OkStatus();
 }
 
-// Before shards are asked anything: who saves there already is known by the lock, and at once.
-// Shards say only that tables are being saved, which may be by a saver that has died, and pass.
+// Before any call to shards: the lock shows at once whether another saver uses the directory.
+// Shards report only that tables are being saved, perhaps by a saver that has died, and that state
+// ends.
 absl::Status Saver::LockDirectory() {
   if (options_.root.empty() || options_.root.front() != '/') {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -298,7 +299,7 @@ absl::Status Saver::FillTable(size_t position) {
       out->set_partition_versions(p, said.version());
       out->set_partition_applies(p, said.applies());
       out->set_rows(out->rows() + said.rows());
-      // Its server did not know what had changed since the base.
+      // Its server did not know the changes since the base.
       const bool whole = manifest_.has_base() && table.spec().dim() > 0 && !said.incremental();
       if (whole) out->add_whole_partitions(said.partition());
     }
@@ -323,7 +324,7 @@ absl::Status Saver::FillTable(size_t position) {
   return absl::OkStatus();
 }
 
-// Of what, by whom and when.
+// The subject, author and time of the checkpoint.
 v1::CheckpointManifest Saver::Heading() const {
   v1::CheckpointManifest manifest;
   manifest.set_written_by(options_.written_by);
@@ -337,7 +338,8 @@ v1::CheckpointManifest Saver::Heading() const {
 absl::Status Saver::FillManifest() {
   manifest_ = Heading();
   if (options_.full_every > 1) manifest_.set_save(save_);
-  // What shards do not remember they have saved whole: then there may be no base at all.
+  // Shards save a table whole if they do not remember its changes: then there may be no base at
+  // all.
   const bool changes_only = std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
     return std::any_of(part.said.parts().begin(), part.said.parts().end(),
                        [](const v1::WaitSaveResponse::Part& said) { return said.incremental(); });

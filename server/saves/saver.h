@@ -1,11 +1,12 @@
 // Makes a checkpoint of a job's tables while the cluster trains: has every shard write its part,
 // and commits when all parts are there.
 //
-// A state machine beside the cluster: in the operator's program, or in the coordinator's process.
-// When it dies the shards give up by themselves, and what was written goes at the next save.
+// A state machine outside of the servers: in the operator's program, or in the coordinator's
+// process. When it dies the shards give up by themselves, and the next checkpoint removes the
+// written files.
 //
-//     viewing  --(the view is there)-->  looking, twice: which step are sync tables at?
-//     looking  --(all shards have said)-->  beginning, at steps of step_choice.h
+//     viewing  --(the view is there)-->  looking, twice: at which step are sync tables?
+//     looking  --(all shards have replied)-->  beginning, at steps of step_choice.h
 //     beginning  --(all shards have begun)-->  writing
 //     beginning  --(a shard is past the step)-->  ending, and beginning again at a later step
 //     writing  --(training has stopped before the step)-->  ending, and looking again
@@ -15,8 +16,8 @@
 // **Thread safety**: one owner thread. Waits for the disk: begins, commits and leftovers.
 //
 // Invariants:
-//  1. What is committed has every partition of every table once, of a sync table as of one step.
-//  2. After done() with an error nothing was committed, but for errors that say otherwise.
+//  1. A committed checkpoint has every partition of every table once, for a sync table at one step.
+//  2. After done() with an error nothing was committed, unless the error states otherwise.
 #ifndef VERBENA_SERVER_SAVES_SAVER_H_
 #define VERBENA_SERVER_SAVES_SAVER_H_
 
@@ -92,7 +93,7 @@ class Saver {
   enum class State : uint8_t { kNew, kViewing, kBeginning, kWriting, kEnding, kPausing, kDone };
   struct Part {
     ShardAddress at;
-    bool begun = false;   // may have: it has to be told the end
+    bool begun = false;   // or may have: it needs the call that ends it
     bool asking = false;  // a call is under way
     bool done = false;
     v1::WaitSaveResponse said;
@@ -139,7 +140,7 @@ class Saver {
   uint64_t call_ = 0;  // grows with each try: answers of an earlier one count no more
   uint64_t save_ = 0;
   StepChoice choice_;
-  std::vector<uint64_t> newest_;  // of each table, the step that a shard said it is at
+  std::vector<uint64_t> newest_;  // for each table, the newest step that a shard reported
   bool too_late_ = false;
   SaverProgress still_;  // as it is since then
   int64_t still_since_ns_ = 0;

@@ -1,4 +1,4 @@
-// What a saver and a restorer have in common: how they talk to the shards of a cluster.
+// Calls to the shards of a cluster, for savers and restorers.
 //
 // **Thread safety**: RandomIds has one owner; the functions are of any thread.
 #ifndef VERBENA_SERVER_SAVES_SHARD_CALLS_H_
@@ -16,8 +16,8 @@ namespace verbena::server {
 inline constexpr int64_t kShardCallMillis = 5000;
 // How long a shard may take to say that it is not done yet.
 inline constexpr int64_t kShardWaitMillis = 1000;
-// How long a shard goes on without being asked: a few lost answers, and no longer than a partition
-// may be held up by what nobody waits for.
+// How long a shard continues without a call in ms: longer than a few lost answers take. An
+// abandoned operation may hold up a partition no longer than this.
 inline constexpr uint32_t kShardPatienceMillis = 5000;
 
 // Whether another try, with a newer view, may do better.

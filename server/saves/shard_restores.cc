@@ -207,7 +207,7 @@ bool ShardRestores::Finish(Restore* restore, int64_t now) {
   return true;
 }
 
-// ---- who restores -------------------------------------------------------------------------------
+// ---- restorer calls ----------------------------------------------------------------------------
 
 void ShardRestores::Wait(const v1::WaitRestoreRequest& request, Reply reply) {
   const auto it = restores_.find(request.restore());

@@ -1,5 +1,5 @@
-// The restores of one shard: has the thread for files read a checkpoint in windows, and gives what
-// is this shard's to the engine.
+// The restores of one shard: the file thread reads a checkpoint in windows, and this shard's part
+// goes to the engine.
 //
 // A restore is
 //     loading  --(the last window is loaded, all checksums are right)-->  finishing
@@ -43,8 +43,8 @@ class ShardRestores {
   ~ShardRestores();
 
   absl::Status Begin(const v1::BeginRestoreRequest& request, const ShardSaves::World& world);
-  // The view has changed. A restore of partitions that have come or gone fails: what was read for
-  // them is not all there.
+  // The view has changed. A restore fails if its partitions have come or gone: the data read for
+  // them are incomplete.
   void Follow(const ShardSaves::World& world);
   // The reply may run at once, or in RunOnce().
   void Wait(const v1::WaitRestoreRequest& request, Reply reply);
@@ -57,7 +57,7 @@ class ShardRestores {
     int64_t due_ns;
     Reply reply;
   };
-  // What the io thread has.
+  // State of the io thread.
   struct Source {
     RestoreRead wanted;
     std::unique_ptr<RestoreReader> reader;

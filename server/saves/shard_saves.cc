@@ -101,7 +101,7 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
       std::max<int64_t>(kLeastPatienceNanos, int64_t{request.patience_ms()} * kNanosPerMilli);
   save.gives_up_ns = clock_->NowNanos() + save.patience_ns;
   save.next_piece_ns = clock_->NowNanos();
-  // What fails here is told with the first piece.
+  // An error here is reported with the first piece.
   Io([writer = save.writer] { (void)writer->Open(); });
   return response;
 }
@@ -131,7 +131,7 @@ bool ShardSaves::TakePieces(Save* save, int64_t now) {
     ++save->out;
     save->taken_bytes += piece.bytes();
     if (save->bytes_per_second > 0) {
-      // What was not used is not saved up: a pause is not followed by a burst.
+      // Unused rate does not accumulate: no burst follows a pause.
       const auto nanos = static_cast<int64_t>(static_cast<double>(piece.bytes()) * 1e9 /
                                               static_cast<double>(save->bytes_per_second));
       save->next_piece_ns = std::max(save->next_piece_ns + nanos, now + nanos / 2);
@@ -164,8 +164,8 @@ void ShardSaves::Fail(Save* save, absl::Status status) {
   save->engine->AbortSave(save->id);
 }
 
-// Also of one that is written: until it is told the engine keeps it, and begins no other of its
-// tables.
+// Also after it is written: until this call the engine keeps the checkpoint, and begins no other of
+// its tables.
 void ShardSaves::GiveUp(Save* save, absl::Status status) {
   if (save->ended) return;
   if (save->result.done()) save->engine->AbortSave(save->id);

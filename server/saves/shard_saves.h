@@ -6,8 +6,8 @@
 //     any  --(an error, or nobody has asked for too long)-->  failed
 // and forgotten when the saver ends it, or has not asked for too long, once no piece is out.
 //
-// **Thread safety**: one owner thread, the shard's. `io` runs what it is given on one other thread,
-// in order, and is stopped before this is destroyed.
+// **Thread safety**: one owner thread, the shard's. `io` runs closures on one other thread, in
+// order, and is stopped before this is destroyed.
 //
 // Invariants:
 //  1. At most kPiecesOut pieces of a save wait to be written, so that memory stays bounded and a
@@ -37,14 +37,14 @@
 
 namespace verbena::server {
 
-// How long a shard goes on, at least, with what nobody asks after any more: savers and restorers
-// ask all the time.
+// The least time in ns for which a shard continues an operation without a call for it. Savers and
+// restorers call all the time.
 inline constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
 
 struct ShardSavesOptions {
   uint32_t shard = 0;
   checkpoint::Disk* disk = nullptr;  // null: this shard saves nothing
-  // Null: what it would run is run at once.
+  // Null: closures run at once.
   std::function<void(Inbox::Closure)> io;
   std::function<void(const std::string&)> log;
 };
@@ -54,7 +54,7 @@ class ShardSaves {
   static constexpr uint32_t kPiecesOut = 8;
   static constexpr uint32_t kPieceBytes = 1 << 20;
 
-  // What the shard knows when it is asked to begin.
+  // The shard's state when a checkpoint begins.
   struct World {
     std::shared_ptr<shard::Engine> engine;
     const v1::ClusterView* view = nullptr;

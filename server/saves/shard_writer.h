@@ -1,5 +1,5 @@
-// One shard's part of a checkpoint on its way to files: takes the engine's pieces, in any order,
-// and says in the end which files there are and what is in them.
+// Writes one shard's part of a checkpoint to files: takes the engine's pieces, in any order, and
+// lists the files and their contents at the end.
 //
 // Chunks go to their place in a file when they come. Rows come in an unknown number, while a file
 // says at its beginning how many it has: they are gathered in memory, and each time there is enough

@@ -13,21 +13,21 @@
 
 namespace verbena::server {
 
-// The shards are asked twice what they are at. If nothing has moved in between, nobody is past the
-// newest steps, and there may never come others: those are saved. Else it is a step that training
-// comes to soon. Shards may be past it when they are told (TooLate), or training may have stopped
-// before it (StoodStill).
+// The shards are asked twice for their steps. If no step has changed in between, no shard is past
+// the newest steps, and there may be no more steps: those are saved. Otherwise it chooses a step
+// that training will reach soon. Shards may be past it when the request arrives (TooLate), or
+// training may have stopped before it (StoodStill).
 //
-// Tables of one training are at the same step, give or take what it moves between two answers, and
-// are saved at the same one. One that counts by itself (made later, or trained by others), or that
-// nobody trains any more, is saved at a step of its own, as far ahead as its own training moves.
+// Tables of one training are at the same step, apart from the steps between two answers, and are
+// saved at the same step. A table with its own count (made later, or trained by others), or that is
+// no longer trained, is saved at a step of its own, as far ahead as its own training moves.
 class StepChoice {
  public:
   explicit StepChoice(size_t tables = 0)
       : late_(tables), newest_(tables), moved_(tables), steps_(tables) {}
 
   size_t tables() const { return steps_.size(); }
-  // Whether shards are to be asked what they are at; else steps() are chosen.
+  // Whether shards are to be asked for their steps; else steps() are chosen.
   bool looking() const { return looks_ < 2; }
   const std::vector<uint64_t>& steps() const { return steps_; }
 
@@ -36,8 +36,8 @@ class StepChoice {
   // A shard is past its step: chooses others, farther ahead each time. False: that was often
   // enough.
   bool TooLate(absl::Span<const uint64_t> newest);
-  // What was waited for has not come for that long: looks anew. In the end tables that stand still
-  // are saved where they stand.
+  // The step was not reached for that long: looks anew. In the end tables that stand still are
+  // saved at their current step.
   void StoodStill();
   int64_t still_nanos() const;
 

@@ -58,7 +58,7 @@ std::string Amount(uint64_t done, uint64_t all, double seconds) {
   return text;
 }
 
-// What to show of work that goes on.
+// A line of progress of running work.
 struct Shown {
   std::string text;
   bool waits = false;  // for something else to end; shown also where there is no terminal
@@ -164,9 +164,8 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
   return out.ToString() + "\n";
 }
 
-// A worker's calls on a table that is replaced fail, and what it has trained is gone. The caller
-// has not agreed to that by --yes. Whether there are such workers. Errors as Confirm() and
-// CallAndWait().
+// A worker's calls on a replaced table fail, and its training is lost. --yes does not agree to
+// that. Returns whether there are such workers. Errors as Confirm() and CallAndWait().
 absl::StatusOr<bool> AgreeToReplace(const std::vector<std::string>& names,
                                     const Coordinator& coordinator) {
   const absl::StatusOr<v1::GetViewResponse> response =

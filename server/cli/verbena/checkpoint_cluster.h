@@ -39,13 +39,13 @@ struct ClusterCheckpointOptions {
   bool yes = false;  // agreed to replacing tables that workers use
 };
 
-// The actions of `command`; what was given is in `options`. Returns them.
+// Adds the actions of `command` and returns them; parsing fills `options`.
 std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
                                                    ClusterCheckpointOptions* options);
 
-// What was done, for standard output; progress goes to standard error where that is a terminal.
-// CANCELLED: interrupted; then, and after other errors, nothing was done, unless they say
-// otherwise.
+// Returns a summary for standard output; progress goes to standard error if that is a terminal.
+// CANCELLED: interrupted. After CANCELLED and other errors nothing was done, unless the error
+// states otherwise.
 absl::StatusOr<std::string> RunClusterCheckpoint(const ClusterCheckpointOptions& options, bool json,
                                                  const Coordinator& coordinator);
 

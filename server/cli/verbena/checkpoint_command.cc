@@ -97,7 +97,7 @@ std::string VerdictJson(const Verdict& verdict) {
   return json.ToString() + "\n";
 }
 
-// One of a directory is the newest, whether complete or not: that is what is asked about.
+// In a directory it is the newest, complete or not: the check must cover incomplete ones.
 absl::StatusOr<CheckpointReport> Verify(const CheckpointOptions& options, bool json,
                                         int signal_fd) {
   // Not "damaged": there is nothing to be damaged.

@@ -20,7 +20,8 @@ namespace verbena::cli {
 struct CheckpointOptions {
   enum class Action { kList, kVerify, kInspect, kPrune, kCompact, kExport, kImport };
   Action action = Action::kList;
-  // A directory of checkpoints, or, where one is read, of one checkpoint; import: what others made.
+  // A directory of checkpoints, or of one checkpoint for commands that read; import: the foreign
+  // model.
   std::string path;
   bool all = false;       // verify: every one
   bool dry_run = false;   // prune
@@ -30,7 +31,7 @@ struct CheckpointOptions {
   ImportCommand imported;
 };
 
-// The actions of `command`; what was given is in `options`. Returns them.
+// Adds the actions of `command` and returns them; parsing fills `options`.
 std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions* options);
 
 struct CheckpointReport {
@@ -38,7 +39,7 @@ struct CheckpointReport {
   std::string err;     // for people
   bool wrong = false;  // something is damaged
 };
-// CANCELLED: a signal came (`signal_fd`, -1: none), and what was begun is undone.
+// CANCELLED: a signal came (`signal_fd`, -1: none), and unfinished work is undone.
 absl::StatusOr<CheckpointReport> RunCheckpoint(const CheckpointOptions& options, bool json,
                                                int signal_fd);
 

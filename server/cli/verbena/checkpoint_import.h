@@ -17,11 +17,11 @@ struct ImportCommand {
   std::string spec_file;              // empty: none
 };
 
-// The options of `action`; what was given is in `command`.
+// Adds the options of `action`; parsing fills `command`.
 void AddImport(CLI::App* action, ImportCommand* command);
 
-// What was done, for standard output. `progress`: it is told also where standard error is no
-// terminal. CANCELLED: a signal came (`signal_fd`, -1: none), and what was begun is undone.
+// Returns a summary for standard output. `progress`: is called even if standard error is no
+// terminal. CANCELLED: a signal came (`signal_fd`, -1: none), and unfinished work is undone.
 absl::StatusOr<std::string> RunImport(const ImportCommand& command, const std::string& from,
                                       bool progress, bool json, int signal_fd);
 

@@ -19,7 +19,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // To be told of bytes done since the last time. CANCELLED: a signal came.
+  // Called with the bytes done since the last call. CANCELLED: a signal came.
   checkpoint::CheckpointReader::Progress Callback() {
     return [this](uint64_t bytes) { return Add(bytes); };
   }

@@ -1,4 +1,4 @@
-// What `verbena checkpoint` shows of checkpoints: text for people, JSON for programs.
+// Reports of `verbena checkpoint`: text for people, JSON for programs.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_REPORT_H_

@@ -21,7 +21,7 @@ double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What a server's missing statistics are reported with.
+// The error that reports a server's missing statistics.
 absl::Status ExplainServer(const absl::Status& status, const std::string& address,
                            absl::Duration timeout) {
   if (absl::IsDeadlineExceeded(status)) {

@@ -1,4 +1,4 @@
-// Asks a cluster's coordinator and servers what they know.
+// Reads the state of a cluster from its coordinator and servers.
 //
 // **Thread safety**: one owner thread.
 //
@@ -24,9 +24,9 @@ class ClusterReader {
   // Its channel outlives the reader.
   explicit ClusterReader(Coordinator coordinator);
 
-  // The coordinator's view and, `with_servers`, what each server of it says; one that does not
-  // answer is in the result, with the reason. The error says what is wrong with the coordinator,
-  // and what to try; with an `earlier` state its view is taken instead.
+  // The coordinator's view and, `with_servers`, the statistics of each server in it. A server that
+  // does not respond is in the result, with the reason. The error has the coordinator's problem and
+  // the fix. With an `earlier` state, that state's view is used instead of the coordinator's.
   absl::StatusOr<ClusterState> Read(bool with_servers, const ClusterState* earlier = nullptr);
   // CANCELLED when interrupted before the time is over.
   absl::Status Sleep(absl::Duration time);

@@ -1,4 +1,4 @@
-// What the operator's command line has read of a cluster, at one moment.
+// A snapshot of a cluster, as the operator's command line has read it.
 //
 // **Thread safety**: plain data.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CLUSTER_STATE_H_
@@ -15,10 +15,10 @@
 
 namespace verbena::cli {
 
-// More than any server has: a bound for what a wrong view makes a report print.
+// More than any server has: limits the output of a report for a wrong view.
 inline constexpr uint32_t kMostShards = 1024;
 
-// A server of the view, and what it said itself.
+// A server of the view, and its own report.
 struct ServerState {
   v1::Server server;
   // FAILED_PRECONDITION: another process answered at its address; any other error: it did not

@@ -143,7 +143,7 @@ struct RawOptions {
   LimitChange limits;
 };
 
-// Takes what `parse` takes, with its error.
+// Accepts the texts that `parse` accepts, with its error.
 template <typename Parse>
 CLI::Validator Checked(Parse parse) {
   CLI::Validator check;
@@ -209,8 +209,8 @@ constexpr RepairText kRepairs[] = {
      "NAME"},
 };
 
-// Of `partition`: list and reset; of `server`: remove; of `table`: drop; of `job`: forget. What was
-// given is in `repair`.
+// Adds the actions of `partition` (list, reset), `server` (remove), `table` (drop) or `job`
+// (forget). Parsing fills `repair`.
 void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* repair,
                 std::vector<CLI::App*>* actions) {
   const Command of = repaired.of;
@@ -326,7 +326,7 @@ Parsed Wrong(const std::string& what) {
                absl::StrCat("verbena: ", what, "\nRun verbena --help for commands and options.\n"));
 }
 
-// What CLI11 calls "a subcommand is required", or several unexpected arguments.
+// Explains CLI11's "a subcommand is required", and several unexpected arguments.
 std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   std::string commands;
@@ -439,7 +439,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   for (size_t i = 0; i < commands.size(); ++i) {
     if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
   }
-  // What is set of a cluster does not matter to a command that asks none.
+  // Cluster options do not matter to a command that calls no cluster.
   if (parsed.options.command != Command::kCheckpoint ||
       raw.cluster_checkpoint.action != ClusterCheckpointOptions::Action::kNone) {
     if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) {

@@ -51,7 +51,7 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
           ". Does 'verbenad --coordinator' run there? --cluster HOST:PORT or the environment "
           "variable VERBENA_CLUSTER names it"));
     case absl::StatusCode::kUnauthenticated:
-      // Says what to do.
+      // Adds the fix.
       return absl::UnauthenticatedError(
           absl::StrCat(who, " was reached, but not spoken to: ", Said(status, address)));
     case absl::StatusCode::kUnimplemented:

@@ -1,4 +1,4 @@
-// Calls to the coordinator that are waited for, with errors that say what to do.
+// Synchronous calls to the coordinator, with errors that name the fix.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_COORDINATOR_CALL_H_
@@ -33,7 +33,7 @@ absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()
 // Of a call that changes something: 128 random bits.
 std::string NewRequestId();
 
-// What is wrong with the coordinator, and what to try. CANCELLED is never an answer's code.
+// The coordinator's problem and the fix. CANCELLED is never an answer's code.
 absl::Status Explain(const absl::Status& status, const Coordinator& coordinator);
 
 // `status` without the address that a channel's messages begin with, harmless to a terminal.

@@ -1,4 +1,4 @@
-// What is wrong with a cluster, and where its partitions lie.
+// Problems of a cluster, and the placement of its partitions.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_HEALTH_H_

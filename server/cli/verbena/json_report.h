@@ -1,5 +1,6 @@
-// What each command prints with --json: one object on one line. The project's README documents the
-// members; they are always there, in this order. New ones may be added, none changes its meaning.
+// The output of each command with --json: one object on one line. The project's README documents
+// the members; they are always there, in this order. New ones may be added, none changes its
+// meaning.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_JSON_REPORT_H_
@@ -15,7 +16,7 @@
 
 namespace verbena::cli {
 
-// What every answer begins with.
+// The first members of every answer.
 JsonWriter ClusterJson(const ClusterState& state);
 
 std::string StatusJson(const ClusterState& state);

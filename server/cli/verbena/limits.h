@@ -1,4 +1,4 @@
-// `verbena limits`: what a job may take of the cluster, and what it has.
+// `verbena limits`: a job's limits in the cluster, and its use.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_LIMITS_H_
@@ -12,7 +12,7 @@
 
 namespace verbena::cli {
 
-// What of a job's limits is to change; 0: no limit.
+// Changes of a job's limits; 0: no limit.
 struct LimitChange {
   std::optional<uint64_t> memory_bytes;
   std::optional<uint32_t> tables;
@@ -33,11 +33,11 @@ v1::JobLimits Changed(const v1::JobLimits& before, const LimitChange& change);
 // "memory 10.0 GB, 4 tables, 8 lanes a shard"; "-" for none.
 std::string LimitsWord(const v1::JobLimits& limits);
 
-// What a server grants a job with a memory limit.
+// The share of a job's memory limit that a server grants.
 uint64_t ShareOf(const ServerState& server, const v1::JobLimits& limits,
                  const v1::ClusterView& view);
 
-// What a job has, of a server that answers or of all of them.
+// A job's use on one responding server, or on all of them.
 struct JobUse {
   uint64_t memory_bytes = 0;
   uint64_t tables = 0;  // of all servers

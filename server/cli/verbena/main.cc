@@ -78,7 +78,8 @@ class Program {
           int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
-        // A stopped process accepts connections: what waits for it waits as long as --timeout says.
+        // A stopped process accepts connections: a call that waits for it must wait as long as
+        // --timeout.
         channel_(std::move(tls), std::move(token), options_.timeout + absl::Seconds(1)),
         coordinator_{&channel_, options.cluster, options.timeout, signal_fd},
         reader_(coordinator_) {}
@@ -200,7 +201,8 @@ class Program {
     return Unanswered(state) == 0 ? kExitOk : kExitWrong;
   }
 
-  // What is not given stays, so the view is read first, and again afterwards: it says what holds.
+  // Options that are not given keep their values. So the view is read first, and again afterwards
+  // for the values in effect.
   int Limits() {
     absl::StatusOr<ClusterState> state = reader_.Read(!options_.limits.any());
     if (!state.ok()) return Failed(state.status());
@@ -267,7 +269,7 @@ class Program {
   ClusterReader reader_;
 };
 
-// Asks no cluster, and has no use for what main() sets up for one.
+// Calls no cluster, and does not need the setup of main().
 int RunCheckpointCommand(const Options& options) {
   const int signal_fd = SignalDescriptor();
   const absl::StatusOr<CheckpointReport> report =
@@ -297,7 +299,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "verbena: %s\n", std::string(room.message()).c_str());
     return kExitWrong;
   }
-  // What it finds worth a line is in the status of the call.
+  // The call's status has gRPC's reason.
   gpr_set_log_function([](gpr_log_func_args*) {});
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(parsed.options.tls);
   if (!tls.ok()) {

@@ -1,4 +1,4 @@
-// `verbena partition list`: who has each partition.
+// `verbena partition list`: the replicas of each partition.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_PARTITION_REPORT_H_

@@ -1,5 +1,5 @@
 // `verbena server remove`, `verbena partition reset`, `verbena table drop` and `verbena job
-// forget`: what an operator gives up.
+// forget`: commands by which an operator discards data.
 //
 // **Thread safety**: one owner thread.
 //
@@ -35,7 +35,7 @@ std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::Clu
 // Consequences() is agreed to.
 absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state);
 
-// What it will do to the cluster as it is, to be agreed to.
+// The effects on the current cluster, for confirmation.
 std::string Consequences(const RepairOptions& options, const ClusterState& state);
 
 // Asks at the terminal. FAILED_PRECONDITION: there is none. ABORTED: the answer was another one.
@@ -44,7 +44,7 @@ absl::Status Confirm(const std::string& consequences, int interrupt_fd);
 
 struct RepairReport {
   std::string out;  // for standard output
-  std::string err;  // for people: what was done
+  std::string err;  // for people: a summary
 };
 // Errors as CallAndWait(). `state`: as it was before.
 absl::StatusOr<RepairReport> RunRepair(const RepairOptions& options, bool json,

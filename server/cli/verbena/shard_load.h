@@ -1,4 +1,4 @@
-// What each shard of a cluster has done, in all or between two moments, and which is the hottest.
+// The work of each shard of a cluster, in total or between two moments, and the hottest shard.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_SHARD_LOAD_H_

@@ -23,7 +23,7 @@ std::string OrSaying(const TextTable& table, const char* nothing) {
   return table.empty() ? absl::StrCat(nothing, "\n") : table.ToString();
 }
 
-// Of what learners are to have, what they have.
+// The share of the learners' data that is copied.
 std::string CopiedWord(const CopyLoad& copies) {
   if (copies.total_bytes == 0) return "-";
   return absl::StrCat(copies.copied_bytes * 100 / copies.total_bytes, "%");

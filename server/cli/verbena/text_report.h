@@ -1,4 +1,4 @@
-// What each command prints for people.
+// The text output of each command.
 //
 // **Thread safety**: pure functions. Everything that peers chose is escaped.
 #ifndef VERBENA_SERVER_CLI_VERBENA_TEXT_REPORT_H_
@@ -16,12 +16,12 @@ namespace verbena::cli {
 std::string StatusText(const ClusterState& state);
 std::string TablesText(const ClusterState& state);
 std::string JobsText(const ClusterState& state);
-// What the job may take, and what it has.
+// The job's limits and use.
 std::string LimitsText(const ClusterState& state, const std::string& job);
 std::string WorkersText(const ClusterState& state);
-// What each shard has done since it started, its lanes, and why transports are missing.
+// The totals of each shard since its start, its lanes, and why transports are missing.
 std::string ShardsText(const ClusterState& state, const std::vector<ShardLoad>& loads);
-// What each shard does a second. `when` heads it.
+// The rates of each shard per second. `when` is the heading.
 std::string RatesText(const ClusterState& state, const std::vector<ShardLoad>& loads,
                       const std::string& when);
 

@@ -50,7 +50,7 @@ std::string Scaled(double value, std::initializer_list<const char*> units) {
   for (const char* next : units) {
     unit = next;
     value /= 1000;
-    // What would be written as 1000.0 goes to the next unit.
+    // A value that would be written as 1000.0 uses the next unit.
     if (value < 999.95) break;
   }
   return absl::StrFormat("%.1f %s", value, unit);

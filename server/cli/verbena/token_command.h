@@ -26,12 +26,12 @@ struct TokenOptions {
   std::string id;                                  // of the one to revoke
 };
 
-// "30d", "12h", "15m", "90s". INVALID_ARGUMENT says what is allowed.
+// "30d", "12h", "15m", "90s". INVALID_ARGUMENT names the allowed values.
 absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text);
 
 struct TokenReport {
   std::string out;  // for standard output
-  std::string err;  // for people: what was done
+  std::string err;  // for people: a summary
 };
 // Errors as CallAndWait().
 absl::StatusOr<TokenReport> RunTokenCommand(const TokenOptions& options, bool json,

@@ -1,4 +1,4 @@
-// What both the text and the JSON of a report say of the same things.
+// Formats that the text and the JSON reports share.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CLI_VERBENA_WORDS_H_
@@ -34,16 +34,16 @@ v1::DType GradientDType(const v1::TableSpec& spec);
 // "[100, 10]" of a dense table, "rows of 16" of an embedding table.
 std::string ShapeWord(const v1::TableSpec& spec);
 
-// Of a table's parameters, without optimizer state. An embedding table has what its servers say
-// that it has, all of them together.
+// Size of a table's parameters, without optimizer state. For an embedding table: the sum of its
+// servers' reports.
 struct TableSize {
   uint64_t bytes = 0;
   uint64_t rows = 0;  // of an embedding table
 };
 TableSize SizeOf(const v1::Table& table, const ClusterState& state);
 
-// A key of an embedding table, and how much of what is asked of the table on its shard goes to it,
-// at least.
+// A key of an embedding table, and a lower bound of its share in the requests to the table on its
+// shard.
 struct HotKeyShare {
   uint64_t key = 0;
   std::string server;
